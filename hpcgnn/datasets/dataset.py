@@ -1,0 +1,142 @@
+"""GraphDataset: the one in-memory form of a source graph, as every source produces it and `partition` consumes it.
+
+No file format is known here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import scipy.sparse
+
+from hpcgnn.errors import DatasetError
+
+
+@dataclass(frozen=True)
+class CleaningReport:
+    """What cleaning found and did, counted in directed edges (arcs) and nodes."""
+
+    source_edges: int = 0
+    duplicate_edges_removed: int = 0
+    self_loops_removed: int = 0
+    reverse_edges_added: int = 0
+    isolated_nodes: int = 0
+    is_symmetric: bool = True
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class GraphDataset:
+    """A whole graph with features, labels and splits.
+
+    Attributes
+    ----------
+    name : str                               key into data/registry.toml, e.g. "cora", "ogbn-products"
+    indptr : (num_nodes + 1,) int64          CSR by destination: row v lists the sources u of the arcs u -> v
+    indices : (num_edges,) int32 or int64    sources, ascending within a row, no duplicates, no self-loops
+    features : (num_nodes, num_features) float32, ndarray (possibly memory-mapped) or scipy CSR
+    labels : (num_nodes,) int64 class ids, -1 where unknown; or (num_nodes, num_classes) uint8 indicators
+    num_classes : int
+    train_mask, val_mask, test_mask : (num_nodes,) bool, disjoint
+    cleaning : CleaningReport
+    """
+
+    name: str
+    indptr: np.ndarray
+    indices: np.ndarray
+    features: np.ndarray | scipy.sparse.csr_matrix
+    labels: np.ndarray
+    num_classes: int
+    train_mask: np.ndarray
+    val_mask: np.ndarray
+    test_mask: np.ndarray
+    cleaning: CleaningReport = field(default_factory=CleaningReport)
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.indptr) - 1
+
+    @property
+    def num_edges(self) -> int:
+        return len(self.indices)
+
+    @property
+    def num_features(self) -> int:
+        return self.features.shape[1]
+
+    @property
+    def is_multi_label(self) -> bool:
+        return self.labels.ndim == 2
+
+    def in_degree(self) -> np.ndarray:
+        """Number of in-neighbours of every node, (num_nodes,) int64."""
+        return np.diff(self.indptr)
+
+    def check(self) -> GraphDataset:
+        """Check every invariant that the later rooms rely on and return self.
+
+        Raises
+        ------
+        DatasetError      an edge to a node that does not exist, labels out of range, non-finite features, masks
+                          that overlap, array lengths that disagree, no training node in the whole graph
+        """
+        self._check_structure()
+        self._check_features()
+        self._check_labels()
+        self._check_masks()
+        return self
+
+    def _check_structure(self) -> None:
+        n = self.num_nodes
+        if n == 0:
+            raise DatasetError(f"{self.name} has no nodes; expected at least one")
+        if self.indptr[0] != 0 or self.indptr[-1] != self.num_edges or (np.diff(self.indptr) < 0).any():
+            raise DatasetError(f"{self.name}: indptr does not rise from 0 to the number of edges, {self.num_edges}")
+        if self.num_edges:
+            low, high = int(self.indices.min()), int(self.indices.max())
+            if low < 0 or high >= n:
+                bad = low if low < 0 else high
+                raise DatasetError(f"{self.name} has an edge to node {bad}, which does not exist; "
+                                   f"node ids run from 0 to {n - 1}")
+
+    def _check_features(self) -> None:
+        if self.features.shape[0] != self.num_nodes:
+            raise DatasetError(f"{self.name} has {self.features.shape[0]} feature rows for {self.num_nodes} nodes")
+        sparse = scipy.sparse.issparse(self.features)
+        values = self.features.data if sparse else self.features
+        step = max(1, (1 << 24) // max(1, self.num_features))
+        for start in range(0, len(values), step):
+            finite = np.isfinite(values[start:start + step])
+            if not finite.all():
+                where = "" if sparse else f", first at node {start + int(np.argmin(finite.all(axis=1)))}"
+                raise DatasetError(f"{self.name} has features that are NaN or infinite{where}; "
+                                   "clean the source, or pass --non-finite zero")
+
+    def _check_labels(self) -> None:
+        if len(self.labels) != self.num_nodes:
+            raise DatasetError(f"{self.name} has {len(self.labels)} labels for {self.num_nodes} nodes")
+        if self.is_multi_label:
+            if self.labels.shape[1] != self.num_classes or self.labels.max(initial=0) > 1:
+                raise DatasetError(f"{self.name}: multi-label indicators must be 0 or 1 in {self.num_classes} columns, "
+                                   f"found shape {self.labels.shape} and maximum {self.labels.max(initial=0)}")
+            return
+        low, high = int(self.labels.min()), int(self.labels.max())
+        if low < -1 or high >= self.num_classes:
+            bad = low if low < -1 else high
+            raise DatasetError(f"{self.name} has label {bad}; labels must lie in 0..{self.num_classes - 1}, "
+                               "or be -1 where unknown")
+        used = self.train_mask | self.val_mask | self.test_mask
+        if (self.labels[used] < 0).any():
+            raise DatasetError(f"{self.name} has a node in a split whose label is unknown (-1)")
+
+    def _check_masks(self) -> None:
+        masks = {"train": self.train_mask, "val": self.val_mask, "test": self.test_mask}
+        for split, mask in masks.items():
+            if mask.shape != (self.num_nodes,) or mask.dtype != bool:
+                raise DatasetError(f"{self.name}: {split}_mask must be bool of length {self.num_nodes}, "
+                                   f"found {mask.dtype} of shape {mask.shape}")
+        if (self.train_mask.astype(np.int8) + self.val_mask + self.test_mask > 1).any():
+            raise DatasetError(f"{self.name}: a node is in two of the train, validation and test splits")
+        if not self.train_mask.any():
+            raise DatasetError(f"{self.name} has no training node; at least one is needed")

@@ -1,0 +1,73 @@
+"""Partition: what one rank owns and needs of a graph, in local numbering. No file format and no message is known here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Partition:
+    """One part of a partitioned graph.
+
+    Local rows are numbered inner rows first (central, then marginal; ascending global id in each), then halo rows
+    (by owner, ascending global id in each). A central row has inner neighbours only; a marginal row has a halo one.
+
+    Attributes
+    ----------
+    part, num_parts : int
+    num_nodes_global : int
+    num_central : int                        inner rows [0, num_central) are central, the rest marginal
+    inner_id : (num_inner,) int64            global ids
+    halo_id : (num_halo,) int64              global ids
+    halo_offset : (num_parts + 1,) int64     halo rows owned by part q are halo_offset[q]:halo_offset[q + 1]
+    boundary_index : (num_sent,) int32       local inner rows to send, by receiving part, in the receiver's halo order
+    boundary_offset : (num_parts + 1,) int64 boundary_index[boundary_offset[q]:boundary_offset[q + 1]] goes to part q
+    indptr : (num_inner + 1,) int64          CSR by destination
+    indices : (num_local_edges,) int32       local rows, inner or halo
+    in_degree : (num_inner + num_halo,) int32   in-degree in the whole graph
+    features : (num_inner, num_features) float32 or float16
+    labels : (num_inner,) int64 or (num_inner, num_classes) uint8
+    train_mask, val_mask, test_mask : (num_inner,) bool
+    """
+
+    part: int
+    num_parts: int
+    num_nodes_global: int
+    num_central: int
+    inner_id: np.ndarray
+    halo_id: np.ndarray
+    halo_offset: np.ndarray
+    boundary_index: np.ndarray
+    boundary_offset: np.ndarray
+    indptr: np.ndarray
+    indices: np.ndarray
+    in_degree: np.ndarray
+    features: np.ndarray
+    labels: np.ndarray
+    train_mask: np.ndarray
+    val_mask: np.ndarray
+    test_mask: np.ndarray
+
+    @property
+    def num_inner(self) -> int:
+        return len(self.inner_id)
+
+    @property
+    def num_halo(self) -> int:
+        return len(self.halo_id)
+
+    @property
+    def num_edges(self) -> int:
+        return len(self.indices)
+
+    @property
+    def num_boundary(self) -> int:
+        """Distinct inner rows that some other part needs."""
+        return len(np.unique(self.boundary_index))
+
+    @property
+    def num_cut_edges(self) -> int:
+        """Arcs whose source is a halo row."""
+        return int((self.indices >= self.num_inner).sum())

@@ -1,0 +1,44 @@
+"""Build every `ext/NAME.pyx`, with its C source `ext/src/NAME.c`, into `hpcgnn._ext.NAME`.
+
+`HPCGNN_BOUNDS_CHECK=1` turns Cython's bounds checks on; `CFLAGS` is honoured as usual.
+"""
+
+import os
+from pathlib import Path
+
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+BOUNDS_CHECK = os.environ.get("HPCGNN_BOUNDS_CHECK", "0") == "1"
+# -ffp-contract=off: every SIMD variant, and later the device, rounds alike.
+COMPILE_ARGS = ["-O3", "-std=c11", "-fopenmp", "-ffp-contract=off", "-fno-math-errno", "-Wall"]
+
+
+def build_extension(source: Path) -> Extension:
+    kernels = source.parent / "src" / f"{source.stem}.c"
+    sources = [str(source)] + ([str(kernels)] if kernels.exists() else [])
+    return Extension(
+        f"hpcgnn._ext.{source.stem}",
+        sources,
+        include_dirs=["ext/src"],
+        depends=[str(header) for header in source.parent.glob("src/*.h")],
+        extra_compile_args=COMPILE_ARGS,
+        extra_link_args=["-fopenmp"],
+    )
+
+
+setup(
+    packages=[
+        "hpcgnn", "hpcgnn._ext", "hpcgnn.cli", "hpcgnn.data", "hpcgnn.datasets", "hpcgnn.exchange", "hpcgnn.graph",
+        "hpcgnn.nn", "hpcgnn.ops", "hpcgnn.ops.host", "hpcgnn.partition", "hpcgnn.report", "hpcgnn.shards",
+        "hpcgnn.training",
+    ],
+    package_dir={"hpcgnn.data": "data"},
+    package_data={"hpcgnn.data": ["registry.toml"], "hpcgnn.report": ["*.html"]},
+    ext_modules=cythonize(
+        [build_extension(source) for source in sorted(Path("ext").glob("*.pyx"))],
+        build_dir="build/cython",
+        compiler_directives={"language_level": 3, "boundscheck": BOUNDS_CHECK, "wraparound": False,
+                             "initializedcheck": False, "cdivision": True},
+    ),
+)
