@@ -1,0 +1,39 @@
+"""CounterKey: what a random draw is for. The draw itself is a pure function of the key, a global node id and a column.
+
+No generator state exists anywhere in the program, so a resumed run and any number of ranks make the same draws.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+DRAW_LEVELS = 1 << 16     # a draw is a 16-bit number
+MAX_LAYERS, MAX_PARTS = 1 << 12, 1 << 16
+
+# Purposes, four bits of the stream. Part of the wire and checkpoint contract: never renumber.
+DROPOUT, FORWARD, BACKWARD = 0, 1, 2
+
+
+class CounterKey(NamedTuple):
+    """Address of a family of draws.
+
+    Attributes
+    ----------
+    seed, epoch : int in [0, 2**32)
+    purpose : {DROPOUT, FORWARD, BACKWARD}
+    layer : int in [0, 4096)
+    part : int in [0, 65536)     sender of a gradient, so that two ranks' errors on one node are independent; else 0
+
+    Reference: Salmon et al., SC 2011 (Philox4x32-10); layout in ext/src/philox.h.
+    """
+
+    seed: int
+    epoch: int
+    purpose: int
+    layer: int
+    part: int = 0
+
+    @property
+    def stream(self) -> int:
+        """Purpose, layer and part packed in 32 bits: 4 | 12 | 16."""
+        return self.purpose << 28 | self.layer << 16 | self.part

@@ -1,0 +1,23 @@
+"""Host side of `hpcgnn.ops.quantization`, over the compiled kernels. Contracts are already checked."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from hpcgnn._ext import quantization as kernels
+from hpcgnn.ops.counter import CounterKey
+
+
+def quantize_rows(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray, layout, key: CounterKey,
+                  message: np.ndarray) -> int:
+    """Return -1, or the position of the first row that can't be quantized."""
+    return kernels.quantize_rows(rows.detach().numpy(), row_index, node_id, layout.bit_width, layout.payload_offset,
+                                 layout.parameter_offset, key.seed, key.epoch, key.stream, message)
+
+
+def dequantize_rows(message: np.ndarray, row_index: np.ndarray, node_id: np.ndarray, layout, rows: torch.Tensor,
+                    accumulate: bool) -> None:
+    """Assign or add the message's rows to rows[row_index]."""
+    kernels.dequantize_rows(message, row_index, node_id, layout.bit_width, layout.payload_offset,
+                            layout.parameter_offset, accumulate, rows.detach().numpy())

@@ -1,0 +1,129 @@
+"""Rows of an embedding matrix to the bytes of one message and back, each row at its own bit-width.
+
+The contract and its checks live here, the computation in `ops/host` (and later `ops/cuda`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hpcgnn.errors import KernelError
+from hpcgnn.ops.counter import CounterKey
+from hpcgnn.ops.dispatch import backend_of
+
+BIT_WIDTHS = (1, 2, 4, 8, 16, 32)
+PARAMETER_BYTES = 4           # zero_point and step, bfloat16 each
+LARGEST_PARAMETER_WIDTH = 8   # wider rows are bfloat16 or float32 values and need no parameters
+
+
+@dataclass(frozen=True)
+class MessageLayout:
+    """Where every row of one message lies, known to both sides from its widths alone.
+
+    Parameters of all rows come first, then the rows' payload, in the order of the rows.
+
+    Attributes
+    ----------
+    dim : int                                     columns of a row
+    bit_width : (num_rows,) uint8, of BIT_WIDTHS
+    payload_offset, parameter_offset : (num_rows,) int64, bytes from the start of the message
+    payload_bytes, parameter_bytes : int
+    """
+
+    dim: int
+    bit_width: np.ndarray
+    payload_offset: np.ndarray
+    parameter_offset: np.ndarray
+    payload_bytes: int
+    parameter_bytes: int
+
+    @classmethod
+    def build(cls, bit_width: np.ndarray, dim: int) -> MessageLayout:
+        """Lay out a message of `len(bit_width)` rows of `dim` columns.
+
+        Raises
+        ------
+        KernelError      a width outside BIT_WIDTHS
+        """
+        bit_width = np.ascontiguousarray(bit_width, dtype=np.uint8)
+        if not np.isin(bit_width, BIT_WIDTHS).all():
+            raise KernelError(f"bit-widths must be of {BIT_WIDTHS}, found {sorted(set(bit_width.tolist()))}")
+        has_parameters = bit_width <= LARGEST_PARAMETER_WIDTH
+        row_bytes = (bit_width.astype(np.int64) * dim + 7) // 8
+        parameter_bytes = PARAMETER_BYTES * int(has_parameters.sum())
+        return cls(
+            dim=dim,
+            bit_width=bit_width,
+            payload_offset=parameter_bytes + np.cumsum(row_bytes) - row_bytes,
+            parameter_offset=PARAMETER_BYTES * (np.cumsum(has_parameters) - has_parameters).astype(np.int64),
+            payload_bytes=int(row_bytes.sum()),
+            parameter_bytes=parameter_bytes,
+        )
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.bit_width)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.payload_bytes + self.parameter_bytes
+
+
+def quantize_rows(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray, layout: MessageLayout,
+                  key: CounterKey, message: np.ndarray) -> None:
+    """Gather rows, round each to its bit-width and write the message.
+
+    A row of 1, 2, 4 or 8 bits becomes stochastic codes with bfloat16 zero_point (rounded down) and step (rounded up),
+    a row of 16 bits bfloat16 values rounded stochastically, a row of 32 bits its own float32 values. The expectation
+    over keys of the dequantized row is the row, up to 2**-17 steps.
+
+    Parameters
+    ----------
+    rows : (n, dim) float32, contiguous
+    row_index : (layout.num_rows,) int32        rows to send
+    node_id : (layout.num_rows,) int64          their global ids, which key the rounding
+    message : (layout.num_bytes,) uint8         written
+
+    Raises
+    ------
+    KernelError      a row of 1 to 8 bits holds NaN, infinity or a magnitude above 1.6e38; shapes that disagree
+
+    Reference: Wan et al., MLSys 2023, Eq. (4); Zhang et al., SYLVIE, Eq. (3). Deviation: parameters are rounded before
+    the codes are drawn, so that the estimate stays unbiased on the wire.
+    """
+    _check_shapes(rows, row_index, node_id, layout, message)
+    bad = backend_of("quantization", rows).quantize_rows(rows, row_index, node_id, layout, key, message)
+    if bad >= 0:
+        raise KernelError(f"message row of node {int(node_id[bad])} (layer {key.layer}, epoch {key.epoch}) "
+                          "holds a value that is NaN, infinite or too large to quantize; lower the learning rate")
+
+
+def dequantize_rows(message: np.ndarray, row_index: np.ndarray, node_id: np.ndarray, layout: MessageLayout,
+                    rows: torch.Tensor, accumulate: bool = False) -> None:
+    """Read a message into rows[row_index], assigning or, with `accumulate`, adding.
+
+    Parameters
+    ----------
+    message : (layout.num_bytes,) uint8
+    row_index : (layout.num_rows,) int32, distinct
+    rows : (n, dim) float32, contiguous         written
+
+    Reference: Wan et al., MLSys 2023, Eq. (5).
+    """
+    _check_shapes(rows, row_index, node_id, layout, message)
+    backend_of("quantization", rows).dequantize_rows(message, row_index, node_id, layout, rows, accumulate)
+
+
+def _check_shapes(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray, layout: MessageLayout,
+                  message: np.ndarray) -> None:
+    if rows.dtype != torch.float32 or not rows.is_contiguous() or rows.ndim != 2 or rows.shape[1] != layout.dim:
+        raise KernelError(f"rows must be contiguous float32 of {layout.dim} columns, "
+                          f"found {rows.dtype} of shape {tuple(rows.shape)}")
+    if not len(row_index) == len(node_id) == layout.num_rows:
+        raise KernelError(f"message of {layout.num_rows} rows was given {len(row_index)} row indices "
+                          f"and {len(node_id)} node ids")
+    if len(message) != layout.num_bytes:
+        raise KernelError(f"message needs {layout.num_bytes} bytes, its buffer has {len(message)}")
