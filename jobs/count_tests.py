@@ -1,0 +1,55 @@
+"""Add up the JUnit files that jobs/test.sh collected: FOLDER/<run>-<ranks>/rank-<rank>.xml.
+
+A test of a parallel run counts once, by its worst outcome over the ranks; a rank that left no file counts as a failure.
+"""
+
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from pathlib import Path
+
+OUTCOMES = ("skipped", "passed", "failed")   # from best to worst
+
+
+def read_outcomes(path: Path) -> dict[str, str]:
+    """Outcome by test id of one rank's JUnit file."""
+    outcomes = {}
+    for case in ElementTree.parse(path).iter("testcase"):
+        tags = {child.tag for child in case}
+        outcome = "failed" if tags & {"failure", "error"} else "skipped" if "skipped" in tags else "passed"
+        outcomes[f"{case.get('classname')}::{case.get('name')}"] = outcome
+    return outcomes
+
+
+def merge_ranks(run: Path) -> dict[str, str]:
+    """Worst outcome over the ranks of one run, by test id."""
+    merged = {}
+    for rank in range(int(run.name.rpartition("-")[2])):
+        path = run / f"rank-{rank}.xml"
+        if not path.exists():
+            merged[f"rank {rank} ended without a result"] = "failed"
+            continue
+        for test, outcome in read_outcomes(path).items():
+            merged[test] = max(merged.get(test, outcome), outcome, key=OUTCOMES.index)
+    return merged
+
+
+def main(folder: Path) -> int:
+    """Print each run's counts and failures, then the total alone on the last line; 1 when anything failed or none ran.
+
+    A total of no test at all is a failure too: a wrong -k must not look like success.
+    """
+    total = Counter()
+    for run in sorted(folder.iterdir()):
+        outcomes = merge_ranks(run)
+        counts = Counter(outcomes.values())
+        total += counts
+        print(f"{run.name:<12} " + ", ".join(f"{counts[name]} {name}" for name in ("passed", "failed", "skipped")))
+        for test in sorted(test for test, outcome in outcomes.items() if outcome == "failed"):
+            print(f"    failed: {test}")
+    print(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped")
+    return int(total["failed"] > 0 or not total)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

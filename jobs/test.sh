@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# All tests: ruff, the serial ones, then those for 2, 3 and 4 MPI ranks. Arguments go to pytest: jobs/test.sh -k codec
+#   HPCGNN_TEST_MPI="openmpi mpich"   runs the parallel tests under each of these; default: the MPI of jobs/env.sh
+# The last line, `N passed, N failed, N skipped`, adds up all runs; the exit status is 0 only when nothing failed.
+set -euo pipefail
+
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
+# shellcheck source=jobs/env.sh
+source "$here/env.sh"
+cd "$HPCGNN_ROOT"
+
+results=$(mktemp -d)
+trap 'rm -rf "$results"' EXIT
+export HPCGNN_MPIRUN_SECONDS=600
+failed=0
+
+heading() {
+    printf '\n== %s (%d s)\n' "$*" "$SECONDS"
+}
+
+show_other_ranks() {
+    local log
+    for log in "$1"/rank-*.log; do
+        [[ -s $log && ! -f ${log%.log}.passed ]] || continue
+        printf '\n-- %s of the run above\n' "$(basename "$log" .log)"
+        tail -n 80 "$log"
+    done
+}
+
+# run_parallel MPI RANKS ARGUMENTS...
+run_parallel() {
+    local mpi=$1 ranks=$2 folder=$results/$1-$2
+    shift 2
+    mkdir "$folder"
+    heading "tests at $ranks ranks, $mpi"
+    hpcgnn_mpirun "$ranks" bash jobs/test_rank.sh "$folder" -p failure_report -m "parallel[$ranks]" "$@" ||
+        printf 'mpirun ended with status %d\n' "$?"
+    show_other_ranks "$folder"
+}
+
+heading "ruff"
+python -m ruff check . || failed=1
+
+read -ra mpis <<<"${HPCGNN_TEST_MPI:-}"
+((${#mpis[@]})) || mpis=("")
+for index in "${!mpis[@]}"; do
+    [[ -z ${mpis[index]} ]] || hpcgnn_use_mpi "${mpis[index]}"
+    if ((index == 0)); then
+        heading "serial tests"
+        mkdir "$results/serial-1"
+        bash jobs/test_rank.sh "$results/serial-1" -m "parallel[1]" "$@" || true
+    fi
+    for ranks in 2 3 4; do
+        run_parallel "${mpis[index]:-$MPI4PY_MPIABI}" "$ranks" "$@"
+    done
+done
+
+heading "all runs"
+python jobs/count_tests.py "$results" || failed=1
+exit "$failed"

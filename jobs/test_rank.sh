@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# One rank of a test run: test_rank.sh FOLDER PYTEST-ARGUMENTS... leaves rank-R.xml, and rank-R.log but for rank 0.
+# A failed test does not end the rank with an error, which would make mpirun stop the others before they have reported.
+set -uo pipefail
+
+folder=$1
+shift
+rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-${PMIX_RANK:-0}}}
+result=$folder/rank-$rank
+[[ $rank == 0 ]] || exec >"$result.log" 2>&1
+
+# A test that hangs, because another rank failed and left it, shows where it stands and is ended.
+PYTHONPATH=$(dirname -- "${BASH_SOURCE[0]}")${PYTHONPATH:+:$PYTHONPATH} python -m pytest -q \
+    -p no:cacheprovider --junitxml="$result.xml" \
+    -o faulthandler_timeout=240 -o faulthandler_exit_on_timeout=true "$@"
+status=$?
+
+# 0: all passed, 1: some failed, 5: no test for this number of ranks. Anything else is a crash.
+case $status in
+    0 | 5) : >"$result.passed" ;;
+    1) ;;
+    *) exit "$status" ;;
+esac
+[[ -f $result.xml ]]
