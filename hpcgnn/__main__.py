@@ -11,7 +11,7 @@ import click
 import hpcgnn
 from hpcgnn.errors import HpcgnnError
 
-USAGE_ERROR, FAILURE = 2, 1
+USAGE_ERROR = 2
 
 COMMANDS = {
     "preprocess": "Convert a source graph into HDF5 shards, one a rank.",
@@ -58,7 +58,7 @@ def complain(message: str) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit: 0 done, 1 failed, 2 wrong usage."""
+    """Run the command line and exit: 0 done, 1 failed, 2 wrong usage, 75 interrupted with a checkpoint."""
     try:
         sys.exit(cli.main(arguments, prog_name="hpcgnn", standalone_mode=False))
     except click.exceptions.Exit as stop:
@@ -71,7 +71,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(130)
     except HpcgnnError as error:
         complain(str(error))
-        sys.exit(FAILURE)
+        sys.exit(error.exit_code)
 
 
 if __name__ == "__main__":

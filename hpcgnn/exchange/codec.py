@@ -1,0 +1,86 @@
+"""Codec: rows of an embedding matrix to the messages of one exchange and back, with what both sides agree on.
+
+Layouts are made once per (layer, purpose, dim) and bit plan, and kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hpcgnn.exchange.bits import BitPlan
+from hpcgnn.exchange.plan import ExchangePlan, RowList
+from hpcgnn.ops.counter import BACKWARD, CounterKey
+from hpcgnn.ops.quantization import MessageLayout, dequantize_rows, quantize_rows
+
+
+@dataclass(frozen=True)
+class Messages:
+    """The messages of one exchange: rows and layout for each peer, to send and to receive."""
+
+    send_rows: tuple[RowList, ...]
+    receive_rows: tuple[RowList, ...]
+    send_layouts: tuple[MessageLayout, ...]
+    receive_layouts: tuple[MessageLayout, ...]
+
+    @property
+    def send_sizes(self) -> list[int]:
+        return [layout.num_bytes for layout in self.send_layouts]
+
+    @property
+    def receive_sizes(self) -> list[int]:
+        return [layout.num_bytes for layout in self.receive_layouts]
+
+    @property
+    def payload_bytes(self) -> int:
+        return sum(layout.payload_bytes for layout in self.send_layouts)
+
+    @property
+    def parameter_bytes(self) -> int:
+        return sum(layout.parameter_bytes for layout in self.send_layouts)
+
+    @property
+    def num_values(self) -> int:
+        return sum(layout.num_rows * layout.dim for layout in self.send_layouts)
+
+
+class Codec:
+    """Encodes and decodes the exchanges of one plan under one bit plan."""
+
+    def __init__(self, plan: ExchangePlan, bit_plan: BitPlan):
+        self._plan, self._bit_plan = plan, bit_plan
+        self._messages: dict[tuple[int, int, int], Messages] = {}
+
+    def messages(self, layer: int, purpose: int, dim: int) -> Messages:
+        """The messages of an exchange. Backward, halo rows are sent and boundary rows received."""
+        where = layer, purpose, dim
+        if where not in self._messages:
+            self._messages[where] = self._lay_out(layer, purpose, dim)
+        return self._messages[where]
+
+    def _lay_out(self, layer: int, purpose: int, dim: int) -> Messages:
+        plan = self._plan
+        send, receive = (plan.halo, plan.boundary) if purpose == BACKWARD else (plan.boundary, plan.halo)
+
+        def layout(rows: RowList, source: int, destination: int) -> MessageLayout:
+            return MessageLayout.build(self._bit_plan.widths(layer, purpose, source, destination, len(rows)), dim)
+
+        return Messages(send, receive,
+                        tuple(layout(rows, plan.rank, peer) for peer, rows in enumerate(send)),
+                        tuple(layout(rows, peer, plan.rank) for peer, rows in enumerate(receive)))
+
+
+def encode(messages: Messages, rows: torch.Tensor, key: CounterKey, buffers: list[np.ndarray]) -> None:
+    """Quantize and pack the rows of every message to send into its buffer."""
+    for listed, layout, buffer in zip(messages.send_rows, messages.send_layouts, buffers, strict=True):
+        if len(listed):
+            quantize_rows(rows, listed.index, listed.node_id, layout, key, buffer)
+
+
+def decode(messages: Messages, buffers: list[np.ndarray], rows: torch.Tensor, accumulate: bool) -> None:
+    """Unpack every message received into its rows, in the order of the ranks, so that sums are reproducible."""
+    for listed, layout, buffer in zip(messages.receive_rows, messages.receive_layouts, buffers, strict=True):
+        if len(listed):
+            dequantize_rows(buffer, listed.index, listed.node_id, layout, rows, accumulate)

@@ -1,0 +1,66 @@
+"""ExchangePlan: which rows go to whom and in which round, fixed by the partition. Bits and bytes are not known here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcgnn.partition.partition import Partition
+
+
+@dataclass(frozen=True)
+class RowList:
+    """Rows of one message: (n,) int32 local rows and (n,) int64 global ids, in the order of the wire."""
+
+    index: np.ndarray
+    node_id: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+
+@dataclass(frozen=True)
+class ExchangePlan:
+    """The two row lists that a rank shares with each peer.
+
+    Forward, boundary rows leave and halo rows arrive; backward, gradients of halo rows leave and are added to
+    boundary rows. Both sides list a message's rows in ascending global id, so nothing is negotiated.
+
+    Attributes
+    ----------
+    rank, num_ranks : int
+    num_inner, num_halo : int
+    boundary, halo : tuple of RowList, one a rank; the own entry is empty
+    rounds : tuple of (destination, source), one a round of the ring
+    """
+
+    rank: int
+    num_ranks: int
+    num_inner: int
+    num_halo: int
+    boundary: tuple[RowList, ...]
+    halo: tuple[RowList, ...]
+    rounds: tuple[tuple[int, int], ...]
+
+    @property
+    def num_rows(self) -> int:
+        return self.num_inner + self.num_halo
+
+    @classmethod
+    def build(cls, part: Partition) -> ExchangePlan:
+        """Derive the plan of the rank that owns `part`."""
+        boundary, halo = [], []
+        for peer in range(part.num_parts):
+            sent = part.boundary_index[part.boundary_offset[peer]:part.boundary_offset[peer + 1]]
+            boundary.append(RowList(np.ascontiguousarray(sent, np.int32), part.inner_id[sent]))
+            low, high = int(part.halo_offset[peer]), int(part.halo_offset[peer + 1])
+            rows = np.arange(part.num_inner + low, part.num_inner + high, dtype=np.int32)
+            halo.append(RowList(rows, np.ascontiguousarray(part.halo_id[low:high], np.int64)))
+        return cls(part.part, part.num_parts, part.num_inner, part.num_halo, tuple(boundary), tuple(halo),
+                   ring_rounds(part.part, part.num_parts))
+
+
+def ring_rounds(rank: int, num_ranks: int) -> tuple[tuple[int, int], ...]:
+    """Round i sends to rank + i and receives from rank - i, for i = 1 .. num_ranks - 1."""
+    return tuple(((rank + i) % num_ranks, (rank - i) % num_ranks) for i in range(1, num_ranks))

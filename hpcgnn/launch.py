@@ -1,0 +1,86 @@
+"""Start of a parallel run: MPI, threads, and the rule that a rank that fails takes all ranks down at once.
+
+Must be imported before torch, so that the thread count that it chooses is the one that OpenMP reads.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import TypeVar
+
+import mpi4py
+
+mpi4py.rc.thread_level = "serialized"
+from mpi4py import MPI  # noqa: E402  (rc must be set first)
+
+from hpcgnn.errors import CollectiveError, HpcgnnError  # noqa: E402
+
+Result = TypeVar("Result")
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def run_parallel(body: Callable[[MPI.Comm], Result]) -> Result:
+    """Collective: run `body(comm)` on every rank; a failure on any rank ends all of them.
+
+    An error that all ranks share (CollectiveError) is raised on, so that each exits in order. Any other exception is
+    printed by the rank that met it, with its rank first, and MPI_Abort takes the others down.
+    """
+    comm = MPI.COMM_WORLD
+    share_cores(comm)
+    try:
+        return body(comm)
+    except CollectiveError:
+        raise
+    except BaseException as error:
+        if comm.size == 1 and isinstance(error, HpcgnnError):
+            raise
+        _print_failure(comm.rank, error)
+        comm.Abort(getattr(error, "exit_code", 1))
+        raise
+
+
+def _print_failure(rank: int, error: BaseException) -> None:
+    if isinstance(error, HpcgnnError):
+        text = f"hpcgnn: rank {rank}: {error}\n"
+    else:
+        text = f"hpcgnn: rank {rank}: {type(error).__name__}: {error}\n{traceback.format_exc()}"
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
+def together(comm: MPI.Comm, step: Callable[[], Result]) -> Result:
+    """Collective: run a step that each rank does alone; if it fails anywhere, all ranks raise the first rank's error.
+
+    Raises
+    ------
+    CollectiveError      with the rank and the sentence of the lowest rank that failed
+    """
+    result, failure = None, None
+    try:
+        result = step()
+    except HpcgnnError as error:
+        failure = str(error)
+    failures = comm.allgather(failure)
+    failed = [rank for rank, sentence in enumerate(failures) if sentence is not None]
+    if not failed:
+        return result
+    sentence = failures[failed[0]]
+    everywhere = len(failed) == comm.size and all(other == sentence for other in failures)
+    raise CollectiveError(sentence if everywhere else f"rank {failed[0]}: {sentence}")
+
+
+def share_cores(comm: MPI.Comm) -> None:
+    """Collective: give each rank of a node an equal share of the cores that the node's ranks may use.
+
+    Variables that the user has set stay as they are.
+    """
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    cores = set().union(*node.allgather(usable))
+    threads = max(1, len(cores) // node.size)
+    node.Free()
+    for name in THREAD_VARIABLES:
+        os.environ.setdefault(name, str(threads))
