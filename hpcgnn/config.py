@@ -1,0 +1,187 @@
+"""Settings of a training run: defaults < data/registry.toml < --config FILE < flags, and an unknown key is an error.
+
+Frozen dataclasses and their resolution live here; nothing here knows MPI, torch or a file format but TOML.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.resources
+import sys
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from hpcgnn.errors import ConfigError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+def _setting(default: Any, description: str, choices: tuple | None = None, low: float | None = None,
+             high: float | None = None):
+    return field(default=default, metadata={"description": description, "choices": choices, "low": low, "high": high})
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Everything that decides what a training run computes.
+
+    Raises
+    ------
+    ConfigError      a value of the wrong type, outside its range or its choices
+    """
+
+    model: str = _setting("sage", "Model.", ("gcn", "sage"))
+    layers: int = _setting(3, "Number of convolutions.", low=1, high=1024)
+    hidden: int = _setting(256, "Width of the hidden layers.", low=1)
+    epochs: int = _setting(200, "Epochs to train.", low=1)
+    lr: float = _setting(0.01, "Learning rate of Adam.", low=0.0)
+    dropout: float = _setting(0.5, "Dropout probability on the input of every layer.", low=0.0, high=0.999)
+    weight_decay: float = _setting(0.0, "L2 penalty added to the gradients.", low=0.0)
+    weight_decay_layers: str = _setting("all", "Layers that are decayed.", ("all", "first"))
+    norm: str = _setting("layer", "Normalization after every hidden layer.", ("none", "layer"))
+    method: str = _setting("vanilla", "Training method.", ("vanilla", "uniform"))
+    bits: int = _setting(32, "Bits a message value (method uniform).", (1, 2, 4, 8, 16, 32))
+    exchange: str = _setting("ring", "How messages travel.", ("ring", "alltoallv"))
+    score: str = _setting("auto", "Score to report; auto is micro_f1 for multi-label data, else accuracy.",
+                          ("auto", "accuracy", "micro_f1", "roc_auc"))
+    eval_every: int = _setting(5, "Epochs between evaluations.", low=1)
+    early_stop: int = _setting(0, "Evaluations without a better validation score before stopping; 0 never stops.",
+                               low=0)
+    seed: int = _setting(0, "Seed of initialization, dropout and rounding.", low=0, high=2**31)
+    repeat: int = _setting(1, "Trainings with consecutive seeds.", low=1)
+    checkpoint_every: int = _setting(50, "Epochs between checkpoints; 0 writes one at the end and at a signal only.",
+                                     low=0)
+    device: str = _setting("cpu", "Where to compute.", ("cpu", "cuda"))
+
+    def __post_init__(self):
+        for setting in fields(self):
+            _check_value(setting, getattr(self, setting.name))
+        if self.method == "vanilla" and self.bits != 32:
+            raise ConfigError(f"method vanilla sends float32 messages, found bits = {self.bits}; use --method uniform")
+
+
+def _check_value(setting, value: Any) -> None:
+    expected = {"int": int, "float": (int, float), "str": str}[setting.type]
+    if isinstance(value, bool) or not isinstance(value, expected):
+        raise ConfigError(f"{setting.name} must be a {setting.type}, found {value!r}")
+    limits = setting.metadata
+    if limits["choices"] is not None and value not in limits["choices"]:
+        raise ConfigError(f"{setting.name} must be one of {', '.join(map(str, limits['choices']))}, found {value!r}")
+    if limits["low"] is not None and not value >= limits["low"]:
+        raise ConfigError(f"{setting.name} must be at least {limits['low']}, found {value!r}")
+    if limits["high"] is not None and not value <= limits["high"]:
+        raise ConfigError(f"{setting.name} must be at most {limits['high']}, found {value!r}")
+
+
+def read_toml(path: Path | str) -> dict[str, Any]:
+    """Parse a TOML file.
+
+    Raises
+    ------
+    ConfigError      the file is missing, unreadable or malformed
+    """
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"configuration file {path} can't be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"configuration file {path} is not valid TOML: {error}") from error
+
+
+def read_registry() -> dict[str, Any]:
+    """The datasets and presets of data/registry.toml, which is installed as package data."""
+    with importlib.resources.as_file(importlib.resources.files("hpcgnn.data") / "registry.toml") as path:
+        return read_toml(path)
+
+
+def check_keys(settings: dict[str, Any], origin: str) -> dict[str, Any]:
+    """Return `settings` if every key is a setting of TrainConfig.
+
+    Raises
+    ------
+    ConfigError      an unknown key, with the nearest known one
+    """
+    known = [setting.name for setting in fields(TrainConfig)]
+    for key in settings:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known settings are {', '.join(known)}"
+            raise ConfigError(f"unknown setting {key!r} in {origin}; {hint}")
+    return settings
+
+
+def preset_settings(dataset: str, model: str, preset: str | None, registry: dict[str, Any]) -> dict[str, Any]:
+    """A paper's hyper-parameters of a dataset: those for all models, overridden by those of `model`.
+
+    Without `preset`, the dataset's own default preset, or nothing where the registry does not know the dataset.
+
+    Raises
+    ------
+    ConfigError      `preset` is unknown or has nothing for the dataset
+    """
+    name = preset or registry.get("datasets", {}).get(dataset, {}).get("preset")
+    if name is None:
+        return {}
+    presets = registry.get("presets", {})
+    if name not in presets or dataset not in presets[name]:
+        offers = [key for key, tables in presets.items() if dataset in tables]
+        raise ConfigError(f"preset {name!r} has no settings for dataset {dataset!r}; "
+                          + (f"it has {', '.join(offers)}" if offers else "no preset does"))
+    table = presets[name][dataset]
+    common = {key: value for key, value in table.items() if not isinstance(value, dict)}
+    return check_keys({**common, **table.get(model, {})}, f"preset {name} of {dataset}")
+
+
+def resolve_train_config(dataset: str, flags: dict[str, Any], file_settings: dict[str, Any] | None = None,
+                         preset: str | None = None, registry: dict[str, Any] | None = None) -> TrainConfig:
+    """Join the four layers of settings into one checked configuration.
+
+    Parameters
+    ----------
+    dataset : str                    name stored in the shards
+    flags : dict                     settings given on the command line
+    file_settings : dict or None     settings of --config, or of the run that is resumed
+    preset : str or None             one of the registry's presets instead of the dataset's default
+
+    Raises
+    ------
+    ConfigError      unknown or malformed settings
+    """
+    file_settings = check_keys(file_settings or {}, "the configuration file")
+    given = {**file_settings, **check_keys(flags, "the flags")}
+    registry = read_registry() if registry is None else registry
+    dataset_defaults = registry.get("datasets", {}).get(dataset, {})
+    base = {key: dataset_defaults[key] for key in ("model", "score") if key in dataset_defaults}
+    model = given.get("model", base.get("model", TrainConfig.model))
+    return TrainConfig(**{**base, **preset_settings(dataset, model, preset, registry), **given})
+
+
+def as_toml(tables: dict[str, dict[str, Any]]) -> str:
+    """Tables of strings, numbers, booleans and lists of those as TOML text; the table "" comes first, unnamed."""
+    lines = []
+    for name, table in tables.items():
+        lines += [f"[{name}]"] if name else []
+        lines += [f"{key} = {_toml_value(value)}" for key, value in table.items()]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_toml_value, value)) + "]"
+    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in escaped) + '"'
+
+
+def settings_of(config: TrainConfig) -> dict[str, Any]:
+    """The settings as a plain dict, in the order of their definition."""
+    return asdict(config)
