@@ -1,0 +1,99 @@
+"""NumPy files of unknown health: members of .npz archives and .npy arrays, memory-mapped where that is possible.
+
+What the arrays mean is decided by each source.
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from hpcgnn.errors import DatasetError
+
+DAMAGE = (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error, NotImplementedError, SyntaxError)
+LOCAL_HEADER_BYTES, NAME_LENGTH_AT = 30, 26
+
+
+class Archive:
+    """A .npz file opened for reading, without pickle.
+
+    Raises
+    ------
+    DatasetError      a file that is missing or no archive; later, a member that is missing or damaged
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._file = np.load(path, allow_pickle=False)
+        except FileNotFoundError:
+            raise DatasetError(f"{path} does not exist; expected a .npz file") from None
+        except DAMAGE as error:
+            raise DatasetError(f"{path} can't be read as a .npz archive ({error}); "
+                               "it is damaged or of another format") from None
+        if not isinstance(self._file, np.lib.npyio.NpzFile):
+            raise DatasetError(f"{path} holds a single array; expected a .npz archive")
+
+    def __enter__(self) -> Archive:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._file.close()
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._file.files
+
+    def read(self, key: str) -> np.ndarray:
+        """One member, in memory."""
+        if key not in self:
+            raise DatasetError(f"{self.path} has no array {key!r}; it holds {', '.join(self._file.files) or 'none'}")
+        try:
+            return self._file[key]
+        except DAMAGE as error:
+            raise DatasetError(f"{self.path} has a damaged array {key!r} ({error}); copy the file again") from None
+
+    def map(self, key: str) -> np.ndarray:
+        """One member, memory-mapped copy-on-write if it is stored uncompressed, else in memory."""
+        if key not in self:
+            return self.read(key)
+        member = self._file.zip.getinfo(f"{key}.npy")
+        if member.compress_type != zipfile.ZIP_STORED:
+            return self.read(key)
+        with self.path.open("rb") as file:
+            file.seek(member.header_offset + NAME_LENGTH_AT)
+            lengths = np.frombuffer(file.read(4), dtype="<u2")
+            file.seek(member.header_offset + LOCAL_HEADER_BYTES + int(lengths.sum()))
+            shape, fortran, dtype = _array_header(file)
+            offset = file.tell()
+        if dtype.hasobject or 0 in shape:
+            return self.read(key)
+        return np.memmap(self.path, dtype, mode="c", offset=offset, shape=shape, order="F" if fortran else "C")
+
+
+def load_array(path: Path) -> np.ndarray:
+    """A .npy array, memory-mapped copy-on-write.
+
+    Raises
+    ------
+    DatasetError      a file that is missing, damaged, or holds Python objects
+    """
+    try:
+        array = np.load(path, mmap_mode="c", allow_pickle=False)
+    except FileNotFoundError:
+        raise DatasetError(f"{path} does not exist; expected a .npy array") from None
+    except DAMAGE as error:
+        raise DatasetError(f"{path} can't be read as a .npy array ({error}); "
+                           "it is damaged or of another format") from None
+    if not isinstance(array, np.ndarray):
+        raise DatasetError(f"{path} is an archive of arrays; expected a single .npy array")
+    return array
+
+
+def _array_header(file) -> tuple[tuple[int, ...], bool, np.dtype]:
+    version = np.lib.format.read_magic(file)
+    if version == (1, 0):
+        return np.lib.format.read_array_header_1_0(file)
+    return np.lib.format.read_array_header_2_0(file)

@@ -1,0 +1,46 @@
+"""The last steps that every source shares: features, splits, report and check. No file format is known here."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from hpcgnn.datasets.dataset import CleaningReport, GraphDataset
+from hpcgnn.datasets.features import Features, prepare_features
+from hpcgnn.datasets.options import SourceOptions
+from hpcgnn.datasets.splits import Masks, random_split
+from hpcgnn.errors import DatasetError
+
+
+def assemble_dataset(name: str, graph: tuple[np.ndarray, np.ndarray, CleaningReport], features: Features | None,
+                     labels: np.ndarray, num_classes: int, masks: Masks | None, options: SourceOptions,
+                     remarks: tuple[str, ...] = ()) -> GraphDataset:
+    """Join a cleaned graph with its features, labels and splits, and check the whole.
+
+    Parameters
+    ----------
+    graph : (indptr, indices, report)        as `cleaning.build_csr` returns it
+    features : (num_nodes, num_features) float, ndarray or scipy CSR, or None where the source has none
+    labels : (num_nodes,) int64 or (num_nodes, num_classes) uint8
+    masks : three (num_nodes,) bool, or None where the source has no split
+    remarks : tuple of str                   of the source's reader, for the cleaning report
+
+    Raises
+    ------
+    DatasetError                             whatever `GraphDataset.check` refuses
+    """
+    indptr, indices, report = graph
+    num_nodes = len(indptr) - 1
+    if masks is None:
+        masks = random_split(labels, options)
+        remarks += (f"nodes were split at random with seed {options.seed}",)
+    for what, rows in (("labels", len(labels)), ("split masks", len(masks[0])),
+                       ("feature rows", num_nodes if features is None else features.shape[0])):
+        if rows != num_nodes:
+            raise DatasetError(f"{name} has {rows} {what} for {num_nodes} nodes; expected one a node")
+    features, feature_remarks = prepare_features(features, indptr, indices, masks[0], options, name)
+    report = dataclasses.replace(report, remarks=report.remarks + remarks + feature_remarks)
+    train_mask, val_mask, test_mask = masks
+    return GraphDataset(name, indptr, indices, features, labels, num_classes, train_mask, val_mask, test_mask,
+                        report).check()

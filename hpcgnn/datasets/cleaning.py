@@ -1,0 +1,108 @@
+"""From a list of arcs to a clean CSR graph with a report of what was found and done. No file format is known here."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse
+
+from hpcgnn.datasets.dataset import CleaningReport
+from hpcgnn.errors import DatasetError
+
+INT32_NODES = 1 << 31
+
+
+def build_csr(source: np.ndarray, target: np.ndarray, num_nodes: int, symmetrize: bool,
+              name: str) -> tuple[np.ndarray, np.ndarray, CleaningReport]:
+    """Remove self-loops and duplicates from the arcs source -> target and sort them by destination.
+
+    Parameters
+    ----------
+    source, target : (num_source_edges,) integer    node ids in 0..num_nodes - 1
+    num_nodes : int
+    symmetrize : bool                               add the reverse of every arc that lacks it
+    name : str                                      of the dataset, for messages
+
+    Returns
+    -------
+    indptr : (num_nodes + 1,) int64                 CSR by destination
+    indices : (num_edges,) int32, int64 from 2**31 nodes on; ascending within a row
+    report : CleaningReport                         is_symmetric is that of the graph returned
+
+    Raises
+    ------
+    DatasetError                                    an arc from or to a node that does not exist
+    """
+    if num_nodes < 1:
+        raise DatasetError(f"{name} has no nodes; expected at least one")
+    _check_ends(source, num_nodes, name)
+    _check_ends(target, num_nodes, name)
+    num_source_edges = len(source)
+    matrix, num_loops = _deduplicated(source, target, num_nodes)
+    num_unique = matrix.nnz
+    matrix, is_symmetric = _with_reverse(matrix, symmetrize)
+    indptr = matrix.indptr.astype(np.int64, copy=False)
+    indices = matrix.indices.astype(np.int32 if num_nodes < INT32_NODES else np.int64, copy=False)
+    report = CleaningReport(
+        source_edges=num_source_edges,
+        duplicate_edges_removed=num_source_edges - num_loops - num_unique,
+        self_loops_removed=num_loops,
+        reverse_edges_added=len(indices) - num_unique,
+        isolated_nodes=_num_isolated(indptr, indices),
+        is_symmetric=is_symmetric,
+    )
+    return indptr, indices, report
+
+
+def expand_rows(indptr: np.ndarray, num_edges: int, name: str) -> np.ndarray:
+    """Row of every entry of a CSR structure, (num_edges,) int32, int64 from 2**31 rows on.
+
+    Raises
+    ------
+    DatasetError      indptr that does not rise from 0 to num_edges
+    """
+    if len(indptr) < 2 or indptr[0] != 0 or indptr[-1] != num_edges or (np.diff(indptr) < 0).any():
+        raise DatasetError(f"{name}: indptr does not rise from 0 to the number of indices, {num_edges}; "
+                           "the file is damaged")
+    num_rows = len(indptr) - 1
+    return np.repeat(np.arange(num_rows, dtype=np.int32 if num_rows < INT32_NODES else np.int64), np.diff(indptr))
+
+
+def _check_ends(ends: np.ndarray, num_nodes: int, name: str) -> None:
+    if ends.dtype.kind not in "iu":
+        raise DatasetError(f"{name} has edge ends of type {ends.dtype}; expected integers")
+    if len(ends) == 0:
+        return
+    low, high = int(ends.min()), int(ends.max())
+    if low < 0 or high >= num_nodes:
+        bad = low if low < 0 else high
+        raise DatasetError(f"{name} has an edge to node {bad}, which does not exist; "
+                           f"node ids run from 0 to {num_nodes - 1}")
+
+
+def _deduplicated(source: np.ndarray, target: np.ndarray, num_nodes: int) -> tuple[scipy.sparse.csr_matrix, int]:
+    keep = source != target
+    num_loops = len(keep) - int(np.count_nonzero(keep))
+    if num_loops:
+        source, target = source[keep], target[keep]
+    ones = np.ones(len(source), dtype=np.int8)
+    # scipy chooses 32- or 64-bit indices by num_nodes and the number of arcs, and sorts and merges row by row.
+    matrix = scipy.sparse.coo_matrix((ones, (target, source)), shape=(num_nodes, num_nodes)).tocsr()
+    matrix.sum_duplicates()
+    matrix.data[:] = 1
+    return matrix, num_loops
+
+
+def _with_reverse(matrix: scipy.sparse.csr_matrix, symmetrize: bool) -> tuple[scipy.sparse.csr_matrix, bool]:
+    reverse = matrix.transpose().tocsr()
+    is_symmetric = (np.array_equal(reverse.indptr, matrix.indptr) and np.array_equal(reverse.indices, matrix.indices))
+    if is_symmetric or not symmetrize:
+        return matrix, is_symmetric
+    both = matrix + reverse
+    both.sort_indices()
+    return both, True
+
+
+def _num_isolated(indptr: np.ndarray, indices: np.ndarray) -> int:
+    is_touched = np.diff(indptr) > 0
+    is_touched[indices] = True
+    return int(np.count_nonzero(~is_touched))

@@ -1,0 +1,93 @@
+"""`graphsaint:DIR`: adj_full.npz, feats.npy, class_map.json and role.json, as GraphSAINT publishes Reddit, Yelp and
+AmazonProducts. Features stay memory-mapped.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from hpcgnn.datasets.arrays import Archive, load_array
+from hpcgnn.datasets.assemble import assemble_dataset
+from hpcgnn.datasets.cleaning import build_csr, expand_rows
+from hpcgnn.datasets.dataset import CleaningReport, GraphDataset
+from hpcgnn.datasets.labels import class_ids, indicator_rows, num_classes_of
+from hpcgnn.datasets.options import SourceOptions
+from hpcgnn.datasets.splits import Masks, masks_from_ids
+from hpcgnn.errors import DatasetError
+
+ROLES = ("tr", "va", "te")
+
+
+def load_graphsaint(rest: str, options: SourceOptions) -> GraphDataset:
+    """Load the folder `rest`; the dataset is named after the folder, in lower case.
+
+    Raises
+    ------
+    DatasetError      a file that is missing or damaged, a node without a label, arrays that disagree
+    """
+    folder = Path(rest)
+    if not folder.is_dir():
+        raise DatasetError(f"{folder} is no folder; expected one that holds adj_full.npz, feats.npy, class_map.json "
+                           "and role.json")
+    name = folder.resolve().name.lower()
+    graph = _graph(folder / "adj_full.npz", options.symmetrize, name)
+    num_nodes = len(graph[0]) - 1
+    features_path = folder / "feats.npy"
+    wants_features = options.features == "given" and features_path.exists()
+    features = load_array(features_path) if wants_features else None
+    labels = _labels(folder / "class_map.json", num_nodes)
+    masks = _masks(folder / "role.json", num_nodes, name)
+    return assemble_dataset(name, graph, features, labels, num_classes_of(labels), masks, options)
+
+
+def _graph(path: Path, symmetrize: bool, name: str) -> tuple[np.ndarray, np.ndarray, CleaningReport]:
+    with Archive(path) as archive:
+        layout = archive.read("format").item()
+        if layout not in (b"csr", "csr"):
+            raise DatasetError(f"{path} holds a sparse matrix of format {layout!r}; expected csr")
+        indptr, indices = archive.read("indptr"), archive.read("indices")
+    return build_csr(expand_rows(indptr, len(indices), name), indices, len(indptr) - 1, symmetrize, name)
+
+
+def _labels(path: Path, num_nodes: int) -> np.ndarray:
+    class_map = _read_json(path)
+    try:
+        nodes = np.fromiter((int(key) for key in class_map), dtype=np.int64, count=len(class_map))
+        values = np.array(list(class_map.values()))
+    except (ValueError, TypeError) as error:
+        raise DatasetError(f"{path} can't be read as labels ({error}); "
+                           "expected node ids that map to a class number or to a list of 0 and 1") from None
+    if len(nodes) != num_nodes or not np.array_equal(np.sort(nodes), np.arange(num_nodes)):
+        raise DatasetError(f"{path} labels {len(nodes)} nodes; expected each of the nodes 0 to {num_nodes - 1} once")
+    if values.dtype.kind not in "iufb" or values.ndim > 2:
+        raise DatasetError(f"{path} has labels that are not numbers; expected a class number or a list of 0 and 1")
+    ordered = np.empty_like(values)
+    ordered[nodes] = values
+    return indicator_rows(ordered, str(path)) if ordered.ndim == 2 else class_ids(ordered, str(path))
+
+
+def _masks(path: Path, num_nodes: int, name: str) -> Masks:
+    roles = _read_json(path)
+    missing = [role for role in ROLES if not isinstance(roles.get(role), list)]
+    if missing:
+        raise DatasetError(f"{path} has no list {missing[0]!r}; expected the node ids of {', '.join(ROLES)}")
+    try:
+        ids = tuple(np.array(roles[role], dtype=np.int64) for role in ROLES)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise DatasetError(f"{path} has a split that is no list of node ids ({error})") from None
+    return masks_from_ids(ids, num_nodes, name)
+
+
+def _read_json(path: Path) -> dict:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DatasetError(f"{path} does not exist; GraphSAINT's folders hold one") from None
+    except (ValueError, OSError) as error:
+        raise DatasetError(f"{path} can't be read as JSON ({error}); it is truncated or damaged") from None
+    if not isinstance(content, dict):
+        raise DatasetError(f"{path} holds a {type(content).__name__}; expected a JSON object")
+    return content

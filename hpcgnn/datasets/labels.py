@@ -1,0 +1,52 @@
+"""Labels in the two forms that a GraphDataset knows, class ids and indicator rows, from what files hold."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpcgnn.errors import DatasetError
+
+UNKNOWN = -1
+
+
+def class_ids(values: np.ndarray, name: str) -> np.ndarray:
+    """Class ids as int64, UNKNOWN where a value is NaN.
+
+    Parameters
+    ----------
+    values : (num_nodes,) or (num_nodes, 1), integer or floating point
+
+    Raises
+    ------
+    DatasetError      a value that is no whole number
+    """
+    values = values.reshape(-1)
+    if values.dtype.kind in "iu":
+        return values.astype(np.int64)
+    is_known = ~np.isnan(values)
+    is_whole = np.isfinite(values) & (np.floor(values) == values)
+    if (is_known & ~is_whole).any():
+        node = int(np.argmax(is_known & ~is_whole))
+        raise DatasetError(f"{name} has label {values[node]} at node {node}; expected a whole class number")
+    ids = np.full(len(values), UNKNOWN, dtype=np.int64)
+    ids[is_known] = values[is_known].astype(np.int64)
+    return ids
+
+
+def indicator_rows(values: np.ndarray, name: str) -> np.ndarray:
+    """Multi-label indicators as (num_nodes, num_classes) uint8.
+
+    Raises
+    ------
+    DatasetError      a value other than 0 and 1
+    """
+    is_bad = (values != 0) & (values != 1)
+    if is_bad.any():
+        node, column = np.argwhere(is_bad)[0]
+        raise DatasetError(f"{name} has the multi-label value {values[node, column]} at node {node}; expected 0 or 1")
+    return values.astype(np.uint8)
+
+
+def num_classes_of(labels: np.ndarray) -> int:
+    """Number of classes of a source that does not state it: the columns, or the largest class id plus one."""
+    return labels.shape[1] if labels.ndim == 2 else int(labels.max(initial=0)) + 1

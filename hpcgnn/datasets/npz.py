@@ -1,0 +1,84 @@
+"""`npz:FILE`: one archive with a CSR graph, sparse or dense features, labels and masks; data/README.md has the layout.
+
+The archive is read without pickle.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse
+
+from hpcgnn.datasets.arrays import Archive
+from hpcgnn.datasets.assemble import assemble_dataset
+from hpcgnn.datasets.cleaning import build_csr, expand_rows
+from hpcgnn.datasets.dataset import GraphDataset
+from hpcgnn.datasets.features import Features
+from hpcgnn.datasets.labels import class_ids, indicator_rows, num_classes_of
+from hpcgnn.datasets.options import SourceOptions
+from hpcgnn.datasets.splits import Masks
+from hpcgnn.errors import DatasetError
+
+MASKS = ("train_mask", "val_mask", "test_mask")
+
+
+def load_npz(rest: str, options: SourceOptions) -> GraphDataset:
+    """Load the archive at path `rest`; the dataset is named after the file.
+
+    Raises
+    ------
+    DatasetError      a file that is missing, damaged, without labels, or with arrays that disagree
+    """
+    path = Path(rest)
+    name = path.stem
+    with Archive(path) as archive:
+        if "labels" not in archive:
+            raise DatasetError(f"{path} has no labels; training needs an array 'labels' of class ids or indicator rows")
+        indptr, indices = archive.read("indptr"), archive.read("indices")
+        # Row v lists the sources of the arcs into v.
+        graph = build_csr(indices, expand_rows(indptr, len(indices), name), len(indptr) - 1, options.symmetrize, name)
+        labels = _labels(archive, name)
+        num_classes = int(archive.read("num_classes")) if "num_classes" in archive else num_classes_of(labels)
+        return assemble_dataset(name, graph, _features(archive, len(indptr) - 1, options), labels, num_classes,
+                                _masks(archive, len(indptr) - 1, name), options)
+
+
+def _labels(archive: Archive, name: str) -> np.ndarray:
+    labels = archive.read("labels")
+    return indicator_rows(labels, name) if labels.ndim == 2 else class_ids(labels, name)
+
+
+def _masks(archive: Archive, num_nodes: int, name: str) -> Masks | None:
+    if not any(key in archive for key in MASKS):
+        return None
+    masks = tuple(archive.read(key).astype(bool) for key in MASKS)
+    for key, mask in zip(MASKS, masks, strict=True):
+        if mask.shape != (num_nodes,):
+            raise DatasetError(f"{name}: {key} has shape {mask.shape}; expected ({num_nodes},)")
+    return masks
+
+
+def _features(archive: Archive, num_nodes: int, options: SourceOptions) -> Features | None:
+    if options.features == "structural":
+        return None
+    if "features" in archive:
+        features = archive.map("features")
+        if features.ndim != 2 or features.dtype.kind not in "fiub":
+            raise DatasetError(f"{archive.path}: features are {features.dtype} of shape {features.shape}; "
+                               "expected a matrix of numbers")
+        return features
+    return _sparse_features(archive, num_nodes) if "feat_indptr" in archive else None
+
+
+def _sparse_features(archive: Archive, num_nodes: int) -> scipy.sparse.csr_matrix:
+    indptr, columns = archive.read("feat_indptr"), archive.read("feat_indices")
+    values = archive.read("feat_data") if "feat_data" in archive else np.ones(len(columns), dtype=np.float32)
+    shape = (num_nodes, int(archive.read("num_features")))
+    try:
+        features = scipy.sparse.csr_matrix((values.astype(np.float32, copy=False), columns, indptr), shape=shape)
+        features.check_format(full_check=True)
+    except ValueError as error:
+        raise DatasetError(f"{archive.path} has sparse features that are inconsistent ({error}); "
+                           f"expected CSR of shape {shape}") from None
+    return features

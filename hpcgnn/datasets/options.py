@@ -1,0 +1,79 @@
+"""SourceOptions: how a source graph is read and cleaned, and the progress protocol of long reads.
+
+No file format and no terminal is known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from hpcgnn.errors import DatasetError
+
+NON_FINITE = ("error", "zero")
+FEATURES = ("given", "structural")
+NORMALIZATIONS = ("none", "row", "standard")
+
+
+class ProgressTask(Protocol):
+    """One long step under way."""
+
+    def advance(self, amount: float) -> None:
+        """Report that `amount` more of the total is done."""
+
+
+class SilentTask:
+    """A step that nobody watches."""
+
+    def advance(self, amount: float) -> None:
+        """Report nothing."""
+
+
+def silent(description: str, total: float | None) -> ProgressTask:
+    """Start a step that is not shown; a command passes its own function to show one."""
+    return SilentTask()
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """How to read a source.
+
+    Attributes
+    ----------
+    seed : int                  of the random split where the source has none, and of a synthetic graph that names none
+    symmetrize : bool           add the reverse of every arc; otherwise an arc u -> v carries messages from u to v only
+    root : Path or None         folder that holds OGB datasets, "dataset" if None
+    non_finite : {"error", "zero"}                   what to do with NaN and infinite features
+    features : {"given", "structural"}               take the source's features, or make them from the graph alone
+    normalize_features : {"none", "row", "standard"} rows to unit sum, or columns standardized on training nodes
+    split_fractions : (train, val)                   of the labeled nodes, the rest is test, where the source has none
+    progress : callable(description, total) -> ProgressTask
+
+    Raises
+    ------
+    DatasetError                a value outside those named above
+    """
+
+    seed: int = 0
+    symmetrize: bool = False
+    root: Path | None = None
+    non_finite: str = "error"
+    features: str = "given"
+    normalize_features: str = "none"
+    split_fractions: tuple[float, float] = (0.6, 0.2)
+    progress: Callable[[str, float | None], ProgressTask] = silent
+
+    def __post_init__(self) -> None:
+        for name, choices in (("non_finite", NON_FINITE), ("features", FEATURES),
+                              ("normalize_features", NORMALIZATIONS)):
+            if getattr(self, name) not in choices:
+                raise DatasetError(f"{name.replace('_', '-')} is {getattr(self, name)!r}; "
+                                   f"expected one of {', '.join(choices)}")
+        train, val = self.split_fractions
+        if not (0 < train <= 1 and 0 <= val <= 1 - train + 1e-12):
+            raise DatasetError(f"split fractions are {train} for training and {val} for validation; "
+                               "expected a positive and a non-negative number that sum to at most 1")
+        if self.seed < 0:
+            raise DatasetError(f"seed is {self.seed}; expected a non-negative integer")

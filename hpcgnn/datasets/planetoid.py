@@ -1,0 +1,137 @@
+"""`planetoid:DIR/NAME`: the raw files ind.NAME.{x,tx,allx,y,ty,ally,graph,test.index} of Cora, CiteSeer and PubMed.
+
+The public split is used: the first rows train, the next 500 validate, test.index tests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse
+
+from hpcgnn.datasets.assemble import assemble_dataset
+from hpcgnn.datasets.cleaning import build_csr
+from hpcgnn.datasets.dataset import GraphDataset
+from hpcgnn.datasets.labels import UNKNOWN
+from hpcgnn.datasets.legacy_pickle import load_pickle
+from hpcgnn.datasets.options import SourceOptions
+from hpcgnn.datasets.splits import masks_from_ids
+from hpcgnn.datasets.tables import read_table
+from hpcgnn.errors import DatasetError
+
+NUM_VALIDATION = 500
+
+
+@dataclass(frozen=True)
+class RawFiles:
+    """Contents of the raw files.
+
+    Attributes
+    ----------
+    allx, tx : scipy CSR               features of the nodes 0..len(allx) - 1, and of the test nodes in test_id's order
+    ally, ty : (rows, num_classes)     one-hot labels of the same
+    num_train : int                    rows of y
+    neighbors : dict                   node -> list of nodes
+    test_id : (num_test,) int64
+    """
+
+    allx: scipy.sparse.csr_matrix
+    tx: scipy.sparse.csr_matrix
+    ally: np.ndarray
+    ty: np.ndarray
+    num_train: int
+    neighbors: dict
+    test_id: np.ndarray
+
+
+def load_planetoid(rest: str, options: SourceOptions) -> GraphDataset:
+    """Load DIR/NAME, or DIR where it holds the files of one dataset only.
+
+    Every edge carries messages both ways, as in all uses of these files. Test ids that test.index leaves out
+    (15 of CiteSeer's) get zero features and no label.
+
+    Raises
+    ------
+    DatasetError      a file that is missing or damaged, files that disagree
+    """
+    folder, name = _find(Path(rest))
+    raw = _read(folder, name)
+    # CiteSeer's test ids have gaps, so the nodes outnumber the rows of allx and tx.
+    num_nodes = max(raw.allx.shape[0], int(raw.test_id.max()) + 1)
+    graph = build_csr(*_arcs(raw.neighbors, folder, name), num_nodes, True, name)
+    labels = _labels(raw, num_nodes, name)
+    last = min(raw.num_train + NUM_VALIDATION, raw.allx.shape[0])
+    masks = masks_from_ids((np.arange(raw.num_train), np.arange(raw.num_train, last), raw.test_id), num_nodes, name)
+    num_gaps = num_nodes - raw.allx.shape[0] - len(raw.test_id)
+    remarks = (f"{num_gaps} nodes have neither features nor a label at the source",) if num_gaps > 0 else ()
+    return assemble_dataset(name, graph, _features(raw, num_nodes), labels, raw.ally.shape[1], masks, options, remarks)
+
+
+def _find(path: Path) -> tuple[Path, str]:
+    if not path.is_dir():
+        return path.parent, path.name
+    names = sorted(file.name.split(".")[1] for file in path.glob("ind.*.graph"))
+    if len(names) != 1:
+        found = f"those of {', '.join(names)}" if names else "none"
+        raise DatasetError(f"{path} should hold the files ind.NAME.graph and so on of one dataset, found {found}; "
+                           "give planetoid:DIR/NAME")
+    return path, names[0]
+
+
+def _read(folder: Path, name: str) -> RawFiles:
+    parts = {part: load_pickle(folder / f"ind.{name}.{part}") for part in ("allx", "tx", "ally", "ty", "y", "graph")}
+    for part in ("allx", "tx"):
+        if not scipy.sparse.issparse(parts[part]):
+            raise DatasetError(f"{folder}/ind.{name}.{part} holds no CSR matrix; it is damaged or not Planetoid's")
+    for part in ("ally", "ty", "y"):
+        if not isinstance(parts[part], np.ndarray) or parts[part].ndim != 2 or parts[part].dtype.kind not in "iufb":
+            raise DatasetError(f"{folder}/ind.{name}.{part} holds no number matrix; it is damaged or not Planetoid's")
+    if not isinstance(parts["graph"], dict):
+        raise DatasetError(f"{folder}/ind.{name}.graph holds no dictionary; it is damaged or not Planetoid's")
+    test_id = read_table(folder / f"ind.{name}.test.index", np.int64).reshape(-1)
+    raw = RawFiles(parts["allx"], parts["tx"], parts["ally"], parts["ty"], len(parts["y"]), parts["graph"], test_id)
+    _check_rows(raw, folder, name)
+    return raw
+
+
+def _check_rows(raw: RawFiles, folder: Path, name: str) -> None:
+    is_consistent = (raw.allx.shape[0] == len(raw.ally) >= raw.num_train
+                     and raw.tx.shape[0] == len(raw.ty) == len(raw.test_id) > 0
+                     and raw.allx.shape[1] == raw.tx.shape[1] and raw.ally.shape[1] == raw.ty.shape[1]
+                     and raw.test_id.min() >= raw.allx.shape[0])
+    if not is_consistent:
+        raise DatasetError(f"{folder}/ind.{name}.* disagree: allx {raw.allx.shape}, ally {raw.ally.shape}, "
+                           f"tx {raw.tx.shape}, ty {raw.ty.shape}, test.index {raw.test_id.shape}, "
+                           f"{raw.num_train} rows in y; copy the files again")
+
+
+def _arcs(neighbors: dict, folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
+    try:
+        lengths = [len(row) for row in neighbors.values()]
+        source = np.repeat(np.fromiter(neighbors, np.int64, len(neighbors)), lengths)
+        target = np.fromiter((node for row in neighbors.values() for node in row), np.int64, sum(lengths))
+    except (TypeError, ValueError) as error:
+        raise DatasetError(f"{folder}/ind.{name}.graph is no map from nodes to lists of nodes ({error})") from None
+    return source, target
+
+
+def _features(raw: RawFiles, num_nodes: int) -> scipy.sparse.csr_matrix:
+    """Rows of allx, then of tx at their test ids, and zero rows where test.index has gaps."""
+    rows = np.concatenate([np.arange(raw.allx.shape[0]), raw.test_id])
+    place = scipy.sparse.csr_matrix((np.ones(len(rows), np.float32), (rows, np.arange(len(rows)))),
+                                    shape=(num_nodes, len(rows)))
+    features = (place @ scipy.sparse.vstack([raw.allx, raw.tx], format="csr", dtype=np.float32)).tocsr()
+    features.sort_indices()
+    return features
+
+
+def _labels(raw: RawFiles, num_nodes: int, name: str) -> np.ndarray:
+    labels = np.full(num_nodes, UNKNOWN, dtype=np.int64)
+    one_hot = np.concatenate([raw.ally, raw.ty])
+    rows = np.concatenate([np.arange(len(raw.ally)), raw.test_id])
+    # CiteSeer has rows without a label.
+    is_labeled = one_hot.any(axis=1)
+    labels[rows[is_labeled]] = one_hot[is_labeled].argmax(axis=1)
+    return labels

@@ -1,0 +1,41 @@
+"""load_source: from a `KIND:REST` specification to a GraphDataset. Each kind of source is read in a file of its own."""
+
+from __future__ import annotations
+
+from hpcgnn.datasets.dataset import GraphDataset
+from hpcgnn.datasets.edges import load_edges
+from hpcgnn.datasets.graphsaint import load_graphsaint
+from hpcgnn.datasets.npz import load_npz
+from hpcgnn.datasets.ogb import load_ogb
+from hpcgnn.datasets.options import SourceOptions
+from hpcgnn.datasets.planetoid import load_planetoid
+from hpcgnn.datasets.synthetic import load_synthetic
+from hpcgnn.errors import DatasetError
+
+LOADERS = {
+    "synthetic": load_synthetic,
+    "npz": load_npz,
+    "planetoid": load_planetoid,
+    "ogb": load_ogb,
+    "graphsaint": load_graphsaint,
+    "edges": load_edges,
+}
+
+
+def load_source(spec: str, options: SourceOptions) -> GraphDataset:
+    """Load, clean and check the graph that `spec` names.
+
+    Parameters
+    ----------
+    spec : str            "KIND:REST", e.g. "ogb:ogbn-arxiv", "npz:cora.npz", "synthetic:nodes=1000"; see data/README.md
+    options : SourceOptions
+
+    Raises
+    ------
+    DatasetError          an unknown kind, a source that is missing or malformed, a graph that fails `check`
+    """
+    kind, colon, rest = spec.partition(":")
+    if not colon or kind not in LOADERS:
+        raise DatasetError(f"source {spec!r} has no known kind; expected KIND:REST with KIND one of "
+                           f"{', '.join(LOADERS)}")
+    return LOADERS[kind](rest, options)

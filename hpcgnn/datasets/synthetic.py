@@ -1,0 +1,131 @@
+"""`synthetic:SETTINGS`: a degree-corrected stochastic block model with power-law degrees, planted labels and features
+that depend on the class. Edges are drawn in chunks, so tens of millions need little more memory than the graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from hpcgnn.datasets.assemble import assemble_dataset
+from hpcgnn.datasets.cleaning import build_csr
+from hpcgnn.datasets.dataset import GraphDataset
+from hpcgnn.datasets.options import SourceOptions
+from hpcgnn.datasets.spec import convert_setting, split_settings
+from hpcgnn.datasets.synthetic_edges import draw_edges
+from hpcgnn.errors import DatasetError
+
+FEATURE_BLOCK_ROWS = 1 << 16
+COMPANION_PROBABILITY, STRAY_PROBABILITY = 0.5, 0.02
+
+
+@dataclass(frozen=True)
+class BlockModel:
+    """Settings of a synthetic graph.
+
+    Attributes
+    ----------
+    nodes : int
+    mean_degree : float      neighbors of a node; the graph has round(nodes * mean_degree / 2) undirected edges
+    classes, features : int
+    homophily : float        share of the edges that join two nodes of the same class
+    exponent : float         of the power law of the degrees, P(degree) ~ degree**-exponent, above 2
+    signal : float           distance of a class's mean feature row from the origin, in standard deviations of the noise
+    multi_label : bool       indicator rows: the node's class, often a companion class, seldom others
+    seed : int
+
+    Raises
+    ------
+    DatasetError             a value out of range, or more edges than the classes have room for
+    """
+
+    nodes: int = 20_000
+    mean_degree: float = 20.0
+    classes: int = 16
+    features: int = 64
+    homophily: float = 0.8
+    exponent: float = 2.5
+    signal: float = 1.0
+    multi_label: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for setting, is_valid, expected in (
+            ("classes", self.classes >= 2, "at least 2"),
+            ("nodes", self.nodes >= 2 * self.classes, f"at least two for each of the {self.classes} classes"),
+            ("mean_degree", 0 < self.mean_degree < self.nodes, f"a positive number below {self.nodes}"),
+            ("features", self.features >= 1, "at least 1"),
+            ("homophily", 0 <= self.homophily <= 1, "a number from 0 to 1"),
+            ("exponent", 2 < self.exponent < float("inf"), "a number above 2"),
+            ("signal", 0 <= self.signal < float("inf"), "a non-negative number"),
+            ("seed", self.seed >= 0, "a non-negative integer"),
+        ):
+            if not is_valid:
+                raise DatasetError(f"synthetic: has {setting}={getattr(self, setting)}; expected {expected}")
+
+    @property
+    def num_undirected_edges(self) -> int:
+        return round(self.nodes * self.mean_degree / 2)
+
+
+def parse_block_model(text: str, seed: int) -> BlockModel:
+    """Read "nodes=1000,homophily=0.7"; `seed` holds where the text names none.
+
+    Raises
+    ------
+    DatasetError      an unknown setting, a value of the wrong type or out of range
+    """
+    kinds = {field.name: type(field.default) for field in fields(BlockModel)}
+    settings = split_settings(text, tuple(kinds), "synthetic:")
+    values = {key: convert_setting(key, value, kinds[key], "synthetic:") for key, value in settings.items()}
+    return BlockModel(**{"seed": seed, **values})
+
+
+def load_synthetic(rest: str, options: SourceOptions) -> GraphDataset:
+    """Generate the graph that the settings `rest` describe: undirected, named "synthetic", split at random.
+
+    Reference: Karrer and Newman, Phys. Rev. E 83, 016107 (2011), the degree-corrected block model. Deviation: the
+    numbers of edges inside and between classes are fixed rather than Poisson, and no pair is drawn twice, so mean
+    degree and homophily are met exactly.
+
+    Raises
+    ------
+    DatasetError      settings that are unknown, out of range or too dense
+    """
+    model = parse_block_model(rest, options.seed)
+    class_rng, edge_rng, label_rng, feature_rng = map(np.random.default_rng,
+                                                      np.random.SeedSequence(model.seed).spawn(4))
+    block = class_rng.integers(model.classes, size=model.nodes)
+    source, target = draw_edges(model, block, edge_rng, options.progress("drawing edges", model.num_undirected_edges))
+    graph = build_csr(source, target, model.nodes, True, "synthetic")
+    del source, target
+    labels = _multi_labels(block, model.classes, label_rng) if model.multi_label else block
+    features = _draw_features(model, labels, feature_rng, options) if options.features == "given" else None
+    return assemble_dataset("synthetic", graph, features, labels, model.classes, None,
+                            replace(options, seed=model.seed))
+
+
+def _multi_labels(block: np.ndarray, num_classes: int, rng: np.random.Generator) -> np.ndarray:
+    """Indicator rows: the block, the next class with COMPANION_PROBABILITY, any other with STRAY_PROBABILITY."""
+    nodes = np.arange(len(block))
+    labels = (rng.random((len(block), num_classes), dtype=np.float32) < STRAY_PROBABILITY).astype(np.uint8)
+    has_companion = rng.random(len(block)) < COMPANION_PROBABILITY
+    labels[nodes[has_companion], (block[has_companion] + 1) % num_classes] = 1
+    labels[nodes, block] = 1
+    return labels
+
+
+def _draw_features(model: BlockModel, labels: np.ndarray, rng: np.random.Generator,
+                   options: SourceOptions) -> np.ndarray:
+    """Standard normal noise around a random mean row a class; a node of several classes has the sum of their means."""
+    means = rng.standard_normal((model.classes, model.features))
+    means = (model.signal * means / np.linalg.norm(means, axis=1, keepdims=True)).astype(np.float32)
+    features = np.empty((model.nodes, model.features), dtype=np.float32)
+    task = options.progress("drawing features", model.nodes)
+    for start in range(0, model.nodes, FEATURE_BLOCK_ROWS):
+        rows = slice(start, min(start + FEATURE_BLOCK_ROWS, model.nodes))
+        rng.standard_normal(dtype=np.float32, out=features[rows])
+        features[rows] += labels[rows] @ means if labels.ndim == 2 else means[labels[rows]]
+        task.advance(rows.stop - rows.start)
+    return features

@@ -1,0 +1,137 @@
+"""Edges of the degree-corrected block model: pairs of nodes drawn in proportion to their power-law weights, no pair
+twice. Labels and features are not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpcgnn.datasets.options import ProgressTask
+from hpcgnn.errors import DatasetError
+
+if TYPE_CHECKING:
+    from hpcgnn.datasets.synthetic import BlockModel
+
+CHUNK_PAIRS = 1 << 23
+MIN_DRAW = 1024
+MAX_BARREN_ROUNDS = 20
+# Fullest share of all possible pairs that is still drawn quickly.
+MAX_FILL = 0.5
+# Least copies of a node among the stubs: below it, rounding would distort the weights.
+MIN_COPIES = 4
+
+
+@dataclass(frozen=True)
+class Stubs:
+    """Nodes repeated in proportion to their weight and grouped by block, so that one random index draws a node.
+
+    Attributes
+    ----------
+    node : (num_stubs,) int64 or int32
+    block : (num_nodes,) int64
+    start, length : (num_blocks,) int64     stubs of block b are node[start[b]:start[b] + length[b]]
+    """
+
+    node: np.ndarray
+    block: np.ndarray
+    start: np.ndarray
+    length: np.ndarray
+
+
+def draw_edges(model: BlockModel, block: np.ndarray, rng: np.random.Generator,
+               task: ProgressTask) -> tuple[np.ndarray, np.ndarray]:
+    """Draw the undirected edges, each once.
+
+    Parameters
+    ----------
+    model : BlockModel
+    block : (num_nodes,) int64        class of each node
+
+    Returns
+    -------
+    source, target : (num_undirected_edges,) int32, int64 from 2**31 nodes on; source < target
+
+    Raises
+    ------
+    DatasetError                      more edges inside or between classes than there is room for
+    """
+    num_within = round(model.homophily * model.num_undirected_edges)
+    num_between = model.num_undirected_edges - num_within
+    size = np.bincount(block, minlength=model.classes)
+    room_within = int((size * (size - 1)).sum()) // 2
+    room_between = model.nodes * (model.nodes - 1) // 2 - room_within
+    _check_room(num_within, room_within, "inside classes")
+    _check_room(num_between, room_between, "between classes")
+    stubs = _make_stubs(model, block, rng)
+    keys = np.concatenate([
+        _draw_distinct(num_within, lambda count: _pairs_within(stubs, count, rng), rng, task),
+        _draw_distinct(num_between, lambda count: _pairs_between(stubs, count, rng), rng, task),
+    ])
+    id_type = np.int32 if model.nodes < 1 << 31 else np.int64
+    return (keys // model.nodes).astype(id_type), (keys % model.nodes).astype(id_type)
+
+
+def _check_room(wanted: int, room: int, where: str) -> None:
+    if wanted > MAX_FILL * room:
+        raise DatasetError(f"synthetic: needs {wanted} edges {where}, more than half of the {room} possible ones; "
+                           "lower mean_degree, or change homophily or classes")
+
+
+def _make_stubs(model: BlockModel, block: np.ndarray, rng: np.random.Generator) -> Stubs:
+    weight = (1 - rng.random(model.nodes)) ** (-1 / (model.exponent - 1))
+    weight *= model.mean_degree / weight.mean()
+    # A hub can't have more neighbors in its class than the class has nodes, so the tail is cut where it would.
+    weight = np.minimum(weight, max(model.mean_degree, 0.5 * model.nodes / model.classes / max(model.homophily, 0.5)))
+    copies = (weight * max(1.0, MIN_COPIES / weight.min()) + rng.random(model.nodes)).astype(np.int64)
+    order = np.argsort(block, kind="stable").astype(np.int32 if model.nodes < 1 << 31 else np.int64)
+    length = np.bincount(block, weights=copies, minlength=model.classes).astype(np.int64)
+    return Stubs(np.repeat(order, copies[order]), block, np.cumsum(length) - length, length)
+
+
+def _pairs_within(stubs: Stubs, count: int, rng: np.random.Generator) -> np.ndarray:
+    first = stubs.node[rng.integers(len(stubs.node), size=count)]
+    block = stubs.block[first]
+    second = stubs.node[stubs.start[block] + (rng.random(count) * stubs.length[block]).astype(np.int64)]
+    return _keys(first, second, first != second, len(stubs.block))
+
+
+def _pairs_between(stubs: Stubs, count: int, rng: np.random.Generator) -> np.ndarray:
+    first = stubs.node[rng.integers(len(stubs.node), size=count)]
+    second = stubs.node[rng.integers(len(stubs.node), size=count)]
+    return _keys(first, second, stubs.block[first] != stubs.block[second], len(stubs.block))
+
+
+def _keys(first: np.ndarray, second: np.ndarray, keep: np.ndarray, num_nodes: int) -> np.ndarray:
+    first, second = first[keep], second[keep]
+    return np.minimum(first, second).astype(np.int64) * num_nodes + np.maximum(first, second)
+
+
+def _draw_distinct(wanted: int, draw: Callable[[int], np.ndarray], rng: np.random.Generator,
+                   task: ProgressTask) -> np.ndarray:
+    """Exactly `wanted` distinct keys, ascending: draw, drop what is there already, and draw again what is missing."""
+    keys = np.empty(0, dtype=np.int64)
+    num_barren = 0
+    while (missing := wanted - len(keys)) > 0:
+        fresh = np.unique(draw(min(CHUNK_PAIRS, max(MIN_DRAW, missing + missing // 4))))
+        fresh = fresh[~_is_member(fresh, keys)]
+        if len(fresh) > missing:
+            fresh = rng.choice(fresh, missing, replace=False)
+        num_barren = 0 if len(fresh) else num_barren + 1
+        if num_barren > MAX_BARREN_ROUNDS:
+            raise DatasetError(f"synthetic: found only {len(keys)} of {wanted} distinct edges; "
+                               "lower mean_degree or raise exponent")
+        # Two sorted runs: a stable sort merges them in linear time.
+        keys = np.sort(np.concatenate([keys, np.sort(fresh)]), kind="stable")
+        task.advance(len(fresh))
+    return keys
+
+
+def _is_member(values: np.ndarray, ordered: np.ndarray) -> np.ndarray:
+    if len(ordered) == 0:
+        return np.zeros(len(values), dtype=bool)
+    position = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
+    return ordered[position] == values
