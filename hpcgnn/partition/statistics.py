@@ -1,0 +1,47 @@
+"""PartitionStatistics: the numbers that tell a good partition from a bad one. Nothing is built or stored here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpcgnn.partition.partition import Partition
+
+
+@dataclass(frozen=True)
+class PartitionStatistics:
+    """Sizes of one part.
+
+    Attributes
+    ----------
+    num_inner, num_central : int             rows owned; of these, rows without a halo neighbor
+    num_halo : int                           rows received in an exchange
+    num_boundary : int                       distinct inner rows that some other part needs
+    num_sent : int                           rows sent in an exchange: its communication volume
+    num_edges, num_cut_edges : int           arcs into inner rows; of these, arcs from halo rows
+    imbalance : float                        inner rows over the mean of all parts
+    """
+
+    part: int
+    num_inner: int
+    num_central: int
+    num_halo: int
+    num_boundary: int
+    num_sent: int
+    num_edges: int
+    num_cut_edges: int
+    imbalance: float
+
+
+def measure_partition(partition: Partition) -> PartitionStatistics:
+    """Count what PartitionStatistics lists."""
+    return PartitionStatistics(
+        part=partition.part,
+        num_inner=partition.num_inner,
+        num_central=partition.num_central,
+        num_halo=partition.num_halo,
+        num_boundary=partition.num_boundary,
+        num_sent=len(partition.boundary_index),
+        num_edges=partition.num_edges,
+        num_cut_edges=partition.num_cut_edges,
+        imbalance=partition.num_inner * partition.num_parts / partition.num_nodes_global,
+    )
