@@ -111,10 +111,12 @@ hpcgnn_install_once() {
 
 # hpcgnn_put_first FOLDER LIST: the colon-separated list with that folder first and nowhere else.
 hpcgnn_put_first() {
-    local rest=":$2:"
-    while [[ $rest == *":$1:"* ]]; do rest=${rest/":$1:"/:}; done
-    rest=${rest#:}
-    printf '%s' "$1${rest:+:${rest%:}}"
+    local result=$1 entries entry
+    IFS=: read -ra entries <<<"$2"
+    for entry in "${entries[@]}"; do
+        [[ -z $entry || $entry == "$1" ]] || result+=:$entry
+    done
+    printf '%s' "$result"
 }
 
 hpcgnn_activate() {

@@ -12,6 +12,9 @@ cd "$HPCGNN_ROOT"
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
 export HPCGNN_MPIRUN_SECONDS=600
+# Open MPI gives its ranks a terminal of their own, so pytest would send colors into a log file.
+PY_COLORS=$([[ -t 1 ]] && echo 1 || echo 0)
+export PY_COLORS
 failed=0
 
 heading() {
@@ -33,7 +36,7 @@ run_parallel() {
     shift 2
     mkdir "$folder"
     heading "tests at $ranks ranks, $mpi"
-    hpcgnn_mpirun "$ranks" bash jobs/test_rank.sh "$folder" -p failure_report -m "parallel[$ranks]" "$@" ||
+    hpcgnn_mpirun "$ranks" bash jobs/test_rank.sh "$folder" -m "parallel[$ranks]" "$@" ||
         printf 'mpirun ended with status %d\n' "$?"
     show_other_ranks "$folder"
 }

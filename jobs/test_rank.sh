@@ -11,7 +11,7 @@ result=$folder/rank-$rank
 
 # A test that hangs, because another rank failed and left it, shows where it stands and is ended.
 PYTHONPATH=$(dirname -- "${BASH_SOURCE[0]}")${PYTHONPATH:+:$PYTHONPATH} python -m pytest -q \
-    -p no:cacheprovider --junitxml="$result.xml" \
+    -p rank_tests -p no:cacheprovider --junitxml="$result.xml" \
     -o faulthandler_timeout=240 -o faulthandler_exit_on_timeout=true "$@"
 status=$?
 
