@@ -117,10 +117,10 @@ hpcgnn_cores() {
     env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc
 }
 
-# hpcgnn_mpirun N COMMAND...: N ranks, each with its share of the cores as OpenMP threads.
-hpcgnn_mpirun() {
-    local ranks=$1 cores flags=() settings=() limit=()
-    shift
+# hpcgnn_set_launch N: fills the array LAUNCH, behind which a command is run by N ranks, each with its share of the
+# cores as OpenMP threads. `"${LAUNCH[@]}" COMMAND &` leaves mpirun's own process id in $!, for signals.
+hpcgnn_set_launch() {
+    local ranks=$1 cores flags=()
     cores=$(hpcgnn_cores)
     # Open MPI ties each of one or two ranks to a single core, where all its threads would then sit.
     [[ $MPI4PY_MPIABI != openmpi ]] || flags=(--bind-to none)
@@ -128,9 +128,15 @@ hpcgnn_mpirun() {
     # MPICH and Intel hand the whole environment to other machines; Open MPI hands over what -x names.
     [[ $MPI4PY_MPIABI != openmpi ]] ||
         flags+=(-x PATH -x OMP_NUM_THREADS -x MPI4PY_MPIABI ${LD_LIBRARY_PATH:+-x LD_LIBRARY_PATH})
-    settings=("OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((cores > ranks ? cores / ranks : 1))}")
+    LAUNCH=(env "OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((cores > ranks ? cores / ranks : 1))}")
     # A waiting rank gives its core away when there are fewer cores than ranks, instead of spinning on it.
-    ((ranks <= cores)) || settings+=(OMPI_MCA_mpi_yield_when_idle=1 MPIR_CVAR_ENABLE_HEAVY_YIELD=1)
-    [[ -z ${HPCGNN_MPIRUN_SECONDS:-} ]] || limit=(timeout --foreground -k 10 "$HPCGNN_MPIRUN_SECONDS")
-    env "${settings[@]}" "${limit[@]}" "$MPIRUN" "${flags[@]}" -n "$ranks" "$@"
+    ((ranks <= cores)) || LAUNCH+=(OMPI_MCA_mpi_yield_when_idle=1 MPIR_CVAR_ENABLE_HEAVY_YIELD=1)
+    [[ -z ${HPCGNN_MPIRUN_SECONDS:-} ]] || LAUNCH+=(timeout --foreground -k 10 "$HPCGNN_MPIRUN_SECONDS")
+    LAUNCH+=("$MPIRUN" "${flags[@]}" -n "$ranks")
+}
+
+# hpcgnn_mpirun N COMMAND...
+hpcgnn_mpirun() {
+    hpcgnn_set_launch "$1"
+    "${LAUNCH[@]}" "${@:2}"
 }

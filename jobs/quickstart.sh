@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# From a fresh clone to a comparison: installs, makes a graph, trains on two MPI ranks with fp32 and with packed
+# messages, and ends with a table and an HTML report. It takes a few minutes, most of them for the installation.
+#   HPCGNN_QUICKSTART_BITS     width of the packed messages    default: 2
+#   HPCGNN_QUICKSTART_EPOCHS   epochs of each training         default: 60
+set -euo pipefail
+
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
+bits=${HPCGNN_QUICKSTART_BITS:-2}
+epochs=${HPCGNN_QUICKSTART_EPOCHS:-60}
+ranks=2
+shards=data/shards/quickstart-p$ranks
+
+heading() {
+    printf '\n== %s (%d s)\n' "$*" "$SECONDS"
+}
+
+heading "1/5  Python environment and MPI"
+# shellcheck source=jobs/env.sh
+source "$here/env.sh"
+cd "$HPCGNN_ROOT"
+printf 'MPI: %s\n' "$MPIRUN"
+
+heading "2/5  A synthetic graph, partitioned for $ranks ranks"
+hpcgnn preprocess synthetic: --out "$shards" --parts "$ranks" --overwrite
+
+# train RUN OPTIONS...
+train() {
+    local run=$1
+    shift
+    hpcgnn_mpirun "$ranks" hpcgnn train "$shards" --model sage --epochs "$epochs" --seed 0 --out "$run" "$@"
+}
+
+heading "3/5  Training with fp32 messages"
+rm -rf runs/quickstart-fp32
+train runs/quickstart-fp32 --method vanilla
+
+heading "4/5  Training with $bits-bit messages"
+rm -rf runs/quickstart-packed
+train runs/quickstart-packed --method uniform --bits "$bits"
+
+heading "5/5  Comparison"
+hpcgnn report runs/quickstart-fp32 runs/quickstart-packed --out runs/quickstart.html
