@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcgnn.datasets.dataset import GraphDataset
+from hpcgnn.datasets.options import ProgressTask, silent
 
 EDGES_PER_BLOCK = 1 << 22
 
@@ -27,23 +28,23 @@ class Halo:
 
 
 def find_halos(dataset: GraphDataset, owner: np.ndarray, num_parts: int,
-               progress: Callable[[int, int], None] | None = None) -> list[Halo]:
+               progress: Callable[[str, float | None], ProgressTask] = silent) -> list[Halo]:
     """Halo of every part: the distinct sources of arcs into the part that another part owns.
 
     Parameters
     ----------
     owner : (num_nodes,) int32
-    progress : called with (parts done, num_parts)
+    progress : callable(description, total) -> ProgressTask
 
     Returns
     -------
     halos : one Halo a part; together they hold 8 bytes for every row that crosses in an exchange
     """
+    task = progress("finding halos", num_parts)
     halos = []
     for part in range(num_parts):
         halos.append(_find_halo(dataset, owner, part, num_parts))
-        if progress is not None:
-            progress(part + 1, num_parts)
+        task.advance(1)
     return halos
 
 

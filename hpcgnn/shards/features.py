@@ -1,0 +1,79 @@
+"""Feature rows of a part, checked and written in blocks, so that they never are in memory as a whole. Rows only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import h5py
+import numpy as np
+import scipy.sparse
+
+from hpcgnn.datasets.dataset import GraphDataset
+from hpcgnn.datasets.options import ProgressTask
+from hpcgnn.errors import ConfigError
+from hpcgnn.partition.build import feature_rows
+
+CHUNK_BYTES = 1 << 20
+CHUNKS_PER_BLOCK = 32
+COMPRESSED_DENSITY = 0.25   # below this share of non-zeros, lzf saves more time on the disk than it costs
+SAMPLED_ROWS = 4096
+FLOAT16_OVERFLOW = 65520.0   # the smallest magnitude that rounds to infinity; the largest float16 is 65504
+
+
+@dataclass(frozen=True)
+class FeatureStorage:
+    """How features lie in a part file: dtype "float32" or "float16", in one piece or in chunks compressed with lzf."""
+
+    dtype: str
+    is_compressed: bool
+
+    @staticmethod
+    def choose(dataset: GraphDataset, dtype: str) -> FeatureStorage:
+        """Compress where most values are zero."""
+        return FeatureStorage(dtype, feature_density(dataset) < COMPRESSED_DENSITY)
+
+
+def chunk_rows(num_features: int) -> int:
+    """Rows of float32 that make about CHUNK_BYTES."""
+    return max(1, CHUNK_BYTES // (4 * max(1, num_features)))
+
+
+def row_slices(num_rows: int, num_features: int) -> Iterator[slice]:
+    """Cut rows into blocks of whole chunks."""
+    step = CHUNKS_PER_BLOCK * chunk_rows(num_features)
+    for start in range(0, num_rows, step):
+        yield slice(start, min(start + step, num_rows))
+
+
+def check_float16(dataset: GraphDataset) -> None:
+    """Raise ConfigError if some feature value becomes infinite as float16."""
+    is_sparse = scipy.sparse.issparse(dataset.features)
+    for block in row_slices(dataset.num_nodes, dataset.num_features):
+        rows = dataset.features[block]
+        magnitude = np.abs(rows.data if is_sparse else rows).max(initial=0.0)
+        if magnitude >= FLOAT16_OVERFLOW:
+            raise ConfigError(f"{dataset.name} has a feature of magnitude {magnitude:g} near node {block.start}, and "
+                              "float16 ends at 65504; use --feature-dtype float32, or --normalize-features standard")
+
+
+def feature_density(dataset: GraphDataset) -> float:
+    """Share of non-zero feature values; exact for sparse features, from evenly spaced rows for dense ones."""
+    if scipy.sparse.issparse(dataset.features):
+        return dataset.features.nnz / max(1, dataset.num_nodes * dataset.num_features)
+    sample = dataset.features[:: max(1, dataset.num_nodes // SAMPLED_ROWS)]
+    return np.count_nonzero(sample) / max(1, sample.size)
+
+
+def store_features(file: h5py.File, dataset: GraphDataset, node_id: np.ndarray, storage: FeatureStorage,
+                   task: ProgressTask) -> None:
+    """Write the features of `node_id`, (num_inner,) int64, as array "features"; `task` advances by rows."""
+    shape = (len(node_id), dataset.num_features)
+    layout = {}
+    if storage.is_compressed and 0 not in shape:
+        layout = {"chunks": (min(shape[0], chunk_rows(shape[1])), shape[1]), "compression": "lzf"}
+    stored = file.create_dataset("features", shape=shape, dtype=storage.dtype, **layout)
+    for block in row_slices(*shape):
+        if shape[1]:
+            stored[block] = feature_rows(dataset, node_id[block]).astype(storage.dtype, copy=False)
+        task.advance(block.stop - block.start)

@@ -1,0 +1,69 @@
+"""Read shards: what the whole graph is, who owns each node, and one part. Nothing is written or repaired here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from hpcgnn.errors import ShardError
+from hpcgnn.partition.partition import Partition
+from hpcgnn.shards import schema
+from hpcgnn.shards.records import load_info
+from hpcgnn.shards.schema import FORMAT_VERSION, GraphInfo
+from hpcgnn.shards.sealed import AGAIN, open_sealed
+
+
+def read_graph_info(folder: Path) -> GraphInfo:
+    """Read what graph.h5 says of the whole graph.
+
+    Raises
+    ------
+    ShardError                graph.h5 is missing, truncated, damaged or of another format
+    """
+    with open_sealed(schema.graph_file(folder), schema.GRAPH_KIND, FORMAT_VERSION) as file:
+        return load_info(file)
+
+
+def read_owner(folder: Path) -> np.ndarray:
+    """Part that owns each node, (num_nodes,) int32; errors as of read_graph_info."""
+    with open_sealed(schema.graph_file(folder), schema.GRAPH_KIND, FORMAT_VERSION) as file:
+        return file["owner"][()]
+
+
+def read_partition(folder: Path, part: int, num_parts: int) -> Partition:
+    """Read one part.
+
+    Parameters
+    ----------
+    num_parts : int           parts that the caller runs with, one a rank
+
+    Raises
+    ------
+    ShardError                the graph was cut into another number of parts; a file is missing, truncated, damaged, of
+                              another format or from another run of preprocess than graph.h5
+    """
+    info = read_graph_info(folder)
+    check_num_parts(info, num_parts)
+    path = schema.part_file(folder, part)
+    with open_sealed(path, schema.PART_KIND, FORMAT_VERSION) as file:
+        if file.attrs["run_id"] != info.run_id:
+            raise ShardError(f"{path} is from another run of hpcgnn preprocess than the {schema.GRAPH_FILE} beside it; "
+                             f"{AGAIN}")
+        if file.attrs["part"] != part:
+            raise ShardError(f"{path} holds part {file.attrs['part']}, expected part {part}; {AGAIN}")
+        scalars = {name: int(file.attrs[name]) for name in schema.PART_SCALARS}
+        arrays = {name: file[name][()] for name in (*schema.PART_ARRAYS, "features")}
+    return Partition(**scalars, **arrays)
+
+
+def check_num_parts(info: GraphInfo, num_parts: int) -> None:
+    """Raise ShardError unless the graph was cut into `num_parts` parts."""
+    if info.num_parts != num_parts:
+        raise ShardError(f"{info.name} was partitioned into {_count(info.num_parts, 'part')} but "
+                         f"{_count(num_parts, 'rank')} started; use mpirun -n {info.num_parts} or run "
+                         f"hpcgnn preprocess --parts {num_parts}")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

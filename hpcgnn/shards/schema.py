@@ -1,0 +1,87 @@
+"""What a folder of shards holds: file names, format version and the arrays of each file, as data/SHARDS.md describes.
+
+Nothing is read or written here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpcgnn.datasets.dataset import CleaningReport
+from hpcgnn.partition.statistics import PartitionStatistics
+
+FORMAT_VERSION = 1
+GRAPH_KIND, PART_KIND = "graph", "part"
+GRAPH_FILE = "graph.h5"
+PART_PATTERN, TEMPORARY_PATTERN = "part-*.h5", "*.h5.tmp-*"
+
+# Scalars and arrays of a part file that carry the names of Partition's attributes; `features` is an array as well.
+PART_SCALARS = ("part", "num_parts", "num_nodes_global", "num_central")
+PART_ARRAYS = ("inner_id", "halo_id", "halo_offset", "boundary_index", "boundary_offset", "indptr", "indices",
+               "in_degree", "labels", "train_mask", "val_mask", "test_mask")
+FEATURE_DTYPES = ("float32", "float16")
+
+
+def graph_file(folder: Path) -> Path:
+    """Path of the file about the whole graph."""
+    return Path(folder) / GRAPH_FILE
+
+
+def part_file(folder: Path, part: int) -> Path:
+    """Path of one part's file."""
+    return Path(folder) / f"part-{part:04d}.h5"
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where shards come from.
+
+    Attributes
+    ----------
+    source : str             the source's specification, e.g. "ogb:ogbn-products"
+    partitioner : str
+    seed : int
+    settings : dict          every setting of the command that made them: name -> str, number, bool or None
+    """
+
+    source: str
+    partitioner: str
+    seed: int
+    settings: dict = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class GraphInfo:
+    """What graph.h5 says of the whole graph.
+
+    Attributes
+    ----------
+    run_id : str             32 hexadecimal digits drawn once per run of preprocess; each part file repeats it
+    hpcgnn_version : str
+    name : str               of the dataset
+    num_nodes, num_edges, num_features, num_classes, num_parts : int   edges are arcs
+    num_train, num_val, num_test : int                                 nodes in each split
+    is_multi_label : bool
+    feature_dtype : {"float32", "float16"}
+    provenance : Provenance
+    cleaning : CleaningReport
+    statistics : tuple of PartitionStatistics, one a part
+    """
+
+    run_id: str
+    hpcgnn_version: str
+    name: str
+    num_nodes: int
+    num_edges: int
+    num_features: int
+    num_classes: int
+    num_parts: int
+    num_train: int
+    num_val: int
+    num_test: int
+    is_multi_label: bool
+    feature_dtype: str
+    provenance: Provenance
+    cleaning: CleaningReport
+    statistics: tuple[PartitionStatistics, ...]

@@ -1,0 +1,104 @@
+"""Write a partitioned graph as a folder of shards, the parts first and graph.h5 last. Nothing is read back here."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+import hpcgnn
+from hpcgnn.datasets.dataset import GraphDataset
+from hpcgnn.datasets.options import ProgressTask, silent
+from hpcgnn.errors import ConfigError
+from hpcgnn.partition.build import build_partition
+from hpcgnn.partition.halo import find_halos
+from hpcgnn.partition.partition import Partition
+from hpcgnn.partition.statistics import PartitionStatistics, measure_partition
+from hpcgnn.shards import schema
+from hpcgnn.shards.features import FeatureStorage, check_float16, store_features
+from hpcgnn.shards.folder import prepare_folder, remove_shards
+from hpcgnn.shards.records import store_info
+from hpcgnn.shards.schema import FORMAT_VERSION, GraphInfo, Provenance
+from hpcgnn.shards.sealed import write_sealed
+
+
+def write_shards(dataset: GraphDataset, owner: np.ndarray, num_parts: int, out_dir: Path, feature_dtype: str,
+                 provenance: Provenance, progress: Callable[[str, float | None], ProgressTask] = silent,
+                 overwrite: bool = False) -> GraphInfo:
+    """Write every part of `dataset`, then graph.h5. A run that is killed leaves no graph.h5 and no half file.
+
+    Memory: the graph's own arrays, all halo ids, one part without its features, and one block of features.
+
+    Parameters
+    ----------
+    owner : (num_nodes,) int32, values < num_parts
+    out_dir : Path            made if it is not there
+    feature_dtype : {"float32", "float16"}
+    progress : callable(description, total) -> ProgressTask
+    overwrite : bool          replace the shards that out_dir holds
+
+    Returns
+    -------
+    info : GraphInfo          what graph.h5 holds
+
+    Raises
+    ------
+    ConfigError               an unknown feature dtype, or a feature value beyond float16
+    ShardError                out_dir holds shards and overwrite is off, can't be written, or its disk is full
+    """
+    if feature_dtype not in schema.FEATURE_DTYPES:
+        raise ConfigError(f"feature dtype is {feature_dtype!r}; expected one of {', '.join(schema.FEATURE_DTYPES)}")
+    if feature_dtype == "float16":
+        check_float16(dataset)
+    out_dir = Path(out_dir)
+    prepare_folder(out_dir, overwrite)
+    halos = find_halos(dataset, owner, num_parts, progress)
+    storage = FeatureStorage.choose(dataset, feature_dtype)
+    run_id = uuid.uuid4().hex
+    remove_shards(out_dir)
+    task = progress("writing parts", dataset.num_nodes)
+    # A part's topology is built in memory; its features pass through in blocks.
+    topology = replace(dataset, features=np.empty((dataset.num_nodes, 0), np.float32))
+    statistics = []
+    for part in range(num_parts):
+        partition = build_partition(topology, owner, part, num_parts, halos)
+        fill = partial(_store_part, partition=partition, run_id=run_id, dataset=dataset, storage=storage, task=task)
+        write_sealed(schema.part_file(out_dir, part), schema.PART_KIND, FORMAT_VERSION, fill)
+        statistics.append(measure_partition(partition))
+    info = _describe(dataset, storage.dtype, provenance, run_id, statistics)
+    write_sealed(schema.graph_file(out_dir), schema.GRAPH_KIND, FORMAT_VERSION,
+                 partial(_store_graph, info=info, owner=owner))
+    return info
+
+
+def _store_part(file: h5py.File, partition: Partition, run_id: str, dataset: GraphDataset, storage: FeatureStorage,
+                task: ProgressTask) -> None:
+    file.attrs["run_id"] = run_id
+    for name in schema.PART_SCALARS:
+        file.attrs[name] = getattr(partition, name)
+    for name in schema.PART_ARRAYS:
+        file[name] = getattr(partition, name)
+    store_features(file, dataset, partition.inner_id, storage, task)
+
+
+def _store_graph(file: h5py.File, info: GraphInfo, owner: np.ndarray) -> None:
+    store_info(file, info)
+    file["owner"] = owner
+
+
+def _describe(dataset: GraphDataset, feature_dtype: str, provenance: Provenance, run_id: str,
+              statistics: list[PartitionStatistics]) -> GraphInfo:
+    return GraphInfo(
+        run_id=run_id, hpcgnn_version=hpcgnn.__version__, name=dataset.name,
+        num_nodes=dataset.num_nodes, num_edges=dataset.num_edges,
+        num_features=dataset.num_features, num_classes=dataset.num_classes, num_parts=len(statistics),
+        num_train=int(dataset.train_mask.sum()), num_val=int(dataset.val_mask.sum()),
+        num_test=int(dataset.test_mask.sum()),
+        is_multi_label=dataset.is_multi_label, feature_dtype=feature_dtype,
+        provenance=provenance, cleaning=dataset.cleaning, statistics=tuple(statistics),
+    )
