@@ -11,7 +11,7 @@ from setuptools import Extension, setup
 
 BOUNDS_CHECK = os.environ.get("HPCGNN_BOUNDS_CHECK", "0") == "1"
 # -ffp-contract=off: every SIMD variant, and later the device, rounds alike.
-COMPILE_ARGS = ["-O3", "-std=c11", "-fopenmp", "-ffp-contract=off", "-fno-math-errno", "-Wall"]
+COMPILE_ARGS = ["-O3", "-g0", "-std=c11", "-fopenmp", "-ffp-contract=off", "-fno-math-errno", "-Wall"]
 
 
 def build_extension(source: Path) -> Extension:
@@ -29,12 +29,12 @@ def build_extension(source: Path) -> Extension:
 
 setup(
     packages=[
-        "hpcgnn", "hpcgnn._ext", "hpcgnn.cli", "hpcgnn.data", "hpcgnn.datasets", "hpcgnn.exchange", "hpcgnn.graph",
+        "hpcgnn", "hpcgnn._ext", "hpcgnn.cli", "hpcgnn.datasets", "hpcgnn.exchange", "hpcgnn.graph",
         "hpcgnn.nn", "hpcgnn.ops", "hpcgnn.ops.host", "hpcgnn.partition", "hpcgnn.report", "hpcgnn.shards",
         "hpcgnn.training",
     ],
-    package_dir={"hpcgnn.data": "data"},
-    package_data={"hpcgnn.data": ["registry.toml"], "hpcgnn.report": ["*.html"]},
+    # hpcgnn/data is a link to data/, so that the registry is found in a checkout and in an installed package alike.
+    package_data={"hpcgnn": ["data/registry.toml"], "hpcgnn.report": ["*.html"]},
     ext_modules=cythonize(
         [build_extension(source) for source in sorted(Path("ext").glob("*.pyx"))],
         build_dir="build/cython",

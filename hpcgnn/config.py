@@ -94,8 +94,8 @@ def read_toml(path: Path | str) -> dict[str, Any]:
 
 
 def read_registry() -> dict[str, Any]:
-    """The datasets and presets of data/registry.toml, which is installed as package data."""
-    with importlib.resources.as_file(importlib.resources.files("hpcgnn.data") / "registry.toml") as path:
+    """The datasets and presets of data/registry.toml, installed with the package."""
+    with importlib.resources.as_file(importlib.resources.files("hpcgnn") / "data" / "registry.toml") as path:
         return read_toml(path)
 
 

@@ -1,0 +1,74 @@
+"""One training epoch: forward, loss, backward, one Allreduce of the gradients, one step, and what it cost."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from mpi4py import MPI
+from torch import nn
+
+from hpcgnn.exchange.halo import HaloExchange
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.training.gradients import FlatGradients
+from hpcgnn.training.objective import Objective
+
+
+@dataclass(frozen=True)
+class EpochTrace:
+    """What all ranks did in one epoch. Seconds are means over the ranks, bytes sums of what went to MPI.
+
+    `mean_bits` is bits a message value, parameters not counted; None where no value was sent.
+    `stop_signal` is not 0 where some rank was asked to stop.
+    """
+
+    loss: float
+    epoch_seconds: float
+    compute_seconds: float
+    exchange_seconds: float
+    quantize_seconds: float
+    sent_bytes_payload: int
+    sent_bytes_parameters: int
+    mean_bits: float | None
+    stop_signal: int
+
+
+def train_epoch(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, exchange: HaloExchange, objective: Objective,
+                optimizer: torch.optim.Optimizer, gradients: FlatGradients, seed: int, epoch: int,
+                stop_signal: int) -> EpochTrace:
+    """Collective: train one epoch on the whole graph.
+
+    The loss is the mean over all training nodes of all ranks, so that gradients are those of one process.
+    """
+    started = time.perf_counter()
+    model.train()
+    graph.begin_forward(seed, epoch, is_training=True)
+    gradients.zero()
+    loss = objective.loss_sum(model(graph, graph.x), "train") / objective.num_global["train"]
+    loss.backward()
+    gradients.sum_over_ranks(comm)
+    optimizer.step()
+    seconds = time.perf_counter() - started
+    return _reduce_trace(comm, loss.item(), seconds, exchange, stop_signal)
+
+
+def _reduce_trace(comm: MPI.Comm, loss: float, seconds: float, exchange: HaloExchange, stop_signal: int) -> EpochTrace:
+    """Collective: one Allreduce for everything that an epoch reports. Counts are exact below 2**53."""
+    traffic = exchange.training.take()
+    sums = np.array([loss, seconds, traffic.exchange_seconds, traffic.quantize_seconds, traffic.payload_bytes,
+                     traffic.parameter_bytes, traffic.num_values, stop_signal], dtype=np.float64)
+    comm.Allreduce(MPI.IN_PLACE, sums)
+    loss, seconds, exchanging, quantizing, payload, parameters, num_values, signals = sums.tolist()
+    return EpochTrace(
+        loss=loss,
+        epoch_seconds=seconds / comm.size,
+        compute_seconds=(seconds - exchanging - quantizing) / comm.size,
+        exchange_seconds=exchanging / comm.size,
+        quantize_seconds=quantizing / comm.size,
+        sent_bytes_payload=int(payload),
+        sent_bytes_parameters=int(parameters),
+        mean_bits=8 * payload / num_values if num_values else None,
+        stop_signal=int(signals),
+    )

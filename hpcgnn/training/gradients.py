@@ -1,0 +1,27 @@
+"""FlatGradients: all gradients of a model in one buffer, so that one Allreduce sums them over the ranks."""
+
+from __future__ import annotations
+
+import torch
+from mpi4py import MPI
+from torch import nn
+
+
+class FlatGradients:
+    """Parameters' `.grad` are views of one float32 buffer, which autograd accumulates into."""
+
+    def __init__(self, model: nn.Module):
+        parameters = list(model.parameters())
+        self._flat = torch.zeros(sum(parameter.numel() for parameter in parameters))
+        start = 0
+        for parameter in parameters:
+            parameter.grad = self._flat[start:start + parameter.numel()].view_as(parameter)
+            start += parameter.numel()
+
+    def zero(self) -> None:
+        """Forget the last step's gradients."""
+        self._flat.zero_()
+
+    def sum_over_ranks(self, comm: MPI.Comm) -> None:
+        """Collective: replace every gradient by its sum over the ranks."""
+        comm.Allreduce(MPI.IN_PLACE, self._flat.numpy(), MPI.SUM)

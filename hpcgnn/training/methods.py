@@ -1,0 +1,26 @@
+"""Training methods: each is one row of a table that says which bits its messages have.
+
+A method is never a branch in the training loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hpcgnn.config import TrainConfig
+from hpcgnn.exchange.bits import FULL_PRECISION, BitPlan, UniformBits
+
+
+@dataclass(frozen=True)
+class Method:
+    """One composition of policies."""
+
+    description: str
+    bit_plan: Callable[[TrainConfig], BitPlan]
+
+
+METHODS: dict[str, Method] = {
+    "vanilla": Method("float32 messages, synchronous", lambda config: FULL_PRECISION),
+    "uniform": Method("every message at --bits, synchronous", lambda config: UniformBits(config.bits)),
+}

@@ -1,0 +1,168 @@
+"""TrainingRun: from a session to a finished run folder, over seeds, epochs, evaluations and checkpoints."""
+
+from __future__ import annotations
+
+import copy
+import math
+import resource
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from mpi4py import MPI
+
+from hpcgnn.config import settings_of
+from hpcgnn.errors import CollectiveError, Interrupted
+from hpcgnn.launch import together
+from hpcgnn.nn.models import ConvolutionStack
+from hpcgnn.training.checkpoint import Checkpoint, Progress, write_checkpoint
+from hpcgnn.training.epoch import EpochTrace, train_epoch
+from hpcgnn.training.evaluate import Evaluation, evaluate
+from hpcgnn.training.gradients import FlatGradients
+from hpcgnn.training.interrupt import StopRequest
+from hpcgnn.training.metrics import RunFolder, epoch_statistics, score_statistics, software_versions
+from hpcgnn.training.progress import EpochDisplay
+from hpcgnn.training.session import Session
+
+
+@dataclass
+class Learner:
+    """What training changes: weights, optimizer, gradients, and a copy of the best weights so far."""
+
+    model: ConvolutionStack
+    optimizer: torch.optim.Adam
+    gradients: FlatGradients
+    best_model: dict[str, torch.Tensor]
+
+    @classmethod
+    def start(cls, session: Session, seed: int, checkpoint: Checkpoint | None) -> Learner:
+        """Fresh from the seed, or as the checkpoint left it."""
+        model = session.new_model(seed)
+        optimizer = session.new_optimizer(model)
+        best_model = copy.deepcopy(model.state_dict())
+        if checkpoint is not None:
+            model.load_state_dict(checkpoint.model)
+            best_model = checkpoint.best_model
+            optimizer.load_state_dict({**optimizer.state_dict(), "state": checkpoint.optimizer})
+        return cls(model, optimizer, FlatGradients(model), best_model)
+
+
+class TrainingRun:
+    """The epochs of one `hpcgnn train`.
+
+    Parameters
+    ----------
+    session : Session
+    folder : RunFolder                   written by rank 0
+    resumed : Checkpoint or None         where to go on, the same on all ranks
+    """
+
+    def __init__(self, session: Session, folder: RunFolder, resumed: Checkpoint | None = None):
+        self.session, self.folder = session, folder
+        self.progress = Progress() if resumed is None else resumed.progress
+        self.learner = Learner.start(session, self.seed, resumed)
+        self._is_main = session.comm.rank == 0
+
+    @property
+    def seed(self) -> int:
+        return self.session.config.seed + self.progress.seed_index
+
+    def execute(self) -> dict[str, Any]:
+        """Collective: train every seed, write checkpoint and summary, and return the summary.
+
+        Raises
+        ------
+        Interrupted          a signal asked to stop; the checkpoint holds everything
+        CollectiveError      the loss is not finite, or a file can't be written
+        """
+        with StopRequest() as stop, EpochDisplay(self.session.config, is_shown=self._is_main) as display:
+            self._train_seed(stop, display)
+            while self.progress.seed_index + 1 < self.session.config.repeat:
+                self.progress.finish_seed(self.seed)
+                self.learner = Learner.start(self.session, self.seed, None)
+                self._train_seed(stop, display)
+        self._save()
+        summary = self._summarize()
+        together(self.session.comm, lambda: self.folder.write_summary(summary) if self._is_main else None)
+        return summary
+
+    def _train_seed(self, stop: StopRequest, display: EpochDisplay) -> None:
+        config, progress = self.session.config, self.progress
+        while progress.epoch < config.epochs and not self._has_stalled():
+            trace = self._train_epoch(stop.signal_number)
+            progress.epoch += 1
+            is_due = progress.epoch % config.eval_every == 0 or progress.epoch == config.epochs
+            evaluation = self._evaluate() if is_due else None
+            self._record(trace, evaluation)
+            display.advance(self.seed, progress, trace, evaluation)
+            if trace.stop_signal:
+                self._stop()
+            if config.checkpoint_every and progress.epoch % config.checkpoint_every == 0:
+                self._save()
+
+    def _has_stalled(self) -> bool:
+        limit = self.session.config.early_stop
+        return limit > 0 and self.progress.evaluations_since_best >= limit
+
+    def _train_epoch(self, stop_signal: int) -> EpochTrace:
+        session, learner = self.session, self.learner
+        trace = train_epoch(session.comm, learner.model, session.graph, session.exchange, session.objective,
+                            learner.optimizer, learner.gradients, self.seed, self.progress.epoch, stop_signal)
+        if not math.isfinite(trace.loss):
+            raise CollectiveError(f"the loss of epoch {self.progress.epoch} is {trace.loss}; "
+                                  "lower --lr, or look for extreme values in the features")
+        return trace
+
+    def _evaluate(self) -> Evaluation:
+        session = self.session
+        evaluation = evaluate(session.comm, self.learner.model, session.graph, session.objective, session.score)
+        if self.progress.note(evaluation):
+            self.learner.best_model = copy.deepcopy(self.learner.model.state_dict())
+        return evaluation
+
+    def _record(self, trace: EpochTrace, evaluation: Evaluation | None) -> None:
+        """Rank 0 alone: a line of metrics.jsonl. A full disk here aborts all ranks; the last checkpoint stands."""
+        if not self._is_main:
+            return
+        record = {"seed": self.seed, "epoch": self.progress.epoch, **asdict(trace)}
+        del record["stop_signal"]
+        self.folder.append_metrics({**record, **(asdict(evaluation) if evaluation else {})})
+
+    def _stop(self) -> None:
+        self._save()
+        raise Interrupted(f"stopped by a signal after epoch {self.progress.epoch} of seed {self.seed}; "
+                          f"{self.folder.checkpoint} holds everything, the same command with --resume goes on")
+
+    def _save(self) -> None:
+        """Collective: rank 0 writes the checkpoint, and all ranks fail together if it can't."""
+        together(self.session.comm, self._write_checkpoint)
+
+    def _write_checkpoint(self) -> None:
+        if not self._is_main:
+            return
+        self.progress.metrics_bytes = self.folder.metrics_bytes()
+        learner = self.learner
+        write_checkpoint(self.folder.checkpoint, Checkpoint(
+            settings=settings_of(self.session.config), dataset=self.session.info.name, progress=self.progress,
+            model=learner.model.state_dict(), best_model=learner.best_model,
+            optimizer=learner.optimizer.state_dict()["state"]))
+
+    def _summarize(self) -> dict[str, Any]:
+        """Collective: what summary.json says; complete on rank 0, which holds the metrics."""
+        session, config = self.session, self.session.config
+        peak_bytes = session.comm.allreduce(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, MPI.MAX)
+        setup = np.array([session.exchange.setup.payload_bytes], dtype=np.int64)
+        session.comm.Allreduce(MPI.IN_PLACE, setup)
+        results = [*self.progress.finished, self.progress.result(self.seed)]
+        test_score, test_std = score_statistics([result["test_score"] for result in results])
+        val_score, _ = score_statistics([result["val_score"] for result in results])
+        return {
+            "dataset": session.info.name, "model": config.model, "method": config.method, "bits": config.bits,
+            "ranks": session.comm.size, "seeds": [result["seed"] for result in results],
+            "score_name": session.score, "val_score": val_score, "test_score": test_score,
+            "test_score_std": test_std, "results": results,
+            **(epoch_statistics(self.folder.read_metrics()) if self._is_main else {}),
+            "setup_bytes": int(setup[0]), "peak_rss_bytes": peak_bytes, "epochs": config.epochs,
+            "versions": software_versions(),
+        }

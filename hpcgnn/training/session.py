@@ -1,0 +1,114 @@
+"""Session: everything of a run that is built once, before the first epoch, and not changed by training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from mpi4py import MPI
+
+from hpcgnn.config import TrainConfig
+from hpcgnn.errors import CollectiveError, TrainingError
+from hpcgnn.exchange.halo import HaloExchange
+from hpcgnn.exchange.plan import ExchangePlan
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.launch import together
+from hpcgnn.nn.models import ConvolutionStack
+from hpcgnn.shards.reader import GraphInfo, read_graph_info, read_partition
+from hpcgnn.training.methods import METHODS
+from hpcgnn.training.objective import Objective
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Session:
+    """A rank's graph, exchange and objective under one configuration.
+
+    Attributes
+    ----------
+    comm : MPI communicator, one rank a part
+    config : TrainConfig
+    info : GraphInfo
+    graph : LocalGraph
+    exchange : HaloExchange
+    objective : Objective
+    score : str                      name of the score, resolved
+    """
+
+    comm: MPI.Comm
+    config: TrainConfig
+    info: GraphInfo
+    graph: LocalGraph
+    exchange: HaloExchange
+    objective: Objective
+    score: str
+
+    @classmethod
+    def open(cls, comm: MPI.Comm, shards: Path, config: TrainConfig) -> Session:
+        """Collective: read this rank's shard, exchange the input rows and count the splits.
+
+        Raises
+        ------
+        CollectiveError      a shard that is missing, damaged or for another number of ranks; no training node
+        """
+        info = together(comm, lambda: read_graph_info(shards))
+        score = together(comm, lambda: choose_score(config, info))
+        together(comm, lambda: check_device(config.device))
+        part = together(comm, lambda: read_partition(shards, comm.rank, comm.size))
+        masks = {"train": part.train_mask, "val": part.val_mask, "test": part.test_mask}
+        objective = Objective.build(comm, part.labels, masks)
+        if objective.num_global["train"] == 0:
+            raise CollectiveError(f"{shards} has no training node in the whole graph; at least one is needed")
+        exchange = HaloExchange(comm, ExchangePlan.build(part), METHODS[config.method].bit_plan(config),
+                                config.exchange)
+        features = exchange.input_rows(torch.from_numpy(part.features.astype(np.float32, copy=False)))
+        graph = LocalGraph(part.indptr, part.indices, np.concatenate([part.inner_id, part.halo_id]), part.in_degree,
+                           part.num_central, features, exchange)
+        return cls(comm, config, info, graph, exchange, objective, score)
+
+    def new_model(self, seed: int) -> ConvolutionStack:
+        """A model whose weights depend on the seed only, so that all ranks start from the same."""
+        torch.manual_seed(seed)
+        config = self.config
+        return ConvolutionStack(config.model, self.info.num_features, config.hidden, self.info.num_classes,
+                                config.layers, config.dropout, config.norm)
+
+    def new_optimizer(self, model: ConvolutionStack) -> torch.optim.Adam:
+        """Adam, its weight decay on all parameters or on the first layer's only."""
+        config = self.config
+        parameters = list(model.parameters())
+        decayed = parameters if config.weight_decay_layers == "all" else model.first_layer_parameters()
+        chosen = {id(parameter) for parameter in decayed}
+        groups = [{"params": decayed, "weight_decay": config.weight_decay},
+                  {"params": [parameter for parameter in parameters if id(parameter) not in chosen]}]
+        return torch.optim.Adam([group for group in groups if group["params"]], lr=config.lr)
+
+
+def choose_score(config: TrainConfig, info: GraphInfo) -> str:
+    """Name of the score for this kind of labels.
+
+    Raises
+    ------
+    TrainingError      the score that was asked for does not fit the labels
+    """
+    default = "micro_f1" if info.is_multi_label else "accuracy"
+    score = default if config.score == "auto" else config.score
+    if info.is_multi_label != (score == "micro_f1"):
+        kind = "multi-label" if info.is_multi_label else "single-label"
+        raise TrainingError(f"score {score} does not fit {info.name}, which is {kind}; use {default}")
+    if score == "roc_auc" and info.num_classes != 2:
+        raise TrainingError(f"score roc_auc needs two classes, {info.name} has {info.num_classes}; use {default}")
+    return score
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that this machine or this version can't compute on.
+
+    Raises
+    ------
+    TrainingError      always for cuda, whose kernels this version does not have
+    """
+    if device == "cuda":
+        raise TrainingError("this version of hpcgnn has host kernels only; use --device cpu")
