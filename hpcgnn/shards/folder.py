@@ -10,25 +10,36 @@ from hpcgnn.shards.schema import GRAPH_FILE, PART_PATTERN, TEMPORARY_PATTERN
 from hpcgnn.shards.sealed import reason_of
 
 
-def prepare_folder(folder: Path, overwrite: bool) -> None:
-    """Make the folder if it is not there, and check that it can be written; nothing in it is changed.
+def check_folder(folder: Path, overwrite: bool) -> None:
+    """Check that shards may be written to a folder, which need not exist yet; nothing is made or changed.
 
     Raises
     ------
     ShardError                it holds shards and overwrite is off, or it can't be made or written
     """
     folder = Path(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".probe.tmp-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
-    except OSError as reason:
-        raise ShardError(f"{folder} can't be written: {reason_of(reason)}; choose another --out") from reason
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise ShardError(f"{folder} can't be written: {nearest} is not a folder; choose another --out")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise ShardError(f"{folder} can't be written: no permission to write in {nearest}; choose another --out")
     held = shards_in(folder)
     if held and not overwrite:
-        raise ShardError(f"{folder} already holds shards ({held[0].name} and {len(held) - 1} more files); "
+        raise ShardError(f"{folder} already holds shards, {held[0].name} among {len(held)} files; "
                          "pass --overwrite to replace them, or choose another --out")
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder and those above it.
+
+    Raises
+    ------
+    ShardError                it can't be made
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as reason:
+        raise ShardError(f"{folder} can't be made: {reason_of(reason)}; choose another --out") from reason
 
 
 def shards_in(folder: Path) -> list[Path]:

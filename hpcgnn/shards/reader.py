@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import h5py
 import numpy as np
 
+from hpcgnn.datasets.options import ProgressTask, silent
 from hpcgnn.errors import ShardError
 from hpcgnn.partition.partition import Partition
 from hpcgnn.shards import schema
@@ -45,6 +49,24 @@ def read_partition(folder: Path, part: int, num_parts: int) -> Partition:
     """
     info = read_graph_info(folder)
     check_num_parts(info, num_parts)
+    with _open_part(folder, part, info) as file:
+        scalars = {name: int(file.attrs[name]) for name in schema.PART_SCALARS}
+        arrays = {name: file[name][()] for name in (*schema.PART_ARRAYS, "features")}
+    return Partition(**scalars, **arrays)
+
+
+def verify_shards(folder: Path, progress: Callable[[str, float | None], ProgressTask] = silent) -> GraphInfo:
+    """Check every file of a folder from end to end; errors as of read_partition."""
+    info = read_graph_info(folder)
+    task = progress("verifying parts", info.num_parts)
+    for part in range(info.num_parts):
+        with _open_part(folder, part, info):
+            task.advance(1)
+    return info
+
+
+@contextmanager
+def _open_part(folder: Path, part: int, info: GraphInfo) -> Iterator[h5py.File]:
     path = schema.part_file(folder, part)
     with open_sealed(path, schema.PART_KIND, FORMAT_VERSION) as file:
         if file.attrs["run_id"] != info.run_id:
@@ -52,9 +74,7 @@ def read_partition(folder: Path, part: int, num_parts: int) -> Partition:
                              f"{AGAIN}")
         if file.attrs["part"] != part:
             raise ShardError(f"{path} holds part {file.attrs['part']}, expected part {part}; {AGAIN}")
-        scalars = {name: int(file.attrs[name]) for name in schema.PART_SCALARS}
-        arrays = {name: file[name][()] for name in (*schema.PART_ARRAYS, "features")}
-    return Partition(**scalars, **arrays)
+        yield file
 
 
 def check_num_parts(info: GraphInfo, num_parts: int) -> None:

@@ -38,22 +38,6 @@ def write_sealed(path: Path, kind: str, version: int, fill: Fill, error: type[Hp
         os.fsync(file.fileno())
 
 
-def write_bytes(path: Path, content: bytes, error: type[HpcgnnError] = ShardError) -> None:
-    """Write what seal_bytes made, in the same way and with the same errors as write_sealed."""
-    with _replacing(Path(path), error) as temporary, open(temporary, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def seal_bytes(kind: str, version: int, fill: Fill) -> bytes:
-    """The bytes that write_sealed would write, made in memory."""
-    file = io.BytesIO()
-    _fill_hdf5(file, fill)
-    seal_file(file, kind, version)
-    return file.getvalue()
-
-
 @contextmanager
 def _replacing(path: Path, error: type[HpcgnnError]) -> Iterator[Path]:
     """Give a temporary name to write to; after success it takes the place of `path`, after a failure it is gone."""

@@ -21,7 +21,7 @@ from hpcgnn.partition.partition import Partition
 from hpcgnn.partition.statistics import PartitionStatistics, measure_partition
 from hpcgnn.shards import schema
 from hpcgnn.shards.features import FeatureStorage, check_float16, store_features
-from hpcgnn.shards.folder import prepare_folder, remove_shards
+from hpcgnn.shards.folder import check_folder, make_folder, remove_shards
 from hpcgnn.shards.records import store_info
 from hpcgnn.shards.schema import FORMAT_VERSION, GraphInfo, Provenance
 from hpcgnn.shards.sealed import write_sealed
@@ -56,10 +56,11 @@ def write_shards(dataset: GraphDataset, owner: np.ndarray, num_parts: int, out_d
     if feature_dtype == "float16":
         check_float16(dataset)
     out_dir = Path(out_dir)
-    prepare_folder(out_dir, overwrite)
+    check_folder(out_dir, overwrite)
     halos = find_halos(dataset, owner, num_parts, progress)
     storage = FeatureStorage.choose(dataset, feature_dtype)
     run_id = uuid.uuid4().hex
+    make_folder(out_dir)
     remove_shards(out_dir)
     task = progress("writing parts", dataset.num_nodes)
     # A part's topology is built in memory; its features pass through in blocks.

@@ -1,0 +1,119 @@
+"""`hpcgnn inspect`: show what a folder of shards holds as text, as a table a part, and as a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from hpcgnn.cli.progress import shown_progress
+from hpcgnn.datasets.dataset import CleaningReport
+from hpcgnn.errors import ConfigError
+from hpcgnn.partition.statistics import PartitionStatistics
+from hpcgnn.shards.reader import read_graph_info, verify_shards
+from hpcgnn.shards.schema import GraphInfo
+
+# Heading of the table, and the count of PartitionStatistics under it.
+COLUMNS = {"inner": "num_inner", "central": "num_central", "boundary": "num_boundary", "halo": "num_halo",
+           "edges": "num_edges", "cut edges": "num_cut_edges", "volume": "num_sent"}
+PLAIN_WIDTH = 120   # columns of a table that goes to a file
+
+
+@click.command()
+@click.argument("shards", type=click.Path(path_type=Path))
+@click.option("--plot", type=click.Path(path_type=Path, dir_okay=False),
+              help="Draw the parts to this file; .png, .pdf or .svg.")
+@click.option("--verify", is_flag=True, help="Check every byte of every part against its checksum.")
+def command(shards: Path, plot: Path | None, verify: bool) -> None:
+    """Show what the folder SHARDS holds, part by part."""
+    if verify:
+        with shown_progress() as progress:
+            info = verify_shards(shards, progress)
+    else:
+        info = read_graph_info(shards)
+    print_info(info)
+    if verify:
+        click.echo(f"all {info.num_parts + 1} files are whole and of one run")
+    if plot is not None:
+        plot_parts(info, plot)
+        click.echo(f"picture: {plot}")
+
+
+def print_info(info: GraphInfo) -> None:
+    """Print the graph, its cleaning and the table of its parts to standard output."""
+    labels = "labels" if info.is_multi_label else "classes"
+    click.echo(f"{info.name}: {info.num_nodes:,} nodes, {info.num_edges:,} edges, {info.num_features:,} "
+               f"{info.feature_dtype} features, {info.num_classes:,} {labels}; "
+               f"{info.num_train:,} train, {info.num_val:,} val, {info.num_test:,} test")
+    click.echo(f"source {info.provenance.source}, by hpcgnn {info.hpcgnn_version}, run {info.run_id[:8]}")
+    for line in cleaning_lines(info.cleaning):
+        click.echo(line)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=PLAIN_WIDTH)
+    console.print(parts_table(info))
+
+
+def cleaning_lines(cleaning: CleaningReport) -> list[str]:
+    """The cleaning report as sentences."""
+    direction = "every edge holds both ways" if cleaning.is_symmetric else "edges are directed"
+    return [
+        f"cleaning: {cleaning.source_edges:,} edges read, {cleaning.duplicate_edges_removed:,} duplicates and "
+        f"{cleaning.self_loops_removed:,} self-loops removed, {cleaning.reverse_edges_added:,} reverse edges added; "
+        f"{cleaning.isolated_nodes:,} isolated nodes; {direction}",
+        *(f"cleaning: {remark}" for remark in cleaning.remarks),
+    ]
+
+
+def parts_table(info: GraphInfo) -> Table:
+    """One row a part and one for their sum, whose imbalance is the largest."""
+    table = Table(title=f"{info.num_parts} parts by {info.provenance.partitioner}, seed {info.provenance.seed}",
+                  caption="volume: rows sent in an exchange")
+    for heading in ("part", *COLUMNS, "imbalance"):
+        table.add_column(heading, justify="right")
+    for row in info.statistics:
+        table.add_row(str(row.part), *(f"{getattr(row, name):,}" for name in COLUMNS.values()), f"{row.imbalance:.3f}")
+    table.add_section()
+    sums = (f"{sum(getattr(row, name) for row in info.statistics):,}" for name in COLUMNS.values())
+    table.add_row("all", *sums, f"{max(row.imbalance for row in info.statistics):.3f}")
+    return table
+
+
+def plot_parts(info: GraphInfo, path: Path) -> None:
+    """Draw rows and edges of each part as stacked bars.
+
+    Raises
+    ------
+    ConfigError               matplotlib is not installed, or the file can't be written
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as missing:
+        raise ConfigError("--plot needs matplotlib, which is not installed; "
+                          "run pip install 'hpcgnn[report]'") from missing
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    rows, edges = figure.subplots(1, 2)
+    _draw_bars(rows, info.statistics, "rows", {
+        "central": lambda row: row.num_central, "marginal": lambda row: row.num_inner - row.num_central,
+        "halo": lambda row: row.num_halo})
+    _draw_bars(edges, info.statistics, "edges", {
+        "inside": lambda row: row.num_edges - row.num_cut_edges, "cut": lambda row: row.num_cut_edges})
+    figure.suptitle(f"{info.name}: {info.num_parts} parts by {info.provenance.partitioner}")
+    try:
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as reason:
+        raise ConfigError(f"the picture {path} can't be written: {reason}") from reason
+
+
+def _draw_bars(axes, statistics: tuple[PartitionStatistics, ...], title: str, counts: dict) -> None:
+    parts = [row.part for row in statistics]
+    base = [0] * len(parts)
+    for label, count in counts.items():
+        height = [count(row) for row in statistics]
+        axes.bar(parts, height, bottom=base, label=label)
+        base = [low + high for low, high in zip(base, height, strict=True)]
+    axes.set(title=title, xlabel="part")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.legend()

@@ -1,0 +1,88 @@
+"""`hpcgnn preprocess`: load and clean a source graph, partition it and write its shards, in one process without MPI."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hpcgnn.cli.inspect import print_info
+from hpcgnn.cli.progress import shown_progress
+from hpcgnn.datasets.options import NON_FINITE, NORMALIZATIONS, SourceOptions
+from hpcgnn.datasets.source import load_source
+from hpcgnn.errors import ConfigError
+from hpcgnn.partition.owner import DEFAULT_SLACK, PARTITIONERS, STREAM_ORDERS, assign_owners
+from hpcgnn.shards.folder import check_folder, shards_in
+from hpcgnn.shards.schema import FEATURE_DTYPES, GraphInfo, Provenance
+from hpcgnn.shards.writer import write_shards
+
+# What each launcher sets to the number of its ranks; SLURM_NTASKS is set in a batch script that is no rank, too.
+SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+
+
+@click.command()
+@click.argument("source")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for the shards.")
+@click.option("--parts", type=click.IntRange(min=1), required=True, help="Number of parts: ranks of the training.")
+@click.option("--partitioner", type=click.Choice(PARTITIONERS), default="metis", show_default=True,
+              help="metis minimizes rows sent, metis-cut cut edges; ldg streams graphs too large for METIS.")
+@click.option("--seed", type=click.IntRange(min=0, max=2**31 - 1), default=0, show_default=True,
+              help="Of the partitioner, of random splits and of synthetic graphs.")
+@click.option("--symmetrize/--directed", default=False, help="Add the reverse of every edge. [default: directed]")
+@click.option("--root", type=click.Path(path_type=Path), help="Folder of OGB datasets. [default: dataset]")
+@click.option("--feature-dtype", type=click.Choice(FEATURE_DTYPES), default="float32", show_default=True)
+@click.option("--structural-features", is_flag=True, help="Make features from the graph alone.")
+@click.option("--non-finite", type=click.Choice(NON_FINITE), default="error", show_default=True,
+              help="What to do with NaN and infinite features.")
+@click.option("--normalize-features", type=click.Choice(NORMALIZATIONS), default="none", show_default=True,
+              help="Rows to unit sum, or columns standardized on training nodes.")
+@click.option("--split", type=(float, float), default=(0.6, 0.2), show_default=True, metavar="TRAIN VAL",
+              help="Fractions of the labeled nodes where the source has no split; the rest is test.")
+@click.option("--ldg-slack", type=float, default=DEFAULT_SLACK, show_default=True,
+              help="Largest part over mean part that ldg may make.")
+@click.option("--ldg-order", type=click.Choice(STREAM_ORDERS), default="random", show_default=True,
+              help="Order in which ldg visits nodes; natural suits ids that are local.")
+@click.option("--overwrite", is_flag=True, help="Replace the shards that the folder holds.")
+@click.pass_context
+def command(context: click.Context, source: str, out: Path, **flags: Any) -> None:
+    """Convert the graph SOURCE into HDF5 shards, one a rank.
+
+    SOURCE is KIND:REST, for example synthetic:nodes=10000, npz:cora.npz, planetoid:FOLDER/ind.cora, ogb:ogbn-arxiv,
+    graphsaint:FOLDER or edges:edges.csv.gz; data/README.md describes all of them.
+    """
+    refuse_ranks()
+    check_folder(out, flags["overwrite"])
+    start = time.perf_counter()
+    settings = {name: str(value) if isinstance(value, Path) else value for name, value in context.params.items()}
+    info = preprocess(source, out, settings, flags)
+    print_info(info)
+    num_bytes = sum(path.stat().st_size for path in shards_in(out))
+    click.echo(f"{out}: {num_bytes / 1e6:,.1f} MB in {info.num_parts + 1} files, {time.perf_counter() - start:.1f} s")
+
+
+def refuse_ranks() -> None:
+    """Raise ConfigError under a launcher with more than one rank: each would do the same work over the same files."""
+    for name in SIZE_VARIABLES:
+        size = os.environ.get(name, "1")
+        if size.isdigit() and int(size) > 1:
+            raise ConfigError(f"hpcgnn preprocess runs in one process, and {size} ranks were started ({name}={size}); "
+                              "run it without mpirun or srun")
+
+
+def preprocess(source: str, out: Path, settings: dict[str, Any], flags: dict[str, Any]) -> GraphInfo:
+    """Load, partition and write, with progress bars; `settings` are kept in the shards as their provenance."""
+    with shown_progress() as progress:
+        options = SourceOptions(
+            seed=flags["seed"], symmetrize=flags["symmetrize"], root=flags["root"], non_finite=flags["non_finite"],
+            features="structural" if flags["structural_features"] else "given",
+            normalize_features=flags["normalize_features"], split_fractions=flags["split"], progress=progress)
+        dataset = load_source(source, options)
+        progress(f"partitioning with {flags['partitioner']}", None)
+        owner = assign_owners(dataset, flags["parts"], flags["partitioner"], flags["seed"],
+                              flags["ldg_slack"], flags["ldg_order"])
+        provenance = Provenance(source, flags["partitioner"], flags["seed"], settings)
+        return write_shards(dataset, owner, flags["parts"], out, flags["feature_dtype"], provenance, progress,
+                            flags["overwrite"])

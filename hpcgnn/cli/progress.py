@@ -1,0 +1,52 @@
+"""Progress bars of commands that run in one process, on standard error and only where that is a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from hpcgnn.datasets.options import ProgressTask
+
+
+class ShownTask:
+    """One bar."""
+
+    def __init__(self, bars: Progress, task: TaskID) -> None:
+        self._bars, self._task = bars, task
+
+    def advance(self, amount: float) -> None:
+        """Move the bar by `amount` of its total."""
+        self._bars.advance(self._task, amount)
+
+
+class ShownProgress:
+    """callable(description, total) -> ProgressTask; a bar without a total ends when the next one starts."""
+
+    def __init__(self, bars: Progress) -> None:
+        self._bars = bars
+        self._open_ended: TaskID | None = None
+
+    def __call__(self, description: str, total: float | None) -> ProgressTask:
+        self.finish()
+        task = self._bars.add_task(description, total=total)
+        self._open_ended = task if total is None else None
+        return ShownTask(self._bars, task)
+
+    def finish(self) -> None:
+        """Fill the bar that has no total of its own."""
+        if self._open_ended is not None:
+            self._bars.update(self._open_ended, total=1, completed=1)
+
+
+@contextmanager
+def shown_progress() -> Iterator[ShownProgress]:
+    """Show bars while the block runs."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+        progress = ShownProgress(bars)
+        yield progress
+        progress.finish()
