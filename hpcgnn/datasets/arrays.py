@@ -55,6 +55,21 @@ class Archive:
         except DAMAGE as error:
             raise DatasetError(f"{self.path} has a damaged array {key!r} ({error}); copy the file again") from None
 
+    def integers(self, key: str) -> np.ndarray:
+        """One member that must be a vector of integers, in memory."""
+        array = self.read(key)
+        if array.ndim != 1 or array.dtype.kind not in "iu":
+            raise DatasetError(f"{self.path}: {key} is {array.dtype} of shape {array.shape}; "
+                               "expected a vector of integers")
+        return array
+
+    def integer(self, key: str) -> int:
+        """One member that must hold a single integer."""
+        array = self.read(key)
+        if array.size != 1 or array.dtype.kind not in "iu":
+            raise DatasetError(f"{self.path}: {key} is {array.dtype} of shape {array.shape}; expected one integer")
+        return int(array.reshape(-1)[0])
+
     def map(self, key: str) -> np.ndarray:
         """One member, memory-mapped copy-on-write if it is stored uncompressed, else in memory."""
         if key not in self:

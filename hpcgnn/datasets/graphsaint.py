@@ -48,7 +48,7 @@ def _graph(path: Path, symmetrize: bool, name: str) -> tuple[np.ndarray, np.ndar
         layout = archive.read("format").item()
         if layout not in (b"csr", "csr"):
             raise DatasetError(f"{path} holds a sparse matrix of format {layout!r}; expected csr")
-        indptr, indices = archive.read("indptr"), archive.read("indices")
+        indptr, indices = archive.integers("indptr"), archive.integers("indices")
     return build_csr(expand_rows(indptr, len(indices), name), indices, len(indptr) - 1, symmetrize, name)
 
 

@@ -20,6 +20,8 @@ def class_ids(values: np.ndarray, name: str) -> np.ndarray:
     ------
     DatasetError      a value that is no whole number
     """
+    if values.dtype.kind not in "iufb":
+        raise DatasetError(f"{name} has labels of type {values.dtype}; expected numbers")
     values = values.reshape(-1)
     if values.dtype.kind in "iu":
         return values.astype(np.int64)
@@ -40,6 +42,8 @@ def indicator_rows(values: np.ndarray, name: str) -> np.ndarray:
     ------
     DatasetError      a value other than 0 and 1
     """
+    if values.dtype.kind not in "iufb":
+        raise DatasetError(f"{name} has labels of type {values.dtype}; expected 0 and 1")
     is_bad = (values != 0) & (values != 1)
     if is_bad.any():
         node, column = np.argwhere(is_bad)[0]

@@ -35,11 +35,11 @@ def load_npz(rest: str, options: SourceOptions) -> GraphDataset:
     with Archive(path) as archive:
         if "labels" not in archive:
             raise DatasetError(f"{path} has no labels; training needs an array 'labels' of class ids or indicator rows")
-        indptr, indices = archive.read("indptr"), archive.read("indices")
+        indptr, indices = archive.integers("indptr"), archive.integers("indices")
         # Row v lists the sources of the arcs into v.
         graph = build_csr(indices, expand_rows(indptr, len(indices), name), len(indptr) - 1, options.symmetrize, name)
         labels = _labels(archive, name)
-        num_classes = int(archive.read("num_classes")) if "num_classes" in archive else num_classes_of(labels)
+        num_classes = archive.integer("num_classes") if "num_classes" in archive else num_classes_of(labels)
         return assemble_dataset(name, graph, _features(archive, len(indptr) - 1, options), labels, num_classes,
                                 _masks(archive, len(indptr) - 1, name), options)
 
@@ -72,9 +72,9 @@ def _features(archive: Archive, num_nodes: int, options: SourceOptions) -> Featu
 
 
 def _sparse_features(archive: Archive, num_nodes: int) -> scipy.sparse.csr_matrix:
-    indptr, columns = archive.read("feat_indptr"), archive.read("feat_indices")
+    indptr, columns = archive.integers("feat_indptr"), archive.integers("feat_indices")
     values = archive.read("feat_data") if "feat_data" in archive else np.ones(len(columns), dtype=np.float32)
-    shape = (num_nodes, int(archive.read("num_features")))
+    shape = (num_nodes, archive.integer("num_features"))
     try:
         features = scipy.sparse.csr_matrix((values.astype(np.float32, copy=False), columns, indptr), shape=shape)
         features.check_format(full_check=True)

