@@ -1,0 +1,23 @@
+"""The comparison of runs as a table for the terminal. What the cells say is decided in `hpcgnn.report.comparison`."""
+
+from __future__ import annotations
+
+from rich.table import Table
+from rich.text import Text
+
+from hpcgnn.report.comparison import compare, score_label
+from hpcgnn.report.run_folder import Run
+
+
+def comparison_table(runs: list[Run]) -> Table:
+    """One row a run: test score in percent, epoch seconds, megabytes an epoch, and their ratio to the first run's."""
+    rows = compare(runs)
+    table = Table(caption=None if all(row.is_complete for row in rows) else "* no summary.json: unfinished or running")
+    table.add_column("run", overflow="fold")
+    for heading in (f"test {score_label(runs)} (%)", "epoch (s)", "MB an epoch", "ratio"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        # A Text is shown as it is: a run called "[red]" is no markup.
+        table.add_row(Text(row.name + ("" if row.is_complete else " *")), row.test_score, row.epoch_seconds,
+                      row.sent_megabytes, row.byte_ratio)
+    return table
