@@ -47,7 +47,7 @@ class RawFiles:
 
 
 def load_planetoid(rest: str, options: SourceOptions) -> GraphDataset:
-    """Load DIR/NAME, or DIR where it holds the files of one dataset only.
+    """Load DIR/NAME or DIR/ind.NAME, or DIR where it holds the files of one dataset only.
 
     Every edge carries messages both ways, as in all uses of these files. Test ids that test.index leaves out
     (15 of CiteSeer's) get zero features and no label.
@@ -71,7 +71,7 @@ def load_planetoid(rest: str, options: SourceOptions) -> GraphDataset:
 
 def _find(path: Path) -> tuple[Path, str]:
     if not path.is_dir():
-        return path.parent, path.name
+        return path.parent, path.name.removeprefix("ind.")
     names = sorted(file.name.split(".")[1] for file in path.glob("ind.*.graph"))
     if len(names) != 1:
         found = f"those of {', '.join(names)}" if names else "none"

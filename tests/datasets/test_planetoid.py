@@ -107,6 +107,10 @@ def test_a_folder_of_one_dataset_needs_no_name(folder):
     assert load_source(f"planetoid:{folder}", SourceOptions()).name == "tiny"
 
 
+def test_the_name_may_carry_the_prefix_of_its_files(folder):
+    assert load(folder, "ind.tiny").name == "tiny"
+
+
 def test_a_folder_of_several_datasets_needs_a_name(folder):
     (folder / "ind.other.graph").touch()
     with pytest.raises(DatasetError, match="found those of other, tiny"):
