@@ -116,4 +116,4 @@ def _draw_bars(axes, statistics: tuple[PartitionStatistics, ...], title: str, co
         base = [low + high for low, high in zip(base, height, strict=True)]
     axes.set(title=title, xlabel="part")
     axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.legend()
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=len(counts), frameon=False)

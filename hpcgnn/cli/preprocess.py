@@ -11,7 +11,7 @@ import click
 
 from hpcgnn.cli.inspect import print_info
 from hpcgnn.cli.progress import shown_progress
-from hpcgnn.datasets.options import NON_FINITE, NORMALIZATIONS, SourceOptions
+from hpcgnn.datasets.options import FEATURES, NON_FINITE, NORMALIZATIONS, SourceOptions
 from hpcgnn.datasets.source import load_source
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.owner import DEFAULT_SLACK, PARTITIONERS, STREAM_ORDERS, assign_owners
@@ -34,7 +34,8 @@ SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 @click.option("--symmetrize/--directed", default=False, help="Add the reverse of every edge. [default: directed]")
 @click.option("--root", type=click.Path(path_type=Path), help="Folder of OGB datasets. [default: dataset]")
 @click.option("--feature-dtype", type=click.Choice(FEATURE_DTYPES), default="float32", show_default=True)
-@click.option("--structural-features", is_flag=True, help="Make features from the graph alone.")
+@click.option("--features", type=click.Choice(FEATURES), default="given", show_default=True,
+              help="The source's own, or structural ones, made from the graph alone.")
 @click.option("--non-finite", type=click.Choice(NON_FINITE), default="error", show_default=True,
               help="What to do with NaN and infinite features.")
 @click.option("--normalize-features", type=click.Choice(NORMALIZATIONS), default="none", show_default=True,
@@ -77,8 +78,8 @@ def preprocess(source: str, out: Path, settings: dict[str, Any], flags: dict[str
     with shown_progress() as progress:
         options = SourceOptions(
             seed=flags["seed"], symmetrize=flags["symmetrize"], root=flags["root"], non_finite=flags["non_finite"],
-            features="structural" if flags["structural_features"] else "given",
-            normalize_features=flags["normalize_features"], split_fractions=flags["split"], progress=progress)
+            features=flags["features"], normalize_features=flags["normalize_features"],
+            split_fractions=flags["split"], progress=progress)
         dataset = load_source(source, options)
         progress(f"partitioning with {flags['partitioner']}", None)
         owner = assign_owners(dataset, flags["parts"], flags["partitioner"], flags["seed"],

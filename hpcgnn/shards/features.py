@@ -53,8 +53,9 @@ def check_float16(dataset: GraphDataset) -> None:
         rows = dataset.features[block]
         magnitude = np.abs(rows.data if is_sparse else rows).max(initial=0.0)
         if magnitude >= FLOAT16_OVERFLOW:
-            raise ConfigError(f"{dataset.name} has a feature of magnitude {magnitude:g} near node {block.start}, and "
-                              "float16 ends at 65504; use --feature-dtype float32, or --normalize-features standard")
+            raise ConfigError(f"{dataset.name} has a feature of magnitude {magnitude:g} among nodes {block.start} to "
+                              f"{block.stop - 1}, and float16 ends at 65504; use --feature-dtype float32, or "
+                              "--normalize-features standard")
 
 
 def feature_density(dataset: GraphDataset) -> float:

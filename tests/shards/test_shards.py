@@ -1,0 +1,248 @@
+"""A folder of shards: what is written comes back, and folders that are torn, mixed or taken are refused."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from dataclasses import fields, replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import scipy.sparse
+from reference_partition import random_dataset
+
+from hpcgnn.errors import ConfigError, ShardError
+from hpcgnn.partition.build import build_partition
+from hpcgnn.partition.partition import Partition
+from hpcgnn.partition.statistics import measure_partition
+from hpcgnn.shards import features, schema, writer
+from hpcgnn.shards.folder import check_folder
+from hpcgnn.shards.reader import read_graph_info, read_owner, read_partition, verify_shards
+from hpcgnn.shards.schema import Provenance
+from hpcgnn.shards.writer import write_shards
+
+ORIGIN = Provenance("edges:a.csv", "random", 5, {"parts": 2, "root": None, "ldg_slack": 1.05})
+TESTS = Path(__file__).parents[1]
+
+
+def owner_of(dataset, num_parts, seed=0):
+    return np.random.default_rng(seed).integers(0, num_parts, dataset.num_nodes).astype(np.int32)
+
+
+def write(folder, dataset, num_parts=2, dtype="float32", **how):
+    return write_shards(dataset, owner_of(dataset, num_parts), num_parts, folder, dtype, ORIGIN, **how)
+
+
+@pytest.fixture
+def dataset():
+    return random_dataset(60, 200, seed=1, directed=True, num_features=40)
+
+
+@pytest.fixture
+def shards(tmp_path, dataset):
+    write(tmp_path / "g", dataset)
+    return tmp_path / "g"
+
+
+@pytest.mark.parametrize("num_parts", [1, 2, 4])
+@pytest.mark.parametrize("multi_label", [False, True])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_every_part_comes_back_equal(tmp_path, num_parts, multi_label, sparse):
+    dataset = random_dataset(60, 200, seed=2, directed=True, num_features=30, multi_label=multi_label, sparse=sparse)
+    write(tmp_path, dataset, num_parts)
+    for part in range(num_parts):
+        expected = build_partition(dataset, owner_of(dataset, num_parts), part, num_parts)
+        found = read_partition(tmp_path, part, num_parts)
+        for item in fields(Partition):
+            value, wanted = getattr(found, item.name), getattr(expected, item.name)
+            np.testing.assert_array_equal(value, wanted, err_msg=item.name)
+            assert np.asarray(value).dtype == np.asarray(wanted).dtype, item.name
+
+
+def test_graph_info_comes_back_equal(tmp_path, dataset):
+    info = write(tmp_path, dataset, 3)
+    assert read_graph_info(tmp_path) == info
+    assert (info.num_nodes, info.num_edges, info.num_features, info.num_classes) == (60, dataset.num_edges, 40, 4)
+    assert (info.num_train, info.num_val) == (dataset.train_mask.sum(), dataset.val_mask.sum())
+    assert info.provenance == ORIGIN and info.cleaning == dataset.cleaning
+    owner = owner_of(dataset, 3)
+    assert info.statistics == tuple(measure_partition(build_partition(dataset, owner, p, 3)) for p in range(3))
+    np.testing.assert_array_equal(read_owner(tmp_path), owner)
+
+
+def test_folder_holds_one_file_a_part_and_one_for_the_whole(shards):
+    assert sorted(path.name for path in shards.iterdir()) == ["graph.h5", "part-0000.h5", "part-0001.h5"]
+
+
+def test_empty_part_comes_back_empty(tmp_path, dataset):
+    write_shards(dataset, np.zeros(60, np.int32), 2, tmp_path, "float32", ORIGIN)
+    empty = read_partition(tmp_path, 1, 2)
+    assert empty.num_inner == 0 and empty.features.shape == (0, 40)
+
+
+def test_graph_without_features_comes_back_with_none(tmp_path, dataset):
+    write(tmp_path, replace(dataset, features=np.empty((60, 0), np.float32)))
+    part = read_partition(tmp_path, 0, 2)
+    assert part.features.shape == (part.num_inner, 0)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_small_blocks_write_the_same_features(tmp_path, monkeypatch, sparse):
+    dataset = random_dataset(60, 200, num_features=30, sparse=sparse)
+    monkeypatch.setattr(features, "CHUNK_BYTES", 4 * 30 * 3)
+    monkeypatch.setattr(features, "CHUNKS_PER_BLOCK", 2)
+    write(tmp_path, dataset, dtype="float16")
+    expected = build_partition(dataset, owner_of(dataset, 2), 1, 2).features.astype(np.float16)
+    np.testing.assert_array_equal(read_partition(tmp_path, 1, 2).features, expected)
+
+
+@pytest.mark.parametrize("density, compression", [(0.1, "lzf"), (0.9, None)])
+@pytest.mark.parametrize("form", [np.asarray, scipy.sparse.csr_matrix])
+def test_features_are_compressed_only_when_most_are_zero(tmp_path, dataset, density, compression, form):
+    dense = (np.random.default_rng(0).random((60, 40)) < density).astype(np.float32)
+    write(tmp_path, replace(dataset, features=form(dense)))
+    with h5py.File(tmp_path / "part-0000.h5") as file:
+        assert file["features"].compression == compression
+
+
+def test_float16_features_lie_in_half_the_space(tmp_path, dataset):
+    write(tmp_path, dataset, dtype="float16")
+    part = read_partition(tmp_path, 0, 2)
+    assert part.features.dtype == np.float16
+    np.testing.assert_allclose(part.features, dataset.features[part.inner_id], rtol=2**-11, atol=1e-7)
+
+
+@pytest.mark.parametrize("value", [65520.0, -1e5])
+def test_value_beyond_float16_is_refused_before_anything_is_touched(shards, dataset, value):
+    before = (shards / "graph.h5").read_bytes()
+    dataset.features[7, 3] = value
+    with pytest.raises(ConfigError, match=r"feature of magnitude \S+ among nodes 0 to 59, and float16 ends at 65504"):
+        write(shards, dataset, dtype="float16", overwrite=True)
+    assert (shards / "graph.h5").read_bytes() == before
+
+
+def test_largest_float16_is_accepted(tmp_path, dataset):
+    dataset.features[7, 3] = 65519.0
+    write(tmp_path, dataset, 1, dtype="float16")
+    assert read_partition(tmp_path, 0, 1).features.max() == 65504.0
+
+
+def test_unknown_feature_dtype_is_refused(tmp_path, dataset):
+    with pytest.raises(ConfigError, match="feature dtype is 'int8'"):
+        write(tmp_path, dataset, dtype="int8")
+
+
+@pytest.mark.parametrize("num_ranks, started", [(1, "1 rank"), (3, "3 ranks")])
+def test_other_number_of_ranks_is_refused_with_both_remedies(shards, num_ranks, started):
+    with pytest.raises(ShardError, match=f"random was partitioned into 2 parts but {started} started; use mpirun -n 2 "
+                                         f"or run hpcgnn preprocess --parts {num_ranks}"):
+        read_partition(shards, 0, num_ranks)
+
+
+@pytest.mark.parametrize("name", ["graph.h5", "part-0001.h5"])
+@pytest.mark.parametrize("fault, complaint", [
+    (lambda path: path.unlink(), "is missing; run hpcgnn preprocess again"),
+    (lambda path: path.write_bytes(path.read_bytes()[:-7]), "is truncated"),
+    (lambda path: path.write_bytes(path.read_bytes()[:-7] + b"damaged"), "is damaged"),
+])
+def test_faulty_file_is_named(shards, name, fault, complaint):
+    fault(shards / name)
+    with pytest.raises(ShardError, match=re.escape(str(shards / name)) + " " + complaint):
+        read_partition(shards, 1, 2)
+    with pytest.raises(ShardError, match=complaint):
+        verify_shards(shards)
+
+
+def test_shards_of_an_older_format_are_refused(tmp_path, dataset, monkeypatch):
+    monkeypatch.setattr(writer, "FORMAT_VERSION", 0)
+    write(tmp_path, dataset)
+    with pytest.raises(ShardError, match=r"graph.h5 has format 0, this version reads 1; run hpcgnn preprocess again"):
+        read_partition(tmp_path, 0, 2)
+
+
+def test_part_of_another_run_is_refused(shards, tmp_path, dataset):
+    write(tmp_path / "other", dataset)
+    shutil.copy(tmp_path / "other" / "part-0001.h5", shards / "part-0001.h5")
+    with pytest.raises(ShardError, match=r"part-0001.h5 is from another run of hpcgnn preprocess"):
+        read_partition(shards, 1, 2)
+    assert read_partition(shards, 0, 2).part == 0
+
+
+def test_part_under_another_parts_name_is_refused(shards):
+    shutil.copy(shards / "part-0000.h5", shards / "part-0001.h5")
+    with pytest.raises(ShardError, match="holds part 0, expected part 1"):
+        read_partition(shards, 1, 2)
+
+
+def test_taken_folder_is_refused_and_left_as_it_was(shards, dataset):
+    before = {path: path.read_bytes() for path in shards.iterdir()}
+    with pytest.raises(ShardError, match=r"already holds shards, graph.h5 among 3 files; pass --overwrite"):
+        write(shards, dataset)
+    assert {path: path.read_bytes() for path in shards.iterdir()} == before
+
+
+def test_overwrite_removes_parts_and_temporaries_of_earlier_runs(tmp_path, dataset):
+    write(tmp_path, dataset, 4)
+    (tmp_path / "part-0002.h5.tmp-77").touch()
+    (tmp_path / "notes.txt").touch()
+    write(tmp_path, dataset, 2, overwrite=True)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["graph.h5", "notes.txt", "part-0000.h5", "part-0001.h5"]
+    assert verify_shards(tmp_path).num_parts == 2
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_killed_run_leaves_no_graph_file_and_no_half_part(tmp_path, dataset, overwrite):
+    if overwrite:
+        write(tmp_path, dataset)
+    result = subprocess.run([sys.executable, "-c", textwrap.dedent("""
+        import os, signal, sys
+        sys.path.insert(0, sys.argv[1])
+        from reference_partition import random_dataset
+        from hpcgnn.shards import writer
+        from hpcgnn.shards.schema import Provenance
+        store = writer.store_features
+        def die_in_second_part(file, dataset, node_id, storage, task):
+            store(file, dataset, node_id, storage, task)
+            if file.attrs["part"] == 1:
+                file.flush()
+                os.kill(os.getpid(), signal.SIGKILL)
+        writer.store_features = die_in_second_part
+        data = random_dataset(60, 200)
+        writer.write_shards(data, (data.features[:, 0] % 3).astype("i4"), 3, sys.argv[2], "float32",
+                            Provenance("x:y", "random", 0), overwrite=True)
+        """), str(TESTS), str(tmp_path)], timeout=30)
+    assert result.returncode == -signal.SIGKILL
+    assert [path.name for path in tmp_path.glob("*.h5")] == ["part-0000.h5"]
+    with pytest.raises(ShardError, match=r"graph.h5 is missing; run hpcgnn preprocess again"):
+        read_graph_info(tmp_path)
+    write(tmp_path, dataset, overwrite=True)
+    assert verify_shards(tmp_path).num_parts == 2 and not list(tmp_path.glob("*.tmp-*"))
+
+
+def test_folder_below_a_file_is_refused(tmp_path, dataset):
+    (tmp_path / "file").touch()
+    with pytest.raises(ShardError, match=r"file is not a folder; choose another --out"):
+        write(tmp_path / "file" / "out", dataset)
+
+
+def test_folder_without_permission_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(ShardError, match="no permission to write"):
+        check_folder(tmp_path / "a" / "b", overwrite=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_documentation_names_every_array_and_attribute_of_both_files(shards):
+    text = (TESTS.parent / "data" / "SHARDS.md").read_text()
+    assert f"format {schema.FORMAT_VERSION}" in text
+    for name in ("graph.h5", "part-0000.h5"):
+        with h5py.File(shards / name) as file:
+            names = [*file.attrs, *(key for key in file if key != "statistics"), *file.get("statistics", ())]
+        assert [item for item in names if f"`{item}`" not in text] == []
