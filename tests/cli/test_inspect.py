@@ -1,0 +1,86 @@
+"""`hpcgnn inspect`: what preprocess printed, checksums on request, and a picture."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from reference_partition import random_dataset
+
+from hpcgnn.__main__ import main
+from hpcgnn.cli.inspect import print_info
+from hpcgnn.shards.reader import read_graph_info
+from hpcgnn.shards.schema import Provenance
+from hpcgnn.shards.writer import write_shards
+
+
+@pytest.fixture
+def shards(tmp_path):
+    dataset = random_dataset(60, 200, seed=1, directed=True)
+    write_shards(dataset, np.arange(60, dtype=np.int32) % 3, 3, tmp_path / "g", "float32",
+                 Provenance("edges:[bold]a.csv", "random", 5))
+    return tmp_path / "g"
+
+
+@pytest.fixture
+def inspect(capsys):
+    def run(*arguments):
+        with pytest.raises(SystemExit) as stop:
+            main(["inspect", *map(str, arguments)])
+        printed = capsys.readouterr()
+        return stop.value.code or 0, printed.out, printed.err
+
+    return run
+
+
+def test_it_prints_what_preprocess_printed(inspect, shards, capsys):
+    print_info(read_graph_info(shards))
+    expected = capsys.readouterr().out
+    assert inspect(shards) == (0, expected, "")
+    assert "source edges:[bold]a.csv" in expected and "cleaning: drawn at random" in expected
+    assert "edges are directed" in expected and "3 parts by random, seed 5" in expected
+
+
+def test_table_fits_a_pipe_without_cutting_numbers(inspect, shards):
+    _, out, _ = inspect(shards)
+    assert "…" not in out and max(map(len, out.splitlines()[-10:])) <= 120
+
+
+def test_verify_says_that_all_files_are_whole(inspect, shards):
+    code, out, _ = inspect(shards, "--verify")
+    assert code == 0 and "all 4 files are whole and of one run" in out
+
+
+def test_damaged_part_is_noticed_only_by_verify(inspect, shards):
+    path = shards / "part-0002.h5"
+    content = bytearray(path.read_bytes())
+    content[-9] ^= 4
+    path.write_bytes(content)
+    assert inspect(shards)[0] == 0
+    code, out, err = inspect(shards, "--verify")
+    assert (code, out) == (1, "") and f"{path} is damaged: its checksum is" in err and err.count("\n") == 1
+
+
+def test_folder_without_shards_is_refused(inspect, tmp_path):
+    code, _, err = inspect(tmp_path)
+    assert code == 1 and err == f"hpcgnn: {tmp_path / 'graph.h5'} is missing; run hpcgnn preprocess again\n"
+
+
+@pytest.mark.parametrize("suffix, magic", [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")])
+def test_picture_is_drawn_in_the_format_of_its_name(inspect, shards, tmp_path, suffix, magic):
+    code, out, _ = inspect(shards, "--plot", tmp_path / f"parts.{suffix}")
+    assert code == 0 and out.endswith(f"picture: {tmp_path / 'parts'}.{suffix}\n")
+    assert (tmp_path / f"parts.{suffix}").read_bytes().startswith(magic)
+
+
+@pytest.mark.parametrize("name", ["missing/parts.png", "parts.unknown"])
+def test_picture_that_cannot_be_written_is_named(inspect, shards, tmp_path, name):
+    code, _, err = inspect(shards, "--plot", tmp_path / name)
+    assert code == 1 and f"the picture {tmp_path / name} can't be written" in err and err.count("\n") == 1
+
+
+def test_missing_matplotlib_names_the_extra(inspect, shards, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    code, _, err = inspect(shards, "--plot", tmp_path / "parts.png")
+    assert code == 1 and "pip install 'hpcgnn[report]'" in err

@@ -1,0 +1,156 @@
+"""`hpcgnn preprocess`: from a source to shards, and one sentence for each fault."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from hpcgnn.__main__ import main
+from hpcgnn.cli.preprocess import SIZE_VARIABLES
+from hpcgnn.cli.progress import ShownProgress, shown_progress
+from hpcgnn.partition.owner import PARTITIONERS
+from hpcgnn.shards.reader import read_graph_info, read_owner, read_partition, verify_shards
+
+SOURCE = "synthetic:nodes=300,mean_degree=8,features=12"
+
+
+@pytest.fixture(autouse=True)
+def one_process(monkeypatch):
+    for name in SIZE_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def hpcgnn(capsys):
+    """Run the command line in this process: (exit status, standard output, standard error)."""
+    def run(*arguments):
+        with pytest.raises(SystemExit) as stop:
+            main([str(argument) for argument in arguments])
+        printed = capsys.readouterr()
+        return stop.value.code or 0, printed.out, printed.err
+
+    return run
+
+
+def test_shards_of_a_synthetic_graph_hold_all_of_it(hpcgnn, tmp_path):
+    code, _, err = hpcgnn("preprocess", SOURCE, "--out", tmp_path / "g", "--parts", 3, "--seed", 4)
+    assert (code, err) == (0, "")
+    info = verify_shards(tmp_path / "g")
+    parts = [read_partition(tmp_path / "g", part, 3) for part in range(3)]
+    assert sorted(np.concatenate([part.inner_id for part in parts])) == list(range(300))
+    assert sum(part.num_edges for part in parts) == info.num_edges
+    assert (info.provenance.source, info.provenance.partitioner, info.provenance.seed) == (SOURCE, "metis", 4)
+    assert info.provenance.settings["feature_dtype"] == "float32"
+
+
+def test_table_has_a_row_a_part_and_the_sums(hpcgnn, tmp_path):
+    _, out, _ = hpcgnn("preprocess", SOURCE, "--out", tmp_path, "--parts", 2, "--partitioner", "contiguous")
+    info = read_graph_info(tmp_path)
+    for heading in ("inner", "halo", "boundary", "central", "cut edges", "volume", "imbalance"):
+        assert heading in out
+    rows = {cells[0]: cells[1:] for line in out.splitlines()
+            if len(cells := line.replace("│", " ").replace("|", " ").replace(",", "").split()) == 9}
+    for row in info.statistics:
+        assert rows[str(row.part)] == [str(n) for n in (
+            row.num_inner, row.num_central, row.num_boundary, row.num_halo, row.num_edges, row.num_cut_edges,
+            row.num_sent)] + [f"{row.imbalance:.3f}"]
+    assert rows["all"][:1] == ["300"] and rows["all"][4] == str(info.num_edges)
+
+
+def test_cleaning_is_reported(hpcgnn, tmp_path):
+    (tmp_path / "edges.csv").write_text("0,1\n1,0\n1,2\n1,2\n2,2\n3,0\n")
+    (tmp_path / "labels.csv").write_text("0\n1\n0\n1\n")
+    source = f"edges:{tmp_path / 'edges.csv'},labels={tmp_path / 'labels.csv'}"
+    code, out, err = hpcgnn("preprocess", source, "--out", tmp_path / "g", "--parts", 2, "--features", "structural")
+    assert (code, err) == (0, "")
+    assert ("cleaning: 6 edges read, 1 duplicates and 1 self-loops removed, 0 reverse edges added; 0 isolated nodes; "
+            "edges are directed") in out
+
+
+@pytest.mark.parametrize("partitioner", PARTITIONERS)
+def test_every_partitioner_is_reached_and_reproducible(hpcgnn, tmp_path, partitioner):
+    for name in "ab":
+        code, _, _ = hpcgnn("preprocess", SOURCE, "--out", tmp_path / name, "--parts", 2, "--partitioner", partitioner)
+        assert code == 0
+    np.testing.assert_array_equal(read_owner(tmp_path / "a"), read_owner(tmp_path / "b"))
+    assert read_graph_info(tmp_path / "a").provenance.partitioner == partitioner
+
+
+def test_settings_are_kept_as_json_can_hold_them(hpcgnn, tmp_path):
+    hpcgnn("preprocess", SOURCE, "--out", tmp_path / "g", "--parts", 2, "--feature-dtype", "float16",
+           "--normalize-features", "row", "--root", tmp_path)
+    settings = read_graph_info(tmp_path / "g").provenance.settings
+    assert settings["root"] == str(tmp_path) and settings["normalize_features"] == "row"
+    assert json.loads(json.dumps(settings)) == settings
+    assert read_partition(tmp_path / "g", 0, 2).features.dtype == np.float16
+
+
+def test_taken_folder_needs_overwrite(hpcgnn, tmp_path):
+    arguments = ("preprocess", SOURCE, "--out", tmp_path, "--parts", 2)
+    hpcgnn(*arguments)
+    first = read_graph_info(tmp_path).run_id
+    code, out, err = hpcgnn(*arguments)
+    assert (code, out) == (1, "") and "already holds shards" in err and err.count("\n") == 1
+    assert read_graph_info(tmp_path).run_id == first
+    assert hpcgnn(*arguments, "--overwrite")[0] == 0
+    assert read_graph_info(tmp_path).run_id != first
+
+
+@pytest.mark.parametrize("arguments, code, complaint", [
+    (("nothing:x", "--parts", 2), 1, "nothing:x"),
+    (("npz:missing.npz", "--parts", 2), 1, "missing.npz"),
+    ((SOURCE, "--parts", 301), 1, "has 300 nodes and 301 parts were asked for"),
+    ((SOURCE, "--parts", 0), 2, "parts"),
+    ((SOURCE, "--parts", 2, "--partitioner", "kahip"), 2, "kahip"),
+    ((SOURCE, "--parts", 2, "--seed", -1), 2, "seed"),
+    ((SOURCE, "--parts", 2, "--partitioner", "ldg", "--ldg-slack", 0.9), 1, "slack of ldg is 0.9"),
+    ((SOURCE, "--parts", 2, "--split", 0.9, 0.9), 1, "split fractions"),
+])
+def test_fault_gives_one_sentence_and_makes_no_folder(hpcgnn, tmp_path, arguments, code, complaint):
+    found, out, err = hpcgnn("preprocess", *arguments, "--out", tmp_path / "g")
+    assert (found, out) == (code, "") and complaint in err and err.startswith("hpcgnn: ")
+    assert err.count("\n") == 1
+    assert not (tmp_path / "g").exists()
+
+
+def test_unwritable_folder_is_refused_before_the_source_is_read(hpcgnn, tmp_path):
+    (tmp_path / "file").touch()
+    code, _, err = hpcgnn("preprocess", "npz:missing.npz", "--out", tmp_path / "file" / "g", "--parts", 2)
+    assert code == 1 and "is not a folder; choose another --out" in err
+
+
+@pytest.mark.parametrize("name", SIZE_VARIABLES)
+def test_several_ranks_are_refused(hpcgnn, tmp_path, monkeypatch, name):
+    monkeypatch.setenv(name, "3")
+    code, _, err = hpcgnn("preprocess", SOURCE, "--out", tmp_path, "--parts", 2)
+    assert code == 1 and f"3 ranks were started ({name}=3); run it without mpirun" in err
+    monkeypatch.setenv(name, "1")
+    assert hpcgnn("preprocess", SOURCE, "--out", tmp_path, "--parts", 2)[0] == 0
+
+
+def test_neither_torch_nor_mpi_is_imported(tmp_path):
+    code = """
+import sys
+from hpcgnn.__main__ import main
+try:
+    main(sys.argv[1:])
+except SystemExit as stop:
+    assert not stop.code, stop.code
+assert not {"torch", "mpi4py", "cupy"} & set(sys.modules), sorted(sys.modules)
+"""
+    arguments = [["preprocess", SOURCE, "--out", str(tmp_path), "--parts", "2"], ["inspect", str(tmp_path)]]
+    for argument in arguments:
+        result = subprocess.run([sys.executable, "-c", code, *argument], capture_output=True, text=True, timeout=60)
+        assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_bar_without_a_total_is_full_when_the_next_starts():
+    with shown_progress() as progress:
+        assert isinstance(progress, ShownProgress)
+        progress("partitioning", None)
+        progress("writing", 10).advance(10)
+        assert [task.completed for task in progress._bars.tasks] == [1, 10]
