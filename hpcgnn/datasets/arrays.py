@@ -6,14 +6,15 @@ What the arrays mean is decided by each source.
 from __future__ import annotations
 
 import zipfile
-import zlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO, TypeVar
 
 import numpy as np
 
 from hpcgnn.errors import DatasetError
 
-DAMAGE = (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error, NotImplementedError, SyntaxError)
+Result = TypeVar("Result")
 LOCAL_HEADER_BYTES, NAME_LENGTH_AT = 30, 26
 
 
@@ -31,7 +32,7 @@ class Archive:
             self._file = np.load(path, allow_pickle=False)
         except FileNotFoundError:
             raise DatasetError(f"{path} does not exist; expected a .npz file") from None
-        except DAMAGE as error:
+        except Exception as error:  # A damaged archive can raise anything.
             raise DatasetError(f"{path} can't be read as a .npz archive ({error}); "
                                "it is damaged or of another format") from None
         if not isinstance(self._file, np.lib.npyio.NpzFile):
@@ -50,10 +51,7 @@ class Archive:
         """One member, in memory."""
         if key not in self:
             raise DatasetError(f"{self.path} has no array {key!r}; it holds {', '.join(self._file.files) or 'none'}")
-        try:
-            return self._file[key]
-        except DAMAGE as error:
-            raise DatasetError(f"{self.path} has a damaged array {key!r} ({error}); copy the file again") from None
+        return self._guarded(key, lambda: self._file[key])
 
     def integers(self, key: str) -> np.ndarray:
         """One member that must be a vector of integers, in memory."""
@@ -74,9 +72,20 @@ class Archive:
         """One member, memory-mapped copy-on-write if it is stored uncompressed, else in memory."""
         if key not in self:
             return self.read(key)
+        mapped = self._guarded(key, lambda: self._mapped(key))
+        return self.read(key) if mapped is None else mapped
+
+    def _guarded(self, key: str, access: Callable[[], Result]) -> Result:
+        try:
+            return access()
+        except Exception as error:  # A damaged member can raise anything.
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise DatasetError(f"{self.path} has a damaged array {key!r} ({reason}); copy the file again") from None
+
+    def _mapped(self, key: str) -> np.ndarray | None:
         member = self._file.zip.getinfo(f"{key}.npy")
         if member.compress_type != zipfile.ZIP_STORED:
-            return self.read(key)
+            return None
         with self.path.open("rb") as file:
             file.seek(member.header_offset + NAME_LENGTH_AT)
             lengths = np.frombuffer(file.read(4), dtype="<u2")
@@ -84,7 +93,7 @@ class Archive:
             shape, fortran, dtype = _array_header(file)
             offset = file.tell()
         if dtype.hasobject or 0 in shape:
-            return self.read(key)
+            return None
         return np.memmap(self.path, dtype, mode="c", offset=offset, shape=shape, order="F" if fortran else "C")
 
 
@@ -99,7 +108,7 @@ def load_array(path: Path) -> np.ndarray:
         array = np.load(path, mmap_mode="c", allow_pickle=False)
     except FileNotFoundError:
         raise DatasetError(f"{path} does not exist; expected a .npy array") from None
-    except DAMAGE as error:
+    except Exception as error:  # A damaged header can raise anything.
         raise DatasetError(f"{path} can't be read as a .npy array ({error}); "
                            "it is damaged or of another format") from None
     if not isinstance(array, np.ndarray):
@@ -107,7 +116,7 @@ def load_array(path: Path) -> np.ndarray:
     return array
 
 
-def _array_header(file) -> tuple[tuple[int, ...], bool, np.dtype]:
+def _array_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
     version = np.lib.format.read_magic(file)
     if version == (1, 0):
         return np.lib.format.read_array_header_1_0(file)

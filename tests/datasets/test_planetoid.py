@@ -126,7 +126,7 @@ class Bomb:
 def test_a_pickle_that_names_anything_else_is_refused_and_not_run(folder, bomb, monkeypatch):
     monkeypatch.chdir(folder)
     (folder / "ind.tiny.graph").write_bytes(pickle.dumps(bomb, protocol=2))
-    with pytest.raises(DatasetError, match=r"ind\.tiny\.graph is no pickle of arrays .*system"):
+    with pytest.raises(DatasetError, match=r"ind\.tiny\.graph is no pickle of arrays .*(system|type O8)"):
         load(folder)
     assert not (folder / "exploded").exists()
 
