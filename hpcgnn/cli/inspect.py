@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -18,7 +19,7 @@ from hpcgnn.shards.schema import GraphInfo
 # Heading of the table, and the count of PartitionStatistics under it.
 COLUMNS = {"inner": "num_inner", "central": "num_central", "boundary": "num_boundary", "halo": "num_halo",
            "edges": "num_edges", "cut edges": "num_cut_edges", "volume": "num_sent"}
-PLAIN_WIDTH = 120   # columns of a table that goes to a file
+MAX_WIDTH = 1000
 
 
 @click.command()
@@ -50,10 +51,11 @@ def print_info(info: GraphInfo) -> None:
     click.echo(f"source {info.provenance.source}, by hpcgnn {info.hpcgnn_version}, run {info.run_id[:8]}")
     for line in cleaning_lines(info.cleaning):
         click.echo(line)
+    table = parts_table(info)
     console = Console()
-    if not console.is_terminal:
-        console = Console(width=PLAIN_WIDTH)
-    console.print(parts_table(info))
+    # A narrow terminal folds lines; digits are never cut.
+    needed = console.measure(table, options=console.options.update(width=MAX_WIDTH)).maximum
+    Console(width=max(console.width, needed)).print(table)
 
 
 def cleaning_lines(cleaning: CleaningReport) -> list[str]:
@@ -70,9 +72,10 @@ def cleaning_lines(cleaning: CleaningReport) -> list[str]:
 def parts_table(info: GraphInfo) -> Table:
     """One row a part and one for their sum, whose imbalance is the largest."""
     table = Table(title=f"{info.num_parts} parts by {info.provenance.partitioner}, seed {info.provenance.seed}",
-                  caption="volume: rows sent in an exchange")
+                  caption="volume: rows sent in an exchange", title_justify="left", caption_justify="left",
+                  box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     for heading in ("part", *COLUMNS, "imbalance"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     for row in info.statistics:
         table.add_row(str(row.part), *(f"{getattr(row, name):,}" for name in COLUMNS.values()), f"{row.imbalance:.3f}")
     table.add_section()

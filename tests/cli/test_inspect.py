@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -42,9 +43,13 @@ def test_it_prints_what_preprocess_printed(inspect, shards, capsys):
     assert "edges are directed" in expected and "3 parts by random, seed 5" in expected
 
 
-def test_table_fits_a_pipe_without_cutting_numbers(inspect, shards):
-    _, out, _ = inspect(shards)
-    assert "…" not in out and max(map(len, out.splitlines()[-10:])) <= 120
+def test_narrow_terminal_cuts_no_number(shards, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    info = read_graph_info(shards)
+    large = tuple(replace(row, num_edges=3_141_592_653 + row.part) for row in info.statistics)
+    print_info(replace(info, statistics=large))
+    out = capsys.readouterr().out
+    assert "…" not in out and "3,141,592,653" in out and "9,424,777,962" in out
 
 
 def test_verify_says_that_all_files_are_whole(inspect, shards):
