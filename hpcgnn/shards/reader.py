@@ -80,10 +80,7 @@ def _open_part(folder: Path, part: int, info: GraphInfo) -> Iterator[h5py.File]:
 def check_num_parts(info: GraphInfo, num_parts: int) -> None:
     """Raise ShardError unless the graph was cut into `num_parts` parts."""
     if info.num_parts != num_parts:
-        raise ShardError(f"{info.name} was partitioned into {_count(info.num_parts, 'part')} but "
-                         f"{_count(num_parts, 'rank')} started; use mpirun -n {info.num_parts} or run "
-                         f"hpcgnn preprocess --parts {num_parts}")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+        parts = "1 part" if info.num_parts == 1 else f"{info.num_parts} parts"
+        started = "1 rank was" if num_parts == 1 else f"{num_parts} ranks were"
+        raise ShardError(f"{info.name} was partitioned into {parts} but {started} started; "
+                         f"use mpirun -n {info.num_parts} or run hpcgnn preprocess --parts {num_parts}")

@@ -138,7 +138,7 @@ def test_unknown_feature_dtype_is_refused(tmp_path, dataset):
         write(tmp_path, dataset, dtype="int8")
 
 
-@pytest.mark.parametrize("num_ranks, started", [(1, "1 rank"), (3, "3 ranks")])
+@pytest.mark.parametrize("num_ranks, started", [(1, "1 rank was"), (3, "3 ranks were")])
 def test_other_number_of_ranks_is_refused_with_both_remedies(shards, num_ranks, started):
     with pytest.raises(ShardError, match=f"random was partitioned into 2 parts but {started} started; use mpirun -n 2 "
                                          f"or run hpcgnn preprocess --parts {num_ranks}"):
