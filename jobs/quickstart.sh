@@ -28,15 +28,14 @@ hpcgnn preprocess synthetic: --out "$shards" --parts "$ranks" --overwrite
 train() {
     local run=$1
     shift
-    hpcgnn_mpirun "$ranks" hpcgnn train "$shards" --model sage --epochs "$epochs" --seed 0 --out "$run" "$@"
+    hpcgnn_mpirun "$ranks" hpcgnn train "$shards" --model sage --epochs "$epochs" --seed 0 --out "$run" \
+        --overwrite "$@"
 }
 
 heading "3/5  Training with fp32 messages"
-rm -rf runs/quickstart-fp32
 train runs/quickstart-fp32 --method vanilla
 
 heading "4/5  Training with $bits-bit messages"
-rm -rf runs/quickstart-packed
 train runs/quickstart-packed --method uniform --bits "$bits"
 
 heading "5/5  Comparison"

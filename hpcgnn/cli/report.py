@@ -42,8 +42,9 @@ def write_page(folders: list[Run], out: Path) -> Path:
     try:
         from hpcgnn.report.page import write_report
     except ModuleNotFoundError as error:
-        if error.name not in EXTRA_PACKAGES:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRA_PACKAGES:
             raise
-        raise ConfigError(f"a report needs {error.name}, which is not installed; "
+        raise ConfigError(f"a report needs {package}, which is not installed; "
                           "run pip install 'hpcgnn[report]'") from error
     return write_report(folders, out)[0]

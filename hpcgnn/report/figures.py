@@ -25,6 +25,8 @@ LINE_STYLES = ("-", (0, (6, 1.5)), (0, (1, 1)))
 SHADES = (1.0, 0.62, 0.34, 0.16)
 LOG_SCALE_FROM = 20   # a linear axis hides what happens at the low end of a wider range than this
 WIDTH = 10.0          # inches
+NAME_LENGTH = 36      # of a run in a figure; a longer one would leave no room for the data
+SECONDARY = {"lw": 1.1, "ls": (0, (1, 1.4))}
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ def draw_loss(runs: list[Run], theme: Theme) -> Figure:
     figure, axes = _new_curves(theme, "training loss")
     for number, run in enumerate(runs):
         _plot_curve(axes, run, "loss", number)
+    _start_at_zero(axes)
     finite = np.concatenate([_mean_over_seeds(run.curves("loss"))[0] for run in runs])
     finite = finite[np.isfinite(finite)]
     if finite.size and finite.min() > 0 and finite.max() / finite.min() > LOG_SCALE_FROM:
@@ -71,9 +74,11 @@ def draw_score(runs: list[Run], theme: Theme) -> Figure:
     for number, run in enumerate(runs):
         _plot_curve(axes, run, "test_score", number, scale=100)
         _plot_curve(axes, run, "val_score", number, scale=100, is_secondary=True)
-    splits = [Line2D([], [], color=theme.muted, lw=1.8, label="test"),
-              Line2D([], [], color=theme.muted, lw=1.1, ls=(0, (1, 1.4)), label="validation")]
-    _add_legend(figure, theme, _run_handles(runs) + splits)
+    _start_at_zero(axes)
+    splits = [Line2D([], [], color=theme.muted, label=name, **style)
+              for name, style in (("test", {"lw": 1.8}), ("validation", SECONDARY))]
+    axes[1].legend(handles=splits, loc="best", frameon=False, labelcolor=theme.ink, fontsize=9.5)
+    _add_legend(figure, theme, _run_handles(runs))
     return figure
 
 
@@ -95,6 +100,14 @@ def draw_time(runs: list[Run], theme: Theme) -> Figure:
     parts.append(np.maximum(np.subtract(totals, np.sum(parts, axis=0)), 0).tolist())
     labels = [f"{format_number(total)} s" for total in totals]
     return _draw_bars(runs, theme, parts, (*keys, "other"), labels, "median epoch (s)")
+
+
+def _label(run: Run) -> str:
+    """A run's name as matplotlib shows it: a $ starts no formula, and a leading _ does not hide it from the legend."""
+    name = run.name
+    if len(name) > NAME_LENGTH:
+        name = f"{name[:NAME_LENGTH // 2]}…{name[-NAME_LENGTH // 2 + 1:]}"
+    return (" " if name.startswith("_") else "") + name.replace("$", r"\$")
 
 
 def _run_color(number: int) -> str:
@@ -121,6 +134,7 @@ def _new_figure(theme: Theme, height: float, columns: int) -> tuple[Figure, list
 def _new_curves(theme: Theme, label: str) -> tuple[Figure, list[Axes]]:
     """Two panels with a common vertical axis: by epoch and by time."""
     figure, axes = _new_figure(theme, 3.9, 2)
+    figure.get_layout_engine().set(wspace=0.05)
     for axis, name in zip(axes, ("epoch", "training time (s)"), strict=True):
         axis.set_xlabel(name, color=theme.ink, fontsize=10)
         axis.grid(color=theme.grid, lw=0.8)
@@ -144,19 +158,26 @@ def _plot_curve(axes: list[Axes], run: Run, key: str, number: int, scale: float 
     mean, deviation = _mean_over_seeds(scale * run.curves(key))
     shown = np.isfinite(mean)
     elapsed, _ = _mean_over_seeds(run.elapsed_seconds())
-    style = {"lw": 1.1, "ls": (0, (1, 1.4))} if is_secondary else {"lw": 1.8, "ls": _run_style(number)}
+    style = SECONDARY if is_secondary else {"lw": 1.8, "ls": _run_style(number)}
     marker = "o" if shown.sum() == 1 else None   # a line through one point is invisible
+    filling = "none" if is_secondary else "full"
     for axis, x in zip(axes, (run.epochs, elapsed), strict=True):
-        axis.plot(x[shown], mean[shown], color=_run_color(number), marker=marker, ms=4, **style)
+        axis.plot(x[shown], mean[shown], color=_run_color(number), marker=marker, ms=5, fillstyle=filling, **style)
         if len(run.seeds) > 1 and not is_secondary:
             axis.fill_between(x[shown], (mean - deviation)[shown], (mean + deviation)[shown],
                               color=_run_color(number), alpha=0.18, lw=0)
 
 
+def _start_at_zero(axes: list[Axes]) -> None:
+    """Only after the last curve: a limit that is set no longer follows the data."""
+    for axis in axes:
+        axis.set_xlim(left=0)
+
+
 def _draw_bars(runs: list[Run], theme: Theme, parts: list[list[float]], part_names: tuple[str, ...],
                labels: list[str], axis_label: str) -> Figure:
     """One horizontal bar a run from the first at the top; part p of it in the p-th shade of the run's color."""
-    figure, (axis,) = _new_figure(theme, 1.15 + 0.42 * len(runs), 1)
+    figure, (axis,) = _new_figure(theme, 1.1 + 0.42 * len(runs), 1)
     rows, left = np.arange(len(runs)), np.zeros(len(runs))
     for part, shade in zip(parts, SHADES, strict=False):
         colors = [_shade(_run_color(row), shade, theme) for row in rows]
@@ -165,7 +186,7 @@ def _draw_bars(runs: list[Run], theme: Theme, parts: list[list[float]], part_nam
     for row, label in enumerate(labels):
         axis.annotate(label, (left[row], row), xytext=(6, 0), textcoords="offset points", va="center",
                       color=theme.ink, fontsize=9.5)
-    axis.set_yticks(rows, [run.name for run in runs], color=theme.ink)
+    axis.set_yticks(rows, [_label(run) for run in runs], color=theme.ink)
     axis.invert_yaxis()
     axis.set_xlim(0, max(left.max() * 1.22, 1e-9))   # room for the labels behind the longest bar
     axis.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
@@ -183,10 +204,12 @@ def _shade(color: str, share: float, theme: Theme) -> np.ndarray:
 
 
 def _run_handles(runs: list[Run]) -> list[Line2D]:
-    return [Line2D([], [], color=_run_color(number), ls=_run_style(number), lw=1.8, label=run.name)
+    return [Line2D([], [], color=_run_color(number), ls=_run_style(number), lw=1.8, label=_label(run))
             for number, run in enumerate(runs)]
 
 
 def _add_legend(figure: Figure, theme: Theme, handles: list) -> None:
-    figure.legend(handles=handles, loc="outside upper left", ncols=min(len(handles), 4), frameon=False,
+    longest = max(len(handle.get_label()) for handle in handles)
+    columns = max(1, min(len(handles), 5, 125 // (longest + 7)))   # about 125 characters fit into the width
+    figure.legend(handles=handles, loc="outside upper left", ncols=columns, frameon=False,
                   labelcolor=theme.ink, fontsize=9.5, handlelength=1.8, columnspacing=1.6)

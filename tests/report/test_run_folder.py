@@ -1,0 +1,115 @@
+"""Reading run folders: finished, unfinished, cut off and damaged ones."""
+
+import json
+
+import numpy as np
+import pytest
+from report.fake_runs import write_run
+
+from hpcgnn.errors import ConfigError
+from hpcgnn.report.run_folder import read_run, read_runs
+
+
+def append_to_metrics(path, text):
+    with open(path / "metrics.jsonl", "a") as file:
+        file.write(text)
+
+
+def test_a_finished_run_tells_its_summary(tmp_path):
+    run = read_run(write_run(tmp_path / "run"), "run")
+    assert run.is_complete
+    assert run.summary["test_score"] == 0.7812
+    assert run.config["hidden"] == 256
+    assert run.provenance == {"dataset": "cora <b>", "ranks": 2}
+
+
+def test_curves_have_a_row_a_seed_and_nan_where_nothing_was_evaluated(tmp_path):
+    run = read_run(write_run(tmp_path / "run", num_epochs=10, seeds=(3, 4)), "run")
+    assert run.seeds == [3, 4]
+    assert run.epochs.tolist() == list(range(1, 11))
+    scores = run.curves("test_score")
+    assert scores.shape == (2, 10)
+    assert np.isfinite(scores).all(axis=0).tolist() == [epoch % 5 == 0 for epoch in range(1, 11)]
+
+
+def test_a_seed_that_stopped_early_leaves_nan_behind(tmp_path):
+    path = write_run(tmp_path / "run", num_epochs=4)
+    append_to_metrics(path, '{"seed": 1, "epoch": 1, "loss": 2.0, "epoch_seconds": 1.0}\n'
+                            '{"seed": 1, "epoch": 2, "loss": 1.0, "epoch_seconds": 1.5}\n')
+    run = read_run(path, "run")
+    np.testing.assert_array_equal(run.curves("loss")[1], [2.0, 1.0, np.nan, np.nan])
+    np.testing.assert_array_equal(run.elapsed_seconds()[1], [1.0, 2.5, np.nan, np.nan])
+
+
+def test_a_run_without_summary_is_summarized_from_its_epochs(tmp_path):
+    run = read_run(write_run(tmp_path / "run", scale=2, num_epochs=12, seeds=(0, 1), is_complete=False), "run")
+    assert not run.is_complete
+    assert run.summary["sent_bytes_per_epoch"] == 32e6 + 4e5
+    assert run.summary["median_epoch_seconds"] == pytest.approx(0.5)
+    assert (run.summary["dataset"], run.summary["bits"]) == ("cora <b>", 16)
+    best = [max((record for record in run.records if record["seed"] == seed and record["val_score"]),
+                key=lambda record: record["val_score"])["test_score"] for seed in (0, 1)]
+    assert run.summary["test_score"] == pytest.approx(np.mean(best))
+    assert run.summary["test_score_std"] == pytest.approx(np.std(best, ddof=1))
+
+
+def test_a_run_that_was_never_evaluated_has_no_score(tmp_path):
+    run = read_run(write_run(tmp_path / "run", num_epochs=3, is_complete=False), "run")
+    assert run.summary["test_score"] is None
+
+
+def test_a_half_written_last_line_is_left_out(tmp_path):
+    path = write_run(tmp_path / "run", num_epochs=7)
+    append_to_metrics(path, '{"seed": 0, "epoch": 8, "lo')
+    assert read_run(path, "run").epochs.tolist() == list(range(1, 8))
+
+
+@pytest.mark.parametrize("line, reason", [
+    ('{"seed": 0, "epoch": 8, "lo', "Unterminated string"),
+    ("[1, 2]", "expected an object with epoch and loss"),
+    ('{"epoch": 8}', "expected an object with epoch and loss"),
+    ('{"epoch": "8", "loss": 1.0}', "epoch is '8', expected a whole number"),
+    ('{"epoch": 8, "loss": "low"}', "loss is 'low', expected a number"),
+    ('{"epoch": 8, "loss": 1.0, "val_score": [1]}', r"val_score is \[1\], expected a number"),
+])
+def test_any_other_damaged_line_is_refused_with_its_number(tmp_path, line, reason):
+    path = write_run(tmp_path / "run", num_epochs=7)
+    append_to_metrics(path, line + "\n" + json.dumps({"epoch": 9, "loss": 1.0}) + "\n")
+    with pytest.raises(ConfigError, match=rf"metrics\.jsonl, line 8 is damaged: {reason}"):
+        read_run(path, "run")
+
+
+def test_a_loss_that_was_not_finite_is_a_gap(tmp_path):
+    path = write_run(tmp_path / "run", num_epochs=2)
+    append_to_metrics(path, '{"seed": 0, "epoch": 3, "loss": null}\n')
+    np.testing.assert_array_equal(np.isfinite(read_run(path, "run").curves("loss")), [[True, True, False]])
+
+
+def test_a_folder_without_metrics_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"holds no metrics\.jsonl, so it is no run folder"):
+        read_run(tmp_path, "run")
+
+
+def test_a_run_without_a_finished_epoch_is_refused(tmp_path):
+    path = write_run(tmp_path / "run", num_epochs=0)
+    with pytest.raises(ConfigError, match="no finished epoch yet"):
+        read_run(path, "run")
+
+
+@pytest.mark.parametrize("content", ["{", "[]"])
+def test_a_damaged_summary_is_refused(tmp_path, content):
+    path = write_run(tmp_path / "run")
+    path.joinpath("summary.json").write_text(content)
+    with pytest.raises(ConfigError, match=r"summary\.json is damaged"):
+        read_run(path, "run")
+
+
+def test_runs_of_one_name_are_called_by_their_paths(tmp_path):
+    paths = [write_run(tmp_path / "a" / "run"), write_run(tmp_path / "b" / "run"), write_run(tmp_path / "other")]
+    assert [run.name for run in read_runs(paths)] == [str(paths[0]), str(paths[1]), "other"]
+
+
+def test_one_folder_given_twice_is_refused(tmp_path):
+    path = write_run(tmp_path / "run")
+    with pytest.raises(ConfigError, match="given twice"):
+        read_runs([path, tmp_path / "a" / ".." / "run"])
