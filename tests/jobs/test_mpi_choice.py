@@ -45,7 +45,6 @@ def run(tmp_path):
     """Run shell code after the functions of env.sh were read, with no MPI but the folders given."""
     def call(code, *folders, **environment):
         venv = tmp_path / "a venv"
-        (venv / "bin").mkdir(parents=True, exist_ok=True)
         tools = tmp_path / "tools"   # what the scripts need from the system, without its mpirun
         tools.mkdir(exist_ok=True)
         for name in ("bash", "cat", "chmod", "dirname", "env", "grep", "head", "ls", "mkdir", "nproc", "readlink",
