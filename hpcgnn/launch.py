@@ -5,6 +5,7 @@ Must be imported before torch, so that the thread count that it chooses is the o
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import traceback
@@ -19,6 +20,7 @@ from mpi4py import MPI  # noqa: E402  (rc must be set first)
 from hpcgnn.errors import CollectiveError, HpcgnnError  # noqa: E402
 
 Result = TypeVar("Result")
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4    # of glibc's malloc.h
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -30,6 +32,7 @@ def run_parallel(body: Callable[[MPI.Comm], Result]) -> Result:
     """
     comm = MPI.COMM_WORLD
     share_cores(comm)
+    keep_freed_memory()
     try:
         return body(comm)
     except CollectiveError:
@@ -84,3 +87,13 @@ def share_cores(comm: MPI.Comm) -> None:
     node.Free()
     for name in THREAD_VARIABLES:
         os.environ.setdefault(name, str(threads))
+
+
+def keep_freed_memory() -> None:
+    """Tell glibc to keep what is freed: an epoch allocates the same large tensors again and again, and a block that
+    went back to the system costs a page fault every 4 KiB when it returns. Other C libraries are left as they are.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(M_MMAP_MAX, 0)
+        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)

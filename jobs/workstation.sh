@@ -42,6 +42,6 @@ else
     HPCGNN_MPIRUN_FLAGS="-bind-to core:$threads"
 fi
 
-[[ -d $shards ]] || hpcgnn preprocess "$source_graph" --out "$shards" --parts "$ranks"
+[[ -f $shards/graph.h5 ]] || hpcgnn preprocess "$source_graph" --out "$shards" --parts "$ranks"
 hpcgnn_mpirun "$ranks" hpcgnn train "$shards" --out "$run" --device "$device" "${settings[@]}" "$@"
 hpcgnn report "$run"

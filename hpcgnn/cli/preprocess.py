@@ -34,12 +34,14 @@ SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 @click.option("--symmetrize/--directed", default=False, help="Add the reverse of every edge. [default: directed]")
 @click.option("--root", type=click.Path(path_type=Path), help="Folder of OGB datasets. [default: dataset]")
 @click.option("--feature-dtype", type=click.Choice(FEATURE_DTYPES), default="float32", show_default=True)
-@click.option("--features", type=click.Choice(FEATURES), default="given", show_default=True,
-              help="The source's own, or structural ones, made from the graph alone.")
+@click.option("--features", type=click.Choice(FEATURES), default="auto", show_default=True,
+              help="The source's own, or structural ones, made from the graph alone; auto makes them where there are "
+                   "none.")
 @click.option("--non-finite", type=click.Choice(NON_FINITE), default="error", show_default=True,
               help="What to do with NaN and infinite features.")
-@click.option("--normalize-features", type=click.Choice(NORMALIZATIONS), default="none", show_default=True,
-              help="Rows to unit sum, or columns standardized on training nodes.")
+@click.option("--normalize-features", type=click.Choice(NORMALIZATIONS), default="auto", show_default=True,
+              help="Rows to unit sum, or columns standardized on training nodes; auto is the registry's choice for the "
+                   "dataset, none where it does not know it.")
 @click.option("--split", type=(float, float), default=(0.6, 0.2), show_default=True, metavar="TRAIN VAL",
               help="Fractions of the labeled nodes where the source has no split; the rest is test.")
 @click.option("--ldg-slack", type=float, default=DEFAULT_SLACK, show_default=True,

@@ -38,7 +38,7 @@ def load_edges(rest: str, options: SourceOptions) -> GraphDataset:
         raise DatasetError(f"edges:{file} names no labels, which training needs; append ,labels=FILE, one row a node")
     labels = _read_labels(Path(settings["labels"]), options)
     features = None
-    if "features" in settings and options.features == "given":
+    if "features" in settings and options.features != "structural":
         features = _read_features(Path(settings["features"]), options)
     edges = _read_edges(path, options)
     graph = build_csr(edges[:, 0], edges[:, 1], len(labels), options.symmetrize, name)

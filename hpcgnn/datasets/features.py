@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse
 
+from hpcgnn.config import read_registry
 from hpcgnn.datasets.options import SourceOptions
 from hpcgnn.errors import DatasetError
 
@@ -36,7 +37,7 @@ def prepare_features(given: Features | None, indptr: np.ndarray, indices: np.nda
     ------
     DatasetError                   no features given and none asked to be made
     """
-    if options.features == "structural":
+    if options.features == "structural" or (options.features == "auto" and given is None):
         features = structural_features(indptr, indices)
         remarks = [f"{STRUCTURAL_DIM} structural features were made from the graph alone"]
     elif given is None:
@@ -45,10 +46,13 @@ def prepare_features(given: Features | None, indptr: np.ndarray, indices: np.nda
         features, remarks = _as_float32(given), []
         if options.non_finite == "zero" and (count := zero_non_finite(features)):
             remarks.append(f"{count} feature values that were NaN or infinite were set to zero")
-    if options.normalize_features == "row":
+    normalization = options.normalize_features
+    if normalization == "auto":
+        normalization = read_registry().get("datasets", {}).get(name, {}).get("normalize_features", "none")
+    if normalization == "row":
         features = normalize_rows(features)
         remarks.append("feature rows were scaled to unit sum of absolute values")
-    elif options.normalize_features == "standard":
+    elif normalization == "standard":
         features = standardize_columns(features, train_mask)
         remarks.append("feature columns were standardized on the training nodes")
     return features, tuple(remarks)

@@ -13,8 +13,8 @@ from typing import Protocol
 from hpcgnn.errors import DatasetError
 
 NON_FINITE = ("error", "zero")
-FEATURES = ("given", "structural")
-NORMALIZATIONS = ("none", "row", "standard")
+FEATURES = ("auto", "given", "structural")
+NORMALIZATIONS = ("auto", "none", "row", "standard")
 
 
 class ProgressTask(Protocol):
@@ -46,8 +46,10 @@ class SourceOptions:
     symmetrize : bool           add the reverse of every arc; otherwise an arc u -> v carries messages from u to v only
     root : Path or None         folder that holds OGB datasets, "dataset" if None
     non_finite : {"error", "zero"}                   what to do with NaN and infinite features
-    features : {"given", "structural"}               take the source's features, or make them from the graph alone
-    normalize_features : {"none", "row", "standard"} rows to unit sum, or columns standardized on training nodes
+    features : {"auto", "given", "structural"}       take the source's features, or make them from the graph alone;
+                                                     auto makes them where the source has none
+    normalize_features : {"auto", "none", "row", "standard"}    rows to unit sum, or columns standardized on training
+                                                     nodes; auto is what data/registry.toml says of the dataset
     split_fractions : (train, val)                   of the labeled nodes, the rest is test, where the source has none
     progress : callable(description, total) -> ProgressTask
 

@@ -1,4 +1,7 @@
-"""Partition: what one rank owns and needs of a graph, in local numbering. No file format and no message is known here."""
+"""Partition: what one rank owns and needs of a graph, in local numbering.
+
+No file format and no message is known here.
+"""
 
 from __future__ import annotations
 

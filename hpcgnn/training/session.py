@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from mpi4py import MPI
 
@@ -18,8 +19,6 @@ from hpcgnn.nn.models import ConvolutionStack
 from hpcgnn.shards.reader import GraphInfo, read_graph_info, read_partition
 from hpcgnn.training.methods import METHODS
 from hpcgnn.training.objective import Objective
-
-import numpy as np
 
 
 @dataclass(frozen=True)

@@ -82,3 +82,22 @@ def test_every_step_of_preparation_leaves_a_remark():
 def test_missing_features_are_refused_with_the_option_that_makes_them():
     with pytest.raises(DatasetError, match="g has no features; pass --features structural"):
         prepare_features(None, INDPTR, INDICES, np.ones(4, bool), SourceOptions(), "g")
+
+
+def test_auto_takes_the_given_features_and_makes_them_where_there_are_none():
+    options = SourceOptions(features="auto")
+    given = np.ones((len(INDPTR) - 1, 3), dtype=np.float32)
+    mask = np.ones(len(INDPTR) - 1, dtype=bool)
+    kept, _ = prepare_features(given, INDPTR, INDICES, mask, options, "g")
+    made, remarks = prepare_features(None, INDPTR, INDICES, mask, options, "g")
+    assert kept.shape == (len(INDPTR) - 1, 3) and made.shape == (len(INDPTR) - 1, 128)
+    assert any("structural" in remark for remark in remarks)
+
+
+def test_auto_normalizes_rows_of_cora_and_leaves_an_unknown_graph_alone():
+    options = SourceOptions(normalize_features="auto")
+    given = np.full((len(INDPTR) - 1, 4), 2.0, dtype=np.float32)
+    mask = np.ones(len(INDPTR) - 1, dtype=bool)
+    cora, _ = prepare_features(given.copy(), INDPTR, INDICES, mask, options, "cora")
+    unknown, _ = prepare_features(given.copy(), INDPTR, INDICES, mask, options, "a-graph-of-mine")
+    assert (cora == 0.25).all() and (unknown == 2.0).all()
