@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+from numpy.typing import ArrayLike
 
 from hpcgnn.report.comparison import format_bytes, format_number, format_ratio, score_label
 from hpcgnn.report.run_folder import Run
@@ -95,9 +96,12 @@ def draw_bytes(runs: list[Run], theme: Theme) -> Figure:
 def draw_time(runs: list[Run], theme: Theme) -> Figure:
     """Median seconds of an epoch, split into what the ranks did."""
     keys = ("compute", "exchange", "quantize")
-    parts = [[run.median(f"{key}_seconds") for run in runs] for key in keys]
-    totals = [run.median("epoch_seconds") for run in runs]
-    parts.append(np.maximum(np.subtract(totals, np.sum(parts, axis=0)), 0).tolist())
+    parts = np.array([[run.median(f"{key}_seconds") for run in runs] for key in keys])
+    totals = np.array([run.median("epoch_seconds") for run in runs])
+    # Medians of the parts can add up to more than the median epoch; the bar then shows their proportions.
+    measured = parts.sum(axis=0)
+    parts *= np.where(measured > totals, totals / np.maximum(measured, 1e-12), 1)
+    parts = np.vstack([parts, totals - parts.sum(axis=0)])
     labels = [f"{format_number(total)} s" for total in totals]
     return _draw_bars(runs, theme, parts, (*keys, "other"), labels, "median epoch (s)")
 
@@ -139,7 +143,7 @@ def _new_curves(theme: Theme, label: str) -> tuple[Figure, list[Axes]]:
         axis.set_xlabel(name, color=theme.ink, fontsize=10)
         axis.grid(color=theme.grid, lw=0.8)
         axis.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
-    axes[0].xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes[0].xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     axes[0].set_ylabel(label, color=theme.ink, fontsize=10)
     return figure, axes
 
@@ -174,7 +178,7 @@ def _start_at_zero(axes: list[Axes]) -> None:
         axis.set_xlim(left=0)
 
 
-def _draw_bars(runs: list[Run], theme: Theme, parts: list[list[float]], part_names: tuple[str, ...],
+def _draw_bars(runs: list[Run], theme: Theme, parts: ArrayLike, part_names: tuple[str, ...],
                labels: list[str], axis_label: str) -> Figure:
     """One horizontal bar a run from the first at the top; part p of it in the p-th shade of the run's color."""
     figure, (axis,) = _new_figure(theme, 1.1 + 0.42 * len(runs), 1)

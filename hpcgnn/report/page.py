@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 import hpcgnn
 from hpcgnn.errors import ConfigError
-from hpcgnn.report.comparison import compare, score_label
+from hpcgnn.report.comparison import compare, format_bytes, score_label
 from hpcgnn.report.figures import DARK, LIGHT, RUN_COLORS, draw_figures
 from hpcgnn.report.run_folder import Run
 
@@ -65,6 +65,7 @@ def _render(runs: list[Run], figures: list[FigurePair]) -> str:
     # Run names and settings are the user's: autoescape keeps them text.
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True,
                               undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["bytes"] = format_bytes
     return environment.get_template("report.html").render(
         runs=runs, rows=compare(runs), score=score_label(runs), figures=figures, colors=RUN_COLORS,
         version=hpcgnn.__version__, date=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"))

@@ -72,6 +72,14 @@ def test_time_bars_add_up_to_the_epoch(runs):
     np.testing.assert_allclose(widths.sum(axis=0), [0.6, 0.4 + 0.2 / 16, 0.45])
 
 
+def test_time_parts_that_exceed_the_median_epoch_are_shown_in_proportion(tmp_path):
+    path = write_run(tmp_path / "run", num_epochs=3, is_complete=False)
+    path.joinpath("metrics.jsonl").write_text('{"epoch": 1, "loss": 1, "epoch_seconds": 2.0, "compute_seconds": 3.0, '
+                                              '"exchange_seconds": 1.0, "quantize_seconds": 0}\n')
+    widths = [bar.get_width() for bar in draw_time(read_runs([path]), LIGHT).axes[0].patches]
+    np.testing.assert_allclose(widths, [1.5, 0.5, 0, 0], atol=1e-12)
+
+
 def test_a_run_without_evaluations_or_messages_has_fewer_figures(tmp_path):
     path = write_run(tmp_path / "run", num_epochs=3, is_complete=False)
     path.joinpath("metrics.jsonl").write_text('{"seed": 0, "epoch": 1, "loss": 0.5}\n')

@@ -69,7 +69,7 @@ def test_names_and_settings_are_shown_as_text(tmp_path):
 def test_the_table_holds_scores_bytes_ratios_and_memory(tmp_path):
     page = read_page([write_run(tmp_path / "fp32"), write_run(tmp_path / "packed", scale=16, seeds=(0, 1))],
                      tmp_path / "report.html")
-    for text in ("78.12 ± 0.41", "64.4", "1/14.6", "1.23 GB", "bands one standard deviation"):
+    for text in ("78.12 ± 0.41", "64.4", "1/14.6", "1.23 GB", "4.21 MB", "bands one standard deviation"):
         assert text in page.text
 
 
