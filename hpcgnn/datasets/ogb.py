@@ -84,7 +84,7 @@ def _read_text(name: str, raw: Path, entry: OgbEntry, options: SourceOptions) ->
                            "as num-edge-list.csv.gz says")
     graph = build_csr(edges[:, 0], edges[:, 1], num_nodes, options.symmetrize or entry.is_undirected, name)
     features = None
-    if options.features == "given" and (raw / "node-feat.csv.gz").exists():
+    if options.features != "structural" and (raw / "node-feat.csv.gz").exists():
         features = read_table(raw / "node-feat.csv.gz", np.float32, options.progress)
     labels = read_table(raw / "node-label.csv.gz", np.float64, options.progress)
     return graph, features, _one_column(labels, raw / "node-label.csv.gz")
@@ -98,7 +98,7 @@ def _read_binary(name: str, raw: Path, entry: OgbEntry, options: SourceOptions) 
             raise DatasetError(f"{archive.path}: edge_index has shape {edges.shape}; expected (2, number of arcs)")
         graph = build_csr(edges[0], edges[1], num_nodes, options.symmetrize or entry.is_undirected, name)
         del edges
-        features = archive.map("node_feat") if options.features == "given" and "node_feat" in archive else None
+        features = archive.map("node_feat") if options.features != "structural" and "node_feat" in archive else None
     with Archive(raw / "node-label.npz") as archive:
         labels = _one_column(archive.read("node_label"), archive.path)
     return graph, features, labels

@@ -11,6 +11,7 @@ from hpcgnn.datasets.features import (
     zero_non_finite,
 )
 from hpcgnn.datasets.options import SourceOptions
+from hpcgnn.datasets.source import load_source
 from hpcgnn.errors import DatasetError
 
 INDPTR, INDICES = np.array([0, 2, 3, 4, 4]), np.array([1, 2, 0, 0], dtype=np.int32)
@@ -101,3 +102,8 @@ def test_auto_normalizes_rows_of_cora_and_leaves_an_unknown_graph_alone():
     cora, _ = prepare_features(given.copy(), INDPTR, INDICES, mask, options, "cora")
     unknown, _ = prepare_features(given.copy(), INDPTR, INDICES, mask, options, "a-graph-of-mine")
     assert (cora == 0.25).all() and (unknown == 2.0).all()
+
+
+def test_auto_keeps_the_features_that_a_synthetic_graph_is_made_with():
+    dataset = load_source("synthetic:nodes=100,features=7", SourceOptions(features="auto"))
+    assert dataset.num_features == 7 and not any("structural" in remark for remark in dataset.cleaning.remarks)
