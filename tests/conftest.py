@@ -1,0 +1,70 @@
+"""Fixtures that several rooms' tests share: the instruction sets, and one rank's part of a small dataset."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+SIMD_FLAGS = {"portable": set(), "avx2": {"avx2", "fma"},
+              "avx512": {"avx512f", "avx512bw", "avx512dq", "avx512vl"}}
+
+
+def processor_flags() -> set[str]:
+    """Instruction sets that Linux reports for this processor; none where it is no x86 or no Linux."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if platform.machine() != "x86_64" or not cpuinfo.exists():
+        return set()
+    lines = [line for line in cpuinfo.read_text().splitlines() if line.startswith("flags")]
+    return set(lines[0].split(":")[1].split()) if lines else set()
+
+
+@pytest.fixture(params=list(SIMD_FLAGS))
+def simd(request, monkeypatch):
+    """Runs the test once an instruction set, with the kernels forced to it."""
+    missing = SIMD_FLAGS[request.param] - processor_flags()
+    if missing:
+        pytest.skip(f"this processor has no {', '.join(sorted(missing))}")
+    monkeypatch.setenv("HPCGNN_SIMD", request.param)
+    return request.param
+
+
+@dataclass
+class OpenedPart:
+    """One rank's part of a dataset and what training builds from it."""
+
+    part: object
+    plan: object
+    exchange: object
+    graph: object
+
+    @property
+    def node_id(self) -> np.ndarray:
+        """Global ids of inner rows, then halo rows."""
+        return self.graph.node_id
+
+
+@pytest.fixture
+def open_part():
+    """Collective: open_part(comm, dataset, owner, bit_plan, algorithm) -> OpenedPart of this rank."""
+    import torch
+
+    from hpcgnn.exchange.bits import FULL_PRECISION
+    from hpcgnn.exchange.halo import HaloExchange
+    from hpcgnn.exchange.plan import ExchangePlan
+    from hpcgnn.graph.local_graph import LocalGraph
+    from hpcgnn.partition.build import build_partition
+
+    def open_one(comm, dataset, owner, bit_plan=FULL_PRECISION, algorithm="ring"):
+        part = build_partition(dataset, owner, comm.rank, comm.size)
+        plan = ExchangePlan.build(part)
+        exchange = HaloExchange(comm, plan, bit_plan, algorithm)
+        features = exchange.input_rows(torch.from_numpy(part.features))
+        graph = LocalGraph(part.indptr, part.indices, np.concatenate([part.inner_id, part.halo_id]), part.in_degree,
+                           part.num_central, features, exchange)
+        return OpenedPart(part, plan, exchange, graph)
+
+    return open_one

@@ -1,0 +1,127 @@
+"""SpMM against the dense float64 product, its adjoint, and every shape that a part can take."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+
+from hpcgnn.errors import KernelError
+from hpcgnn.ops.aggregation import SparseRows, aggregate
+from hpcgnn.ops.dispatch import backend_of
+
+DIMS = [1, 7, 41, 128, 129, 257]
+
+
+def sparse_rows(arcs, num_self=0, row_scale=None, column_scale=None):
+    return SparseRows(arcs.indptr.astype(np.int64), arcs.indices.astype(np.int32), arcs.shape[1], num_self, row_scale,
+                      column_scale)
+
+
+def random_matrix(num_rows, num_columns, density=0.2, is_scaled=True, num_self=None, seed=0):
+    """A random 0/1 matrix with some empty rows, by rows and by columns, and as a dense float64 matrix."""
+    rng = np.random.default_rng(seed)
+    arcs = scipy.sparse.csr_matrix(rng.random((num_rows, num_columns)) < density)
+    num_self = min(num_rows, num_columns) if num_self is None else num_self
+    row_scale, column_scale = (rng.uniform(0.1, 2, n).astype(np.float32) if is_scaled else None
+                               for n in (num_rows, num_columns))
+    dense = arcs.toarray() + np.eye(num_rows, num_columns) * (np.arange(num_rows) < num_self)[:, None]
+    if is_scaled:
+        dense = row_scale[:, None].astype(np.float64) * dense * column_scale
+    return (sparse_rows(arcs, num_self, row_scale, column_scale),
+            sparse_rows(arcs.T.tocsr(), num_self, column_scale, row_scale), dense)
+
+
+def rows_of(num_rows, dim, seed=1):
+    return torch.from_numpy(np.random.default_rng(seed).normal(size=(num_rows, dim)).astype(np.float32))
+
+
+def assert_close(actual, expected, dense, h):
+    """Within the bound of a float32 sum: (terms + 3) * 2^-24 of the sum of magnitudes."""
+    terms = (dense != 0).sum(axis=1).max(initial=0) + 3
+    bound = terms * 2.0**-24 * (np.abs(dense) @ np.abs(h.double().numpy()))
+    assert (np.abs(actual.double().numpy() - expected) <= bound).all()
+
+
+@pytest.mark.parametrize("dim", DIMS)
+@pytest.mark.parametrize("is_scaled", [False, True])
+@pytest.mark.parametrize("num_self", [0, None])
+def test_product_and_backward_equal_the_dense_ones(simd, dim, is_scaled, num_self):
+    matrix, transposed, dense = random_matrix(23, 37, is_scaled=is_scaled, num_self=num_self)
+    h, gradient = rows_of(37, dim).requires_grad_(), rows_of(23, dim, seed=2)
+    out = aggregate(h, matrix, transposed)
+    out.backward(gradient)
+    assert_close(out.detach(), dense @ h.detach().double().numpy(), dense, h.detach())
+    assert_close(h.grad, dense.T @ gradient.double().numpy(), dense.T, gradient)
+
+
+@pytest.mark.parametrize("dim", DIMS)
+def test_every_instruction_set_gives_the_same_bits(simd, monkeypatch, dim):
+    matrix, transposed, _ = random_matrix(60, 90)
+    h = rows_of(90, dim)
+    out = aggregate(h, matrix, transposed)
+    monkeypatch.setenv("HPCGNN_SIMD", "portable")
+    assert torch.equal(out, aggregate(h, matrix, transposed))
+
+
+def test_adjoint_identity():
+    """<g, A h> = <A^T g, h>: what finite differences of a linear map would show, without their rounding."""
+    matrix, transposed, _ = random_matrix(50, 80)
+    h, g = rows_of(80, 16), rows_of(50, 16, seed=2)
+    forward = (aggregate(h, matrix, transposed).double() * g.double()).sum()
+    backward = (aggregate(g, transposed, matrix).double() * h.double()).sum()
+    assert forward.item() == pytest.approx(backward.item(), rel=1e-5)
+
+
+def test_backward_meets_central_differences():
+    matrix, transposed, _ = random_matrix(9, 12)
+    h, gradient = rows_of(12, 3).requires_grad_(), rows_of(9, 3, seed=2)
+    (aggregate(h, matrix, transposed) * gradient).sum().backward()
+    for i, j in np.ndindex(12, 3):
+        shift = torch.zeros(12, 3)
+        shift[i, j] = 0.5
+        higher, lower = (aggregate(h.detach() + sign * shift, matrix, transposed).double() for sign in (1, -1))
+        assert h.grad[i, j].item() == pytest.approx(((higher - lower) * gradient).sum().item(), abs=2e-6)
+
+
+def test_a_row_without_entries_is_zero():
+    matrix, transposed, dense = random_matrix(40, 40, density=0.02, num_self=0)
+    is_empty = dense.sum(axis=1) == 0
+    assert is_empty.any()
+    assert (aggregate(rows_of(40, 8), matrix, transposed).numpy()[is_empty] == 0).all()
+
+
+@pytest.mark.parametrize("num_rows, num_columns, dim", [(0, 5, 4), (5, 0, 4), (0, 0, 4), (4, 6, 0)])
+def test_empty_shapes_give_zeros(num_rows, num_columns, dim):
+    matrix, transposed, _ = random_matrix(num_rows, num_columns, num_self=0)
+    h = torch.ones(num_columns, dim, requires_grad=True)
+    out = aggregate(h, matrix, transposed)
+    out.sum().backward()
+    assert out.shape == (num_rows, dim) and h.grad.shape == h.shape
+    assert not out.any() and not h.grad.any()
+
+
+def test_rows_of_many_neighbors_pass_the_prefetch_distance():
+    arcs = scipy.sparse.csr_matrix(np.ones((3, 500)))
+    matrix, transposed = sparse_rows(arcs), sparse_rows(arcs.T.tocsr())
+    h = torch.arange(500, dtype=torch.float32)[:, None].repeat(1, 130)
+    assert (aggregate(h, matrix, transposed) == 499 * 250).all()
+
+
+def test_rows_that_are_not_contiguous_give_the_same_product():
+    matrix, transposed, _ = random_matrix(9, 12)
+    h = rows_of(12, 6)
+    assert torch.equal(aggregate(h.t().contiguous().t(), matrix, transposed), aggregate(h, matrix, transposed))
+
+
+def test_rows_that_do_not_fit_the_matrix_are_refused():
+    matrix, transposed, _ = random_matrix(9, 12)
+    for h in (rows_of(11, 3), rows_of(12, 3).double(), rows_of(12, 3)[:, 0]):
+        with pytest.raises(KernelError, match="12 rows"):
+            aggregate(h, matrix, transposed)
+
+
+def test_a_device_without_kernels_is_refused():
+    with pytest.raises(KernelError, match="aggregation has no kernel for device meta"):
+        backend_of("aggregation", torch.empty(1, device="meta"))

@@ -1,0 +1,144 @@
+"""Messages against the oracle, byte for byte, and the contract of the codec."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from reference import bf16_value, draws_of, encode_message, round_trip_each
+
+from hpcgnn.errors import KernelError
+from hpcgnn.ops.counter import BACKWARD, FORWARD, CounterKey
+from hpcgnn.ops.quantization import BIT_WIDTHS, MessageLayout, dequantize_rows, quantize_rows
+
+DIMS = [1, 7, 41, 128, 129, 257]
+KEY = CounterKey(seed=2**32 - 1, epoch=17, purpose=BACKWARD, layer=3, part=5)
+
+
+def rows_of_every_kind(dim, seed=0):
+    """Ordinary, constant, tiny-range, offset, denormal and huge rows, and rows that bfloat16 holds exactly."""
+    rng = np.random.default_rng(seed)
+    noise = rng.uniform(-1, 1, (10, dim))
+    scale = np.array([1, 0, 0, 1e-6, 0.5, 1e-40, 1e-45, 1e38, 1e-7, 0])
+    offset = np.array([0, 3.14159, -0.1, 20.3, 20, 0, 0, 0, -7, 2])
+    rows = (offset[:, None] + scale[:, None] * noise).astype(np.float32)
+    rows[0, rng.integers(dim)] = -0.0
+    return rows
+
+
+def node_ids(num_rows):
+    return np.random.default_rng(1).integers(0, 2**40, num_rows)
+
+
+@pytest.mark.parametrize("dim", DIMS)
+@pytest.mark.parametrize("bits", BIT_WIDTHS)
+def test_message_and_round_trip_equal_the_oracle(simd, send, receive, bits, dim):
+    rows = rows_of_every_kind(dim)
+    width, node_id = np.full(len(rows), bits), node_ids(len(rows))
+    draws = draws_of(node_id, dim, KEY.seed, KEY.epoch, KEY.stream)
+    layout, message = send(rows, width, node_id, KEY)
+    assert message.tobytes() == encode_message(rows, width, draws)
+    np.testing.assert_array_equal(receive(layout, message), round_trip_each(rows, width, draws))
+
+
+@pytest.mark.parametrize("dim", DIMS)
+def test_rows_of_mixed_widths_share_a_message(simd, send, receive, dim):
+    rows = np.concatenate([rows_of_every_kind(dim, seed) for seed in range(5)])
+    width, node_id = np.random.default_rng(dim).choice(BIT_WIDTHS, len(rows)), node_ids(len(rows))
+    draws = draws_of(node_id, dim, KEY.seed, KEY.epoch, KEY.stream)
+    layout, message = send(rows, width, node_id, KEY)
+    assert message.tobytes() == encode_message(rows, width, draws)
+    np.testing.assert_array_equal(receive(layout, message), round_trip_each(rows, width, draws))
+
+
+@pytest.mark.parametrize("dim", DIMS)
+def test_payload_is_packed_to_the_byte_and_parameters_take_four(dim):
+    for bits in BIT_WIDTHS:
+        layout = MessageLayout.build(np.full(3, bits), dim)
+        assert layout.payload_bytes == 3 * ((dim * bits + 7) // 8)
+        assert layout.parameter_bytes == (12 if bits <= 8 else 0)
+        assert layout.num_bytes == layout.payload_bytes + layout.parameter_bytes
+
+
+def test_a_row_does_not_depend_on_the_others_of_its_message(send, receive):
+    rows, node_id = rows_of_every_kind(41), node_ids(10)
+    width = np.array([1, 2, 4, 8, 16, 32, 1, 2, 4, 8])
+    together = receive(*send(rows, width, node_id, KEY))
+    order = np.random.default_rng(3).permutation(10)
+    np.testing.assert_array_equal(receive(*send(rows[order], width[order], node_id[order], KEY)), together[order])
+    for i in range(10):
+        np.testing.assert_array_equal(receive(*send(rows[i:i + 1], width[i:i + 1], node_id[i:i + 1], KEY))[0],
+                                      together[i])
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+def test_codes_reach_and_never_pass_the_largest(send, receive, bits):
+    """The top of a row never wraps to its bottom: all values lie in [zero_point, zero_point + (2^b - 1) step]."""
+    rng = np.random.default_rng(bits)
+    rows = np.concatenate([(rng.normal(size=(500, 64)) * 10.0 ** rng.integers(-6, 6, (500, 1))).astype(np.float32),
+                           np.repeat(np.float32([[0, 2**bits - 1]]), 32, axis=1).repeat(20, axis=0)])
+    layout, message = send(rows, np.full(len(rows), bits), np.arange(len(rows)), KEY)
+    zero_point, step = bf16_value(message[:layout.parameter_bytes].view("<u2").reshape(-1, 2).T)[:, :, None]
+    received = receive(layout, message)
+    assert (zero_point <= rows).all() and (received >= zero_point).all()
+    assert (received <= zero_point + np.float32(2**bits - 1) * step).all()
+    assert (np.abs(received - rows) <= 1.001 * step).all()
+    assert (received[-20:] == rows[-20:]).all()
+
+
+def test_accumulate_adds_and_other_rows_stay(send):
+    rows, node_id = rows_of_every_kind(41), node_ids(10)
+    layout, message = send(rows, np.tile([1, 8, 16, 32, 2], 2), node_id, KEY)
+    target = np.random.default_rng(0).permutation(14)[:10].astype(np.int32)
+    for accumulate in (False, True):
+        before = np.random.default_rng(1).normal(size=(14, 41)).astype(np.float32)
+        after = torch.from_numpy(before.copy())
+        dequantize_rows(message, target, node_id, layout, after, accumulate)
+        draws = draws_of(node_id, 41, KEY.seed, KEY.epoch, KEY.stream)
+        received = round_trip_each(rows, layout.bit_width, draws)
+        expected = before.copy()
+        expected[target] = before[target] + received if accumulate else received
+        np.testing.assert_array_equal(after.numpy(), expected)
+
+
+@pytest.mark.parametrize("num_rows, dim", [(0, 16), (3, 0), (0, 0)])
+def test_an_empty_message_is_no_error(send, receive, num_rows, dim):
+    rows = np.empty((num_rows, dim), np.float32)
+    layout, message = send(rows, np.full(num_rows, 4), np.arange(num_rows), KEY)
+    assert layout.payload_bytes == 0
+    assert receive(layout, message).shape == (num_rows, dim)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 3e38])
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+def test_a_value_that_has_no_code_is_refused_by_node_layer_and_epoch(simd, send, bits, bad):
+    rows, node_id = rows_of_every_kind(129), 100 + np.arange(10)
+    rows[6, 128] = bad
+    with pytest.raises(KernelError, match=r"node 106 \(layer 3, epoch 17\)"):
+        send(rows, np.full(10, bits), node_id, KEY)
+
+
+@pytest.mark.parametrize("bits", [16, 32])
+def test_wide_rows_carry_nan_and_infinity(simd, send, receive, bits):
+    rows = np.array([[np.nan, np.inf, -np.inf, 1.0, np.finfo(np.float32).max]], np.float32)
+    received = receive(*send(rows, [bits], np.zeros(1, np.int64), KEY))
+    np.testing.assert_array_equal(received[0, :4], rows[0, :4])
+    assert np.isfinite(received[0, 4])
+
+
+def test_shapes_and_widths_that_disagree_are_refused():
+    layout, key = MessageLayout.build([8, 8], 4), CounterKey(0, 0, FORWARD, 0)
+    index, node_id, message = np.arange(2, dtype=np.int32), np.arange(2), np.empty(layout.num_bytes, np.uint8)
+    rows = torch.zeros(2, 4)
+    with pytest.raises(KernelError, match="bit-widths"):
+        MessageLayout.build([3], 4)
+    with pytest.raises(KernelError, match="4 columns"):
+        quantize_rows(torch.zeros(2, 5), index, node_id, layout, key, message)
+    with pytest.raises(KernelError, match="float64"):
+        quantize_rows(rows.double(), index, node_id, layout, key, message)
+    with pytest.raises(KernelError, match="contiguous"):
+        quantize_rows(torch.zeros(4, 2).t(), index, node_id, layout, key, message)
+    with pytest.raises(KernelError, match="2 rows"):
+        quantize_rows(rows, index[:1], node_id, layout, key, message)
+    with pytest.raises(KernelError, match="bytes"):
+        dequantize_rows(message[:-1], index, node_id, layout, rows)
