@@ -105,5 +105,5 @@ def test_auto_normalizes_rows_of_cora_and_leaves_an_unknown_graph_alone():
 
 
 def test_auto_keeps_the_features_that_a_synthetic_graph_is_made_with():
-    dataset = load_source("synthetic:nodes=100,features=7", SourceOptions(features="auto"))
+    dataset = load_source("synthetic:nodes=2000,mean_degree=6,features=7", SourceOptions(features="auto"))
     assert dataset.num_features == 7 and not any("structural" in remark for remark in dataset.cleaning.remarks)
