@@ -35,7 +35,7 @@ static void LEVEL(round_codes)(const float *restrict x, int64_t n, float zero_po
 /* Pack n codes; n*b is a multiple of 8 but for the last chunk of a row, whose spare bits are zero. */
 static void LEVEL(pack_codes)(const uint8_t *restrict codes, int64_t n, int b, uint8_t *restrict out) {
     const int per_byte = 8 / b;
-    int64_t full = n / per_byte;
+    const int64_t full = n / per_byte;
     if (b == 8) {
         memcpy(out, codes, (size_t)n);
         return;
@@ -63,7 +63,7 @@ static void LEVEL(pack_codes)(const uint8_t *restrict codes, int64_t n, int b, u
 
 static void LEVEL(unpack_codes)(const uint8_t *restrict in, int64_t n, int b, uint8_t *restrict codes) {
     const int per_byte = 8 / b, mask = (1 << b) - 1;
-    int64_t full = n / per_byte;
+    const int64_t full = n / per_byte;
     if (b == 8) {
         memcpy(codes, in, (size_t)n);
         return;
