@@ -1,0 +1,138 @@
+"""P ranks train as one does: the same losses, with dropout, however the graph is cut."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from mpi4py import MPI
+from training_setup import easy_graph, losses, on_rank_zero, random_owner, train, two_islands, write, write_once
+
+from hpcgnn.datasets.options import SourceOptions
+from hpcgnn.datasets.source import load_source
+from hpcgnn.partition.owner import assign_owners
+
+EPOCHS = 30
+PUBMED = Path(os.environ.get("HPCGNN_DATASETS", "/nowhere")) / "pubmed.npz"
+
+
+def cut_by_metis(num_parts):
+    dataset = easy_graph()
+    return dataset, assign_owners(dataset, num_parts, "metis", seed=0)
+
+
+def pubmed_cut_by_metis(num_parts):
+    dataset = load_source(f"npz:{PUBMED}", SourceOptions(normalize_features="row"))
+    return dataset, assign_owners(dataset, num_parts, "metis", seed=0)
+
+
+def drawn_at_random(num_parts):
+    dataset = easy_graph(seed=1)
+    return dataset, random_owner(dataset, num_parts)
+
+
+def rank_without_training_nodes(num_parts):
+    """All training nodes on rank 0."""
+    dataset = easy_graph(seed=2)
+    return dataset, np.where(dataset.train_mask, 0, random_owner(dataset, num_parts)).astype(np.int32)
+
+
+def last_rank_with_one_node(num_parts):
+    dataset = easy_graph(seed=3)
+    owner = random_owner(dataset, max(1, num_parts - 1))
+    owner[dataset.in_degree().argmax()] = num_parts - 1
+    return dataset, owner
+
+
+def last_rank_without_a_node(num_parts):
+    dataset = easy_graph(seed=4)
+    return dataset, random_owner(dataset, max(1, num_parts - 1))
+
+
+def last_rank_without_boundary(num_parts):
+    """The second island whole on the last rank, the first cut among the others."""
+    dataset = two_islands()
+    owner = random_owner(dataset, max(1, num_parts - 1))
+    owner[dataset.num_nodes // 2:] = num_parts - 1
+    return dataset, owner
+
+
+def directed_arcs(num_parts):
+    """Arcs towards the higher id only, so that halo and boundary differ."""
+    dataset = easy_graph(seed=5)
+    target = np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr))
+    kept = dataset.indices < target
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(target[kept], minlength=dataset.num_nodes))])
+    dataset = replace(dataset, indptr=indptr.astype(np.int64), indices=dataset.indices[kept]).check()
+    return dataset, random_owner(dataset, num_parts)
+
+
+def multi_label(num_parts):
+    dataset = easy_graph(seed=6, spec="synthetic:nodes=200,mean_degree=6,classes=5,features=8,multi_label=true")
+    return dataset, random_owner(dataset, num_parts)
+
+
+CUTS = [drawn_at_random, rank_without_training_nodes, last_rank_with_one_node, last_rank_without_a_node,
+        last_rank_without_boundary, directed_arcs, multi_label]
+
+
+def assert_trains_as_one(comm, cut, folder, **settings):
+    """Losses to 1e-4 relative, and the same scores at the end."""
+    settings.update(dropout=0.5, epochs=EPOCHS, eval_every=EPOCHS)
+
+    def train_alone():
+        dataset, owner = cut(comm.size)
+        write(dataset, owner, comm.size, folder / "shards")
+        one = write(dataset, np.zeros_like(owner), 1, folder / "one")
+        return train(MPI.COMM_SELF, one, folder / "alone", **settings)[:2]
+
+    alone, expected = on_rank_zero(comm, train_alone)
+    summary, metrics, _ = train(comm, folder / "shards", folder / "run", **settings)
+    assert len(metrics) == EPOCHS
+    np.testing.assert_allclose(losses(metrics), losses(expected), rtol=1e-4)
+    # A logit within rounding of another may turn one node's prediction.
+    assert summary["test_score"] == pytest.approx(alone["test_score"], abs=0.03)
+
+
+@pytest.mark.parallel([2, 3, 4])
+@pytest.mark.parametrize("norm", ["none", "layer"])
+@pytest.mark.parametrize("model", ["gcn", "sage"])
+def test_losses_equal_those_of_one_rank_with_dropout(shared_path, model, norm):
+    assert_trains_as_one(MPI.COMM_WORLD, cut_by_metis, shared_path, model=model, layers=3, hidden=16, norm=norm)
+
+
+@pytest.mark.parallel([2, 3, 4])
+@pytest.mark.parametrize("cut", CUTS)
+def test_losses_equal_those_of_one_rank_however_the_graph_is_cut(shared_path, cut):
+    assert_trains_as_one(MPI.COMM_WORLD, cut, shared_path, model="sage", weight_decay=5e-4)
+
+
+@pytest.mark.skipif(not PUBMED.exists(), reason="HPCGNN_DATASETS names no folder with pubmed.npz")
+@pytest.mark.parallel([2, 3, 4])
+@pytest.mark.parametrize("model", ["gcn", "sage"])
+def test_losses_on_pubmed_equal_those_of_one_rank(shared_path, model):
+    assert_trains_as_one(MPI.COMM_WORLD, pubmed_cut_by_metis, shared_path, model=model, hidden=16, norm="none",
+                         weight_decay=5e-4, weight_decay_layers="first")
+
+
+@pytest.mark.parallel([2, 3, 4])
+def test_all_ranks_hold_the_same_weights_bit_for_bit(shared_path):
+    comm = MPI.COMM_WORLD
+    shards = write_once(comm, easy_graph(), shared_path / "shards")
+    _, _, run = train(comm, shards, shared_path / "run", method="uniform", bits=2)
+    weights = torch.nn.utils.parameters_to_vector(run.learner.model.parameters()).detach().numpy().tobytes()
+    assert len(set(comm.allgather(weights))) == 1
+
+
+@pytest.mark.parallel([1, 2, 3, 4])
+def test_alltoallv_and_uniform_32_train_as_the_ring_does_bit_for_bit(shared_path):
+    comm = MPI.COMM_WORLD
+    shards = write_once(comm, easy_graph(), shared_path / "shards")
+    found = [losses(train(comm, shards, shared_path / str(number), **settings)[1]) for number, settings in enumerate(
+        ({}, {"exchange": "alltoallv"}, {"method": "uniform", "bits": 32}))]
+    np.testing.assert_array_equal(found[1], found[0])
+    np.testing.assert_array_equal(found[2], found[0])

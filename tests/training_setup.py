@@ -1,0 +1,128 @@
+"""Small graphs, their shards and one training of them, for tests that run as one rank or as several."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+import scipy.sparse
+from mpi4py import MPI
+
+from hpcgnn.config import TrainConfig
+from hpcgnn.datasets.dataset import GraphDataset
+from hpcgnn.datasets.options import SourceOptions
+from hpcgnn.datasets.source import load_source
+from hpcgnn.shards.schema import Provenance
+from hpcgnn.shards.writer import write_shards
+from hpcgnn.training.checkpoint import Checkpoint, read_checkpoint
+from hpcgnn.training.metrics import RunFolder
+from hpcgnn.training.run import TrainingRun
+from hpcgnn.training.session import Session
+
+Result = TypeVar("Result")
+EASY = "synthetic:nodes=240,mean_degree=8,classes=4,features=12,signal=2"
+SMALL = {"model": "gcn", "layers": 2, "hidden": 8, "epochs": 12, "eval_every": 2, "checkpoint_every": 5}
+
+
+@pytest.fixture
+def shared_path(tmp_path_factory):
+    """A folder that is the same on all ranks."""
+    return on_rank_zero(MPI.COMM_WORLD, lambda: tmp_path_factory.mktemp("shared"))
+
+
+def easy_graph(seed: int = 0, spec: str = EASY) -> GraphDataset:
+    """A graph on which two layers learn nearly everything."""
+    return load_source(spec, SourceOptions(seed=seed))
+
+
+def random_owner(dataset: GraphDataset, num_parts: int, seed: int = 0) -> np.ndarray:
+    """Owners drawn at random, (num_nodes,) int32."""
+    return np.random.default_rng(seed).integers(0, num_parts, dataset.num_nodes).astype(np.int32)
+
+
+def write(dataset: GraphDataset, owner: np.ndarray, num_parts: int, folder: Path) -> Path:
+    """Write shards from one process."""
+    write_shards(dataset, owner, num_parts, folder, "float32", Provenance("test", "given", 0), overwrite=True)
+    return folder
+
+
+def on_rank_zero(comm: MPI.Comm, step: Callable[[], Result]) -> Result:
+    """Collective: what `step` returns on rank 0, on every rank; if it raises, all ranks do."""
+    result = failure = None
+    if comm.rank == 0:
+        try:
+            result = step()
+        except Exception as error:
+            failure = error
+    result, failure = comm.bcast((result, failure))
+    if failure is not None:
+        raise failure
+    return result
+
+
+def write_once(comm: MPI.Comm, dataset: GraphDataset, folder: Path, seed: int = 0) -> Path:
+    """Collective: shards of one part a rank, with owners drawn at random."""
+    return on_rank_zero(comm, lambda: write(dataset, random_owner(dataset, comm.size, seed), comm.size, folder))
+
+
+def train(comm: MPI.Comm, shards: Path, out: Path, folder_type: type[RunFolder] = RunFolder,
+          resumed: Checkpoint | None = None, **settings) -> tuple[dict[str, Any], list[dict[str, Any]], TrainingRun]:
+    """Collective: train with SMALL and `settings`; rank 0's summary, all metrics and the run, on every rank."""
+    session = Session.open(comm, shards, TrainConfig(**{**SMALL, **settings}))
+    folder = folder_type(out)
+    if comm.rank == 0 and resumed is None:
+        folder.create(overwrite=False)
+    if comm.rank == 0 and resumed is not None:
+        folder.truncate_metrics(resumed.progress.metrics_bytes)
+    run = TrainingRun(session, folder, resumed)
+    summary = run.execute()
+    return (*comm.bcast((summary, folder.read_metrics()) if comm.rank == 0 else None), run)
+
+
+def losses(metrics: list[dict[str, Any]]) -> np.ndarray:
+    """Loss by epoch, (num_epochs,) float64."""
+    return np.array([record["loss"] for record in metrics])
+
+
+def without_seconds(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Metrics but for times."""
+    return [{key: value for key, value in record.items() if not key.endswith("_seconds")} for record in metrics]
+
+
+def assert_same_bits(found: Path, expected: Path) -> None:
+    """Weights, best weights and moments of two checkpoints agree in every bit, and so does their progress."""
+    a, b = read_checkpoint(found), read_checkpoint(expected)
+    groups = [("model", a.model, b.model), ("best_model", a.best_model, b.best_model)]
+    assert a.optimizer.keys() == b.optimizer.keys()
+    groups += [(f"optimizer {number}", a.optimizer[number], b.optimizer[number]) for number in a.optimizer]
+    for name, mine, other in groups:
+        assert mine.keys() == other.keys() and len(mine) > 0, name
+        for key in mine:
+            assert mine[key].dtype == other[key].dtype, f"{name}/{key}"
+            assert mine[key].numpy().tobytes() == other[key].numpy().tobytes(), f"{name}/{key}"
+    assert replace(a.progress, metrics_bytes=0) == replace(b.progress, metrics_bytes=0)
+
+
+def two_islands(num_nodes: int = 60, seed: int = 0) -> GraphDataset:
+    """Two halves without an edge between them: nodes below num_nodes / 2, and the others."""
+    whole = easy_graph(seed, f"synthetic:nodes={num_nodes},mean_degree=6,classes=3,features=6,signal=2")
+    half = num_nodes // 2
+    arcs = scipy.sparse.csr_matrix((np.ones(whole.num_edges), whole.indices, whole.indptr)).tocoo()
+    kept = (arcs.row < half) == (arcs.col < half)
+    cut = scipy.sparse.coo_matrix((arcs.data[kept], (arcs.row[kept], arcs.col[kept])), shape=arcs.shape).tocsr()
+    return replace(whole, indptr=cut.indptr.astype(np.int64), indices=cut.indices.astype(np.int32)).check()
+
+
+def snapshot(*folders: Path) -> dict[str, bytes]:
+    """Every file below the folders with its content."""
+    return {str(path): path.read_bytes() for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def copy_folder(source: Path, target: Path) -> Path:
+    """A copy of a folder that a test may damage."""
+    return Path(shutil.copytree(source, target))
