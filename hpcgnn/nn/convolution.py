@@ -76,8 +76,10 @@ class SAGEConvolution(Convolution):
 
     def __init__(self, in_dim: int, out_dim: int, dropout: float):
         super().__init__(in_dim, out_dim, dropout, "mean")
-        self.weight_self = nn.Parameter(nn.init.xavier_uniform_(torch.empty(out_dim, in_dim)))
-        self.weight_neighbor = nn.Parameter(nn.init.xavier_uniform_(torch.empty(out_dim, in_dim)))
+        # Uniform in ±1/sqrt(in_dim), as torch.nn.Linear and PyTorch Geometric's SAGEConv start.
+        bound = in_dim ** -0.5
+        self.weight_self = nn.Parameter(torch.empty(out_dim, in_dim).uniform_(-bound, bound))
+        self.weight_neighbor = nn.Parameter(torch.empty(out_dim, in_dim).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.zeros(out_dim))
 
     def forward(self, graph: LocalGraph, h: torch.Tensor) -> torch.Tensor:
