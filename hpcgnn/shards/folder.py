@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from hpcgnn.errors import ShardError
-from hpcgnn.shards.schema import GRAPH_FILE, PART_PATTERN, TEMPORARY_PATTERN
+from hpcgnn.shards.schema import GRAPH_FILE, INCOMING_PATTERN, PART_PATTERN
+from hpcgnn.shards.seal import sync_folder
 from hpcgnn.shards.sealed import reason_of
 
 
@@ -29,17 +33,26 @@ def check_folder(folder: Path, overwrite: bool) -> None:
                          "pass --overwrite to replace them, or choose another --out")
 
 
-def make_folder(folder: Path) -> None:
-    """Make the folder and those above it.
+@contextmanager
+def incoming(folder: Path) -> Iterator[Path]:
+    """A folder inside `folder` to write new shards in; when the block ends well they take the place of the old ones.
+
+    If the block fails, or the process is killed in it, the old shards stay as they were.
 
     Raises
     ------
-    ShardError                it can't be made
+    ShardError                the folder can't be made, or a file can't be moved or removed
     """
+    staging = folder / INCOMING_PATTERN.replace("*", str(os.getpid()))
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        staging.mkdir(parents=True, exist_ok=True)
     except OSError as reason:
         raise ShardError(f"{folder} can't be made: {reason_of(reason)}; choose another --out") from reason
+    try:
+        yield staging
+        _replace_shards(folder, staging)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
 
 
 def shards_in(folder: Path) -> list[Path]:
@@ -48,15 +61,15 @@ def shards_in(folder: Path) -> list[Path]:
     return graph + sorted(folder.glob(PART_PATTERN))
 
 
-def remove_shards(folder: Path) -> None:
-    """Remove the files of an earlier run, graph.h5 first so that no reader takes what is left for whole.
-
-    Raises
-    ------
-    ShardError                a file can't be removed
-    """
+def _replace_shards(folder: Path, staging: Path) -> None:
+    """graph.h5 goes first and comes last, so that no reader takes a mixture for a whole."""
     try:
-        for path in shards_in(folder) + sorted(folder.glob(TEMPORARY_PATTERN)):
+        for path in shards_in(folder):
             path.unlink()
+        for path in reversed(shards_in(staging)):
+            os.replace(path, folder / path.name)
+        for left in folder.glob(INCOMING_PATTERN):
+            shutil.rmtree(left)
+        sync_folder(folder)
     except OSError as reason:
-        raise ShardError(f"{path} can't be removed: {reason_of(reason)}; choose another --out") from reason
+        raise ShardError(f"shards of {folder} can't be replaced: {reason_of(reason)}; choose another --out") from reason

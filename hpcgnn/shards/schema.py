@@ -14,7 +14,7 @@ from hpcgnn.partition.statistics import PartitionStatistics
 FORMAT_VERSION = 1
 GRAPH_KIND, PART_KIND = "graph", "part"
 GRAPH_FILE = "graph.h5"
-PART_PATTERN, TEMPORARY_PATTERN = "part-*.h5", "*.h5.tmp-*"
+PART_PATTERN, INCOMING_PATTERN = "part-*.h5", ".incoming-*"
 
 # Scalars and arrays of a part file that carry the names of Partition's attributes; `features` is an array as well.
 PART_SCALARS = ("part", "num_parts", "num_nodes_global", "num_central")

@@ -16,12 +16,12 @@ from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.datasets.options import ProgressTask, silent
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.build import build_partition
-from hpcgnn.partition.halo import find_halos
+from hpcgnn.partition.halo import Halo, find_halos
 from hpcgnn.partition.partition import Partition
 from hpcgnn.partition.statistics import PartitionStatistics, measure_partition
 from hpcgnn.shards import schema
 from hpcgnn.shards.features import FeatureStorage, check_float16, store_features
-from hpcgnn.shards.folder import check_folder, make_folder, remove_shards
+from hpcgnn.shards.folder import check_folder, incoming
 from hpcgnn.shards.records import store_info
 from hpcgnn.shards.schema import FORMAT_VERSION, GraphInfo, Provenance
 from hpcgnn.shards.sealed import write_sealed
@@ -30,7 +30,7 @@ from hpcgnn.shards.sealed import write_sealed
 def write_shards(dataset: GraphDataset, owner: np.ndarray, num_parts: int, out_dir: Path, feature_dtype: str,
                  provenance: Provenance, progress: Callable[[str, float | None], ProgressTask] = silent,
                  overwrite: bool = False) -> GraphInfo:
-    """Write every part of `dataset`, then graph.h5. A run that is killed leaves no graph.h5 and no half file.
+    """Write every part of `dataset`, then graph.h5. A run that fails or is killed leaves what the folder held.
 
     Memory: the graph's own arrays, all halo ids, one part without its features, and one block of features.
 
@@ -60,21 +60,26 @@ def write_shards(dataset: GraphDataset, owner: np.ndarray, num_parts: int, out_d
     halos = find_halos(dataset, owner, num_parts, progress)
     storage = FeatureStorage.choose(dataset, feature_dtype)
     run_id = uuid.uuid4().hex
-    make_folder(out_dir)
-    remove_shards(out_dir)
+    with incoming(out_dir) as staging:
+        statistics = _write_parts(dataset, owner, halos, staging, storage, run_id, progress)
+        info = _describe(dataset, storage.dtype, provenance, run_id, statistics)
+        write_sealed(schema.graph_file(staging), schema.GRAPH_KIND, FORMAT_VERSION,
+                     partial(_store_graph, info=info, owner=owner))
+    return info
+
+
+def _write_parts(dataset: GraphDataset, owner: np.ndarray, halos: list[Halo], folder: Path, storage: FeatureStorage,
+                 run_id: str, progress: Callable[[str, float | None], ProgressTask]) -> list[PartitionStatistics]:
     task = progress("writing parts", dataset.num_nodes)
     # A part's topology is built in memory; its features pass through in blocks.
     topology = replace(dataset, features=np.empty((dataset.num_nodes, 0), np.float32))
     statistics = []
-    for part in range(num_parts):
-        partition = build_partition(topology, owner, part, num_parts, halos)
+    for part in range(len(halos)):
+        partition = build_partition(topology, owner, part, len(halos), halos)
         fill = partial(_store_part, partition=partition, run_id=run_id, dataset=dataset, storage=storage, task=task)
-        write_sealed(schema.part_file(out_dir, part), schema.PART_KIND, FORMAT_VERSION, fill)
+        write_sealed(schema.part_file(folder, part), schema.PART_KIND, FORMAT_VERSION, fill)
         statistics.append(measure_partition(partition))
-    info = _describe(dataset, storage.dtype, provenance, run_id, statistics)
-    write_sealed(schema.graph_file(out_dir), schema.GRAPH_KIND, FORMAT_VERSION,
-                 partial(_store_graph, info=info, owner=owner))
-    return info
+    return statistics
 
 
 def _store_part(file: h5py.File, partition: Partition, run_id: str, dataset: GraphDataset, storage: FeatureStorage,

@@ -189,7 +189,7 @@ def test_taken_folder_is_refused_and_left_as_it_was(shards, dataset):
 
 def test_overwrite_removes_parts_and_temporaries_of_earlier_runs(tmp_path, dataset):
     write(tmp_path, dataset, 4)
-    (tmp_path / "part-0002.h5.tmp-77").touch()
+    (tmp_path / ".incoming-77").mkdir()
     (tmp_path / "notes.txt").touch()
     write(tmp_path, dataset, 2, overwrite=True)
     names = sorted(path.name for path in tmp_path.iterdir())
@@ -198,9 +198,10 @@ def test_overwrite_removes_parts_and_temporaries_of_earlier_runs(tmp_path, datas
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_killed_run_leaves_no_graph_file_and_no_half_part(tmp_path, dataset, overwrite):
+def test_killed_run_leaves_the_folder_as_it_was(tmp_path, dataset, overwrite):
     if overwrite:
-        write(tmp_path, dataset)
+        write(tmp_path, dataset, 2)
+    before = {path.name: path.read_bytes() for path in tmp_path.glob("*.h5")}
     result = subprocess.run([sys.executable, "-c", textwrap.dedent("""
         import os, signal, sys
         sys.path.insert(0, sys.argv[1])
@@ -219,11 +220,22 @@ def test_killed_run_leaves_no_graph_file_and_no_half_part(tmp_path, dataset, ove
                             Provenance("x:y", "random", 0), overwrite=True)
         """), str(TESTS), str(tmp_path)], timeout=30)
     assert result.returncode == -signal.SIGKILL
-    assert [path.name for path in tmp_path.glob("*.h5")] == ["part-0000.h5"]
-    with pytest.raises(ShardError, match=r"graph.h5 is missing; run hpcgnn preprocess again"):
-        read_graph_info(tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("*.h5")} == before
     write(tmp_path, dataset, overwrite=True)
-    assert verify_shards(tmp_path).num_parts == 2 and not list(tmp_path.glob("*.tmp-*"))
+    assert verify_shards(tmp_path).num_parts == 2 and not list(tmp_path.glob(".incoming-*"))
+
+
+def test_failed_overwrite_leaves_the_old_shards(tmp_path, dataset, monkeypatch):
+    write(tmp_path, dataset, 2)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def fill_the_disk(path, *arguments, **settings):
+        raise ShardError(f"{path} can't be written: No space left on device")
+
+    monkeypatch.setattr("hpcgnn.shards.writer.write_sealed", fill_the_disk)
+    with pytest.raises(ShardError, match="No space left"):
+        write(tmp_path, dataset, 3, overwrite=True)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_folder_below_a_file_is_refused(tmp_path, dataset):
