@@ -1,4 +1,4 @@
-"""EpochDisplay: the progress bar of rank 0, silent where standard error is no terminal."""
+"""EpochDisplay: the progress bar of rank 0, silent where no terminal shows standard error."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from hpcgnn.config import TrainConfig
 from hpcgnn.training.checkpoint import Progress
 from hpcgnn.training.epoch import EpochTrace
 from hpcgnn.training.evaluate import Evaluation
+from hpcgnn.training.terminal import is_watched
 
 
 class EpochDisplay:
@@ -20,13 +21,14 @@ class EpochDisplay:
     """
 
     def __init__(self, config: TrainConfig, is_shown: bool):
-        console = rich.console.Console(stderr=True)
+        is_shown = is_shown and is_watched()
+        console = rich.console.Console(stderr=True, force_terminal=True if is_shown else None)
         self._config = config
         self._bar = rich.progress.Progress(
             rich.progress.TextColumn("{task.description}"), rich.progress.BarColumn(bar_width=24),
             rich.progress.MofNCompleteColumn(), rich.progress.TextColumn("{task.fields[state]}"),
             rich.progress.TimeRemainingColumn(),
-            console=console, disable=not (is_shown and console.is_terminal), transient=True)
+            console=console, disable=not is_shown)
         self._task = self._bar.add_task("epoch", total=config.epochs, state="")
         self._val_score = float("nan")
 

@@ -16,7 +16,7 @@ from hpcgnn.config import settings_of
 from hpcgnn.errors import CollectiveError, Interrupted
 from hpcgnn.launch import together
 from hpcgnn.nn.models import ConvolutionStack
-from hpcgnn.training.checkpoint import Checkpoint, Progress, write_checkpoint
+from hpcgnn.training.checkpoint import Checkpoint, Progress, check_shapes, write_checkpoint
 from hpcgnn.training.epoch import EpochTrace, train_epoch
 from hpcgnn.training.evaluate import Evaluation, evaluate
 from hpcgnn.training.gradients import FlatGradients
@@ -37,11 +37,12 @@ class Learner:
 
     @classmethod
     def start(cls, session: Session, seed: int, checkpoint: Checkpoint | None) -> Learner:
-        """Fresh from the seed, or as the checkpoint left it."""
+        """Fresh from the seed, or as the checkpoint left it; raises CollectiveError where its weights don't fit."""
         model = session.new_model(seed)
         optimizer = session.new_optimizer(model)
         best_model = copy.deepcopy(model.state_dict())
         if checkpoint is not None:
+            check_shapes(checkpoint, best_model)
             model.load_state_dict(checkpoint.model)
             best_model = checkpoint.best_model
             optimizer.load_state_dict({**optimizer.state_dict(), "state": checkpoint.optimizer})
@@ -100,6 +101,8 @@ class TrainingRun:
                 self._stop()
             if config.checkpoint_every and progress.epoch % config.checkpoint_every == 0:
                 self._save()
+        if progress.best is None:    # resumed with fewer --epochs than are done, before the first evaluation
+            self._evaluate()
 
     def _has_stalled(self) -> bool:
         limit = self.session.config.early_stop
