@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 import torch
 
-from hpcgnn.errors import CheckpointError
+from hpcgnn.errors import CheckpointError, CollectiveError
 from hpcgnn.shards.sealed import open_sealed, write_sealed
 from hpcgnn.training.evaluate import Evaluation
 
@@ -117,6 +117,20 @@ def read_checkpoint(path: Path) -> Checkpoint:
             best_model=_read_tensors(file["best_model"]),
             optimizer={int(number): _read_tensors(group) for number, group in file["optimizer"].items()},
         )
+
+
+def check_shapes(checkpoint: Checkpoint, weights: dict[str, torch.Tensor]) -> None:
+    """Check that a checkpoint's weights have the shapes of a model's; all ranks see the same.
+
+    Raises
+    ------
+    CollectiveError      the graph that was trained has another number of features or classes
+    """
+    for name, tensor in weights.items():
+        found, needed = tuple(checkpoint.model[name].shape), tuple(tensor.shape)
+        if found != needed:
+            raise CollectiveError(f"the checkpoint has {name} of shape {found}, this graph needs {needed}; "
+                                  "it was trained on another graph, choose another --out")
 
 
 def _write_tensors(group: h5py.Group, tensors: dict[str, torch.Tensor]) -> None:
