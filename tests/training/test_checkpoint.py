@@ -1,0 +1,131 @@
+"""A checkpoint comes back as it was written, and nothing less than a whole one is ever there."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import resource
+
+import numpy as np
+import pytest
+import torch
+from mpi4py import MPI
+from training_setup import easy_graph, on_rank_zero, train, write_once
+
+from hpcgnn.errors import CheckpointError, CollectiveError
+from hpcgnn.shards.seal import SEAL_BYTES, parse_seal
+from hpcgnn.training.checkpoint import Checkpoint, Progress, read_checkpoint, write_checkpoint
+from hpcgnn.training.evaluate import Evaluation
+from hpcgnn.training.metrics import RunFolder
+
+
+def some_checkpoint(epoch=7, width=5):
+    tensors = {"convolutions.0.weight": torch.randn(width, 3), "convolutions.0.bias": torch.zeros(0)}
+    return Checkpoint(
+        settings={"model": "gcn", "lr": 0.1}, dataset="cora",
+        progress=Progress(1, epoch, Evaluation(0.9, 0.5, 0.25, math.pi), 6, 2, [{"seed": 3, "val_score": 0.5}], 1234),
+        model=tensors, best_model={name: 2 * tensor for name, tensor in tensors.items()},
+        optimizer={0: {"step": torch.tensor(7.0), "exp_avg": torch.randn(width, 3)}, 3: {"step": torch.tensor(1.0)}})
+
+
+def assert_equal(found, expected):
+    assert (found.settings, found.dataset, found.progress) == (expected.settings, expected.dataset, expected.progress)
+    pairs = [(found.model, expected.model), (found.best_model, expected.best_model)]
+    assert found.optimizer.keys() == expected.optimizer.keys()
+    pairs += [(found.optimizer[number], expected.optimizer[number]) for number in expected.optimizer]
+    for mine, other in pairs:
+        assert mine.keys() == other.keys()
+        for name, tensor in other.items():
+            assert mine[name].dtype == tensor.dtype and torch.equal(mine[name], tensor), name
+
+
+def test_a_checkpoint_comes_back_equal(tmp_path):
+    expected = some_checkpoint()
+    write_checkpoint(tmp_path / "c.h5", expected)
+    assert_equal(read_checkpoint(tmp_path / "c.h5"), expected)
+    assert [path.name for path in tmp_path.iterdir()] == ["c.h5"]
+
+
+def test_a_best_score_that_is_nan_comes_back_as_nan(tmp_path):
+    expected = some_checkpoint()
+    expected.progress.best = Evaluation(0.9, math.nan, math.nan, 0.0)
+    write_checkpoint(tmp_path / "c.h5", expected)
+    assert math.isnan(read_checkpoint(tmp_path / "c.h5").progress.best.val_score)
+
+
+@contextlib.contextmanager
+def file_size_limit(num_bytes):
+    """A disk that is full after that many bytes of a file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("num_bytes", [0, 100, 3000, 20_000])
+def test_a_full_disk_leaves_the_earlier_checkpoint_and_nothing_else(tmp_path, num_bytes):
+    write_checkpoint(tmp_path / "c.h5", some_checkpoint(epoch=7))
+    before = (tmp_path / "c.h5").read_bytes()
+    with file_size_limit(num_bytes), pytest.raises(CheckpointError, match=r"c\.h5 can't be written: File too large; "):
+        write_checkpoint(tmp_path / "c.h5", some_checkpoint(epoch=8, width=5000))
+    assert (tmp_path / "c.h5").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["c.h5"]
+
+
+def damaged(content, how):
+    """A checkpoint's bytes after an accident, and the words that the complaint must have."""
+    seal = parse_seal(content[:SEAL_BYTES])
+    flipped = bytearray(content)
+    flipped[len(content) // 2] ^= 1
+    return {
+        "truncated": (content[:-1], "is truncated: it has"),
+        "cut in the seal": (content[:100], "is truncated"),
+        "empty": (b"", "is no file of hpcgnn"),
+        "bit flipped": (bytes(flipped), "is damaged: its checksum"),
+        "grown": (content + b"\0", "is damaged: it has"),
+        "older": (type(seal)(seal.kind, 0, seal.crc, seal.num_bytes).render() + content[SEAL_BYTES:],
+                  "has format 0, this version reads 1"),
+        "a shard": (type(seal)("part", 1, seal.crc, seal.num_bytes).render() + content[SEAL_BYTES:],
+                    "is a part file, expected a checkpoint file"),
+    }[how]
+
+
+@pytest.mark.parametrize("how", ["truncated", "cut in the seal", "empty", "bit flipped", "grown", "older", "a shard"])
+def test_a_damaged_checkpoint_is_refused_with_advice(tmp_path, how):
+    path = tmp_path / "c.h5"
+    write_checkpoint(path, some_checkpoint())
+    content, complaint = damaged(path.read_bytes(), how)
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError) as refused:
+        read_checkpoint(path)
+    assert str(refused.value).startswith(f"{path} {complaint}")
+    assert str(refused.value).endswith("; start without --resume, or restore the file")
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parallel([1, 2, 3])
+def test_a_disk_that_fills_during_training_stops_all_ranks_and_the_run_resumes(shared_path):
+    comm = MPI.COMM_WORLD
+    shards = write_once(comm, easy_graph(), shared_path / "shards")
+    # Wide enough that the checkpoint is larger than the metrics.
+    settings = {"hidden": 256, "layers": 3, "epochs": 12, "checkpoint_every": 4}
+    out = shared_path / "run"
+    limits = contextlib.ExitStack()
+
+    class FillingFolder(RunFolder):
+        def append_metrics(self, record):
+            super().append_metrics(record)
+            if record["epoch"] == 6:
+                limits.enter_context(file_size_limit(100_000))
+
+    with limits, pytest.raises(CollectiveError, match=r"checkpoint\.h5 can't be written: File too large; "):
+        train(comm, shards, out, FillingFolder, **settings)
+    names = on_rank_zero(comm, lambda: sorted(path.name for path in out.iterdir()))
+    assert names == ["checkpoint.h5", "metrics.jsonl"]
+    resumed = on_rank_zero(comm, lambda: read_checkpoint(out / "checkpoint.h5"))
+    assert resumed.progress.epoch == 4
+    summary, metrics, _ = train(comm, shards, out, resumed=resumed, **settings)
+    assert [record["epoch"] for record in metrics] == list(range(1, 13))
+    assert np.isfinite(summary["test_score"])

@@ -1,0 +1,164 @@
+"""A run that a signal stopped and --resume continued is the run that was never stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from training_setup import (
+    assert_same_bits,
+    copy_folder,
+    easy_graph,
+    losses,
+    on_rank_zero,
+    random_owner,
+    train,
+    without_seconds,
+    write,
+    write_once,
+)
+
+from hpcgnn.errors import CollectiveError, Interrupted
+from hpcgnn.training.checkpoint import read_checkpoint
+from hpcgnn.training.interrupt import STOP_SIGNALS
+from hpcgnn.training.metrics import RunFolder
+
+SETTINGS = {"model": "sage", "dropout": 0.5, "method": "uniform", "bits": 2, "epochs": 14, "weight_decay": 1e-3}
+
+
+def stopping_folder(epoch, number=signal.SIGTERM, seed=0):
+    """A run folder whose writer gets a signal while it records an epoch; all ranks stop one epoch later."""
+
+    class StoppingFolder(RunFolder):
+        def append_metrics(self, record):
+            super().append_metrics(record)
+            if (record["seed"], record["epoch"]) == (seed, epoch):
+                os.kill(os.getpid(), number)
+
+    return StoppingFolder
+
+
+def stop_and_resume(comm, shards, out, folder_type, **settings):
+    """Collective: train until the signal, then go on from the checkpoint."""
+    with pytest.raises(Interrupted, match=r"with --resume goes on$"):
+        train(comm, shards, out, folder_type, **settings)
+    resumed = on_rank_zero(comm, lambda: read_checkpoint(out / "checkpoint.h5"))
+    stopped_after = resumed.progress.epoch
+    return stopped_after, train(comm, shards, out, resumed=resumed, **settings)
+
+
+@pytest.mark.parallel([1, 2, 3, 4])
+@pytest.mark.parametrize("epoch", [1, 4, 9, 13])
+def test_a_stopped_run_ends_as_the_uninterrupted_one_bit_for_bit(shared_path, epoch):
+    comm = MPI.COMM_WORLD
+    shards = write_once(comm, easy_graph(), shared_path / "shards")
+    expected_summary, expected, _ = train(comm, shards, shared_path / "whole", **SETTINGS)
+    stopped_after, (summary, metrics, _) = stop_and_resume(comm, shards, shared_path / "stopped",
+                                                           stopping_folder(epoch), **SETTINGS)
+    assert stopped_after == epoch + 1
+    assert without_seconds(metrics) == without_seconds(expected)
+    assert summary["results"] == expected_summary["results"]
+    on_rank_zero(comm, lambda: assert_same_bits(shared_path / "stopped/checkpoint.h5",
+                                                shared_path / "whole/checkpoint.h5"))
+
+
+@pytest.mark.parallel([2])
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_every_stop_signal_writes_a_checkpoint_and_exits_with_75(shared_path, number):
+    comm = MPI.COMM_WORLD
+    shards = write_once(comm, easy_graph(), shared_path / "shards")
+    before = signal.getsignal(number)
+    with pytest.raises(Interrupted) as stopped:
+        train(comm, shards, shared_path / "run", stopping_folder(3, number), checkpoint_every=0)
+    assert stopped.value.exit_code == 75
+    assert signal.getsignal(number) is before
+    assert on_rank_zero(comm, lambda: read_checkpoint(shared_path / "run/checkpoint.h5")).progress.epoch == 4
+
+
+@pytest.mark.parallel([2])
+@pytest.mark.parametrize("seed, epoch", [(1, 3), (0, 5)])
+def test_a_run_over_seeds_resumes_in_the_seed_where_it_stopped(shared_path, seed, epoch):
+    comm = MPI.COMM_WORLD
+    settings = {"epochs": 6, "repeat": 3}
+    shards = write_once(comm, easy_graph(), shared_path / "shards")
+    expected_summary, expected, _ = train(comm, shards, shared_path / "whole", **settings)
+    _, (summary, metrics, _) = stop_and_resume(comm, shards, shared_path / "stopped",
+                                               stopping_folder(epoch, seed=seed), **settings)
+    assert without_seconds(metrics) == without_seconds(expected)
+    assert summary["results"] == expected_summary["results"]
+
+
+@pytest.mark.parallel([2])
+def test_lines_behind_the_last_checkpoint_are_trained_again(shared_path):
+    comm = MPI.COMM_WORLD
+    shards = write_once(comm, easy_graph(), shared_path / "shards")
+    _, expected, _ = train(comm, shards, shared_path / "whole", **SETTINGS)
+
+    class FailingFolder(RunFolder):
+        def append_metrics(self, record):
+            super().append_metrics(record)
+            if record["epoch"] == 8:
+                self.checkpoint_at_8 = on_rank_zero(MPI.COMM_SELF, lambda: copy_folder(self.path, out))
+
+    out = shared_path / "killed"
+    train(comm, shards, shared_path / "again", FailingFolder, **SETTINGS)
+    comm.barrier()
+    resumed = on_rank_zero(comm, lambda: read_checkpoint(out / "checkpoint.h5"))
+    assert resumed.progress.epoch == 5
+    _, metrics, _ = train(comm, shards, out, resumed=resumed, **SETTINGS)
+    assert without_seconds(metrics) == without_seconds(expected)
+
+
+@pytest.mark.parallel([2])
+def test_a_complete_run_that_is_resumed_with_more_epochs_goes_on(shared_path):
+    comm = MPI.COMM_WORLD
+    shards = write_once(comm, easy_graph(), shared_path / "shards")
+    _, expected, _ = train(comm, shards, shared_path / "whole", epochs=12, eval_every=3)
+    train(comm, shards, shared_path / "run", epochs=6, eval_every=3)
+    resumed = on_rank_zero(comm, lambda: read_checkpoint(shared_path / "run/checkpoint.h5"))
+    _, metrics, _ = train(comm, shards, shared_path / "run", resumed=resumed, epochs=12, eval_every=3)
+    assert without_seconds(metrics) == without_seconds(expected)
+
+
+@pytest.mark.parallel([2, 3, 4])
+@pytest.mark.parametrize("model", ["gcn", "sage"])
+def test_another_number_of_ranks_continues_to_the_same_score(shared_path, model):
+    """Half the ranks begin, all of them go on; the losses are those of the first number of ranks."""
+    comm = MPI.COMM_WORLD
+    settings = {"model": model, "dropout": 0.5, "epochs": 40, "eval_every": 10, "lr": 0.05}
+    first = max(1, comm.size // 2)
+    dataset = easy_graph(spec="synthetic:nodes=600,mean_degree=8,classes=4,features=12,signal=4,homophily=0.9")
+
+    def write_both():
+        write(dataset, random_owner(dataset, first), first, shared_path / "few")
+        write(dataset, random_owner(dataset, comm.size), comm.size, shared_path / "many")
+
+    on_rank_zero(comm, write_both)
+    part = comm.Split(0 if comm.rank < first else MPI.UNDEFINED)
+    expected = None
+    if part != MPI.COMM_NULL:
+        expected = train(part, shared_path / "few", shared_path / "whole", **settings)[:2]
+        with pytest.raises(Interrupted):
+            train(part, shared_path / "few", shared_path / "run", stopping_folder(12), **settings)
+    expected_summary, expected_metrics = comm.bcast(expected)
+    resumed = on_rank_zero(comm, lambda: read_checkpoint(shared_path / "run/checkpoint.h5"))
+    summary, metrics, _ = train(comm, shared_path / "many", shared_path / "run", resumed=resumed, **settings)
+    np.testing.assert_allclose(losses(metrics), losses(expected_metrics), rtol=1e-3)
+    assert expected_summary["test_score"] > 0.9
+    assert summary["test_score"] == pytest.approx(expected_summary["test_score"], abs=0.01 + 1e-9)
+
+
+@pytest.mark.parallel([1, 2])
+def test_a_checkpoint_of_a_graph_with_other_features_is_refused_on_every_rank(shared_path):
+    comm = MPI.COMM_WORLD
+    shards = write_once(comm, easy_graph(), shared_path / "shards")
+    train(comm, shards, shared_path / "run")
+    other = write_once(comm, easy_graph(spec="synthetic:nodes=240,mean_degree=8,classes=4,features=13"),
+                       shared_path / "other")
+    resumed = on_rank_zero(comm, lambda: read_checkpoint(shared_path / "run/checkpoint.h5"))
+    with pytest.raises(CollectiveError, match=r"^the checkpoint has convolutions\.0\.weight of shape \(8, 12\), "
+                                              r"this graph needs \(8, 13\); "):
+        train(comm, other, shared_path / "run", resumed=resumed)

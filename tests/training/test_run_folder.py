@@ -1,0 +1,163 @@
+"""What a run folder holds: the fields that readers rely on, with the numbers that partition and seeds imply."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from training_setup import SMALL, easy_graph, on_rank_zero, random_owner, train, write_once
+
+from hpcgnn.cli.train import read_settings
+from hpcgnn.config import TrainConfig, read_toml
+from hpcgnn.errors import TrainingError
+from hpcgnn.partition.halo import find_halos
+from hpcgnn.shards.reader import read_graph_info
+from hpcgnn.training.metrics import RunFolder, score_statistics
+
+EVERY_EPOCH = {"seed", "epoch", "loss", "epoch_seconds", "compute_seconds", "exchange_seconds", "quantize_seconds",
+               "sent_bytes_payload", "sent_bytes_parameters", "mean_bits"}
+EVALUATED = {"train_score", "val_score", "test_score", "val_loss"}
+SUMMARY = {"dataset", "model", "method", "bits", "ranks", "seeds", "score_name", "val_score", "test_score",
+           "test_score_std", "median_epoch_seconds", "sent_bytes_per_epoch", "peak_rss_bytes", "versions"}
+
+
+def num_rows_sent(dataset, num_parts):
+    """Rows that cross in one exchange: halo rows of all parts."""
+    return sum(len(halo.node_id) for halo in find_halos(dataset, random_owner(dataset, num_parts), num_parts))
+
+
+@pytest.mark.parallel([1, 2, 3, 4])
+def test_metrics_have_a_line_an_epoch_with_all_fields(shared_path):
+    comm = MPI.COMM_WORLD
+    shards = write_once(comm, easy_graph(), shared_path / "shards")
+    _, metrics, _ = train(comm, shards, shared_path / "run", epochs=7, eval_every=3, method="uniform", bits=8)
+    assert [record["epoch"] for record in metrics] == list(range(1, 8))
+    for record in metrics:
+        is_evaluated = record["epoch"] in (3, 6, 7)
+        assert set(record) == EVERY_EPOCH | (EVALUATED if is_evaluated else set())
+        parts = [record[name] for name in ("compute_seconds", "exchange_seconds", "quantize_seconds")]
+        assert min(parts) >= 0 and sum(parts) == pytest.approx(record["epoch_seconds"])
+
+
+@pytest.mark.parallel([1, 2, 3, 4])
+@pytest.mark.parametrize("model", ["gcn", "sage"])
+@pytest.mark.parametrize("bits", [1, 2, 4, 8, 16, 32])
+def test_sent_bytes_follow_from_the_partition_and_the_widths(shared_path, model, bits):
+    comm = MPI.COMM_WORLD
+    dataset = easy_graph()
+    shards = write_once(comm, dataset, shared_path / "shards")
+    summary, metrics, _ = train(comm, shards, shared_path / "run", model=model, layers=3, hidden=10, epochs=2,
+                                method="uniform", bits=bits)
+    # Layers 2 and 3 send the narrower side, 10 and 4 columns, forward and backward; the input crossed once, before.
+    num_rows = num_rows_sent(dataset, comm.size)
+    payload = 2 * num_rows * ((10 * bits + 7) // 8 + (4 * bits + 7) // 8)
+    parameters = 2 * num_rows * (4 + 4) if bits <= 8 else 0
+    for record in metrics:
+        assert (record["sent_bytes_payload"], record["sent_bytes_parameters"]) == (payload, parameters)
+        assert record["mean_bits"] == (8 * payload / (2 * num_rows * (10 + 4)) if num_rows else None)
+    assert summary["sent_bytes_per_epoch"] == payload + parameters
+    assert summary["setup_bytes"] == num_rows * dataset.num_features * 4
+
+
+@pytest.mark.parallel([1, 2, 3])
+def test_summary_has_all_fields(shared_path):
+    comm = MPI.COMM_WORLD
+    shards = write_once(comm, easy_graph(), shared_path / "shards")
+    summary, metrics, _ = train(comm, shards, shared_path / "run", seed=5)
+    assert set(summary) >= SUMMARY
+    assert (summary["dataset"], summary["model"], summary["method"], summary["bits"], summary["ranks"]) == (
+        "synthetic", "gcn", "vanilla", 32, comm.size)
+    assert (summary["seeds"], summary["score_name"], summary["test_score_std"]) == ([5], "accuracy", 0.0)
+    assert summary["median_epoch_seconds"] == statistics.median(record["epoch_seconds"] for record in metrics)
+    assert 50e6 < summary["peak_rss_bytes"] < 50e9
+    assert {"hpcgnn", "python", "torch", "numpy", "mpi4py", "mpi"} <= set(summary["versions"])
+    stored = on_rank_zero(comm, lambda: json.loads((shared_path / "run/summary.json").read_text()))
+    assert stored == summary
+
+
+@pytest.mark.parallel([1, 2])
+def test_repeat_gives_mean_and_deviation_over_consecutive_seeds(shared_path):
+    comm = MPI.COMM_WORLD
+    shards = write_once(comm, easy_graph(), shared_path / "shards")
+    summary, metrics, _ = train(comm, shards, shared_path / "all", seed=3, repeat=3, epochs=4)
+    alone = [train(comm, shards, shared_path / str(seed), seed=seed, epochs=4) for seed in (3, 4, 5)]
+    assert summary["seeds"] == [3, 4, 5]
+    scores = [one["test_score"] for one, _, _ in alone]
+    assert [result["test_score"] for result in summary["results"]] == scores
+    assert summary["test_score"] == pytest.approx(np.mean(scores))
+    assert summary["test_score_std"] == pytest.approx(np.std(scores, ddof=1))
+    assert [(record["seed"], record["epoch"], record["loss"]) for record in metrics] == [
+        (record["seed"], record["epoch"], record["loss"]) for _, lines, _ in alone for record in lines]
+
+
+def test_deviation_of_one_score_is_zero():
+    assert score_statistics([0.25]) == (0.25, 0.0)
+
+
+@pytest.mark.parallel([2])
+def test_a_score_that_fits_the_labels_is_chosen_and_reported(shared_path):
+    comm = MPI.COMM_WORLD
+    for spec, asked, expected in (("classes=5,multi_label=true", "auto", "micro_f1"), ("classes=2", "auto", "accuracy"),
+                                  ("classes=2", "roc_auc", "roc_auc")):
+        dataset = easy_graph(spec=f"synthetic:nodes=120,mean_degree=6,features=8,{spec}")
+        shards = write_once(comm, dataset, shared_path / f"shards-{spec}")
+        summary, _, _ = train(comm, shards, shared_path / f"run-{spec}-{asked}", score=asked, epochs=2)
+        assert summary["score_name"] == expected
+        assert 0 < summary["test_score"] <= 1
+
+
+def test_config_is_taken_again_by_config(tmp_path):
+    config = TrainConfig(model="gcn", lr=1e-3, dropout=0.0, method="uniform", bits=4)
+    folder = RunFolder(tmp_path / "run")
+    folder.create(overwrite=False)
+    folder.write_config(asdict(config), {"shards": 'a "quoted" \\ folder', "ranks": 2})
+    path = tmp_path / "run/config.toml"
+    assert TrainConfig(**read_settings(path)) == config
+    assert read_toml(path)["provenance"] == {"shards": 'a "quoted" \\ folder', "ranks": 2}
+
+
+def test_numbers_that_are_not_finite_are_null(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.append_metrics({"loss": math.nan, "nested": {"scores": [math.inf, 1.0]}})
+    folder.write_summary({"val_score": -math.inf})
+    assert folder.read_metrics() == [{"loss": None, "nested": {"scores": [None, 1.0]}}]
+    assert json.loads((tmp_path / "summary.json").read_text()) == {"val_score": None}
+
+
+def test_truncation_forgets_lines_behind_the_checkpoint_and_the_summary(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.append_metrics({"epoch": 1})
+    kept = folder.metrics_bytes()
+    folder.append_metrics({"epoch": 2})
+    folder.write_summary({})
+    folder.truncate_metrics(kept)
+    assert folder.read_metrics() == [{"epoch": 1}]
+    assert not (tmp_path / "summary.json").exists()
+    with pytest.raises(TrainingError, match=f"metrics.jsonl has {kept} bytes, its checkpoint was written after 999; "):
+        folder.truncate_metrics(999)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "summary.json", "checkpoint.h5"])
+def test_a_folder_that_holds_a_run_is_refused_or_replaced(tmp_path, name):
+    (tmp_path / name).write_text("old")
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(TrainingError, match=f"already holds a run \\({name}\\); continue it with --resume"):
+        RunFolder(tmp_path).create(overwrite=False)
+    assert (tmp_path / name).read_text() == "old"
+    RunFolder(tmp_path).create(overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parallel([2])
+def test_training_leaves_the_shards_as_they_were(shared_path):
+    comm = MPI.COMM_WORLD
+    shards = write_once(comm, easy_graph(), shared_path / "shards")
+    before = [path.read_bytes() for path in sorted(shards.iterdir())]
+    train(comm, shards, shared_path / "run", epochs=SMALL["epochs"])
+    assert [path.read_bytes() for path in sorted(shards.iterdir())] == before
+    assert read_graph_info(shards).num_parts == comm.size
