@@ -1,0 +1,119 @@
+"""Settings: four layers of them, each checked, and a hint for what is misspelled."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+
+import pytest
+
+from hpcgnn.config import TrainConfig, as_toml, check_keys, read_registry, read_toml, resolve_train_config
+from hpcgnn.errors import ConfigError
+
+REGISTRY = {
+    "datasets": {"moons": {"preset": "paper", "model": "gcn", "score": "roc_auc"}},
+    "presets": {"paper": {"moons": {"hidden": 7, "lr": 0.5, "gcn": {"hidden": 8, "layers": 4}}},
+                "other": {"moons": {"hidden": 9}}, "third": {"suns": {}}},
+}
+
+
+def resolve(dataset="moons", flags=None, file_settings=None, preset=None):
+    return resolve_train_config(dataset, flags or {}, file_settings, preset, REGISTRY)
+
+
+def test_each_layer_overrides_the_one_below():
+    assert resolve("unknown") == TrainConfig()
+    registry = resolve()
+    assert (registry.model, registry.score, registry.hidden, registry.layers, registry.lr) == (
+        "gcn", "roc_auc", 8, 4, 0.5)
+    file = resolve(file_settings={"hidden": 16, "layers": 2})
+    assert (file.hidden, file.layers, file.lr) == (16, 2, 0.5)
+    flags = resolve(flags={"hidden": 32}, file_settings={"hidden": 16, "layers": 2})
+    assert (flags.hidden, flags.layers, flags.lr) == (32, 2, 0.5)
+
+
+def test_a_preset_has_settings_for_all_models_and_for_one():
+    assert resolve(flags={"model": "sage"}).hidden == 7
+    assert resolve(file_settings={"model": "sage"}).hidden == 7
+    assert resolve(preset="other").hidden == 9
+
+
+@pytest.mark.parametrize("dataset, preset, complaint", [
+    ("moons", "third", "preset 'third' has no settings for dataset 'moons'; it has paper, other"),
+    ("stars", "paper", "preset 'paper' has no settings for dataset 'stars'; no preset does"),
+])
+def test_a_preset_without_the_dataset_is_refused(dataset, preset, complaint):
+    with pytest.raises(ConfigError) as refused:
+        resolve(dataset, preset=preset)
+    assert str(refused.value) == complaint
+
+
+@pytest.mark.parametrize("key, hint", [
+    ("hiden", "did you mean 'hidden'?"), ("drop_out", "did you mean 'dropout'?"), ("zz", "known settings are model,"),
+])
+def test_an_unknown_setting_is_refused_with_a_hint(key, hint):
+    with pytest.raises(ConfigError) as refused:
+        check_keys({"lr": 0.1, key: 1}, "run.toml")
+    assert str(refused.value).startswith(f"unknown setting {key!r} in run.toml; {hint}")
+
+
+@pytest.mark.parametrize("settings, complaint", [
+    ({"layers": 0}, "layers must be at least 1, found 0"),
+    ({"dropout": 1.0}, "dropout must be at most 0.999, found 1.0"),
+    ({"lr": float("nan")}, "lr must be at least 0.0, found nan"),
+    ({"lr": "fast"}, "lr must be a float, found 'fast'"),
+    ({"epochs": 1.5}, "epochs must be a int, found 1.5"),
+    ({"epochs": True}, "epochs must be a int, found True"),
+    ({"model": "gat"}, "model must be one of gcn, sage, found 'gat'"),
+    ({"method": "uniform", "bits": 3}, "bits must be one of 1, 2, 4, 8, 16, 32, found 3"),
+    ({"bits": 2}, "method vanilla sends float32 messages, found bits = 2; use --method uniform"),
+])
+def test_a_value_outside_its_range_is_refused(settings, complaint):
+    with pytest.raises(ConfigError) as refused:
+        TrainConfig(**settings)
+    assert str(refused.value) == complaint
+
+
+def test_every_default_is_within_its_own_range_and_described():
+    assert TrainConfig() == TrainConfig(**asdict(TrainConfig()))
+    assert all(setting.metadata["description"].endswith(".") for setting in fields(TrainConfig))
+
+
+def test_an_integer_is_a_float_where_one_is_asked_for():
+    assert TrainConfig(lr=1).lr == 1
+
+
+def test_toml_comes_back_equal(tmp_path):
+    tables = {"": {"lr": 5e-4, "name": 'a "b" \\ c\n', "deep": [1, 2.5, "x"], "flag": True, "count": -3},
+              "other": {"key": "ü"}}
+    (tmp_path / "a.toml").write_text(as_toml(tables))
+    assert read_toml(tmp_path / "a.toml") == {**tables[""], "other": tables["other"]}
+
+
+@pytest.mark.parametrize("content, complaint", [
+    (None, "can't be read: No such file or directory"), (b"lr = ", "is not valid TOML"), (b"\xff", "is not valid TOML"),
+])
+def test_a_file_that_is_no_toml_is_refused(tmp_path, content, complaint):
+    path = tmp_path / "run.toml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError) as refused:
+        read_toml(path)
+    assert str(refused.value).startswith(f"configuration file {path} {complaint}")
+
+
+def registry_cases():
+    registry = read_registry()
+    return [(dataset, model, preset) for preset, tables in registry["presets"].items() for dataset in tables
+            for model in ("gcn", "sage")]
+
+
+@pytest.mark.parametrize("dataset, model, preset", registry_cases())
+def test_every_preset_of_the_registry_is_a_valid_configuration(dataset, model, preset):
+    config = resolve_train_config(dataset, {"model": model}, preset=preset)
+    assert config.model == model
+
+
+def test_every_default_preset_of_the_registry_exists():
+    registry = read_registry()
+    for dataset, entry in registry["datasets"].items():
+        assert "preset" not in entry or dataset in registry["presets"][entry["preset"]], dataset

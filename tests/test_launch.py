@@ -1,0 +1,93 @@
+"""The start of a parallel run: an error that all share ends all in order, one that a rank has alone takes all down."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+from mpi4py import MPI
+from parallel_run import ENDING_LIMIT, run_parallel_command
+
+from hpcgnn.errors import CollectiveError, ShardError
+from hpcgnn.launch import THREAD_VARIABLES, run_parallel, share_cores, together
+
+
+def failing_on(ranks, sentence="the shard is missing"):
+    def step():
+        if MPI.COMM_WORLD.rank in ranks:
+            raise ShardError(sentence)
+        return MPI.COMM_WORLD.rank
+
+    return step
+
+
+@pytest.mark.parallel([1, 2, 3, 4])
+def test_together_returns_each_rank_its_own_result():
+    assert together(MPI.COMM_WORLD, failing_on([])) == MPI.COMM_WORLD.rank
+
+
+@pytest.mark.parallel([2, 3, 4])
+@pytest.mark.parametrize("first", [0, 1])
+def test_together_raises_the_first_ranks_sentence_everywhere(first):
+    comm = MPI.COMM_WORLD
+    with pytest.raises(CollectiveError) as raised:
+        together(comm, failing_on(range(first, comm.size), f"rank {comm.rank} found nothing"))
+    assert str(raised.value) == f"rank {first}: rank {first} found nothing"
+
+
+@pytest.mark.parallel([1, 2, 3])
+def test_together_names_no_rank_where_all_say_the_same():
+    with pytest.raises(CollectiveError) as raised:
+        together(MPI.COMM_WORLD, failing_on(range(MPI.COMM_WORLD.size)))
+    assert str(raised.value) == "the shard is missing"
+
+
+@pytest.mark.parallel([1, 2, 3])
+def test_an_error_that_all_ranks_share_leaves_mpi_working():
+    comm = MPI.COMM_WORLD
+
+    def body(same):
+        raise CollectiveError(f"all {same.size} ranks")
+
+    with pytest.raises(CollectiveError, match=f"all {comm.size} ranks"):
+        run_parallel(body)
+    assert comm.allreduce(1) == comm.size
+
+
+@pytest.mark.parallel([1, 2, 4])
+def test_cores_are_shared_out_and_the_users_choice_stays(monkeypatch):
+    for name in THREAD_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MKL_NUM_THREADS", "7")
+    share_cores(MPI.COMM_WORLD)
+    cores = set().union(*MPI.COMM_WORLD.allgather(os.sched_getaffinity(0)))
+    assert os.environ["OMP_NUM_THREADS"] == str(max(1, len(cores) // MPI.COMM_WORLD.size))
+    assert os.environ["MKL_NUM_THREADS"] == "7"
+
+
+FAILING_RANK = """
+import time
+from hpcgnn.errors import KernelError
+from hpcgnn.launch import run_parallel
+
+def body(comm):
+    if comm.rank == 1:
+        time.sleep(0.3)
+        raise {error}
+    comm.recv(source=1)
+
+run_parallel(body)
+"""
+
+
+@pytest.mark.parametrize("error, sentence", [
+    ("KernelError('a value is NaN')", "hpcgnn: rank 1: a value is NaN"),
+    ("MemoryError('no more')", "hpcgnn: rank 1: MemoryError: no more"),
+])
+def test_a_rank_that_raises_takes_all_down_with_its_rank_first(tmp_path, error, sentence):
+    ended = run_parallel_command(3, [sys.executable, "-c", FAILING_RANK.format(error=error)], tmp_path)
+    assert ended.sentences == [sentence]
+    assert ended.status != 0
+    assert ("Traceback" in ended.stderr) == error.startswith("Memory")
+    assert ended.seconds < ENDING_LIMIT
