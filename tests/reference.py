@@ -42,7 +42,7 @@ def draws_of(node_id: np.ndarray, dim: int, seed: int, epoch: int, stream: int) 
     counter[..., 3] = (node_id >> np.uint64(32))[:, None]
     words = philox4x32(counter, np.array([seed, epoch], np.uint32))
     halves = np.stack([words & np.uint32(0xFFFF), words >> np.uint32(16)], axis=-1)
-    return halves.reshape(len(node_id), -1)[:, :dim].astype(np.uint16)
+    return halves.reshape(len(node_id), DRAWS_A_BLOCK * num_blocks)[:, :dim].astype(np.uint16)
 
 
 def bf16_value(half: np.ndarray) -> np.ndarray:

@@ -1,0 +1,59 @@
+"""Bytes of every size between ranks, and the arena that they lie in."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from hpcgnn.errors import KernelError
+from hpcgnn.exchange import ring
+from hpcgnn.exchange.plan import ring_rounds
+from hpcgnn.exchange.ring import ALIGNMENT, EXCHANGES, MessageArena, exchange_alltoallv
+
+
+def size_between(source, destination):
+    """Bytes of a message, the same on both sides; some pairs have none."""
+    return 0 if source == destination or (source + destination) % 3 == 0 else 37 * (1 + source) + destination
+
+
+def bytes_between(source, destination):
+    rng = np.random.default_rng((source, destination))
+    return rng.integers(0, 256, size_between(source, destination)).astype(np.uint8)
+
+
+@pytest.mark.parallel([1, 2, 3, 4])
+@pytest.mark.parametrize("algorithm", list(EXCHANGES))
+@pytest.mark.parametrize("max_bytes", [1 << 30, 64, 1])
+def test_every_message_arrives_at_its_peer(monkeypatch, algorithm, max_bytes):
+    monkeypatch.setattr(ring, "MAX_MESSAGE_BYTES", max_bytes)
+    comm, arena = MPI.COMM_WORLD, MessageArena()
+    ranks = range(comm.size)
+    send, receive = arena.slices([size_between(comm.rank, q) for q in ranks],
+                                 [size_between(q, comm.rank) for q in ranks])
+    for peer in ranks:
+        send[peer][:] = bytes_between(comm.rank, peer)
+    sent = EXCHANGES[algorithm](comm, ring_rounds(comm.rank, comm.size), send, receive, tag=9)
+    assert sent == sum(size_between(comm.rank, q) for q in ranks)
+    for peer in ranks:
+        np.testing.assert_array_equal(receive[peer], bytes_between(peer, comm.rank))
+
+
+def test_slices_are_aligned_disjoint_and_reused():
+    arena = MessageArena()
+    sizes = [3, 0, 64, 65]
+    send, receive = arena.slices(sizes, sizes[::-1])
+    starts = [view.ctypes.data - send[0].ctypes.data for view in send if len(view)]
+    assert [len(view) for view in send] == sizes and [len(view) for view in receive] == sizes[::-1]
+    assert starts == [0, ALIGNMENT, 2 * ALIGNMENT]
+    held = arena.num_bytes
+    smaller, _ = arena.slices([1, 1], [1, 1])
+    assert smaller[0].ctypes.data == send[0].ctypes.data and arena.num_bytes == held
+    larger, _ = arena.slices([1000], [0])
+    assert len(larger[0]) == 1000 and arena.num_bytes > held
+
+
+def test_alltoallv_refuses_what_its_counts_cannot_name():
+    huge = [np.broadcast_to(np.uint8(0), (1 << 31,))]
+    with pytest.raises(KernelError, match="use --exchange ring"):
+        exchange_alltoallv(MPI.COMM_SELF, (), huge, [np.empty(0, np.uint8)], 0)
