@@ -1,0 +1,150 @@
+"""The fences of ARCHITECTURE.md, kept by walking the source: who may import whom, and which library lives where."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import hpcgnn
+
+ROOT = Path(hpcgnn.__file__).parent
+SOURCES = sorted(ROOT.rglob("*.py"))
+
+# Rooms that a room may import, besides itself and the compiled kernels.
+FOUNDATION = {"errors", "config"}
+MAY_IMPORT = {
+    "errors": set(),
+    "config": {"errors"},
+    "launch": {"errors"},
+    "datasets": FOUNDATION,
+    "partition": FOUNDATION | {"datasets"},
+    "shards": FOUNDATION | {"datasets", "partition"},
+    "ops": {"errors"},
+    "graph": {"errors", "ops"},
+    "exchange": FOUNDATION | {"partition", "ops", "graph"},
+    "nn": FOUNDATION | {"partition", "ops", "graph", "exchange"},
+    "training": FOUNDATION | {"launch", "partition", "shards", "ops", "graph", "exchange", "nn"},
+    "report": FOUNDATION,
+    "cli": FOUNDATION | {"launch", "datasets", "partition", "shards", "ops", "graph", "exchange", "nn", "training",
+                         "report"},
+    "__main__": {"errors", "cli"},
+    "__init__": set(),
+    "_ext": set(),
+}
+# Rooms or modules that may import a library.
+LIBRARY_HOMES = {
+    "mpi4py": ("launch", "exchange", "adaptive.controller", "training", "cli.train"),
+    "cupy": ("ops.dispatch", "ops.cuda", "launch", "exchange.transport"),
+    "h5py": ("shards", "training.checkpoint"),
+    "ogb": ("datasets.ogb",),
+    "pymetis": ("partition",),
+    "hpcgnn._ext": ("ops.host", "partition"),
+}
+FORBIDDEN_NAMES = {"utils", "helpers", "common", "misc"}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import: the module that has it, relative to hpcgnn, and the full name of what it imports."""
+
+    importer: str
+    imported: str
+
+    @property
+    def room(self):
+        return self.importer.split(".")[0]
+
+
+def module_name(path):
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    return name.removesuffix(".__init__")
+
+
+def names_in(node):
+    """Full names that a node imports, also through importlib with a literal name."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        return [f"{node.module}.{alias.name}" for alias in node.names]
+    if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+        called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        return [node.args[0].value] if called in ("import_module", "__import__") else []
+    return []
+
+
+def imports():
+    return [Import(module_name(path), name) for path in SOURCES
+            for node in ast.walk(ast.parse(path.read_text())) for name in names_in(node)]
+
+
+def is_within(name, home):
+    return name == home or name.startswith(home + ".")
+
+
+def test_the_walk_sees_the_whole_package():
+    """A fence that finds no source or no import would pass for nothing."""
+    seen = imports()
+    assert Import("exchange.ring", "mpi4py.MPI") in seen
+    assert Import("graph.local_graph", "hpcgnn.ops.aggregation.SparseRows") in seen
+    assert {module_name(path).split(".")[0] for path in SOURCES} <= set(MAY_IMPORT) | {"adaptive", "inference"}
+
+
+def test_a_room_imports_only_the_rooms_before_it():
+    broken = []
+    for found in imports():
+        if not found.imported.startswith("hpcgnn."):
+            continue
+        target = found.imported.split(".")[1]
+        if target not in {found.room, "_ext", "__version__"} | MAY_IMPORT[found.room]:
+            broken.append(found)
+    assert broken == []
+
+
+@pytest.mark.parametrize("library, homes", LIBRARY_HOMES.items())
+def test_a_library_is_imported_only_at_its_home(library, homes):
+    broken = [found for found in imports() if is_within(found.imported, library)
+              and not any(is_within(found.importer, home) for home in homes)]
+    assert broken == []
+
+
+def test_imports_are_absolute():
+    relative = [module_name(path) for path in SOURCES for node in ast.walk(ast.parse(path.read_text()))
+                if isinstance(node, ast.ImportFrom) and node.level]
+    assert relative == []
+
+
+def test_a_communicator_is_an_argument_and_only_launch_fetches_one():
+    fetched = {module_name(path) for path in SOURCES for node in ast.walk(ast.parse(path.read_text()))
+               if isinstance(node, ast.Attribute) and node.attr in ("COMM_WORLD", "COMM_SELF")}
+    assert fetched == {"launch"}
+
+
+def test_no_module_is_named_after_nothing():
+    names = {part for path in SOURCES for part in module_name(path).split(".")}
+    assert names & FORBIDDEN_NAMES == set()
+
+
+def test_every_module_says_what_lives_in_it():
+    silent = [module_name(path) for path in SOURCES
+              if path.read_text().strip() and not ast.get_docstring(ast.parse(path.read_text()))]
+    assert silent == []
+
+
+def test_kernels_in_c_know_neither_mpi_nor_hdf5_nor_torch():
+    folder = ROOT.parent / "ext"
+    if not folder.is_dir():
+        pytest.skip("hpcgnn is installed without its sources: there is no ext/ beside it")
+    sources = [path for path in folder.rglob("*") if path.suffix in {".pyx", ".pxd", ".c", ".h"}]
+    including = [(path.name, line) for path in sources for line in path.read_text().splitlines()
+                 if line.lstrip().startswith(("#include", "import", "from", "cimport", "cdef extern"))
+                 and any(word in line.lower() for word in ("mpi", "hdf5", "h5py", "torch"))]
+    assert sources and including == []
+
+
+def test_help_needs_no_mpi_no_torch_and_no_gpu():
+    """What the command line imports before a command is called."""
+    before = {found.imported.split(".")[0] for found in imports() if found.importer in ("__main__", "__init__", "errors")}
+    assert before.isdisjoint({"mpi4py", "torch", "cupy", "h5py"})
