@@ -70,12 +70,14 @@ def train_in_parallel(comm, shards: Path, flags: dict[str, Any], preset: str | N
     config = together(comm, lambda: resolve_train_config(info.name, flags, file_settings, preset))
     folder = RunFolder(folder_of(config))
     session = Session.open(comm, shards, config)
+    # Refuses a checkpoint that does not fit, before the folder is touched.
+    run = TrainingRun(session, folder, resumed)
     if resume and resumed is None and comm.rank == 0:
         click.echo(f"{folder.checkpoint} does not exist yet; starting anew", err=True)
     # Nothing is lost by replacing a run that was resumed before its first checkpoint.
     replaces = overwrite or resume
     together(comm, lambda: open_folder(folder, resumed, replaces, session, str(shards)) if comm.rank == 0 else None)
-    summary = TrainingRun(session, folder, resumed).execute()
+    summary = run.execute()
     if comm.rank == 0:
         click.echo(one_line(summary))
         click.echo(f"run folder: {folder.path}")
