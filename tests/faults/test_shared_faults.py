@@ -1,0 +1,213 @@
+"""Faults that all ranks learn of together: one sentence, a non-zero status on every rank, and every file as it was.
+
+How such an end looks from outside of mpirun is tested in test_process_faults.py.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from training_setup import SMALL, easy_graph, on_rank_zero, random_owner, snapshot, write, write_once
+
+from hpcgnn.__main__ import main
+from hpcgnn.shards.seal import SEAL_BYTES, parse_seal
+
+FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
+COMM = MPI.COMM_WORLD
+CHECKPOINT_ADVICE = "; start without --resume, or restore the file"
+
+
+@pytest.fixture
+def shards(shared_path):
+    return write_once(COMM, easy_graph(), shared_path / "shards")
+
+
+def train(capsys, *arguments):
+    """Collective: `hpcgnn train` on all ranks: every rank's exit status and standard error."""
+    with pytest.raises(SystemExit) as stop:
+        main(["train", *map(str, arguments)])
+    status = stop.value.code or 0
+    return list(zip(*COMM.allgather((status, capsys.readouterr().err)), strict=True))
+
+
+def assert_refused(capsys, shared_path, sentence, *arguments, status=1):
+    """One line on rank 0 that is this sentence, with … for any words; the status on all ranks, no file touched."""
+    before = on_rank_zero(COMM, lambda: snapshot(shared_path))
+    statuses, complaints = train(capsys, *arguments)
+    assert set(statuses) == {status}
+    pattern = ".*".join(map(re.escape, f"hpcgnn: {sentence}\n".split("…")))
+    assert re.fullmatch(pattern, complaints[0]), complaints[0]
+    assert set(complaints[1:]) <= {""}
+    assert on_rank_zero(COMM, lambda: snapshot(shared_path)) == before
+
+
+def flip_a_bit(content):
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 4]) + content[middle + 1:]
+
+
+def as_format_0(content):
+    """What an older version wrote: its own number, with a seal that is right otherwise."""
+    seal = parse_seal(content[:SEAL_BYTES])
+    return replace(seal, version=0).render() + content[SEAL_BYTES:]
+
+
+@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parametrize("parts_more", [1, 3])
+def test_another_number_of_parts_than_ranks(capsys, shared_path, parts_more):
+    num_parts = COMM.size + parts_more
+    dataset = easy_graph()
+    shards = on_rank_zero(COMM, lambda: write(dataset, random_owner(dataset, num_parts), num_parts, shared_path / "g"))
+    assert_refused(capsys, shared_path, f"synthetic was partitioned into {num_parts} parts but {COMM.size} rank…started"
+                   f"; use mpirun -n {num_parts} or run hpcgnn preprocess --parts {COMM.size}",
+                   shards, "--out", shared_path / "run")
+
+
+@pytest.mark.parallel([2, 3])
+@pytest.mark.parametrize("damage, complaint", [
+    (None, "is missing"), (lambda content: content[:-7], "is truncated: it has {less} bytes, expected {size}"),
+    (flip_a_bit, "is damaged: its checksum is {crc}, expected {sealed_crc}"),
+    (as_format_0, "has format 0, this version reads {version}"),
+], ids=["missing", "truncated", "bit flipped", "older"])
+@pytest.mark.parametrize("name", ["graph.h5", "part-0001.h5"])
+def test_a_bad_shard(capsys, shared_path, shards, name, damage, complaint):
+    path = shards / name
+
+    def spoil():
+        content = path.read_bytes()
+        seal = parse_seal(content[:SEAL_BYTES])
+        path.unlink()
+        if damage is not None:
+            path.write_bytes(damage(content))
+        crc = zlib.crc32(damage(content)[SEAL_BYTES:]) if damage else 0
+        return complaint.format(less=len(content) - 7, size=len(content), crc=f"{crc:08x}",
+                                sealed_crc=f"{seal.crc:08x}", version=seal.version)
+
+    words = on_rank_zero(COMM, spoil)
+    where = "" if name == "graph.h5" else "rank 1: "
+    assert_refused(capsys, shared_path, f"{where}{path} {words}; run hpcgnn preprocess again", shards, "--out",
+                   shared_path / "run")
+
+
+@pytest.mark.parallel([2])
+def test_a_part_from_another_run_of_preprocess(capsys, shared_path, shards):
+    other = write_once(COMM, easy_graph(seed=1), shared_path / "other")
+    on_rank_zero(COMM, lambda: (shards / "part-0001.h5").write_bytes((other / "part-0001.h5").read_bytes()))
+    assert_refused(capsys, shared_path, f"rank 1: {shards / 'part-0001.h5'} is from another run of hpcgnn preprocess "
+                   "than the graph.h5 beside it; run hpcgnn preprocess again", shards, "--out", shared_path / "run")
+
+
+@pytest.mark.parallel([1, 2, 3])
+def test_no_training_node_in_the_whole_graph(capsys, shared_path):
+    dataset = easy_graph()
+    # preprocess refuses such a graph, so nothing but the writer itself makes these shards.
+    dataset = replace(dataset, train_mask=np.zeros_like(dataset.train_mask))
+    shards = write_once(COMM, dataset, shared_path / "shards")
+    assert_refused(capsys, shared_path, f"{shards} has no training node in the whole graph; at least one is needed",
+                   shards, "--out", shared_path / "run")
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("content, complaint", [
+    ("hiden = 8\n", "unknown setting 'hiden' in {file}; did you mean 'hidden'?"),
+    ("[table]\nx = 1\n", "unknown setting 'table' in {file}; known settings are model, …, device"),
+    ("lr = \n", "configuration file {file} is not valid TOML: …"),
+    (None, "configuration file {file} can't be read: No such file or directory"),
+], ids=["unknown", "table", "malformed", "missing"])
+def test_a_bad_configuration_file(capsys, shared_path, shards, content, complaint):
+    file = shared_path / "settings.toml"
+    if content is not None:
+        on_rank_zero(COMM, lambda: file.write_text(content))
+    assert_refused(capsys, shared_path, complaint.format(file=file), shards, "--config", file, "--out",
+                   shared_path / "run")
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("flags, status, sentence", [
+    (["--method", "vanilla", "--bits", 2], 1,
+     "method vanilla sends float32 messages, found bits = 2; use --method uniform"),
+    (["--dropout", 1.5], 1, "dropout must be at most 0.999, found 1.5"),
+    (["--hiden", 8], 2, "No such option…--hiden…--hidden…"),
+    (["--device", "cuda"], 1, "…; use --device cpu"),
+    (["--score", "roc_auc"], 1, "score roc_auc needs two classes, synthetic has 4; use accuracy"),
+    (["--preset", "sylvie"], 1, "preset 'sylvie' has no settings for dataset 'synthetic'; it has …"),
+])
+def test_flags_that_are_unknown_or_contradict(capsys, shared_path, shards, flags, status, sentence):
+    assert_refused(capsys, shared_path, sentence, shards, "--out", shared_path / "run", *flags, status=status)
+
+
+@pytest.mark.parallel([1, 2])
+def test_a_run_folder_that_cant_be_written(capsys, shared_path, shards):
+    on_rank_zero(COMM, lambda: (shared_path / "file").write_text("mine"))
+    where = "rank 0: " if COMM.size > 1 else ""
+    out = shared_path / "file" / "run"
+    assert_refused(capsys, shared_path, f"{where}run folder {out} can't be written: Not a directory; choose another "
+                   "with --out", shards, "--out", out)
+
+
+@pytest.mark.parallel([1, 2])
+def test_a_run_folder_that_holds_a_run(capsys, shared_path, shards):
+    out = shared_path / "run"
+    assert set(train(capsys, shards, "--out", out, *FLAGS)[0]) == {0}
+    where = "rank 0: " if COMM.size > 1 else ""
+    assert_refused(capsys, shared_path, f"{where}{out} already holds a run (metrics.jsonl, summary.json, "
+                   "checkpoint.h5); continue it with --resume, replace it with --overwrite, or choose another --out",
+                   shards, "--out", out, *FLAGS)
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("damage, complaint", [
+    (lambda content: content[:-7], "is truncated: it has {less} bytes, expected {size}" + CHECKPOINT_ADVICE),
+    (as_format_0, "has format 0, this version reads 1" + CHECKPOINT_ADVICE),
+], ids=["truncated", "older"])
+def test_a_bad_checkpoint(capsys, shared_path, shards, damage, complaint):
+    out = shared_path / "run"
+    assert set(train(capsys, shards, "--out", out, *FLAGS)[0]) == {0}
+
+    def spoil():
+        content = (out / "checkpoint.h5").read_bytes()
+        (out / "checkpoint.h5").write_bytes(damage(content))
+        return complaint.format(less=len(content) - 7, size=len(content))
+
+    sentence = f"{out / 'checkpoint.h5'} {on_rank_zero(COMM, spoil)}"
+    assert_refused(capsys, shared_path, sentence, shards, "--out", out, "--resume")
+
+
+@pytest.mark.parallel([1, 2])
+def test_a_checkpoint_of_another_graph(capsys, shared_path, shards):
+    out = shared_path / "run"
+    assert set(train(capsys, shards, "--out", out, *FLAGS)[0]) == {0}
+    other = write_once(COMM, replace(easy_graph(), name="moons"), shared_path / "other")
+    assert_refused(capsys, shared_path, f"{out / 'checkpoint.h5'} was trained on synthetic, these shards hold moons; "
+                   "choose another --out", other, "--out", out, "--resume")
+    wider = write_once(COMM, easy_graph(spec="synthetic:nodes=240,mean_degree=8,classes=4,features=13"),
+                       shared_path / "wider")
+    assert_refused(capsys, shared_path, "the checkpoint has convolutions.0.weight of shape (8, 12), this graph needs "
+                   "(8, 13); it was trained on another graph, choose another --out", wider, "--out", out, "--resume")
+
+
+@pytest.mark.parallel([1, 2])
+def test_metrics_that_are_shorter_than_the_checkpoint_says(capsys, shared_path, shards):
+    out = shared_path / "run"
+    assert set(train(capsys, shards, "--out", out, *FLAGS)[0]) == {0}
+    size = on_rank_zero(COMM, lambda: (out / "metrics.jsonl").stat().st_size)
+    on_rank_zero(COMM, lambda: (out / "metrics.jsonl").unlink())
+    where = "rank 0: " if COMM.size > 1 else ""
+    assert_refused(capsys, shared_path, f"{where}{out / 'metrics.jsonl'} has 0 bytes, its checkpoint was written after "
+                   f"{size}; restore it, or start again with --overwrite", shards, "--out", out, "--resume")
+
+
+@pytest.mark.parallel([1, 2, 3])
+def test_a_loss_that_is_not_finite(capsys, shared_path, shards):
+    out = shared_path / "run"
+    before = on_rank_zero(COMM, lambda: snapshot(shards))
+    statuses, complaints = train(capsys, shards, "--out", out, *FLAGS, "--lr", 1e30, "--norm", "none", "--dropout", 0)
+    assert set(statuses) == {1} and set(complaints[1:]) <= {""}
+    assert complaints[0] in [f"hpcgnn: the loss of epoch {epoch} is {value}; lower --lr, or look for extreme values in "
+                             "the features\n" for epoch in (1, 2, 3) for value in ("nan", "inf")]
+    assert on_rank_zero(COMM, lambda: snapshot(shards)) == before
