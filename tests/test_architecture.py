@@ -146,5 +146,6 @@ def test_kernels_in_c_know_neither_mpi_nor_hdf5_nor_torch():
 
 def test_help_needs_no_mpi_no_torch_and_no_gpu():
     """What the command line imports before a command is called."""
-    before = {found.imported.split(".")[0] for found in imports() if found.importer in ("__main__", "__init__", "errors")}
+    modules = {"__main__", "__init__", "errors"}
+    before = {found.imported.split(".")[0] for found in imports() if found.importer in modules}
     assert before.isdisjoint({"mpi4py", "torch", "cupy", "h5py"})

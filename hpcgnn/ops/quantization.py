@@ -78,8 +78,8 @@ def quantize_rows(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray
 
     A row of 1, 2, 4 or 8 bits becomes stochastic codes with bfloat16 zero_point (rounded down) and step (rounded up),
     a row of 16 bits bfloat16 values rounded stochastically, a row of 32 bits its own float32 values. The expectation
-    over keys of the dequantized row is the row, up to 2**-17 + 2**(bits - 22) steps: the draws have 16 bits and the codes are
-    computed in float32.
+    over keys of the dequantized row is the row, up to 2**-17 + 2**(bits - 22) steps: draws have 16 bits and
+    codes are computed in float32.
 
     Parameters
     ----------
