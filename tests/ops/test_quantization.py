@@ -118,6 +118,16 @@ def test_a_value_that_has_no_code_is_refused_by_node_layer_and_epoch(simd, send,
         send(rows, np.full(10, bits), node_id, KEY)
 
 
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+def test_the_largest_range_that_is_accepted_stays_finite(simd, send, receive, bits):
+    largest = np.nextafter(np.float32(1.6e38), np.float32(0))
+    rows, node_id = np.array([[-largest, 0, largest], [largest] * 3, [-largest] * 3], np.float32), np.arange(3)
+    received = receive(*send(rows, np.full(3, bits), node_id, KEY))
+    draws = draws_of(node_id, 3, KEY.seed, KEY.epoch, KEY.stream)
+    assert np.isfinite(received).all()
+    np.testing.assert_array_equal(received, round_trip_each(rows, np.full(3, bits), draws))
+
+
 @pytest.mark.parametrize("bits", [16, 32])
 def test_wide_rows_carry_nan_and_infinity(simd, send, receive, bits):
     rows = np.array([[np.nan, np.inf, -np.inf, 1.0, np.finfo(np.float32).max]], np.float32)
