@@ -25,6 +25,8 @@ class ComparisonRow:
     test_score: str
     epoch_seconds: str
     sent_megabytes: str
+    payload_megabytes: str
+    parameter_megabytes: str
     byte_ratio: str
     peak_memory: str
     is_complete: bool
@@ -45,6 +47,8 @@ def _row(run: Run, first_bytes: float) -> ComparisonRow:
         test_score=format_score(summary["test_score"], summary["test_score_std"]),
         epoch_seconds=format_number(summary["median_epoch_seconds"]),
         sent_megabytes=format_number(sent_bytes / 1e6),
+        payload_megabytes=format_number(summary["sent_bytes_payload_per_epoch"] / 1e6),
+        parameter_megabytes=format_number(summary["sent_bytes_parameters_per_epoch"] / 1e6),
         byte_ratio=format_ratio(sent_bytes, first_bytes),
         peak_memory=format_bytes(summary["peak_rss_bytes"]),
         is_complete=run.is_complete,

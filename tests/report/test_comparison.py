@@ -39,6 +39,8 @@ def test_ratios_are_to_the_first_run(tmp_path):
     rows = compare(read_runs([write_run(tmp_path / "fp32"), write_run(tmp_path / "packed", scale=16)]))
     assert [(row.name, row.sent_megabytes, row.byte_ratio) for row in rows] == [
         ("fp32", "64.4", "1"), ("packed", "4.40", "1/14.6")]
+    payload, parameters = float(rows[1].payload_megabytes), float(rows[1].parameter_megabytes)
+    assert payload + parameters == pytest.approx(4.40, abs=0.01) and parameters > 0
 
 
 def printed_table(paths):
@@ -56,5 +58,5 @@ def test_the_table_shows_names_as_they_are_and_marks_unfinished_runs(tmp_path):
 
 def test_the_table_of_finished_runs_has_no_remark(tmp_path):
     text = printed_table([write_run(tmp_path / "run")])
-    assert "test accuracy (%)" in text
+    assert "accuracy (%)" in text
     assert "no summary.json" not in text
