@@ -14,7 +14,8 @@ def comparison_table(runs: list[Run]) -> Table:
     """One row a run: test score in percent, epoch seconds, megabytes an epoch, of them payload and
     parameters, and their ratio to the first run's."""
     rows = compare(runs)
-    table = Table(box=box.SIMPLE_HEAD, caption=None if all(row.is_complete for row in rows) else "* no summary.json: unfinished or running")
+    remark = None if all(row.is_complete for row in rows) else "* no summary.json: unfinished or running"
+    table = Table(box=box.SIMPLE_HEAD, caption=remark)
     table.add_column("run", overflow="fold")
     for heading in (f"test\n{score_label(runs)} (%)", "epoch\n(s)", "MB an\nepoch", "payload\n(MB)", "parameters\n(MB)",
                     "ratio to\nthe first"):
