@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import time
 
 import click
 
@@ -12,6 +13,7 @@ import hpcgnn
 from hpcgnn.errors import HpcgnnError
 
 USAGE_ERROR = 2
+GRACE_SECONDS = 3.0
 
 COMMANDS = {
     "preprocess": "Convert a source graph into HDF5 shards, one a rank.",
@@ -55,6 +57,9 @@ def complain(message: str) -> None:
     """Print one sentence to standard error, once for all ranks."""
     if launched_rank() == 0:
         print(f"hpcgnn: {message}", file=sys.stderr, flush=True)
+    elif "mpi4py.MPI" not in sys.modules:
+        # A launcher kills all ranks once one has failed; rank 0 must have spoken by then. With MPI, its end waits.
+        time.sleep(GRACE_SECONDS)
 
 
 def main(arguments: list[str] | None = None) -> None:
