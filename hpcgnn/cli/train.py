@@ -54,12 +54,11 @@ def train_in_parallel(comm, shards: Path, flags: dict[str, Any], preset: str | N
                       out: Path | None, resume: bool, overwrite: bool) -> None:
     """Collective: resolve the settings, open or create the run folder, train, and print the result on rank 0."""
     from hpcgnn.launch import together
-    from hpcgnn.shards.reader import read_graph_info
+    from hpcgnn.shards.reader import check_num_parts, read_graph_info
     from hpcgnn.training.metrics import RunFolder
-    from hpcgnn.training.run import TrainingRun
-    from hpcgnn.training.session import Session
 
     info = together(comm, lambda: read_graph_info(shards))
+    together(comm, lambda: check_num_parts(info, comm.size))
     folder_of = _run_folder_finder(out, info.name, comm.size)
     resumed = None
     file_settings = together(comm, lambda: read_settings(config_file))
@@ -68,6 +67,10 @@ def train_in_parallel(comm, shards: Path, flags: dict[str, Any], preset: str | N
         resumed = together(comm, lambda: find_checkpoint(folder_of(guess), info.name, flags, file_settings))
         file_settings = {**(resumed.settings if resumed else {}), **file_settings}
     config = together(comm, lambda: resolve_train_config(info.name, flags, file_settings, preset))
+    # These import torch, which takes seconds: what needs no torch is refused before.
+    from hpcgnn.training.run import TrainingRun
+    from hpcgnn.training.session import Session
+
     folder = RunFolder(folder_of(config))
     session = Session.open(comm, shards, config)
     # Refuses a checkpoint that does not fit, before the folder is touched.
