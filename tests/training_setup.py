@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pytest
-import scipy.sparse
 from mpi4py import MPI
 
 from hpcgnn.config import TrainConfig
@@ -108,21 +106,21 @@ def assert_same_bits(found: Path, expected: Path) -> None:
     assert replace(a.progress, metrics_bytes=0) == replace(b.progress, metrics_bytes=0)
 
 
+def arcs_where(dataset: GraphDataset, keeps: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> GraphDataset:
+    """The graph of the arcs source -> target for which keeps(source, target), both (num_edges,), is true."""
+    target = np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr))
+    kept = keeps(dataset.indices, target)
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(target[kept], minlength=dataset.num_nodes))])
+    return replace(dataset, indptr=indptr, indices=dataset.indices[kept]).check()
+
+
 def two_islands(num_nodes: int = 60, seed: int = 0) -> GraphDataset:
     """Two halves without an edge between them: nodes below num_nodes / 2, and the others."""
     whole = easy_graph(seed, f"synthetic:nodes={num_nodes},mean_degree=6,classes=3,features=6,signal=2")
     half = num_nodes // 2
-    arcs = scipy.sparse.csr_matrix((np.ones(whole.num_edges), whole.indices, whole.indptr)).tocoo()
-    kept = (arcs.row < half) == (arcs.col < half)
-    cut = scipy.sparse.coo_matrix((arcs.data[kept], (arcs.row[kept], arcs.col[kept])), shape=arcs.shape).tocsr()
-    return replace(whole, indptr=cut.indptr.astype(np.int64), indices=cut.indices.astype(np.int32)).check()
+    return arcs_where(whole, lambda source, target: (source < half) == (target < half))
 
 
 def snapshot(*folders: Path) -> dict[str, bytes]:
     """Every file below the folders with its content."""
     return {str(path): path.read_bytes() for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
-def copy_folder(source: Path, target: Path) -> Path:
-    """A copy of a folder that a test may damage."""
-    return Path(shutil.copytree(source, target))

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from mpi4py import MPI
-from training_setup import easy_graph, losses, on_rank_zero, random_owner, train, two_islands, write, write_once
+from training_setup import (
+    arcs_where,
+    easy_graph,
+    losses,
+    on_rank_zero,
+    random_owner,
+    train,
+    two_islands,
+    write,
+    write_once,
+)
 
 from hpcgnn.datasets.options import SourceOptions
 from hpcgnn.datasets.source import load_source
@@ -63,11 +72,7 @@ def last_rank_without_boundary(num_parts):
 
 def directed_arcs(num_parts):
     """Arcs towards the higher id only, so that halo and boundary differ."""
-    dataset = easy_graph(seed=5)
-    target = np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr))
-    kept = dataset.indices < target
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(target[kept], minlength=dataset.num_nodes))])
-    dataset = replace(dataset, indptr=indptr.astype(np.int64), indices=dataset.indices[kept]).check()
+    dataset = arcs_where(easy_graph(seed=5), lambda source, target: source < target)
     return dataset, random_owner(dataset, num_parts)
 
 

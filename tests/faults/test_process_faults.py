@@ -1,0 +1,154 @@
+"""Faults as a shell sees them: a signal, a rank that dies or fails alone, a wrong start; all ranks go, nothing is lost.
+
+Each run is an mpirun of its own. How long every one took is printed; pytest -rP shows it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import replace
+
+import pytest
+from parallel_run import ENDING_LIMIT, ParallelRun, hpcgnn, is_open_mpi, is_running, run_parallel_command
+from training_setup import arcs_where, assert_same_bits, easy_graph, random_owner, snapshot, without_seconds, write
+
+from hpcgnn.training.checkpoint import read_checkpoint
+from hpcgnn.training.metrics import RunFolder
+
+EPOCHS, CHECKPOINT_EVERY = 120, 10
+# Epochs of some milliseconds, so that a signal meets the run in the middle.
+GRAPH = "synthetic:nodes=3000,mean_degree=20,classes=4,features=32,signal=2"
+FLAGS = ["--model", "sage", "--layers", 3, "--hidden", 64, "--dropout", 0.5, "--method", "uniform", "--bits", 8,
+         "--epochs", EPOCHS, "--eval-every", 20, "--checkpoint-every", CHECKPOINT_EVERY]
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    """Two parts, which no test may change."""
+    dataset = easy_graph(spec=GRAPH)
+    folder = write(dataset, random_owner(dataset, 2), 2, tmp_path_factory.mktemp("shards"))
+    before = snapshot(folder)
+    yield folder
+    assert snapshot(folder) == before
+
+
+@pytest.fixture(scope="module")
+def whole(shards, tmp_path_factory):
+    """The folder of a run that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("whole")
+    ended = run_parallel_command(2, hpcgnn("train", shards, *FLAGS, "--out", "run"), folder)
+    assert (ended.status, ended.sentences) == (0, []), ended.stderr
+    return folder / "run"
+
+
+def disturb(shards, folder, num_epochs, how):
+    """Train until `num_epochs` are recorded, call how(run), and wait for the end of mpirun and all ranks.
+
+    Returns how mpirun ended, and the seconds from the disturbance to the end of the last process.
+    """
+    metrics = folder / "run" / "metrics.jsonl"
+    with ParallelRun(2, hpcgnn("train", shards, *FLAGS, "--out", "run"), folder) as run:
+        run.wait_for(lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= num_epochs)
+        ranks = run.ranks()
+        assert list(ranks) == [0, 1]
+        disturbed = time.monotonic()
+        how(run, ranks)
+        ended = run.end()
+        while any(is_running(pid) for pid in ranks.values()) and time.monotonic() < disturbed + ENDING_LIMIT:
+            time.sleep(0.01)
+        seconds = time.monotonic() - disturbed
+        assert not any(is_running(pid) for pid in ranks.values())
+    print(f"all ended {seconds:.1f} s after the disturbance, status {ended.status}: {ended.sentences}")
+    return ended, seconds
+
+
+def assert_resumes(shards, folder, whole):
+    """`--resume` ends with the weights, moments and metrics of the undisturbed run, bit for bit."""
+    resumed = run_parallel_command(2, hpcgnn("train", shards, "--out", "run", "--resume"), folder)
+    assert (resumed.status, resumed.sentences) == (0, []), resumed.stderr
+    assert_same_bits(folder / "run/checkpoint.h5", whole / "checkpoint.h5")
+    found, expected = (without_seconds(RunFolder(path).read_metrics()) for path in (folder / "run", whole))
+    assert found == expected
+
+
+def usr1_to_mpirun(run, ranks):
+    run.process.send_signal(signal.SIGUSR1)
+
+
+def term_to_one_rank(run, ranks):
+    os.kill(ranks[1], signal.SIGTERM)
+
+
+def term_to_mpirun(run, ranks):
+    run.process.send_signal(signal.SIGTERM)
+
+
+def kill_one_rank(run, ranks):
+    os.kill(ranks[1], signal.SIGKILL)
+
+
+@pytest.mark.parametrize("how, num_epochs", [(usr1_to_mpirun, 23), (term_to_one_rank, 57)])
+def test_a_stop_signal_is_answered_with_a_checkpoint_and_the_run_resumes(shards, whole, tmp_path, how, num_epochs):
+    ended, seconds = disturb(shards, tmp_path, num_epochs, how)
+    stopped = read_checkpoint(tmp_path / "run/checkpoint.h5").progress
+    assert num_epochs <= stopped.epoch < EPOCHS
+    assert ended.status == 75
+    assert ended.sentences == [f"hpcgnn: stopped by a signal after epoch {stopped.epoch} of seed 0; run/checkpoint.h5 "
+                               "holds everything, the same command with --resume goes on"]
+    assert seconds < ENDING_LIMIT
+    assert not (tmp_path / "run/summary.json").exists()
+    assert_resumes(shards, tmp_path, whole)
+
+
+def test_term_to_mpirun_loses_no_more_than_the_epochs_since_the_last_checkpoint(shards, whole, tmp_path):
+    """Open MPI hands SIGTERM on and kills the ranks half a second later; MPICH lets them write their checkpoint."""
+    ended, seconds = disturb(shards, tmp_path, 34, term_to_mpirun)
+    assert ended.status == 75 or (is_open_mpi() and ended.status != 0)
+    assert seconds < ENDING_LIMIT
+    assert read_checkpoint(tmp_path / "run/checkpoint.h5").progress.epoch >= 30
+    assert_resumes(shards, tmp_path, whole)
+
+
+def test_a_killed_rank_takes_all_down_and_the_run_resumes(shards, whole, tmp_path):
+    ended, seconds = disturb(shards, tmp_path, 45, kill_one_rank)
+    assert ended.status != 0
+    assert seconds < ENDING_LIMIT
+    stopped = read_checkpoint(tmp_path / "run/checkpoint.h5").progress
+    assert stopped.epoch >= 40 and stopped.epoch % CHECKPOINT_EVERY == 0
+    assert_resumes(shards, tmp_path, whole)
+
+
+def test_a_rank_that_fails_alone_takes_all_down_and_says_so_first(tmp_path):
+    """A huge feature on rank 1 makes a message that 8 bits can't hold, at the first exchange of training."""
+    whole = easy_graph()
+    owner = random_owner(whole, 2)
+    # Arcs lead from rank 1 to rank 0 only, so rank 0 sends no message forward that could fail first.
+    dataset = arcs_where(whole, lambda source, target: owner[source] >= owner[target])
+    crossing = arcs_where(whole, lambda source, target: owner[source] > owner[target])
+    features = dataset.features.copy()
+    features[crossing.indices[0]] = 3e38
+    write(replace(dataset, features=features), owner, 2, tmp_path / "shards")
+    before = snapshot(tmp_path / "shards")
+    ended = run_parallel_command(2, hpcgnn(
+        "train", "shards", "--model", "sage", "--method", "uniform", "--bits", 8, "--norm", "none", "--dropout", 0,
+        "--layers", 3, "--hidden", 64, "--out", "run"), tmp_path)
+    assert ended.status != 0
+    (sentence,) = ended.sentences
+    assert sentence.startswith(f"hpcgnn: rank 1: message row of node {crossing.indices[0]} (layer ")
+    assert sentence.endswith("holds a value that is NaN, infinite or too large to quantize; lower the learning rate")
+    assert ended.seconds < ENDING_LIMIT
+    assert snapshot(tmp_path / "shards") == before
+
+
+@pytest.mark.parametrize("num_ranks, flags, status, words", [
+    (3, [], 1, "was partitioned into 2 parts but 3 ranks"), (2, ["--hiden", 8], 2, "No such option"),
+])
+def test_a_wrong_start_ends_all_ranks_with_one_sentence(shards, tmp_path, num_ranks, flags, status, words):
+    ended = run_parallel_command(num_ranks, hpcgnn("train", shards, *flags, "--out", "run"), tmp_path)
+    assert ended.status == status
+    assert len(ended.sentences) == 1 and words in ended.sentences[0]
+    assert "Traceback" not in ended.stderr
+    assert ended.seconds < ENDING_LIMIT
+    assert not (tmp_path / "run").exists()
