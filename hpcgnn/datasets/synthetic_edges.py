@@ -6,15 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hpcgnn.datasets.block_model import BlockModel
 from hpcgnn.datasets.options import ProgressTask
 from hpcgnn.errors import DatasetError
-
-if TYPE_CHECKING:
-    from hpcgnn.datasets.synthetic import BlockModel
 
 CHUNK_PAIRS = 1 << 23
 MIN_DRAW = 1024

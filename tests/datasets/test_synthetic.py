@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from hpcgnn.datasets import synthetic_edges
+from hpcgnn.datasets.block_model import BlockModel, parse_block_model
 from hpcgnn.datasets.options import SourceOptions
 from hpcgnn.datasets.source import load_source
-from hpcgnn.datasets.synthetic import BlockModel, parse_block_model
 from hpcgnn.errors import DatasetError
 
 SMALL = "nodes=3000,classes=5,features=8"
