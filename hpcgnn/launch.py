@@ -41,8 +41,10 @@ def run_parallel(body: Callable[[MPI.Comm], Result]) -> Result:
         if comm.size == 1 and isinstance(error, HpcgnnError):
             raise
         _print_failure(comm.rank, error)
-        comm.Abort(getattr(error, "exit_code", 1))
-        raise
+        exit_code = getattr(error, "exit_code", 1)
+        comm.Abort(exit_code)
+        # MPICH's Abort returns before the launcher ends this rank, which must not report its failure a second time.
+        os._exit(exit_code)
 
 
 def _print_failure(rank: int, error: BaseException) -> None:
