@@ -33,12 +33,11 @@ def two_layers(name):
 
 
 @pytest.mark.parallel([1, 2, 3])
-@pytest.mark.parametrize("directed", [False, True], ids=["undirected", "directed"])
 @pytest.mark.parametrize("name", list(CONVOLUTIONS))
 def test_a_bipartite_convolution_equals_itself_on_the_whole_graph(open_part, graph_with, sum_gradients, gather_rows,
-                                                                  assert_equal_to, name, directed):
+                                                                  assert_equal_to, name):
     comm = MPI.COMM_WORLD
-    dataset, owner = graph_with(IN, directed)
+    dataset, owner = graph_with(IN, directed=True)
     graph, layers = open_part(comm, dataset, owner(comm.size)).graph, two_layers(name)
     weight = torch.from_numpy(np.random.default_rng(0).normal(size=(dataset.num_nodes, OUT)))
     inner_id = graph.node_id[:graph.num_inner]
