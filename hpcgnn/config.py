@@ -67,7 +67,7 @@ class TrainConfig:
 def _check_value(setting, value: Any) -> None:
     expected = {"int": int, "float": (int, float), "str": str}[setting.type]
     if isinstance(value, bool) or not isinstance(value, expected):
-        raise ConfigError(f"{setting.name} must be a {setting.type}, found {value!r}")
+        raise ConfigError(f"{setting.name} must be of type {setting.type}, found {value!r}")
     limits = setting.metadata
     if limits["choices"] is not None and value not in limits["choices"]:
         raise ConfigError(f"{setting.name} must be one of {', '.join(map(str, limits['choices']))}, found {value!r}")

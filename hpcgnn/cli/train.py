@@ -77,9 +77,12 @@ def train_in_parallel(comm, shards: Path, flags: dict[str, Any], preset: str | N
     run = TrainingRun(session, folder, resumed)
     if resume and resumed is None and comm.rank == 0:
         click.echo(f"{folder.checkpoint} does not exist yet; starting anew", err=True)
-    # Nothing is lost by replacing a run that was resumed before its first checkpoint.
-    replaces = overwrite or resume
-    together(comm, lambda: open_folder(folder, resumed, replaces, session, str(shards)) if comm.rank == 0 else None)
+
+    def prepare_folder() -> None:
+        if comm.rank == 0:
+            open_folder(folder, resumed, overwrite, resume, session, str(shards))
+
+    together(comm, prepare_folder)
     summary = run.execute()
     if comm.rank == 0:
         click.echo(one_line(summary))
@@ -129,12 +132,12 @@ def find_checkpoint(path: Path, dataset: str, flags: dict[str, Any], file_settin
     return checkpoint
 
 
-def open_folder(folder, resumed, overwrite: bool, session, shards: str) -> None:
+def open_folder(folder, resumed, overwrite: bool, resume: bool, session, shards: str) -> None:
     """Rank 0 alone: make the run folder, or cut its metrics back to the checkpoint, and write config.toml."""
     from hpcgnn.training.metrics import software_versions
 
     if resumed is None:
-        folder.create(overwrite)
+        folder.create(overwrite, resume)
     else:
         folder.truncate_metrics(resumed.progress.metrics_bytes)
     folder.write_config(settings_of(session.config), {

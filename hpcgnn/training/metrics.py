@@ -39,8 +39,11 @@ class RunFolder:
     def checkpoint(self) -> Path:
         return self.path / CHECKPOINT
 
-    def create(self, overwrite: bool) -> None:
-        """Make the folder. An earlier run in it is refused, or removed with `overwrite`."""
+    def create(self, overwrite: bool, resume: bool = False) -> None:
+        """Make the folder. An earlier run in it is refused, or removed with `overwrite`.
+
+        With `resume`, a run that was stopped before its first checkpoint is removed too: nothing of it can go on.
+        """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             probe = self.path / f".writable-{os.getpid()}"
@@ -50,11 +53,10 @@ class RunFolder:
             raise TrainingError(f"run folder {self.path} can't be written: {error.strerror}; "
                                 "choose another with --out") from error
         old = [name for name in (METRICS, SUMMARY, CHECKPOINT) if (self.path / name).exists()]
-        if old and not overwrite:
+        if old and not overwrite and not (resume and old == [METRICS]):
             raise TrainingError(f"{self.path} already holds a run ({', '.join(old)}); continue it with --resume, "
                                 "replace it with --overwrite, or choose another --out")
-        for name in old:
-            (self.path / name).unlink()
+        self._remove(*old, *self._torn_checkpoints())
 
     def write_config(self, settings: dict[str, Any], provenance: dict[str, Any]) -> None:
         """config.toml: the resolved settings, which --config takes again, and where they were used."""
@@ -80,9 +82,11 @@ class RunFolder:
         if found < num_bytes:
             raise TrainingError(f"{file} has {found} bytes, its checkpoint was written after {num_bytes}; "
                                 "restore it, or start again with --overwrite")
-        if file.exists():
+        try:
             os.truncate(file, num_bytes)
-        (self.path / SUMMARY).unlink(missing_ok=True)
+        except OSError as error:
+            raise TrainingError(f"{file} can't be cut back to its checkpoint: {error.strerror}") from error
+        self._remove(SUMMARY, *self._torn_checkpoints())
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """All lines of metrics.jsonl."""
@@ -92,6 +96,17 @@ class RunFolder:
     def write_summary(self, summary: dict[str, Any]) -> None:
         """summary.json, whose presence says that the run is complete."""
         self._write(SUMMARY, json.dumps(_finite(summary), indent=2) + "\n")
+
+    def _torn_checkpoints(self) -> list[str]:
+        """What a rank 0 that was killed while it wrote a checkpoint has left."""
+        return [path.name for path in self.path.glob(f"{CHECKPOINT}.tmp-*")]
+
+    def _remove(self, *names: str) -> None:
+        try:
+            for name in names:
+                (self.path / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise TrainingError(f"{self.path / name} can't be removed: {error.strerror}") from error
 
     def _write(self, name: str, text: str) -> None:
         path, temporary = self.path / name, self.path / f"{name}.tmp"

@@ -161,3 +161,19 @@ def test_training_leaves_the_shards_as_they_were(shared_path):
     train(comm, shards, shared_path / "run", epochs=SMALL["epochs"])
     assert [path.read_bytes() for path in sorted(shards.iterdir())] == before
     assert read_graph_info(shards).num_parts == comm.size
+
+
+def test_a_finished_run_whose_checkpoint_is_gone_is_not_replaced_by_resume(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text("{}\n")
+    (tmp_path / "summary.json").write_text("{}\n")
+    with pytest.raises(TrainingError, match="already holds a run"):
+        RunFolder(tmp_path).create(overwrite=False, resume=True)
+    assert (tmp_path / "summary.json").exists() and (tmp_path / "metrics.jsonl").exists()
+
+
+def test_a_torn_checkpoint_goes_when_the_run_goes_on(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text("{}\n{}\n")
+    (tmp_path / "checkpoint.h5.tmp-77").write_bytes(b"half")
+    RunFolder(tmp_path).truncate_metrics(3)
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+    assert (tmp_path / "metrics.jsonl").read_text() == "{}\n"
