@@ -118,4 +118,5 @@ def test_a_job_with_a_checkpoint_resumes(tmp_path):
 
 
 def test_a_job_queued_again_before_its_first_checkpoint_starts_over(tmp_path):
-    assert " --overwrite " in submit(tmp_path, "exit 0", SLURM_RESTART_COUNT="1")[1][0]
+    command = submit(tmp_path, "exit 0", SLURM_RESTART_COUNT="1")[1][0]
+    assert " --resume " in command and " --overwrite " not in command    # --resume starts anew where there is none
