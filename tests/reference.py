@@ -72,7 +72,8 @@ def quantize(rows: np.ndarray, bits: int, draws: np.ndarray) -> tuple[np.ndarray
     a product with the reciprocal where that is at most 1e37.
     """
     top = np.float32(2**bits - 1)
-    zero_point = bf16_down(rows.min(axis=1))
+    # Adding zero makes -0 to +0: the parameter does not depend on which zero of a row is met first.
+    zero_point = bf16_down(rows.min(axis=1) + np.float32(0))
     zero = bf16_value(zero_point)[:, None]
     step = bf16_up((rows.max(axis=1).astype(np.float64) - zero[:, 0]) / np.float64(top))
     width = bf16_value(step)[:, None]

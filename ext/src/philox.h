@@ -17,38 +17,44 @@ typedef struct {
     uint32_t seed, epoch, stream;
 } counter_key;
 
-/* Fill draws[0 .. 8*PHILOX_LANES) for the column blocks first_block .. first_block + PHILOX_LANES - 1 of one node. */
-static inline __attribute__((always_inline)) void philox_draws(counter_key key, int64_t node_id, uint32_t first_block, uint16_t *restrict draws) {
-    uint32_t c0[PHILOX_LANES], c1[PHILOX_LANES], c2[PHILOX_LANES], c3[PHILOX_LANES];
+/* Little-endian: the low half of a word is its first draw. */
+typedef union {
+    uint32_t words[4 * PHILOX_LANES];
+    uint16_t of[PHILOX_DRAWS * PHILOX_LANES];
+} philox_block;
+
+/* Fill draws->of[0 .. 8*PHILOX_LANES) for the column blocks first_block .. first_block + PHILOX_LANES - 1 of one node. */
+static inline __attribute__((always_inline)) void philox_draws(counter_key key, int64_t node_id,
+                                                               uint32_t first_block, philox_block *restrict draws) {
+    /* 32-bit words in 64-bit lanes: a product is then one vector instruction, and its high half one shift. The high
+     * half of a lane is left dirty where the next product ignores it. */
+    uint64_t c0[PHILOX_LANES], c1[PHILOX_LANES], c2[PHILOX_LANES], c3[PHILOX_LANES];
+#pragma omp simd
     for (int i = 0; i < PHILOX_LANES; i++) {
         c0[i] = first_block + (uint32_t)i;
         c1[i] = key.stream;
-        c2[i] = (uint32_t)((uint64_t)node_id & 0xffffffffu);
-        c3[i] = (uint32_t)((uint64_t)node_id >> 32);
+        c2[i] = (uint64_t)node_id & 0xffffffffu;
+        c3[i] = (uint64_t)node_id >> 32;
     }
     uint32_t k0 = key.seed, k1 = key.epoch;
     for (int round = 0; round < 10; round++) {
+#pragma omp simd
         for (int i = 0; i < PHILOX_LANES; i++) {
-            uint64_t p0 = (uint64_t)0xD2511F53u * c0[i], p1 = (uint64_t)0xCD9E8D57u * c2[i];
-            uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1[i] ^ k0, n2 = (uint32_t)(p0 >> 32) ^ c3[i] ^ k1;
-            c1[i] = (uint32_t)p1;
-            c3[i] = (uint32_t)p0;
-            c0[i] = n0;
-            c2[i] = n2;
+            const uint64_t p0 = (c0[i] & 0xffffffffu) * 0xD2511F53u, p1 = (c2[i] & 0xffffffffu) * 0xCD9E8D57u;
+            c0[i] = (p1 >> 32) ^ c1[i] ^ k0;
+            c2[i] = (p0 >> 32) ^ c3[i] ^ k1;
+            c1[i] = p1;
+            c3[i] = p0;
         }
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
+#pragma omp simd
     for (int i = 0; i < PHILOX_LANES; i++) {
-        uint16_t *out = draws + PHILOX_DRAWS * i;
-        out[0] = (uint16_t)c0[i];
-        out[1] = (uint16_t)(c0[i] >> 16);
-        out[2] = (uint16_t)c1[i];
-        out[3] = (uint16_t)(c1[i] >> 16);
-        out[4] = (uint16_t)c2[i];
-        out[5] = (uint16_t)(c2[i] >> 16);
-        out[6] = (uint16_t)c3[i];
-        out[7] = (uint16_t)(c3[i] >> 16);
+        draws->words[4 * i] = (uint32_t)c0[i];
+        draws->words[4 * i + 1] = (uint32_t)c1[i];
+        draws->words[4 * i + 2] = (uint32_t)c2[i];
+        draws->words[4 * i + 3] = (uint32_t)c3[i];
     }
 }
 #endif

@@ -4,6 +4,7 @@
 #include <string.h>
 
 
+#define RANGE_LANES 32 /* running minima of a row */
 #define CHUNK (PHILOX_DRAWS * PHILOX_LANES) /* columns quantised together; a multiple of 8, so chunks meet at bytes */
 
 static inline float bf16_value(uint16_t half) {
@@ -31,22 +32,16 @@ static inline uint16_t bf16_up(double x) {
     return (uint16_t)((bits + 0xffffu) >> 16);
 }
 
-#define BODY "quantization_body.h"
-#include "levels.h"
-
-typedef void (*quantize_function)(const float *, const message_rows *, int64_t, counter_key, uint8_t *);
-typedef void (*dequantize_function)(const uint8_t *, const message_rows *, int64_t, int, float *);
-static const quantize_function QUANTIZE[] = ALL_LEVELS(quantize_one);
-static const dequantize_function DEQUANTIZE[] = ALL_LEVELS(dequantize_one);
-
 /* Largest magnitude whose range, and whose zero point rounded down, stay finite in bf16. */
 #define LARGEST_MAGNITUDE 1.6e38f
 
-static int row_is_representable(const float *x, int64_t dim) {
-    int bad = 0;
-    for (int64_t j = 0; j < dim; j++) bad |= !(fabsf(x[j]) <= LARGEST_MAGNITUDE);
-    return !bad;
-}
+#define BODY "quantization_body.h"
+#include "levels.h"
+
+typedef int (*quantize_function)(const float *, const message_rows *, int64_t, counter_key, uint8_t *);
+typedef void (*dequantize_function)(const uint8_t *, const message_rows *, int64_t, int, float *);
+static const quantize_function QUANTIZE[] = ALL_LEVELS(quantize_one);
+static const dequantize_function DEQUANTIZE[] = ALL_LEVELS(dequantize_one);
 
 int64_t quantize_rows(const float *rows, message_rows m, counter_key key, uint8_t *message) {
     const quantize_function quantize = QUANTIZE[simd_level()];
@@ -54,10 +49,7 @@ int64_t quantize_rows(const float *rows, message_rows m, counter_key key, uint8_
     if (m.dim == 0) return -1;
 #pragma omp parallel for schedule(static) reduction(min : first_bad)
     for (int64_t i = 0; i < m.num_rows; i++) {
-        if (m.bit_width[i] <= 8 && !row_is_representable(rows + (int64_t)m.row_index[i] * m.dim, m.dim))
-            first_bad = i < first_bad ? i : first_bad;
-        else
-            quantize(rows, &m, i, key, message);
+        if (!quantize(rows, &m, i, key, message)) first_bad = i < first_bad ? i : first_bad;
     }
     return first_bad == m.num_rows ? -1 : first_bad;
 }

@@ -2,7 +2,7 @@
  *
  * Wire of one row of dim columns at width b: ceil(dim*b/8) bytes, a little-endian bit stream, code of column j at bits
  * [j*b, (j+1)*b). Rows of 1 to 8 bits also have a parameter pair (zero_point, step), two bf16 values.
- *   value ~ zero_point + step*code,  zero_point <= min(row),  step >= (max(row) - zero_point)/(2^b - 1)
+ *   value ~ zero_point + step*code,  zero_point <= min(row) and never -0,  step >= (max(row) - zero_point)/(2^b - 1)
  * Codes are floor((x - zero_point)/step + u), u = (draw + 1/2)/2^16, so the expectation is x up to
  * 2^-17 + 2^(b-22) steps: half the spacing of the draws, and four float32 roundings of up to 2^b steps.
  * A row of 16 bits is bf16 with stochastic rounding of the 16 bits dropped: exactly unbiased, no parameters.

@@ -1,13 +1,33 @@
 /* Kernel body, compiled once a SIMD level by quantization.c. */
 
+static int LEVEL(row_is_representable)(const float *restrict x, int64_t dim) {
+    int bad = 0;
+#pragma omp simd reduction(| : bad)
+    for (int64_t j = 0; j < dim; j++) bad |= !(fabsf(x[j]) <= LARGEST_MAGNITUDE);
+    return !bad;
+}
+
 static void LEVEL(row_range)(const float *restrict x, int64_t dim, float *low, float *high) {
-    float lo = x[0], hi = x[0];
-    for (int64_t j = 1; j < dim; j++) {
-        lo = x[j] < lo ? x[j] : lo;
-        hi = x[j] > hi ? x[j] : hi;
+    /* Independent lanes: a single running minimum would wait for its own latency at every column. */
+    float lo[RANGE_LANES], hi[RANGE_LANES];
+    for (int i = 0; i < RANGE_LANES; i++) lo[i] = hi[i] = x[0];
+    int64_t j = 0;
+    for (; j + RANGE_LANES <= dim; j += RANGE_LANES)
+#pragma omp simd
+        for (int i = 0; i < RANGE_LANES; i++) {
+            lo[i] = x[j + i] < lo[i] ? x[j + i] : lo[i];
+            hi[i] = x[j + i] > hi[i] ? x[j + i] : hi[i];
+        }
+    for (; j < dim; j++) {
+        lo[0] = x[j] < lo[0] ? x[j] : lo[0];
+        hi[0] = x[j] > hi[0] ? x[j] : hi[0];
     }
-    *low = lo;
-    *high = hi;
+    for (int i = 1; i < RANGE_LANES; i++) {
+        lo[0] = lo[i] < lo[0] ? lo[i] : lo[0];
+        hi[0] = hi[i] > hi[0] ? hi[i] : hi[0];
+    }
+    *low = lo[0] + 0.0f; /* +0 whichever zero was met first, so that bytes don't depend on the order */
+    *high = hi[0];
 }
 
 /* Codes of at most 8*PHILOX_LANES columns; `divide` keeps tiny steps exact whose reciprocal overflows. */
@@ -86,7 +106,7 @@ static void LEVEL(unpack_codes)(const uint8_t *restrict in, int64_t n, int b, ui
 static void LEVEL(quantize_affine_row)(const float *restrict x, int64_t dim, int b, int64_t node_id, counter_key key,
                                        uint8_t *restrict payload, uint8_t *restrict parameters) {
     float low, high;
-    uint16_t draws[CHUNK];
+    philox_block draws;
     uint8_t codes[CHUNK];
     const int levels = (1 << b) - 1;
     LEVEL(row_range)(x, dim, &low, &high);
@@ -98,25 +118,25 @@ static void LEVEL(quantize_affine_row)(const float *restrict x, int64_t dim, int
     memcpy(parameters + 2, &step_bits, 2);
     for (int64_t start = 0; start < dim; start += CHUNK) {
         const int64_t n = dim - start < CHUNK ? dim - start : CHUNK;
-        philox_draws(key, node_id, (uint32_t)(start / PHILOX_DRAWS), draws);
-        LEVEL(round_codes)(x + start, n, zero_point, step, levels, draws, codes);
+        philox_draws(key, node_id, (uint32_t)(start / PHILOX_DRAWS), &draws);
+        LEVEL(round_codes)(x + start, n, zero_point, step, levels, draws.of, codes);
         LEVEL(pack_codes)(codes, n, b, payload + start * b / 8);
     }
 }
 
 static void LEVEL(quantize_bf16_row)(const float *restrict x, int64_t dim, int64_t node_id, counter_key key,
                                      uint8_t *restrict payload) {
-    uint16_t draws[CHUNK];
+    philox_block draws;
     for (int64_t start = 0; start < dim; start += CHUNK) {
         const int64_t n = dim - start < CHUNK ? dim - start : CHUNK;
-        philox_draws(key, node_id, (uint32_t)(start / PHILOX_DRAWS), draws);
+        philox_draws(key, node_id, (uint32_t)(start / PHILOX_DRAWS), &draws);
         for (int64_t j = 0; j < n; j++) {
             uint32_t bits;
             memcpy(&bits, x + start + j, 4);
             /* Adding the draw below the cut carries with probability equal to the fraction dropped. Infinity and NaN
              * have no fraction to round, and the largest finite values are kept from carrying into infinity. */
             const uint32_t magnitude = bits & 0x7fffffffu;
-            const uint32_t rounded = magnitude >= 0x7f7f0000u ? bits : bits + draws[j];
+            const uint32_t rounded = magnitude >= 0x7f7f0000u ? bits : bits + draws.of[j];
             const uint16_t half = (uint16_t)(rounded >> 16);
             memcpy(payload + 2 * (start + j), &half, 2);
         }
@@ -130,17 +150,21 @@ static void LEVEL(store_row)(const float *restrict values, int64_t n, int accumu
         memcpy(out, values, (size_t)n * sizeof(float));
 }
 
-static void LEVEL(quantize_one)(const float *rows, const message_rows *m, int64_t i, counter_key key,
-                                uint8_t *message) {
+/* Returns 0, and writes nothing, where a row of 1 to 8 bits holds a value that can't be represented. */
+static int LEVEL(quantize_one)(const float *rows, const message_rows *m, int64_t i, counter_key key,
+                               uint8_t *message) {
     const float *x = rows + (int64_t)m->row_index[i] * m->dim;
     uint8_t *payload = message + m->payload_offset[i];
     if (m->bit_width[i] == 32)
         memcpy(payload, x, (size_t)m->dim * sizeof(float));
     else if (m->bit_width[i] == 16)
         LEVEL(quantize_bf16_row)(x, m->dim, m->node_id[i], key, payload);
-    else
+    else if (LEVEL(row_is_representable)(x, m->dim))
         LEVEL(quantize_affine_row)(x, m->dim, m->bit_width[i], m->node_id[i], key, payload,
                                    message + m->parameter_offset[i]);
+    else
+        return 0;
+    return 1;
 }
 
 static void LEVEL(dequantize_one)(const uint8_t *message, const message_rows *m, int64_t i, int accumulate,
