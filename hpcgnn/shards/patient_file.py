@@ -20,6 +20,7 @@ class PatientFile(io.RawIOBase):
         self._file = open(path, "w+b", buffering=0)  # noqa: SIM115 - closed by close()
 
     def write(self, data) -> int:
+        """Write all of `data`, or note why not; the length of `data` is returned either way."""
         data = memoryview(data).cast("B")
         rest = data
         try:
