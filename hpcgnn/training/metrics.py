@@ -20,6 +20,7 @@ import mpi4py.MPI as MPI
 import hpcgnn
 from hpcgnn.config import as_toml
 from hpcgnn.errors import TrainingError
+from hpcgnn.ops.host.simd import simd_level
 
 CONFIG, METRICS, SUMMARY, CHECKPOINT = "config.toml", "metrics.jsonl", "summary.json", "checkpoint.h5"
 
@@ -153,4 +154,5 @@ def software_versions() -> dict[str, str]:
         "mpi4py": version("mpi4py"),
         "mpi": MPI.Get_library_version().splitlines()[0].strip("\x00 "),
         "platform": f"{sys.platform} {platform.machine()}",
+        "simd": simd_level(),
     }

@@ -16,6 +16,7 @@ from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.launch import together
 from hpcgnn.nn.models import ConvolutionStack
+from hpcgnn.ops.host.simd import simd_level
 from hpcgnn.shards.reader import GraphInfo, read_graph_info, read_partition
 from hpcgnn.training.methods import METHODS
 from hpcgnn.training.objective import Objective
@@ -50,11 +51,13 @@ class Session:
 
         Raises
         ------
-        CollectiveError      a shard that is missing, damaged or for another number of ranks; no training node
+        CollectiveError      a shard that is missing, damaged or for another number of ranks; no training node; an
+                             instruction set forced that a rank's processor lacks
         """
         info = together(comm, lambda: read_graph_info(shards))
         score = together(comm, lambda: choose_score(config, info))
         together(comm, lambda: check_device(config.device))
+        together(comm, simd_level)
         part = together(comm, lambda: read_partition(shards, comm.rank, comm.size))
         masks = {"train": part.train_mask, "val": part.val_mask, "test": part.test_mask}
         objective = Objective.build(comm, part.labels, masks)
