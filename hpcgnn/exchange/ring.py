@@ -24,10 +24,6 @@ class MessageArena:
         self._send = np.empty(0, np.uint8)
         self._receive = np.empty(0, np.uint8)
 
-    @property
-    def num_bytes(self) -> int:
-        return len(self._send) + len(self._receive)
-
     def slices(self, send_bytes: list[int], receive_bytes: list[int]) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """A writable uint8 view for each peer's message, to send and to receive."""
         self._send = _grown(self._send, send_bytes)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from hpcgnn.errors import KernelError
+
 DRAW_LEVELS = 1 << 16     # a draw is a 16-bit number
 MAX_LAYERS, MAX_PARTS = 1 << 12, 1 << 16
 
@@ -35,5 +37,13 @@ class CounterKey(NamedTuple):
 
     @property
     def stream(self) -> int:
-        """Purpose, layer and part packed in 32 bits: 4 | 12 | 16."""
+        """Purpose, layer and part packed in 32 bits: 4 | 12 | 16.
+
+        Raises
+        ------
+        KernelError      layer or part does not fit, and would share its draws with another
+        """
+        if not (0 <= self.layer < MAX_LAYERS and 0 <= self.part < MAX_PARTS):
+            raise KernelError(f"random draws are addressed by layers below {MAX_LAYERS} and parts below {MAX_PARTS}, "
+                              f"found layer {self.layer} and part {self.part}")
         return self.purpose << 28 | self.layer << 16 | self.part

@@ -23,7 +23,6 @@ class EpochDisplay:
     def __init__(self, config: TrainConfig, is_shown: bool):
         is_shown = is_shown and is_watched()
         console = rich.console.Console(stderr=True, force_terminal=True if is_shown else None)
-        self._config = config
         self._bar = rich.progress.Progress(
             rich.progress.TextColumn("{task.description}"), rich.progress.BarColumn(bar_width=24),
             rich.progress.MofNCompleteColumn(), rich.progress.TextColumn("{task.fields[state]}"),

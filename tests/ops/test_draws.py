@@ -7,6 +7,7 @@ import pytest
 from reference import draws_of, stream_of
 
 from hpcgnn._ext import pointwise, quantization
+from hpcgnn.errors import KernelError
 from hpcgnn.ops.counter import BACKWARD, DROPOUT, FORWARD, CounterKey
 
 ONE, NEXT = 0x3F800000, 0x3F81    # 1 as float32 bits, and the bfloat16 above 1
@@ -71,3 +72,11 @@ def test_every_field_of_the_key_changes_the_draws():
     keys = [(seed, epoch, stream) for seed in (0, 1) for epoch in (0, 1) for stream in streams]
     seen = {compiled_draws(np.array([node], np.int64), 64, key).tobytes() for key in keys for node in (0, 1)}
     assert len(seen) == 2 * len(keys)
+
+
+@pytest.mark.parametrize("place", [{"layer": 4096}, {"part": 65536}, {"layer": -1}])
+def test_a_layer_or_part_that_would_share_its_draws_is_refused(place):
+    key = CounterKey(0, 0, BACKWARD, 0)
+    assert key._replace(layer=4095, part=65535).stream == 0x2FFFFFFF
+    with pytest.raises(KernelError, match="layers below 4096 and parts below 65536"):
+        _ = key._replace(**place).stream
