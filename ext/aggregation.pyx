@@ -1,37 +1,53 @@
-"""Sparse aggregation. A shell over ext/src/aggregation.c; contracts are checked in hpcgnn.ops."""
+"""Sparse matrix times dense rows. A shell over ext/src/aggregation.c; contracts are checked in hpcgnn.ops."""
 
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 
 cdef extern from "aggregation.h":
     ctypedef struct sparse_rows:
-        int64_t num_rows, num_self
-        const int64_t *indptr
+        int64_t num_self, num_entries, num_tasks, num_heads
+        const int64_t *begin
+        const int64_t *end
+        const int64_t *task
         const int32_t *indices
         const float *row_scale
         const float *column_scale
-    void c_aggregate_rows "aggregate_rows" (sparse_rows, const float *, int64_t, float *) nogil
+        const float *entry_scale
+        const int64_t *entry_index
+    ctypedef struct dense_rows:
+        const void *near
+        const void *far
+        int64_t num_near, num_far, dim
+        int storage
+    void c_aggregate_rows "aggregate_rows" (sparse_rows, dense_rows, int, void *) nogil
+
+cdef const float *floats(const float[::1] values) noexcept:
+    return NULL if values is None or values.shape[0] == 0 else &values[0]
+
+cdef const uint8_t *bytes_of(const uint8_t[:, ::1] rows) noexcept:
+    return NULL if rows is None or rows.shape[0] == 0 else &rows[0, 0]
 
 
-def aggregate_rows(const int64_t[::1] indptr, const int32_t[::1] indices, row_scale, column_scale, int64_t num_self,
-                   const float[:, ::1] h, float[:, ::1] out):
-    """out[v] = row_scale[v] * (sum of column_scale[u] h[u] over row v, and v itself where v < num_self)."""
+def aggregate_rows(const int64_t[::1] begin, const int64_t[::1] end, const int64_t[::1] task,
+                   const int32_t[::1] indices, const float[::1] row_scale, const float[::1] column_scale,
+                   const float[:, ::1] entry_scale, const int64_t[::1] entry_index, int64_t num_self, int storage,
+                   int64_t dim, const uint8_t[:, ::1] near, const uint8_t[:, ::1] far, bint accumulate,
+                   uint8_t[:, ::1] out):
+    """out = matrix @ [near; far], or added to out; scales, far and entry_index may be None."""
     cdef sparse_rows a
-    cdef const float[::1] scale
+    cdef dense_rows h
     if out.shape[0] == 0 or out.shape[1] == 0:
         return
-    if h.shape[0] == 0:
-        out[:, :] = 0
-        return
-    a.num_rows = out.shape[0]
-    a.num_self = num_self
-    a.indptr = &indptr[0]
+    a.num_self, a.num_entries, a.num_tasks, a.num_heads = num_self, indices.shape[0], task.shape[0] - 1, 1
+    a.begin, a.end, a.task = &begin[0], &end[0], &task[0]
     a.indices = &indices[0] if indices.shape[0] else NULL
-    a.row_scale = a.column_scale = NULL
-    if row_scale is not None:
-        scale = row_scale
-        a.row_scale = &scale[0]
-    if column_scale is not None:
-        scale = column_scale
-        a.column_scale = &scale[0]
+    a.row_scale, a.column_scale, a.entry_scale, a.entry_index = floats(row_scale), floats(column_scale), NULL, NULL
+    if entry_scale is not None and entry_scale.shape[0]:
+        a.entry_scale = &entry_scale[0, 0]
+        a.num_heads = entry_scale.shape[1]
+    if entry_index is not None and entry_index.shape[0]:
+        a.entry_index = &entry_index[0]
+    h.near, h.num_near = bytes_of(near), near.shape[0]
+    h.far, h.num_far = bytes_of(far), 0 if far is None else far.shape[0]
+    h.dim, h.storage = dim, storage
     with nogil:
-        c_aggregate_rows(a, &h[0, 0], h.shape[1], &out[0, 0])
+        c_aggregate_rows(a, h, accumulate, &out[0, 0])

@@ -1,17 +1,29 @@
 /* Sparse matrix times dense rows. */
 #ifndef HPCGNN_AGGREGATION_H
 #define HPCGNN_AGGREGATION_H
-#include <stdint.h>
+#include "storage.h"
 
-/* out[v] = row_scale[v] * sum over u in row v of column_scale[u] * h[u], for v in [0, num_rows).
- * A row v < num_self also adds column_scale[v] * h[v] inside the sum (a self-loop). A null scale is 1.
- * Each row is summed by one thread in the order of its indices, so the result does not depend on the thread count. */
+/* A sparse matrix by rows: row v has the entries begin[v] .. end[v]-1, and a row v < num_self also the entry (v, v).
+ * Entry e of column u weighs row_scale[v] * column_scale[u] * entry_scale[entry(e) * num_heads + head], where
+ * entry(e) = entry_index[e], or e itself; each factor is 1 where its pointer is null. Heads share the columns of the
+ * dense rows evenly. Tasks are ranges of rows with about equally many entries: task t is rows task[t] .. task[t+1]-1.
+ * Only column_scale or entry_scale may be given. */
 typedef struct {
-    int64_t num_rows, num_self;
-    const int64_t *indptr;
+    int64_t num_self, num_entries, num_tasks, num_heads;
+    const int64_t *begin, *end, *task;
     const int32_t *indices;
-    const float *row_scale, *column_scale;
+    const float *row_scale, *column_scale, *entry_scale;
+    const int64_t *entry_index;
 } sparse_rows;
 
-void aggregate_rows(sparse_rows a, const float *h, int64_t dim, float *out);
+/* Dense rows in two tables: row u is row u of `near`, or row u - num_near of `far`. */
+typedef struct {
+    const void *near, *far;
+    int64_t num_near, num_far, dim;
+    int storage;
+} dense_rows;
+
+/* out[v] = sum of weight * row over the entries of row v, in float32, stored once; added to out[v] where accumulate.
+ * Each row is summed by one thread in the order of its entries, so the result doesn't depend on the thread count. */
+void aggregate_rows(sparse_rows a, dense_rows h, int accumulate, void *out);
 #endif

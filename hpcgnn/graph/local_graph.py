@@ -13,7 +13,7 @@ import scipy.sparse
 import torch
 
 from hpcgnn.errors import KernelError
-from hpcgnn.ops.aggregation import SparseRows, aggregate
+from hpcgnn.ops.aggregation import SparseRows, aggregate, from_csr
 from hpcgnn.ops.counter import DROPOUT, CounterKey
 from hpcgnn.ops.pointwise import dropout
 
@@ -140,8 +140,10 @@ class LocalGraph:
             column_scale = (1.0 / np.sqrt(degree + 1)).astype(np.float32)
             row_scale = column_scale[:self.num_inner]
         num_self = self.num_inner if reduction == "gcn" else 0
-        forward = SparseRows(self._indptr, self._indices, self.num_rows, num_self, row_scale, column_scale)
-        backward = SparseRows(*self._transposed, self.num_inner, num_self, column_scale, row_scale)
+        forward = from_csr(self._indptr, self._indices, self.num_rows, num_self=num_self, row_scale=row_scale,
+                           column_scale=column_scale)
+        backward = from_csr(*self._transposed, self.num_inner, num_self=num_self, row_scale=column_scale,
+                            column_scale=row_scale)
         return forward, backward
 
 

@@ -1,14 +1,19 @@
-"""Aggregation: a sparse matrix, given by rows and by columns, times dense rows (SpMM), with its backward."""
+"""Aggregation: a sparse matrix times dense rows (SpMM), with its backward."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
 
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.dispatch import backend_of
+from hpcgnn.ops.storage import check_rows
+
+ENTRIES_A_TASK = 4096     # a thread takes about so many entries at once
+ENTRIES_A_ROW = 8         # what a row costs beside its entries
 
 
 @dataclass(frozen=True)
@@ -17,7 +22,7 @@ class SparseRows:
 
     Attributes
     ----------
-    indptr : (num_rows + 1,) int64
+    begin, end : (num_rows,) int64              row v has the entries begin[v] .. end[v] - 1
     indices : (num_entries,) int32, columns in [0, num_columns)
     num_columns : int
     num_self : int                              rows v < num_self also have the entry (v, v), not stored
@@ -25,7 +30,8 @@ class SparseRows:
     column_scale : (num_columns,) float32 or None
     """
 
-    indptr: np.ndarray
+    begin: np.ndarray
+    end: np.ndarray
     indices: np.ndarray
     num_columns: int
     num_self: int = 0
@@ -34,37 +40,93 @@ class SparseRows:
 
     @property
     def num_rows(self) -> int:
-        return len(self.indptr) - 1
+        return len(self.begin)
+
+    @cached_property
+    def tasks(self) -> np.ndarray:
+        """(num_tasks + 1,) int64 bounds of row ranges with about equally many entries, for power-law rows."""
+        work = np.cumsum(self.end - self.begin + ENTRIES_A_ROW)
+        total = int(work[-1]) if len(work) else 0
+        cuts = np.searchsorted(work, np.arange(ENTRIES_A_TASK, total, ENTRIES_A_TASK), side="right")
+        return np.unique(np.concatenate([[0], cuts, [self.num_rows]])).astype(np.int64)
+
+    def rows(self, start: int, stop: int) -> SparseRows:
+        """The matrix of rows start .. stop - 1.
+
+        Raises
+        ------
+        KernelError      start lies among the rows with self-loops, which are counted from row 0
+        """
+        if 0 < start < self.num_self:
+            raise KernelError(f"rows with self-loops must be taken from row 0, found {start} of {self.num_self}")
+        row_scale = None if self.row_scale is None else self.row_scale[start:stop]
+        return replace(self, begin=self.begin[start:stop], end=self.end[start:stop], row_scale=row_scale,
+                       num_self=0 if start else min(self.num_self, stop))
+
+
+def from_csr(indptr: np.ndarray, indices: np.ndarray, num_columns: int, **scaling) -> SparseRows:
+    """A matrix whose rows are those of a CSR: indptr (num_rows + 1,) int64, indices int32."""
+    return SparseRows(indptr[:-1], indptr[1:], indices, num_columns, **scaling)
+
+
+def multiply(matrix: SparseRows, near: torch.Tensor, far: torch.Tensor | None = None,
+             out: torch.Tensor | None = None) -> torch.Tensor:
+    """matrix @ [near; far], summed in float32 and stored once in the rows' own type.
+
+    Parameters
+    ----------
+    near, far : (n, dim) and (m, dim) float32, bfloat16 or float16, n + m = matrix.num_columns; no far is m = 0
+    out : (matrix.num_rows, dim)                where given, the product is added to it
+
+    Returns
+    -------
+    (matrix.num_rows, dim)                      each row summed in the order of its entries, whatever the threads
+
+    Raises
+    ------
+    KernelError      types or shapes that disagree
+    """
+    num_far = 0 if far is None else len(far)
+    check_rows(near, matrix.num_columns - num_far, "aggregation")
+    for rows, num_rows in ((far, num_far), (out, matrix.num_rows)):
+        if rows is not None:
+            check_rows(rows, num_rows, "aggregation", near.dtype)
+            if rows.shape[1] != near.shape[1]:
+                raise KernelError(f"aggregation was given rows of {near.shape[1]} and {rows.shape[1]} columns")
+    is_added = out is not None
+    if out is None:
+        out = near.new_empty(matrix.num_rows, near.shape[1])
+    backend_of("aggregation", near).multiply(matrix, near, far, out, is_added)
+    return out
 
 
 class _Aggregate(torch.autograd.Function):
     @staticmethod
     def forward(ctx, h: torch.Tensor, matrix: SparseRows, transposed: SparseRows) -> torch.Tensor:
         ctx.transposed = transposed
-        return backend_of("aggregation", h).aggregate(matrix, h.contiguous())
+        return multiply(matrix, h.contiguous())
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor):
-        return backend_of("aggregation", gradient).aggregate(ctx.transposed, gradient.contiguous()), None, None
+        return multiply(ctx.transposed, gradient.contiguous()), None, None
 
 
 def aggregate(h: torch.Tensor, matrix: SparseRows, transposed: SparseRows) -> torch.Tensor:
-    """out = matrix @ h, differentiable in h.
+    """matrix @ h, differentiable in h.
 
     Parameters
     ----------
-    h : (matrix.num_columns, dim) float32
+    h : (matrix.num_columns, dim) float32, bfloat16 or float16
     matrix, transposed : SparseRows             the same matrix by rows and by columns
 
     Returns
     -------
-    (matrix.num_rows, dim) float32              each row summed in the order of its entries, whatever the threads
+    (matrix.num_rows, dim), as h
 
     Raises
     ------
-    KernelError      h has not one float32 row a column of the matrix
+    KernelError      h has not one row of such a type a column of the matrix
     """
-    if h.dtype != torch.float32 or h.ndim != 2 or len(h) != matrix.num_columns:
-        raise KernelError(f"aggregate needs float32 of {matrix.num_columns} rows, "
-                          f"found {h.dtype} of shape {tuple(h.shape)}")
+    if h.ndim != 2 or len(h) != matrix.num_columns:
+        raise KernelError(f"aggregation needs {matrix.num_columns} rows, found shape {tuple(h.shape)}")
     return _Aggregate.apply(h, matrix, transposed)

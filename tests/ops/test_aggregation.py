@@ -8,15 +8,15 @@ import scipy.sparse
 import torch
 
 from hpcgnn.errors import KernelError
-from hpcgnn.ops.aggregation import SparseRows, aggregate
+from hpcgnn.ops.aggregation import aggregate, from_csr
 from hpcgnn.ops.dispatch import backend_of
 
 DIMS = [1, 7, 41, 128, 129, 257]
 
 
 def sparse_rows(arcs, num_self=0, row_scale=None, column_scale=None):
-    return SparseRows(arcs.indptr.astype(np.int64), arcs.indices.astype(np.int32), arcs.shape[1], num_self, row_scale,
-                      column_scale)
+    return from_csr(arcs.indptr.astype(np.int64), arcs.indices.astype(np.int32), arcs.shape[1],
+                    num_self=num_self, row_scale=row_scale, column_scale=column_scale)
 
 
 def random_matrix(num_rows, num_columns, density=0.2, is_scaled=True, num_self=None, seed=0):

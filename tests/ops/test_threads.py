@@ -10,15 +10,18 @@ import sys
 PROGRAM = """
 import hashlib
 import numpy as np
-from hpcgnn._ext import aggregation, pointwise, quantization
+import torch
+from hpcgnn._ext import pointwise, quantization
+from hpcgnn.ops.aggregation import from_csr, multiply
 
 rng = np.random.default_rng(0)
 n, dim, degree = 3000, 130, 11
 h = rng.normal(size=(n, dim)).astype(np.float32)
 index, node_id = np.arange(n, dtype=np.int32), np.arange(n)
-aggregated, dropped = np.empty_like(h), np.empty_like(h)
-aggregation.aggregate_rows(np.arange(n + 1) * degree, rng.integers(0, n, n * degree).astype(np.int32), None,
-                           rng.random(n).astype(np.float32), n, h, aggregated)
+dropped = np.empty_like(h)
+matrix = from_csr(np.arange(n + 1) * degree, rng.integers(0, n, n * degree).astype(np.int32), n, num_self=n,
+                  column_scale=rng.random(n).astype(np.float32))
+aggregated = multiply(matrix, torch.from_numpy(h)).numpy()
 pointwise.dropout_rows(h, node_id, 1, 2, 3, 20000, 1.5, dropped)
 whole = np.empty(4 * n + n * dim // 2, np.uint8)
 arguments = index, node_id, np.full(n, 4, np.uint8), 4 * n + node_id * (dim // 2), 4 * node_id

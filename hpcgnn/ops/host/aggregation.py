@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 
 from hpcgnn._ext import aggregation as kernels
+from hpcgnn.ops.host.storage import STORAGE_NUMBER, as_bytes
 
 
-def aggregate(matrix, h: torch.Tensor) -> torch.Tensor:
-    """Matrix times rows, on the threads of OpenMP."""
-    out = torch.empty(matrix.num_rows, h.shape[1], dtype=torch.float32)
-    kernels.aggregate_rows(matrix.indptr, matrix.indices, matrix.row_scale, matrix.column_scale, matrix.num_self,
-                           h.detach().numpy(), out.numpy())
-    return out
+def multiply(matrix, near: torch.Tensor, far: torch.Tensor | None, out: torch.Tensor, is_added: bool) -> None:
+    """Matrix times rows into `out`, on the threads of OpenMP."""
+    kernels.aggregate_rows(matrix.begin, matrix.end, matrix.tasks, matrix.indices, matrix.row_scale,
+                           matrix.column_scale, None, None, matrix.num_self, STORAGE_NUMBER[near.dtype], near.shape[1],
+                           as_bytes(near), None if far is None else as_bytes(far), is_added, as_bytes(out))

@@ -1,0 +1,13 @@
+/* Element types that rows of activations are stored in. Arithmetic is float32 everywhere. */
+#ifndef HPCGNN_STORAGE_H
+#define HPCGNN_STORAGE_H
+#include <stdint.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+enum { STORAGE_F32 = 0, STORAGE_BF16 = 1, STORAGE_F16 = 2, NUM_STORAGES = 3 };
+
+static inline int64_t storage_bytes(int storage) { return storage == STORAGE_F32 ? 4 : 2; }
+#endif
