@@ -70,13 +70,18 @@ def from_csr(indptr: np.ndarray, indices: np.ndarray, num_columns: int, **scalin
 
 
 def multiply(matrix: SparseRows, near: torch.Tensor, far: torch.Tensor | None = None,
-             out: torch.Tensor | None = None) -> torch.Tensor:
+             out: torch.Tensor | None = None, entry_scale: torch.Tensor | None = None,
+             entry_index: np.ndarray | None = None) -> torch.Tensor:
     """matrix @ [near; far], summed in float32 and stored once in the rows' own type.
+
+    With entry_scale each entry is weighed too, by its own weight for each head; heads share the columns evenly.
 
     Parameters
     ----------
     near, far : (n, dim) and (m, dim) float32, bfloat16 or float16, n + m = matrix.num_columns; no far is m = 0
     out : (matrix.num_rows, dim)                where given, the product is added to it
+    entry_scale : (num_entries, num_heads) float32      num_heads divides dim
+    entry_index : (matrix.num_entries,) int64   the row of entry_scale for each entry; none is the entry's own number
 
     Returns
     -------
@@ -84,7 +89,7 @@ def multiply(matrix: SparseRows, near: torch.Tensor, far: torch.Tensor | None = 
 
     Raises
     ------
-    KernelError      types or shapes that disagree
+    KernelError      types or shapes that disagree; weights of entries beside a column_scale or self-loops
     """
     num_far = 0 if far is None else len(far)
     check_rows(near, matrix.num_columns - num_far, "aggregation")
@@ -93,11 +98,26 @@ def multiply(matrix: SparseRows, near: torch.Tensor, far: torch.Tensor | None = 
             check_rows(rows, num_rows, "aggregation", near.dtype)
             if rows.shape[1] != near.shape[1]:
                 raise KernelError(f"aggregation was given rows of {near.shape[1]} and {rows.shape[1]} columns")
+    if entry_scale is not None:
+        _check_entry_scale(matrix, near.shape[1], entry_scale, entry_index)
     is_added = out is not None
     if out is None:
         out = near.new_empty(matrix.num_rows, near.shape[1])
-    backend_of("aggregation", near).multiply(matrix, near, far, out, is_added)
+    backend_of("aggregation", near).multiply(matrix, near, far, out, is_added, entry_scale, entry_index)
     return out
+
+
+def _check_entry_scale(matrix: SparseRows, dim: int, entry_scale: torch.Tensor, entry_index: np.ndarray | None):
+    num_scales = len(entry_scale) if entry_index is not None else len(matrix.indices)
+    check_rows(entry_scale, num_scales, "aggregation", torch.float32)
+    if entry_index is not None and (entry_index.dtype != np.int64 or len(entry_index) != len(matrix.indices)):
+        raise KernelError(f"aggregation needs an int64 entry_index of {len(matrix.indices)} entries, "
+                          f"found {entry_index.dtype} of {len(entry_index)}")
+    if entry_scale.shape[1] == 0 or dim % entry_scale.shape[1]:
+        raise KernelError(f"{entry_scale.shape[1]} heads can't share {dim} columns evenly")
+    if matrix.column_scale is not None or matrix.num_self:
+        raise KernelError("entries with weights of their own take neither a column_scale nor implied self-loops; "
+                          "store the self-loops")
 
 
 class _Aggregate(torch.autograd.Function):
