@@ -1,0 +1,63 @@
+"""Products of rows and weights against float64, in every storage, and sums over rows that no thread count changes."""
+
+import numpy as np
+import pytest
+import torch
+
+from hpcgnn.ops.dense import column_sums, map_back, map_rows, weight_gradient
+
+# Relative to the sum of magnitudes: float32 sums, and the result's own rounding.
+BOUND = {torch.float32: 1e-6, torch.bfloat16: 2.0 ** -8, torch.float16: 2.0 ** -10}
+SHAPES = [(1, 1, 1), (5, 7, 3), (70, 41, 256), (9000, 16, 8), (0, 4, 3)]
+
+
+def matrices(storage, *shapes):
+    rng = np.random.default_rng(0)
+    return [torch.from_numpy(rng.normal(size=shape)).to(storage) for shape in shapes]
+
+
+def assert_near(found, left, right, storage, start=None):
+    left, right = left.double(), right.double()
+    exact, scale = left @ right, left.abs() @ right.abs()
+    if start is not None:
+        exact, scale = exact + start.double(), scale + start.double().abs()
+    assert ((found.double() - exact).abs() <= 2 * BOUND[storage] * scale + 1e-30).all()
+
+
+@pytest.mark.parametrize("storage", list(BOUND))
+@pytest.mark.parametrize("shape", SHAPES)
+def test_products_equal_those_of_float64(storage, shape):
+    n, in_dim, out_dim = shape
+    rows, gradient, weight = matrices(storage, (n, in_dim), (n, out_dim), (out_dim, in_dim))
+    mapped, back = map_rows(rows, weight), map_back(gradient, weight)
+    assert mapped.dtype == back.dtype == storage
+    assert_near(mapped, rows, weight.t(), storage)
+    assert_near(back, gradient, weight, storage)
+    total = weight_gradient(gradient, rows)
+    assert total.dtype == torch.float32 and total.shape == (out_dim, in_dim)
+    assert_near(total, gradient.t(), rows, storage)
+
+
+@pytest.mark.parametrize("storage", list(BOUND))
+def test_a_product_is_added_in_place(storage):
+    rows, gradient, weight, out, back = matrices(storage, (9000, 5), (9000, 3), (3, 5), (9000, 3), (9000, 5))
+    for product, left, right, start in ((map_rows, rows, weight.t(), out), (map_back, gradient, weight, back)):
+        target = start.clone()
+        assert product(left, weight, target) is target
+        assert_near(target, left, right, storage, start)
+
+
+def test_float16_rows_are_summed_in_float32():
+    """A float16 sum of 4,096 ones sticks at 2,048."""
+    ones, weight = torch.ones(2, 4096, dtype=torch.float16), torch.ones(1, 4096, dtype=torch.float16)
+    assert (map_rows(ones, weight) == 4096).all()
+    assert (weight_gradient(torch.ones(4096, 1, dtype=torch.float16), ones.new_ones(4096, 2)) == 4096).all()
+
+
+@pytest.mark.parametrize("storage", list(BOUND))
+@pytest.mark.parametrize("shape", [(1, 1), (513, 41), (2000, 256), (0, 5)])
+def test_column_sums_equal_those_of_float64_at_every_level(simd, storage, shape):
+    rows, = matrices(storage, shape)
+    found = column_sums(rows)
+    assert found.dtype == torch.float32
+    assert ((found.double() - rows.double().sum(0)).abs() <= 1e-5 * rows.double().abs().sum(0)).all()
