@@ -1,0 +1,77 @@
+#include "attention.h"
+
+#define CACHE_LINE 64
+#define PREFETCH_BYTES (32 << 10) /* rows of so many bytes are on their way at once */
+#define MIN_AHEAD 8
+#define MAX_AHEAD 64
+
+static inline int64_t row_bytes(const head_rows *h) { return h->num_heads * h->head_dim * storage_bytes(h->storage); }
+
+static inline char *row_at(const head_rows *h, int64_t u) { return (char *)h->rows + u * row_bytes(h); }
+
+#define BODY "attention_body.h"
+#include "levels.h"
+
+#define FOR_TASKS(t, num_tasks) \
+    _Pragma("omp parallel for schedule(dynamic, 1)") for (int64_t t = 0; t < num_tasks; t++)
+
+typedef void (*score_function)(const head_rows *, int64_t, int64_t, int64_t, const float *, float *);
+static const score_function SCORE[] = ALL_LEVELS(score_range);
+
+static inline int64_t num_head_tasks(const head_rows *h) { return (h->num_rows + HEAD_TASK_ROWS - 1) / HEAD_TASK_ROWS; }
+
+static inline int64_t task_end(const head_rows *h, int64_t t) {
+    const int64_t end = (t + 1) * HEAD_TASK_ROWS;
+    return end < h->num_rows ? end : h->num_rows;
+}
+
+void head_scores(head_rows h, int64_t num_vectors, const float *vectors, float *score) {
+    const score_function run = SCORE[simd_level()];
+    FOR_TASKS(t, num_head_tasks(&h)) run(&h, t * HEAD_TASK_ROWS, task_end(&h, t), num_vectors, vectors, score);
+}
+
+typedef void (*score_backward_function)(const head_rows *, const head_rows *, int64_t, int64_t, int64_t, const float *,
+                                        const float *, float *);
+static const score_backward_function SCORE_BACKWARD[] = ALL_LEVELS(score_backward_range);
+
+void head_scores_backward(head_rows z, head_rows gradient, int64_t num_vectors, const float *vectors,
+                          const float *score_gradient, float *partial) {
+    const score_backward_function run = SCORE_BACKWARD[simd_level()];
+    const int64_t size = num_vectors * z.num_heads * z.head_dim;
+    FOR_TASKS(t, num_head_tasks(&z))
+        run(&z, &gradient, t * HEAD_TASK_ROWS, task_end(&z, t), num_vectors, vectors, score_gradient, partial + t * size);
+}
+
+typedef void (*softmax_function)(const entry_rows *, int64_t, const float *, const float *, float, float *);
+static const softmax_function SOFTMAX[] = ALL_LEVELS(softmax_task);
+
+void edge_softmax(entry_rows a, const float *target, const float *source, float slope, float *alpha) {
+    const softmax_function run = SOFTMAX[simd_level()];
+    FOR_TASKS(t, a.num_tasks) run(&a, t, target, source, slope, alpha);
+}
+
+typedef void (*softmax_backward_function)(const entry_rows *, int64_t, const float *, const float *, float,
+                                          const float *, float *, float *);
+static const softmax_backward_function SOFTMAX_BACKWARD[] = ALL_LEVELS(softmax_backward_task);
+
+void edge_softmax_backward(entry_rows a, const float *target, const float *source, float slope, const float *alpha,
+                           float *gradient, float *target_gradient) {
+    const softmax_backward_function run = SOFTMAX_BACKWARD[simd_level()];
+    FOR_TASKS(t, a.num_tasks) run(&a, t, target, source, slope, alpha, gradient, target_gradient);
+}
+
+typedef void (*sum_function)(const entry_rows *, int64_t, const int64_t *, const float *, float *);
+static const sum_function SUM[] = ALL_LEVELS(sum_entries_task);
+
+void sum_entries(entry_rows a, const int64_t *entry_index, const float *value, float *out) {
+    const sum_function run = SUM[simd_level()];
+    FOR_TASKS(t, a.num_tasks) run(&a, t, entry_index, value, out);
+}
+
+typedef void (*product_function)(const entry_rows *, int64_t, const head_rows *, const head_rows *, float *);
+static const product_function PRODUCT[] = ALL_LEVELS(product_task);
+
+void sampled_products(entry_rows a, head_rows left, head_rows right, float *out) {
+    const product_function run = PRODUCT[simd_level()];
+    FOR_TASKS(t, a.num_tasks) run(&a, t, &left, &right, out);
+}

@@ -1,0 +1,209 @@
+"""Attention over a row's entries: scores, edge softmax and products sampled at the entries (SDDMM), with backwards.
+
+Rows are float32, bfloat16 or float16; scores, weights of entries and every sum are float32.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from hpcgnn.errors import KernelError
+from hpcgnn.ops.aggregation import SparseRows, multiply
+from hpcgnn.ops.dispatch import backend_of
+from hpcgnn.ops.storage import check_rows
+
+
+def head_scores(rows: torch.Tensor, vectors: torch.Tensor, num_heads: int) -> torch.Tensor:
+    """score[k, u, head] = <row u, vector k> over the columns of a head; heads share the columns evenly.
+
+    Parameters
+    ----------
+    rows : (num_rows, dim) float32, bfloat16 or float16
+    vectors : (num_vectors, dim) float32
+
+    Returns
+    -------
+    (num_vectors, num_rows, num_heads) float32
+
+    Raises
+    ------
+    KernelError      types or shapes that disagree
+    """
+    _check_heads(rows, len(rows), num_heads)
+    check_rows(vectors, len(vectors), "attention", torch.float32)
+    if vectors.shape[1] != rows.shape[1]:
+        raise KernelError(f"attention was given rows of {rows.shape[1]} columns and vectors of {vectors.shape[1]}")
+    return backend_of("attention", rows).head_scores(rows, vectors, num_heads)
+
+
+def edge_softmax(matrix: SparseRows, target: torch.Tensor, source: torch.Tensor, slope: float) -> torch.Tensor:
+    """alpha[e, head] = softmax over the entries e = (v, u) of row v of LeakyReLU(target[v, head] + source[u, head]).
+
+    Parameters
+    ----------
+    matrix : SparseRows                      its scales are ignored; self-loops are stored entries
+    target : (matrix.num_rows, num_heads) float32
+    source : (matrix.num_columns, num_heads) float32
+    slope : float                            of LeakyReLU below 0
+
+    Returns
+    -------
+    (num_entries, num_heads) float32
+
+    Raises
+    ------
+    KernelError      types or shapes that disagree; self-loops that are not stored
+
+    Reference: Velickovic et al., ICLR 2018, Eq. (3). The row's maximum is subtracted first, so that no exponential
+    overflows (Tarafder et al., HalfGNN, 2024, Section 3.1.2).
+    """
+    _check_scores(matrix, target, source)
+    return backend_of("attention", target).edge_softmax(matrix, target, source, slope)
+
+
+def edge_softmax_backward(matrix: SparseRows, target: torch.Tensor, source: torch.Tensor, slope: float,
+                          alpha: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """Gradients of `edge_softmax`: `gradient` of alpha becomes, in place, that of target[v] + source[u] at each entry.
+
+    Returns
+    -------
+    (matrix.num_rows, num_heads) float32     gradient of target: its sum over each row
+
+    Raises
+    ------
+    KernelError      types or shapes that disagree
+    """
+    _check_scores(matrix, target, source)
+    for value in (alpha, gradient):
+        check_rows(value, len(matrix.indices), "attention", torch.float32)
+        _check_equal_heads(value, target)
+    return backend_of("attention", target).edge_softmax_backward(matrix, target, source, slope, alpha, gradient)
+
+
+def sum_entries(matrix: SparseRows, value: torch.Tensor, entry_index: np.ndarray) -> torch.Tensor:
+    """out[v] = sum of value[entry_index[e]] over the entries e of row v, in their order.
+
+    Parameters
+    ----------
+    value : (num_values, num_heads) float32
+    entry_index : (num_entries,) int64       rows of value
+
+    Returns
+    -------
+    (matrix.num_rows, num_heads) float32
+
+    Raises
+    ------
+    KernelError      types or shapes that disagree
+    """
+    check_rows(value, len(value), "attention", torch.float32)
+    _check_index(matrix, entry_index)
+    return backend_of("attention", value).sum_entries(matrix, value, entry_index)
+
+
+def sampled_products(matrix: SparseRows, left: torch.Tensor, right: torch.Tensor, num_heads: int) -> torch.Tensor:
+    """SDDMM: out[e, head] = <left[v], right[u]> over the columns of a head, for each entry e = (v, u).
+
+    Parameters
+    ----------
+    left : (matrix.num_rows, dim), right : (matrix.num_columns, dim)     float32, bfloat16 or float16, both alike
+
+    Returns
+    -------
+    (num_entries, num_heads) float32
+
+    Raises
+    ------
+    KernelError      types or shapes that disagree
+    """
+    _check_heads(left, matrix.num_rows, num_heads)
+    check_rows(right, matrix.num_columns, "attention", left.dtype)
+    if left.shape[1] != right.shape[1]:
+        raise KernelError(f"attention was given rows of {left.shape[1]} and of {right.shape[1]} columns")
+    return backend_of("attention", left).sampled_products(matrix, left, right, num_heads)
+
+
+class _Attend(torch.autograd.Function):
+    """Keeps alpha, which backward needs twice, and the scores, from which it takes the slope of each entry."""
+
+    @staticmethod
+    def forward(ctx, z, vectors, matrix, transposed, entry_index, num_heads, slope):
+        z = z.contiguous()
+        score = head_scores(z, vectors, num_heads)
+        alpha = edge_softmax(matrix, score[0, :matrix.num_rows], score[1], slope)
+        ctx.save_for_backward(z, vectors, score, alpha)
+        ctx.structure = matrix, transposed, entry_index, slope
+        return multiply(matrix, z, entry_scale=alpha)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        z, vectors, score, alpha = ctx.saved_tensors
+        matrix, transposed, entry_index, slope = ctx.structure
+        gradient = gradient.contiguous()
+        z_gradient = multiply(transposed, gradient, entry_scale=alpha, entry_index=entry_index)
+        entry_gradient = sampled_products(matrix, gradient, z, alpha.shape[1])
+        score_gradient = torch.zeros_like(score)
+        score_gradient[0, :matrix.num_rows] = edge_softmax_backward(matrix, score[0, :matrix.num_rows], score[1], slope,
+                                                                    alpha, entry_gradient)
+        score_gradient[1] = sum_entries(transposed, entry_gradient, entry_index)
+        kernels = backend_of("attention", z)
+        return z_gradient, kernels.head_scores_backward(z, z_gradient, vectors, score_gradient), *[None] * 5
+
+
+def attend(z: torch.Tensor, vectors: torch.Tensor, matrix: SparseRows, transposed: SparseRows,
+           entry_index: np.ndarray, num_heads: int, slope: float = 0.2) -> torch.Tensor:
+    """out[v] = sum of alpha[e] z[u] over the entries e = (v, u) of row v, head by head.
+
+    Differentiable in z and vectors. alpha is the edge softmax of <z[v], vectors[0]> + <z[u], vectors[1]>, so row v of the matrix is row v of z.
+
+    Parameters
+    ----------
+    z : (matrix.num_columns, dim) float32, bfloat16 or float16     heads share the columns evenly
+    vectors : (2, dim) float32                                     for the destination, for the source
+    matrix, transposed : SparseRows                                the same entries by rows and by columns
+    entry_index : (num_entries,) int64                             position in matrix of each entry of transposed
+    slope : float                                                  of LeakyReLU below 0
+
+    Returns
+    -------
+    (matrix.num_rows, dim), as z
+
+    Raises
+    ------
+    KernelError      types or shapes that disagree; self-loops that are not stored
+
+    Reference: Velickovic et al., ICLR 2018, Eq. (1)-(4).
+    """
+    if z.ndim != 2 or len(z) != matrix.num_columns or matrix.num_rows > matrix.num_columns:
+        raise KernelError(f"attention needs {matrix.num_columns} rows, the {matrix.num_rows} destinations first, "
+                          f"found shape {tuple(z.shape)}")
+    if vectors.shape != (2, z.shape[1]):
+        raise KernelError(f"attention needs two vectors of {z.shape[1]} columns, found shape {tuple(vectors.shape)}")
+    _check_index(transposed, entry_index)
+    return _Attend.apply(z, vectors, matrix, transposed, entry_index, num_heads, slope)
+
+
+def _check_heads(rows: torch.Tensor, num_rows: int, num_heads: int) -> None:
+    check_rows(rows, num_rows, "attention")
+    if num_heads < 1 or rows.shape[1] % num_heads:
+        raise KernelError(f"{num_heads} heads can't share {rows.shape[1]} columns evenly")
+
+
+def _check_scores(matrix: SparseRows, target: torch.Tensor, source: torch.Tensor) -> None:
+    check_rows(target, matrix.num_rows, "attention", torch.float32)
+    check_rows(source, matrix.num_columns, "attention", torch.float32)
+    _check_equal_heads(source, target)
+    if matrix.num_self:
+        raise KernelError(f"attention needs self-loops as stored entries, found {matrix.num_self} implied ones")
+
+
+def _check_equal_heads(value: torch.Tensor, target: torch.Tensor) -> None:
+    if value.shape[1] != target.shape[1]:
+        raise KernelError(f"attention was given values of {value.shape[1]} heads and scores of {target.shape[1]}")
+
+
+def _check_index(matrix: SparseRows, entry_index: np.ndarray) -> None:
+    if entry_index.dtype != np.int64 or len(entry_index) != len(matrix.indices):
+        raise KernelError(f"attention needs an int64 entry_index of {len(matrix.indices)} entries, "
+                          f"found {entry_index.dtype} of {len(entry_index)}")
