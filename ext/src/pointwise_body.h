@@ -1,11 +1,244 @@
-/* Kernel body, compiled once a SIMD level by pointwise.c. */
+/* Kernel body, compiled once a SIMD level by pointwise.c. Columns are taken in groups of sixteen, the last of a row
+ * with fewer; `storage`, `steps` and `is_whole` (a group of all sixteen) are constants at every call. */
+#include "vector.h"
 
-static void LEVEL(dropout_one)(const float *restrict x, int64_t dim, int64_t node_id, counter_key key,
-                               uint32_t threshold, float scale, float *restrict out) {
-    philox_block draws;
-    for (int64_t start = 0; start < dim; start += CHUNK) {
-        const int64_t n = dim - start < CHUNK ? dim - start : CHUNK;
-        philox_draws(key, node_id, (uint32_t)(start / PHILOX_DRAWS), &draws);
-        for (int64_t j = 0; j < n; j++) out[start + j] = draws.of[j] >= threshold ? x[start + j] * scale : 0.0f;
+typedef struct {
+    vector_f32 of[SIXTEEN];
+} LEVEL(f32_group);
+#undef group
+#define group LEVEL(f32_group)
+#undef EACH_VECTOR
+#define EACH_VECTOR(k) for (int k = 0; k < SIXTEEN; k++)
+
+/* Makes CALL for the groups of columns first .. stop-1, with j at a group's first column. */
+#undef EACH_GROUP
+#define EACH_GROUP(first, stop, CALL) \
+    do { \
+        int64_t j = first; \
+        for (const int is_whole = 1; j + 16 <= (stop); j += 16) CALL; \
+        for (const int is_whole = 0; j < (stop); j += 16) CALL; \
+    } while (0)
+
+/* Columns j .. j+15; those from `dim` on are neither read nor written, and read as zero. */
+INLINE group LEVEL(load_group)(const void *row, int64_t j, int64_t dim, int storage, int is_whole) {
+    group x;
+    EACH_VECTOR(k) {
+        const int64_t at = j + k * LANES;
+        if (is_whole)
+            x.of[k] = LEVEL(load)(row, at, storage);
+        else
+            x.of[k] = at < dim ? LEVEL(load_columns)(row, at, dim, storage) : (vector_f32){0};
+    }
+    return x;
+}
+
+INLINE void LEVEL(store_group)(void *row, int64_t j, int64_t dim, int storage, int is_whole, group x) {
+    EACH_VECTOR(k) {
+        const int64_t at = j + k * LANES;
+        if (is_whole)
+            LEVEL(store)(row, at, storage, x.of[k]);
+        else if (at < dim)
+            LEVEL(store_columns)(row, at, dim, storage, x.of[k]);
     }
 }
+
+/* v where is_kept is all ones, 0 where it is zero. */
+INLINE vector_f32 LEVEL(masked)(vector_f32 v, vector_i32 is_kept) { return (vector_f32)((vector_i32)v & is_kept); }
+
+INLINE void LEVEL(add_columns)(const void *row, int64_t j, int64_t dim, int storage, int is_whole, group *sum) {
+    const group x = LEVEL(load_group)(row, j, dim, storage, is_whole);
+    EACH_VECTOR(k) sum->of[k] += x.of[k];
+}
+
+INLINE void LEVEL(add_centered_squares)(const void *row, int64_t j, int64_t dim, int storage, int is_whole, float mean,
+                                        group *sum) {
+    const group x = LEVEL(load_group)(row, j, dim, storage, is_whole);
+    vector_i32 lane = {0};
+    for (int i = 0; i < LANES; i++) lane[i] = i;
+    EACH_VECTOR(k) {
+        vector_f32 centered = x.of[k] - mean;
+        if (!is_whole) centered = LEVEL(masked)(centered, lane + k * LANES < (int32_t)(dim - j));
+        sum->of[k] += centered * centered;
+    }
+}
+
+/* Mean, then 1 / sqrt(variance + eps) from centered squares: no cancellation where the mean is large. */
+INLINE void LEVEL(row_moments)(const void *row, int64_t dim, int storage, float eps, float *moments) {
+    group sum = {0}, squares = {0};
+    EACH_GROUP(0, dim, LEVEL(add_columns)(row, j, dim, storage, is_whole, &sum));
+    const float mean = LEVEL(sum_sixteen)(sum.of) / (float)dim;
+    EACH_GROUP(0, dim, LEVEL(add_centered_squares)(row, j, dim, storage, is_whole, mean, &squares));
+    moments[0] = mean;
+    moments[1] = 1.0f / sqrtf(LEVEL(sum_sixteen)(squares.of) / (float)dim + eps);
+}
+
+/* Draws of the CHUNK columns from first_column on, once a level: inlined, they would fill the instruction cache. */
+static __attribute__((noinline)) void LEVEL(draw_chunk)(const activation *a, int64_t i, int64_t first_column,
+                                                        philox_block *draws) {
+    philox_draws(a->key, a->node_id[i], (uint32_t)(first_column / PHILOX_DRAWS), draws);
+}
+
+/* v, scaled where it may be dropped, of the elements that pass: u > 0 or NaN, and not dropped; elsewhere 0. */
+INLINE group LEVEL(pass)(group v, group u, const uint16_t *draws, const activation *a, int steps) {
+    EACH_VECTOR(k) {
+        if (steps & DROP) {
+            vector_u16 draw;
+            memcpy(&draw, draws + k * LANES, sizeof draw);
+            const vector_i32 is_kept = (vector_i32)LEVEL(widen)(draw) >= (int32_t)a->threshold;
+            v.of[k] = LEVEL(masked)(v.of[k] * a->scale, is_kept);
+        }
+        if (steps & RECTIFY) v.of[k] = LEVEL(masked)(v.of[k], ~(u.of[k] <= 0.0f));
+    }
+    return v;
+}
+
+/* The normalized row x^ = (x - mean) * rstd, moments = {mean, rstd}. */
+INLINE group LEVEL(normalize)(group x, const float *moments) {
+    EACH_VECTOR(k) x.of[k] = (x.of[k] - moments[0]) * moments[1];
+    return x;
+}
+
+INLINE group LEVEL(scale_and_shift)(group x, group weight, const float *bias, int64_t j, int64_t dim, int is_whole) {
+    const group shift = LEVEL(load_group)(bias, j, dim, STORAGE_F32, is_whole);
+    EACH_VECTOR(k) x.of[k] = x.of[k] * weight.of[k] + shift.of[k];
+    return x;
+}
+
+INLINE void LEVEL(activate_group)(const activation *a, const char *row, const float *moments, const uint16_t *draws,
+                                  int64_t j, char *out, int storage, int steps, int is_whole) {
+    group u = LEVEL(load_group)(row, j, a->dim, storage, is_whole);
+    if (steps & NORMALIZE) {
+        const group weight = LEVEL(load_group)(a->weight, j, a->dim, STORAGE_F32, is_whole);
+        u = LEVEL(scale_and_shift)(LEVEL(normalize)(u, moments), weight, a->bias, j, a->dim, is_whole);
+    }
+    LEVEL(store_group)(out, j, a->dim, storage, is_whole, LEVEL(pass)(u, u, draws, a, steps));
+}
+
+INLINE void LEVEL(activate_row)(const activation *a, int64_t i, void *out, int storage, int steps) {
+    const int64_t dim = a->dim, offset = i * dim * (storage == STORAGE_F32 ? 4 : 2);
+    const char *row = (const char *)a->rows + offset;
+    char *out_row = (char *)out + offset;
+    float moments[2] = {0.0f, 0.0f};
+    philox_block draws __attribute__((aligned(64)));
+    if (steps & NORMALIZE) {
+        LEVEL(row_moments)(row, dim, storage, a->eps, moments);
+        memcpy(a->moments + 2 * i, moments, sizeof moments);
+    }
+    for (int64_t start = 0; start < dim; start += CHUNK) {
+        const int64_t stop = start + CHUNK < dim ? start + CHUNK : dim;
+        if (steps & DROP) LEVEL(draw_chunk)(a, i, start, &draws);
+        EACH_GROUP(start, stop, LEVEL(activate_group)(a, row, moments, draws.of + (j - start), j, out_row, storage,
+                                                      steps, is_whole));
+    }
+}
+
+/* What a row's gradient is made of while its columns are read: d the gradient of u, x^ the normalized row. */
+typedef struct {
+    float *weight_sum, *bias_sum; /* sums over the range's rows of d * x^ and d */
+    float *scaled;                /* d * weight of this row */
+    group sum, product;           /* sums over the row's columns of d * weight and d * weight * x^ */
+} LEVEL(row_sums);
+
+INLINE void LEVEL(add_to)(float *total, int64_t j, int64_t dim, int is_whole, group x) {
+    group y = LEVEL(load_group)(total, j, dim, STORAGE_F32, is_whole);
+    EACH_VECTOR(k) y.of[k] += x.of[k];
+    LEVEL(store_group)(total, j, dim, STORAGE_F32, is_whole, y);
+}
+
+INLINE void LEVEL(sum_group)(const activation *a, const char *row, const float *moments, const char *gradient,
+                             const uint16_t *draws, int64_t j, LEVEL(row_sums) *sums, int steps, int storage,
+                             int is_whole) {
+    const int64_t dim = a->dim;
+    const group weight = LEVEL(load_group)(a->weight, j, dim, STORAGE_F32, is_whole);
+    const group x = LEVEL(normalize)(LEVEL(load_group)(row, j, dim, storage, is_whole), moments);
+    const group u = LEVEL(scale_and_shift)(x, weight, a->bias, j, dim, is_whole);
+    group d = LEVEL(pass)(LEVEL(load_group)(gradient, j, dim, storage, is_whole), u, draws, a, steps), product;
+    EACH_VECTOR(k) product.of[k] = d.of[k] * x.of[k];
+    LEVEL(add_to)(sums->weight_sum, j, dim, is_whole, product);
+    LEVEL(add_to)(sums->bias_sum, j, dim, is_whole, d);
+    EACH_VECTOR(k) {
+        d.of[k] *= weight.of[k];
+        sums->sum.of[k] += d.of[k];
+        sums->product.of[k] += d.of[k] * x.of[k];
+    }
+    LEVEL(store_group)(sums->scaled, j, dim, STORAGE_F32, is_whole, d);
+}
+
+/* The gradient of x = rstd * (d * weight - mean(d * weight) - x^ * mean(d * weight * x^)). */
+INLINE void LEVEL(center_group)(const activation *a, const char *row, const float *moments, const float *scaled,
+                                float mean_sum, float mean_product, int64_t j, char *out, int storage, int is_whole) {
+    const group x = LEVEL(normalize)(LEVEL(load_group)(row, j, a->dim, storage, is_whole), moments);
+    group d = LEVEL(load_group)(scaled, j, a->dim, STORAGE_F32, is_whole);
+    EACH_VECTOR(k) d.of[k] = (d.of[k] - mean_sum - x.of[k] * mean_product) * moments[1];
+    LEVEL(store_group)(out, j, a->dim, storage, is_whole, d);
+}
+
+INLINE void LEVEL(pass_group)(const activation *a, const char *row, const char *gradient, const uint16_t *draws,
+                              int64_t j, char *out, int storage, int steps, int is_whole) {
+    const group u = LEVEL(load_group)(row, j, a->dim, storage, is_whole);
+    const group d = LEVEL(load_group)(gradient, j, a->dim, storage, is_whole);
+    LEVEL(store_group)(out, j, a->dim, storage, is_whole, LEVEL(pass)(d, u, draws, a, steps));
+}
+
+INLINE void LEVEL(backward_row)(const activation *a, const void *gradient, int64_t i, float *sums, void *rows_gradient,
+                                int storage, int steps) {
+    const int64_t dim = a->dim, offset = i * dim * (storage == STORAGE_F32 ? 4 : 2);
+    const char *row = (const char *)a->rows + offset, *out_gradient = (const char *)gradient + offset;
+    char *row_gradient = (char *)rows_gradient + offset;
+    const float *moments = a->moments + 2 * i;
+    LEVEL(row_sums) s = {.weight_sum = sums, .bias_sum = sums + dim, .scaled = sums + 2 * dim};
+    philox_block draws __attribute__((aligned(64)));
+    for (int64_t start = 0; start < dim; start += CHUNK) {
+        const int64_t stop = start + CHUNK < dim ? start + CHUNK : dim;
+        if (steps & DROP) LEVEL(draw_chunk)(a, i, start, &draws);
+        if (steps & NORMALIZE)
+            EACH_GROUP(start, stop, LEVEL(sum_group)(a, row, moments, out_gradient, draws.of + (j - start), j, &s,
+                                                     steps, storage, is_whole));
+        else
+            EACH_GROUP(start, stop, LEVEL(pass_group)(a, row, out_gradient, draws.of + (j - start), j, row_gradient,
+                                                      storage, steps, is_whole));
+    }
+    if (!(steps & NORMALIZE)) return;
+    const float mean_sum = LEVEL(sum_sixteen)(s.sum.of) / (float)dim;
+    const float mean_product = LEVEL(sum_sixteen)(s.product.of) / (float)dim;
+    EACH_GROUP(0, dim, LEVEL(center_group)(a, row, moments, s.scaled, mean_sum, mean_product, j, row_gradient, storage,
+                                           is_whole));
+}
+
+#define FORWARD_CASE(storage, steps) \
+    case NUM_STORAGES * (steps) + storage: \
+        for (int64_t i = first; i < stop; i++) LEVEL(activate_row)(a, i, out, storage, steps); \
+        break
+#define BACKWARD_CASE(storage, steps) \
+    case NUM_STORAGES * (steps) + storage: \
+        for (int64_t i = first; i < stop; i++) \
+            LEVEL(backward_row)(a, gradient, i, sums, rows_gradient, storage, steps); \
+        break
+#define EACH_STORAGE(CASE, steps) \
+    CASE(STORAGE_F32, steps); \
+    CASE(STORAGE_BF16, steps); \
+    CASE(STORAGE_F16, steps)
+
+static void LEVEL(activate_range)(const activation *a, int64_t first, int64_t stop, void *out) {
+    switch (NUM_STORAGES * a->steps + a->storage) {
+        EACH_STORAGE(FORWARD_CASE, DROP);
+        EACH_STORAGE(FORWARD_CASE, RECTIFY);
+        EACH_STORAGE(FORWARD_CASE, RECTIFY | DROP);
+        EACH_STORAGE(FORWARD_CASE, NORMALIZE | RECTIFY);
+        EACH_STORAGE(FORWARD_CASE, NORMALIZE | RECTIFY | DROP);
+    }
+}
+
+static void LEVEL(backward_range)(const activation *a, const void *gradient, int64_t first, int64_t stop, float *sums,
+                                  void *rows_gradient) {
+    if (a->steps & NORMALIZE) memset(sums, 0, (size_t)a->dim * 2 * sizeof(float));
+    switch (NUM_STORAGES * a->steps + a->storage) {
+        EACH_STORAGE(BACKWARD_CASE, RECTIFY);
+        EACH_STORAGE(BACKWARD_CASE, RECTIFY | DROP);
+        EACH_STORAGE(BACKWARD_CASE, NORMALIZE | RECTIFY);
+        EACH_STORAGE(BACKWARD_CASE, NORMALIZE | RECTIFY | DROP);
+    }
+}
+#undef FORWARD_CASE
+#undef BACKWARD_CASE
+#undef EACH_STORAGE

@@ -1,13 +1,18 @@
-"""Element-wise operations whose randomness is keyed by global node id: the same element drops on every rank."""
+"""Row-wise operations: dropout, and normalization + ReLU + dropout in one pass, with their backwards.
+
+Masks are never stored: randomness is keyed by global node id, so the same element drops on every rank, and backward.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
+from torch.autograd.function import once_differentiable
 
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.counter import DRAW_LEVELS, CounterKey
 from hpcgnn.ops.dispatch import backend_of
+from hpcgnn.ops.storage import check_rows
 
 
 class _Dropout(torch.autograd.Function):
@@ -16,12 +21,12 @@ class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx, rows: torch.Tensor, node_id: np.ndarray, key: CounterKey, threshold: int) -> torch.Tensor:
         ctx.arguments = node_id, key, threshold
-        return backend_of("pointwise", rows).dropout(rows.contiguous(), node_id, key, threshold)
+        return backend_of("pointwise", rows).dropout(rows, node_id, key, threshold)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient: torch.Tensor):
-        node_id, key, threshold = ctx.arguments
-        masked = backend_of("pointwise", gradient).dropout(gradient.contiguous(), node_id, key, threshold)
+        masked = backend_of("pointwise", gradient).dropout(gradient.contiguous(), *ctx.arguments)
         return masked, None, None, None
 
 
@@ -30,24 +35,98 @@ def dropout(rows: torch.Tensor, probability: float, node_id: np.ndarray, key: Co
 
     Parameters
     ----------
-    rows : (n, dim) float32
+    rows : (n, dim) float32, bfloat16 or float16
     probability : float in [0, 1), rounded to a multiple of 2**-16
     node_id : (n,) int64            global ids of the rows
     key : CounterKey                purpose DROPOUT
 
     Returns
     -------
-    (n, dim) float32
+    (n, dim) of the rows' type; `rows` itself at probability 0
 
     Raises
     ------
-    KernelError      probability outside [0, 1); ids and rows that disagree in number
+    KernelError      probability outside [0, 1); rows of another type; ids and rows that disagree in number
     """
+    threshold = _threshold_of(probability)
+    contiguous = rows.contiguous()
+    check_rows(contiguous, len(rows), "dropout")
+    _check_node_id(node_id, len(rows))
+    return rows if threshold == 0 else _Dropout.apply(contiguous, node_id, key, threshold)
+
+
+class _Activation(torch.autograd.Function):
+    """Keeps the rows and two numbers a row; backward normalizes and draws again."""
+
+    @staticmethod
+    def forward(ctx, rows: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float,
+                node_id: np.ndarray | None, key: CounterKey | None, threshold: int) -> torch.Tensor:
+        out, moments = backend_of("pointwise", rows).activate(rows, node_id, key, threshold, weight, bias, eps)
+        ctx.save_for_backward(rows, weight, bias, moments)
+        ctx.arguments = node_id, key, threshold, eps
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient: torch.Tensor):
+        rows, weight, bias, moments = ctx.saved_tensors
+        node_id, key, threshold, eps = ctx.arguments
+        gradients = backend_of("pointwise", gradient).activate_backward(
+            gradient.contiguous(), rows, node_id, key, threshold, weight, bias, eps, moments)
+        return *gradients, None, None, None, None
+
+
+def activate(rows: torch.Tensor, probability: float, node_id: np.ndarray | None, key: CounterKey | None,
+             weight: torch.Tensor | None = None, bias: torch.Tensor | None = None, eps: float = 1e-5) -> torch.Tensor:
+    """dropout(max(0, LayerNorm(rows))): one pass forward, one backward, in float32 and stored once.
+
+    x^ = (x - mean) / sqrt(variance + eps) over a row's columns, u = max(0, x^ * weight + bias), and `dropout` of u: the
+    same elements drop. NaN passes the maximum.
+
+    Parameters
+    ----------
+    rows : (n, dim) float32, bfloat16 or float16
+    probability : float in [0, 1), rounded to a multiple of 2**-16
+    node_id : (n,) int64            global ids of the rows; not read at probability 0
+    key : CounterKey                purpose DROPOUT; not read at probability 0
+    weight, bias : (dim,) float32   of the normalization; both None for u = max(0, x)
+    eps : float                     added to the variance, which divides by dim
+
+    Returns
+    -------
+    (n, dim) of the rows' type. Backward, the gradient of rows has it too; those of weight and bias are float32 and,
+    like all else, do not depend on the number of threads
+
+    Raises
+    ------
+    KernelError      probability outside [0, 1); rows of another type; ids, weight or bias that do not fit the rows
+
+    Reference: Ba et al., "Layer normalization", 2016, Eq. (4).
+    """
+    threshold = _threshold_of(probability)
+    rows = rows.contiguous()
+    check_rows(rows, len(rows), "activation")
+    if threshold:
+        _check_node_id(node_id, len(rows))
+    if (weight is None) != (bias is None):
+        raise KernelError("normalization needs a weight and a bias or neither, found one of them")
+    for name, values in (("weight", weight), ("bias", bias)):
+        if values is not None and (values.dtype != torch.float32 or values.shape != rows.shape[1:]):
+            raise KernelError(f"normalization of {rows.shape[1]} columns needs as many float32 in its {name}, "
+                              f"found {values.dtype} of shape {tuple(values.shape)}")
+    weight, bias = (None if values is None else values.contiguous() for values in (weight, bias))
+    return _Activation.apply(rows, weight, bias, eps, node_id, key, threshold)
+
+
+def _threshold_of(probability: float) -> int:
+    """Draws below it drop."""
     if not 0.0 <= probability < 1.0:
         raise KernelError(f"dropout probability must lie in [0, 1), found {probability}")
-    if len(node_id) != len(rows):
-        raise KernelError(f"dropout was given {len(rows)} rows and {len(node_id)} node ids")
-    threshold = round(probability * DRAW_LEVELS)
-    if threshold == 0:
-        return rows
-    return _Dropout.apply(rows, node_id, key, min(threshold, DRAW_LEVELS - 1))
+    return min(round(probability * DRAW_LEVELS), DRAW_LEVELS - 1)
+
+
+def _check_node_id(node_id: np.ndarray, num_rows: int) -> None:
+    if len(node_id) != num_rows:
+        raise KernelError(f"dropout was given {num_rows} rows and {len(node_id)} node ids")
+    if node_id.dtype != np.int64:
+        raise KernelError(f"dropout needs int64 node ids, found {node_id.dtype}")
