@@ -1,4 +1,4 @@
-"""Rows of float32 to wire bytes and back. A shell over ext/src/quantization.c; contracts are checked in hpcgnn.ops."""
+"""Rows of any storage to wire bytes and back. A shell over ext/src/quantization.c; contracts are checked in hpcgnn.ops."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t
 
@@ -7,20 +7,21 @@ cdef extern from "quantization.h":
         uint32_t seed, epoch, stream
     ctypedef struct message_rows:
         int64_t num_rows, dim
+        int storage
         const int32_t *row_index
         const int64_t *node_id
         const uint8_t *bit_width
         const int64_t *payload_offset
         const int64_t *parameter_offset
-    int64_t c_quantize_rows "quantize_rows" (const float *, message_rows, counter_key, uint8_t *) nogil
-    void c_dequantize_rows "dequantize_rows" (const uint8_t *, message_rows, int, float *) nogil
+    int64_t c_quantize_rows "quantize_rows" (const void *, message_rows, counter_key, uint8_t *) nogil
+    void c_dequantize_rows "dequantize_rows" (const uint8_t *, message_rows, int, void *) nogil
 
-cdef message_rows describe(int64_t dim, const int32_t[::1] row_index, const int64_t[::1] node_id,
+cdef message_rows describe(int storage, int64_t dim, const int32_t[::1] row_index, const int64_t[::1] node_id,
                            const uint8_t[::1] bit_width, const int64_t[::1] payload_offset,
                            const int64_t[::1] parameter_offset) noexcept:
     cdef message_rows m
     m.num_rows = row_index.shape[0]
-    m.dim = dim
+    m.dim, m.storage = dim, storage
     m.row_index = &row_index[0]
     m.node_id = &node_id[0]
     m.bit_width = &bit_width[0]
@@ -29,14 +30,14 @@ cdef message_rows describe(int64_t dim, const int32_t[::1] row_index, const int6
     return m
 
 
-def quantize_rows(const float[:, ::1] rows, const int32_t[::1] row_index, const int64_t[::1] node_id,
-                  const uint8_t[::1] bit_width, const int64_t[::1] payload_offset,
+def quantize_rows(const uint8_t[:, ::1] rows, int storage, int64_t dim, const int32_t[::1] row_index,
+                  const int64_t[::1] node_id, const uint8_t[::1] bit_width, const int64_t[::1] payload_offset,
                   const int64_t[::1] parameter_offset, uint32_t seed, uint32_t epoch, uint32_t stream,
                   uint8_t[::1] message):
     """Write one message; return -1, or the position in row_index of the first row that can't be quantized."""
-    if row_index.shape[0] == 0 or rows.shape[1] == 0:
+    if row_index.shape[0] == 0 or dim == 0:
         return -1
-    cdef message_rows m = describe(rows.shape[1], row_index, node_id, bit_width, payload_offset, parameter_offset)
+    cdef message_rows m = describe(storage, dim, row_index, node_id, bit_width, payload_offset, parameter_offset)
     cdef counter_key key
     cdef int64_t first_bad
     key.seed, key.epoch, key.stream = seed, epoch, stream
@@ -47,10 +48,11 @@ def quantize_rows(const float[:, ::1] rows, const int32_t[::1] row_index, const 
 
 def dequantize_rows(const uint8_t[::1] message, const int32_t[::1] row_index, const int64_t[::1] node_id,
                     const uint8_t[::1] bit_width, const int64_t[::1] payload_offset,
-                    const int64_t[::1] parameter_offset, bint accumulate, float[:, ::1] rows):
+                    const int64_t[::1] parameter_offset, bint accumulate, int storage, int64_t dim,
+                    uint8_t[:, ::1] rows):
     """Read one message into rows[row_index], assigning or adding."""
-    if row_index.shape[0] == 0 or rows.shape[1] == 0:
+    if row_index.shape[0] == 0 or dim == 0:
         return
-    cdef message_rows m = describe(rows.shape[1], row_index, node_id, bit_width, payload_offset, parameter_offset)
+    cdef message_rows m = describe(storage, dim, row_index, node_id, bit_width, payload_offset, parameter_offset)
     with nogil:
         c_dequantize_rows(&message[0], m, accumulate, &rows[0, 0])

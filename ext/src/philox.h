@@ -12,10 +12,29 @@
 
 #define PHILOX_DRAWS 8 /* 16-bit draws a block */
 #define PHILOX_LANES 16 /* blocks made together, for SIMD */
+#define PHILOX_ROUNDS 10
+#define PHILOX_MULTIPLIER_0 0xD2511F53u
+#define PHILOX_MULTIPLIER_1 0xCD9E8D57u
+#define PHILOX_KEY_STEP_0 0x9E3779B9u
+#define PHILOX_KEY_STEP_1 0xBB67AE85u
 
 typedef struct {
     uint32_t seed, epoch, stream;
 } counter_key;
+
+/* The keys of all rounds, made once for many draws. */
+typedef struct {
+    uint64_t stream, key0[PHILOX_ROUNDS], key1[PHILOX_ROUNDS];
+} philox_schedule;
+
+static inline philox_schedule philox_schedule_of(counter_key key) {
+    philox_schedule schedule = {.stream = key.stream};
+    for (uint32_t round = 0; round < PHILOX_ROUNDS; round++) {
+        schedule.key0[round] = key.seed + round * PHILOX_KEY_STEP_0;
+        schedule.key1[round] = key.epoch + round * PHILOX_KEY_STEP_1;
+    }
+    return schedule;
+}
 
 /* Little-endian: the low half of a word is its first draw. */
 typedef union {
@@ -37,17 +56,17 @@ static inline __attribute__((always_inline)) void philox_draws(counter_key key, 
         c3[i] = (uint64_t)node_id >> 32;
     }
     uint32_t k0 = key.seed, k1 = key.epoch;
-    for (int round = 0; round < 10; round++) {
+    for (int round = 0; round < PHILOX_ROUNDS; round++) {
 #pragma omp simd
         for (int i = 0; i < PHILOX_LANES; i++) {
-            const uint64_t p0 = (c0[i] & 0xffffffffu) * 0xD2511F53u, p1 = (c2[i] & 0xffffffffu) * 0xCD9E8D57u;
+            const uint64_t p0 = (c0[i] & 0xffffffffu) * PHILOX_MULTIPLIER_0, p1 = (c2[i] & 0xffffffffu) * PHILOX_MULTIPLIER_1;
             c0[i] = (p1 >> 32) ^ c1[i] ^ k0;
             c2[i] = (p0 >> 32) ^ c3[i] ^ k1;
             c1[i] = p1;
             c3[i] = p0;
         }
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
+        k0 += PHILOX_KEY_STEP_0;
+        k1 += PHILOX_KEY_STEP_1;
     }
 #pragma omp simd
     for (int i = 0; i < PHILOX_LANES; i++) {

@@ -1,11 +1,17 @@
 #include "quantization.h"
 
 #include <math.h>
-#include <string.h>
 
+#define PREFETCH_BYTES 4096 /* of rows, fetched ahead of the one being read */
+#define CACHE_LINE 64
+#define LARGEST_MAGNITUDE 1.6e38f /* its range, and its zero point rounded down, stay finite in bf16 */
+#define LARGEST_INVERSE 1e37f     /* steps whose reciprocal is larger divide instead */
 
-#define RANGE_LANES 32 /* running minima of a row */
-#define CHUNK (PHILOX_DRAWS * PHILOX_LANES) /* columns quantised together; a multiple of 8, so chunks meet at bytes */
+/* How the columns of one row become codes. */
+typedef struct {
+    float zero_point, step, inverse;
+    int is_tiny;
+} row_scale;
 
 static inline float bf16_value(uint16_t half) {
     const uint32_t bits = (uint32_t)half << 16;
@@ -18,43 +24,64 @@ static inline float bf16_value(uint16_t half) {
 static inline uint16_t bf16_down(float x) {
     uint32_t bits;
     memcpy(&bits, &x, 4);
-    uint16_t half = (uint16_t)(bits >> 16);
-    if ((bits & 0xffffu) && (bits >> 31)) half++; /* truncation moved a negative value up */
-    return half;
+    const int is_cut_up = (bits & 0xffffu) && (bits >> 31); /* truncation moves a negative value up */
+    return (uint16_t)((bits >> 16) + (uint32_t)is_cut_up);
 }
 
 /* Smallest bf16 >= x, for x >= 0. */
 static inline uint16_t bf16_up(double x) {
-    float nearest = (float)x;
-    if ((double)nearest < x) nearest = nextafterf(nearest, INFINITY);
+    const float nearest = (float)x;
     uint32_t bits;
     memcpy(&bits, &nearest, 4);
+    bits += (double)nearest < x;
     return (uint16_t)((bits + 0xffffu) >> 16);
 }
 
-/* Largest magnitude whose range, and whose zero point rounded down, stay finite in bf16. */
-#define LARGEST_MAGNITUDE 1.6e38f
+/* Zero point and step of a row of this range, also written as the row's parameters. */
+static inline row_scale scale_of(float low, float high, int bit_width, uint8_t *parameters) {
+    uint16_t bits[2];
+    row_scale scale;
+    bits[0] = bf16_down(low);
+    scale.zero_point = bf16_value(bits[0]);
+    bits[1] = bf16_up(((double)high - (double)scale.zero_point) / ((1 << bit_width) - 1));
+    scale.step = bf16_value(bits[1]);
+    scale.inverse = scale.step == 0.0f ? 0.0f : 1.0f / scale.step; /* step 0: every column is the zero point, code 0 */
+    scale.is_tiny = scale.inverse > LARGEST_INVERSE;
+    memcpy(parameters, bits, sizeof bits);
+    return scale;
+}
+
+static inline const char *row_of(const void *rows, const message_rows *m, int64_t i) {
+    return (const char *)rows + m->row_index[i] * m->dim * storage_bytes(m->storage);
+}
+
+/* Storage of the elements on the wire of a row of 16 or 32 bits. */
+static inline int wire_storage(int bit_width, int storage) {
+    if (bit_width == 32) return STORAGE_F32;
+    return storage == STORAGE_F32 ? STORAGE_BF16 : storage;
+}
 
 #define BODY "quantization_body.h"
 #include "levels.h"
 
-typedef int (*quantize_function)(const float *, const message_rows *, int64_t, counter_key, uint8_t *);
-typedef void (*dequantize_function)(const uint8_t *, const message_rows *, int64_t, int, float *);
+typedef int (*quantize_function)(const void *, const message_rows *, int64_t, const philox_schedule *, uint8_t *);
+typedef void (*dequantize_function)(const uint8_t *, const message_rows *, int64_t, int, void *);
 static const quantize_function QUANTIZE[] = ALL_LEVELS(quantize_one);
 static const dequantize_function DEQUANTIZE[] = ALL_LEVELS(dequantize_one);
 
-int64_t quantize_rows(const float *rows, message_rows m, counter_key key, uint8_t *message) {
+int64_t quantize_rows(const void *rows, message_rows m, counter_key key, uint8_t *message) {
     const quantize_function quantize = QUANTIZE[simd_level()];
+    const philox_schedule schedule = philox_schedule_of(key);
     int64_t first_bad = m.num_rows;
     if (m.dim == 0) return -1;
 #pragma omp parallel for schedule(static) reduction(min : first_bad)
     for (int64_t i = 0; i < m.num_rows; i++) {
-        if (!quantize(rows, &m, i, key, message)) first_bad = i < first_bad ? i : first_bad;
+        if (!quantize(rows, &m, i, &schedule, message)) first_bad = i < first_bad ? i : first_bad;
     }
     return first_bad == m.num_rows ? -1 : first_bad;
 }
 
-void dequantize_rows(const uint8_t *message, message_rows m, int accumulate, float *rows) {
+void dequantize_rows(const uint8_t *message, message_rows m, int accumulate, void *rows) {
     const dequantize_function dequantize = DEQUANTIZE[simd_level()];
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < m.num_rows; i++) dequantize(message, &m, i, accumulate, rows);

@@ -1,29 +1,32 @@
-/* Rows of float32 <-> bytes on the wire: affine codes of 1, 2, 4 or 8 bits, bf16, or float32 as it stands.
+/* Rows of any storage <-> bytes on the wire: affine codes of 1, 2, 4 or 8 bits, or 16- or 32-bit elements.
  *
  * Wire of one row of dim columns at width b: ceil(dim*b/8) bytes, a little-endian bit stream, code of column j at bits
  * [j*b, (j+1)*b). Rows of 1 to 8 bits also have a parameter pair (zero_point, step), two bf16 values.
  *   value ~ zero_point + step*code,  zero_point <= min(row) and never -0,  step >= (max(row) - zero_point)/(2^b - 1)
  * Codes are floor((x - zero_point)/step + u), u = (draw + 1/2)/2^16, so the expectation is x up to
  * 2^-17 + 2^(b-22) steps: half the spacing of the draws, and four float32 roundings of up to 2^b steps.
- * A row of 16 bits is bf16 with stochastic rounding of the 16 bits dropped: exactly unbiased, no parameters.
+ * A row of 16 bits has no parameters. From float32 it is bf16 with stochastic rounding of the 16 bits dropped, exactly
+ * unbiased; from 16-bit storage it is the row's own elements. A row of 32 bits is the row in float32.
  */
 #ifndef HPCGNN_QUANTIZATION_H
 #define HPCGNN_QUANTIZATION_H
 #include "philox.h"
+#include "storage.h"
 
-/* One message: rows row_index[i] of `rows` (leading dimension dim) at bit_width[i]; its bytes begin at
+/* One message: rows row_index[i] of `rows` (leading dimension dim, of one storage) at bit_width[i]; its bytes begin at
  * message[payload_offset[i]], its parameters at message[parameter_offset[i]]. node_id[i] keys the randomness. */
 typedef struct {
     int64_t num_rows, dim;
+    int storage;
     const int32_t *row_index;
     const int64_t *node_id;
     const uint8_t *bit_width;
     const int64_t *payload_offset, *parameter_offset;
 } message_rows;
 
-/* Returns -1, or the first i whose row holds NaN or infinity (checked at 1 to 8 bits only). */
-int64_t quantize_rows(const float *rows, message_rows m, counter_key key, uint8_t *message);
+/* Returns -1, or the first i whose row can't be quantized: NaN, infinite or too large (checked at 1 to 8 bits only). */
+int64_t quantize_rows(const void *rows, message_rows m, counter_key key, uint8_t *message);
 
-/* accumulate = 0: rows[row_index[i]] = value; 1: rows[row_index[i]] += value. */
-void dequantize_rows(const uint8_t *message, message_rows m, int accumulate, float *rows);
+/* accumulate = 0: rows[row_index[i]] = value; 1: rows[row_index[i]] += value, in float32. Stored to nearest even. */
+void dequantize_rows(const uint8_t *message, message_rows m, int accumulate, void *rows);
 #endif

@@ -13,6 +13,7 @@ import torch
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.counter import CounterKey
 from hpcgnn.ops.dispatch import backend_of
+from hpcgnn.ops.storage import STORAGES
 
 BIT_WIDTHS = (1, 2, 4, 8, 16, 32)
 PARAMETER_BYTES = 4           # zero_point and step, bfloat16 each
@@ -120,8 +121,8 @@ def dequantize_rows(message: np.ndarray, row_index: np.ndarray, node_id: np.ndar
 
 def _check_shapes(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray, layout: MessageLayout,
                   message: np.ndarray) -> None:
-    if rows.dtype != torch.float32 or not rows.is_contiguous() or rows.ndim != 2 or rows.shape[1] != layout.dim:
-        raise KernelError(f"rows must be contiguous float32 of {layout.dim} columns, "
+    if rows.dtype not in STORAGES or not rows.is_contiguous() or rows.ndim != 2 or rows.shape[1] != layout.dim:
+        raise KernelError(f"rows must be contiguous float32, bfloat16 or float16 of {layout.dim} columns, "
                           f"found {rows.dtype} of shape {tuple(rows.shape)}")
     if not len(row_index) == len(node_id) == layout.num_rows:
         raise KernelError(f"message of {layout.num_rows} rows was given {len(row_index)} row indices "

@@ -7,17 +7,20 @@ import torch
 
 from hpcgnn._ext import quantization as kernels
 from hpcgnn.ops.counter import CounterKey
+from hpcgnn.ops.host.storage import STORAGE_NUMBER, as_bytes
 
 
 def quantize_rows(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray, layout, key: CounterKey,
                   message: np.ndarray) -> int:
     """Return -1, or the position of the first row that can't be quantized."""
-    return kernels.quantize_rows(rows.detach().numpy(), row_index, node_id, layout.bit_width, layout.payload_offset,
-                                 layout.parameter_offset, key.seed, key.epoch, key.stream, message)
+    return kernels.quantize_rows(as_bytes(rows), STORAGE_NUMBER[rows.dtype], layout.dim, row_index, node_id,
+                                 layout.bit_width, layout.payload_offset, layout.parameter_offset, key.seed, key.epoch,
+                                 key.stream, message)
 
 
 def dequantize_rows(message: np.ndarray, row_index: np.ndarray, node_id: np.ndarray, layout, rows: torch.Tensor,
                     accumulate: bool) -> None:
     """Assign or add the message's rows to rows[row_index]."""
     kernels.dequantize_rows(message, row_index, node_id, layout.bit_width, layout.payload_offset,
-                            layout.parameter_offset, accumulate, rows.detach().numpy())
+                            layout.parameter_offset, accumulate, STORAGE_NUMBER[rows.dtype], layout.dim,
+                            as_bytes(rows))
