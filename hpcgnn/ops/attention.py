@@ -153,9 +153,9 @@ class _Attend(torch.autograd.Function):
 
 def attend(z: torch.Tensor, vectors: torch.Tensor, matrix: SparseRows, transposed: SparseRows,
            entry_index: np.ndarray, num_heads: int, slope: float = 0.2) -> torch.Tensor:
-    """out[v] = sum of alpha[e] z[u] over the entries e = (v, u) of row v, head by head.
+    """out[v] = sum of alpha[e] z[u] over the entries e = (v, u) of row v, head by head; v is also a row of z.
 
-    Differentiable in z and vectors. alpha is the edge softmax of <z[v], vectors[0]> + <z[u], vectors[1]>, so row v of the matrix is row v of z.
+    alpha is the edge softmax of <z[v], vectors[0]> + <z[u], vectors[1]>. Differentiable in z and vectors.
 
     Parameters
     ----------

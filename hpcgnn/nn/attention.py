@@ -1,0 +1,81 @@
+"""Graph attention on a LocalGraph. Rows travel on the narrower side of the linear map; weights never travel."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from hpcgnn.errors import ConfigError
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn.linear import add_bias, linear
+from hpcgnn.ops.attention import attend
+
+SLOPE = 0.2               # of LeakyReLU below 0, Section 3.3 of the paper
+
+
+class GATConvolution(nn.Module):
+    """out[v] = sum over u of alpha[v, u] x[u] W + b, head by head, u over the in-neighbors of v and v itself.
+
+    alpha[v, u] is the softmax over u of LeakyReLU(a_target . x[v] W + a_source . x[u] W).
+
+    Parameters
+    ----------
+    in_dim, out_dim : int
+    dropout : float                 on the input
+    heads : int
+    combine : {"concatenate", "average"}
+        concatenate gives each head out_dim / heads columns (hidden layers); average gives each out_dim and takes the
+        mean (the last layer, whose out_dim is the number of classes)
+
+    Raises
+    ------
+    ConfigError      heads that do not divide out_dim, where they are concatenated; an unknown `combine`
+
+    Reference: Velickovic et al., ICLR 2018, Eq. (1)-(6). Deviation: no dropout of alpha, whose draws would have to be
+    addressed by two global node ids.
+    """
+
+    def __init__(self, in_dim: int, out_dim: int, dropout: float, heads: int = 4, combine: str = "concatenate"):
+        super().__init__()
+        if combine not in ("concatenate", "average"):
+            raise ConfigError(f"heads are combined by 'concatenate' or 'average', found {combine!r}")
+        if heads < 1 or (combine == "concatenate" and out_dim % heads):
+            raise ConfigError(f"{heads} attention heads can't share {out_dim} columns evenly; "
+                              f"choose a hidden width that is a multiple of the heads")
+        self.in_dim, self.out_dim, self.dropout, self.heads, self.combine = in_dim, out_dim, dropout, heads, combine
+        mapped_dim = out_dim if combine == "concatenate" else heads * out_dim
+        self.weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(mapped_dim, in_dim)))
+        # Row 0 scores destinations, row 1 sources. Glorot's bound for (heads, columns), as PyTorch Geometric starts.
+        bound = (6 / (heads + mapped_dim // heads)) ** 0.5
+        self.attention = nn.Parameter(torch.empty(2, mapped_dim).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.zeros(out_dim))
+
+    @property
+    def maps_first(self) -> bool:
+        """Whether mapped rows are the narrower ones, and travel."""
+        return len(self.weight) <= self.in_dim
+
+    def takes_dropped(self, graph: LocalGraph) -> bool:
+        """Whether rows that have been dropped out already may come in: where none is sent as it stands."""
+        return self.maps_first or graph.is_alone
+
+    def forward(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool = False) -> torch.Tensor:
+        """Collective: (num_inner, in_dim) to (num_inner, out_dim).
+
+        Parameters
+        ----------
+        h : float32, bfloat16 or float16, of whose type the result is; scores, weights and sums are float32
+        is_dropped : bool       dropout has been applied to h and counted
+        """
+        z = self._mapped(graph, h, is_dropped)
+        out = attend(z, self.attention, *graph.adjacency(with_self=True), self.heads, SLOPE)
+        if self.combine == "average":
+            out = out.view(len(out), self.heads, self.out_dim).mean(dim=1, dtype=torch.float32).to(h.dtype)
+        return add_bias(out, self.bias)
+
+    def _mapped(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool) -> torch.Tensor:
+        """Collective: inner and halo rows, dropped out, times W."""
+        if self.maps_first and not graph.is_input(h):
+            return graph.halo(linear(h if is_dropped else graph.dropout(h, self.dropout), self.weight))
+        h_all = graph.halo(h)
+        return linear(h_all if is_dropped else graph.dropout(h_all, self.dropout), self.weight)

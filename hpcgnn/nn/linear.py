@@ -1,0 +1,52 @@
+"""Linear maps of rows in any storage type under float32 parameters, whose gradients are summed in float32."""
+
+from __future__ import annotations
+
+import torch
+
+from hpcgnn.ops.dense import column_sums, map_back, map_rows, weight_gradient
+
+
+class _Map(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rows, weight):
+        ctx.save_for_backward(rows, weight)
+        return map_rows(rows.contiguous(), weight.to(rows.dtype))
+
+    @staticmethod
+    def backward(ctx, gradient):
+        rows, weight = ctx.saved_tensors
+        gradient = gradient.contiguous()
+        of_rows = map_back(gradient, weight.to(rows.dtype)) if ctx.needs_input_grad[0] else None
+        return of_rows, weight_gradient(gradient, rows.contiguous())
+
+
+class _AddBias(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rows, bias):
+        return rows + bias.to(rows.dtype)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, column_sums(gradient.contiguous())
+
+
+def linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """rows @ weight.T + bias, differentiable in all three.
+
+    Parameters
+    ----------
+    rows : (n, in_dim) float32, bfloat16 or float16
+    weight : (out_dim, in_dim) float32, bias : (out_dim,) float32      rounded to the rows' type where they are used
+
+    Returns
+    -------
+    (n, out_dim), as rows
+    """
+    mapped = _Map.apply(rows, weight)
+    return mapped if bias is None else add_bias(mapped, bias)
+
+
+def add_bias(rows: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """rows + bias in the rows' type; the gradient of bias (dim,) float32 is summed in float32."""
+    return _AddBias.apply(rows, bias)
