@@ -14,7 +14,7 @@ from hpcgnn.datasets.dataset import CleaningReport
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.statistics import PartitionStatistics
 from hpcgnn.shards.reader import read_graph_info, verify_shards
-from hpcgnn.shards.schema import GraphInfo
+from hpcgnn.shards.schema import GraphInfo, Provenance
 
 # Heading of the table, and the count of PartitionStatistics under it.
 COLUMNS = {"inner": "num_inner", "central": "num_central", "boundary": "num_boundary", "halo": "num_halo",
@@ -70,18 +70,32 @@ def cleaning_lines(cleaning: CleaningReport) -> list[str]:
 
 
 def parts_table(info: GraphInfo) -> Table:
-    """One row a part and one for their sum, whose imbalance is the largest."""
-    table = Table(title=f"{info.num_parts} parts by {info.provenance.partitioner}, seed {info.provenance.seed}",
-                  caption="volume: rows sent in an exchange", title_justify="left", caption_justify="left",
+    """One row a part and one for their sum, whose imbalances are the largest."""
+    table = Table(title=f"{info.num_parts} parts by {_choices(info.provenance)}",
+                  caption="volume: rows sent in an exchange; imbalance: inner rows, and edges, over their mean",
+                  title_justify="left", caption_justify="left",
                   box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
-    for heading in ("part", *COLUMNS, "imbalance"):
+    for heading in ("part", *COLUMNS, "imbalance", "of edges"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in info.statistics:
-        table.add_row(str(row.part), *(f"{getattr(row, name):,}" for name in COLUMNS.values()), f"{row.imbalance:.3f}")
+        table.add_row(str(row.part), *(f"{getattr(row, name):,}" for name in COLUMNS.values()), f"{row.imbalance:.3f}",
+                      f"{edge_imbalance(row, info):.3f}")
     table.add_section()
     sums = (f"{sum(getattr(row, name) for row in info.statistics):,}" for name in COLUMNS.values())
-    table.add_row("all", *sums, f"{max(row.imbalance for row in info.statistics):.3f}")
+    table.add_row("all", *sums, f"{max(row.imbalance for row in info.statistics):.3f}",
+                  f"{max(edge_imbalance(row, info) for row in info.statistics):.3f}")
     return table
+
+
+def edge_imbalance(row: PartitionStatistics, info: GraphInfo) -> float:
+    """Edges of a part over the mean of all parts; 1 in a graph without edges."""
+    return row.num_edges * info.num_parts / info.num_edges if info.num_edges else 1.0
+
+
+def _choices(provenance: Provenance) -> str:
+    """How parts and rows were chosen; shards of an earlier version name no balance and no reorder."""
+    known = [f"{name} {provenance.settings[name]}" for name in ("balance", "reorder") if name in provenance.settings]
+    return ", ".join([provenance.partitioner, f"seed {provenance.seed}", *known])
 
 
 def plot_parts(info: GraphInfo, path: Path) -> None:

@@ -14,7 +14,16 @@ from hpcgnn.cli.progress import shown_progress
 from hpcgnn.datasets.options import FEATURES, NON_FINITE, NORMALIZATIONS, SourceOptions
 from hpcgnn.datasets.source import load_source
 from hpcgnn.errors import ConfigError
-from hpcgnn.partition.owner import DEFAULT_SLACK, PARTITIONERS, STREAM_ORDERS, assign_owners
+from hpcgnn.partition.order import REORDERS
+from hpcgnn.partition.owner import (
+    BALANCES,
+    DEFAULT_BALANCE,
+    DEFAULT_SLACK,
+    EDGES_A_NODE,
+    PARTITIONERS,
+    STREAM_ORDERS,
+    assign_owners,
+)
 from hpcgnn.shards.folder import check_folder, shards_in
 from hpcgnn.shards.schema import FEATURE_DTYPES, GraphInfo, Provenance
 from hpcgnn.shards.writer import write_shards
@@ -28,7 +37,15 @@ SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for the shards.")
 @click.option("--parts", type=click.IntRange(min=1), required=True, help="Number of parts: ranks of the training.")
 @click.option("--partitioner", type=click.Choice(PARTITIONERS), default="metis", show_default=True,
-              help="metis minimizes rows sent, metis-cut cut edges; ldg streams graphs too large for METIS.")
+              help="metis minimizes rows sent, metis-cut cut edges; ldg streams graphs too large for METIS. The first "
+                   "two balance what --balance says; ldg, random and contiguous balance nodes.")
+@click.option("--balance", type=click.Choice(BALANCES), default=DEFAULT_BALANCE, show_default=True,
+              help="What METIS gives every part equally much of: nodes, edges, or the work of both, for which a node "
+                   f"counts as {EDGES_A_NODE} edges.")
+@click.option("--reorder", type=click.Choice(REORDERS), default="metis", show_default=True,
+              help="Order of rows inside a part: metis lays out clusters that fit a cache, degree puts rows of many "
+                   "in-neighbors first, rcm is reverse Cuthill-McKee and takes less time; none keeps the source's. "
+                   "Losses stay the same.")
 @click.option("--seed", type=click.IntRange(min=0, max=2**31 - 1), default=0, show_default=True,
               help="Of the partitioner, of random splits and of synthetic graphs.")
 @click.option("--symmetrize/--directed", default=False, help="Add the reverse of every edge. [default: directed]")
@@ -44,6 +61,9 @@ SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
                    "dataset, none where it does not know it.")
 @click.option("--split", type=(float, float), default=(0.6, 0.2), show_default=True, metavar="TRAIN VAL",
               help="Fractions of the labeled nodes where the source has no split; the rest is test.")
+@click.option("--make-labels", type=click.IntRange(min=2), metavar="K",
+              help="For a graph without labels: K classes of equal size by rank of in-degree, to study speed and "
+                   "stability. Scores on them are no benchmark.")
 @click.option("--ldg-slack", type=float, default=DEFAULT_SLACK, show_default=True,
               help="Largest part over mean part that ldg may make.")
 @click.option("--ldg-order", type=click.Choice(STREAM_ORDERS), default="random", show_default=True,
@@ -81,11 +101,11 @@ def preprocess(source: str, out: Path, settings: dict[str, Any], flags: dict[str
         options = SourceOptions(
             seed=flags["seed"], symmetrize=flags["symmetrize"], root=flags["root"], non_finite=flags["non_finite"],
             features=flags["features"], normalize_features=flags["normalize_features"],
-            split_fractions=flags["split"], progress=progress)
+            split_fractions=flags["split"], made_classes=flags["make_labels"], progress=progress)
         dataset = load_source(source, options)
         progress(f"partitioning with {flags['partitioner']}", None)
         owner = assign_owners(dataset, flags["parts"], flags["partitioner"], flags["seed"],
-                              flags["ldg_slack"], flags["ldg_order"])
+                              flags["ldg_slack"], flags["ldg_order"], flags["balance"])
         provenance = Provenance(source, flags["partitioner"], flags["seed"], settings)
         return write_shards(dataset, owner, flags["parts"], out, flags["feature_dtype"], provenance, progress,
-                            flags["overwrite"])
+                            flags["overwrite"], flags["reorder"])

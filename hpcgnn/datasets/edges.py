@@ -1,4 +1,4 @@
-"""`edges:FILE,labels=FILE[,features=FILE]`: an edge list as text, with labels and features as text or .npy.
+"""`edges:FILE[,labels=FILE][,features=FILE]`: an edge list as text, with labels and features as text or .npy.
 
 Row k of the label and feature files belongs to node k.
 """
@@ -14,6 +14,7 @@ from hpcgnn.datasets.assemble import assemble_dataset
 from hpcgnn.datasets.cleaning import build_csr
 from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.datasets.labels import class_ids, indicator_rows, num_classes_of
+from hpcgnn.datasets.made import assemble_made_dataset, refuse_given_labels
 from hpcgnn.datasets.options import SourceOptions
 from hpcgnn.datasets.spec import split_settings
 from hpcgnn.datasets.tables import read_table
@@ -23,8 +24,8 @@ SETTINGS = ("labels", "features")
 
 
 def load_edges(rest: str, options: SourceOptions) -> GraphDataset:
-    """Load "FILE,labels=FILE[,features=FILE]"; the dataset is named after the edge file, the number of nodes is that
-    of label rows, and the split is random.
+    """Load "FILE[,labels=FILE][,features=FILE]"; the dataset is named after the edge file, the number of nodes is that
+    of label rows, or the largest id plus one where labels are made, and the split is random.
 
     Raises
     ------
@@ -34,14 +35,20 @@ def load_edges(rest: str, options: SourceOptions) -> GraphDataset:
     settings = split_settings(settings_text, SETTINGS, "an edges: source")
     path = Path(file)
     name = path.name.split(".")[0]
-    if "labels" not in settings:
-        raise DatasetError(f"edges:{file} names no labels, which training needs; append ,labels=FILE, one row a node")
-    labels = _read_labels(Path(settings["labels"]), options)
+    if "labels" in settings:
+        refuse_given_labels(f"edges:{rest}", options)
+        labels = _read_labels(Path(settings["labels"]), options)
+    elif options.made_classes is None:
+        raise DatasetError(f"edges:{file} names no labels, which training needs; append ,labels=FILE, one row a node, "
+                           "or pass --make-labels K for K classes made from in-degrees")
     features = None
     if "features" in settings and options.features != "structural":
         features = _read_features(Path(settings["features"]), options)
     edges = _read_edges(path, options)
-    graph = build_csr(edges[:, 0], edges[:, 1], len(labels), options.symmetrize, name)
+    num_nodes = len(labels) if "labels" in settings else int(edges.max(initial=-1)) + 1
+    graph = build_csr(edges[:, 0], edges[:, 1], num_nodes, options.symmetrize, name)
+    if options.made_classes is not None:
+        return assemble_made_dataset(name, graph, features, options)
     return assemble_dataset(name, graph, features, labels, num_classes_of(labels), None, options)
 
 

@@ -1,8 +1,9 @@
-"""Labels in the two forms that a GraphDataset knows, class ids and indicator rows, from what files hold."""
+"""Labels in the two forms that a GraphDataset knows, class ids and indicator rows, from what files hold or made."""
 
 from __future__ import annotations
 
 import numpy as np
+import scipy.sparse
 
 from hpcgnn.errors import DatasetError
 
@@ -49,6 +50,36 @@ def indicator_rows(values: np.ndarray, name: str) -> np.ndarray:
         node, column = np.argwhere(is_bad)[0]
         raise DatasetError(f"{name} has the multi-label value {values[node, column]} at node {node}; expected 0 or 1")
     return values.astype(np.uint8)
+
+
+def made_labels(indptr: np.ndarray, indices: np.ndarray, num_classes: int, name: str) -> np.ndarray:
+    """Classes of equal size by rank of in-degree, for graphs without labels: a task that the graph alone can teach.
+
+    Nodes of equal in-degree are ranked by the mean in-degree of their in-neighbors, then by id.
+
+    Parameters
+    ----------
+    indptr, indices           CSR by destination
+    num_classes : int, at least 2
+
+    Returns
+    -------
+    labels : (num_nodes,) int64, sizes of the classes differ by at most one
+
+    Raises
+    ------
+    DatasetError      more classes than nodes
+    """
+    degree = np.diff(indptr)
+    if num_classes > len(degree):
+        raise DatasetError(f"{name} has {len(degree)} nodes, too few for {num_classes} made classes; "
+                           "lower --make-labels")
+    ones = np.ones(len(indices), np.float64)
+    neighbors = scipy.sparse.csr_matrix((ones, indices, indptr), shape=(len(degree), len(degree)))
+    order = np.lexsort(((neighbors @ degree) / np.maximum(degree, 1), degree))
+    labels = np.empty(len(degree), np.int64)
+    labels[order] = np.arange(len(degree)) * num_classes // len(degree)
+    return labels
 
 
 def num_classes_of(labels: np.ndarray) -> int:

@@ -16,6 +16,7 @@ from hpcgnn.datasets.cleaning import build_csr, expand_rows
 from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.datasets.features import Features
 from hpcgnn.datasets.labels import class_ids, indicator_rows, num_classes_of
+from hpcgnn.datasets.made import assemble_made_dataset, refuse_given_labels
 from hpcgnn.datasets.options import SourceOptions
 from hpcgnn.datasets.splits import Masks
 from hpcgnn.errors import DatasetError
@@ -28,16 +29,22 @@ def load_npz(rest: str, options: SourceOptions) -> GraphDataset:
 
     Raises
     ------
-    DatasetError      a file that is missing, damaged, without labels, or with arrays that disagree
+    DatasetError      a file that is missing, damaged, without labels where none are to be made, or with arrays that
+                      disagree
     """
     path = Path(rest)
     name = path.stem
     with Archive(path) as archive:
-        if "labels" not in archive:
-            raise DatasetError(f"{path} has no labels; training needs an array 'labels' of class ids or indicator rows")
+        if "labels" in archive:
+            refuse_given_labels(str(path), options)
+        elif options.made_classes is None:
+            raise DatasetError(f"{path} has no labels; training needs an array 'labels' of class ids or indicator "
+                               "rows, or pass --make-labels K for K classes made from in-degrees")
         indptr, indices = archive.integers("indptr"), archive.integers("indices")
         # Row v lists the sources of the arcs into v.
         graph = build_csr(indices, expand_rows(indptr, len(indices), name), len(indptr) - 1, options.symmetrize, name)
+        if options.made_classes is not None:
+            return assemble_made_dataset(name, graph, _features(archive, len(indptr) - 1, options), options)
         labels = _labels(archive, name)
         num_classes = archive.integer("num_classes") if "num_classes" in archive else num_classes_of(labels)
         return assemble_dataset(name, graph, _features(archive, len(indptr) - 1, options), labels, num_classes,

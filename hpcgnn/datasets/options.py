@@ -51,6 +51,7 @@ class SourceOptions:
     normalize_features : {"auto", "none", "row", "standard"}    rows to unit sum, or columns standardized on training
                                                      nodes; auto is what data/registry.toml says of the dataset
     split_fractions : (train, val)                   of the labeled nodes, the rest is test, where the source has none
+    made_classes : int or None  classes of labels made from in-degrees, for a source without labels; None makes none
     progress : callable(description, total) -> ProgressTask
 
     Raises
@@ -65,6 +66,7 @@ class SourceOptions:
     features: str = "given"
     normalize_features: str = "none"
     split_fractions: tuple[float, float] = (0.6, 0.2)
+    made_classes: int | None = None
     progress: Callable[[str, float | None], ProgressTask] = silent
 
     def __post_init__(self) -> None:
@@ -77,5 +79,7 @@ class SourceOptions:
         if not (0 < train <= 1 and 0 <= val <= 1 - train + 1e-12):
             raise DatasetError(f"split fractions are {train} for training and {val} for validation; "
                                "expected a positive and a non-negative number that sum to at most 1")
+        if self.made_classes is not None and self.made_classes < 2:
+            raise DatasetError(f"make-labels is {self.made_classes}; expected at least 2 classes")
         if self.seed < 0:
             raise DatasetError(f"seed is {self.seed}; expected a non-negative integer")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.datasets.edges import load_edges
 from hpcgnn.datasets.graphsaint import load_graphsaint
+from hpcgnn.datasets.made import refuse_given_labels
 from hpcgnn.datasets.npz import load_npz
 from hpcgnn.datasets.ogb import load_ogb
 from hpcgnn.datasets.options import SourceOptions
@@ -20,6 +21,8 @@ LOADERS = {
     "graphsaint": load_graphsaint,
     "edges": load_edges,
 }
+
+MAY_LACK_LABELS = ("npz", "edges")
 
 
 def load_source(spec: str, options: SourceOptions) -> GraphDataset:
@@ -38,4 +41,6 @@ def load_source(spec: str, options: SourceOptions) -> GraphDataset:
     if not colon or kind not in LOADERS:
         raise DatasetError(f"source {spec!r} has no known kind; expected KIND:REST with KIND one of "
                            f"{', '.join(LOADERS)}")
+    if kind not in MAY_LACK_LABELS:
+        refuse_given_labels(spec, options)
     return LOADERS[kind](rest, options)

@@ -8,11 +8,12 @@ import scipy.sparse
 from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.halo import Halo, find_halos, row_blocks
+from hpcgnn.partition.order import order_rows
 from hpcgnn.partition.partition import Partition
 
 
 def build_partition(dataset: GraphDataset, owner: np.ndarray, part: int, num_parts: int,
-                    halos: list[Halo] | None = None) -> Partition:
+                    halos: list[Halo] | None = None, reorder: str = "none", seed: int = 0) -> Partition:
     """Build part `part` of `dataset`.
 
     Within a row, `indices` keep the ascending global order of the dataset, so a row is summed in the same order
@@ -22,6 +23,7 @@ def build_partition(dataset: GraphDataset, owner: np.ndarray, part: int, num_par
     ----------
     owner : (num_nodes,) int32
     halos : what find_halos(dataset, owner, num_parts) returns; found here if not given, give it when building all parts
+    reorder, seed             order of the central and of the marginal rows, see order_rows
 
     Returns
     -------
@@ -29,12 +31,13 @@ def build_partition(dataset: GraphDataset, owner: np.ndarray, part: int, num_par
 
     Raises
     ------
-    ConfigError               part or owner does not fit num_parts, or the part has more rows than 32-bit ids can name
+    ConfigError               part or owner does not fit num_parts, an unknown order, or the part has more rows
+                              than 32-bit ids can name
     """
     _check_owner(dataset, owner, part, num_parts)
     if halos is None:
         halos = find_halos(dataset, owner, num_parts)
-    inner_id, num_central = _order_inner(dataset, owner, part)
+    inner_id, num_central = _order_inner(dataset, owner, part, reorder, seed)
     halo = halos[part]
     local_index = _local_index(dataset.num_nodes, inner_id, halo.node_id)
     indptr, indices = _local_rows(dataset, inner_id, local_index)
@@ -67,9 +70,10 @@ def _check_owner(dataset: GraphDataset, owner: np.ndarray, part: int, num_parts:
         raise ConfigError(f"owner names parts {owner.min()} to {owner.max()}; parts run from 0 to {num_parts - 1}")
 
 
-def _order_inner(dataset: GraphDataset, owner: np.ndarray, part: int) -> tuple[np.ndarray, int]:
+def _order_inner(dataset: GraphDataset, owner: np.ndarray, part: int, reorder: str,
+                 seed: int) -> tuple[np.ndarray, int]:
     """Inner ids, (num_inner,) int64, central ones first, and the number of central ones."""
-    inner_id = np.flatnonzero(owner == part)
+    inner_id = order_rows(dataset, np.flatnonzero(owner == part), reorder, seed)
     is_marginal = np.zeros(len(inner_id), bool)
     for first, degree, sources in row_blocks(dataset, inner_id):
         row = np.repeat(np.arange(first, first + len(degree)), degree)

@@ -8,15 +8,22 @@ from hpcgnn._ext import ldg as kernels
 from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.adjacency import symmetric_adjacency
+from hpcgnn.partition.metis import metis_parts
 
-PARTITIONERS = ("metis", "metis-cut", "ldg", "random", "contiguous")
+METIS_PARTITIONERS = ("metis", "metis-cut")
+PARTITIONERS = (*METIS_PARTITIONERS, "ldg", "random", "contiguous")
 STREAM_ORDERS = ("random", "natural")
 DEFAULT_SLACK = 1.05
+BALANCES = ("nodes", "edges", "both")
+DEFAULT_BALANCE = "nodes"
+# A node's share of a layer (products of 256 columns, norm, dropout) takes as long as the aggregation of so many edges.
+EDGES_A_NODE = 64
 
 
 def assign_owners(dataset: GraphDataset, num_parts: int, partitioner: str = "metis", seed: int = 0,
-                  slack: float = DEFAULT_SLACK, stream_order: str = "random") -> np.ndarray:
-    """Choose the owner of every node. Parts are balanced in nodes and none is empty.
+                  slack: float = DEFAULT_SLACK, stream_order: str = "random",
+                  balance: str = DEFAULT_BALANCE) -> np.ndarray:
+    """Choose the owner of every node. No part is empty.
 
     Parameters
     ----------
@@ -27,6 +34,8 @@ def assign_owners(dataset: GraphDataset, num_parts: int, partitioner: str = "met
     seed : int >= 0           of metis, random, and of ldg's random order; the same seed gives the same owners
     slack : float >= 1        ldg only: largest part over mean part
     stream_order : {"random", "natural"}    ldg only: natural visits nodes by ascending id
+    balance : {"nodes", "edges", "both"}    metis and metis-cut only, the others balance nodes: what the parts have
+        about equally much of, nodes, in-edges, or the sum EDGES_A_NODE x nodes + in-edges
 
     Returns
     -------
@@ -36,7 +45,7 @@ def assign_owners(dataset: GraphDataset, num_parts: int, partitioner: str = "met
     ------
     ConfigError               more parts than nodes, an unknown partitioner or setting, or METIS gave up
     """
-    _check_settings(dataset, num_parts, partitioner, slack, stream_order)
+    _check_settings(dataset, num_parts, partitioner, slack, stream_order, balance)
     if num_parts == 1:
         return np.zeros(dataset.num_nodes, np.int32)
     if partitioner == "contiguous":
@@ -45,10 +54,11 @@ def assign_owners(dataset: GraphDataset, num_parts: int, partitioner: str = "met
         return np.random.default_rng(seed).permutation(contiguous_owners(dataset.num_nodes, num_parts))
     if partitioner == "ldg":
         return fill_empty_parts(_ldg_owners(dataset, num_parts, seed, slack, stream_order), num_parts)
-    return fill_empty_parts(_metis_owners(dataset, num_parts, seed, partitioner), num_parts)
+    return fill_empty_parts(_metis_owners(dataset, num_parts, seed, partitioner, balance), num_parts)
 
 
-def _check_settings(dataset: GraphDataset, num_parts: int, partitioner: str, slack: float, stream_order: str) -> None:
+def _check_settings(dataset: GraphDataset, num_parts: int, partitioner: str, slack: float, stream_order: str,
+                    balance: str) -> None:
     if not 1 <= num_parts <= dataset.num_nodes:
         raise ConfigError(f"{dataset.name} has {dataset.num_nodes} nodes and {num_parts} parts were asked for; "
                           f"choose --parts between 1 and {dataset.num_nodes}")
@@ -56,6 +66,11 @@ def _check_settings(dataset: GraphDataset, num_parts: int, partitioner: str, sla
         raise ConfigError(f"unknown partitioner {partitioner!r}; choose one of {', '.join(PARTITIONERS)}")
     if stream_order not in STREAM_ORDERS:
         raise ConfigError(f"unknown stream order {stream_order!r}; choose one of {', '.join(STREAM_ORDERS)}")
+    if balance not in BALANCES:
+        raise ConfigError(f"unknown balance {balance!r}; choose one of {', '.join(BALANCES)}")
+    if balance != "nodes" and partitioner not in METIS_PARTITIONERS:
+        raise ConfigError(f"partitioner {partitioner} balances nodes only, and balance {balance} was asked for; "
+                          "use --partitioner metis or --balance nodes")
     if not 1.0 <= slack < float("inf"):
         raise ConfigError(f"the slack of ldg is {slack}; expected a number of at least 1")
 
@@ -84,25 +99,21 @@ def _ldg_owners(dataset: GraphDataset, num_parts: int, seed: int, slack: float, 
     return owner
 
 
-def _metis_owners(dataset: GraphDataset, num_parts: int, seed: int, partitioner: str) -> np.ndarray:
+def _metis_owners(dataset: GraphDataset, num_parts: int, seed: int, partitioner: str, balance: str) -> np.ndarray:
     """METIS k-way; a graph without edges has nothing to minimize and is cut into blocks."""
-    import pymetis
-
     indptr, indices = symmetric_adjacency(dataset)
     if len(indices) == 0:
         return contiguous_owners(dataset.num_nodes, num_parts)
-    index_type = pymetis.zero_copy_dtype()
-    if len(indices) > np.iinfo(index_type).max:
-        raise ConfigError(f"{dataset.name} has {len(indices)} edges, and this METIS was built for "
-                          f"{8 * index_type.itemsize}-bit indices; use --partitioner ldg")
-    objective = pymetis.ObjType.VOL if partitioner == "metis" else pymetis.ObjType.CUT
-    graph = pymetis.CSRAdjacency(indptr.astype(index_type, copy=False), indices.astype(index_type, copy=False))
-    try:
-        result = pymetis.part_graph(num_parts, graph, options=pymetis.Options(objtype=objective, seed=seed),
-                                    recursive=False)
-    except (RuntimeError, MemoryError) as error:
-        raise ConfigError(f"METIS could not partition {dataset.name} ({error}); use --partitioner ldg") from error
-    return np.asarray(result.vertex_part, dtype=np.int32)
+    objective = "volume" if partitioner == "metis" else "cut"
+    return metis_parts(indptr, indices, num_parts, objective, seed, node_weight(dataset, balance), dataset.name)
+
+
+def node_weight(dataset: GraphDataset, balance: str) -> np.ndarray | None:
+    """What each node adds to the load of its part, (num_nodes,) int64, or None where all nodes weigh the same."""
+    if balance == "nodes":
+        return None
+    # A node without in-edges counts as one edge, or one part might get all of them.
+    return np.maximum(dataset.in_degree(), 1) if balance == "edges" else dataset.in_degree() + EDGES_A_NODE
 
 
 def fill_empty_parts(owner: np.ndarray, num_parts: int) -> np.ndarray:

@@ -14,8 +14,9 @@ import numpy as np
 class Partition:
     """One part of a partitioned graph.
 
-    Local rows are numbered inner rows first (central, then marginal; ascending global id in each), then halo rows
-    (by owner, ascending global id in each). A central row has inner neighbours only; a marginal row has a halo one.
+    Local rows are numbered inner rows first (central, then marginal; in each, the order that preprocess --reorder
+    chose, ascending global id without one), then halo rows (by owner, ascending global id in each). A central row has
+    inner neighbours only; a marginal row has a halo one.
 
     Attributes
     ----------

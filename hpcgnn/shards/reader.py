@@ -1,4 +1,4 @@
-"""Read shards: what the whole graph is, who owns each node, and one part. Nothing is written or repaired here."""
+"""Read shards: what the whole graph is, and one part. Nothing is written or repaired here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import h5py
-import numpy as np
 
 from hpcgnn.datasets.options import ProgressTask, silent
 from hpcgnn.errors import ShardError
@@ -29,25 +28,21 @@ def read_graph_info(folder: Path) -> GraphInfo:
         return load_info(file)
 
 
-def read_owner(folder: Path) -> np.ndarray:
-    """Part that owns each node, (num_nodes,) int32; errors as of read_graph_info."""
-    with open_sealed(schema.graph_file(folder), schema.GRAPH_KIND, FORMAT_VERSION) as file:
-        return file["owner"][()]
-
-
-def read_partition(folder: Path, part: int, num_parts: int) -> Partition:
+def read_partition(folder: Path, part: int, num_parts: int, info: GraphInfo | None = None) -> Partition:
     """Read one part.
 
     Parameters
     ----------
     num_parts : int           parts that the caller runs with, one a rank
+    info : GraphInfo          of this folder, where the caller has read it: graph.h5, which is as long as the graph has
+                              nodes, is then not read again
 
     Raises
     ------
     ShardError                the graph was cut into another number of parts; a file is missing, truncated, damaged, of
                               another format or from another run of preprocess than graph.h5
     """
-    info = read_graph_info(folder)
+    info = info or read_graph_info(folder)
     check_num_parts(info, num_parts)
     with _open_part(folder, part, info) as file:
         scalars = {name: int(file.attrs[name]) for name in schema.PART_SCALARS}

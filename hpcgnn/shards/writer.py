@@ -29,7 +29,7 @@ from hpcgnn.shards.sealed import write_sealed
 
 def write_shards(dataset: GraphDataset, owner: np.ndarray, num_parts: int, out_dir: Path, feature_dtype: str,
                  provenance: Provenance, progress: Callable[[str, float | None], ProgressTask] = silent,
-                 overwrite: bool = False) -> GraphInfo:
+                 overwrite: bool = False, reorder: str = "none") -> GraphInfo:
     """Write every part of `dataset`, then graph.h5. A run that fails or is killed leaves what the folder held.
 
     Memory: the graph's own arrays, all halo ids, one part without its features, and one block of features.
@@ -41,6 +41,7 @@ def write_shards(dataset: GraphDataset, owner: np.ndarray, num_parts: int, out_d
     feature_dtype : {"float32", "float16"}
     progress : callable(description, total) -> ProgressTask
     overwrite : bool          replace the shards that out_dir holds
+    reorder : {"none", "metis", "degree", "rcm"}     order of rows in each part, see order_rows; by provenance's seed
 
     Returns
     -------
@@ -48,7 +49,7 @@ def write_shards(dataset: GraphDataset, owner: np.ndarray, num_parts: int, out_d
 
     Raises
     ------
-    ConfigError               an unknown feature dtype, or a feature value beyond float16
+    ConfigError               an unknown feature dtype or order, or a feature value beyond float16
     ShardError                out_dir holds shards and overwrite is off, can't be written, or its disk is full
     """
     if feature_dtype not in schema.FEATURE_DTYPES:
@@ -61,7 +62,7 @@ def write_shards(dataset: GraphDataset, owner: np.ndarray, num_parts: int, out_d
     storage = FeatureStorage.choose(dataset, feature_dtype)
     run_id = uuid.uuid4().hex
     with incoming(out_dir) as staging:
-        statistics = _write_parts(dataset, owner, halos, staging, storage, run_id, progress)
+        statistics = _write_parts(dataset, owner, halos, staging, storage, run_id, progress, (reorder, provenance.seed))
         info = _describe(dataset, storage.dtype, provenance, run_id, statistics)
         write_sealed(schema.graph_file(staging), schema.GRAPH_KIND, FORMAT_VERSION,
                      partial(_store_graph, info=info, owner=owner))
@@ -69,13 +70,14 @@ def write_shards(dataset: GraphDataset, owner: np.ndarray, num_parts: int, out_d
 
 
 def _write_parts(dataset: GraphDataset, owner: np.ndarray, halos: list[Halo], folder: Path, storage: FeatureStorage,
-                 run_id: str, progress: Callable[[str, float | None], ProgressTask]) -> list[PartitionStatistics]:
+                 run_id: str, progress: Callable[[str, float | None], ProgressTask],
+                 order: tuple[str, int]) -> list[PartitionStatistics]:
     task = progress("writing parts", dataset.num_nodes)
     # A part's topology is built in memory; its features pass through in blocks.
     topology = replace(dataset, features=np.empty((dataset.num_nodes, 0), np.float32))
     statistics = []
     for part in range(len(halos)):
-        partition = build_partition(topology, owner, part, len(halos), halos)
+        partition = build_partition(topology, owner, part, len(halos), halos, *order)
         fill = partial(_store_part, partition=partition, run_id=run_id, dataset=dataset, storage=storage, task=task)
         write_sealed(schema.part_file(folder, part), schema.PART_KIND, FORMAT_VERSION, fill)
         statistics.append(measure_partition(partition))

@@ -43,6 +43,16 @@ def test_it_prints_what_preprocess_printed(inspect, shards, capsys):
     assert "edges are directed" in expected and "3 parts by random, seed 5" in expected
 
 
+def test_imbalance_of_edges_is_shown_beside_that_of_rows(shards, capsys):
+    info = read_graph_info(shards)
+    print_info(info)
+    lines = {cells[0]: cells for line in capsys.readouterr().out.splitlines()
+             if len(cells := line.replace("│", " ").split()) == 10}
+    expected = [3 * row.num_edges / info.num_edges for row in info.statistics]
+    assert [lines[str(part)][-1] for part in range(3)] == [f"{value:.3f}" for value in expected]
+    assert lines["all"][-2:] == ["1.000", f"{max(expected):.3f}"]
+
+
 def test_narrow_terminal_cuts_no_number(shards, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     info = read_graph_info(shards)

@@ -8,12 +8,14 @@ import sys
 
 import numpy as np
 import pytest
+from reference_partition import random_dataset
 
 from hpcgnn.__main__ import main
 from hpcgnn.cli.preprocess import SIZE_VARIABLES
 from hpcgnn.cli.progress import ShownProgress, shown_progress
-from hpcgnn.partition.owner import PARTITIONERS
-from hpcgnn.shards.reader import read_graph_info, read_owner, read_partition, verify_shards
+from hpcgnn.partition.order import REORDERS
+from hpcgnn.partition.owner import BALANCES, PARTITIONERS
+from hpcgnn.shards.reader import read_graph_info, read_partition, verify_shards
 
 SOURCE = "synthetic:nodes=300,mean_degree=8,features=12"
 
@@ -53,11 +55,11 @@ def test_table_has_a_row_a_part_and_the_sums(hpcgnn, tmp_path):
     for heading in ("inner", "halo", "boundary", "central", "cut edges", "volume", "imbalance"):
         assert heading in out
     rows = {cells[0]: cells[1:] for line in out.splitlines()
-            if len(cells := line.replace("│", " ").replace("|", " ").replace(",", "").split()) == 9}
+            if len(cells := line.replace("│", " ").replace("|", " ").replace(",", "").split()) == 10}
     for row in info.statistics:
         assert rows[str(row.part)] == [str(n) for n in (
             row.num_inner, row.num_central, row.num_boundary, row.num_halo, row.num_edges, row.num_cut_edges,
-            row.num_sent)] + [f"{row.imbalance:.3f}"]
+            row.num_sent)] + [f"{row.imbalance:.3f}", f"{2 * row.num_edges / info.num_edges:.3f}"]
     assert rows["all"][:1] == ["300"] and rows["all"][4] == str(info.num_edges)
 
 
@@ -76,8 +78,45 @@ def test_every_partitioner_is_reached_and_reproducible(hpcgnn, tmp_path, partiti
     for name in "ab":
         code, _, _ = hpcgnn("preprocess", SOURCE, "--out", tmp_path / name, "--parts", 2, "--partitioner", partitioner)
         assert code == 0
-    np.testing.assert_array_equal(read_owner(tmp_path / "a"), read_owner(tmp_path / "b"))
+    first, second = (read_partition(tmp_path / name, 1, 2).inner_id for name in "ab")
+    np.testing.assert_array_equal(first, second)
     assert read_graph_info(tmp_path / "a").provenance.partitioner == partitioner
+
+
+@pytest.mark.parametrize("balance", BALANCES)
+@pytest.mark.parametrize("reorder", REORDERS)
+def test_balance_and_order_are_reached_kept_and_shown(hpcgnn, tmp_path, balance, reorder):
+    code, out, _ = hpcgnn("preprocess", SOURCE, "--out", tmp_path, "--parts", 2, "--balance", balance,
+                          "--reorder", reorder)
+    assert code == 0 and f"2 parts by metis, seed 0, balance {balance}, reorder {reorder}" in out
+    settings = verify_shards(tmp_path).provenance.settings
+    assert (settings["balance"], settings["reorder"]) == (balance, reorder)
+
+
+def topology(path, num_nodes=200):
+    """An archive without labels and features."""
+    dataset = random_dataset(num_nodes, 6 * num_nodes, seed=3)
+    np.savez(path, indptr=dataset.indptr, indices=dataset.indices, num_features=np.int64(0))
+    return f"npz:{path}"
+
+
+def test_topology_gets_labels_on_request_and_says_so_everywhere(hpcgnn, tmp_path):
+    source = topology(tmp_path / "topo_web.npz")
+    code, out, err = hpcgnn("preprocess", source, "--out", tmp_path / "g", "--parts", 2, "--make-labels", 5)
+    assert (code, err) == (0, "")
+    info = verify_shards(tmp_path / "g")
+    assert info.name == "topo_web-made-labels-5" and info.provenance.settings["make_labels"] == 5
+    assert (info.num_classes, info.num_train, info.num_val, info.num_test) == (5, 120, 40, 40)
+    assert info.num_features == 128
+    for text in (out, hpcgnn("inspect", tmp_path / "g")[1]):
+        assert "topo_web-made-labels-5: 200 nodes" in text
+        assert "MADE LABELS: the source has none; 5 classes of equal size by rank of in-degree" in text
+        assert "no score on them is a benchmark" in text
+
+
+def test_topology_without_the_flag_is_refused_with_its_name(hpcgnn, tmp_path):
+    code, _, err = hpcgnn("preprocess", topology(tmp_path / "t.npz"), "--out", tmp_path / "g", "--parts", 2)
+    assert code == 1 and "has no labels" in err and "--make-labels K" in err and err.count("\n") == 1
 
 
 def test_settings_are_kept_as_json_can_hold_them(hpcgnn, tmp_path):
@@ -109,6 +148,11 @@ def test_taken_folder_needs_overwrite(hpcgnn, tmp_path):
     ((SOURCE, "--parts", 2, "--seed", -1), 2, "seed"),
     ((SOURCE, "--parts", 2, "--partitioner", "ldg", "--ldg-slack", 0.9), 1, "slack of ldg is 0.9"),
     ((SOURCE, "--parts", 2, "--split", 0.9, 0.9), 1, "split fractions"),
+    ((SOURCE, "--parts", 2, "--partitioner", "ldg", "--balance", "edges"), 1, "partitioner ldg balances nodes only"),
+    ((SOURCE, "--parts", 2, "--balance", "halo"), 2, "halo"),
+    ((SOURCE, "--parts", 2, "--reorder", "random"), 2, "random"),
+    ((SOURCE, "--parts", 2, "--make-labels", 1), 2, "make-labels"),
+    ((SOURCE, "--parts", 2, "--make-labels", 3), 1, "has labels of its own; leave out --make-labels"),
 ])
 def test_fault_gives_one_sentence_and_makes_no_folder(hpcgnn, tmp_path, arguments, code, complaint):
     found, out, err = hpcgnn("preprocess", *arguments, "--out", tmp_path / "g")

@@ -86,6 +86,11 @@ def test_an_archive_without_masks_is_split_at_random(arrays, load):
     assert "split at random with seed 0" in dataset.cleaning.remarks[0]
 
 
+def test_labels_of_its_own_are_not_replaced(arrays, load):
+    with pytest.raises(DatasetError, match=r"tiny\.npz has labels of its own; leave out --make-labels"):
+        load(arrays, SourceOptions(made_classes=3))
+
+
 @pytest.mark.parametrize("key", ["indptr", "indices", "labels", "val_mask"])
 def test_a_missing_array_is_named(arrays, load, key):
     del arrays[key]

@@ -12,24 +12,15 @@ from hpcgnn._ext import ldg as kernels
 from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.adjacency import symmetric_adjacency
-from hpcgnn.partition.owner import PARTITIONERS, assign_owners, fill_empty_parts
-
-
-def grid(side: int, shuffle_seed: int | None = None) -> GraphDataset:
-    """A side × side grid, its ids shuffled if a seed is given."""
-    num_nodes = side * side
-    new_id = np.arange(num_nodes)
-    if shuffle_seed is not None:
-        new_id = np.random.default_rng(shuffle_seed).permutation(num_nodes)
-    cell = new_id.reshape(side, side)
-    ends = np.concatenate([np.stack([cell[1:].ravel(), cell[:-1].ravel()]),
-                           np.stack([cell[:, 1:].ravel(), cell[:, :-1].ravel()])], axis=1)
-    ends = np.concatenate([ends, ends[::-1]], axis=1)
-    ends = ends[:, np.lexsort(ends)]
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(ends[1], minlength=num_nodes))])
-    everywhere, nowhere = np.ones(num_nodes, bool), np.zeros(num_nodes, bool)
-    return GraphDataset("grid", indptr, ends[0].astype(np.int32), np.zeros((num_nodes, 1), np.float32),
-                        np.zeros(num_nodes, np.int64), 1, everywhere, nowhere, nowhere).check()
+from hpcgnn.partition.owner import (
+    BALANCES,
+    EDGES_A_NODE,
+    METIS_PARTITIONERS,
+    PARTITIONERS,
+    assign_owners,
+    fill_empty_parts,
+    node_weight,
+)
 
 
 def cut_arcs(dataset, owner):
@@ -48,6 +39,41 @@ def test_parts_are_never_empty_and_balanced(partitioner, directed, num_parts):
     assert size.min() > 0 and size.max() <= 1.10 * 500 / num_parts
 
 
+def lopsided(num_dense=400, num_sparse=1600):
+    """A dense and a sparse random graph side by side: parts of equal nodes have most unequal edges."""
+    dense, sparse = random_dataset(num_dense, 20 * num_dense, seed=1), random_dataset(num_sparse, num_sparse, seed=2)
+    num_nodes = num_dense + num_sparse
+    everywhere, nowhere = np.ones(num_nodes, bool), np.zeros(num_nodes, bool)
+    return GraphDataset("lopsided", np.concatenate([dense.indptr, dense.num_edges + sparse.indptr[1:]]),
+                        np.concatenate([dense.indices, num_dense + sparse.indices]),
+                        np.zeros((num_nodes, 1), np.float32), np.zeros(num_nodes, np.int64), 1, everywhere, nowhere,
+                        nowhere).check()
+
+
+def largest_share(owner, weight, num_parts):
+    """Largest part over mean part."""
+    return np.bincount(owner, weights=weight, minlength=num_parts).max() * num_parts / weight.sum()
+
+
+@pytest.mark.parametrize("partitioner", METIS_PARTITIONERS)
+@pytest.mark.parametrize("num_parts", [2, 4])
+def test_metis_balances_what_it_is_asked_to(partitioner, num_parts):
+    dataset = lopsided()
+    nodes, edges = np.ones(dataset.num_nodes), dataset.in_degree()
+    load = {"nodes": nodes, "edges": edges, "both": EDGES_A_NODE * nodes + edges}
+    for balance in BALANCES:
+        owner = assign_owners(dataset, num_parts, partitioner, balance=balance)
+        assert largest_share(owner, load[balance], num_parts) < 1.06, balance
+    assert largest_share(assign_owners(dataset, num_parts, partitioner, balance="nodes"), edges, num_parts) > 1.5
+
+
+def test_node_weighs_its_in_edges_and_its_own_work():
+    dataset = random_dataset(50, 100, directed=True)
+    assert node_weight(dataset, "nodes") is None
+    np.testing.assert_array_equal(node_weight(dataset, "edges"), np.maximum(np.diff(dataset.indptr), 1))
+    np.testing.assert_array_equal(node_weight(dataset, "both"), np.diff(dataset.indptr) + EDGES_A_NODE)
+
+
 @pytest.mark.parametrize("partitioner", PARTITIONERS)
 @pytest.mark.parametrize("num_nodes, num_arcs", [(1, 0), (2, 1), (5, 20), (8, 64), (8, 0)])
 def test_as_many_parts_as_nodes_leave_no_part_empty(partitioner, num_nodes, num_arcs):
@@ -58,14 +84,14 @@ def test_as_many_parts_as_nodes_leave_no_part_empty(partitioner, num_nodes, num_
 
 
 @pytest.mark.parametrize("partitioner", ["metis", "metis-cut", "ldg"])
-def test_grid_is_cut_at_far_fewer_arcs_than_at_random(partitioner):
+def test_grid_is_cut_at_far_fewer_arcs_than_at_random(grid, partitioner):
     dataset = grid(40, shuffle_seed=3)
     chance = cut_arcs(dataset, assign_owners(dataset, 4, "random"))
     bound = {"metis": 0.1, "metis-cut": 0.1, "ldg": 0.75}[partitioner]
     assert cut_arcs(dataset, assign_owners(dataset, 4, partitioner)) < bound * chance
 
 
-def test_ldg_in_natural_order_follows_ids_that_are_local_already():
+def test_ldg_in_natural_order_follows_ids_that_are_local_already(grid):
     dataset = grid(40)
     natural = assign_owners(dataset, 4, "ldg", stream_order="natural")
     assert cut_arcs(dataset, natural) < 0.5 * cut_arcs(dataset, assign_owners(dataset, 4, "ldg"))
@@ -150,6 +176,8 @@ def test_empty_parts_get_nodes_of_the_largest():
     ({"num_parts": 2, "partitioner": "ldg", "slack": 0.5}, "at least 1"),
     ({"num_parts": 2, "partitioner": "ldg", "slack": float("nan")}, "at least 1"),
     ({"num_parts": 2, "partitioner": "ldg", "stream_order": "bfs"}, "unknown stream order 'bfs'"),
+    ({"num_parts": 2, "balance": "halo"}, "unknown balance 'halo'"),
+    ({"num_parts": 2, "partitioner": "random", "balance": "edges"}, "partitioner random balances nodes only"),
 ])
 def test_unfit_settings_are_refused(settings, complaint):
     with pytest.raises(ConfigError, match=complaint):

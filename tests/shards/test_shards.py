@@ -19,11 +19,12 @@ from reference_partition import random_dataset
 
 from hpcgnn.errors import ConfigError, ShardError
 from hpcgnn.partition.build import build_partition
+from hpcgnn.partition.order import REORDERS
 from hpcgnn.partition.partition import Partition
 from hpcgnn.partition.statistics import measure_partition
 from hpcgnn.shards import features, schema, writer
 from hpcgnn.shards.folder import check_folder
-from hpcgnn.shards.reader import read_graph_info, read_owner, read_partition, verify_shards
+from hpcgnn.shards.reader import read_graph_info, read_partition, verify_shards
 from hpcgnn.shards.schema import Provenance
 from hpcgnn.shards.writer import write_shards
 
@@ -73,7 +74,28 @@ def test_graph_info_comes_back_equal(tmp_path, dataset):
     assert info.provenance == ORIGIN and info.cleaning == dataset.cleaning
     owner = owner_of(dataset, 3)
     assert info.statistics == tuple(measure_partition(build_partition(dataset, owner, p, 3)) for p in range(3))
-    np.testing.assert_array_equal(read_owner(tmp_path), owner)
+    with h5py.File(tmp_path / "graph.h5") as file:
+        np.testing.assert_array_equal(file["owner"][()], owner)
+
+
+def test_info_that_was_read_before_saves_a_second_look_at_the_whole_graph(shards):
+    info = read_graph_info(shards)
+    (shards / "graph.h5").unlink()
+    assert read_partition(shards, 1, 2, info).part == 1
+    with pytest.raises(ShardError, match="partitioned into 2 parts but 3 ranks were started"):
+        read_partition(shards, 1, 3, info)
+    with pytest.raises(ShardError, match="is missing"):
+        read_partition(shards, 1, 2)
+
+
+@pytest.mark.parametrize("reorder", REORDERS)
+def test_written_parts_have_the_rows_in_the_order_asked_for(tmp_path, dataset, reorder):
+    write(tmp_path, dataset, reorder=reorder)
+    for part in range(2):
+        expected = build_partition(dataset, owner_of(dataset, 2), part, 2, reorder=reorder, seed=ORIGIN.seed)
+        found = read_partition(tmp_path, part, 2)
+        for name in ("inner_id", "indptr", "indices", "boundary_index", "features", "labels"):
+            np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
 
 
 def test_folder_holds_one_file_a_part_and_one_for_the_whole(shards):
