@@ -19,14 +19,14 @@ class _ScaleRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx, rows, epsilon):
         ctx.save_for_backward(rows, epsilon)
-        return rows * (1 + epsilon)
+        return rows * (1 + epsilon[0])
 
     @staticmethod
     def backward(ctx, gradient):
         rows, epsilon = ctx.saved_tensors
         pairs = zip(rows.split(ROWS_AT_ONCE), gradient.split(ROWS_AT_ONCE), strict=True)
         products = [(x.float() * g.float()).sum(dtype=torch.float64) for x, g in pairs]
-        return gradient * (1 + epsilon), torch.stack(products).sum().to(epsilon.dtype)
+        return gradient * (1 + epsilon[0]), torch.stack(products).sum(dim=0, keepdim=True).to(epsilon.dtype)
 
 
 class GINConvolution(nn.Module):
@@ -53,7 +53,7 @@ class GINConvolution(nn.Module):
         if reduction not in NEIGHBOR_SCALE:
             raise ConfigError(f"GIN reduces neighbors by one of {', '.join(NEIGHBOR_SCALE)}, found {reduction!r}")
         self.in_dim, self.out_dim, self.dropout, self.reduction = in_dim, out_dim, dropout, reduction
-        self.epsilon = nn.Parameter(torch.zeros(()))
+        self.epsilon = nn.Parameter(torch.zeros(1))
         self.first, self.second = nn.Linear(in_dim, out_dim), nn.Linear(out_dim, out_dim)
 
     @property

@@ -80,7 +80,7 @@ def test_rows_equal_those_of_pyg(open_part, graph_with, gather_rows, assert_equa
                        train_eps=True)
     weights = {f"nn.{i}.{name}": value for i, part in ((0, own.first), (2, own.second))
                for name, value in part.state_dict().items()}
-    peer.load_state_dict(weights | {"eps": own.epsilon.detach()[None]})
+    peer.load_state_dict(weights | {"eps": own.epsilon})
     target = np.repeat(np.arange(dataset.num_nodes), dataset.in_degree())
     edge_index = torch.from_numpy(np.stack([dataset.indices.astype(np.int64), target]))
     expected = peer.double()(torch.from_numpy(dataset.features).double(), edge_index)
