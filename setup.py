@@ -32,9 +32,9 @@ def build_extension(source: Path) -> Extension:
 
 setup(
     packages=[
-        "hpcgnn", "hpcgnn._ext", "hpcgnn.cli", "hpcgnn.datasets", "hpcgnn.exchange", "hpcgnn.graph",
-        "hpcgnn.nn", "hpcgnn.ops", "hpcgnn.ops.host", "hpcgnn.partition", "hpcgnn.report", "hpcgnn.shards",
-        "hpcgnn.training",
+        "hpcgnn", "hpcgnn._ext", "hpcgnn.bench", "hpcgnn.bench.peers", "hpcgnn.cli", "hpcgnn.datasets",
+        "hpcgnn.exchange", "hpcgnn.graph", "hpcgnn.nn", "hpcgnn.ops", "hpcgnn.ops.host", "hpcgnn.partition",
+        "hpcgnn.report", "hpcgnn.shards", "hpcgnn.training",
     ],
     # hpcgnn/data is a link to data/, so that the registry is found in a checkout and in an installed package alike.
     package_data={"hpcgnn": ["data/registry.toml"], "hpcgnn.report": ["*.html"]},

@@ -20,6 +20,7 @@ COMMANDS = {
     "inspect": "Show what a folder of shards holds, part by part.",
     "train": "Train a model on shards; run it under mpirun with one rank a part.",
     "report": "Draw one or several run folders as HTML and PNG.",
+    "bench": "Measure kernels, epochs and exchanges against the machine's ceilings and against peers.",
 }
 
 # What each launcher sets in a rank's environment before MPI is initialised.

@@ -24,12 +24,14 @@ MAY_IMPORT = {
     "shards": FOUNDATION | {"datasets", "partition"},
     "ops": {"errors"},
     "graph": {"errors", "ops"},
-    "exchange": FOUNDATION | {"partition", "ops"},
+    "exchange": FOUNDATION | {"partition", "ops", "graph"},
     "nn": FOUNDATION | {"ops", "graph"},
     "training": FOUNDATION | {"launch", "partition", "shards", "ops", "graph", "exchange", "nn"},
     "report": FOUNDATION,
+    "bench": FOUNDATION | {"launch", "datasets", "partition", "shards", "ops", "graph", "exchange", "nn", "training",
+                           "report"},
     "cli": FOUNDATION | {"launch", "datasets", "partition", "shards", "ops", "graph", "exchange", "nn", "training",
-                         "report"},
+                         "report", "bench"},
     "__main__": {"errors", "cli"},
     "__init__": set(),
     "_ext": set(),
@@ -41,7 +43,7 @@ LIBRARY_HOMES = {
     "h5py": ("shards", "training.checkpoint"),
     "ogb": ("datasets.ogb",),
     "pymetis": ("partition",),
-    "hpcgnn._ext": ("ops.host", "partition"),
+    "hpcgnn._ext": ("ops.host", "partition", "bench.ceilings"),
 }
 FORBIDDEN_NAMES = {"utils", "helpers", "common", "misc"}
 

@@ -1,0 +1,81 @@
+"""The environment that a measurement runs in: threads, waiting, allocator. It must be set before NumPy and torch load.
+
+Nothing here imports either of them.
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+# Idle workers of one runtime must sleep while another's compute.
+QUIET_WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "OPENBLAS_THREAD_TIMEOUT": "10"}
+ALLOCATORS = ("tcmalloc_minimal", "tcmalloc")
+# glibc's own malloc, told to keep what is freed and to ask for huge pages.
+GLIBC_TUNABLES = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=17179869184"
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def find_tcmalloc() -> str | None:
+    """Library name of tcmalloc, as the loader takes it, or None where it is not installed."""
+    found = (ctypes.util.find_library(name) for name in ALLOCATORS)
+    return next((name for name in found if name), None)
+
+
+def openblas_core() -> dict[str, str]:
+    """OpenBLAS takes an AMD processor for an older one and leaves its AVX-512 kernels unused."""
+    cpuinfo = Path("/proc/cpuinfo")
+    text = cpuinfo.read_text() if cpuinfo.exists() else ""
+    if "AuthenticAMD" not in text or "avx512vl" not in text:
+        return {}
+    return {"OPENBLAS_CORETYPE": "COOPERLAKE" if "avx512_bf16" in text else "SKYLAKEX"}
+
+
+def thread_environment(num_threads: int, base: Mapping[str, str] | None = None) -> dict[str, str]:
+    """`base`, or this process's environment, with `num_threads` threads in every runtime and idle ones asleep."""
+    base = os.environ if base is None else base
+    return {**openblas_core(), **base, **dict.fromkeys(THREAD_VARIABLES, str(num_threads)), **QUIET_WAITING}
+
+
+def with_tcmalloc(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment with tcmalloc loaded before all else, where it is installed."""
+    library = find_tcmalloc()
+    if library is None:
+        return dict(environment)
+    others = [name for name in environment.get("LD_PRELOAD", "").split(":") if name and "tcmalloc" not in name]
+    return {**environment, "LD_PRELOAD": ":".join([library, *others])}
+
+
+def with_kept_memory(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment in which glibc keeps freed memory and uses huge pages, so that all sides reuse warm pages."""
+    return {"GLIBC_TUNABLES": GLIBC_TUNABLES, **environment}
+
+
+def allocator_name(environment: Mapping[str, str] | None = None) -> str:
+    """What allocates memory in a process of that environment."""
+    environment = os.environ if environment is None else environment
+    if "tcmalloc" in environment.get("LD_PRELOAD", ""):
+        return "tcmalloc"
+    return "glibc, memory kept" if "glibc.malloc" in environment.get("GLIBC_TUNABLES", "") else "glibc"
+
+
+def run_in(environment: Mapping[str, str]) -> None:
+    """Start this program anew in the environment, unless it already runs in it."""
+    if all(os.environ.get(name) == value for name, value in environment.items()):
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(sys.executable, [sys.executable, "-m", "hpcgnn", *sys.argv[1:]], dict(environment))
+
+
+def set_environment(environment: Mapping[str, str]) -> None:
+    """Take the variables into this process, whose libraries are not loaded yet."""
+    os.environ.update(environment)

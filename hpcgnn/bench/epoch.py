@@ -1,0 +1,136 @@
+"""`hpcgnn bench epoch`: seconds an epoch of a training, in processes of its own, against the sum of ceilings and peers.
+
+This process stays small and imports neither NumPy nor torch: a child's peak memory must not begin with its parent's.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+from hpcgnn.bench.environment import find_tcmalloc, set_environment, thread_environment, with_kept_memory
+from hpcgnn.bench.epoch_runs import EpochSettings, Trained, preprocess, train_ours, train_peer
+from hpcgnn.bench.timing import CEILING, OURS, Measurement
+
+RunKey = tuple[str, str]    # name of the contestant, precision
+
+
+@dataclass(frozen=True)
+class EpochBenchmark:
+    """What `hpcgnn bench epoch` measures.
+
+    Attributes
+    ----------
+    source : .npz archive, or a folder of shards
+    num_ranks : 0, or ranks of one thread each that train besides the one process
+    peers : of "dgl", "pyg"; they train in float32
+    repeat : rounds; round r trains everything once, with seed r
+    """
+
+    source: Path
+    models: tuple[str, ...]
+    precisions: tuple[str, ...]
+    threads: int
+    num_ranks: int
+    peers: tuple[str, ...]
+    epochs: int
+    repeat: int
+    layers: int
+    hidden: int
+
+    def measure(self) -> Iterator[Measurement]:
+        """One measurement a model and precision."""
+        with tempfile.TemporaryDirectory(prefix="hpcgnn-bench-") as folder:
+            shards = self._shards(Path(folder))
+            arrays = Path(folder) / "graph.npz"
+            facts = self._in_child("export_arrays", next(iter(shards.values())), arrays)
+            for model in self.models:
+                yield from self._measure_model(model, shards, arrays, facts, Path(folder))
+
+    def _shards(self, folder: Path) -> dict[int, Path]:
+        """Folders of shards by number of ranks."""
+        if self.source.is_dir():
+            return {self._in_child("count_parts", self.source): self.source}
+        wanted = [1, self.num_ranks] if self.num_ranks > 1 else [1]
+        return {ranks: preprocess(self.source, folder / f"p{ranks}", ranks) for ranks in wanted}
+
+    def _measure_model(self, model: str, shards: dict[int, Path], arrays: Path, facts: dict,
+                       folder: Path) -> Iterator[Measurement]:
+        ceilings = {precision: self._in_child("epoch_ceiling", arrays, self._dims(facts), model, precision)
+                    for precision in self.precisions}
+        runs: dict[RunKey, list[Trained]] = {}
+        for seed in range(self.repeat):
+            settings = EpochSettings(model, self.layers, self.hidden, self.epochs, seed)
+            for key, trained in self._train_round(settings, shards, arrays, folder):
+                runs.setdefault(key, []).append(trained)
+        for precision in self.precisions:
+            yield self._summarize(facts["name"], model, precision, runs, ceilings[precision], min(shards))
+
+    def _train_round(self, settings: EpochSettings, shards: dict[int, Path], arrays: Path,
+                     folder: Path) -> Iterator[tuple[RunKey, Trained]]:
+        for precision in self.precisions:
+            for ranks, parts in shards.items():
+                threads = self.threads if ranks == 1 else 1
+                yield (ours(ranks), precision), train_ours(settings, parts, precision, ranks, threads, folder / "run")
+        for peer in self.peers:
+            yield (peer, "fp32"), train_peer(peer, settings, arrays, self.threads)
+
+    def _dims(self, facts: dict) -> list[int]:
+        return [facts["num_features"], *[self.hidden] * (self.layers - 1), facts["num_classes"]]
+
+    def _in_child(self, function: str, *arguments):
+        """Call a function of epoch_work in a process that ends with it."""
+        environment = with_kept_memory(thread_environment(self.threads))
+        with ProcessPoolExecutor(1, get_context("spawn"), set_environment, (environment,)) as pool:
+            return pool.submit(call_work, function, *arguments).result()
+
+    def _summarize(self, name: str, model: str, precision: str, runs: dict[RunKey, list[Trained]],
+                   ceiling: dict[str, float], main_ranks: int) -> Measurement:
+        """The first kind of our runs is the one that the others are compared with."""
+        chosen = {contestant: trained for (contestant, used), trained in runs.items()
+                  if used == precision or contestant in self.peers}
+        chosen = {OURS if contestant == ours(main_ranks) else contestant: trained
+                  for contestant, trained in chosen.items()}
+        seconds = {contestant: [second for run in trained for second in run.epoch_seconds]
+                   for contestant, trained in chosen.items()}
+        case = f"{name} {model} {self.layers} x {self.hidden} {precision}"
+        remarks = [memory_line(case, chosen), score_line(case, chosen), ceiling_line(case, ceiling)]
+        if self.peers and find_tcmalloc() is None:
+            remarks.append("tcmalloc is not installed: peers ran with glibc's allocator, which slows them down")
+        details = {contestant: [asdict(run) for run in trained] for contestant, trained in chosen.items()}
+        return Measurement("epoch", case, 0.0, "s", {CEILING: [sum(ceiling.values())], **seconds}, remarks,
+                           {"runs": details, "ceiling_seconds": ceiling})
+
+
+def call_work(function: str, *arguments):
+    """Call `function` of epoch_work, which imports NumPy and torch."""
+    from hpcgnn.bench import epoch_work
+
+    return getattr(epoch_work, function)(*arguments)
+
+
+def ours(ranks: int) -> str:
+    """Name of a contestant of ours."""
+    return f"{OURS} 1 process" if ranks == 1 else f"{OURS} {ranks} x 1"
+
+
+def memory_line(case: str, chosen: dict[str, list[Trained]]) -> str:
+    """Peak memory of every contestant's largest process."""
+    parts = (f"{name} {max(run.peak_bytes for run in trained) / 1e6:,.0f}" for name, trained in chosen.items())
+    return f"{case}: peak MB of the largest process: {', '.join(parts)}"
+
+
+def score_line(case: str, chosen: dict[str, list[Trained]]) -> str:
+    """Mean test score of every contestant over the rounds."""
+    parts = (f"{name} {100 * sum(run.test_score for run in trained) / len(trained):.2f}"
+             for name, trained in chosen.items())
+    return f"{case}: test score in % after the last epoch, mean of the rounds: {', '.join(parts)}"
+
+
+def ceiling_line(case: str, ceiling: dict[str, float]) -> str:
+    """What the sum of ceilings is made of."""
+    return f"{case}: ceiling = " + " + ".join(f"{seconds:.3f} s {name}" for name, seconds in ceiling.items())

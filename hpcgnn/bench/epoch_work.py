@@ -1,0 +1,106 @@
+"""What `hpcgnn bench epoch` computes itself, in a process that ends with it: the peers' arrays, the sum of ceilings."""
+
+from __future__ import annotations
+
+import statistics
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpcgnn.bench.ceilings import PRECISION, copy_stream, gather_ceiling, gemm_ceiling, read_stream
+from hpcgnn.bench.memory import empty_rows, random_rows
+from hpcgnn.bench.timing import Effort, interleave
+from hpcgnn.errors import DatasetError
+from hpcgnn.partition.partition import Partition
+from hpcgnn.shards.reader import read_graph_info, read_partition
+
+EFFORT = Effort(repeat=5)
+NODE_ARRAYS = ("features", "labels", "train_mask", "val_mask", "test_mask")
+
+
+def count_parts(shards: Path) -> int:
+    """Parts of a folder of shards."""
+    return read_graph_info(shards).num_parts
+
+
+def export_arrays(shards: Path, out: Path) -> dict[str, Any]:
+    """Write the whole graph of a folder of shards as an .npz archive, and say how large it is.
+
+    Raises
+    ------
+    DatasetError      nodes have several labels, which the peers' drivers don't train
+    """
+    info = read_graph_info(shards)
+    if info.is_multi_label:
+        raise DatasetError(f"{info.name} has several labels a node; hpcgnn bench epoch needs one class a node")
+    parts = [read_partition(shards, part, info.num_parts) for part in range(info.num_parts)]
+    place = np.argsort(np.concatenate([part.inner_id for part in parts]))
+    nodes = {name: np.concatenate([getattr(part, name) for part in parts])[place] for name in NODE_ARRAYS}
+    nodes["features"] = nodes["features"].astype(np.float32)
+    sources, targets = (np.concatenate(side) for side in zip(*map(_arcs, parts), strict=True))
+    order = np.lexsort((sources, targets))
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(targets, minlength=info.num_nodes))]).astype(np.int64)
+    np.savez(out, indptr=indptr, indices=sources[order].astype(np.int32), num_classes=info.num_classes, **nodes)
+    return {"name": info.name, "num_features": info.num_features, "num_classes": info.num_classes}
+
+
+def _arcs(part: Partition) -> tuple[np.ndarray, np.ndarray]:
+    """Global source and target of each arc of a part."""
+    node_id = np.concatenate([part.inner_id, part.halo_id])
+    return node_id[part.indices], np.repeat(part.inner_id, np.diff(part.indptr))
+
+
+def epoch_ceiling(arrays: Path, dims: list[int], model: str, precision: str) -> dict[str, float]:
+    """Seconds that the products, sums and passes of one epoch would take, each alone at its ceiling.
+
+    Parameters
+    ----------
+    dims : widths of input, hidden layers and output
+    model : {"sage", "gcn"}
+    """
+    with np.load(arrays) as archive:
+        indptr, indices = archive["indptr"], archive["indices"]
+    num_nodes, dtype = len(indptr) - 1, PRECISION[precision]
+    gemm = gemm_ceiling(num_nodes, max(dims), precision, EFFORT)
+    gigaflops = 2e-9 * num_nodes * sum(
+        count * left * right for left, right, count in layer_products(dims, 2 if model == "sage" else 1))
+    gathers = {width: _gather_seconds(num_nodes, indices, width, dtype) for width in set(layer_widths(dims))}
+    return {"products": gigaflops / gemm.rate, "sums": sum(gathers[width] for width in layer_widths(dims)),
+            "passes": _pass_seconds(num_nodes, dims, dtype)}
+
+
+def layer_products(dims: list[int], per_layer: int) -> list[tuple[int, int, int]]:
+    """(in, out, products) of every layer: forward, gradient of the weights, and of the rows but for the input's."""
+    return [(left, right, per_layer * (3 if layer else 2)) for layer, (left, right) in enumerate(pairwise(dims))]
+
+
+def layer_widths(dims: list[int]) -> list[int]:
+    """Columns of every sum over neighbors: each layer's narrower side, forward and backward.
+
+    The first layer needs no backward where it sums the constant input as it stands.
+    """
+    narrow = [min(pair) for pair in pairwise(dims)]
+    return narrow + (narrow if dims[1] < dims[0] else narrow[1:])
+
+
+def _gather_seconds(num_nodes: int, indices: np.ndarray, width: int, dtype: torch.dtype) -> float:
+    work = gather_ceiling(random_rows(num_nodes, width, dtype), indices)
+    return _median(work)
+
+
+def _pass_seconds(num_nodes: int, dims: list[int], dtype: torch.dtype) -> float:
+    """Dropout of the input once; each hidden matrix read and written forward, and twice read and written backward."""
+    seconds = 0.0
+    for layer, width in enumerate(dims[:-1]):
+        rows = random_rows(num_nodes, width, dtype)
+        copy = _median(copy_stream(empty_rows(num_nodes, width, dtype), rows))
+        seconds += copy if layer == 0 else 2 * copy + _median(read_stream(rows))
+    return seconds
+
+
+def _median(work: partial) -> float:
+    return statistics.median(interleave({"work": work}, EFFORT)["work"])

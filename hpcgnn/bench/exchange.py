@@ -1,0 +1,105 @@
+"""`hpcgnn bench exchange`: one exchange of rows on all ranks at each bit-width, against Sendrecvs of the same bytes.
+
+The communicator is an argument; all ranks call in the same order.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import torch
+
+from hpcgnn.bench.memory import empty_rows, random_rows, zeros
+from hpcgnn.bench.timing import OURS, Effort, Measurement
+from hpcgnn.errors import ConfigError
+from hpcgnn.exchange.plan import ring_rounds
+from hpcgnn.exchange.ring import EXCHANGES, MessageArena
+from hpcgnn.ops.counter import FORWARD, CounterKey
+from hpcgnn.ops.quantization import BIT_WIDTHS, MessageLayout, dequantize_rows, quantize_rows
+
+TAG = 7
+PLAIN = "Sendrecv"
+KEY = CounterKey(0, 0, FORWARD, 0)
+
+
+@dataclass
+class ExchangeBenchmark:
+    """What `hpcgnn bench exchange` measures, as one rank sees it.
+
+    Attributes
+    ----------
+    comm : communicator of at least two ranks
+    num_rows : rows that each rank sends to each other
+    width : their columns
+    """
+
+    comm: object
+    num_rows: int
+    width: int
+    effort: Effort
+    arena: MessageArena = field(default_factory=MessageArena)
+
+    def __post_init__(self) -> None:
+        if self.comm.size < 2:
+            raise ConfigError("hpcgnn bench exchange was started on 1 rank and needs two or more; "
+                              "run mpirun -n 2 hpcgnn bench exchange")
+
+    def measure(self) -> Iterator[Measurement]:
+        """Collective: quantizing, each kind of exchange, and dequantizing, at each width."""
+        rows = random_rows(self.num_rows, self.width, seed=self.comm.rank)
+        received = empty_rows(self.num_rows, self.width)
+        for bits in BIT_WIDTHS:
+            yield from self._measure_width(bits, rows, received)
+
+    def _measure_width(self, bits: int, rows: torch.Tensor, received: torch.Tensor) -> Iterator[Measurement]:
+        layout = MessageLayout.build(np.full(self.num_rows, bits, np.uint8), self.width)
+        sizes = [0 if peer == self.comm.rank else layout.num_bytes for peer in range(self.comm.size)]
+        send, receive = self.arena.slices(sizes, sizes)
+        index, node_id = np.arange(self.num_rows, dtype=np.int32), np.arange(self.num_rows)
+        peers = [peer for peer in range(self.comm.size) if peer != self.comm.rank]
+
+        def pack() -> None:
+            for peer in peers:
+                quantize_rows(rows, index, node_id, layout, KEY, send[peer])
+
+        def unpack() -> None:
+            for peer in peers:
+                dequantize_rows(receive[peer], index, node_id, layout, received)
+
+        rounds = ring_rounds(self.comm.rank, self.comm.size)
+        group, size = f"{bits} bit", f"{self.num_rows:,} x {self.width}"
+        values, moved = rows.nbytes * len(peers) / 1e9, layout.num_bytes * len(peers) / 1e9
+        yield Measurement(group, f"quantize {size}", values, "GB/s", self._interleave({OURS: pack}))
+        seconds = self._interleave({PLAIN: self._plain(layout.num_bytes, rounds), **{
+            name: partial(exchange, self.comm, rounds, send, receive, TAG) for name, exchange in EXCHANGES.items()}})
+        for name in EXCHANGES:
+            yield Measurement(group, f"{name} {size}", moved, "GB/s",
+                              {OURS: seconds[name], PLAIN: seconds[PLAIN]})
+        yield Measurement(group, f"dequantize {size}", values, "GB/s", self._interleave({OURS: unpack}))
+
+    def _plain(self, num_bytes: int, rounds: tuple[tuple[int, int], ...]) -> Callable[[], None]:
+        """Work that moves as many bytes by blocking Sendrecvs between buffers that are kept."""
+        source, target = zeros((num_bytes,), "uint8"), zeros((num_bytes,), "uint8")
+
+        def send_all() -> None:
+            for destination, origin in rounds:
+                self.comm.Sendrecv(source, destination, TAG, target, origin, TAG)
+
+        return send_all
+
+    def _interleave(self, works: dict[str, Callable[[], object]]) -> dict[str, list[float]]:
+        """Collective: seconds of the slowest rank, every rank starting at once; the same number of times on all."""
+        seconds: dict[str, list[float]] = {name: [] for name in works}
+        for repetition in range(self.effort.repeat + 1):
+            for name, work in works.items():
+                self.comm.Barrier()
+                started = time.perf_counter()
+                work()
+                slowest = max(self.comm.allgather(time.perf_counter() - started))
+                if repetition:
+                    seconds[name].append(slowest)
+        return seconds

@@ -1,0 +1,58 @@
+"""What a figure depends on beside the code: processor, cores, load, versions and commit. Nothing is measured here."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import subprocess
+import sys
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import hpcgnn
+from hpcgnn.bench.environment import allocator_name, available_cores, find_tcmalloc
+from hpcgnn.ops.host.simd import simd_level
+
+PACKAGES = ("numpy", "torch", "scipy", "dgl", "torch-geometric", "mpi4py", "pymetis")
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+def describe_machine(num_threads: int) -> dict[str, Any]:
+    """Everything about this machine and program that a reader of the figures needs."""
+    return {
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"), "command": ["hpcgnn", *sys.argv[1:]],
+        "processor": processor_name(), "cores": available_cores(), "threads": num_threads, "simd": simd_level(),
+        "load_average": list(os.getloadavg()), "system": platform.platform(), "python": platform.python_version(),
+        "huge_pages": HUGE_PAGES.read_text().strip() if HUGE_PAGES.exists() else "none",
+        "allocator": allocator_name(), "has_tcmalloc": find_tcmalloc() is not None,
+        "versions": {"hpcgnn": hpcgnn.__version__, **installed_versions()}, "commit": commit(),
+    }
+
+
+def processor_name() -> str:
+    """The processor's model as the system names it."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def installed_versions() -> dict[str, str]:
+    """Versions of what computes here, without importing it."""
+    return {package: version(package) for package in PACKAGES if importlib.util.find_spec(package.replace("-", "_"))}
+
+
+def commit() -> str | None:
+    """Commit of the checkout that this package lies in, "-dirty" with changes, or None outside one."""
+    folder = Path(hpcgnn.__file__).resolve().parents[1]
+    if not (folder / ".git").exists():
+        return None
+    try:
+        found = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"], cwd=folder,
+                               capture_output=True, text=True)
+    except FileNotFoundError:
+        return None
+    return found.stdout.strip() or None

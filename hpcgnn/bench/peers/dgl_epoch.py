@@ -1,0 +1,32 @@
+"""DGL's epoch: its own GraphConv and SAGEConv on the whole graph. Run by hpcgnn bench epoch in a process of its own."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+
+from hpcgnn.bench.peers.dgl_import import import_dgl
+from hpcgnn.bench.peers.epoch_loop import drive
+
+dgl = import_dgl()
+from dgl.nn.pytorch import GraphConv, SAGEConv  # noqa: E402  (needs what import_dgl prepares)
+
+
+def make_graph(indptr: np.ndarray, indices: np.ndarray, model: str):
+    """The graph with both its sparse formats made beforehand, and self-loops for GCN, as DGL wants them."""
+    target = np.repeat(np.arange(len(indptr) - 1, dtype=np.int32), np.diff(indptr))
+    graph = dgl.graph((torch.from_numpy(indices), torch.from_numpy(target)), num_nodes=len(indptr) - 1,
+                      idtype=torch.int32)
+    graph = (dgl.add_self_loop(graph) if model == "gcn" else graph).formats(["csr", "csc"])
+    graph.create_formats_()
+    return graph
+
+
+def make_convolution(model: str, in_dim: int, out_dim: int) -> nn.Module:
+    """DGL's layer; both map before they sum where that is narrower."""
+    return GraphConv(in_dim, out_dim) if model == "gcn" else SAGEConv(in_dim, out_dim, "mean")
+
+
+if __name__ == "__main__":
+    drive(make_graph, make_convolution)

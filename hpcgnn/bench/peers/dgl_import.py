@@ -1,0 +1,48 @@
+"""import_dgl: DGL's graphs and products, which work beside any torch; its sampler library does not and is left out."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import ModuleType
+
+from hpcgnn.errors import ConfigError
+
+SAMPLER = "dgl.graphbolt"
+
+
+class _Absent(ModuleType):
+    """A module that is never called: whatever DGL takes from it while it is imported is the module itself."""
+
+    __path__: tuple[str, ...] = ()
+    __file__ = None
+
+    def __getattr__(self, name: str):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, *arguments, **named):
+        return self
+
+    def __mro_entries__(self, bases):
+        return (object,)
+
+
+def import_dgl() -> ModuleType:
+    """The module `dgl`, on PyTorch.
+
+    Raises
+    ------
+    ConfigError      it can't be imported, with its reason
+    """
+    os.environ.setdefault("DGLBACKEND", "pytorch")    # otherwise it asks, and writes a file to the home folder
+    # DGL loads a library that is built for one version of torch, and refuses to start with any other.
+    sys.modules.setdefault(SAMPLER, _Absent(SAMPLER))
+    try:
+        import dgl
+        import dgl.ops
+    except (ImportError, OSError, AttributeError) as error:
+        raise ConfigError(f"DGL is installed but can't be imported ({error}); install what it misses, "
+                          "or leave dgl out of --peer") from error
+    return dgl

@@ -1,0 +1,86 @@
+"""The training loop that all peers' drivers share: the same stack, loss and optimizer around a peer's own convolution.
+
+A driver prints one line of JSON: seconds of every epoch, peak bytes, and the test score after the last epoch.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from hpcgnn.bench.epoch_runs import EpochSettings
+
+# (model, in, out) -> module, whose forward is (graph, rows).
+ConvolutionMaker = Callable[[str, int, int], nn.Module]
+
+
+class PeerStack(nn.Module):
+    """dropout → convolution → LayerNorm → ReLU, as hpcgnn's own; the last convolution's output are the logits."""
+
+    def __init__(self, settings: EpochSettings, dims: list[int], make: ConvolutionMaker):
+        super().__init__()
+        self.dropout = settings.dropout
+        self.convolutions = nn.ModuleList(make(settings.model, left, right) for left, right in pairwise(dims))
+        self.norms = nn.ModuleList(nn.LayerNorm(dim) for dim in dims[1:-1])
+
+    def forward(self, graph, h: torch.Tensor) -> torch.Tensor:
+        """(num_nodes, num_features) rows to (num_nodes, num_classes) logits."""
+        for layer, convolution in enumerate(self.convolutions):
+            h = convolution(graph, F.dropout(h, self.dropout, self.training))
+            if layer < len(self.norms):
+                h = torch.relu(self.norms[layer](h))
+        return h
+
+
+def drive(make_graph: Callable, make_convolution: ConvolutionMaker) -> None:
+    """Train as the command line says, ARRAYS.npz SETTINGS.json, and print the result.
+
+    Parameters
+    ----------
+    make_graph : callable(indptr, indices, model) -> graph      from CSR by destination
+    """
+    settings = EpochSettings(**json.loads(sys.argv[2]))
+    with np.load(sys.argv[1]) as archive:
+        arrays = dict(archive)
+    torch.manual_seed(settings.seed)
+    graph = make_graph(arrays["indptr"], arrays["indices"], settings.model)
+    rows, labels = torch.from_numpy(arrays["features"]), torch.from_numpy(arrays["labels"])
+    masks = {split: torch.from_numpy(arrays[f"{split}_mask"]) for split in ("train", "test")}
+    dims = [rows.shape[1], *[settings.hidden] * (settings.layers - 1), int(arrays["num_classes"])]
+    model = PeerStack(settings, dims, make_convolution)
+    seconds = train(model, graph, rows, labels, masks["train"], settings)
+    model.eval()
+    with torch.no_grad():
+        is_right = (model(graph, rows).argmax(1) == labels)[masks["test"]]
+    print(json.dumps({"epoch_seconds": seconds, "peak_bytes": peak_bytes(),
+                      "test_score": is_right.float().mean().item() if len(is_right) else 0.0}))
+
+
+def train(model: nn.Module, graph, rows: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor,
+          settings: EpochSettings) -> list[float]:
+    """Seconds of every epoch."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr)
+    seconds = []
+    for _ in range(settings.epochs):
+        started = time.perf_counter()
+        model.train()
+        optimizer.zero_grad()
+        F.cross_entropy(model(graph, rows)[mask], labels[mask]).backward()
+        optimizer.step()
+        seconds.append(time.perf_counter() - started)
+    return seconds
+
+
+def peak_bytes() -> int:
+    """Most memory that this process ever had, of Linux's VmHWM."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))

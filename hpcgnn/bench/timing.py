@@ -1,0 +1,102 @@
+"""Measurement: one piece of work done by several contestants in turn, and what follows from the seconds.
+
+Nothing here knows what is computed.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+OURS, CEILING = "hpcgnn", "ceiling"
+FEWEST_REPETITIONS = 3
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How often a contestant is timed: `repeat` times, or from the third on until it has used up `seconds`."""
+
+    repeat: int = 7
+    seconds: float = 10.0
+
+
+@dataclass
+class Measurement:
+    """One piece of work.
+
+    Attributes
+    ----------
+    group, case : str                     kernel, and what it was run on
+    amount : float                        work in 1e9 units: GB moved or GFLOP
+    unit : {"GB/s", "GFLOP/s", "s"}       of amount over seconds; "s" shows the seconds themselves
+    seconds : dict name -> list of float  every repetition of every contestant: hpcgnn, ceiling and peers
+    remarks : list of str                 what a reader must know, e.g. a peer that can't do this
+    details : dict                        what else bench.json holds of it
+    """
+
+    group: str
+    case: str
+    amount: float
+    unit: str
+    seconds: dict[str, list[float]]
+    remarks: list[str] = field(default_factory=list)
+    details: dict[str, Any] = field(default_factory=dict)
+
+    def median(self, name: str = OURS) -> float:
+        """Median seconds of a contestant."""
+        return statistics.median(self.seconds[name])
+
+    @property
+    def rate(self) -> float | None:
+        """Ours in `unit`; None where only seconds have a meaning."""
+        return None if self.unit == "s" else self.amount / self.median()
+
+    @property
+    def ceiling_share(self) -> float | None:
+        """Seconds of the ceiling over ours: 1 is the machine's limit."""
+        return self.median(CEILING) / self.median() if CEILING in self.seconds else None
+
+    @property
+    def peers(self) -> list[str]:
+        return [name for name in self.seconds if name not in (OURS, CEILING)]
+
+    @property
+    def peer_ratio(self) -> dict[str, float]:
+        """Seconds of each peer over ours: how many times faster we are."""
+        return {name: self.median(name) / self.median() for name in self.peers}
+
+    def as_record(self) -> dict[str, Any]:
+        """Everything, as bench.json holds it."""
+        return {"group": self.group, "case": self.case, "unit": self.unit, "amount": self.amount,
+                "median_seconds": {name: self.median(name) for name in self.seconds}, "rate": self.rate,
+                "ceiling_share": self.ceiling_share, "peer_ratio": self.peer_ratio, "remarks": self.remarks,
+                "seconds": self.seconds,
+                **self.details}
+
+
+def interleave(contestants: dict[str, Callable[[], Any]], effort: Effort) -> dict[str, list[float]]:
+    """Time all contestants in turn, round after round, so that a busy moment of the machine falls on all of them.
+
+    Each is called once before, untimed: memory is allocated, plans are made and caches filled.
+    """
+    for work in contestants.values():
+        work()
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    for _ in range(effort.repeat):
+        for name, work in contestants.items():
+            spent = seconds[name]
+            if len(spent) >= FEWEST_REPETITIONS and sum(spent) > effort.seconds:
+                continue
+            started = time.perf_counter()
+            work()
+            spent.append(time.perf_counter() - started)
+    return seconds
+
+
+def measure(group: str, case: str, amount: float, unit: str, contestants: dict[str, Callable[[], Any]],
+            effort: Effort, remarks: list[str] | None = None) -> Measurement:
+    """Time the contestants of one piece of work."""
+    return Measurement(group, case, amount, unit, interleave(contestants, effort), remarks or [])

@@ -1,0 +1,169 @@
+"""`hpcgnn bench`: the machine's ceilings, and how near hpcgnn and its peers come. Arguments in, one result out."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hpcgnn.bench import environment
+from hpcgnn.bench.peers.names import PEERS, parse_peers
+
+PATH, FILE = click.Path(path_type=Path), click.Path(path_type=Path, dir_okay=False)
+
+
+def _shared_options(peers: tuple[str, ...]):
+    def add(function):
+        for option in (
+            click.option("--peer", default="", metavar="LIST",
+                         help=f"Compare with these, of {', '.join(peers)}. [default: none]"),
+            click.option("--out", type=PATH, help="Folder for bench.json and bench.png."),
+            click.option("--repeat", type=click.IntRange(min=1), default=None, help="Repetitions of each."),
+            click.option("--threads", type=click.IntRange(min=1), default=None,
+                         help="[default: as many as there are cores]"),
+        ):
+            function = option(function)
+        return function
+
+    return add
+
+
+@click.group("bench", context_settings={"help_option_names": ["-h", "--help"]})
+def command() -> None:
+    """Measure kernels, epochs and exchanges against the machine's ceilings and against peers."""
+
+
+@command.command("kernels")
+@click.option("--graph", "graphs", type=FILE, multiple=True, metavar="FILE.npz",
+              help="Graph for SpMM; may be given several times.")
+@click.option("--synthetic-edges", type=float, default=0.0, help="Also draw a graph with so many arcs, e.g. 20e6.")
+@click.option("--widths", default="256,64,41", show_default=True, help="Columns of the rows in SpMM.")
+@click.option("--precision", default="fp32,bf16", show_default=True, help="Of the rows in SpMM.")
+@click.option("--rows", type=click.IntRange(min=1), default=85_000, show_default=True,
+              help="Rows of the message and of pointwise work.")
+@click.option("--width", type=click.IntRange(min=1), default=256, show_default=True, help="Their columns.")
+@click.option("--stream-megabytes", type=click.IntRange(min=1), default=256, show_default=True,
+              help="Length of the streams of the ceilings.")
+@_shared_options(tuple(PEERS))
+def kernels(peer: str, out: Path | None, repeat: int | None, threads: int | None, **flags: Any) -> None:
+    """Ceilings, SpMM, quantization and pointwise work."""
+    peers, widths = parse_peers(peer), parse_list("--widths", flags["widths"], int)
+    precisions = parse_choices("--precision", flags["precision"], ("fp32", "bf16"))
+    prepare_output(out)
+    threads = threads or environment.available_cores()
+    environment.run_in(environment.with_kept_memory(environment.thread_environment(threads)))
+    from hpcgnn.bench.kernels import KernelBenchmark
+    from hpcgnn.bench.timing import Effort
+
+    benchmark = KernelBenchmark(
+        graphs=flags["graphs"], synthetic_edges=flags["synthetic_edges"], widths=widths, precisions=precisions,
+        num_rows=flags["rows"], width=flags["width"], num_stream_bytes=flags["stream_megabytes"] << 20, peers=peers,
+        effort=Effort(repeat or 7))
+    finish("kernels", threads, benchmark, out)
+
+
+@command.command("epoch")
+@click.argument("source", type=PATH)
+@click.option("--model", default="sage", show_default=True, help="sage, gcn or both with a comma.")
+@click.option("--precision", default="fp32", show_default=True, help="Of fp32, bf16, fp16; peers train in fp32.")
+@click.option("--ranks", type=click.IntRange(min=0), default=0, help="Also train on so many ranks of one thread.")
+@click.option("--epochs", type=click.IntRange(min=3), default=10, show_default=True,
+              help="A training; the first two are not counted.")
+@click.option("--layers", type=click.IntRange(min=1), default=3, show_default=True)
+@click.option("--hidden", type=click.IntRange(min=1), default=256, show_default=True)
+@_shared_options(("dgl", "pyg"))
+def epoch(source: Path, peer: str, out: Path | None, repeat: int | None, threads: int | None, **flags: Any) -> None:
+    """Seconds an epoch on SOURCE, an .npz archive or a folder of shards, and the peak memory of each contestant.
+
+    Contestants train in turn, --repeat times (3), in processes of their own; round r has seed r.
+    """
+    from hpcgnn.bench.epoch import EpochBenchmark
+    from hpcgnn.bench.epoch_runs import find_mpirun
+
+    peers = parse_peers(peer, ("dgl", "pyg"))
+    models = parse_choices("--model", flags["model"], ("sage", "gcn"))
+    precisions = parse_choices("--precision", flags["precision"], ("fp32", "bf16", "fp16"))
+    if flags["ranks"] > 1:
+        find_mpirun()
+    prepare_output(out)
+    threads = threads or environment.available_cores()
+    benchmark = EpochBenchmark(
+        source=source, models=models, precisions=precisions, threads=threads, num_ranks=flags["ranks"], peers=peers,
+        epochs=flags["epochs"], repeat=repeat or 3, layers=flags["layers"], hidden=flags["hidden"])
+    finish("epoch", threads, benchmark, out)
+
+
+@command.command("exchange")
+@click.option("--rows", type=click.IntRange(min=1), default=50_000, show_default=True,
+              help="Rows from each rank to each other.")
+@click.option("--width", type=click.IntRange(min=1), default=256, show_default=True, help="Their columns.")
+@click.option("--repeat", type=click.IntRange(min=1), default=11, show_default=True, help="Repetitions of each.")
+@click.option("--out", type=PATH, help="Folder for bench.json and bench.png.")
+def exchange(rows: int, width: int, repeat: int, out: Path | None) -> None:
+    """Packing, ring and Alltoallv at each bit-width; run it under mpirun."""
+    from hpcgnn.launch import run_parallel
+
+    run_parallel(lambda comm: exchange_in_parallel(comm, rows, width, repeat, out))
+
+
+def exchange_in_parallel(comm, rows: int, width: int, repeat: int, out: Path | None) -> None:
+    """Collective: measure; rank 0 prints and writes."""
+    from hpcgnn.bench.exchange import ExchangeBenchmark
+    from hpcgnn.bench.machine import describe_machine
+    from hpcgnn.bench.timing import Effort
+    from hpcgnn.launch import together
+
+    together(comm, lambda: prepare_output(out))
+    machine = {**describe_machine(int(os.environ["OMP_NUM_THREADS"])), "ranks": comm.size}
+    measurements = list(ExchangeBenchmark(comm, rows, width, Effort(repeat)).measure())
+    if comm.rank == 0:
+        publish("exchange", machine, measurements, out)
+
+
+def parse_list(option: str, text: str, kind: type) -> tuple:
+    """Positive numbers of a list with commas."""
+    try:
+        numbers = tuple(kind(item) for item in text.split(","))
+    except ValueError:
+        numbers = ()
+    if not numbers or min(numbers) <= 0:
+        raise click.UsageError(f"{option} is {text!r}; expected positive numbers with commas between them")
+    return numbers
+
+
+def parse_choices(option: str, text: str, choices: tuple[str, ...]) -> tuple[str, ...]:
+    """Known words of a list with commas, each once."""
+    words = tuple(dict.fromkeys(word.strip() for word in text.split(",")))
+    for word in words:
+        if word not in choices:
+            raise click.UsageError(f"{option} has {word!r}; expected a list of {', '.join(choices)}")
+    return words
+
+
+def prepare_output(out: Path | None) -> None:
+    """Refuse a folder that can't take the results before minutes are spent on them."""
+    if out is not None:
+        from hpcgnn.bench.result import open_folder
+
+        open_folder(out)
+
+
+def finish(kind: str, threads: int, benchmark, out: Path | None) -> None:
+    """Describe the machine, measure, and publish."""
+    from hpcgnn.bench.machine import describe_machine
+
+    machine = describe_machine(threads)
+    publish(kind, machine, list(benchmark.measure()), out)
+
+
+def publish(kind: str, machine: dict[str, Any], measurements: list, out: Path | None) -> None:
+    """Print the table and write the files."""
+    from hpcgnn.bench.result import BenchmarkResult
+
+    result = BenchmarkResult(kind, machine, measurements)
+    result.show()
+    if out is not None:
+        result.write(out)
+        click.echo(f"results: {out}")
