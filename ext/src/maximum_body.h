@@ -1,0 +1,135 @@
+/* Kernel body, compiled once a SIMD level by maximum.c. */
+#include "vector.h"
+
+INLINE vector_i32 LEVEL(choose)(vector_i32 is_first, vector_i32 first, vector_i32 second) {
+    return (is_first & first) | (~is_first & second);
+}
+
+INLINE void LEVEL(fetch_row)(const char *row, int64_t num_bytes) {
+    for (int64_t b = 0; b < num_bytes; b += CACHE_LINE) __builtin_prefetch(row + b);
+}
+
+/* Columns of a row from `first` on, at most num_vectors vectors. Whole vectors may be read behind the row's end where
+ * the table goes on. All but the first four arguments are constants. */
+INLINE void LEVEL(load_block)(vector_f32 *x, const char *row, int64_t first, int64_t dim, int num_vectors, int is_whole,
+                              int storage) {
+    for (int i = 0; i < num_vectors; i++)
+        x[i] = is_whole ? LEVEL(load)(row, first + i * LANES, storage)
+                        : LEVEL(load_columns)(row, first + i * LANES, dim, storage);
+}
+
+/* Rows up to this one have num_vectors whole vectors from column `first` on within the table. */
+INLINE int64_t LEVEL(last_whole_row)(int64_t num_rows, int64_t dim, int64_t first, int num_vectors) {
+    const int64_t elements = num_rows * dim - first - num_vectors * LANES;
+    return elements < 0 ? -1 : elements / dim;
+}
+
+INLINE void LEVEL(maximum_columns)(const maximum_rows *a, int64_t v, const char *rows, int64_t num_rows, int64_t dim,
+                                   int64_t first, char *out, int32_t *argmax, int num_vectors, int storage) {
+    const int64_t size = storage_bytes(storage), row_bytes = dim * size;
+    const int64_t last = LEVEL(last_whole_row)(num_rows, dim, first, num_vectors);
+    vector_f32 best[MAX_VECTORS], x[MAX_VECTORS];
+    vector_i32 where[MAX_VECTORS];
+    for (int i = 0; i < num_vectors; i++) {
+        best[i] = (vector_f32){0} - __builtin_inff();
+        where[i] = (vector_i32){0} - 1;
+    }
+    for (int64_t e = a->begin[v]; e < a->end[v]; e++) {
+        if (e + PREFETCH_ENTRIES < a->num_entries)
+            LEVEL(fetch_row)(rows + a->indices[e + PREFETCH_ENTRIES] * row_bytes + first * size,
+                             num_vectors * LANES * size);
+        const int32_t u = a->indices[e];
+        if (__builtin_expect(u <= last, 1))
+            LEVEL(load_block)(x, rows + u * row_bytes, first, dim, num_vectors, 1, storage);
+        else
+            LEVEL(load_block)(x, rows + u * row_bytes, first, dim, num_vectors, 0, storage);
+        for (int i = 0; i < num_vectors; i++) {
+            /* Taken: a larger number, the first NaN, and minus infinity as the first entry. */
+            const vector_i32 is_taken = (x[i] > best[i]) | ((x[i] != x[i]) & (best[i] == best[i])) | (where[i] < 0);
+            best[i] = (vector_f32)LEVEL(choose)(is_taken, (vector_i32)x[i], (vector_i32)best[i]);
+            where[i] = LEVEL(choose)(is_taken, (vector_i32){0} + u, where[i]);
+        }
+    }
+    const int is_empty = a->begin[v] == a->end[v];
+    for (int i = 0; i < num_vectors; i++) {
+        const int64_t j = first + i * LANES;
+        LEVEL(store_columns)(out + v * row_bytes, j, dim, storage, is_empty ? (vector_f32){0} : best[i]);
+        /* Integers pass through a float register unchanged. */
+        LEVEL(store_columns)(argmax + v * dim, j, dim, STORAGE_F32, (vector_f32)where[i]);
+    }
+}
+
+INLINE void LEVEL(gather_columns)(const maximum_rows *a, int64_t u, const char *gradient, const int32_t *argmax,
+                                  int64_t num_rows, int64_t dim, int64_t first, char *out, int num_vectors,
+                                  int storage) {
+    const int64_t size = storage_bytes(storage), row_bytes = dim * size;
+    const int64_t last = LEVEL(last_whole_row)(num_rows, dim, first, num_vectors);
+    vector_f32 sum[MAX_VECTORS], g[MAX_VECTORS], where[MAX_VECTORS];
+    for (int i = 0; i < num_vectors; i++) sum[i] = (vector_f32){0};
+    for (int64_t e = a->begin[u]; e < a->end[u]; e++) {
+        if (e + PREFETCH_ENTRIES < a->num_entries) {
+            const int64_t next = a->indices[e + PREFETCH_ENTRIES];
+            LEVEL(fetch_row)(gradient + next * row_bytes + first * size, num_vectors * LANES * size);
+            LEVEL(fetch_row)((const char *)(argmax + next * dim + first), num_vectors * LANES * 4);
+        }
+        const int64_t v = a->indices[e];
+        if (e > a->begin[u] && v == a->indices[e - 1]) continue;
+        if (__builtin_expect(v <= last, 1)) {
+            LEVEL(load_block)(g, gradient + v * row_bytes, first, dim, num_vectors, 1, storage);
+            LEVEL(load_block)(where, (const char *)(argmax + v * dim), first, dim, num_vectors, 1, STORAGE_F32);
+        } else {
+            LEVEL(load_block)(g, gradient + v * row_bytes, first, dim, num_vectors, 0, storage);
+            LEVEL(load_block)(where, (const char *)(argmax + v * dim), first, dim, num_vectors, 0, STORAGE_F32);
+        }
+        for (int i = 0; i < num_vectors; i++)
+            sum[i] += (vector_f32)(((vector_i32)where[i] == (int32_t)u) & (vector_i32)g[i]);
+    }
+    for (int i = 0; i < num_vectors; i++)
+        LEVEL(store_columns)(out + u * row_bytes, first + i * LANES, dim, storage, sum[i]);
+}
+
+/* Splits the columns into blocks of at most MAX_VECTORS vectors. CALL(n) takes a block of n vectors from `first` on. */
+#define FOR_BLOCKS(v, CALL) \
+    for (int64_t v = a->task[t]; v < a->task[t + 1]; v++) \
+        for (int64_t first = 0; first < dim; first += MAX_VECTORS * LANES) \
+            switch ((dim - first + LANES - 1) / LANES) { \
+                case 1: CALL(1); break; \
+                case 2: CALL(2); break; \
+                case 3: CALL(3); break; \
+                default: CALL(4); \
+            }
+
+#define FOR_STORAGES(v, CALL) \
+    switch (storage) { \
+        case STORAGE_F32: FOR_BLOCKS(v, CALL##_F32) break; \
+        case STORAGE_BF16: FOR_BLOCKS(v, CALL##_BF16) break; \
+        case STORAGE_F16: FOR_BLOCKS(v, CALL##_F16) break; \
+    }
+
+static void LEVEL(maximum_task)(const maximum_rows *a, int64_t t, const void *rows, int64_t num_rows, int64_t dim,
+                                int storage, void *out, int32_t *argmax) {
+#define FORWARD_BLOCK(n, s) LEVEL(maximum_columns)(a, v, rows, num_rows, dim, first, out, argmax, n, s)
+#define FORWARD_F32(n) FORWARD_BLOCK(n, STORAGE_F32)
+#define FORWARD_BF16(n) FORWARD_BLOCK(n, STORAGE_BF16)
+#define FORWARD_F16(n) FORWARD_BLOCK(n, STORAGE_F16)
+    FOR_STORAGES(v, FORWARD)
+#undef FORWARD_F32
+#undef FORWARD_BF16
+#undef FORWARD_F16
+#undef FORWARD_BLOCK
+}
+
+static void LEVEL(maximum_backward_task)(const maximum_rows *a, int64_t t, const void *gradient, const int32_t *argmax,
+                                         int64_t num_rows, int64_t dim, int storage, void *out) {
+#define BACKWARD_BLOCK(n, s) LEVEL(gather_columns)(a, u, gradient, argmax, num_rows, dim, first, out, n, s)
+#define BACKWARD_F32(n) BACKWARD_BLOCK(n, STORAGE_F32)
+#define BACKWARD_BF16(n) BACKWARD_BLOCK(n, STORAGE_BF16)
+#define BACKWARD_F16(n) BACKWARD_BLOCK(n, STORAGE_F16)
+    FOR_STORAGES(u, BACKWARD)
+#undef BACKWARD_F32
+#undef BACKWARD_BF16
+#undef BACKWARD_F16
+#undef BACKWARD_BLOCK
+}
+#undef FOR_BLOCKS
+#undef FOR_STORAGES
