@@ -1,4 +1,4 @@
-"""Attention over the entries of a sparse matrix. A shell over ext/src/attention.c; contracts are checked in hpcgnn.ops."""
+"""Attention over the entries of a sparse matrix. A shell over ext/src/attention.c; hpcgnn.ops checks contracts."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 

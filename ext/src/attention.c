@@ -39,7 +39,8 @@ void head_scores_backward(head_rows z, head_rows gradient, int64_t num_vectors, 
     const score_backward_function run = SCORE_BACKWARD[simd_level()];
     const int64_t size = num_vectors * z.num_heads * z.head_dim;
     FOR_TASKS(t, num_head_tasks(&z))
-        run(&z, &gradient, t * HEAD_TASK_ROWS, task_end(&z, t), num_vectors, vectors, score_gradient, partial + t * size);
+        run(&z, &gradient, t * HEAD_TASK_ROWS, task_end(&z, t), num_vectors, vectors, score_gradient,
+            partial + t * size);
 }
 
 typedef void (*softmax_function)(const entry_rows *, int64_t, const float *, const float *, float, float *);

@@ -6,8 +6,8 @@
 #define HPCGNN_ATTENTION_H
 #include "storage.h"
 
-/* Row v has the entries begin[v] .. end[v]-1, entry e the column indices[e]. Tasks are ranges of rows with about equally
- * many entries: task t is rows task[t] .. task[t+1]-1. */
+/* Row v has the entries begin[v] .. end[v]-1, entry e the column indices[e]. Tasks are ranges of rows with about
+ * equally many entries: task t is rows task[t] .. task[t+1]-1. */
 typedef struct {
     int64_t num_entries, num_tasks, num_heads;
     const int64_t *begin, *end, *task;
@@ -24,7 +24,7 @@ typedef struct {
 /* score[k][u][head] = <head's columns of row u, head's columns of vector k>; vectors is (num_vectors, dim). */
 void head_scores(head_rows h, int64_t num_vectors, const float *vectors, float *score);
 
-/* h += the gradient of its scores. partial[t] is the gradient of the vectors over task t's rows, HEAD_TASK_ROWS a task. */
+/* gradient += that of z by its scores. partial[t] is the gradient of the vectors over task t's HEAD_TASK_ROWS rows. */
 enum { HEAD_TASK_ROWS = 2048 };
 void head_scores_backward(head_rows z, head_rows gradient, int64_t num_vectors, const float *vectors,
                           const float *score_gradient, float *partial);

@@ -83,7 +83,8 @@ INLINE void LEVEL(softmax_row)(const entry_rows *a, int64_t v, const float *targ
     for (int64_t p = 0; p < size; p += 16)
         for (int i = 0; i < SIXTEEN && p + i * LANES < size; i++) {
             const int64_t j = p + i * LANES;
-            LEVEL(store_columns)(value, j, size, STORAGE_F32, LEVEL(load_columns)(value, j, size, STORAGE_F32) * sum[i]);
+            const vector_f32 power = LEVEL(load_columns)(value, j, size, STORAGE_F32);
+            LEVEL(store_columns)(value, j, size, STORAGE_F32, power * sum[i]);
         }
 }
 
@@ -233,15 +234,16 @@ INLINE float LEVEL(dot)(const char *left, const char *right, int64_t num_columns
     int64_t j = 0;
     for (; j + 16 <= num_columns; j += 16)
         for (int i = 0; i < SIXTEEN; i++)
-            parts[i] += LEVEL(load)(left, j + i * LANES, left_storage) * LEVEL(load)(right, j + i * LANES, right_storage);
+            parts[i] += LEVEL(load)(left, j + i * LANES, left_storage) *
+                        LEVEL(load)(right, j + i * LANES, right_storage);
     for (int i = 0; i < SIXTEEN && j + i * LANES < num_columns; i++)
         parts[i] += LEVEL(load_columns)(left, j + i * LANES, num_columns, left_storage) *
                     LEVEL(load_columns)(right, j + i * LANES, num_columns, right_storage);
     return LEVEL(fold)(parts);
 }
 
-INLINE void LEVEL(product_row)(const entry_rows *a, int64_t v, const head_rows *left, const head_rows *right, float *out,
-                               int storage) {
+INLINE void LEVEL(product_row)(const entry_rows *a, int64_t v, const head_rows *left, const head_rows *right,
+                               float *out, int storage) {
     const int64_t bytes = row_bytes(right), head_bytes = left->head_dim * storage_bytes(storage);
     const int64_t fitting = bytes ? PREFETCH_BYTES / bytes : MAX_AHEAD;
     const int64_t ahead = fitting < MIN_AHEAD ? MIN_AHEAD : fitting > MAX_AHEAD ? MAX_AHEAD : fitting;
@@ -253,8 +255,8 @@ INLINE void LEVEL(product_row)(const entry_rows *a, int64_t v, const head_rows *
         }
         const char *right_row = row_at(right, a->indices[e]);
         for (int64_t k = 0; k < a->num_heads; k++)
-            out[e * a->num_heads + k] = LEVEL(dot)(left_row + k * head_bytes, right_row + k * head_bytes, left->head_dim,
-                                                   storage, storage);
+            out[e * a->num_heads + k] = LEVEL(dot)(left_row + k * head_bytes, right_row + k * head_bytes,
+                                                   left->head_dim, storage, storage);
     }
 }
 
@@ -274,14 +276,14 @@ INLINE void LEVEL(score_row)(const head_rows *h, int64_t u, int64_t num_vectors,
     for (int64_t k = 0; k < num_vectors; k++)
         for (int64_t head = 0; head < h->num_heads; head++)
             score[(k * h->num_rows + u) * h->num_heads + head] =
-                LEVEL(dot)(row_at(h, u) + head * h->head_dim * size, (const char *)(vectors + k * dim + head * h->head_dim),
-                           h->head_dim, storage, STORAGE_F32);
+                LEVEL(dot)(row_at(h, u) + head * h->head_dim * size,
+                           (const char *)(vectors + k * dim + head * h->head_dim), h->head_dim, storage, STORAGE_F32);
 }
 
 #define FOR_RANGE(u) for (int64_t u = first; u < end; u++)
 
-static void LEVEL(score_range)(const head_rows *h, int64_t first, int64_t end, int64_t num_vectors, const float *vectors,
-                               float *score) {
+static void LEVEL(score_range)(const head_rows *h, int64_t first, int64_t end, int64_t num_vectors,
+                               const float *vectors, float *score) {
     switch (h->storage) {
         case STORAGE_F32: FOR_RANGE(u) LEVEL(score_row)(h, u, num_vectors, vectors, score, STORAGE_F32); break;
         case STORAGE_BF16: FOR_RANGE(u) LEVEL(score_row)(h, u, num_vectors, vectors, score, STORAGE_BF16); break;
@@ -289,7 +291,7 @@ static void LEVEL(score_range)(const head_rows *h, int64_t first, int64_t end, i
     }
 }
 
-/* gradient[u] += sum over k of score_gradient[k][u] * vectors[k], stored once; partial[k] += score_gradient[k][u] * z[u]. */
+/* gradient[u] += sum over k of score_gradient[k][u] * vectors[k]; partial[k] += score_gradient[k][u] * z[u]. */
 INLINE void LEVEL(score_backward_row)(const head_rows *z, const head_rows *gradient, int64_t u, int64_t num_vectors,
                                       const float *vectors, const float *score_gradient, float *partial, int storage) {
     const int64_t head_dim = z->head_dim, dim = z->num_heads * head_dim, size = storage_bytes(storage);
