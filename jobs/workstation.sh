@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains on one workstation with one rank a socket (CPU) or one rank a GPU, each bound to its own cores.
+# Trains on one workstation with one rank a NUMA domain (CPU) or one rank a GPU, each bound to its own cores.
 # Arguments go to `hpcgnn train`, after those below: bash jobs/workstation.sh --epochs 500
 # Signal USR1 to mpirun writes a checkpoint and ends the run; the same command with --resume goes on from it. Ctrl-C
 # does so under MPICH; Open MPI kills its ranks on Ctrl-C, which leaves the last periodic checkpoint.
@@ -8,7 +8,7 @@
 source_graph=ogb:ogbn-products        # see `hpcgnn preprocess --help` for the other sources
 name=ogbn-products
 device=cpu                            # cpu | cuda
-ranks=                                # empty: one a socket, or one a GPU
+ranks=                                # empty: one a NUMA domain, or one a GPU
 settings=(--model sage --method uniform --bits 2 --seed 0 --eval-every 5 --checkpoint-every 10)
 
 # ======================================================================================================================
@@ -18,28 +18,35 @@ here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
 source "$here/env.sh"
 cd "$HPCGNN_ROOT"
 
-count_sockets() {
-    lscpu --parse=SOCKET | grep -v '^#' | sort -u | wc -l
+# count_units NODE|CORE,SOCKET: NUMA domains, or physical cores; two hardware threads of a core share its FPU.
+count_units() {
+    lscpu --parse="$1" | grep -v '^#' | sort -u | wc -l
 }
 
 count_gpus() {
     nvidia-smi --list-gpus | wc -l
 }
 
-[[ -n $ranks ]] || { [[ $device == cuda ]] && ranks=$(count_gpus) || ranks=$(count_sockets); }
-cores=$(lscpu --parse=CORE,SOCKET | grep -v '^#' | sort -u | wc -l)   # physical cores: two threads of one share its FPU
+domains=$(count_units NODE)
+[[ -n $ranks ]] || { [[ $device == cuda ]] && ranks=$(count_gpus) || ranks=$domains; }
+cores=$(count_units CORE,SOCKET)
+((cores <= $(hpcgnn_cores))) || cores=$(hpcgnn_cores)     # a container or taskset may leave us fewer
 threads=$((cores / ranks > 0 ? cores / ranks : 1))
 shards=data/shards/$name-p$ranks
 run=runs/$name-p$ranks
 
-# A rank that is bound to one socket keeps its rows in that socket's memory; unbound, half of its reads cross sockets.
+# Linux puts a page into the memory of the NUMA domain whose core first writes it, and a rank fills its arrays with its
+# own threads. Bound to one domain, a rank has all its rows beside its cores; unbound on two sockets, half of its reads
+# cross to the other one. OMP_PLACES=cores and OMP_PROC_BIND=close keep one thread on each of the rank's cores.
 export OMP_NUM_THREADS=$threads OMP_PROC_BIND=close OMP_PLACES=cores
 if ((ranks > cores)); then
     unset OMP_PROC_BIND OMP_PLACES    # nothing to bind to: ranks share cores
 elif [[ $MPI4PY_MPIABI == openmpi ]]; then
-    HPCGNN_MPIRUN_FLAGS="--map-by slot:PE=$threads --bind-to core --report-bindings"
+    place=slot                        # cores in a row, where ranks can't be shared out evenly among the domains
+    ((ranks % domains)) || place=ppr:$((ranks / domains)):numa
+    HPCGNN_MPIRUN_FLAGS="--map-by $place:PE=$threads --bind-to core --report-bindings"
 else
-    HPCGNN_MPIRUN_FLAGS="-bind-to core:$threads"
+    HPCGNN_MPIRUN_FLAGS="-bind-to core:$threads -map-by numa"
 fi
 
 [[ -f $shards/graph.h5 ]] || hpcgnn preprocess "$source_graph" --out "$shards" --parts "$ranks"

@@ -17,12 +17,12 @@ from hpcgnn.errors import ConfigError
 from hpcgnn.partition.order import REORDERS
 from hpcgnn.partition.owner import (
     BALANCES,
-    DEFAULT_BALANCE,
     DEFAULT_SLACK,
     EDGES_A_NODE,
     PARTITIONERS,
     STREAM_ORDERS,
     assign_owners,
+    default_balance,
 )
 from hpcgnn.shards.folder import check_folder, shards_in
 from hpcgnn.shards.schema import FEATURE_DTYPES, GraphInfo, Provenance
@@ -39,9 +39,9 @@ SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 @click.option("--partitioner", type=click.Choice(PARTITIONERS), default="metis", show_default=True,
               help="metis minimizes rows sent, metis-cut cut edges; ldg streams graphs too large for METIS. The first "
                    "two balance what --balance says; ldg, random and contiguous balance nodes.")
-@click.option("--balance", type=click.Choice(BALANCES), default=DEFAULT_BALANCE, show_default=True,
+@click.option("--balance", type=click.Choice(BALANCES),
               help="What METIS gives every part equally much of: nodes, edges, or the work of both, for which a node "
-                   f"counts as {EDGES_A_NODE} edges.")
+                   f"counts as {EDGES_A_NODE} edges. [default: both; nodes for other partitioners]")
 @click.option("--reorder", type=click.Choice(REORDERS), default="metis", show_default=True,
               help="Order of rows inside a part: metis lays out clusters that fit a cache, degree puts rows of many "
                    "in-neighbors first, rcm is reverse Cuthill-McKee and takes less time; none keeps the source's. "
@@ -79,6 +79,7 @@ def command(context: click.Context, source: str, out: Path, **flags: Any) -> Non
     refuse_ranks()
     check_folder(out, flags["overwrite"])
     start = time.perf_counter()
+    flags["balance"] = context.params["balance"] = flags["balance"] or default_balance(flags["partitioner"])
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in context.params.items()}
     info = preprocess(source, out, settings, flags)
     print_info(info)

@@ -93,6 +93,14 @@ def test_balance_and_order_are_reached_kept_and_shown(hpcgnn, tmp_path, balance,
     assert (settings["balance"], settings["reorder"]) == (balance, reorder)
 
 
+@pytest.mark.parametrize("partitioner, balance", [("metis", "both"), ("metis-cut", "both"), ("ldg", "nodes"),
+                                                  ("random", "nodes"), ("contiguous", "nodes")])
+def test_balance_is_what_the_partitioner_does_best_unless_told(hpcgnn, tmp_path, partitioner, balance):
+    _, out, _ = hpcgnn("preprocess", SOURCE, "--out", tmp_path, "--parts", 2, "--partitioner", partitioner)
+    assert f"2 parts by {partitioner}, seed 0, balance {balance}, reorder metis" in out
+    assert read_graph_info(tmp_path).provenance.settings["balance"] == balance
+
+
 def topology(path, num_nodes=200):
     """An archive without labels and features."""
     dataset = random_dataset(num_nodes, 6 * num_nodes, seed=3)
