@@ -16,7 +16,7 @@ cdef extern from "aggregation.h":
     ctypedef struct dense_rows:
         const void *near
         const void *far
-        int64_t num_near, num_far, dim
+        int64_t num_near, num_far, split, dim
         int storage
     void c_aggregate_rows "aggregate_rows" (sparse_rows, dense_rows, int, void *) nogil
 
@@ -30,7 +30,7 @@ cdef const uint8_t *bytes_of(const uint8_t[:, ::1] rows) noexcept:
 def aggregate_rows(const int64_t[::1] begin, const int64_t[::1] end, const int64_t[::1] task,
                    const int32_t[::1] indices, const float[::1] row_scale, const float[::1] column_scale,
                    const float[:, ::1] entry_scale, const int64_t[::1] entry_index, int64_t num_self, int storage,
-                   int64_t dim, const uint8_t[:, ::1] near, const uint8_t[:, ::1] far, bint accumulate,
+                   int64_t dim, int64_t split, const uint8_t[:, ::1] near, const uint8_t[:, ::1] far, bint accumulate,
                    uint8_t[:, ::1] out):
     """out = matrix @ [near; far], or added to out; scales, far and entry_index may be None."""
     cdef sparse_rows a
@@ -48,6 +48,6 @@ def aggregate_rows(const int64_t[::1] begin, const int64_t[::1] end, const int64
         a.entry_index = &entry_index[0]
     h.near, h.num_near = bytes_of(near), near.shape[0]
     h.far, h.num_far = bytes_of(far), 0 if far is None else far.shape[0]
-    h.dim, h.storage = dim, storage
+    h.dim, h.split, h.storage = dim, split, storage
     with nogil:
         c_aggregate_rows(a, h, accumulate, &out[0, 0])

@@ -52,19 +52,19 @@ def open_part():
     """Collective: open_part(comm, dataset, owner, bit_plan, algorithm) -> OpenedPart of this rank."""
     import torch
 
-    from hpcgnn.exchange.bits import FULL_PRECISION
+    from hpcgnn.exchange.bits import UniformBits
     from hpcgnn.exchange.halo import HaloExchange
     from hpcgnn.exchange.plan import ExchangePlan
     from hpcgnn.graph.local_graph import LocalGraph
     from hpcgnn.partition.build import build_partition
 
-    def open_one(comm, dataset, owner, bit_plan=FULL_PRECISION, algorithm="ring"):
+    def open_one(comm, dataset, owner, bit_plan=UniformBits(32), algorithm="ring"):
         part = build_partition(dataset, owner, comm.rank, comm.size)
         plan = ExchangePlan.build(part)
         exchange = HaloExchange(comm, plan, bit_plan, algorithm)
         features = exchange.input_rows(torch.from_numpy(part.features))
         graph = LocalGraph(part.indptr, part.indices, np.concatenate([part.inner_id, part.halo_id]), part.in_degree,
-                           part.num_central, features, exchange)
+                           features, exchange)
         return OpenedPart(part, plan, exchange, graph)
 
     return open_one

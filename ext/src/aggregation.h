@@ -16,10 +16,11 @@ typedef struct {
     const int64_t *entry_index;
 } sparse_rows;
 
-/* Dense rows in two tables: row u is row u of `near`, or row u - num_near of `far`. */
+/* Dense rows in two tables: row u < split is row u of `near`, any other row u - split of `far`. A table may end early:
+ * no entry may name a row that it lacks. */
 typedef struct {
     const void *near, *far;
-    int64_t num_near, num_far, dim;
+    int64_t num_near, num_far, split, dim;
     int storage;
 } dense_rows;
 

@@ -3,7 +3,7 @@
 
 
 INLINE const char *LEVEL(row_of)(const dense_rows *h, int64_t u, int64_t row_bytes) {
-    return u < h->num_near ? (const char *)h->near + u * row_bytes : (const char *)h->far + (u - h->num_near) * row_bytes;
+    return u < h->split ? (const char *)h->near + u * row_bytes : (const char *)h->far + (u - h->split) * row_bytes;
 }
 
 INLINE void LEVEL(prefetch)(const char *columns, int num_bytes) {
@@ -37,7 +37,7 @@ INLINE void LEVEL(sum_block)(const sparse_rows *a, const dense_rows *h, int64_t 
     const int64_t size = storage == STORAGE_F32 ? 4 : 2, row_bytes = h->dim * size;
     const int64_t end = a->end[v], ahead = row_bytes > 512 ? PREFETCH_ENTRIES / 2 : PREFETCH_ENTRIES;
     const int64_t whole_near = LEVEL(last_whole)(h->num_near, h->dim, block.first, num_vectors * LANES);
-    const int64_t whole_far = LEVEL(last_whole)(h->num_far, h->dim, block.first, num_vectors * LANES) + h->num_near;
+    const int64_t whole_far = LEVEL(last_whole)(h->num_far, h->dim, block.first, num_vectors * LANES) + h->split;
     vector_f32 sum[MAX_VECTORS];
     for (int i = 0; i < num_vectors; i++) sum[i] = (vector_f32){0};
     if (v < a->num_self)
@@ -53,7 +53,7 @@ INLINE void LEVEL(sum_block)(const sparse_rows *a, const dense_rows *h, int64_t 
         if (weighting == BY_ENTRY)
             weight = a->entry_scale[(a->entry_index ? a->entry_index[e] : e) * a->num_heads + block.head];
         const char *row = LEVEL(row_of)(h, u, row_bytes);
-        const int is_whole = u < h->num_near ? u <= whole_near : u <= whole_far;
+        const int is_whole = u < h->split ? u <= whole_near : u <= whole_far;
         if (__builtin_expect(is_whole, 1))
             LEVEL(add_row)(sum, num_vectors, row, block, storage, 1, weighting != UNWEIGHTED, weight);
         else

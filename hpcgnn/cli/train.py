@@ -13,7 +13,8 @@ from hpcgnn.errors import CheckpointError
 
 TYPES = {"int": int, "float": float, "str": str}
 # What a checkpoint's weights were made for; everything else may change when a run is resumed.
-FIXED_BY_CHECKPOINT = ("model", "layers", "hidden", "norm", "seed", "weight_decay_layers")
+FIXED_BY_CHECKPOINT = ("model", "layers", "hidden", "norm", "seed", "weight_decay_layers",
+                       "precision")
 
 
 def _with_settings(function):

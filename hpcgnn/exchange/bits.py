@@ -25,5 +25,3 @@ class UniformBits:
         """(num_rows,) uint8, all equal to `bits`."""
         return np.full(num_rows, self.bits, dtype=np.uint8)
 
-
-FULL_PRECISION = UniformBits(32)

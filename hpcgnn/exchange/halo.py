@@ -1,4 +1,4 @@
-"""HaloExchange: the differentiable step that brings halo rows here and takes their gradients home.
+"""HaloExchange: the step that brings halo rows here and takes their gradients home.
 
 It joins plan, codec and ring, and counts what it sends; training decides the bits.
 """
@@ -11,10 +11,12 @@ from dataclasses import dataclass
 import torch
 from mpi4py import MPI
 
-from hpcgnn.exchange.bits import FULL_PRECISION, BitPlan
+from hpcgnn.exchange.bits import BitPlan, UniformBits
 from hpcgnn.exchange.codec import Codec, decode, encode
 from hpcgnn.exchange.plan import ExchangePlan
+from hpcgnn.exchange.reach import Reach
 from hpcgnn.exchange.ring import EXCHANGES, MessageArena
+from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.ops.counter import BACKWARD, FORWARD, CounterKey
 
 MAX_TAG = 32767    # the least upper bound of tags that MPI grants
@@ -44,45 +46,59 @@ class HaloExchange:
     ----------
     comm : MPI communicator with one rank a part
     plan : ExchangePlan
-    bit_plan : BitPlan                          widths of training messages; evaluation travels in float32
+    bit_plan : BitPlan                          widths of training messages
     algorithm : {"ring", "alltoallv"}
+    full_bits : {32, 16}                        width of rows as they are stored; evaluation's
+    reach : Reach or None                       rows that training passes may leave out
 
     Attributes
     ----------
     training, evaluation, setup : Traffic       kept apart; evaluation and setup are no part of an epoch's bytes
     """
 
-    def __init__(self, comm: MPI.Comm, plan: ExchangePlan, bit_plan: BitPlan, algorithm: str = "ring"):
+    def __init__(self, comm: MPI.Comm, plan: ExchangePlan, bit_plan: BitPlan, algorithm: str = "ring",
+                 full_bits: int = 32, reach: Reach | None = None):
         self._comm, self._plan, self._algorithm = comm, plan, EXCHANGES[algorithm]
-        self.rank = plan.rank
+        self._bit_plan, self._reach = bit_plan, reach
         self._arena = MessageArena()
-        self._training_codec = Codec(plan, bit_plan)
-        self._full_codec = Codec(plan, FULL_PRECISION)
+        self._full_codec = Codec(plan, UniformBits(full_bits))
+        self._training_codecs: dict[int | None, Codec] = {None: Codec(plan, bit_plan)}
         self.training, self.evaluation, self.setup = Traffic(), Traffic(), Traffic()
 
-    def halo(self, h: torch.Tensor, layer: int, epoch: int, seed: int, is_training: bool) -> torch.Tensor:
-        """Collective: see `LocalGraph.halo`."""
-        codec = self._training_codec if is_training else self._full_codec
-        traffic = self.training if is_training else self.evaluation
-        return _Halo.apply(h, self, codec, traffic, CounterKey(seed, epoch, FORWARD, layer))
+    @property
+    def is_alone(self) -> bool:
+        """Whether this rank neither sends nor receives a row."""
+        return self._plan.is_alone
+
+    def fetch(self, h: torch.Tensor, out: torch.Tensor, site: ExchangeSite) -> None:
+        """Collective: see `hpcgnn.graph.hop.Exchange`."""
+        key = CounterKey(site.seed, site.epoch, FORWARD, site.layer)
+        self._exchange(h, out, self._codec(site), self._traffic(site), key, accumulate=False)
+
+    def take_home(self, gradient: torch.Tensor, total: torch.Tensor, site: ExchangeSite) -> None:
+        """Collective: see `hpcgnn.graph.hop.Exchange`."""
+        # The sender is part of the key: errors that several ranks make on one node's gradient are independent.
+        key = CounterKey(site.seed, site.epoch, BACKWARD, site.layer, self._plan.rank)
+        self._exchange(gradient, total, self._codec(site), self._traffic(site), key, accumulate=True)
 
     def input_rows(self, features: torch.Tensor) -> torch.Tensor:
         """Collective: inner features followed by halo features, which cross once, in float32."""
-        return self.bring(features, self._full_codec, self.setup, CounterKey(0, 0, FORWARD, 0))
-
-    def bring(self, h: torch.Tensor, codec: Codec, traffic: Traffic, key: CounterKey) -> torch.Tensor:
-        """Collective: (num_inner, dim) rows to (num_inner + num_halo, dim)."""
-        rows = torch.empty(self._plan.num_rows, h.shape[1], dtype=torch.float32)
-        rows[:self._plan.num_inner] = h
-        self._exchange(rows, rows, codec, traffic, key, accumulate=False)
+        rows = torch.empty(self._plan.num_inner + self._plan.num_halo, features.shape[1], dtype=torch.float32)
+        rows[:self._plan.num_inner] = features
+        self._exchange(features, rows[self._plan.num_inner:], Codec(self._plan, UniformBits(32)), self.setup,
+                       CounterKey(0, 0, FORWARD, 0), accumulate=False)
         return rows
 
-    def take_home(self, gradient: torch.Tensor, codec: Codec, traffic: Traffic, key: CounterKey) -> torch.Tensor:
-        """Collective: (num_inner + num_halo, dim) gradients to (num_inner, dim), halo rows added at their owners."""
-        gradient = gradient.contiguous()
-        total = gradient[:self._plan.num_inner].clone()
-        self._exchange(gradient, total, codec, traffic, key, accumulate=True)
-        return total
+    def _codec(self, site: ExchangeSite) -> Codec:
+        if not site.is_training:
+            return self._full_codec
+        if site.reach not in self._training_codecs:
+            plan = self._reach.plan_within(self._plan, site.reach)
+            self._training_codecs[site.reach] = Codec(plan, self._bit_plan)
+        return self._training_codecs[site.reach]
+
+    def _traffic(self, site: ExchangeSite) -> Traffic:
+        return self.training if site.is_training else self.evaluation
 
     def _exchange(self, outgoing: torch.Tensor, incoming: torch.Tensor, codec: Codec, traffic: Traffic,
                   key: CounterKey, accumulate: bool) -> None:
@@ -105,17 +121,3 @@ class HaloExchange:
 def _tag(key: CounterKey) -> int:
     """Equal on all ranks for one exchange; two exchanges that could be confused have different tags."""
     return (4 * key.layer + key.purpose) % MAX_TAG
-
-
-class _Halo(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, h: torch.Tensor, exchange: HaloExchange, codec: Codec, traffic: Traffic, key: CounterKey):
-        ctx.arguments = exchange, codec, traffic, key
-        return exchange.bring(h, codec, traffic, key)
-
-    @staticmethod
-    def backward(ctx, gradient: torch.Tensor):
-        exchange, codec, traffic, key = ctx.arguments
-        # The sender is part of the key: errors that several ranks make on one node's gradient are independent.
-        back = key._replace(purpose=BACKWARD, part=exchange.rank)
-        return exchange.take_home(gradient, codec, traffic, back), None, None, None, None

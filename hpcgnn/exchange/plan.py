@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,13 +11,19 @@ from hpcgnn.partition.partition import Partition
 
 @dataclass(frozen=True)
 class RowList:
-    """Rows of one message: (n,) int32 local rows and (n,) int64 global ids, in the order of the wire."""
+    """Rows of one message: (n,) int32 inner or halo rows, each counted from 0, and (n,) int64 global ids, in the order
+    of the wire.
+    """
 
     index: np.ndarray
     node_id: np.ndarray
 
     def __len__(self) -> int:
         return len(self.index)
+
+    def where(self, is_kept: np.ndarray) -> RowList:
+        """The rows of a mask."""
+        return RowList(self.index[is_kept], self.node_id[is_kept])
 
 
 @dataclass(frozen=True)
@@ -44,8 +50,9 @@ class ExchangePlan:
     rounds: tuple[tuple[int, int], ...]
 
     @property
-    def num_rows(self) -> int:
-        return self.num_inner + self.num_halo
+    def is_alone(self) -> bool:
+        """Whether this rank neither sends nor receives a row."""
+        return not any(map(len, self.boundary + self.halo))
 
     @classmethod
     def build(cls, part: Partition) -> ExchangePlan:
@@ -55,10 +62,18 @@ class ExchangePlan:
             sent = part.boundary_index[part.boundary_offset[peer]:part.boundary_offset[peer + 1]]
             boundary.append(RowList(np.ascontiguousarray(sent, np.int32), part.inner_id[sent]))
             low, high = int(part.halo_offset[peer]), int(part.halo_offset[peer + 1])
-            rows = np.arange(part.num_inner + low, part.num_inner + high, dtype=np.int32)
+            rows = np.arange(low, high, dtype=np.int32)
             halo.append(RowList(rows, np.ascontiguousarray(part.halo_id[low:high], np.int64)))
         return cls(part.part, part.num_parts, part.num_inner, part.num_halo, tuple(boundary), tuple(halo),
                    ring_rounds(part.part, part.num_parts))
+
+    def restricted(self, sent: tuple[np.ndarray, ...], received: np.ndarray) -> ExchangePlan:
+        """The plan in which fewer rows travel.
+
+        sent : one bool a row of each boundary list, received : (num_halo,) bool; what one rank sends the other receives
+        """
+        boundary = tuple(rows.where(is_kept) for rows, is_kept in zip(self.boundary, sent, strict=True))
+        return replace(self, boundary=boundary, halo=tuple(rows.where(received[rows.index]) for rows in self.halo))
 
 
 def ring_rounds(rank: int, num_ranks: int) -> tuple[tuple[int, int], ...]:

@@ -1,30 +1,25 @@
-"""LocalGraph: one rank's rows of the graph, as layers see it: `halo`, `aggregate` and `dropout`.
+"""LocalGraph: one rank's rows of the graph, as layers see it: `halo`, `aggregate`, `dropout`, and `hop` for fused ones.
 
-It knows numbering and normalisation; messages are the business of the exchange that it is given.
+It knows numbering and normalization; messages are the business of the exchange that it is given.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import scipy.sparse
 import torch
 
 from hpcgnn.errors import KernelError
-from hpcgnn.ops.aggregation import SparseRows, aggregate, from_csr
+from hpcgnn.graph.hop import Exchange, ExchangeSite, Hop, Matrices, restrict
+from hpcgnn.graph.loops import Adjacency, build_adjacency
+from hpcgnn.ops.aggregation import SparseRows, aggregate, from_csr, multiply
+from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import DROPOUT, CounterKey
-from hpcgnn.ops.pointwise import dropout
+from hpcgnn.ops.pointwise import activate, dropout
 
 REDUCTIONS = ("sum", "mean", "gcn")
-
-
-class Exchange(Protocol):
-    """What a LocalGraph asks of the exchange room. Collective: all ranks call in the same order."""
-
-    def halo(self, h: torch.Tensor, layer: int, epoch: int, seed: int, is_training: bool) -> torch.Tensor:
-        """Rows of `h` (num_inner, dim) followed by the halo rows, (num_inner + num_halo, dim)."""
 
 
 @dataclass
@@ -34,35 +29,41 @@ class ForwardPass:
     seed: int = 0
     epoch: int = 0
     is_training: bool = False
+    hops_left: int | None = None
     num_halo_calls: int = 0
     num_dropout_calls: int = 0
 
 
 class LocalGraph:
-    """Inner rows (central, then marginal) and halo rows of one part, with global degrees.
+    """Inner and halo rows of one part, with global degrees.
 
     Parameters
     ----------
     indptr : (num_inner + 1,) int64, indices : (num_edges,) int32     CSR by destination, local rows
     node_id : (num_inner + num_halo,) int64                           global ids
     in_degree : (num_inner + num_halo,) int32                         in the whole graph
-    num_central : int
-    features : (num_inner + num_halo, num_features) float32           halo rows included: they never change
+    features : (num_inner + num_halo, num_features)                   float32, bfloat16 or float16, which all rows of
+                                                                      the pass then are; halo rows never change
     exchange : Exchange
+    num_within : list of int, or None
+        num_within[k] inner rows come first that reach the loss in at most k hops; None where that is not known
 
     Attributes
     ----------
-    x : (num_inner, num_features) float32         the input rows; `halo(x)` costs no message
+    x : (num_inner, num_features)                 the input rows; `halo(x)` costs no message
     """
 
     def __init__(self, indptr: np.ndarray, indices: np.ndarray, node_id: np.ndarray, in_degree: np.ndarray,
-                 num_central: int, features: torch.Tensor, exchange: Exchange):
-        self.num_inner, self.num_rows, self.num_central = len(indptr) - 1, len(node_id), num_central
+                 features: torch.Tensor, exchange: Exchange, num_within: list[int] | None = None):
+        self.num_inner, self.num_rows = len(indptr) - 1, len(node_id)
         self.node_id, self.in_degree = node_id, in_degree
         self.x_all = features
         self.x = features[:self.num_inner]
-        self._indptr, self._indices, self._exchange = indptr, indices, exchange
+        self._indptr, self._indices, self._exchange, self._num_within = indptr, indices, exchange, num_within
         self._matrices: dict[str, tuple[SparseRows, SparseRows]] = {}
+        self._restricted: dict[tuple[str, int, int], Matrices] = {}
+        self._input_aggregates: dict[str, torch.Tensor] = {}
+        self._adjacencies: dict[bool, Adjacency] = {}
         self._transposed = _transpose(indptr, indices, self.num_rows)
         self._pass = ForwardPass()
 
@@ -71,14 +72,30 @@ class LocalGraph:
         return self.num_rows - self.num_inner
 
     @property
+    def is_alone(self) -> bool:
+        """Whether no row of this rank ever travels."""
+        return self._exchange.is_alone
+
+    @property
     def edge_index(self) -> torch.Tensor:
         """(2, num_edges) int64: local source (inner or halo) and destination (inner), as PyTorch Geometric has it."""
         target = np.repeat(np.arange(self.num_inner), np.diff(self._indptr))
         return torch.from_numpy(np.stack([self._indices.astype(np.int64), target]))
 
-    def begin_forward(self, seed: int, epoch: int, is_training: bool) -> None:
-        """Start a forward pass; every model calls its layers after this, in the same order on all ranks."""
-        self._pass = ForwardPass(seed, epoch, is_training)
+    def adjacency(self, with_self: bool = True) -> Adjacency:
+        """The entries by destination and by source, for layers that weigh them."""
+        if with_self not in self._adjacencies:
+            self._adjacencies[with_self] = build_adjacency(self._indptr, self._indices, self.num_rows, with_self)
+        return self._adjacencies[with_self]
+
+    def begin_forward(self, seed: int, epoch: int, is_training: bool, num_hops: int | None = None) -> None:
+        """Start a forward pass; every model calls its layers after this, in the same order on all ranks.
+
+        A model that says its `num_hops` calls `hop` so many times, and gets the rows of the loss, which are the first
+        ones, where the pass is training.
+        """
+        knows_reach = self._num_within is not None and is_training and num_hops == len(self._num_within) - 1
+        self._pass = ForwardPass(seed, epoch, is_training, num_hops if knows_reach else None)
 
     def is_input(self, h: torch.Tensor) -> bool:
         """Whether `h` is the constant input, whose halo rows are already here."""
@@ -89,45 +106,92 @@ class LocalGraph:
 
         Parameters
         ----------
-        h : (num_inner, dim) float32
+        h : (num_inner, dim) of the input's type
 
         Returns
         -------
-        (num_inner + num_halo, dim) float32
+        (num_inner + num_halo, dim)
         """
         if self.is_input(h):
             return self.x_all
         if len(h) != self.num_inner:
             raise KernelError(f"halo needs one row an inner node, {self.num_inner}, found {len(h)}")
-        current = self._pass
-        layer, current.num_halo_calls = current.num_halo_calls, current.num_halo_calls + 1
-        return self._exchange.halo(h, layer, current.epoch, current.seed, current.is_training)
+        return _Halo.apply(h, self, self.next_site())
 
     def aggregate(self, h_all: torch.Tensor, reduction: str) -> torch.Tensor:
         """Reduce each inner row's in-neighbours.
 
         Parameters
         ----------
-        h_all : (num_inner + num_halo, dim) float32
+        h_all : (num_inner + num_halo, dim) float32, bfloat16 or float16
         reduction : {"sum", "mean", "gcn"}
             mean divides by the global in-degree (a row without neighbours gives 0); gcn is
             D^-1/2 (A + I) D^-1/2 with D = global in-degree + 1 (Kipf and Welling, ICLR 2017, Eq. 2)
 
         Returns
         -------
-        (num_inner, dim) float32
+        (num_inner, dim), as h_all
         """
-        if reduction not in self._matrices:
-            self._matrices[reduction] = self._build_matrix(reduction)
-        return aggregate(h_all, *self._matrices[reduction])
+        return aggregate(h_all, *self._matrices_of(reduction))
 
     def dropout(self, h: torch.Tensor, probability: float) -> torch.Tensor:
         """Dropout whose mask depends on the global node id only, for inner rows or for inner and halo rows."""
+        key = self.next_dropout(probability)
+        return h if key is None else dropout(h, probability, self.node_id[:len(h)], key)
+
+    def activate(self, h: torch.Tensor, norm: torch.nn.LayerNorm | None, probability: float,
+                 is_dropped: bool = True) -> torch.Tensor:
+        """relu(norm(h)) and, with `is_dropped`, one counted dropout of it, in one pass over the first len(h) rows."""
+        key = self.next_dropout(probability) if is_dropped else None
+        weight, bias, eps = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
+        return activate(h, 0.0 if key is None else probability, self.node_id[:len(h)], key, weight, bias, eps)
+
+    def next_dropout(self, probability: float) -> CounterKey | None:
+        """Count one dropout; the key of its draws, or None where it changes nothing."""
         current = self._pass
         layer, current.num_dropout_calls = current.num_dropout_calls, current.num_dropout_calls + 1
         if not current.is_training or probability == 0.0:
-            return h
-        return dropout(h, probability, self.node_id[:len(h)], CounterKey(current.seed, current.epoch, DROPOUT, layer))
+            return None
+        return CounterKey(current.seed, current.epoch, DROPOUT, layer)
+
+    def next_site(self, reach: int | None = None) -> ExchangeSite:
+        """Count one exchange."""
+        current = self._pass
+        layer, current.num_halo_calls = current.num_halo_calls, current.num_halo_calls + 1
+        return ExchangeSite(layer, current.seed, current.epoch, current.is_training, reach)
+
+    def fetch(self, h: torch.Tensor, out: torch.Tensor, site: ExchangeSite) -> None:
+        """Collective: write the halo rows of `h` to `out`; `take_home` is its backward."""
+        self._exchange.fetch(h, out, site)
+
+    def take_home(self, gradient: torch.Tensor, total: torch.Tensor, site: ExchangeSite) -> None:
+        """Collective: add the gradients that other ranks have of this rank's rows to `total`."""
+        self._exchange.take_home(gradient, total, site)
+
+    def hop(self, reduction: str) -> Hop:
+        """Count one aggregation of a model that has said its num_hops; its rows and matrices."""
+        left = self._pass.hops_left
+        if left is None:
+            num_in = num_out = self.num_inner
+        else:
+            self._pass.hops_left = left - 1
+            num_in, num_out = self._num_within[left], self._num_within[left - 1]
+        where = reduction, num_in, num_out
+        if where not in self._restricted:
+            self._restricted[where] = restrict(*self._matrices_of(reduction), self.num_inner, num_in, num_out)
+        return Hop(num_in, num_out, left, self._restricted[where])
+
+    def input_aggregate(self, reduction: str) -> torch.Tensor:
+        """(num_inner, num_features): what the constant input aggregates to, computed once."""
+        if reduction not in self._input_aggregates:
+            matrix, _ = self._matrices_of(reduction)
+            self._input_aggregates[reduction] = multiply(matrix, self.x_all)
+        return self._input_aggregates[reduction]
+
+    def _matrices_of(self, reduction: str) -> tuple[SparseRows, SparseRows]:
+        if reduction not in self._matrices:
+            self._matrices[reduction] = self._build_matrix(reduction)
+        return self._matrices[reduction]
 
     def _build_matrix(self, reduction: str) -> tuple[SparseRows, SparseRows]:
         if reduction not in REDUCTIONS:
@@ -145,6 +209,23 @@ class LocalGraph:
         backward = from_csr(*self._transposed, self.num_inner, num_self=num_self, row_scale=column_scale,
                             column_scale=row_scale)
         return forward, backward
+
+
+class _Halo(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, h: torch.Tensor, graph: LocalGraph, site: ExchangeSite) -> torch.Tensor:
+        ctx.graph, ctx.site = graph, site
+        rows = empty((graph.num_rows, h.shape[1]), h.dtype)
+        rows[:graph.num_inner] = h
+        graph.fetch(rows[:graph.num_inner], rows[graph.num_inner:], site)
+        return rows
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor):
+        gradient, num_inner = gradient.contiguous(), ctx.graph.num_inner
+        total = gradient[:num_inner].clone()
+        ctx.graph.take_home(gradient[num_inner:], total, ctx.site)
+        return total, None, None
 
 
 def _transpose(indptr: np.ndarray, indices: np.ndarray, num_columns: int) -> tuple[np.ndarray, np.ndarray]:

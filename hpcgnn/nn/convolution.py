@@ -10,45 +10,48 @@ import torch
 from torch import nn
 
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn.neighborhood import AggregateFirst, MapFirst, Neighborhood
 
 
 class Convolution(nn.Module):
-    """A linear map W and a linear aggregation A: A(xW) = (Ax)W, computed in the order that sends and sums less.
+    """out = A(x) W_neighbor + x W_self + b with a linear aggregation A, which may come before or after the map.
 
     Parameters
     ----------
     in_dim, out_dim : int
     dropout : float           on the input
     reduction : str           see `LocalGraph.aggregate`
+    has_self : bool           whether a row is mapped by itself too, by a weight of its own
     """
 
-    def __init__(self, in_dim: int, out_dim: int, dropout: float, reduction: str):
+    def __init__(self, in_dim: int, out_dim: int, dropout: float, reduction: str, has_self: bool):
         super().__init__()
         self.in_dim, self.out_dim, self.dropout, self.reduction = in_dim, out_dim, dropout, reduction
+        self.weight_neighbor = nn.Parameter(torch.empty(out_dim, in_dim))
+        self.weight_self = nn.Parameter(torch.empty(out_dim, in_dim)) if has_self else None
+        self.bias = nn.Parameter(torch.zeros(out_dim))
 
-    def neighborhood(self, graph: LocalGraph, h: torch.Tensor, weight: torch.Tensor):
-        """Collective: dropped-out inner rows, and A(dropout(h)) W.
+    @property
+    def maps_first(self) -> bool:
+        """Whether A(xW) is computed rather than (Ax)W: it sends and sums less."""
+        return self.out_dim < self.in_dim
+
+    def takes_dropped(self, graph: LocalGraph) -> bool:
+        """Whether rows that have been dropped out already may come in: where none is sent as it stands."""
+        return self.maps_first or graph.is_alone
+
+    def forward(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool = False) -> torch.Tensor:
+        """Collective: (num_in, in_dim) to (num_out, out_dim), both num_inner but where a pass leaves rows out.
 
         Parameters
         ----------
-        h : (num_inner, in_dim) float32
-        weight : (out_dim, in_dim) float32
-
-        Returns
-        -------
-        dropped : (num_inner, in_dim) float32
-        aggregated : (num_inner, out_dim) float32
+        h : float32, bfloat16 or float16, of whose type the result is
+        is_dropped : bool       dropout has been applied to h and counted
         """
-        maps_first = self.out_dim < self.in_dim
-        if maps_first and not graph.is_input(h):
-            dropped = graph.dropout(h, self.dropout)
-            return dropped, graph.aggregate(graph.halo(dropped @ weight.t()), self.reduction)
-        h_all = graph.dropout(graph.halo(h), self.dropout)
-        dropped = h_all[:graph.num_inner]
-        if maps_first:
-            # Input halo rows are already here, so mapping them too costs no message.
-            return dropped, graph.aggregate(h_all @ weight.t(), self.reduction)
-        return dropped, graph.aggregate(h_all, self.reduction) @ weight.t()
+        place = Neighborhood(graph, graph.hop(self.reduction), graph.is_input(h), is_dropped, self.reduction,
+                             self.dropout)
+        function = MapFirst if self.maps_first else AggregateFirst
+        return function.apply(h, self.weight_neighbor, self.weight_self, self.bias, place)
 
 
 class GCNConvolution(Convolution):
@@ -58,14 +61,8 @@ class GCNConvolution(Convolution):
     """
 
     def __init__(self, in_dim: int, out_dim: int, dropout: float):
-        super().__init__(in_dim, out_dim, dropout, "gcn")
-        self.weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(out_dim, in_dim)))
-        self.bias = nn.Parameter(torch.zeros(out_dim))
-
-    def forward(self, graph: LocalGraph, h: torch.Tensor) -> torch.Tensor:
-        """Collective: (num_inner, in_dim) to (num_inner, out_dim)."""
-        _, aggregated = self.neighborhood(graph, h, self.weight)
-        return aggregated + self.bias
+        super().__init__(in_dim, out_dim, dropout, "gcn", has_self=False)
+        nn.init.xavier_uniform_(self.weight_neighbor)
 
 
 class SAGEConvolution(Convolution):
@@ -75,14 +72,8 @@ class SAGEConvolution(Convolution):
     """
 
     def __init__(self, in_dim: int, out_dim: int, dropout: float):
-        super().__init__(in_dim, out_dim, dropout, "mean")
+        super().__init__(in_dim, out_dim, dropout, "mean", has_self=True)
         # Uniform in ±1/sqrt(in_dim), as torch.nn.Linear and PyTorch Geometric's SAGEConv start.
         bound = in_dim ** -0.5
-        self.weight_self = nn.Parameter(torch.empty(out_dim, in_dim).uniform_(-bound, bound))
-        self.weight_neighbor = nn.Parameter(torch.empty(out_dim, in_dim).uniform_(-bound, bound))
-        self.bias = nn.Parameter(torch.zeros(out_dim))
-
-    def forward(self, graph: LocalGraph, h: torch.Tensor) -> torch.Tensor:
-        """Collective: (num_inner, in_dim) to (num_inner, out_dim)."""
-        dropped, aggregated = self.neighborhood(graph, h, self.weight_neighbor)
-        return torch.addmm(self.bias, dropped, self.weight_self.t()) + aggregated
+        nn.init.uniform_(self.weight_self, -bound, bound)
+        nn.init.uniform_(self.weight_neighbor, -bound, bound)

@@ -33,12 +33,23 @@ class ConvolutionStack(nn.Module):
             convolution(dims[i], dims[i + 1], dropout) for i in range(num_layers))
         self.norms = nn.ModuleList(NORMS[norm](hidden_dim) for _ in range(num_layers - 1))
 
+    @property
+    def num_hops(self) -> int:
+        """Aggregations between input and logits: a training pass may leave out what is farther from the loss."""
+        return len(self.convolutions)
+
     def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
-        """Collective: (num_inner, in_dim) input rows to (num_inner, out_dim) logits."""
-        h = x
-        for convolution, norm in zip(self.convolutions, self.norms, strict=False):
-            h = torch.relu(norm(convolution(graph, h)))
-        return self.convolutions[-1](graph, h)
+        """Collective: (num_inner, in_dim) input rows to (num_inner, out_dim) logits.
+
+        In a training pass whose reach the graph knows, only the rows of the loss come out; they are its first ones.
+        """
+        h, is_dropped = x, False
+        for convolution, norm, following in zip(self.convolutions, self.norms, self.convolutions[1:], strict=False):
+            z = convolution(graph, h, is_dropped)
+            is_dropped = following.takes_dropped(graph)
+            h = graph.activate(z, norm if isinstance(norm, nn.LayerNorm) else None,
+                               following.dropout if is_dropped else 0.0, is_dropped)
+        return self.convolutions[-1](graph, h, is_dropped)
 
     def first_layer_parameters(self) -> list[nn.Parameter]:
         """Parameters of the first convolution, the only ones that Kipf and Welling (2017) decay."""

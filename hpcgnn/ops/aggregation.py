@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from hpcgnn.errors import KernelError
+from hpcgnn.ops.arena import empty
 from hpcgnn.ops.dispatch import backend_of
 from hpcgnn.ops.storage import check_rows
 
@@ -28,6 +29,9 @@ class SparseRows:
     num_self : int                              rows v < num_self also have the entry (v, v), not stored
     row_scale : (num_rows,) float32 or None     None is 1
     column_scale : (num_columns,) float32 or None
+    split : int or None                         columns below it are rows of a near table, the others of a far one;
+                                                None is wherever the near rows that are given end
+    num_near : int or None                      rows that the near table has, where no entry names the others
     """
 
     begin: np.ndarray
@@ -37,6 +41,8 @@ class SparseRows:
     num_self: int = 0
     row_scale: np.ndarray | None = None
     column_scale: np.ndarray | None = None
+    split: int | None = None
+    num_near: int | None = None
 
     @property
     def num_rows(self) -> int:
@@ -78,7 +84,8 @@ def multiply(matrix: SparseRows, near: torch.Tensor, far: torch.Tensor | None = 
 
     Parameters
     ----------
-    near, far : (n, dim) and (m, dim) float32, bfloat16 or float16, n + m = matrix.num_columns; no far is m = 0
+    near, far : (n, dim) and (m, dim) float32, bfloat16 or float16; no far is m = 0. n + m = matrix.num_columns, or
+        n = matrix.num_near and m = matrix.num_columns - matrix.split
     out : (matrix.num_rows, dim)                where given, the product is added to it
     entry_scale : (num_entries, num_heads) float32      num_heads divides dim
     entry_index : (matrix.num_entries,) int64   the row of entry_scale for each entry; none is the entry's own number
@@ -92,7 +99,10 @@ def multiply(matrix: SparseRows, near: torch.Tensor, far: torch.Tensor | None = 
     KernelError      types or shapes that disagree; weights of entries beside a column_scale or self-loops
     """
     num_far = 0 if far is None else len(far)
-    check_rows(near, matrix.num_columns - num_far, "aggregation")
+    split = matrix.num_columns - num_far if matrix.split is None else matrix.split
+    check_rows(near, split if matrix.num_near is None else matrix.num_near, "aggregation")
+    if split + num_far != matrix.num_columns:
+        raise KernelError(f"aggregation needs {matrix.num_columns - split} far rows, found {num_far}")
     for rows, num_rows in ((far, num_far), (out, matrix.num_rows)):
         if rows is not None:
             check_rows(rows, num_rows, "aggregation", near.dtype)
@@ -102,7 +112,7 @@ def multiply(matrix: SparseRows, near: torch.Tensor, far: torch.Tensor | None = 
         _check_entry_scale(matrix, near.shape[1], entry_scale, entry_index)
     is_added = out is not None
     if out is None:
-        out = near.new_empty(matrix.num_rows, near.shape[1])
+        out = empty((matrix.num_rows, near.shape[1]), near.dtype)
     backend_of("aggregation", near).multiply(matrix, near, far, out, is_added, entry_scale, entry_index)
     return out
 

@@ -1,6 +1,6 @@
 """Checkpoints: all that a run needs to go on, in one sealed HDF5 file that replaces its predecessor atomically.
 
-Format 1: attribute `state` (JSON) holds counters and results; groups `model`, `best_model` hold weights by name,
+Format 2: attribute `state` (JSON) holds counters, results and the loss scale; groups `model`, `best_model` hold weights by name,
 group `optimizer` Adam's moments by parameter number. No random state exists: draws are functions of seed and epoch.
 """
 
@@ -18,8 +18,9 @@ import torch
 from hpcgnn.errors import CheckpointError, CollectiveError
 from hpcgnn.shards.sealed import open_sealed, write_sealed
 from hpcgnn.training.evaluate import Evaluation
+from hpcgnn.training.precision import LossScale
 
-KIND, VERSION = "checkpoint", 1
+KIND, VERSION = "checkpoint", 2
 ADVICE = "start without --resume, or restore the file"
 
 
@@ -75,6 +76,7 @@ class Checkpoint:
     model: dict[str, torch.Tensor]
     best_model: dict[str, torch.Tensor]
     optimizer: dict[int, dict[str, torch.Tensor]]
+    loss_scale: LossScale
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
@@ -84,7 +86,8 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     ------
     CheckpointError      the folder can't be written or the disk is full
     """
-    state = {"settings": checkpoint.settings, "dataset": checkpoint.dataset, "progress": asdict(checkpoint.progress)}
+    state = {"settings": checkpoint.settings, "dataset": checkpoint.dataset, "progress": asdict(checkpoint.progress),
+             "loss_scale": asdict(checkpoint.loss_scale)}
 
     def fill(file: h5py.File) -> None:
         file.attrs["state"] = json.dumps(state)
@@ -116,6 +119,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
             model=_read_tensors(file["model"]),
             best_model=_read_tensors(file["best_model"]),
             optimizer={int(number): _read_tensors(group) for number, group in file["optimizer"].items()},
+            loss_scale=LossScale(**state["loss_scale"]),
         )
 
 

@@ -14,6 +14,7 @@ from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.training.gradients import FlatGradients
 from hpcgnn.training.objective import Objective
+from hpcgnn.training.precision import LossScale
 
 
 @dataclass(frozen=True)
@@ -37,21 +38,33 @@ class EpochTrace:
 
 def train_epoch(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, exchange: HaloExchange, objective: Objective,
                 optimizer: torch.optim.Optimizer, gradients: FlatGradients, seed: int, epoch: int,
-                stop_signal: int) -> EpochTrace:
+                stop_signal: int, loss_scale: LossScale | None = None) -> EpochTrace:
     """Collective: train one epoch on the whole graph.
 
-    The loss is the mean over all training nodes of all ranks, so that gradients are those of one process.
+    The loss is the mean over all training nodes of all ranks, so that gradients are those of one process. A step whose
+    scaled gradients overflow is left out, on all ranks.
     """
+    loss_scale = LossScale() if loss_scale is None else loss_scale
     started = time.perf_counter()
     model.train()
-    graph.begin_forward(seed, epoch, is_training=True)
+    graph.begin_forward(seed, epoch, is_training=True, num_hops=getattr(model, "num_hops", None))
     gradients.zero()
     loss = objective.loss_sum(model(graph, graph.x), "train") / objective.num_global["train"]
-    loss.backward()
+    (loss * loss_scale.value).backward()
     gradients.sum_over_ranks(comm)
-    optimizer.step()
+    if _is_usable(gradients, loss_scale):
+        optimizer.step()
     seconds = time.perf_counter() - started
     return _reduce_trace(comm, loss.item(), seconds, exchange, stop_signal)
+
+
+def _is_usable(gradients: FlatGradients, loss_scale: LossScale) -> bool:
+    """Unscale the gradients where they are scaled. All ranks hold the same sums, so they decide alike."""
+    if not loss_scale.is_dynamic:
+        return True
+    is_finite = gradients.unscale(loss_scale.value)
+    loss_scale.update(is_finite)
+    return is_finite
 
 
 def _reduce_trace(comm: MPI.Comm, loss: float, seconds: float, exchange: HaloExchange, stop_signal: int) -> EpochTrace:

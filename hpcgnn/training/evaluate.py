@@ -39,7 +39,7 @@ def evaluate(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, objective: Obj
     """Collective: score the model on the whole graph."""
     model.eval()
     graph.begin_forward(seed=0, epoch=0, is_training=False)
-    logits = model(graph, graph.x)
+    logits = model(graph, graph.x).float()
     scores = [SCORES[score](comm, logits[objective.rows[split]], objective.labels[objective.rows[split]])
               for split in SPLITS]
     loss = np.array([objective.loss_sum(logits, "val").item()])

@@ -25,3 +25,8 @@ class FlatGradients:
     def sum_over_ranks(self, comm: MPI.Comm) -> None:
         """Collective: replace every gradient by its sum over the ranks."""
         comm.Allreduce(MPI.IN_PLACE, self._flat.numpy(), MPI.SUM)
+
+    def unscale(self, scale: float) -> bool:
+        """Divide by the loss scale; whether all gradients are finite."""
+        self._flat /= scale
+        return bool(torch.isfinite(self._flat).all())

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hpcgnn.config import TrainConfig
-from hpcgnn.exchange.bits import FULL_PRECISION, BitPlan, UniformBits
+from hpcgnn.exchange.bits import BitPlan, UniformBits
+from hpcgnn.training.precision import storage_bits
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,6 @@ class Method:
 
 
 METHODS: dict[str, Method] = {
-    "vanilla": Method("float32 messages, synchronous", lambda config: FULL_PRECISION),
+    "vanilla": Method("rows as they are stored, synchronous", lambda config: UniformBits(storage_bits(config.precision))),
     "uniform": Method("every message at --bits, synchronous", lambda config: UniformBits(config.bits)),
 }

@@ -45,7 +45,9 @@ class Objective:
         the mean. Cross-entropy for class ids; for indicators the binary cross-entropy, averaged over the classes.
         """
         rows = self.rows[split]
-        chosen, labels = logits[rows], self.labels[rows]
+        # A pass that leaves rows out returns the training rows alone, and they are numbered first.
+        chosen = (logits if len(logits) == len(rows) else logits[rows]).float()
+        labels = self.labels[rows]
         if self.is_multi_label:
             return functional.binary_cross_entropy_with_logits(chosen, labels, reduction="sum") / logits.shape[1]
         return functional.cross_entropy(chosen, labels, reduction="sum")

@@ -22,6 +22,7 @@ from hpcgnn.training.evaluate import Evaluation, evaluate
 from hpcgnn.training.gradients import FlatGradients
 from hpcgnn.training.interrupt import StopRequest
 from hpcgnn.training.metrics import RunFolder, epoch_statistics, score_statistics, software_versions
+from hpcgnn.training.precision import LossScale
 from hpcgnn.training.progress import EpochDisplay
 from hpcgnn.training.session import Session
 
@@ -34,6 +35,7 @@ class Learner:
     optimizer: torch.optim.Adam
     gradients: FlatGradients
     best_model: dict[str, torch.Tensor]
+    loss_scale: LossScale
 
     @classmethod
     def start(cls, session: Session, seed: int, checkpoint: Checkpoint | None) -> Learner:
@@ -41,12 +43,14 @@ class Learner:
         model = session.new_model(seed)
         optimizer = session.new_optimizer(model)
         best_model = copy.deepcopy(model.state_dict())
+        loss_scale = LossScale.of(session.config.precision)
         if checkpoint is not None:
             check_shapes(checkpoint, best_model)
             model.load_state_dict(checkpoint.model)
             best_model = checkpoint.best_model
             optimizer.load_state_dict({**optimizer.state_dict(), "state": checkpoint.optimizer})
-        return cls(model, optimizer, FlatGradients(model), best_model)
+            loss_scale = checkpoint.loss_scale
+        return cls(model, optimizer, FlatGradients(model), best_model, loss_scale)
 
 
 class TrainingRun:
@@ -111,7 +115,8 @@ class TrainingRun:
     def _train_epoch(self, stop_signal: int) -> EpochTrace:
         session, learner = self.session, self.learner
         trace = train_epoch(session.comm, learner.model, session.graph, session.exchange, session.objective,
-                            learner.optimizer, learner.gradients, self.seed, self.progress.epoch, stop_signal)
+                            learner.optimizer, learner.gradients, self.seed, self.progress.epoch, stop_signal,
+                            learner.loss_scale)
         if not math.isfinite(trace.loss):
             raise CollectiveError(f"the loss of epoch {self.progress.epoch} is {trace.loss}; "
                                   "lower --lr, or look for extreme values in the features")
@@ -149,7 +154,7 @@ class TrainingRun:
         write_checkpoint(self.folder.checkpoint, Checkpoint(
             settings=settings_of(self.session.config), dataset=self.session.info.name, progress=self.progress,
             model=learner.model.state_dict(), best_model=learner.best_model,
-            optimizer=learner.optimizer.state_dict()["state"]))
+            optimizer=learner.optimizer.state_dict()["state"], loss_scale=learner.loss_scale))
 
     def _summarize(self) -> dict[str, Any]:
         """Collective: what summary.json says; complete on rank 0, which holds the metrics."""

@@ -13,13 +13,16 @@ from hpcgnn.config import TrainConfig
 from hpcgnn.errors import CollectiveError, TrainingError
 from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.exchange.plan import ExchangePlan
+from hpcgnn.exchange.reach import Reach, nearest_first
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.launch import together
 from hpcgnn.nn.models import ConvolutionStack
 from hpcgnn.ops.host.simd import simd_level
+from hpcgnn.partition.partition import Partition
 from hpcgnn.shards.reader import GraphInfo, read_graph_info, read_partition
 from hpcgnn.training.methods import METHODS
 from hpcgnn.training.objective import Objective
+from hpcgnn.training.precision import STORAGE, storage_bits
 
 
 @dataclass(frozen=True)
@@ -59,15 +62,16 @@ class Session:
         together(comm, lambda: check_device(config.device))
         together(comm, simd_level)
         part = together(comm, lambda: read_partition(shards, comm.rank, comm.size))
+        part, reach = _within_reach(comm, part, config)
         masks = {"train": part.train_mask, "val": part.val_mask, "test": part.test_mask}
         objective = Objective.build(comm, part.labels, masks)
         if objective.num_global["train"] == 0:
             raise CollectiveError(f"{shards} has no training node in the whole graph; at least one is needed")
         exchange = HaloExchange(comm, ExchangePlan.build(part), METHODS[config.method].bit_plan(config),
-                                config.exchange)
+                                config.exchange, storage_bits(config.precision), reach)
         features = exchange.input_rows(torch.from_numpy(part.features.astype(np.float32, copy=False)))
         graph = LocalGraph(part.indptr, part.indices, np.concatenate([part.inner_id, part.halo_id]), part.in_degree,
-                           part.num_central, features, exchange)
+                           features.to(STORAGE[config.precision]), exchange, reach.num_within if reach else None)
         return cls(comm, config, info, graph, exchange, objective, score)
 
     def new_model(self, seed: int) -> ConvolutionStack:
@@ -86,6 +90,13 @@ class Session:
         groups = [{"params": decayed, "weight_decay": config.weight_decay},
                   {"params": [parameter for parameter in parameters if id(parameter) not in chosen]}]
         return torch.optim.Adam([group for group in groups if group["params"]], lr=config.lr)
+
+
+def _within_reach(comm: MPI.Comm, part: Partition, config: TrainConfig) -> tuple[Partition, Reach | None]:
+    """Collective: number the rows by their hops to the loss, where epochs compute no others."""
+    if config.epoch_rows == "all":
+        return part, None
+    return nearest_first(part, Reach.measure(comm, part, ExchangePlan.build(part), config.layers))
 
 
 def choose_score(config: TrainConfig, info: GraphInfo) -> str:

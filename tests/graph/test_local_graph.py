@@ -16,23 +16,25 @@ DIMS = [1, 7, 41, 128, 129, 257]
 
 
 class RecordedExchange:
-    """Appends zeros as halo rows and remembers what it was asked."""
+    """Gives zeros as halo rows and remembers what it was asked."""
 
-    def __init__(self, num_halo):
-        self.num_halo, self.calls = num_halo, []
+    is_alone = False
 
-    def halo(self, h, layer, epoch, seed, is_training):
-        self.calls.append((layer, epoch, seed, is_training))
-        return torch.cat([h, torch.zeros(self.num_halo, h.shape[1])])
+    def __init__(self):
+        self.calls = []
+
+    def fetch(self, h, out, site):
+        self.calls.append((site.layer, site.epoch, site.seed, site.is_training))
+        out.zero_()
 
 
 def graph_of(dataset, owner, part):
     """LocalGraph of one part, its halo features zero, and its exchange."""
     piece = build_partition(dataset, owner, part, int(owner.max()) + 1)
-    exchange = RecordedExchange(piece.num_halo)
+    exchange = RecordedExchange()
     features = torch.cat([torch.from_numpy(piece.features), torch.zeros(piece.num_halo, dataset.num_features)])
     graph = LocalGraph(piece.indptr, piece.indices, np.concatenate([piece.inner_id, piece.halo_id]), piece.in_degree,
-                       piece.num_central, features, exchange)
+                       features, exchange)
     return graph, exchange
 
 
@@ -84,14 +86,6 @@ def test_edge_index_lists_the_part_s_arcs_by_local_rows(dataset, owner):
         arcs |= set(zip(graph.node_id[source].tolist(), graph.node_id[target].tolist(), strict=True))
     targets = np.repeat(np.arange(dataset.num_nodes), dataset.in_degree())
     assert arcs == set(zip(dataset.indices.tolist(), targets.tolist(), strict=True))
-
-
-def test_central_rows_reach_no_halo_row_and_marginal_rows_do(dataset, owner):
-    for part in range(3):
-        graph, _ = graph_of(dataset, owner, part)
-        source, target = graph.edge_index.numpy()
-        marginal = np.unique(target[source >= graph.num_inner])
-        np.testing.assert_array_equal(marginal, np.arange(graph.num_central, graph.num_inner))
 
 
 def test_halo_of_the_input_costs_no_message(dataset, owner):

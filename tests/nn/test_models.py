@@ -36,7 +36,7 @@ def dense_logits(model, kind, dataset, dropout):
         draws = draws_of(np.arange(len(h)), h.shape[1], SEED, EPOCH, stream_of(DROPOUT, layer))
         h = h * torch.from_numpy(draws >= threshold) * (2**16 / (2**16 - threshold))
         if kind == "gcn":
-            h = matrix @ h @ convolution.weight.t() + convolution.bias
+            h = matrix @ h @ convolution.weight_neighbor.t() + convolution.bias
         else:
             h = h @ convolution.weight_self.t() + matrix @ h @ convolution.weight_neighbor.t() + convolution.bias
         if layer < NUM_LAYERS - 1:
@@ -125,4 +125,4 @@ def test_first_layer_parameters_are_those_of_the_first_convolution():
     model = ConvolutionStack("gcn", 4, 8, 3, 2, 0.5, "layer")
     names = [name for name, parameter in model.named_parameters()
              if any(parameter is first for first in model.first_layer_parameters())]
-    assert names == ["convolutions.0.weight", "convolutions.0.bias"]
+    assert names == ["convolutions.0.weight_neighbor", "convolutions.0.bias"]

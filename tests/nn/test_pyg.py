@@ -73,7 +73,7 @@ def test_own_layers_equal_those_of_pyg(open_part, graph_with, gather_rows, asser
         rows = gather_rows(comm, own(graph, graph.x), graph.node_id[:graph.num_inner])
     if kind == "gcn":
         peer = pyg.GCNConv(IN, OUT)
-        peer.load_state_dict({"lin.weight": own.weight, "bias": own.bias})
+        peer.load_state_dict({"lin.weight": own.weight_neighbor, "bias": own.bias})
     else:
         peer = pyg.SAGEConv(IN, OUT)
         peer.load_state_dict({"lin_l.weight": own.weight_neighbor, "lin_l.bias": own.bias,

@@ -11,24 +11,27 @@ PROGRAM = """
 import hashlib
 import numpy as np
 import torch
-from hpcgnn._ext import pointwise, quantization
 from hpcgnn.ops.aggregation import from_csr, multiply
+from hpcgnn.ops.counter import CounterKey
+from hpcgnn.ops.dense import column_sums
+from hpcgnn.ops.pointwise import dropout
+from hpcgnn.ops.quantization import MessageLayout, dequantize_rows, quantize_rows
 
 rng = np.random.default_rng(0)
 n, dim, degree = 3000, 130, 11
-h = rng.normal(size=(n, dim)).astype(np.float32)
-index, node_id = np.arange(n, dtype=np.int32), np.arange(n)
-dropped = np.empty_like(h)
+h = torch.from_numpy(rng.normal(size=(n, dim)).astype(np.float32))
+index, node_id, key = np.arange(n, dtype=np.int32), np.arange(n), CounterKey(1, 2, 0, 3)
 matrix = from_csr(np.arange(n + 1) * degree, rng.integers(0, n, n * degree).astype(np.int32), n, num_self=n,
                   column_scale=rng.random(n).astype(np.float32))
-aggregated = multiply(matrix, torch.from_numpy(h)).numpy()
-pointwise.dropout_rows(h, node_id, 1, 2, 3, 20000, 1.5, dropped)
-whole = np.empty(4 * n + n * dim // 2, np.uint8)
-arguments = index, node_id, np.full(n, 4, np.uint8), 4 * n + node_id * (dim // 2), 4 * node_id
-quantization.quantize_rows(h, *arguments, 1, 2, 3, whole)
-received = np.ones_like(h)
-quantization.dequantize_rows(whole, *arguments, True, received)
-for result in (aggregated, dropped, whole, received):
+aggregated = multiply(matrix, h).numpy()
+dropped = dropout(h, 0.3, node_id, key).numpy()
+layout = MessageLayout.build(np.full(n, 4), dim)
+whole = np.empty(layout.num_bytes, np.uint8)
+quantize_rows(h, index, node_id, layout, key, whole)
+received = torch.ones(n, dim)
+dequantize_rows(whole, index, node_id, layout, received, accumulate=True)
+received, sums = received.numpy(), column_sums(h).numpy()
+for result in (aggregated, dropped, whole, received, sums):
     print(hashlib.sha256(result).hexdigest())
 """
 
@@ -41,5 +44,5 @@ def digests(num_threads):
 
 def test_results_do_not_depend_on_the_number_of_threads():
     one = digests(1)
-    assert len(set(one)) == 4
+    assert len(set(one)) == 5
     assert digests(2) == digests(5) == one

@@ -16,6 +16,7 @@ from hpcgnn.errors import CheckpointError, CollectiveError
 from hpcgnn.shards.seal import SEAL_BYTES, parse_seal
 from hpcgnn.training.checkpoint import Checkpoint, Progress, read_checkpoint, write_checkpoint
 from hpcgnn.training.evaluate import Evaluation
+from hpcgnn.training.precision import LossScale
 from hpcgnn.training.metrics import RunFolder
 
 
@@ -25,11 +26,13 @@ def some_checkpoint(epoch=7, width=5):
         settings={"model": "gcn", "lr": 0.1}, dataset="cora",
         progress=Progress(1, epoch, Evaluation(0.9, 0.5, 0.25, math.pi), 6, 2, [{"seed": 3, "val_score": 0.5}], 1234),
         model=tensors, best_model={name: 2 * tensor for name, tensor in tensors.items()},
-        optimizer={0: {"step": torch.tensor(7.0), "exp_avg": torch.randn(width, 3)}, 3: {"step": torch.tensor(1.0)}})
+        optimizer={0: {"step": torch.tensor(7.0), "exp_avg": torch.randn(width, 3)}, 3: {"step": torch.tensor(1.0)}},
+        loss_scale=LossScale(2.0 ** 9, 17, is_dynamic=True))
 
 
 def assert_equal(found, expected):
     assert (found.settings, found.dataset, found.progress) == (expected.settings, expected.dataset, expected.progress)
+    assert found.loss_scale == expected.loss_scale
     pairs = [(found.model, expected.model), (found.best_model, expected.best_model)]
     assert found.optimizer.keys() == expected.optimizer.keys()
     pairs += [(found.optimizer[number], expected.optimizer[number]) for number in expected.optimizer]
@@ -86,7 +89,7 @@ def damaged(content, how):
         "bit flipped": (bytes(flipped), "is damaged: its checksum"),
         "grown": (content + b"\0", "is damaged: it has"),
         "older": (type(seal)(seal.kind, 0, seal.crc, seal.num_bytes).render() + content[SEAL_BYTES:],
-                  "has format 0, this version reads 1"),
+                  "has format 0, this version reads 2"),
         "a shard": (type(seal)("part", 1, seal.crc, seal.num_bytes).render() + content[SEAL_BYTES:],
                     "is a part file, expected a checkpoint file"),
     }[how]

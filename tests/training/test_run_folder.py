@@ -52,7 +52,7 @@ def test_sent_bytes_follow_from_the_partition_and_the_widths(shared_path, model,
     dataset = easy_graph()
     shards = write_once(comm, dataset, shared_path / "shards")
     summary, metrics, _ = train(comm, shards, shared_path / "run", model=model, layers=3, hidden=10, epochs=2,
-                                method="uniform", bits=bits)
+                                method="uniform", bits=bits, epoch_rows="all")
     # Layers 2 and 3 send the narrower side, 10 and 4 columns, forward and backward; the input crossed once, before.
     num_rows = num_rows_sent(dataset, comm.size)
     payload = 2 * num_rows * ((10 * bits + 7) // 8 + (4 * bits + 7) // 8)

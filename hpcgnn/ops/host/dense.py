@@ -10,6 +10,7 @@ import torch
 from scipy.linalg.blas import sgemm
 
 from hpcgnn._ext import column_sums as kernels
+from hpcgnn.ops.arena import empty
 from hpcgnn.ops.host.storage import STORAGE_NUMBER, as_bytes
 
 BLOCK_ROWS = 4096    # float16 rows widened at once; few processors multiply float16
@@ -51,7 +52,7 @@ def _product(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor | None) 
     """left @ right into `out`, or added to it; only `right` may be a transposed view."""
     is_added = out is not None
     if out is None:
-        out = left.new_empty(len(left), right.shape[1])
+        out = empty((len(left), right.shape[1]), left.dtype)
     if left.dtype == torch.bfloat16:
         return torch.addmm(out, left, right, out=out) if is_added else torch.mm(left, right, out=out)
     right = right.float()

@@ -1,0 +1,100 @@
+"""Reach: how many hops each row is from the loss, over all ranks, and which rows need not be computed or sent.
+
+A training pass of L aggregations needs the rows within L hops of a training node; its last layer those nodes only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcgnn.exchange.plan import ExchangePlan
+from hpcgnn.partition.partition import Partition
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Hops to the loss. A row that reaches it in no allowed number of hops has num_hops + 1.
+
+    Attributes
+    ----------
+    num_hops : int
+    inner : (num_inner,) int32      hops from each inner row
+    halo : (num_halo,) int32        fewest hops of a path that enters this rank's rows from the halo row
+    boundary : tuple of int32 arrays, one a rank     what `halo` of that rank says of the rows that go there
+    """
+
+    num_hops: int
+    inner: np.ndarray
+    halo: np.ndarray
+    boundary: tuple[np.ndarray, ...]
+
+    @classmethod
+    def measure(cls, comm: MPI.Comm, part: Partition, plan: ExchangePlan, num_hops: int) -> Reach:
+        """Collective: walk num_hops hops against the arcs, from the training nodes of all ranks."""
+        nowhere = num_hops + 1
+        inner = np.where(part.train_mask, 0, nowhere).astype(np.int32)
+        halo = np.full(part.num_halo, nowhere, np.int32)
+        target = np.repeat(np.arange(part.num_inner), np.diff(part.indptr))
+        boundary = _tell_owners(comm, plan, halo)
+        for hops in range(1, num_hops + 1):
+            column = part.indices[inner[target] == hops - 1]
+            inner_column = column[column < part.num_inner]
+            inner[inner_column] = np.minimum(inner[inner_column], hops)
+            halo_column = column[column >= part.num_inner] - part.num_inner
+            halo[halo_column] = np.minimum(halo[halo_column], hops)
+            boundary = _tell_owners(comm, plan, halo)
+            for rows, told in zip(plan.boundary, boundary, strict=True):
+                np.minimum.at(inner, rows.index, told)
+        return cls(num_hops, inner, halo, boundary)
+
+    @property
+    def num_within(self) -> list[int]:
+        """Inner rows that reach the loss in at most 0, 1, .. num_hops hops."""
+        return [int((self.inner <= hops).sum()) for hops in range(self.num_hops + 1)]
+
+    def plan_within(self, plan: ExchangePlan, hops: int) -> ExchangePlan:
+        """The exchange of rows from which the loss is at most `hops` hops away through their receiver."""
+        return plan.restricted(tuple(told <= hops for told in self.boundary), self.halo <= hops)
+
+    def sorted(self, order: np.ndarray) -> Reach:
+        """The same after the inner rows were put in `order`."""
+        return replace(self, inner=self.inner[order])
+
+
+def nearest_first(part: Partition, reach: Reach) -> tuple[Partition, Reach]:
+    """Put the inner rows in ascending order of hops to the loss, otherwise as they lie."""
+    order = np.argsort(reach.inner, kind="stable")
+    return reorder(part, order), reach.sorted(order)
+
+
+def reorder(part: Partition, order: np.ndarray) -> Partition:
+    """The partition with its inner row order[i] as row i. Central rows no longer come first."""
+    new_row = np.empty(part.num_inner, np.int32)
+    new_row[order] = np.arange(part.num_inner, dtype=np.int32)
+    degree = np.diff(part.indptr)[order]
+    indptr = np.concatenate([[0], np.cumsum(degree)]).astype(np.int64)
+    entry = np.repeat(part.indptr[:-1][order] - indptr[:-1], degree) + np.arange(len(part.indices))
+    indices = part.indices[entry]
+    is_inner = indices < part.num_inner
+    indices[is_inner] = new_row[indices[is_inner]]
+    in_degree = np.concatenate([part.in_degree[:part.num_inner][order], part.in_degree[part.num_inner:]])
+    rows = {name: getattr(part, name)[order]
+            for name in ("inner_id", "features", "labels", "train_mask", "val_mask", "test_mask")}
+    return replace(part, indptr=indptr, indices=indices, in_degree=in_degree, num_central=0,
+                   boundary_index=new_row[part.boundary_index], **rows)
+
+
+def _tell_owners(comm: MPI.Comm, plan: ExchangePlan, halo: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Collective: each halo row's number to the row's owner; what was told of each boundary list."""
+    received = [np.empty(len(rows), np.int32) for rows in plan.boundary]
+    sent = [halo[rows.index] for rows in plan.halo]
+    comm.Alltoallv([_joined(sent), [len(part) for part in sent]], [joined := _joined(received),
+                   [len(part) for part in received]])
+    return tuple(np.split(joined, np.cumsum([len(part) for part in received])[:-1]))
+
+
+def _joined(parts: list[np.ndarray]) -> np.ndarray:
+    return np.ascontiguousarray(np.concatenate(parts), np.int32)

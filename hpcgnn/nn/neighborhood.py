@@ -1,0 +1,159 @@
+"""The two orders of a linear convolution as one differentiable step each: forward and backward written by hand.
+
+out = A(x) W_neighbor + x W_self + b. What autograd would copy, add and keep is computed in place here: both products
+of a row end in one buffer, halo rows lie in a table of their own, and masks are drawn again instead of kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from hpcgnn.graph.hop import ExchangeSite, Hop
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.ops.aggregation import multiply
+from hpcgnn.ops.arena import empty
+from hpcgnn.ops.counter import CounterKey
+from hpcgnn.ops.dense import column_sums, map_back, map_rows, weight_gradient
+from hpcgnn.ops.pointwise import dropout
+
+Gradients = tuple[torch.Tensor | None, ...]
+
+
+@dataclass
+class Neighborhood:
+    """Where one convolution stands in a pass.
+
+    Attributes
+    ----------
+    is_input : bool             its rows are the constant input
+    is_dropped : bool           its rows have been dropped out
+    probability : float         of the dropout that comes first
+    """
+
+    graph: LocalGraph
+    hop: Hop
+    is_input: bool
+    is_dropped: bool
+    reduction: str
+    probability: float
+
+    def __post_init__(self) -> None:
+        self.key: CounterKey | None = None if self.is_dropped else self.graph.next_dropout(self.probability)
+        self.site: ExchangeSite | None = None if self.is_input else self.graph.next_site(self.hop.reach)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the aggregate is the same in every epoch."""
+        return self.is_input and self.key is None
+
+    def drop_inner(self, h: torch.Tensor) -> torch.Tensor:
+        """Mask inner rows, or their gradients."""
+        return self._drop(h, slice(0, len(h)))
+
+    def drop_halo(self, h: torch.Tensor) -> torch.Tensor:
+        """Mask halo rows, or their gradients, as their owners do."""
+        return self._drop(h, slice(self.graph.num_inner, self.graph.num_rows))
+
+    def halo_rows(self, h: torch.Tensor) -> torch.Tensor:
+        """Collective: the halo rows of `h`, before any mask."""
+        if self.is_input:
+            return self.graph.x_all[self.graph.num_inner:]
+        rows = empty((self.graph.num_halo, h.shape[1]), h.dtype)
+        self.graph.fetch(h, rows, self.site)
+        return rows
+
+    def _drop(self, h: torch.Tensor, rows: slice) -> torch.Tensor:
+        return h if self.key is None else dropout(h, self.probability, self.graph.node_id[rows], self.key)
+
+
+class AggregateFirst(torch.autograd.Function):
+    """(A x) W: rows are sent as they stand, (num_in, in_dim) to (num_out, out_dim)."""
+
+    @staticmethod
+    def forward(ctx, h, weight_neighbor, weight_self, bias, place: Neighborhood) -> torch.Tensor:
+        """Collective. Keeps the masked rows and their aggregate."""
+        hop, dtype = place.hop, h.dtype
+        h = h[:hop.num_in]
+        near = place.drop_inner(h)
+        if place.is_constant:
+            aggregated = place.graph.input_aggregate(place.reduction)[:hop.num_out]
+        else:
+            aggregated = multiply(hop.matrices.forward, near, place.drop_halo(place.halo_rows(h)))
+        ctx.place, ctx.needs_rows = place, not place.is_input
+        ctx.weights = weight_neighbor.to(dtype), None if weight_self is None else weight_self.to(dtype)
+        ctx.save_for_backward(near if weight_self is not None else None, aggregated)
+        return _combine(aggregated, near[:hop.num_out], *ctx.weights, bias)
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor) -> Gradients:
+        """Collective: gradients of halo rows go home."""
+        place, hop, (near, aggregated) = ctx.place, ctx.place.hop, ctx.saved_tensors
+        weight_neighbor, weight_self = ctx.weights
+        gradient = gradient.contiguous()
+        of_neighbor = weight_gradient(gradient, aggregated)
+        of_self = None if weight_self is None else weight_gradient(gradient, near[:hop.num_out])
+        of_rows = None
+        if ctx.needs_rows:
+            of_aggregated = map_back(gradient, weight_neighbor)
+            of_rows = multiply(hop.matrices.near_back, of_aggregated)
+            if weight_self is not None:
+                map_back(gradient, weight_self, out=of_rows[:hop.num_out])
+            of_halo = place.drop_halo(multiply(hop.matrices.far_back, of_aggregated))
+            of_rows = place.drop_inner(of_rows)
+            place.graph.take_home(of_halo, of_rows, place.site)
+        return of_rows, of_neighbor, of_self, column_sums(gradient), None
+
+
+class MapFirst(torch.autograd.Function):
+    """A (x W): rows are sent after the map, (num_in, in_dim) to (num_out, out_dim)."""
+
+    @staticmethod
+    def forward(ctx, h, weight_neighbor, weight_self, bias, place: Neighborhood) -> torch.Tensor:
+        """Collective. Keeps the masked rows."""
+        hop, dtype = place.hop, h.dtype
+        weight_neighbor, weight_self = weight_neighbor.to(dtype), None if weight_self is None else weight_self.to(dtype)
+        near, far = place.drop_inner(h[:hop.num_in]), None
+        mapped = map_rows(near, weight_neighbor)
+        if place.is_input:
+            # Input halo rows are already here, so mapping them too costs no message.
+            far = place.drop_halo(place.halo_rows(h))
+            mapped_halo = map_rows(far, weight_neighbor)
+        else:
+            mapped_halo = place.halo_rows(mapped)
+        ctx.place, ctx.weights = place, (weight_neighbor, weight_self)
+        ctx.save_for_backward(near, far)
+        out = multiply(hop.matrices.forward, mapped, mapped_halo)
+        out += bias
+        return out if weight_self is None else map_rows(near[:hop.num_out], weight_self, out=out)
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor) -> Gradients:
+        """Collective: gradients of halo rows go home."""
+        place, hop, (near, far) = ctx.place, ctx.place.hop, ctx.saved_tensors
+        weight_neighbor, weight_self = ctx.weights
+        gradient = gradient.contiguous()
+        of_self = None if weight_self is None else weight_gradient(gradient, near[:hop.num_out])
+        of_mapped = multiply(hop.matrices.near_back, gradient)
+        of_mapped_halo = multiply(hop.matrices.far_back, gradient)
+        of_rows = None
+        if place.is_input:
+            of_neighbor = weight_gradient(of_mapped, near) + weight_gradient(of_mapped_halo, far)
+        else:
+            place.graph.take_home(of_mapped_halo, of_mapped, place.site)
+            of_neighbor = weight_gradient(of_mapped, near)
+            of_rows = map_back(of_mapped, weight_neighbor)
+            if weight_self is not None:
+                map_back(gradient, weight_self, out=of_rows[:hop.num_out])
+            of_rows = place.drop_inner(of_rows)
+        return of_rows, of_neighbor, of_self, column_sums(gradient), None
+
+
+def _combine(aggregated: torch.Tensor, near: torch.Tensor, weight_neighbor: torch.Tensor,
+             weight_self: torch.Tensor | None, bias: torch.Tensor) -> torch.Tensor:
+    """aggregated W_neighbor + near W_self + b, each product added where the first one was stored."""
+    out = empty((len(aggregated), len(bias)), aggregated.dtype)
+    out[:] = bias
+    map_rows(aggregated, weight_neighbor, out=out)
+    return out if weight_self is None else map_rows(near, weight_self, out=out)
