@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from hpcgnn._ext import pointwise as kernels
+from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import DRAW_LEVELS, CounterKey
 from hpcgnn.ops.host.storage import STORAGE_NUMBER, as_bytes
 
@@ -14,7 +15,7 @@ ROWS_A_BLOCK, MAX_BLOCKS = 256, 1024     # rows whose weight gradients one threa
 
 def dropout(rows: torch.Tensor, node_id: np.ndarray, key: CounterKey, threshold: int) -> torch.Tensor:
     """Drop the elements whose draw is below `threshold`; scale the others by 1 / P(kept)."""
-    out = torch.empty_like(rows)
+    out = empty(rows.shape, rows.dtype)
     kernels.dropout_rows(as_bytes(rows), *_dropout_arguments(node_id, key, threshold), as_bytes(out),
                          STORAGE_NUMBER[rows.dtype])
     return out
@@ -23,7 +24,7 @@ def dropout(rows: torch.Tensor, node_id: np.ndarray, key: CounterKey, threshold:
 def activate(rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | None, threshold: int,
              weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Activated rows, and (n, 2) float32 of each row's mean and 1 / deviation; threshold 0 makes no draws."""
-    out = torch.empty_like(rows)
+    out = empty(rows.shape, rows.dtype)
     moments = torch.empty(0 if weight is None else len(rows), 2)
     kernels.activate_rows(as_bytes(rows), STORAGE_NUMBER[rows.dtype], *_dropout_arguments(node_id, key, threshold),
                           _floats(weight), _floats(bias), eps, moments.numpy(), as_bytes(out))
@@ -36,7 +37,7 @@ def activate_backward(gradient: torch.Tensor, rows: torch.Tensor, node_id: np.nd
     """Gradients of rows, weight and bias; the last two are None where rows are not normalized."""
     num_blocks = min(-(-len(rows) // ROWS_A_BLOCK), MAX_BLOCKS)
     sums = np.empty((num_blocks, 3, rows.shape[1]), np.float32)
-    rows_gradient = torch.empty_like(rows)
+    rows_gradient = empty(rows.shape, rows.dtype)
     # Zeros: without rows nothing is written.
     weight_gradient, bias_gradient = (None if w is None else torch.zeros_like(w) for w in (weight, bias))
     kernels.activate_backward(as_bytes(rows), STORAGE_NUMBER[rows.dtype], *_dropout_arguments(node_id, key, threshold),
