@@ -31,10 +31,11 @@ INLINE void LEVEL(maximum_columns)(const maximum_rows *a, int64_t v, const char 
     vector_f32 best[MAX_VECTORS], x[MAX_VECTORS];
     vector_i32 where[MAX_VECTORS];
     for (int i = 0; i < num_vectors; i++) {
-        best[i] = (vector_f32){0} - __builtin_inff();
+        best[i] = (vector_f32){0};
         where[i] = (vector_i32){0} - 1;
     }
-    for (int64_t e = a->begin[v]; e < a->end[v]; e++) {
+    const int64_t begin = a->begin[v];
+    for (int64_t e = begin; e < a->end[v]; e++) {
         if (e + PREFETCH_ENTRIES < a->num_entries)
             LEVEL(fetch_row)(rows + a->indices[e + PREFETCH_ENTRIES] * row_bytes + first * size,
                              num_vectors * LANES * size);
@@ -44,16 +45,15 @@ INLINE void LEVEL(maximum_columns)(const maximum_rows *a, int64_t v, const char 
         else
             LEVEL(load_block)(x, rows + u * row_bytes, first, dim, num_vectors, 0, storage);
         for (int i = 0; i < num_vectors; i++) {
-            /* Taken: a larger number, the first NaN, and minus infinity as the first entry. */
-            const vector_i32 is_taken = (x[i] > best[i]) | ((x[i] != x[i]) & (best[i] == best[i])) | (where[i] < 0);
+            /* A larger number or the first NaN; or, in all columns alike, the row's first entry. */
+            const vector_i32 is_taken = e == begin ? (vector_i32){0} - 1 : ~(x[i] <= best[i]) & (best[i] == best[i]);
             best[i] = (vector_f32)LEVEL(choose)(is_taken, (vector_i32)x[i], (vector_i32)best[i]);
             where[i] = LEVEL(choose)(is_taken, (vector_i32){0} + u, where[i]);
         }
     }
-    const int is_empty = a->begin[v] == a->end[v];
     for (int i = 0; i < num_vectors; i++) {
         const int64_t j = first + i * LANES;
-        LEVEL(store_columns)(out + v * row_bytes, j, dim, storage, is_empty ? (vector_f32){0} : best[i]);
+        LEVEL(store_columns)(out + v * row_bytes, j, dim, storage, best[i]);
         /* Integers pass through a float register unchanged. */
         LEVEL(store_columns)(argmax + v * dim, j, dim, STORAGE_F32, (vector_f32)where[i]);
     }
