@@ -1,11 +1,13 @@
 /* The draws of philox.h in vectors, compiled once a SIMD level. Include it after vector.h.
  *
- * One vector of blocks is made at a time: LANES / 2 blocks, whose draws belong to GROUP = 4 * LANES columns of a row.
- * Groups do not depend on each other, so the processor overlaps the rounds of several. */
+ * A vector holds one word of LANES / 2 blocks, whose draws belong to a group of 4 * LANES columns. The rounds of several
+ * groups are interleaved: those of one wait for each other. */
 #include "philox.h"
 
 #undef GROUP
 #define GROUP (4 * LANES)
+#undef GROUPS_TOGETHER
+#define GROUPS_TOGETHER (LANES == 16 ? 4 : 2) /* their words fit the registers */
 
 typedef uint64_t LEVEL(u64s) __attribute__((vector_size(4 * LANES)));
 typedef uint16_t LEVEL(u16_pairs) __attribute__((vector_size(4 * LANES)));
@@ -24,6 +26,14 @@ INLINE vector_u64 LEVEL(multiply_low_words)(vector_u64 a, uint64_t b) {
     return (vector_u64)_mm_mul_epu32((__m128i)a, _mm_set1_epi64x((int64_t)b));
 #else
     return (a & 0xffffffff) * b;
+#endif
+}
+
+INLINE vector_u64 LEVEL(xor_three)(vector_u64 a, vector_u64 b, uint64_t c) {
+#if LEVEL_LANES == 16
+    return (vector_u64)_mm512_ternarylogic_epi64((__m512i)a, (__m512i)b, _mm512_set1_epi64((int64_t)c), 0x96);
+#else
+    return a ^ b ^ c;
 #endif
 }
 
@@ -65,22 +75,36 @@ INLINE void LEVEL(spread_draws)(vector_u64 words01, vector_u64 words23, uint16_t
 #endif
 }
 
-/* Draws of the columns j .. j+GROUP-1 of a node, j a multiple of GROUP. */
-INLINE void LEVEL(draw_group)(const philox_schedule *schedule, int64_t node_id, int64_t j, uint16_t high,
-                              vector_u32 draws[4]) {
-    vector_u64 c0 = LEVEL(block_numbers)((uint32_t)(j / PHILOX_DRAWS));
-    vector_u64 c1 = (vector_u64){0} + schedule->stream;
-    vector_u64 c2 = (vector_u64){0} + ((uint64_t)node_id & 0xffffffff);
-    vector_u64 c3 = (vector_u64){0} + ((uint64_t)node_id >> 32);
-#pragma GCC unroll 10
-    for (int round = 0; round < PHILOX_ROUNDS; round++) {
-        const vector_u64 p0 = LEVEL(multiply_low_words)(c0, PHILOX_MULTIPLIER_0);
-        const vector_u64 p1 = LEVEL(multiply_low_words)(c2, PHILOX_MULTIPLIER_1);
-        /* High halves of lanes are left dirty where the next product ignores them. */
-        c0 = (p1 >> 32) ^ c1 ^ schedule->key0[round];
-        c2 = (p0 >> 32) ^ c3 ^ schedule->key1[round];
-        c1 = p1;
-        c3 = p0;
+/* Draws of the columns j .. j+n*GROUP-1 of a node, n a constant. */
+INLINE void LEVEL(draw_groups)(const philox_schedule *schedule, int64_t node_id, int64_t j, int n, uint16_t high,
+                               vector_u32 *draws) {
+    vector_u64 c0[GROUPS_TOGETHER], c1[GROUPS_TOGETHER], c2[GROUPS_TOGETHER], c3[GROUPS_TOGETHER];
+    for (int g = 0; g < n; g++) {
+        c0[g] = LEVEL(block_numbers)((uint32_t)((j + g * GROUP) / PHILOX_DRAWS));
+        c1[g] = (vector_u64){0} + schedule->stream;
+        c2[g] = (vector_u64){0} + ((uint64_t)node_id & 0xffffffff);
+        c3[g] = (vector_u64){0} + ((uint64_t)node_id >> 32);
     }
-    LEVEL(spread_draws)((c0 & 0xffffffff) | c1 << 32, (c2 & 0xffffffff) | c3 << 32, high, draws);
+    for (int round = 0; round < PHILOX_ROUNDS; round++)
+        for (int g = 0; g < n; g++) {
+            const vector_u64 p0 = LEVEL(multiply_low_words)(c0[g], PHILOX_MULTIPLIER_0);
+            const vector_u64 p1 = LEVEL(multiply_low_words)(c2[g], PHILOX_MULTIPLIER_1);
+            /* High halves of lanes are left dirty where the next product ignores them. */
+            c0[g] = LEVEL(xor_three)(p1 >> 32, c1[g], schedule->key0[round]);
+            c2[g] = LEVEL(xor_three)(p0 >> 32, c3[g], schedule->key1[round]);
+            c1[g] = p1;
+            c3[g] = p0;
+        }
+    for (int g = 0; g < n; g++)
+        LEVEL(spread_draws)((c0[g] & 0xffffffff) | c1[g] << 32, (c2[g] & 0xffffffff) | c3[g] << 32, high, draws + 4 * g);
+}
+
+/* Draws of the columns j .. j+num_columns-1 of a node, j a multiple of 8, as LANES to a vector; whole groups are
+ * written. A draw is the low half of its 32-bit lane, `high` the high half. */
+static void LEVEL(fill_draws)(const philox_schedule *schedule, int64_t node_id, int64_t j, int64_t num_columns,
+                              uint16_t high, vector_u32 *draws) {
+    const int64_t end = j + num_columns;
+    for (; end - j > (GROUPS_TOGETHER - 1) * GROUP; j += GROUPS_TOGETHER * GROUP, draws += 4 * GROUPS_TOGETHER)
+        LEVEL(draw_groups)(schedule, node_id, j, GROUPS_TOGETHER, high, draws);
+    for (; j < end; j += GROUP, draws += 4) LEVEL(draw_groups)(schedule, node_id, j, 1, high, draws);
 }

@@ -2,8 +2,9 @@
 
 #include <math.h>
 
-#define PREFETCH_BYTES 4096 /* of rows, fetched ahead of the one being read */
+#define BLOCK_ROWS 8 /* read twice while they are in the first cache, the next ones being fetched */
 #define CACHE_LINE 64
+#define CHUNK 256 /* columns whose draws are made before they are used; a multiple of every GROUP */
 #define LARGEST_MAGNITUDE 1.6e38f /* its range, and its zero point rounded down, stay finite in bf16 */
 #define LARGEST_INVERSE 1e37f     /* steps whose reciprocal is larger divide instead */
 
@@ -55,6 +56,11 @@ static inline const char *row_of(const void *rows, const message_rows *m, int64_
     return (const char *)rows + m->row_index[i] * m->dim * storage_bytes(m->storage);
 }
 
+static inline void prefetch_row(const void *rows, const message_rows *m, int64_t i) {
+    const char *row = row_of(rows, m, i);
+    for (int64_t b = 0; b < m->dim * storage_bytes(m->storage); b += CACHE_LINE) __builtin_prefetch(row + b);
+}
+
 /* Storage of the elements on the wire of a row of 16 or 32 bits. */
 static inline int wire_storage(int bit_width, int storage) {
     if (bit_width == 32) return STORAGE_F32;
@@ -64,9 +70,10 @@ static inline int wire_storage(int bit_width, int storage) {
 #define BODY "quantization_body.h"
 #include "levels.h"
 
-typedef int (*quantize_function)(const void *, const message_rows *, int64_t, const philox_schedule *, uint8_t *);
+typedef int64_t (*quantize_function)(const void *, const message_rows *, int64_t, int64_t,
+                                     const philox_schedule *, uint8_t *);
 typedef void (*dequantize_function)(const uint8_t *, const message_rows *, int64_t, int, void *);
-static const quantize_function QUANTIZE[] = ALL_LEVELS(quantize_one);
+static const quantize_function QUANTIZE[] = ALL_LEVELS(quantize_block);
 static const dequantize_function DEQUANTIZE[] = ALL_LEVELS(dequantize_one);
 
 int64_t quantize_rows(const void *rows, message_rows m, counter_key key, uint8_t *message) {
@@ -75,8 +82,10 @@ int64_t quantize_rows(const void *rows, message_rows m, counter_key key, uint8_t
     int64_t first_bad = m.num_rows;
     if (m.dim == 0) return -1;
 #pragma omp parallel for schedule(static) reduction(min : first_bad)
-    for (int64_t i = 0; i < m.num_rows; i++) {
-        if (!quantize(rows, &m, i, &schedule, message)) first_bad = i < first_bad ? i : first_bad;
+    for (int64_t first = 0; first < m.num_rows; first += BLOCK_ROWS) {
+        const int64_t end = first + BLOCK_ROWS < m.num_rows ? first + BLOCK_ROWS : m.num_rows;
+        const int64_t stop = quantize(rows, &m, first, end, &schedule, message);
+        if (stop < end && stop < first_bad) first_bad = stop;
     }
     return first_bad == m.num_rows ? -1 : first_bad;
 }

@@ -5,11 +5,9 @@
 #include "row_range_body.h"
 #include "pack_codes_body.h"
 
-/* Codes before they are cut to integers, of the columns j .. j+GROUP-1. */
+/* Codes with their fractions, of the columns j .. j+GROUP-1 of a row. */
 INLINE void LEVEL(scale_group)(const void *row, int64_t j, int64_t dim, int storage, row_scale scale,
-                               const philox_schedule *schedule, int64_t node_id, vector_f32 code[4]) {
-    vector_u32 draws[4];
-    LEVEL(draw_group)(schedule, node_id, j, 0x4300, draws); /* as floats: 128 + draw / 2^16 */
+                               const vector_u32 *draws, vector_f32 code[4]) {
     for (int v = 0; v < 4; v++) {
         const vector_f32 noise = (vector_f32)draws[v] - 0x1.fffffep6f; /* (draw + 1/2) / 2^16, exactly */
         const vector_f32 x = LEVEL(load_padded)(row, j + v * LANES, dim, storage, LEVEL(broadcast)(scale.zero_point));
@@ -18,49 +16,55 @@ INLINE void LEVEL(scale_group)(const void *row, int64_t j, int64_t dim, int stor
     }
 }
 
-INLINE int LEVEL(quantize_affine_row)(const void *row, int64_t dim, int b, int storage, int64_t node_id,
-                                      const philox_schedule *schedule, uint8_t *payload, uint8_t *parameters) {
-    float low, high;
+/* b and storage are constants. */
+INLINE void LEVEL(quantize_affine_row)(const void *row, int64_t dim, int b, int storage, row_scale scale,
+                                       int64_t node_id, const philox_schedule *schedule, uint8_t *payload) {
+    vector_u32 draws[CHUNK / LANES];
     vector_f32 code[4];
-    if (!LEVEL(range_of)(row, dim, storage, &low, &high)) return 0;
-    const row_scale scale = scale_of(low, high, b, parameters);
-    int64_t j = 0;
-    for (; j + GROUP <= dim; j += GROUP) {
-        LEVEL(scale_group)(row, j, j + GROUP, storage, scale, schedule, node_id, code);
-        LEVEL(pack_group)(code, b, payload + j * b / 8);
-    }
-    if (j < dim) {
+    for (int64_t start = 0; start < dim; start += CHUNK) {
+        const int64_t end = start + CHUNK < dim ? start + CHUNK : dim, whole = end / GROUP * GROUP;
+        LEVEL(fill_draws)(schedule, node_id, start, end - start, 0x4300, draws); /* as floats: 128 + draw / 2^16 */
+        for (int64_t j = start; j < whole; j += GROUP) {
+            LEVEL(scale_group)(row, j, whole, storage, scale, draws + (j - start) / LANES, code);
+            LEVEL(pack_group)(code, b, payload + j * b / 8);
+        }
+        if (whole == end) continue;
         uint8_t last[GROUP];
-        LEVEL(scale_group)(row, j, dim, storage, scale, schedule, node_id, code);
+        LEVEL(scale_group)(row, whole, end, storage, scale, draws + (whole - start) / LANES, code);
         LEVEL(pack_group)(code, b, last);
-        memcpy(payload + j * b / 8, last, (size_t)((dim - j) * b + 7) / 8);
+        memcpy(payload + whole * b / 8, last, (size_t)((end - whole) * b + 7) / 8);
     }
-    return 1;
 }
 
 /* float32 to bfloat16: adding the draw below the cut carries with probability equal to the fraction dropped. Infinity
  * and NaN have no fraction to round, and the largest finite values are kept from carrying into infinity. */
 INLINE void LEVEL(round_row)(const float *row, int64_t dim, int64_t node_id, const philox_schedule *schedule,
                              uint8_t *payload) {
-    for (int64_t start = 0; start < dim; start += GROUP) {
-        vector_u32 draws[4];
-        LEVEL(draw_group)(schedule, node_id, start, 0, draws);
-        for (int64_t v = 0, j = start; v < 4 && j < dim; v++, j += LANES) {
-            const vector_u32 bits = (vector_u32)LEVEL(load_columns)(row, j, dim, STORAGE_F32);
+    vector_u32 draws[CHUNK / LANES];
+    for (int64_t start = 0; start < dim; start += CHUNK) {
+        const int64_t end = start + CHUNK < dim ? start + CHUNK : dim;
+        LEVEL(fill_draws)(schedule, node_id, start, end - start, 0, draws);
+        for (int64_t j = start; j < end; j += LANES) {
+            const vector_u32 bits = (vector_u32)LEVEL(load_columns)(row, j, end, STORAGE_F32);
             const vector_u32 has_fraction = (vector_u32)((bits & 0x7fffffff) < 0x7f7f0000);
-            const vector_u16 half = LEVEL(narrow)((bits + (draws[v] & has_fraction)) >> 16);
-            memcpy(payload + 2 * j, &half, 2 * (size_t)(dim - j < LANES ? dim - j : LANES));
+            const vector_u16 half = LEVEL(narrow)((bits + (draws[(j - start) / LANES] & has_fraction)) >> 16);
+            if (j + LANES <= end)
+                memcpy(payload + 2 * j, &half, sizeof half);
+            else
+                memcpy(payload + 2 * j, &half, 2 * (size_t)(end - j));
         }
     }
 }
 
-INLINE int LEVEL(quantize_row)(const void *row, int64_t dim, int b, int storage, int64_t node_id,
-                               const philox_schedule *schedule, uint8_t *payload, uint8_t *parameters) {
+INLINE void LEVEL(quantize_row)(const void *row, const message_rows *m, int64_t i, int storage, row_scale scale,
+                                const philox_schedule *schedule, uint8_t *payload) {
+    const int64_t dim = m->dim, node_id = m->node_id[i];
+    const int b = m->bit_width[i];
     switch (b) {
-    case 1: return LEVEL(quantize_affine_row)(row, dim, 1, storage, node_id, schedule, payload, parameters);
-    case 2: return LEVEL(quantize_affine_row)(row, dim, 2, storage, node_id, schedule, payload, parameters);
-    case 4: return LEVEL(quantize_affine_row)(row, dim, 4, storage, node_id, schedule, payload, parameters);
-    case 8: return LEVEL(quantize_affine_row)(row, dim, 8, storage, node_id, schedule, payload, parameters);
+    case 1: LEVEL(quantize_affine_row)(row, dim, 1, storage, scale, node_id, schedule, payload); return;
+    case 2: LEVEL(quantize_affine_row)(row, dim, 2, storage, scale, node_id, schedule, payload); return;
+    case 4: LEVEL(quantize_affine_row)(row, dim, 4, storage, scale, node_id, schedule, payload); return;
+    case 8: LEVEL(quantize_affine_row)(row, dim, 8, storage, scale, node_id, schedule, payload); return;
     }
     if (wire_storage(b, storage) == storage)
         memcpy(payload, row, (size_t)(dim * storage_bytes(storage)));
@@ -68,21 +72,34 @@ INLINE int LEVEL(quantize_row)(const void *row, int64_t dim, int b, int storage,
         LEVEL(round_row)(row, dim, node_id, schedule, payload);
     else
         LEVEL(convert_columns)(row, storage, dim, payload, STORAGE_F32, 0);
-    return 1;
 }
 
-/* Returns 0 where a row of 1 to 8 bits holds a value that can't be quantized. */
-static int LEVEL(quantize_one)(const void *rows, const message_rows *m, int64_t i, const philox_schedule *schedule,
-                               uint8_t *message) {
-    const char *row = row_of(rows, m, i);
-    uint8_t *payload = message + m->payload_offset[i], *parameters = message + m->parameter_offset[i];
+/* The rows first .. end-1 of the message, at most BLOCK_ROWS. Ranges come first: a range ends in a chain of operations
+ * that wait for each other, and those of several rows overlap. Returns the first row that can't be quantized, or end. */
+INLINE int64_t LEVEL(quantize_rows)(const void *rows, const message_rows *m, int64_t first, int64_t end, int storage,
+                                    const philox_schedule *schedule, uint8_t *message) {
+    row_scale scale[BLOCK_ROWS];
+    for (int64_t i = first; i < end; i++) {
+        float low, high;
+        if (m->bit_width[i] > 8) continue;
+        LEVEL(range_of)(row_of(rows, m, i), m->dim, storage, &low, &high);
+        if (!(low >= -LARGEST_MAGNITUDE && high <= LARGEST_MAGNITUDE)) return i;
+        scale[i - first] = scale_of(low, high, m->bit_width[i], message + m->parameter_offset[i]);
+    }
+    for (int64_t i = first; i < end; i++) {
+        if (i + BLOCK_ROWS < m->num_rows) prefetch_row(rows, m, i + BLOCK_ROWS);
+        LEVEL(quantize_row)(row_of(rows, m, i), m, i, storage, scale[i - first], schedule,
+                            message + m->payload_offset[i]);
+    }
+    return end;
+}
+
+static int64_t LEVEL(quantize_block)(const void *rows, const message_rows *m, int64_t first, int64_t end,
+                                     const philox_schedule *schedule, uint8_t *message) {
     switch (m->storage) {
-    case STORAGE_BF16:
-        return LEVEL(quantize_row)(row, m->dim, m->bit_width[i], STORAGE_BF16, m->node_id[i], schedule, payload, parameters);
-    case STORAGE_F16:
-        return LEVEL(quantize_row)(row, m->dim, m->bit_width[i], STORAGE_F16, m->node_id[i], schedule, payload, parameters);
-    default:
-        return LEVEL(quantize_row)(row, m->dim, m->bit_width[i], STORAGE_F32, m->node_id[i], schedule, payload, parameters);
+    case STORAGE_BF16: return LEVEL(quantize_rows)(rows, m, first, end, STORAGE_BF16, schedule, message);
+    case STORAGE_F16: return LEVEL(quantize_rows)(rows, m, first, end, STORAGE_F16, schedule, message);
+    default: return LEVEL(quantize_rows)(rows, m, first, end, STORAGE_F32, schedule, message);
     }
 }
 

@@ -32,46 +32,52 @@ INLINE vector_f32 LEVEL(larger)(vector_f32 x, vector_f32 m) {
 #endif
 }
 
-#define RANGE_VECTORS 4 /* running minima; one would wait for its own latency at every vector */
-
-typedef struct {
-    vector_f32 low[RANGE_VECTORS], high[RANGE_VECTORS], zero[RANGE_VECTORS];
-} LEVEL(running);
-#undef running_range
-#define running_range LEVEL(running)
-
-INLINE void LEVEL(extend_range)(running_range *r, const void *row, int64_t j, int64_t dim, int storage, vector_f32 pad) {
-    for (int v = 0; v < RANGE_VECTORS; v++) {
-        const vector_f32 x = LEVEL(load_padded)(row, j + v * LANES, dim, storage, pad);
-        r->low[v] = LEVEL(smaller)(x, r->low[v]);
-        r->high[v] = LEVEL(larger)(x, r->high[v]);
-        r->zero[v] *= x; /* stays 0 until a factor is NaN or infinite, and is NaN from there on */
-    }
+INLINE float LEVEL(smallest_lane)(vector_f32 x) {
+#if LEVEL_LANES == 16
+    return _mm512_reduce_min_ps((__m512)x);
+#else
+    for (int i = 1; i < LANES; i++) x[0] = x[i] < x[0] ? x[i] : x[0];
+    return x[0];
+#endif
 }
 
-/* Least and largest of a row. Returns 0 where a value is NaN, infinite or too large.
- * All lanes start at column 0, so that the signs of zeros do not depend on the number of lanes. */
-INLINE int LEVEL(range_of)(const void *row, int64_t dim, int storage, float *low, float *high) {
+INLINE float LEVEL(largest_lane)(vector_f32 x) {
+#if LEVEL_LANES == 16
+    return _mm512_reduce_max_ps((__m512)x);
+#else
+    for (int i = 1; i < LANES; i++) x[0] = x[i] > x[0] ? x[i] : x[0];
+    return x[0];
+#endif
+}
+
+#define RANGE_VECTORS 2 /* running ranges; one would wait for its own latency at every vector */
+
+/* Least and largest of a row; the largest is infinite where a value is NaN or infinite. All lanes start at column 0,
+ * so that the sign of a row of zeros does not depend on their number. */
+INLINE void LEVEL(range_of)(const void *row, int64_t dim, int storage, float *low, float *high) {
     const vector_f32 first = LEVEL(broadcast)(LEVEL(load_first)(row, 0, 1, storage)[0]);
-    running_range r;
-    for (int v = 0; v < RANGE_VECTORS; v++) r.low[v] = r.high[v] = first, r.zero[v] = (vector_f32){0};
-    int64_t j = 0;
-    for (; j + RANGE_VECTORS * LANES <= dim; j += RANGE_VECTORS * LANES)
-        LEVEL(extend_range)(&r, row, j, j + RANGE_VECTORS * LANES, storage, first);
-    if (j < dim) LEVEL(extend_range)(&r, row, j, dim, storage, first);
-    for (int v = 1; v < RANGE_VECTORS; v++) {
-        r.low[0] = LEVEL(smaller)(r.low[v], r.low[0]);
-        r.high[0] = LEVEL(larger)(r.high[v], r.high[0]);
-        r.zero[0] += r.zero[v];
+    vector_f32 least[RANGE_VECTORS], most[RANGE_VECTORS], zero[RANGE_VECTORS];
+    for (int v = 0; v < RANGE_VECTORS; v++) {
+        least[v] = most[v] = first;
+        zero[v] = (vector_f32){0};
     }
-    float zero = 0.0f;
-    *low = r.low[0][0];
-    *high = r.high[0][0];
-    for (int i = 0; i < LANES; i++) {
-        *low = r.low[0][i] < *low ? r.low[0][i] : *low;
-        *high = r.high[0][i] > *high ? r.high[0][i] : *high;
-        zero += r.zero[0][i];
+    const int64_t whole = dim / (RANGE_VECTORS * LANES) * (RANGE_VECTORS * LANES);
+    for (int64_t j = 0; j < whole; j += RANGE_VECTORS * LANES)
+        for (int v = 0; v < RANGE_VECTORS; v++) {
+            const vector_f32 x = LEVEL(load)(row, j + v * LANES, storage);
+            least[v] = LEVEL(smaller)(x, least[v]);
+            most[v] = LEVEL(larger)(x, most[v]);
+            zero[v] *= x; /* stays 0 until a factor is NaN or infinite, and is NaN from there on */
+        }
+    for (int64_t j = whole; j < dim; j += LANES) {
+        const vector_f32 x = LEVEL(load_padded)(row, j, dim, storage, first);
+        least[0] = LEVEL(smaller)(x, least[0]);
+        most[0] = LEVEL(larger)(x, most[0]);
+        zero[0] *= x;
     }
+    const vector_u32 is_finite = (vector_u32)(zero[0] + zero[1] == 0.0f);
+    const vector_f32 top = LEVEL(larger)(most[1], most[0]);
+    *low = LEVEL(smallest_lane)(LEVEL(smaller)(least[1], least[0]));
     *low += 0.0f; /* +0 whichever zero was met first, so that bytes don't depend on the order */
-    return zero == 0.0f && *low >= -LARGEST_MAGNITUDE && *high <= LARGEST_MAGNITUDE;
+    *high = LEVEL(largest_lane)((vector_f32)((is_finite & (vector_u32)top) | (~is_finite & 0x7f800000)));
 }
