@@ -45,7 +45,7 @@ INLINE void LEVEL(store_group)(void *row, int64_t j, int64_t dim, int storage, i
 /* v where is_kept is all ones, 0 where it is zero. */
 INLINE vector_f32 LEVEL(masked)(vector_f32 v, vector_i32 is_kept) { return (vector_f32)((vector_i32)v & is_kept); }
 
-INLINE void LEVEL(add_columns)(const void *row, int64_t j, int64_t dim, int storage, int is_whole, group *sum) {
+INLINE void LEVEL(add_columns)(const char *row, int64_t j, int64_t dim, int storage, int is_whole, group *sum) {
     const group x = LEVEL(load_group)(row, j, dim, storage, is_whole);
     EACH_VECTOR(k) sum->of[k] += x.of[k];
 }
@@ -63,13 +63,15 @@ INLINE void LEVEL(add_centered_squares)(const void *row, int64_t j, int64_t dim,
 }
 
 /* Mean, then 1 / sqrt(variance + eps) from centered squares: no cancellation where the mean is large. */
-INLINE void LEVEL(row_moments)(const void *row, int64_t dim, int storage, float eps, float *moments) {
+INLINE void LEVEL(row_moments)(const activation *a, int64_t i, int storage) {
+    const int64_t dim = a->dim;
+    const char *row = (const char *)a->rows + i * dim * (storage == STORAGE_F32 ? 4 : 2);
     group sum = {0}, squares = {0};
     EACH_GROUP(0, dim, LEVEL(add_columns)(row, j, dim, storage, is_whole, &sum));
     const float mean = LEVEL(sum_sixteen)(sum.of) / (float)dim;
     EACH_GROUP(0, dim, LEVEL(add_centered_squares)(row, j, dim, storage, is_whole, mean, &squares));
-    moments[0] = mean;
-    moments[1] = 1.0f / sqrtf(LEVEL(sum_sixteen)(squares.of) / (float)dim + eps);
+    a->moments[2 * i] = mean;
+    a->moments[2 * i + 1] = 1.0f / sqrtf(LEVEL(sum_sixteen)(squares.of) / (float)dim + a->eps);
 }
 
 /* Draws of the CHUNK columns from first_column on, once a level: inlined, they would fill the instruction cache. */
@@ -118,17 +120,24 @@ INLINE void LEVEL(activate_row)(const activation *a, int64_t i, void *out, int s
     const int64_t dim = a->dim, offset = i * dim * (storage == STORAGE_F32 ? 4 : 2);
     const char *row = (const char *)a->rows + offset;
     char *out_row = (char *)out + offset;
-    float moments[2] = {0.0f, 0.0f};
+    const float moments[2] = {steps & NORMALIZE ? a->moments[2 * i] : 0.0f,
+                              steps & NORMALIZE ? a->moments[2 * i + 1] : 1.0f};
     philox_block draws __attribute__((aligned(64)));
-    if (steps & NORMALIZE) {
-        LEVEL(row_moments)(row, dim, storage, a->eps, moments);
-        memcpy(a->moments + 2 * i, moments, sizeof moments);
-    }
     for (int64_t start = 0; start < dim; start += CHUNK) {
         const int64_t stop = start + CHUNK < dim ? start + CHUNK : dim;
         if (steps & DROP) LEVEL(draw_chunk)(a, i, start, &draws);
         EACH_GROUP(start, stop, LEVEL(activate_group)(a, row, moments, draws.of + (j - start), j, out_row, storage,
                                                       steps, is_whole));
+    }
+}
+
+/* Moments of several rows first: each is one long chain of additions, and the processor overlaps them. */
+INLINE void LEVEL(activate_all)(const activation *a, int64_t first, int64_t stop, void *out, int storage, int steps) {
+    for (int64_t start = first; start < stop; start += ROWS_TOGETHER) {
+        const int64_t end = start + ROWS_TOGETHER < stop ? start + ROWS_TOGETHER : stop;
+        if (steps & NORMALIZE)
+            for (int64_t i = start; i < end; i++) LEVEL(row_moments)(a, i, storage);
+        for (int64_t i = start; i < end; i++) LEVEL(activate_row)(a, i, out, storage, steps);
     }
 }
 
@@ -185,7 +194,8 @@ INLINE void LEVEL(backward_row)(const activation *a, const void *gradient, int64
     const int64_t dim = a->dim, offset = i * dim * (storage == STORAGE_F32 ? 4 : 2);
     const char *row = (const char *)a->rows + offset, *out_gradient = (const char *)gradient + offset;
     char *row_gradient = (char *)rows_gradient + offset;
-    const float *moments = a->moments + 2 * i;
+    const float moments[2] = {steps & NORMALIZE ? a->moments[2 * i] : 0.0f,
+                              steps & NORMALIZE ? a->moments[2 * i + 1] : 1.0f};
     LEVEL(row_sums) s = {.weight_sum = sums, .bias_sum = sums + dim, .scaled = sums + 2 * dim};
     philox_block draws __attribute__((aligned(64)));
     for (int64_t start = 0; start < dim; start += CHUNK) {
@@ -207,7 +217,7 @@ INLINE void LEVEL(backward_row)(const activation *a, const void *gradient, int64
 
 #define FORWARD_CASE(storage, steps) \
     case NUM_STORAGES * (steps) + storage: \
-        for (int64_t i = first; i < stop; i++) LEVEL(activate_row)(a, i, out, storage, steps); \
+        LEVEL(activate_all)(a, first, stop, out, storage, steps); \
         break
 #define BACKWARD_CASE(storage, steps) \
     case NUM_STORAGES * (steps) + storage: \
