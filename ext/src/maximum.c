@@ -1,6 +1,6 @@
 #include "maximum.h"
 
-#define MAX_VECTORS 4 /* with their indices they stay in registers */
+#define MAX_VECTORS 8 /* of a block of columns, of which one pass over a row's entries takes the maxima */
 #define PREFETCH_ENTRIES 32
 #define CACHE_LINE 64
 

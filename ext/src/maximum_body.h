@@ -1,10 +1,6 @@
 /* Kernel body, compiled once a SIMD level by maximum.c. */
 #include "vector.h"
 
-INLINE vector_i32 LEVEL(choose)(vector_i32 is_first, vector_i32 first, vector_i32 second) {
-    return (is_first & first) | (~is_first & second);
-}
-
 INLINE void LEVEL(fetch_row)(const char *row, int64_t num_bytes) {
     for (int64_t b = 0; b < num_bytes; b += CACHE_LINE) __builtin_prefetch(row + b);
 }
@@ -24,9 +20,23 @@ INLINE int64_t LEVEL(last_whole_row)(int64_t num_rows, int64_t dim, int64_t firs
     return elements < 0 ? -1 : elements / dim;
 }
 
+/* A larger number is taken, or the first NaN. */
+INLINE void LEVEL(take_larger)(vector_f32 *best, vector_i32 *where, vector_f32 x, int32_t u) {
+#if LEVEL_LANES == 16
+    const __mmask16 is_number = _mm512_cmp_ps_mask((__m512)*best, (__m512)*best, _CMP_ORD_Q);
+    const __mmask16 is_taken = _mm512_mask_cmp_ps_mask(is_number, (__m512)x, (__m512)*best, _CMP_NLE_UQ);
+    *best = (vector_f32)_mm512_mask_mov_ps((__m512)*best, is_taken, (__m512)x);
+    *where = (vector_i32)_mm512_mask_set1_epi32((__m512i)*where, is_taken, u);
+#else
+    const vector_i32 is_taken = ~(x <= *best) & (*best == *best);
+    *best = (vector_f32)((is_taken & (vector_i32)x) | (~is_taken & (vector_i32)*best));
+    *where = (is_taken & u) | (~is_taken & *where);
+#endif
+}
+
 INLINE void LEVEL(maximum_columns)(const maximum_rows *a, int64_t v, const char *rows, int64_t num_rows, int64_t dim,
                                    int64_t first, char *out, int32_t *argmax, int num_vectors, int storage) {
-    const int64_t size = storage_bytes(storage), row_bytes = dim * size;
+    const int64_t size = storage_bytes(storage), row_bytes = dim * size, begin = a->begin[v];
     const int64_t last = LEVEL(last_whole_row)(num_rows, dim, first, num_vectors);
     vector_f32 best[MAX_VECTORS], x[MAX_VECTORS];
     vector_i32 where[MAX_VECTORS];
@@ -34,7 +44,6 @@ INLINE void LEVEL(maximum_columns)(const maximum_rows *a, int64_t v, const char 
         best[i] = (vector_f32){0};
         where[i] = (vector_i32){0} - 1;
     }
-    const int64_t begin = a->begin[v];
     for (int64_t e = begin; e < a->end[v]; e++) {
         if (e + PREFETCH_ENTRIES < a->num_entries)
             LEVEL(fetch_row)(rows + a->indices[e + PREFETCH_ENTRIES] * row_bytes + first * size,
@@ -44,12 +53,13 @@ INLINE void LEVEL(maximum_columns)(const maximum_rows *a, int64_t v, const char 
             LEVEL(load_block)(x, rows + u * row_bytes, first, dim, num_vectors, 1, storage);
         else
             LEVEL(load_block)(x, rows + u * row_bytes, first, dim, num_vectors, 0, storage);
-        for (int i = 0; i < num_vectors; i++) {
-            /* A larger number or the first NaN; or, in all columns alike, the row's first entry. */
-            const vector_i32 is_taken = e == begin ? (vector_i32){0} - 1 : ~(x[i] <= best[i]) & (best[i] == best[i]);
-            best[i] = (vector_f32)LEVEL(choose)(is_taken, (vector_i32)x[i], (vector_i32)best[i]);
-            where[i] = LEVEL(choose)(is_taken, (vector_i32){0} + u, where[i]);
-        }
+        if (e > begin)
+            for (int i = 0; i < num_vectors; i++) LEVEL(take_larger)(&best[i], &where[i], x[i], u);
+        else
+            for (int i = 0; i < num_vectors; i++) {
+                best[i] = x[i];
+                where[i] = (vector_i32){0} + u;
+            }
     }
     for (int i = 0; i < num_vectors; i++) {
         const int64_t j = first + i * LANES;
@@ -88,16 +98,25 @@ INLINE void LEVEL(gather_columns)(const maximum_rows *a, int64_t u, const char *
         LEVEL(store_columns)(out + u * row_bytes, first + i * LANES, dim, storage, sum[i]);
 }
 
-/* Splits the columns into blocks of at most MAX_VECTORS vectors. CALL(n) takes a block of n vectors from `first` on. */
+/* Vectors of the next block of `needed` ones: with their indices, 8 fill half of AVX-512's registers. */
+INLINE int64_t LEVEL(block_width)(int64_t needed) {
+    if (LANES == 16 && needed >= MAX_VECTORS) return MAX_VECTORS;
+    return needed >= 4 ? 4 : needed;
+}
+
+/* Splits the columns into blocks. CALL(n) takes a block of n vectors from `first` on. */
 #define FOR_BLOCKS(v, CALL) \
     for (int64_t v = a->task[t]; v < a->task[t + 1]; v++) \
-        for (int64_t first = 0; first < dim; first += MAX_VECTORS * LANES) \
-            switch ((dim - first + LANES - 1) / LANES) { \
+        for (int64_t first = 0, width; first < dim; first += width * LANES) { \
+            width = LEVEL(block_width)((dim - first + LANES - 1) / LANES); \
+            switch (width) { \
                 case 1: CALL(1); break; \
                 case 2: CALL(2); break; \
                 case 3: CALL(3); break; \
-                default: CALL(4); \
-            }
+                case 4: CALL(4); break; \
+                case 8: CALL(8); break; \
+            } \
+        }
 
 #define FOR_STORAGES(v, CALL) \
     switch (storage) { \
