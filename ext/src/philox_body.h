@@ -8,6 +8,8 @@
 #define GROUP (4 * LANES)
 #undef GROUPS_TOGETHER
 #define GROUPS_TOGETHER (LANES == 16 ? 4 : 2) /* their words fit the registers */
+#undef DRAWN_COLUMNS
+#define DRAWN_COLUMNS (GROUPS_TOGETHER * GROUP)
 
 typedef uint64_t LEVEL(u64s) __attribute__((vector_size(4 * LANES)));
 typedef uint16_t LEVEL(u16_pairs) __attribute__((vector_size(4 * LANES)));
@@ -99,12 +101,13 @@ INLINE void LEVEL(draw_groups)(const philox_schedule *schedule, int64_t node_id,
         LEVEL(spread_draws)((c0[g] & 0xffffffff) | c1[g] << 32, (c2[g] & 0xffffffff) | c3[g] << 32, high, draws + 4 * g);
 }
 
-/* Draws of the columns j .. j+num_columns-1 of a node, j a multiple of 8, as LANES to a vector; whole groups are
- * written. A draw is the low half of its 32-bit lane, `high` the high half. */
+/* Draws of the columns j .. j+num_columns-1 of a node, j a multiple of 8, at most DRAWN_COLUMNS; LANES to a vector, in
+ * whole groups. A draw is the low half of its 32-bit lane, `high` the high half. */
 static void LEVEL(fill_draws)(const philox_schedule *schedule, int64_t node_id, int64_t j, int64_t num_columns,
-                              uint16_t high, vector_u32 *draws) {
-    const int64_t end = j + num_columns;
-    for (; end - j > (GROUPS_TOGETHER - 1) * GROUP; j += GROUPS_TOGETHER * GROUP, draws += 4 * GROUPS_TOGETHER)
+                              uint16_t high, vector_u32 draws[DRAWN_COLUMNS / LANES]) {
+    if (num_columns > (GROUPS_TOGETHER - 1) * GROUP)
         LEVEL(draw_groups)(schedule, node_id, j, GROUPS_TOGETHER, high, draws);
-    for (; j < end; j += GROUP, draws += 4) LEVEL(draw_groups)(schedule, node_id, j, 1, high, draws);
+    else
+        for (int64_t g = 0; g * GROUP < num_columns; g++)
+            LEVEL(draw_groups)(schedule, node_id, j + g * GROUP, 1, high, draws + 4 * g);
 }

@@ -4,7 +4,6 @@
 
 #define BLOCK_ROWS 8 /* read twice while they are in the first cache, the next ones being fetched */
 #define CACHE_LINE 64
-#define CHUNK 256 /* columns whose draws are made before they are used; a multiple of every GROUP */
 #define LARGEST_MAGNITUDE 1.6e38f /* its range, and its zero point rounded down, stay finite in bf16 */
 #define LARGEST_INVERSE 1e37f     /* steps whose reciprocal is larger divide instead */
 

@@ -19,10 +19,10 @@ INLINE void LEVEL(scale_group)(const void *row, int64_t j, int64_t dim, int stor
 /* b and storage are constants. */
 INLINE void LEVEL(quantize_affine_row)(const void *row, int64_t dim, int b, int storage, row_scale scale,
                                        int64_t node_id, const philox_schedule *schedule, uint8_t *payload) {
-    vector_u32 draws[CHUNK / LANES];
+    vector_u32 draws[DRAWN_COLUMNS / LANES];
     vector_f32 code[4];
-    for (int64_t start = 0; start < dim; start += CHUNK) {
-        const int64_t end = start + CHUNK < dim ? start + CHUNK : dim, whole = end / GROUP * GROUP;
+    for (int64_t start = 0; start < dim; start += DRAWN_COLUMNS) {
+        const int64_t end = start + DRAWN_COLUMNS < dim ? start + DRAWN_COLUMNS : dim, whole = end / GROUP * GROUP;
         LEVEL(fill_draws)(schedule, node_id, start, end - start, 0x4300, draws); /* as floats: 128 + draw / 2^16 */
         for (int64_t j = start; j < whole; j += GROUP) {
             LEVEL(scale_group)(row, j, whole, storage, scale, draws + (j - start) / LANES, code);
@@ -40,9 +40,9 @@ INLINE void LEVEL(quantize_affine_row)(const void *row, int64_t dim, int b, int 
  * and NaN have no fraction to round, and the largest finite values are kept from carrying into infinity. */
 INLINE void LEVEL(round_row)(const float *row, int64_t dim, int64_t node_id, const philox_schedule *schedule,
                              uint8_t *payload) {
-    vector_u32 draws[CHUNK / LANES];
-    for (int64_t start = 0; start < dim; start += CHUNK) {
-        const int64_t end = start + CHUNK < dim ? start + CHUNK : dim;
+    vector_u32 draws[DRAWN_COLUMNS / LANES];
+    for (int64_t start = 0; start < dim; start += DRAWN_COLUMNS) {
+        const int64_t end = start + DRAWN_COLUMNS < dim ? start + DRAWN_COLUMNS : dim;
         LEVEL(fill_draws)(schedule, node_id, start, end - start, 0, draws);
         for (int64_t j = start; j < end; j += LANES) {
             const vector_u32 bits = (vector_u32)LEVEL(load_columns)(row, j, end, STORAGE_F32);
@@ -103,21 +103,31 @@ static int64_t LEVEL(quantize_block)(const void *rows, const message_rows *m, in
     }
 }
 
-INLINE void LEVEL(dequantize_row)(const uint8_t *payload, int b, const uint8_t *parameters, int64_t dim, void *row,
-                                  int storage, int accumulate) {
-    const int in = wire_storage(b, storage);
+/* A row of 16 or 32 bits. */
+INLINE void LEVEL(dequantize_wide_row)(const uint8_t *payload, int b, int64_t dim, int storage, int accumulate,
+                                       void *row) {
+    if (wire_storage(b, storage) == storage && !accumulate)
+        memcpy(row, payload, (size_t)(dim * storage_bytes(storage)));
+    else if (b == 32)
+        LEVEL(convert_columns)(payload, STORAGE_F32, dim, row, storage, accumulate);
+    else
+        LEVEL(convert_columns)(payload, wire_storage(16, storage), dim, row, storage, accumulate);
+}
+
+/* storage is a constant. */
+INLINE void LEVEL(dequantize_row)(const uint8_t *payload, int b, const uint8_t *parameters, int64_t dim, int storage,
+                                  int accumulate, void *row) {
     if (b > 8) {
-        if (in == storage && !accumulate)
-            memcpy(row, payload, (size_t)(dim * storage_bytes(storage)));
-        else if (in == STORAGE_F32)
-            LEVEL(convert_columns)(payload, STORAGE_F32, dim, row, storage, accumulate);
-        else
-            LEVEL(convert_columns)(payload, storage == STORAGE_F32 ? STORAGE_BF16 : storage, dim, row, storage, accumulate);
+        LEVEL(dequantize_wide_row)(payload, b, dim, storage, accumulate, row);
         return;
     }
     uint16_t bits[2];
     memcpy(bits, parameters, sizeof bits);
     const float zero_point = bf16_value(bits[0]), step = bf16_value(bits[1]);
+    if (storage == STORAGE_F32 && !accumulate) {
+        LEVEL(decode_columns)(payload, b, zero_point, step, 0, dim, row);
+        return;
+    }
     switch (b) {
     case 1: LEVEL(decode_codes)(payload, 1, zero_point, step, dim, row, storage, accumulate); break;
     case 2: LEVEL(decode_codes)(payload, 2, zero_point, step, dim, row, storage, accumulate); break;
@@ -131,12 +141,12 @@ static void LEVEL(dequantize_one)(const uint8_t *message, const message_rows *m,
     const uint8_t *payload = message + m->payload_offset[i], *parameters = message + m->parameter_offset[i];
     switch (m->storage) {
     case STORAGE_BF16:
-        LEVEL(dequantize_row)(payload, m->bit_width[i], parameters, m->dim, row, STORAGE_BF16, accumulate);
+        LEVEL(dequantize_row)(payload, m->bit_width[i], parameters, m->dim, STORAGE_BF16, accumulate, row);
         break;
     case STORAGE_F16:
-        LEVEL(dequantize_row)(payload, m->bit_width[i], parameters, m->dim, row, STORAGE_F16, accumulate);
+        LEVEL(dequantize_row)(payload, m->bit_width[i], parameters, m->dim, STORAGE_F16, accumulate, row);
         break;
     default:
-        LEVEL(dequantize_row)(payload, m->bit_width[i], parameters, m->dim, row, STORAGE_F32, accumulate);
+        LEVEL(dequantize_row)(payload, m->bit_width[i], parameters, m->dim, STORAGE_F32, accumulate, row);
     }
 }

@@ -17,7 +17,7 @@ from hpcgnn.ops.storage import STORAGES
 
 BIT_WIDTHS = (1, 2, 4, 8, 16, 32)
 PARAMETER_BYTES = 4           # zero_point and step, bfloat16 each
-LARGEST_PARAMETER_WIDTH = 8   # wider rows are bfloat16 or float32 values and need no parameters
+LARGEST_PARAMETER_WIDTH = 8   # wider rows are 16- or 32-bit values and need no parameters
 
 
 @dataclass(frozen=True)
@@ -77,14 +77,15 @@ def quantize_rows(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray
                   key: CounterKey, message: np.ndarray) -> None:
     """Gather rows, round each to its bit-width and write the message.
 
-    A row of 1, 2, 4 or 8 bits becomes stochastic codes with bfloat16 zero_point (rounded down) and step (rounded up),
-    a row of 16 bits bfloat16 values rounded stochastically, a row of 32 bits its own float32 values. The expectation
-    over keys of the dequantized row is the row, up to 2**-17 + 2**(bits - 22) steps: draws have 16 bits and
-    codes are computed in float32.
+    Rows are widened to float32, exactly. A row of 1, 2, 4 or 8 bits becomes stochastic codes with bfloat16 zero_point
+    (rounded down) and step (rounded up), a row of 32 bits its float32 values. A row of 16 bits becomes bfloat16 values
+    rounded stochastically where it is stored in float32, and crosses as it stands where it is stored in 16 bits:
+    sender and receiver store their rows alike. The expectation over keys of the dequantized row is the row, up to
+    2**-17 + 2**(bits - 22) steps: draws have 16 bits and codes are computed in float32.
 
     Parameters
     ----------
-    rows : (n, dim) float32, contiguous
+    rows : (n, dim) float32, bfloat16 or float16, contiguous
     row_index : (layout.num_rows,) int32        rows to send
     node_id : (layout.num_rows,) int64          their global ids, which key the rounding
     message : (layout.num_bytes,) uint8         written
@@ -107,11 +108,18 @@ def dequantize_rows(message: np.ndarray, row_index: np.ndarray, node_id: np.ndar
                     rows: torch.Tensor, accumulate: bool = False) -> None:
     """Read a message into rows[row_index], assigning or, with `accumulate`, adding.
 
+    Values and sums are computed in float32 and stored once, rounded to the nearest, ties to even.
+
     Parameters
     ----------
     message : (layout.num_bytes,) uint8
     row_index : (layout.num_rows,) int32, distinct
-    rows : (n, dim) float32, contiguous         written
+    rows : (n, dim) float32, bfloat16 or float16, contiguous      written; of the sender's storage
+    accumulate : bool
+
+    Raises
+    ------
+    KernelError      shapes that disagree
 
     Reference: Wan et al., MLSys 2023, Eq. (5).
     """
