@@ -15,6 +15,8 @@ from hpcgnn.exchange.plan import ExchangePlan, RowList
 from hpcgnn.ops.counter import BACKWARD, CounterKey
 from hpcgnn.ops.quantization import MessageLayout, dequantize_rows, quantize_rows
 
+NAN_BYTE = 0xFF    # a row of such bytes is NaN at every width: its bfloat16 parameters are, or its values
+
 
 @dataclass(frozen=True)
 class Messages:
@@ -73,7 +75,14 @@ class Codec:
 
 
 def encode(messages: Messages, rows: torch.Tensor, key: CounterKey, buffers: list[np.ndarray]) -> None:
-    """Quantize and pack the rows of every message to send into its buffer."""
+    """Quantize and pack the rows of every message to send into its buffer.
+
+    Scaled float16 gradients may overflow: then every value arrives as NaN, and all ranks leave the step out.
+    """
+    if key.purpose == BACKWARD and rows.dtype == torch.float16 and not torch.isfinite(rows).all():
+        for buffer in buffers:
+            buffer.fill(NAN_BYTE)
+        return
     for listed, layout, buffer in zip(messages.send_rows, messages.send_layouts, buffers, strict=True):
         if len(listed):
             quantize_rows(rows, listed.index, listed.node_id, layout, key, buffer)

@@ -22,6 +22,7 @@ class Method:
 
 
 METHODS: dict[str, Method] = {
-    "vanilla": Method("rows as they are stored, synchronous", lambda config: UniformBits(storage_bits(config.precision))),
+    "vanilla": Method("rows as they are stored, synchronous",
+                      lambda config: UniformBits(storage_bits(config.precision))),
     "uniform": Method("every message at --bits, synchronous", lambda config: UniformBits(config.bits)),
 }

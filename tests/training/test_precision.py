@@ -1,0 +1,118 @@
+"""Training in 16 bits: as accurate as float32 on easy and on hub-heavy graphs, and the loss scale of float16."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from mpi4py import MPI
+from training_setup import SMALL, easy_graph, losses, train, write_once
+
+from hpcgnn.config import TrainConfig
+from hpcgnn.datasets.dataset import GraphDataset
+from hpcgnn.training.epoch import train_epoch
+from hpcgnn.training.precision import GROWTH, STEPS_TO_GROW, LossScale
+from hpcgnn.training.run import Learner
+from hpcgnn.training.session import Session
+
+
+def hub_graph(num_leaves: int = 60_000) -> GraphDataset:
+    """Four hubs, each the neighbor of every leaf, features of ten: a float16 sum over a hub's neighbors overflows."""
+    leaves = np.arange(4, num_leaves + 4)
+    degree = np.concatenate([np.full(4, num_leaves), np.full(num_leaves, 4)])
+    indices = np.concatenate([np.tile(leaves, 4), np.tile(np.arange(4), num_leaves)]).astype(np.int32)
+    labels = np.concatenate([[0, 1, 0, 1], leaves % 2])
+    rng = np.random.default_rng(0)
+    features = (10 + rng.normal(size=(num_leaves + 4, 6)) + 2 * labels[:, None]).astype(np.float32)
+    base = easy_graph()
+    part = rng.permutation(num_leaves + 4)
+    masks = {f"{split}_mask": part % 3 == i for i, split in enumerate(("train", "val", "test"))}
+    return replace(base, indptr=np.concatenate([[0], np.cumsum(degree)]), indices=indices, features=features,
+                   labels=labels.astype(base.labels.dtype), num_classes=2, **masks).check()
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("model", ["gcn", "sage"])
+@pytest.mark.parametrize("precision, tolerance", [("bf16", 0.05), ("fp16", 0.01)])
+def test_the_loss_follows_that_of_float32(shared_path, model, precision, tolerance):
+    comm = MPI.COMM_WORLD
+    shards = write_once(comm, easy_graph(), shared_path / "shards")
+    settings = {"model": model, "layers": 3, "hidden": 16, "epochs": 40, "dropout": 0.5}
+    wide, expected, _ = train(comm, shards, shared_path / "fp32", **settings)
+    narrow, found, _ = train(comm, shards, shared_path / precision, precision=precision, **settings)
+    np.testing.assert_allclose(losses(found)[:5], losses(expected)[:5], rtol=tolerance)
+    assert narrow["test_score"] == pytest.approx(wide["test_score"], abs=0.06)
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("model", ["gcn", "sage"])
+def test_hubs_of_60_000_neighbors_stay_finite_and_accurate(shared_path, model, precision):
+    comm = MPI.COMM_WORLD
+    shards = write_once(comm, hub_graph(), shared_path / "shards")
+    settings = {"model": model, "layers": 2, "hidden": 8, "epochs": 30, "dropout": 0.0, "norm": "layer"}
+    wide, _, _ = train(comm, shards, shared_path / "fp32", **settings)
+    narrow, metrics, _ = train(comm, shards, shared_path / precision, precision=precision, **settings)
+    assert np.isfinite(losses(metrics)).all()
+    assert narrow["test_score"] == pytest.approx(wide["test_score"], abs=0.01)
+
+
+@pytest.mark.parallel([2])
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_rows_of_16_bits_travel_as_they_are_stored(shared_path, precision):
+    comm = MPI.COMM_WORLD
+    shards = write_once(comm, easy_graph(), shared_path / "shards")
+    _, wide, _ = train(comm, shards, shared_path / "fp32", epochs=1)
+    _, narrow, _ = train(comm, shards, shared_path / precision, precision=precision, epochs=1)
+    assert 2 * narrow[0]["sent_bytes_payload"] == wide[0]["sent_bytes_payload"] > 0
+    assert narrow[0]["mean_bits"] == 16
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("bits", [1, 8])
+def test_messages_of_few_bits_carry_rows_of_16(shared_path, bits):
+    comm = MPI.COMM_WORLD
+    shards = write_once(comm, easy_graph(), shared_path / "shards")
+    summary, metrics, _ = train(comm, shards, shared_path / "run", precision="bf16", method="uniform", bits=bits,
+                                epochs=60, hidden=16)
+    assert losses(metrics)[-1] < 0.5 * losses(metrics)[0]
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("bits", [2, 8, 16])
+def test_a_step_that_overflows_is_left_out_and_the_scale_falls(shared_path, bits):
+    comm = MPI.COMM_WORLD
+    shards = write_once(comm, easy_graph(), shared_path / "shards")
+    session = Session.open(comm, shards, TrainConfig(**{**SMALL, "precision": "fp16", "method": "uniform",
+                                                        "bits": bits}))
+    learner = Learner.start(session, 0, None)
+    learner.loss_scale.value = 2.0 ** 40
+    before = torch.nn.utils.parameters_to_vector(learner.model.parameters()).clone()
+    for epoch in range(40):
+        train_epoch(comm, learner.model, session.graph, session.exchange, session.objective, learner.optimizer,
+                    learner.gradients, 0, epoch, 0, learner.loss_scale)
+        after = torch.nn.utils.parameters_to_vector(learner.model.parameters())
+        assert torch.isfinite(after).all()
+        if epoch == 0:
+            assert torch.equal(after, before) and learner.loss_scale.value == 2.0 ** 39
+    assert not torch.equal(after, before) and learner.loss_scale.value < 2.0 ** 39
+    assert len(set(comm.allgather(learner.loss_scale.value))) == 1
+
+
+def test_the_scale_grows_after_good_steps_only():
+    scale = LossScale.of("fp16")
+    first = scale.value
+    for _ in range(STEPS_TO_GROW - 1):
+        scale.update(is_finite=True)
+    assert scale.value == first
+    scale.update(is_finite=True)
+    assert (scale.value, scale.good_steps) == (first * GROWTH, 0)
+    scale.update(is_finite=False)
+    assert scale.value == first
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_wide_ranges_need_no_scale(precision):
+    scale = LossScale.of(precision)
+    scale.update(is_finite=False)
+    assert scale == LossScale(1.0, 0, is_dynamic=False)
