@@ -12,6 +12,9 @@ cdef extern from "pointwise.h":
         NORMALIZE, RECTIFY, DROP, STORAGE_F32
     ctypedef struct counter_key:
         uint32_t seed, epoch, stream
+    ctypedef struct philox_schedule:
+        pass
+    philox_schedule philox_schedule_of(counter_key) nogil
     ctypedef struct activation:
         const void *rows
         int64_t num_rows, dim
@@ -21,7 +24,7 @@ cdef extern from "pointwise.h":
         float eps
         float *moments
         const int64_t *node_id
-        counter_key key
+        philox_schedule schedule
         uint32_t threshold
         float scale
     int64_t storage_bytes(int) nogil
@@ -38,7 +41,6 @@ cdef activation rows_of(const uint8_t[:, ::1] rows, int storage, int steps) noex
     a.moments = NULL
     a.node_id = NULL
     a.eps, a.threshold, a.scale = 0.0, 0, 1.0
-    a.key.seed = a.key.epoch = a.key.stream = 0
     return a
 
 
@@ -49,7 +51,7 @@ cdef void drop(activation *a, const int64_t[::1] node_id, uint32_t seed, uint32_
         return
     a.steps |= DROP
     a.node_id, a.threshold, a.scale = &node_id[0], threshold, scale
-    a.key.seed, a.key.epoch, a.key.stream = seed, epoch, stream
+    a.schedule = philox_schedule_of(counter_key(seed, epoch, stream))
 
 
 cdef void normalize(activation *a, const float[::1] weight, const float[::1] bias, float eps,

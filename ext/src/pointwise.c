@@ -2,8 +2,8 @@
 
 #include <math.h>
 
-#define CHUNK (PHILOX_DRAWS * PHILOX_LANES) /* columns whose draws are made together */
 #define ROWS_A_TASK 64
+#define PREFETCH_BYTES 4096
 #define ROWS_TOGETHER 8 /* rows whose moments are found before the first is stored */
 
 #define BODY "pointwise_body.h"

@@ -21,7 +21,7 @@ typedef struct {
     float eps;
     float *moments;
     const int64_t *node_id;
-    counter_key key;
+    philox_schedule schedule;
     uint32_t threshold;
     float scale;
 } activation;

@@ -2,6 +2,11 @@
  * with fewer; `storage`, `steps` and `is_whole` (a group of all sixteen) are constants at every call. */
 #include "vector.h"
 
+#include "philox_body.h"
+
+#undef CHUNK
+#define CHUNK (GROUPS_TOGETHER * GROUP) /* columns whose draws are made together */
+
 typedef struct {
     vector_f32 of[SIXTEEN];
 } LEVEL(f32_group);
@@ -42,11 +47,18 @@ INLINE void LEVEL(store_group)(void *row, int64_t j, int64_t dim, int storage, i
     }
 }
 
+/* A group that is read for the first time, and what follows fetched: where rows and result lie alike in their pages,
+ * a load may wait for stores that it does not depend on, and would be late to miss. */
+INLINE group LEVEL(load_new)(const char *row, int64_t j, int64_t dim, int storage, int is_whole) {
+    __builtin_prefetch(row + j * (storage == STORAGE_F32 ? 4 : 2) + PREFETCH_BYTES);
+    return LEVEL(load_group)(row, j, dim, storage, is_whole);
+}
+
 /* v where is_kept is all ones, 0 where it is zero. */
 INLINE vector_f32 LEVEL(masked)(vector_f32 v, vector_i32 is_kept) { return (vector_f32)((vector_i32)v & is_kept); }
 
 INLINE void LEVEL(add_columns)(const char *row, int64_t j, int64_t dim, int storage, int is_whole, group *sum) {
-    const group x = LEVEL(load_group)(row, j, dim, storage, is_whole);
+    const group x = LEVEL(load_new)(row, j, dim, storage, is_whole);
     EACH_VECTOR(k) sum->of[k] += x.of[k];
 }
 
@@ -74,19 +86,17 @@ INLINE void LEVEL(row_moments)(const activation *a, int64_t i, int storage) {
     a->moments[2 * i + 1] = 1.0f / sqrtf(LEVEL(sum_sixteen)(squares.of) / (float)dim + a->eps);
 }
 
-/* Draws of the CHUNK columns from first_column on, once a level: inlined, they would fill the instruction cache. */
-static __attribute__((noinline)) void LEVEL(draw_chunk)(const activation *a, int64_t i, int64_t first_column,
-                                                        philox_block *draws) {
-    philox_draws(a->key, a->node_id[i], (uint32_t)(first_column / PHILOX_DRAWS), draws);
+/* Draws of row i from column j on, at most CHUNK. A function a level: inlined, it would fill the instruction cache. */
+static __attribute__((noinline)) void LEVEL(draw_columns)(const activation *a, int64_t i, int64_t j, vector_u32 *draws) {
+    const int64_t left = a->dim - j;
+    LEVEL(fill_draws)(&a->schedule, a->node_id[i], j, left < CHUNK ? left : CHUNK, 0, draws);
 }
 
 /* v, scaled where it may be dropped, of the elements that pass: u > 0 or NaN, and not dropped; elsewhere 0. */
-INLINE group LEVEL(pass)(group v, group u, const uint16_t *draws, const activation *a, int steps) {
+INLINE group LEVEL(pass)(group v, group u, const vector_u32 *draws, const activation *a, int steps) {
     EACH_VECTOR(k) {
         if (steps & DROP) {
-            vector_u16 draw;
-            memcpy(&draw, draws + k * LANES, sizeof draw);
-            const vector_i32 is_kept = (vector_i32)LEVEL(widen)(draw) >= (int32_t)a->threshold;
+            const vector_i32 is_kept = (vector_i32)draws[k] >= (int32_t)a->threshold;
             v.of[k] = LEVEL(masked)(v.of[k] * a->scale, is_kept);
         }
         if (steps & RECTIFY) v.of[k] = LEVEL(masked)(v.of[k], ~(u.of[k] <= 0.0f));
@@ -106,9 +116,10 @@ INLINE group LEVEL(scale_and_shift)(group x, group weight, const float *bias, in
     return x;
 }
 
-INLINE void LEVEL(activate_group)(const activation *a, const char *row, const float *moments, const uint16_t *draws,
+INLINE void LEVEL(activate_group)(const activation *a, const char *row, const float *moments, const vector_u32 *draws,
                                   int64_t j, char *out, int storage, int steps, int is_whole) {
-    group u = LEVEL(load_group)(row, j, a->dim, storage, is_whole);
+    group u = steps & NORMALIZE ? LEVEL(load_group)(row, j, a->dim, storage, is_whole)
+                                : LEVEL(load_new)(row, j, a->dim, storage, is_whole);
     if (steps & NORMALIZE) {
         const group weight = LEVEL(load_group)(a->weight, j, a->dim, STORAGE_F32, is_whole);
         u = LEVEL(scale_and_shift)(LEVEL(normalize)(u, moments), weight, a->bias, j, a->dim, is_whole);
@@ -122,11 +133,11 @@ INLINE void LEVEL(activate_row)(const activation *a, int64_t i, void *out, int s
     char *out_row = (char *)out + offset;
     const float moments[2] = {steps & NORMALIZE ? a->moments[2 * i] : 0.0f,
                               steps & NORMALIZE ? a->moments[2 * i + 1] : 1.0f};
-    philox_block draws __attribute__((aligned(64)));
+    vector_u32 draws[CHUNK / LANES];
     for (int64_t start = 0; start < dim; start += CHUNK) {
         const int64_t stop = start + CHUNK < dim ? start + CHUNK : dim;
-        if (steps & DROP) LEVEL(draw_chunk)(a, i, start, &draws);
-        EACH_GROUP(start, stop, LEVEL(activate_group)(a, row, moments, draws.of + (j - start), j, out_row, storage,
+        if (steps & DROP) LEVEL(draw_columns)(a, i, start, draws);
+        EACH_GROUP(start, stop, LEVEL(activate_group)(a, row, moments, draws + (j - start) / LANES, j, out_row, storage,
                                                       steps, is_whole));
     }
 }
@@ -155,13 +166,13 @@ INLINE void LEVEL(add_to)(float *total, int64_t j, int64_t dim, int is_whole, gr
 }
 
 INLINE void LEVEL(sum_group)(const activation *a, const char *row, const float *moments, const char *gradient,
-                             const uint16_t *draws, int64_t j, LEVEL(row_sums) *sums, int steps, int storage,
+                             const vector_u32 *draws, int64_t j, LEVEL(row_sums) *sums, int steps, int storage,
                              int is_whole) {
     const int64_t dim = a->dim;
     const group weight = LEVEL(load_group)(a->weight, j, dim, STORAGE_F32, is_whole);
-    const group x = LEVEL(normalize)(LEVEL(load_group)(row, j, dim, storage, is_whole), moments);
+    const group x = LEVEL(normalize)(LEVEL(load_new)(row, j, dim, storage, is_whole), moments);
     const group u = LEVEL(scale_and_shift)(x, weight, a->bias, j, dim, is_whole);
-    group d = LEVEL(pass)(LEVEL(load_group)(gradient, j, dim, storage, is_whole), u, draws, a, steps), product;
+    group d = LEVEL(pass)(LEVEL(load_new)(gradient, j, dim, storage, is_whole), u, draws, a, steps), product;
     EACH_VECTOR(k) product.of[k] = d.of[k] * x.of[k];
     LEVEL(add_to)(sums->weight_sum, j, dim, is_whole, product);
     LEVEL(add_to)(sums->bias_sum, j, dim, is_whole, d);
@@ -182,10 +193,10 @@ INLINE void LEVEL(center_group)(const activation *a, const char *row, const floa
     LEVEL(store_group)(out, j, a->dim, storage, is_whole, d);
 }
 
-INLINE void LEVEL(pass_group)(const activation *a, const char *row, const char *gradient, const uint16_t *draws,
+INLINE void LEVEL(pass_group)(const activation *a, const char *row, const char *gradient, const vector_u32 *draws,
                               int64_t j, char *out, int storage, int steps, int is_whole) {
-    const group u = LEVEL(load_group)(row, j, a->dim, storage, is_whole);
-    const group d = LEVEL(load_group)(gradient, j, a->dim, storage, is_whole);
+    const group u = LEVEL(load_new)(row, j, a->dim, storage, is_whole);
+    const group d = LEVEL(load_new)(gradient, j, a->dim, storage, is_whole);
     LEVEL(store_group)(out, j, a->dim, storage, is_whole, LEVEL(pass)(d, u, draws, a, steps));
 }
 
@@ -197,15 +208,15 @@ INLINE void LEVEL(backward_row)(const activation *a, const void *gradient, int64
     const float moments[2] = {steps & NORMALIZE ? a->moments[2 * i] : 0.0f,
                               steps & NORMALIZE ? a->moments[2 * i + 1] : 1.0f};
     LEVEL(row_sums) s = {.weight_sum = sums, .bias_sum = sums + dim, .scaled = sums + 2 * dim};
-    philox_block draws __attribute__((aligned(64)));
+    vector_u32 draws[CHUNK / LANES];
     for (int64_t start = 0; start < dim; start += CHUNK) {
         const int64_t stop = start + CHUNK < dim ? start + CHUNK : dim;
-        if (steps & DROP) LEVEL(draw_chunk)(a, i, start, &draws);
+        if (steps & DROP) LEVEL(draw_columns)(a, i, start, draws);
         if (steps & NORMALIZE)
-            EACH_GROUP(start, stop, LEVEL(sum_group)(a, row, moments, out_gradient, draws.of + (j - start), j, &s,
+            EACH_GROUP(start, stop, LEVEL(sum_group)(a, row, moments, out_gradient, draws + (j - start) / LANES, j, &s,
                                                      steps, storage, is_whole));
         else
-            EACH_GROUP(start, stop, LEVEL(pass_group)(a, row, out_gradient, draws.of + (j - start), j, row_gradient,
+            EACH_GROUP(start, stop, LEVEL(pass_group)(a, row, out_gradient, draws + (j - start) / LANES, j, row_gradient,
                                                       storage, steps, is_whole));
     }
     if (!(steps & NORMALIZE)) return;
