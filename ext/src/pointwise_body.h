@@ -216,7 +216,8 @@ INLINE void LEVEL(backward_row)(const activation *a, const void *gradient, int64
             EACH_GROUP(start, stop, LEVEL(sum_group)(a, row, moments, out_gradient, draws + (j - start) / LANES, j, &s,
                                                      steps, storage, is_whole));
         else
-            EACH_GROUP(start, stop, LEVEL(pass_group)(a, row, out_gradient, draws + (j - start) / LANES, j, row_gradient,
+            EACH_GROUP(start, stop, LEVEL(pass_group)(a, row, out_gradient, draws + (j - start) / LANES, j,
+                                                     row_gradient,
                                                       storage, steps, is_whole));
     }
     if (!(steps & NORMALIZE)) return;
