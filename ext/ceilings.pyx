@@ -6,7 +6,13 @@ cdef extern from "ceilings.h":
     float c_stream_read "stream_read" (const void *, int64_t) nogil
     void c_stream_write "stream_write" (void *, int64_t, int) nogil
     void c_stream_copy "stream_copy" (void *, const void *, int64_t) nogil
-    float c_gather_sum "gather_sum" (const void *, int64_t, int, const int32_t *, int64_t, int64_t) nogil
+    ctypedef struct gather:
+        const char *table
+        int64_t num_rows, dim
+        int storage
+        const int32_t *indices
+        int64_t num_indices, ahead
+    float c_gather_sum "gather_sum" (gather) nogil
 
 
 def stream_read(const uint8_t[::1] source):
@@ -37,7 +43,10 @@ def stream_copy(uint8_t[::1] target, const uint8_t[::1] source):
 def gather_sum(const uint8_t[:, ::1] table, int64_t dim, int storage, const int32_t[::1] indices, int64_t ahead):
     """Sum of the rows `indices`, in range, of a table of `dim` columns, prefetched `ahead` entries on."""
     cdef float total = 0
+    cdef gather g
     if indices.shape[0] and dim:
+        g.table, g.num_rows, g.dim, g.storage = <const char *>&table[0, 0], table.shape[0], dim, storage
+        g.indices, g.num_indices, g.ahead = &indices[0], indices.shape[0], ahead
         with nogil:
-            total = c_gather_sum(&table[0, 0], dim, storage, &indices[0], indices.shape[0], ahead)
+            total = c_gather_sum(g)
     return total

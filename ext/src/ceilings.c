@@ -2,7 +2,7 @@
 
 #include <omp.h>
 
-#define GATHER_SUMS 8   /* accumulators, enough to hide the latency of an addition */
+#define GATHER_SUMS 8     /* accumulators, enough to hide the latency of an addition */
 #define GATHER_CHUNK 4096 /* entries that a thread takes at once */
 #define CACHE_LINE 64
 
@@ -10,7 +10,7 @@
 #include "levels.h"
 
 typedef float (*read_function)(const float *, int64_t);
-typedef float (*gather_function)(const char *, int64_t, int, const int32_t *, int64_t, int64_t, int64_t, int64_t);
+typedef float (*gather_function)(const gather *, int64_t, int64_t);
 static const read_function READ[] = ALL_LEVELS(read_piece);
 static const gather_function GATHER[] = ALL_LEVELS(gather_chunk);
 
@@ -55,14 +55,13 @@ void stream_copy(void *target, const void *source, int64_t num_bytes) {
     }
 }
 
-float gather_sum(const void *table, int64_t dim, int storage, const int32_t *indices, int64_t num_indices,
-                 int64_t ahead) {
-    const gather_function gather = GATHER[simd_level()];
+float gather_sum(gather g) {
+    const gather_function gather_entries = GATHER[simd_level()];
     float sum = 0;
 #pragma omp parallel for schedule(dynamic, 1) reduction(+ : sum)
-    for (int64_t first = 0; first < num_indices; first += GATHER_CHUNK) {
-        const int64_t end = first + GATHER_CHUNK < num_indices ? first + GATHER_CHUNK : num_indices;
-        sum += gather(table, dim, storage, indices, first, end, num_indices, ahead);
+    for (int64_t first = 0; first < g.num_indices; first += GATHER_CHUNK) {
+        const int64_t end = first + GATHER_CHUNK < g.num_indices ? first + GATHER_CHUNK : g.num_indices;
+        sum += gather_entries(&g, first, end);
     }
     return sum;
 }

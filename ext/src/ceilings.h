@@ -9,8 +9,15 @@ float stream_read(const void *source, int64_t num_bytes);
 void stream_write(void *target, int64_t num_bytes, int value);
 void stream_copy(void *target, const void *source, int64_t num_bytes);
 
-/* Adds the rows indices[0] .. indices[num_indices-1] of the table into registers, fetching the rows `ahead` entries
- * on, and returns the sum of what it read, in no fixed order. Nothing is written. */
-float gather_sum(const void *table, int64_t dim, int storage, const int32_t *indices, int64_t num_indices,
-                 int64_t ahead);
+/* Rows of a table in any order: row indices[e], fetched when entry e - ahead is read. */
+typedef struct {
+    const char *table;
+    int64_t num_rows, dim;
+    int storage;
+    const int32_t *indices;
+    int64_t num_indices, ahead;
+} gather;
+
+/* Adds all these rows into registers and returns the sum of what it read, in no fixed order. Nothing is written. */
+float gather_sum(gather g);
 #endif

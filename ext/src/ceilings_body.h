@@ -19,35 +19,73 @@ static float LEVEL(read_piece)(const float *values, int64_t num_values) {
     return sum;
 }
 
-INLINE void LEVEL(gather_row)(vector_f32 *sums, const char *row, int64_t dim, int storage) {
-    int64_t j = 0;
-    for (; j + GATHER_SUMS * LANES <= dim; j += GATHER_SUMS * LANES)
-        for (int i = 0; i < GATHER_SUMS; i++) sums[i] += LEVEL(load)(row, j + i * LANES, storage);
-    for (int i = 0; i < GATHER_SUMS && j < dim; i++, j += LANES) sums[i] += LEVEL(load_columns)(row, j, dim, storage);
+/* Columns j .. dim-1 of a row; a call of its own, so that the sums of all other rows stay in registers. */
+static __attribute__((noinline)) float LEVEL(gather_end)(const char *row, int64_t j, int64_t dim, int storage) {
+    float sum = 0;
+    for (; j < dim; j += LANES) {
+        vector_f32 columns = {0};
+        switch (storage) {
+        case STORAGE_F32: columns = LEVEL(load_columns)(row, j, dim, STORAGE_F32); break;
+        case STORAGE_BF16: columns = LEVEL(load_columns)(row, j, dim, STORAGE_BF16); break;
+        case STORAGE_F16: columns = LEVEL(load_columns)(row, j, dim, STORAGE_F16); break;
+        }
+        for (int lane = 0; lane < LANES; lane++) sum += columns[lane];
+    }
+    return sum;
 }
 
-INLINE float LEVEL(gather_stored)(const char *table, int64_t dim, int storage, const int32_t *indices, int64_t first,
-                                  int64_t end, int64_t num_indices, int64_t ahead) {
-    const int64_t row_bytes = dim * (storage == STORAGE_F32 ? 4 : 2);
+/* num_vectors is a constant, 0 for rows of another number of vectors than gather_stored lists. */
+INLINE float LEVEL(gather_vectors)(const gather *g, int64_t first, int64_t end, int storage, int num_vectors) {
+    const int64_t dim = g->dim, ahead = g->ahead, row_bytes = dim * (storage == STORAGE_F32 ? 4 : 2);
+    const int64_t fetched = num_vectors ? num_vectors * LANES * (storage == STORAGE_F32 ? 4 : 2) : row_bytes;
+    const int64_t whole = num_vectors ? 0 : dim - dim % (GATHER_SUMS * LANES); /* columns of the loop below */
+    /* Whole vectors may pass a row's end, but not the table's: the highest row for which that holds. */
+    const int64_t spare = g->num_rows * dim - num_vectors * LANES, last_whole = spare < 0 ? -1 : spare / dim;
     vector_f32 sums[GATHER_SUMS];
+    float rest = 0;
     for (int i = 0; i < GATHER_SUMS; i++) sums[i] = (vector_f32){0};
     for (int64_t e = first; e < end; e++) {
-        const char *next = table + indices[e + ahead < num_indices ? e + ahead : e] * row_bytes;
-        for (int64_t b = 0; b < row_bytes; b += CACHE_LINE) __builtin_prefetch(next + b);
+        const char *row = g->table + g->indices[e] * row_bytes;
+        const char *next = g->table + g->indices[e + ahead < g->num_indices ? e + ahead : e] * row_bytes;
+        for (int64_t b = 0; b < fetched; b += CACHE_LINE) __builtin_prefetch(next + b);
         __builtin_prefetch(next + row_bytes - 1); /* rows need not begin on a line */
-        LEVEL(gather_row)(sums, table + indices[e] * row_bytes, dim, storage);
+        if (num_vectors && __builtin_expect(g->indices[e] <= last_whole, 1)) {
+            for (int i = 0; i < num_vectors; i++) sums[i % GATHER_SUMS] += LEVEL(load)(row, i * LANES, storage);
+            continue;
+        }
+        for (int64_t j = 0; j < whole; j += GATHER_SUMS * LANES)
+            for (int i = 0; i < GATHER_SUMS; i++) sums[i] += LEVEL(load)(row, j + i * LANES, storage);
+        if (whole < dim) rest += LEVEL(gather_end)(row, whole, dim, storage);
     }
-    return LEVEL(total)(sums);
+    if (num_vectors) /* what was read behind the rows' ends */
+        for (int64_t j = dim; j < num_vectors * LANES; j++) sums[num_vectors - 1][j % LANES] = 0;
+    return LEVEL(total)(sums) + rest;
 }
 
-static float LEVEL(gather_chunk)(const char *table, int64_t dim, int storage, const int32_t *indices, int64_t first,
-                                 int64_t end, int64_t num_indices, int64_t ahead) {
-    switch (storage) {
-    case STORAGE_F32:
-        return LEVEL(gather_stored)(table, dim, STORAGE_F32, indices, first, end, num_indices, ahead);
-    case STORAGE_BF16:
-        return LEVEL(gather_stored)(table, dim, STORAGE_BF16, indices, first, end, num_indices, ahead);
+#define GATHER_OF(n) case n: return LEVEL(gather_vectors)(g, first, end, storage, n)
+
+INLINE float LEVEL(gather_stored)(const gather *g, int64_t first, int64_t end, int storage) {
+    if (g->dim == 16 * LANES) return LEVEL(gather_vectors)(g, first, end, storage, 16);
+    switch ((g->dim + LANES - 1) / LANES) {
+        GATHER_OF(1);
+        GATHER_OF(2);
+        GATHER_OF(3);
+        GATHER_OF(4);
+        GATHER_OF(6);
+        GATHER_OF(8);
     default:
-        return LEVEL(gather_stored)(table, dim, STORAGE_F16, indices, first, end, num_indices, ahead);
+        return LEVEL(gather_vectors)(g, first, end, storage, 0);
+    }
+}
+#undef GATHER_OF
+
+static float LEVEL(gather_chunk)(const gather *g, int64_t first, int64_t end) {
+    switch (g->storage) {
+    case STORAGE_F32:
+        return LEVEL(gather_stored)(g, first, end, STORAGE_F32);
+    case STORAGE_BF16:
+        return LEVEL(gather_stored)(g, first, end, STORAGE_BF16);
+    default:
+        return LEVEL(gather_stored)(g, first, end, STORAGE_F16);
     }
 }

@@ -40,7 +40,8 @@ def measure_pointwise(num_rows: int, width: int, peers: tuple[str, ...], effort:
     # Backward reads the gradient and the input, and writes one matrix.
     yield measure("norm + ReLU + dropout", f"backward, {case}", 3 * rows.nbytes / 1e9, "GB/s",
                   {CEILING: partial(_both, copy, read),
-                   **{name: partial(_backward, apply(h), h, gradient) for name, apply in functions.items()}}, effort)
+                   **{name: partial(_backward, apply(h), (h, weight, bias), gradient)
+                      for name, apply in functions.items()}}, effort)
     alone: dict[str, Callable] = {CEILING: copy, OURS: partial(dropout, rows, PROBABILITY, node_id, KEY)}
     if "torch" in peers:
         alone["torch"] = partial(F.dropout, rows, PROBABILITY)
@@ -52,5 +53,5 @@ def _both(first: Callable, second: Callable) -> None:
     second()
 
 
-def _backward(out: torch.Tensor, h: torch.Tensor, gradient: torch.Tensor) -> None:
-    torch.autograd.grad(out, h, gradient, retain_graph=True)
+def _backward(out: torch.Tensor, inputs: tuple[torch.Tensor, ...], gradient: torch.Tensor) -> None:
+    torch.autograd.grad(out, inputs, gradient, retain_graph=True)

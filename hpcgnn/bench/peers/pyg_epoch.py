@@ -25,7 +25,7 @@ class RowsSecond(nn.Module):
 
 def make_graph(indptr: np.ndarray, indices: np.ndarray, model: str) -> torch.Tensor:
     """The transposed adjacency as a CSR tensor: PyTorch Geometric's fast path on a CPU."""
-    warnings.filterwarnings("ignore", "Sparse CSR tensor support", UserWarning)
+    warnings.filterwarnings("ignore", "Sparse (CSR tensor support|invariant checks)", UserWarning)
     num_nodes = len(indptr) - 1
     return torch.sparse_csr_tensor(torch.from_numpy(indptr), torch.from_numpy(indices.astype(np.int64)),
                                    torch.ones(len(indices)), size=(num_nodes, num_nodes))

@@ -20,7 +20,7 @@ Product = Callable[[torch.Tensor], object]
 
 def _sparse_tensor(graph: Topology, values: torch.Tensor) -> torch.Tensor:
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Sparse CSR tensor support", UserWarning)
+        warnings.filterwarnings("ignore", "Sparse (CSR tensor support|invariant checks)", UserWarning)
         return torch.sparse_csr_tensor(torch.from_numpy(graph.indptr), torch.from_numpy(graph.indices.astype(np.int64)),
                                        values, size=(graph.num_nodes, graph.num_nodes))
 

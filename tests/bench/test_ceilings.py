@@ -1,0 +1,74 @@
+"""The ceilings do the work that they are said to do: every byte is read, written or copied, every row is gathered."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from hpcgnn._ext import ceilings as kernels
+from hpcgnn.bench.ceilings import gather_ceiling, gemm_ceiling, stream_ceilings
+from hpcgnn.bench.memory import as_stream, random_rows, zeros
+from hpcgnn.bench.timing import Effort
+from hpcgnn.ops.host.storage import STORAGE_NUMBER, as_bytes
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@pytest.mark.parametrize("num_values", [0, 1, 5, 1024, 100_003])
+def test_a_read_sums_every_value(simd, num_values):
+    values = np.random.default_rng(0).integers(-8, 8, num_values).astype(np.float32)
+    assert kernels.stream_read(values.view(np.uint8)) == values.sum()
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, 4095, 4097, 100_003])
+def test_a_write_and_a_copy_reach_every_byte(num_bytes):
+    source, target = np.full(num_bytes, 9, np.uint8), np.zeros(num_bytes + 1, np.uint8)
+    kernels.stream_copy(target, source)
+    assert (target[:num_bytes] == 9).all() and target[num_bytes] == 0
+    kernels.stream_write(target[:num_bytes], 5)
+    assert (target[:num_bytes] == 5).all() and target[num_bytes] == 0
+
+
+def test_a_copy_that_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match="8 bytes don't fit 4"):
+        kernels.stream_copy(np.zeros(4, np.uint8), np.zeros(8, np.uint8))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dim", [1, 3, 16, 17, 41, 64, 100, 128, 256, 300])
+def test_a_gather_adds_every_row_that_is_listed(simd, dim, dtype):
+    rng = np.random.default_rng(dim)
+    table = torch.from_numpy(rng.integers(-2, 3, (37, dim)).astype(np.float32)).to(dtype)
+    indices = rng.integers(0, 37, 5000).astype(np.int32)
+    indices[-1] = 36    # the table's last row, behind which nothing may be read
+    found = kernels.gather_sum(as_bytes(table), dim, STORAGE_NUMBER[dtype], indices, 16)
+    assert found == table.float().numpy()[indices].sum(dtype=np.float64)
+
+
+def test_a_gather_of_nothing_is_zero():
+    assert kernels.gather_sum(as_bytes(torch.ones(2, 4)), 4, 0, np.empty(0, np.int32), 16) == 0
+
+
+def test_the_gather_ceiling_reads_the_graphs_own_rows():
+    rows, indices = random_rows(50, 24), np.arange(50, dtype=np.int32)
+    work = gather_ceiling(rows, indices)
+    assert work() == pytest.approx(rows.sum().item(), abs=1e-3)
+
+
+def test_streams_and_products_have_rates():
+    read, write, copy = stream_ceilings(1 << 16, Effort(3))
+    assert [row.case for row in (read, write, copy)] == ["stream read", "stream write", "stream copy"]
+    assert copy.amount == 2 * read.amount == 2 * write.amount
+    product = gemm_ceiling(100, 16, "fp32", Effort(3))
+    assert product.amount == 2 * 100 * 16 * 16 / 1e9
+    assert product.case in ("GEMM fp32 (torch)", "GEMM fp32 (numpy)")
+    assert product.rate == max([product.rate, *(product.amount / product.median(peer) for peer in product.peers)])
+
+
+def test_memory_is_zero_writable_and_of_the_shape_asked_for():
+    array = zeros((3, 5))
+    assert array.shape == (3, 5) and array.dtype == np.float32 and not array.any()
+    array[:] = 1
+    assert as_stream(torch.from_numpy(array)).shape == (60,)
+    assert zeros((0, 4)).shape == (0, 4)

@@ -1,0 +1,65 @@
+"""The sum of ceilings counts an epoch's products, sums and passes; the peers' arrays are the shards' own graph."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from reference_partition import random_dataset
+
+from hpcgnn.bench.environment import allocator_name, thread_environment, with_kept_memory, with_tcmalloc
+from hpcgnn.bench.epoch_runs import complaint
+from hpcgnn.bench.epoch_work import count_parts, epoch_ceiling, export_arrays, layer_products, layer_widths
+from hpcgnn.shards.schema import Provenance
+from hpcgnn.shards.writer import write_shards
+
+
+@pytest.fixture
+def dataset():
+    return random_dataset(60, 300, seed=1, directed=True)
+
+
+@pytest.mark.parametrize("num_parts", [1, 3])
+def test_exported_arrays_are_the_source_graph(dataset, num_parts, tmp_path):
+    shards = tmp_path / "shards"
+    write_shards(dataset, np.arange(60, dtype=np.int32) % num_parts, num_parts, shards, "float32",
+                 Provenance("edges:a.csv", "random", 0))
+    assert count_parts(shards) == num_parts
+    facts = export_arrays(shards, tmp_path / "arrays.npz")
+    assert facts["num_features"] == dataset.num_features and facts["num_classes"] == dataset.num_classes
+    with np.load(tmp_path / "arrays.npz") as arrays:
+        for name in ("indptr", "indices", "labels", "train_mask", "val_mask", "test_mask"):
+            np.testing.assert_array_equal(arrays[name], getattr(dataset, name), name)
+        features = dataset.features if isinstance(dataset.features, np.ndarray) else dataset.features.toarray()
+        np.testing.assert_array_equal(arrays["features"], features)
+
+
+def test_layers_multiply_forward_and_backward_but_not_into_the_input():
+    assert layer_products([128, 256, 40], per_layer=2) == [(128, 256, 4), (256, 40, 6)]
+
+
+def test_layers_sum_their_narrower_side():
+    assert layer_widths([128, 256, 256, 40]) == [128, 256, 40, 256, 40]
+    assert layer_widths([500, 256, 40]) == [256, 40, 256, 40]
+
+
+def test_the_ceiling_of_an_epoch_has_three_parts(tmp_path, dataset):
+    np.savez(tmp_path / "arrays.npz", indptr=dataset.indptr, indices=dataset.indices.astype(np.int32))
+    for precision in ("fp32", "bf16"):
+        seconds = epoch_ceiling(tmp_path / "arrays.npz", [5, 8, 3], "sage", precision)
+        assert list(seconds) == ["products", "sums", "passes"] and min(seconds.values()) > 0
+
+
+def test_a_contestants_environment_names_its_threads_and_allocator(monkeypatch):
+    plain = thread_environment(3, {"LD_PRELOAD": "libother.so"})
+    assert plain["OMP_NUM_THREADS"] == plain["OPENBLAS_NUM_THREADS"] == "3" and plain["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert allocator_name(plain) == "glibc" and allocator_name(with_kept_memory(plain)) == "glibc, memory kept"
+    monkeypatch.setattr("hpcgnn.bench.environment.find_tcmalloc", lambda: "libtcmalloc.so.4")
+    assert with_tcmalloc(plain)["LD_PRELOAD"] == "libtcmalloc.so.4:libother.so"
+    assert allocator_name(with_tcmalloc(plain)) == "tcmalloc"
+    monkeypatch.setattr("hpcgnn.bench.environment.find_tcmalloc", lambda: None)
+    assert with_tcmalloc(plain) == plain
+
+
+def test_a_failed_run_is_reported_by_its_own_sentence():
+    assert complaint("warning\nhpcgnn: no shards\n---\n") == "hpcgnn: no shards"
+    assert complaint("Traceback\nKeyError: 'x'\n\n") == "KeyError: 'x'" and complaint("") == "it said nothing"

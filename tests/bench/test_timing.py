@@ -1,0 +1,44 @@
+"""Measurements: contestants alternate, and medians, shares and ratios follow from the repetitions that are recorded."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+
+from hpcgnn.bench import timing
+from hpcgnn.bench.timing import CEILING, OURS, Effort, Measurement, interleave
+
+
+def test_contestants_alternate_after_one_untimed_call_of_each():
+    calls = []
+    seconds = interleave({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, Effort(3))
+    assert calls == ["a", "b"] * 4
+    assert {name: len(spent) for name, spent in seconds.items()} == {"a": 3, "b": 3}
+
+
+def test_a_slow_contestant_stops_after_three_repetitions(monkeypatch):
+    clock = iter(range(0, 10_000, 5))
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: next(clock))
+    assert interleave({"slow": lambda: None}, Effort(repeat=9, seconds=10.0)) == {"slow": [5, 5, 5]}
+    assert len(interleave({"slow": lambda: None}, Effort(repeat=9, seconds=1e6))["slow"]) == 9
+
+
+def test_ratios_and_shares_are_of_medians():
+    row = Measurement("spmm", "g", 6.0, "GB/s", {CEILING: [1.0, 9.0, 1.0], OURS: [2.0, 3.0, 1.0], "dgl": [8.0, 4.0]})
+    assert row.median() == 2.0 and row.rate == 3.0
+    assert row.ceiling_share == 0.5
+    assert row.peers == ["dgl"] and row.peer_ratio == {"dgl": 3.0}
+
+
+def test_a_record_holds_every_repetition_and_what_follows_from_it():
+    seconds = {OURS: [2.0, 4.0], "torch": [9.0, 11.0]}
+    record = Measurement("g", "c", 3.0, "GB/s", seconds, ["r"], {"more": 1}).as_record()
+    assert record["seconds"] == seconds and record["remarks"] == ["r"] and record["more"] == 1
+    assert record["median_seconds"] == {name: statistics.median(spent) for name, spent in seconds.items()}
+    assert record["rate"] == 1.0 and record["peer_ratio"]["torch"] == pytest.approx(10 / 3)
+    assert record["ceiling_share"] is None
+
+
+def test_seconds_alone_have_no_rate():
+    assert Measurement("epoch", "c", 0.0, "s", {OURS: [1.0]}).rate is None

@@ -1,0 +1,147 @@
+"""`hpcgnn bench`: each subcommand on a tiny graph leaves a table, a picture and a consistent bench.json."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from parallel_run import clean_environment, launcher
+
+from hpcgnn.__main__ import main
+
+LIMIT_SECONDS = 300
+
+
+def run_bench(*arguments, ranks=0, **environment):
+    command = [sys.executable, "-m", "hpcgnn", "bench", *map(str, arguments)]
+    command = [launcher(), "-n", str(ranks), *command] if ranks else command
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS,
+                          env={**clean_environment(), **environment})
+
+
+def records_of(folder, kind):
+    """The measurements of bench.json, after a check that each follows from its repetitions."""
+    content = json.loads((folder / "bench.json").read_text())
+    assert content["kind"] == kind
+    assert {"processor", "cores", "threads", "simd", "load_average", "allocator", "versions", "commit",
+            "command"} <= set(content["machine"])
+    for row in content["measurements"]:
+        medians = {name: statistics.median(spent) for name, spent in row["seconds"].items()}
+        assert row["median_seconds"] == medians and min(medians.values()) > 0
+        peers = medians.keys() - {"hpcgnn", "ceiling"}
+        assert row["peer_ratio"] == {name: medians[name] / medians["hpcgnn"] for name in peers}
+        share = medians["ceiling"] / medians["hpcgnn"] if "ceiling" in medians else None
+        assert row["ceiling_share"] == share
+        assert row["rate"] == (None if row["unit"] == "s" else row["amount"] / medians["hpcgnn"])
+    return content["measurements"]
+
+
+@pytest.fixture
+def graph(tmp_path):
+    """An .npz archive of 40 nodes with features, labels and splits."""
+    rng = np.random.default_rng(0)
+    source, target = rng.integers(0, 40, (2, 400))
+    pairs = np.unique(np.stack([target, source], 1)[source != target], axis=0)
+    kinds = np.arange(40) % 4
+    np.savez(tmp_path / "small.npz", indptr=np.concatenate([[0], np.cumsum(np.bincount(pairs[:, 0], minlength=40))]),
+             indices=pairs[:, 1].astype(np.int32), features=rng.normal(size=(40, 6)).astype(np.float32),
+             labels=rng.integers(0, 3, 40), num_classes=np.int64(3), train_mask=kinds < 2, val_mask=kinds == 2,
+             test_mask=kinds == 3)
+    return tmp_path / "small.npz"
+
+
+def installed(*peers):
+    packages = {"pyg": "torch_geometric"}
+    return [peer for peer in peers if importlib.util.find_spec(packages.get(peer, peer))]
+
+
+def test_kernels_are_measured_against_ceilings_and_peers(graph, tmp_path):
+    peers = installed("torch", "scipy", "pyg")
+    done = run_bench("kernels", "--graph", graph, "--synthetic-edges", "2e4", "--rows", 64, "--width", 9,
+                     "--widths", "5,16", "--stream-megabytes", 1, "--repeat", 3, "--threads", 1,
+                     "--peer", ",".join(peers), "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    rows = records_of(tmp_path / "out", "kernels")
+    groups = [row["group"] for row in rows]
+    assert {group: groups.count(group) for group in groups} == {
+        "ceiling": 5, "spmm": 8, "quantize + pack": 4, "unpack + dequantize": 4, "norm + ReLU + dropout": 2,
+        "dropout": 1}
+    by_case = {row["case"]: row for row in rows}
+    assert set(by_case["small x16 fp32"]["seconds"]) == {"ceiling", "hpcgnn", *peers}
+    assert "hpcgnn fp32" in by_case["small x5 bf16"]["seconds"] and "synthetic-0.02M x5 fp32" in by_case
+    assert all("torch" in row["seconds"] for row in rows if row["group"] not in ("ceiling", "spmm"))
+    assert all("ceiling" in row["seconds"] for row in rows if row["group"] != "ceiling")
+    assert (tmp_path / "out/bench.png").read_bytes().startswith(b"\x89PNG")
+    assert "small x16 fp32" in done.stdout and "scipy has no bf16 product" in done.stdout
+    assert f"results: {tmp_path / 'out'}" in done.stdout
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None and "MPIRUN" not in os.environ, reason="there is no mpirun")
+def test_epochs_of_ours_and_of_peers_are_measured_in_processes_of_their_own(graph, tmp_path):
+    peers = installed("dgl", "pyg")
+    done = run_bench("epoch", graph, "--model", "sage,gcn", "--ranks", 2, "--threads", 1, "--epochs", 4, "--hidden", 8,
+                     "--layers", 2, "--repeat", 1, "--peer", ",".join(peers), "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    rows = records_of(tmp_path / "out", "epoch")
+    assert [row["case"] for row in rows] == ["small sage 2 x 8 fp32", "small gcn 2 x 8 fp32"]
+    for row in rows:
+        assert set(row["seconds"]) == {"ceiling", "hpcgnn", "hpcgnn 2 x 1", *peers}
+        assert all(len(row["seconds"][name]) == 4 - 2 for name in ("hpcgnn", "hpcgnn 2 x 1", *peers))
+        assert sum(row["ceiling_seconds"].values()) == pytest.approx(row["median_seconds"]["ceiling"])
+        for trainings in row["runs"].values():
+            assert len(trainings) == 1 and all(run["peak_bytes"] > 1e6 for run in trainings)
+            assert all(0 <= run["test_score"] <= 1 for run in trainings)
+        ranks = [[run["test_score"] for run in row["runs"][name]] for name in ("hpcgnn", "hpcgnn 2 x 1")]
+        assert ranks[0] == ranks[1]
+    assert "peak MB of the largest process: hpcgnn" in done.stdout
+
+
+def test_shards_are_trained_as_they_are(graph, tmp_path):
+    made = subprocess.run([sys.executable, "-m", "hpcgnn", "preprocess", f"npz:{graph}", "--parts", "1", "--out",
+                           tmp_path / "shards"], capture_output=True, text=True, env=clean_environment())
+    assert made.returncode == 0, made.stderr
+    done = run_bench("epoch", tmp_path / "shards", "--epochs", 3, "--hidden", 4, "--repeat", 1, "--threads", 1)
+    assert done.returncode == 0, done.stderr
+    assert "small sage 3 x 4 fp32" in done.stdout
+
+
+def test_an_exchange_is_measured_at_each_width(tmp_path):
+    done = run_bench("exchange", "--rows", 50, "--width", 7, "--repeat", 3, "--out", tmp_path / "out", ranks=2)
+    assert done.returncode == 0, done.stderr
+    rows = records_of(tmp_path / "out", "exchange")
+    assert [row["group"] for row in rows] == [f"{bits} bit" for bits in (1, 2, 4, 8, 16, 32) for _ in range(4)]
+    assert all(len(spent) == 3 for row in rows for spent in row["seconds"].values())
+    assert ["Sendrecv" in row["seconds"] for row in rows[:4]] == [False, True, True, False]
+
+
+def test_an_exchange_on_one_rank_is_refused():
+    done = run_bench("exchange")
+    assert done.returncode == 1
+    assert done.stderr == ("hpcgnn: hpcgnn bench exchange was started on 1 rank and needs two or more; "
+                           "run mpirun -n 2 hpcgnn bench exchange\n")
+
+
+@pytest.mark.parametrize("arguments, status, complaint", [
+    (["kernels", "--peer", "mxnet"], 1, "--peer has 'mxnet'; expected a list of torch, scipy, pyg, dgl"),
+    (["epoch", "g.npz", "--peer", "scipy"], 1, "--peer has 'scipy'; expected a list of dgl, pyg"),
+    (["kernels", "--widths", "64,x"], 2, "--widths is '64,x'; expected positive numbers with commas between them"),
+    (["kernels", "--precision", "fp64"], 2, "--precision has 'fp64'; expected a list of fp32, bf16"),
+])
+def test_what_can_not_be_measured_is_refused_before_anything_is(arguments, status, complaint, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["bench", *arguments])
+    assert stop.value.code == status
+    assert capsys.readouterr().err == f"hpcgnn: {complaint}\n"
+
+
+def test_a_source_that_is_missing_is_refused(tmp_path):
+    done = run_bench("epoch", tmp_path / "none.npz", "--epochs", 3)
+    assert done.returncode == 1
+    assert done.stderr.startswith("hpcgnn: ") and "none.npz" in done.stderr and "Traceback" not in done.stderr
