@@ -87,7 +87,8 @@ INLINE void LEVEL(row_moments)(const activation *a, int64_t i, int storage) {
 }
 
 /* Draws of row i from column j on, at most CHUNK. A function a level: inlined, it would fill the instruction cache. */
-static __attribute__((noinline)) void LEVEL(draw_columns)(const activation *a, int64_t i, int64_t j, vector_u32 *draws) {
+static __attribute__((noinline)) void LEVEL(draw_columns)(const activation *a, int64_t i, int64_t j,
+                                                          vector_u32 *draws) {
     const int64_t left = a->dim - j;
     LEVEL(fill_draws)(&a->schedule, a->node_id[i], j, left < CHUNK ? left : CHUNK, 0, draws);
 }
@@ -217,8 +218,7 @@ INLINE void LEVEL(backward_row)(const activation *a, const void *gradient, int64
                                                      steps, storage, is_whole));
         else
             EACH_GROUP(start, stop, LEVEL(pass_group)(a, row, out_gradient, draws + (j - start) / LANES, j,
-                                                     row_gradient,
-                                                      storage, steps, is_whole));
+                                                      row_gradient, storage, steps, is_whole));
     }
     if (!(steps & NORMALIZE)) return;
     const float mean_sum = LEVEL(sum_sixteen)(s.sum.of) / (float)dim;
