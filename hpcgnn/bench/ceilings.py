@@ -17,13 +17,13 @@ from hpcgnn.bench.timing import OURS, Effort, Measurement, interleave
 from hpcgnn.ops.host.storage import STORAGE_NUMBER, as_bytes
 
 PREFETCH_DISTANCES = (4, 8, 16, 32, 64)
-PRECISION = {"fp32": torch.float32, "bf16": torch.bfloat16}
+PRECISION = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def measure_ceilings(num_bytes: int, num_rows: int, width: int, effort: Effort) -> list[Measurement]:
     """Streams over `num_bytes`, and products of (num_rows, width) by (width, width) rows."""
     return [*stream_ceilings(num_bytes, effort),
-            *(gemm_ceiling(num_rows, width, precision, effort) for precision in PRECISION)]
+            *(gemm_ceiling(num_rows, width, precision, effort) for precision in ("fp32", "bf16"))]
 
 
 def stream_ceilings(num_bytes: int, effort: Effort) -> list[Measurement]:
@@ -38,7 +38,7 @@ def stream_ceilings(num_bytes: int, effort: Effort) -> list[Measurement]:
 
 
 def gemm_ceiling(num_rows: int, width: int, precision: str, effort: Effort) -> Measurement:
-    """The faster of torch's and NumPy's product into memory that is kept; NumPy has none in bfloat16."""
+    """The faster of torch's and NumPy's product into memory that is kept; NumPy has none of 16 bits."""
     dtype = PRECISION[precision]
     rows, weight, out = random_rows(num_rows, width, dtype), random_rows(width, width, dtype), \
         empty_rows(num_rows, width, dtype)
