@@ -42,7 +42,10 @@ cdef head_rows heads_of(const uint8_t[:, ::1] rows, int64_t num_heads, int64_t h
 def head_scores(const uint8_t[:, ::1] rows, int storage, int64_t head_dim, const float[:, ::1] vectors,
                 float[:, :, ::1] score):
     """score[k, u, head] = <row u, vector k> over the head's columns."""
-    if score.shape[0] == 0 or score.shape[1] == 0 or score.shape[2] == 0 or head_dim == 0:
+    if score.shape[0] == 0 or score.shape[1] == 0 or score.shape[2] == 0:
+        return
+    if head_dim == 0:
+        score[:, :, :] = 0
         return
     cdef head_rows h = heads_of(rows, score.shape[2], head_dim, storage)
     with nogil:

@@ -6,12 +6,13 @@ import numpy as np
 import torch
 
 from hpcgnn._ext import attention as kernels
+from hpcgnn.ops.arena import empty
 from hpcgnn.ops.host.storage import STORAGE_NUMBER, as_bytes
 
 
 def head_scores(rows: torch.Tensor, vectors: torch.Tensor, num_heads: int) -> torch.Tensor:
     """<row, vector> over each head's columns, (num_vectors, num_rows, num_heads) float32."""
-    score = torch.zeros(len(vectors), len(rows), num_heads)
+    score = empty((len(vectors), len(rows), num_heads))
     kernels.head_scores(as_bytes(rows), STORAGE_NUMBER[rows.dtype], rows.shape[1] // num_heads,
                         vectors.detach().numpy(), score.numpy())
     return score
@@ -29,7 +30,7 @@ def head_scores_backward(rows: torch.Tensor, gradient: torch.Tensor, vectors: to
 
 def edge_softmax(matrix, target: torch.Tensor, source: torch.Tensor, slope: float) -> torch.Tensor:
     """Softmax over each row's entries, (num_entries, num_heads) float32."""
-    alpha = torch.empty(len(matrix.indices), target.shape[1])
+    alpha = empty((len(matrix.indices), target.shape[1]))
     kernels.edge_softmax(matrix.begin, matrix.end, matrix.tasks, matrix.indices, target.detach().numpy(),
                          source.detach().numpy(), slope, alpha.numpy())
     return alpha
@@ -38,7 +39,7 @@ def edge_softmax(matrix, target: torch.Tensor, source: torch.Tensor, slope: floa
 def edge_softmax_backward(matrix, target: torch.Tensor, source: torch.Tensor, slope: float, alpha: torch.Tensor,
                           gradient: torch.Tensor) -> torch.Tensor:
     """Turns the gradient of alpha into that of the scores, in place; returns its sum over each row."""
-    target_gradient = torch.empty(matrix.num_rows, alpha.shape[1])
+    target_gradient = empty((matrix.num_rows, alpha.shape[1]))
     kernels.edge_softmax_backward(matrix.begin, matrix.end, matrix.tasks, matrix.indices, target.detach().numpy(),
                                   source.detach().numpy(), slope, alpha.numpy(), gradient.numpy(),
                                   target_gradient.numpy())
@@ -47,7 +48,7 @@ def edge_softmax_backward(matrix, target: torch.Tensor, source: torch.Tensor, sl
 
 def sum_entries(matrix, value: torch.Tensor, entry_index: np.ndarray) -> torch.Tensor:
     """Sum of the values of each row's entries, (num_rows, num_heads) float32."""
-    out = torch.empty(matrix.num_rows, value.shape[1])
+    out = empty((matrix.num_rows, value.shape[1]))
     kernels.sum_entries(matrix.begin, matrix.end, matrix.tasks, matrix.indices, entry_index, value.detach().numpy(),
                         out.numpy())
     return out
@@ -55,7 +56,7 @@ def sum_entries(matrix, value: torch.Tensor, entry_index: np.ndarray) -> torch.T
 
 def sampled_products(matrix, left: torch.Tensor, right: torch.Tensor, num_heads: int) -> torch.Tensor:
     """<left row, right row> of each entry over each head's columns, (num_entries, num_heads) float32."""
-    out = torch.empty(len(matrix.indices), num_heads)
+    out = empty((len(matrix.indices), num_heads))
     kernels.sampled_products(matrix.begin, matrix.end, matrix.tasks, matrix.indices, STORAGE_NUMBER[left.dtype],
                              left.shape[1] // num_heads, as_bytes(left), as_bytes(right), out.numpy())
     return out
