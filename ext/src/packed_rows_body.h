@@ -52,26 +52,33 @@ INLINE vector_f32 LEVEL(decode_vector)(const uint8_t *packed, int64_t j, int b, 
     uint32_t word = 0;
     memcpy(&word, packed, LANES * b > 32 ? 4 : (LANES * b + 7) / 8);
     word >>= j * b % 8; /* half a byte, where 4 lanes of 1 bit are */
+#if LEVEL_LANES == 4
+    /* Codes are brought down by an exact product: SSE2 can't shift lanes by different counts. */
+    const vector_u32 unit = {1, 1u << b, 1u << 2 * b, 1u << 3 * b};
+    const vector_f32 code = LEVEL(to_float)(word & (unit * ((1u << b) - 1))) * (1.0f / LEVEL(to_float)(unit));
+    return row.zero_point + row.step * code;
+#else
     vector_u32 code = ((vector_u32){0} + word) >> LEVEL(lane_numbers)() * (uint32_t)b;
 #if LEVEL_LANES == 16
     if (b == 4) {
         const __m512i byte = _mm512_cvtepu8_epi64(_mm_loadl_epi64((const __m128i *)packed));
-        code = (vector_u32)_mm512_or_si512(byte, _mm512_slli_epi64(byte, 28)); /* the upper nibble in the upper lane */
+        code = (vector_u32)_mm512_or_si512(byte, _mm512_slli_epi64(byte, 28)); /* the upper nibble to the upper lane */
     }
     return (vector_f32)_mm512_permutexvar_ps((__m512i)code, (__m512)row.values); /* heeds 4 bits of each lane */
-#elif LEVEL_LANES == 8
+#else
     if (b <= 2) return (vector_f32)_mm256_permutevar_ps((__m256)row.values, (__m256i)code); /* heeds 2 bits */
+    return row.zero_point + row.step * LEVEL(to_float)(code & 15);
 #endif
-    return row.zero_point + row.step * LEVEL(to_float)(code & ((1u << b) - 1));
+#endif
 }
 
-/* Value of a column put into a row of any storage; n < LANES columns at the row's end. */
+/* Values put into the columns j .. j+LANES-1 of a row of any storage, fewer at its end. */
 INLINE void LEVEL(put)(void *out, int64_t j, int64_t dim, int storage, int accumulate, vector_f32 value) {
     if (accumulate) value += LEVEL(load_columns)(out, j, dim, storage);
     LEVEL(store_columns)(out, j, dim, storage, value);
 }
 
-/* num_columns codes of b bits, b and storage constants, from the first byte of `packed` on. */
+/* num_columns codes from the first byte of `packed` on; b and storage are constants. */
 INLINE void LEVEL(decode_codes)(const uint8_t *packed, int b, float zero_point, float step, int64_t num_columns,
                                 void *out, int storage, int accumulate) {
     const affine_row row = LEVEL(affine_row_of)(b, zero_point, step);

@@ -42,7 +42,7 @@ typedef union {
     uint16_t of[PHILOX_DRAWS * PHILOX_LANES];
 } philox_block;
 
-/* Fill draws->of[0 .. 8*PHILOX_LANES) for the column blocks first_block .. first_block + PHILOX_LANES - 1 of one node. */
+/* Fill draws->of[0 .. 8*PHILOX_LANES) for the column blocks first_block .. first_block + PHILOX_LANES - 1 of a node. */
 static inline __attribute__((always_inline)) void philox_draws(counter_key key, int64_t node_id,
                                                                uint32_t first_block, philox_block *restrict draws) {
     /* 32-bit words in 64-bit lanes: a product is then one vector instruction, and its high half one shift. The high
@@ -59,7 +59,8 @@ static inline __attribute__((always_inline)) void philox_draws(counter_key key, 
     for (int round = 0; round < PHILOX_ROUNDS; round++) {
 #pragma omp simd
         for (int i = 0; i < PHILOX_LANES; i++) {
-            const uint64_t p0 = (c0[i] & 0xffffffffu) * PHILOX_MULTIPLIER_0, p1 = (c2[i] & 0xffffffffu) * PHILOX_MULTIPLIER_1;
+            const uint64_t p0 = (c0[i] & 0xffffffffu) * PHILOX_MULTIPLIER_0;
+            const uint64_t p1 = (c2[i] & 0xffffffffu) * PHILOX_MULTIPLIER_1;
             c0[i] = (p1 >> 32) ^ c1[i] ^ k0;
             c2[i] = (p0 >> 32) ^ c3[i] ^ k1;
             c1[i] = p1;

@@ -1,7 +1,7 @@
 /* The draws of philox.h in vectors, compiled once a SIMD level. Include it after vector.h.
  *
- * A vector holds one word of LANES / 2 blocks, whose draws belong to a group of 4 * LANES columns. The rounds of several
- * groups are interleaved: those of one wait for each other. */
+ * A vector holds one word of LANES / 2 blocks, whose draws belong to a group of 4 * LANES columns. The rounds of
+ * several groups are interleaved, since those of one wait for each other. */
 #include "philox.h"
 
 #undef GROUP
@@ -98,7 +98,8 @@ INLINE void LEVEL(draw_groups)(const philox_schedule *schedule, int64_t node_id,
             c3[g] = p0;
         }
     for (int g = 0; g < n; g++)
-        LEVEL(spread_draws)((c0[g] & 0xffffffff) | c1[g] << 32, (c2[g] & 0xffffffff) | c3[g] << 32, high, draws + 4 * g);
+        LEVEL(spread_draws)((c0[g] & 0xffffffff) | c1[g] << 32, (c2[g] & 0xffffffff) | c3[g] << 32, high,
+                            draws + 4 * g);
 }
 
 /* Draws of the columns j .. j+num_columns-1 of a node, j a multiple of 8, at most DRAWN_COLUMNS; LANES to a vector, in

@@ -74,11 +74,12 @@ INLINE void LEVEL(quantize_row)(const void *row, const message_rows *m, int64_t 
         LEVEL(convert_columns)(row, storage, dim, payload, STORAGE_F32, 0);
 }
 
-/* The rows first .. end-1 of the message, at most BLOCK_ROWS. Ranges come first: a range ends in a chain of operations
- * that wait for each other, and those of several rows overlap. Returns the first row that can't be quantized, or end. */
-INLINE int64_t LEVEL(quantize_rows)(const void *rows, const message_rows *m, int64_t first, int64_t end, int storage,
+/* The rows first .. end-1 of the message, at most BLOCK_ROWS. Ranges come first: each ends in a chain of operations
+ * that wait for one another, and the chains of several rows overlap. Returns the first row that can't be quantized,
+ * or end. */
+INLINE int64_t LEVEL(quantize_stored)(const void *rows, const message_rows *m, int64_t first, int64_t end, int storage,
                                     const philox_schedule *schedule, uint8_t *message) {
-    row_scale scale[BLOCK_ROWS];
+    row_scale scale[BLOCK_ROWS] = {{0}}; /* rows of 16 and 32 bits have none */
     for (int64_t i = first; i < end; i++) {
         float low, high;
         if (m->bit_width[i] > 8) continue;
@@ -94,12 +95,13 @@ INLINE int64_t LEVEL(quantize_rows)(const void *rows, const message_rows *m, int
     return end;
 }
 
+/* quantize_stored, with the storage a constant. */
 static int64_t LEVEL(quantize_block)(const void *rows, const message_rows *m, int64_t first, int64_t end,
                                      const philox_schedule *schedule, uint8_t *message) {
     switch (m->storage) {
-    case STORAGE_BF16: return LEVEL(quantize_rows)(rows, m, first, end, STORAGE_BF16, schedule, message);
-    case STORAGE_F16: return LEVEL(quantize_rows)(rows, m, first, end, STORAGE_F16, schedule, message);
-    default: return LEVEL(quantize_rows)(rows, m, first, end, STORAGE_F32, schedule, message);
+    case STORAGE_BF16: return LEVEL(quantize_stored)(rows, m, first, end, STORAGE_BF16, schedule, message);
+    case STORAGE_F16: return LEVEL(quantize_stored)(rows, m, first, end, STORAGE_F16, schedule, message);
+    default: return LEVEL(quantize_stored)(rows, m, first, end, STORAGE_F32, schedule, message);
     }
 }
 
@@ -136,7 +138,8 @@ INLINE void LEVEL(dequantize_row)(const uint8_t *payload, int b, const uint8_t *
     }
 }
 
-static void LEVEL(dequantize_one)(const uint8_t *message, const message_rows *m, int64_t i, int accumulate, void *rows) {
+static void LEVEL(dequantize_one)(const uint8_t *message, const message_rows *m, int64_t i, int accumulate,
+                                  void *rows) {
     char *row = (char *)row_of(rows, m, i);
     const uint8_t *payload = message + m->payload_offset[i], *parameters = message + m->parameter_offset[i];
     switch (m->storage) {
