@@ -21,6 +21,7 @@ cdef extern from "attention.h":
     void c_edge_softmax_backward "edge_softmax_backward" (entry_rows, const float *, const float *, float,
                                                           const float *, float *, float *) nogil
     void c_sum_entries "sum_entries" (entry_rows, const int64_t *, const float *, float *) nogil
+    void c_take_entries "take_entries" (int64_t, int64_t, const int64_t *, const float *, float *) nogil
     void c_sampled_products "sampled_products" (entry_rows, head_rows, head_rows, float *) nogil
 
 TASK_ROWS = HEAD_TASK_ROWS
@@ -98,6 +99,14 @@ def sum_entries(const int64_t[::1] begin, const int64_t[::1] end, const int64_t[
     cdef entry_rows a = entries_of(begin, end, task, indices, value.shape[1])
     with nogil:
         c_sum_entries(a, &entry_index[0], &value[0, 0], &out[0, 0])
+
+
+def take_entries(const int64_t[::1] entry_index, const float[:, ::1] value, float[:, ::1] out):
+    """out[i] = value[entry_index[i]]."""
+    if out.shape[0] == 0 or out.shape[1] == 0:
+        return
+    with nogil:
+        c_take_entries(out.shape[0], out.shape[1], &entry_index[0], &value[0, 0], &out[0, 0])
 
 
 def sampled_products(const int64_t[::1] begin, const int64_t[::1] end, const int64_t[::1] task,

@@ -76,3 +76,11 @@ void sampled_products(entry_rows a, head_rows left, head_rows right, float *out)
     const product_function run = PRODUCT[simd_level()];
     FOR_TASKS(t, a.num_tasks) run(&a, t, &left, &right, out);
 }
+
+void take_entries(int64_t num_entries, int64_t num_heads, const int64_t *entry_index, const float *value, float *out) {
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < num_entries; i++) {
+        if (i + MAX_AHEAD < num_entries) __builtin_prefetch(value + entry_index[i + MAX_AHEAD] * num_heads);
+        for (int64_t k = 0; k < num_heads; k++) out[i * num_heads + k] = value[entry_index[i] * num_heads + k];
+    }
+}

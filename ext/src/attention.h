@@ -39,6 +39,9 @@ void edge_softmax_backward(entry_rows a, const float *target, const float *sourc
 /* out[v] = sum of value[entry_index[e]] over the entries e of row v. */
 void sum_entries(entry_rows a, const int64_t *entry_index, const float *value, float *out);
 
+/* out[i] = value[entry_index[i]] for num_entries entries. */
+void take_entries(int64_t num_entries, int64_t num_heads, const int64_t *entry_index, const float *value, float *out);
+
 /* out[e] = <head's columns of row v of left, head's columns of row u of right>: SDDMM. */
 void sampled_products(entry_rows a, head_rows left, head_rows right, float *out);
 #endif

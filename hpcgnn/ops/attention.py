@@ -140,14 +140,14 @@ class _Attend(torch.autograd.Function):
     def backward(ctx, gradient):
         z, vectors, score, alpha = ctx.saved_tensors
         matrix, transposed, entry_index, slope = ctx.structure
-        gradient = gradient.contiguous()
-        z_gradient = multiply(transposed, gradient, entry_scale=alpha, entry_index=entry_index)
+        kernels, gradient = backend_of("attention", z), gradient.contiguous()
+        # The product passes over the weights once a head, so they are laid in its order first.
+        z_gradient = multiply(transposed, gradient, entry_scale=kernels.take_entries(alpha, entry_index))
         entry_gradient = sampled_products(matrix, gradient, z, alpha.shape[1])
         score_gradient = torch.zeros_like(score)
         score_gradient[0, :matrix.num_rows] = edge_softmax_backward(matrix, score[0, :matrix.num_rows], score[1], slope,
                                                                     alpha, entry_gradient)
         score_gradient[1] = sum_entries(transposed, entry_gradient, entry_index)
-        kernels = backend_of("attention", z)
         return z_gradient, kernels.head_scores_backward(z, z_gradient, vectors, score_gradient), *[None] * 5
 
 

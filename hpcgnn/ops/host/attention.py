@@ -54,6 +54,13 @@ def sum_entries(matrix, value: torch.Tensor, entry_index: np.ndarray) -> torch.T
     return out
 
 
+def take_entries(value: torch.Tensor, entry_index: np.ndarray) -> torch.Tensor:
+    """value[entry_index], (num_entries, num_heads) float32."""
+    out = empty((len(entry_index), value.shape[1]))
+    kernels.take_entries(entry_index, value.detach().numpy(), out.numpy())
+    return out
+
+
 def sampled_products(matrix, left: torch.Tensor, right: torch.Tensor, num_heads: int) -> torch.Tensor:
     """<left row, right row> of each entry over each head's columns, (num_entries, num_heads) float32."""
     out = empty((len(matrix.indices), num_heads))
