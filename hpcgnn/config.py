@@ -34,9 +34,10 @@ class TrainConfig:
     ConfigError      a value of the wrong type, outside its range or its choices
     """
 
-    model: str = _setting("sage", "Model.", ("gcn", "sage"))
+    model: str = _setting("sage", "Model.", ("gcn", "sage", "sage-max", "gat", "gin"))
     layers: int = _setting(3, "Number of convolutions.", low=1, high=1024)
     hidden: int = _setting(256, "Width of the hidden layers.", low=1)
+    heads: int = _setting(4, "Attention heads of gat, which share the hidden width.", low=1, high=1024)
     epochs: int = _setting(200, "Epochs to train.", low=1)
     lr: float = _setting(0.01, "Learning rate of Adam.", low=0.0)
     dropout: float = _setting(0.5, "Dropout probability on the input of every layer.", low=0.0, high=0.999)
@@ -65,7 +66,11 @@ class TrainConfig:
         for setting in fields(self):
             _check_value(setting, getattr(self, setting.name))
         if self.method == "vanilla" and self.bits != 32:
-            raise ConfigError(f"method vanilla sends float32 messages, found bits = {self.bits}; use --method uniform")
+            raise ConfigError(f"method vanilla sends rows as they are stored, found bits = {self.bits}; "
+                              "use --method uniform")
+        if self.model == "gat" and self.layers > 1 and self.hidden % self.heads:
+            raise ConfigError(f"hidden must be a multiple of the {self.heads} attention heads, found {self.hidden}; "
+                              "change --hidden or --heads")
 
 
 def _check_value(setting, value: Any) -> None:

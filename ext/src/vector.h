@@ -58,8 +58,14 @@ INLINE vector_f32 LEVEL(widen_bf16)(vector_u16 half) { return (vector_f32)(LEVEL
 INLINE vector_u16 LEVEL(narrow_bf16)(vector_f32 v) {
     const vector_u32 bits = (vector_u32)v;
     const vector_u32 nearest_even = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+#if LEVEL_LANES == 16
+    const __mmask16 nan = _mm512_cmp_ps_mask((__m512)v, (__m512)v, _CMP_UNORD_Q);
+    const vector_u32 quiet = (bits >> 16) | 0x40;
+    return LEVEL(narrow)((vector_u32)_mm512_mask_mov_epi32((__m512i)nearest_even, nan, (__m512i)quiet));
+#else
     const vector_u32 is_nan = (vector_u32)((bits & 0x7fffffff) > 0x7f800000);
     return LEVEL(narrow)((is_nan & ((bits >> 16) | 0x40)) | (~is_nan & nearest_even));
+#endif
 }
 
 #if LEVEL_LANES == 16

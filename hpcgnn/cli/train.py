@@ -13,7 +13,7 @@ from hpcgnn.errors import CheckpointError
 
 TYPES = {"int": int, "float": float, "str": str}
 # What a checkpoint's weights were made for; everything else may change when a run is resumed.
-FIXED_BY_CHECKPOINT = ("model", "layers", "hidden", "norm", "seed", "weight_decay_layers",
+FIXED_BY_CHECKPOINT = ("model", "layers", "hidden", "heads", "norm", "seed", "weight_decay_layers",
                        "precision")
 
 
@@ -73,7 +73,7 @@ def train_in_parallel(comm, shards: Path, flags: dict[str, Any], preset: str | N
     from hpcgnn.training.session import Session
 
     folder = RunFolder(folder_of(config))
-    session = Session.open(comm, shards, config)
+    session = Session.open(comm, shards, config, info)
     # Refuses a checkpoint that does not fit, before the folder is touched.
     run = TrainingRun(session, folder, resumed)
     if resume and resumed is None and comm.rank == 0:

@@ -17,6 +17,7 @@ from hpcgnn.graph.loops import Adjacency, build_adjacency
 from hpcgnn.ops.aggregation import SparseRows, aggregate, from_csr, multiply
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import DROPOUT, CounterKey
+from hpcgnn.ops.maximum import maximum
 from hpcgnn.ops.pointwise import activate, dropout
 
 REDUCTIONS = ("sum", "mean", "gcn")
@@ -124,14 +125,17 @@ class LocalGraph:
         Parameters
         ----------
         h_all : (num_inner + num_halo, dim) float32, bfloat16 or float16
-        reduction : {"sum", "mean", "gcn"}
+        reduction : {"sum", "mean", "gcn", "max"}
             mean divides by the global in-degree (a row without neighbours gives 0); gcn is
-            D^-1/2 (A + I) D^-1/2 with D = global in-degree + 1 (Kipf and Welling, ICLR 2017, Eq. 2)
+            D^-1/2 (A + I) D^-1/2 with D = global in-degree + 1 (Kipf and Welling, ICLR 2017, Eq. 2); max is taken
+            column by column (a row without neighbours gives 0)
 
         Returns
         -------
         (num_inner, dim), as h_all
         """
+        if reduction == "max":
+            return maximum(h_all, *self._matrices_of("sum"))
         return aggregate(h_all, *self._matrices_of(reduction))
 
     def dropout(self, h: torch.Tensor, probability: float) -> torch.Tensor:
@@ -195,7 +199,7 @@ class LocalGraph:
 
     def _build_matrix(self, reduction: str) -> tuple[SparseRows, SparseRows]:
         if reduction not in REDUCTIONS:
-            raise KernelError(f"reduction must be one of {REDUCTIONS}, found {reduction!r}")
+            raise KernelError(f"reduction must be one of {(*REDUCTIONS, 'max')}, found {reduction!r}")
         degree = self.in_degree.astype(np.float64)
         row_scale = column_scale = None
         if reduction == "mean":

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn.linear import linear
 from hpcgnn.nn.neighborhood import AggregateFirst, MapFirst, Neighborhood
 
 
@@ -77,3 +78,27 @@ class SAGEConvolution(Convolution):
         bound = in_dim ** -0.5
         nn.init.uniform_(self.weight_self, -bound, bound)
         nn.init.uniform_(self.weight_neighbor, -bound, bound)
+
+
+class MaxPoolConvolution(nn.Module):
+    """out = x W_self + (column-wise maximum of the in-neighbors' x) W_neighbor + b.
+
+    Reference: Hamilton et al., NeurIPS 2017, Eq. (3), as PyTorch Geometric's SAGEConv(aggr="max"): without the map
+    before the maximum.
+    """
+
+    def __init__(self, in_dim: int, out_dim: int, dropout: float):
+        super().__init__()
+        self.in_dim, self.out_dim, self.dropout = in_dim, out_dim, dropout
+        self.neighbor, self.own = nn.Linear(in_dim, out_dim), nn.Linear(in_dim, out_dim, bias=False)
+
+    def takes_dropped(self, graph: LocalGraph) -> bool:
+        """Whether rows that have been dropped out already may come in: where none is sent as it stands."""
+        return graph.is_alone
+
+    def forward(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool = False) -> torch.Tensor:
+        """Collective: (num_inner, in_dim) to (num_inner, out_dim); see `Convolution.forward`."""
+        h_all = graph.halo(h)
+        h_all = h_all if is_dropped else graph.dropout(h_all, self.dropout)
+        mapped = linear(graph.aggregate(h_all, "max"), self.neighbor.weight, self.neighbor.bias)
+        return mapped + linear(h_all[:graph.num_inner], self.own.weight)

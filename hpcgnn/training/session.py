@@ -49,19 +49,19 @@ class Session:
     score: str
 
     @classmethod
-    def open(cls, comm: MPI.Comm, shards: Path, config: TrainConfig) -> Session:
-        """Collective: read this rank's shard, exchange the input rows and count the splits.
+    def open(cls, comm: MPI.Comm, shards: Path, config: TrainConfig, info: GraphInfo | None = None) -> Session:
+        """Collective: read this rank's shard (and `info` where it is not given), exchange the input rows and count the splits.
 
         Raises
         ------
         CollectiveError      a shard that is missing, damaged or for another number of ranks; no training node; an
                              instruction set forced that a rank's processor lacks
         """
-        info = together(comm, lambda: read_graph_info(shards))
+        info = info or together(comm, lambda: read_graph_info(shards))
         score = together(comm, lambda: choose_score(config, info))
         together(comm, lambda: check_device(config.device))
         together(comm, simd_level)
-        part = together(comm, lambda: read_partition(shards, comm.rank, comm.size))
+        part = together(comm, lambda: read_partition(shards, comm.rank, comm.size, info))
         part, reach = _within_reach(comm, part, config)
         masks = {"train": part.train_mask, "val": part.val_mask, "test": part.test_mask}
         objective = Objective.build(comm, part.labels, masks)
@@ -79,17 +79,18 @@ class Session:
         torch.manual_seed(seed)
         config = self.config
         return ConvolutionStack(config.model, self.info.num_features, config.hidden, self.info.num_classes,
-                                config.layers, config.dropout, config.norm)
+                                config.layers, config.dropout, config.norm, config.heads,
+                                has_wide_sums=config.precision == "fp32")
 
     def new_optimizer(self, model: ConvolutionStack) -> torch.optim.Adam:
-        """Adam, its weight decay on all parameters or on the first layer's only."""
+        """Adam in one pass over each parameter, its weight decay on all parameters or on the first layer's only."""
         config = self.config
         parameters = list(model.parameters())
         decayed = parameters if config.weight_decay_layers == "all" else model.first_layer_parameters()
         chosen = {id(parameter) for parameter in decayed}
         groups = [{"params": decayed, "weight_decay": config.weight_decay},
                   {"params": [parameter for parameter in parameters if id(parameter) not in chosen]}]
-        return torch.optim.Adam([group for group in groups if group["params"]], lr=config.lr)
+        return torch.optim.Adam([group for group in groups if group["params"]], lr=config.lr, fused=True)
 
 
 def _within_reach(comm: MPI.Comm, part: Partition, config: TrainConfig) -> tuple[Partition, Reach | None]:

@@ -59,13 +59,14 @@ def test_a_bipartite_convolution_equals_itself_on_the_whole_graph(open_part, gra
 
 
 @pytest.mark.parallel([1, 2, 3])
-@pytest.mark.parametrize("kind", ["gcn", "sage"])
+@pytest.mark.parametrize("kind", ["gcn", "sage", "sage-max"])
 def test_own_layers_equal_those_of_pyg(open_part, graph_with, gather_rows, assert_equal_to, kind):
     from hpcgnn.nn.models import CONVOLUTIONS as OWN
+    from hpcgnn.nn.models import LayerShape
 
     comm = MPI.COMM_WORLD
     dataset, owner = graph_with(IN)
-    graph, own = open_part(comm, dataset, owner(comm.size)).graph, OWN[kind](IN, OUT, 0.0)
+    graph, own = open_part(comm, dataset, owner(comm.size)).graph, OWN[kind](LayerShape(IN, OUT, 0.0, False, 1, True))
     torch.manual_seed(6)
     for parameter in own.parameters():
         torch.nn.init.normal_(parameter)
@@ -74,6 +75,10 @@ def test_own_layers_equal_those_of_pyg(open_part, graph_with, gather_rows, asser
     if kind == "gcn":
         peer = pyg.GCNConv(IN, OUT)
         peer.load_state_dict({"lin.weight": own.weight_neighbor, "bias": own.bias})
+    elif kind == "sage-max":
+        peer = pyg.SAGEConv(IN, OUT, aggr="max")
+        peer.load_state_dict({"lin_l.weight": own.neighbor.weight, "lin_l.bias": own.neighbor.bias,
+                              "lin_r.weight": own.own.weight})
     else:
         peer = pyg.SAGEConv(IN, OUT)
         peer.load_state_dict({"lin_l.weight": own.weight_neighbor, "lin_l.bias": own.bias,

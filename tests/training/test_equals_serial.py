@@ -110,6 +110,12 @@ def test_losses_equal_those_of_one_rank_with_dropout(shared_path, model, norm):
     assert_trains_as_one(MPI.COMM_WORLD, cut_by_metis, shared_path, model=model, layers=3, hidden=16, norm=norm)
 
 
+@pytest.mark.parallel([2, 3])
+@pytest.mark.parametrize("model", ["sage-max", "gat", "gin"])
+def test_losses_of_the_other_models_equal_those_of_one_rank(shared_path, model):
+    assert_trains_as_one(MPI.COMM_WORLD, cut_by_metis, shared_path, model=model, layers=3, hidden=16)
+
+
 @pytest.mark.parallel([2, 3, 4])
 @pytest.mark.parametrize("cut", CUTS)
 def test_losses_equal_those_of_one_rank_however_the_graph_is_cut(shared_path, cut):

@@ -46,7 +46,7 @@ def test_the_loss_follows_that_of_float32(shared_path, model, precision, toleran
 
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-@pytest.mark.parametrize("model", ["gcn", "sage"])
+@pytest.mark.parametrize("model", ["gcn", "sage", "gat", "gin"])
 def test_hubs_of_60_000_neighbors_stay_finite_and_accurate(shared_path, model, precision):
     comm = MPI.COMM_WORLD
     shards = write_once(comm, hub_graph(), shared_path / "shards")
@@ -54,7 +54,9 @@ def test_hubs_of_60_000_neighbors_stay_finite_and_accurate(shared_path, model, p
     wide, _, _ = train(comm, shards, shared_path / "fp32", **settings)
     narrow, metrics, _ = train(comm, shards, shared_path / precision, precision=precision, **settings)
     assert np.isfinite(losses(metrics)).all()
-    assert narrow["test_score"] == pytest.approx(wide["test_score"], abs=0.01)
+    # GIN takes a scaled mean in 16 bits, which may well be better than its sum.
+    assert narrow["test_score"] >= wide["test_score"] - 0.01
+    assert narrow["test_score"] > (0.7 if model == "sage" else 0.49)    # only sage sees a leaf apart from its hubs
 
 
 @pytest.mark.parallel([2])
