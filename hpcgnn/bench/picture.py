@@ -18,7 +18,7 @@ def check_matplotlib() -> None:
 
 
 def draw_bars(measurements: list[Measurement], title: str, path: Path) -> None:
-    """Write the picture; work that has neither a ceiling nor a peer is left out.
+    """Write the picture; the ceilings themselves, and work that has neither a ceiling nor a peer, are left out.
 
     Raises
     ------
@@ -26,13 +26,13 @@ def draw_bars(measurements: list[Measurement], title: str, path: Path) -> None:
     """
     from matplotlib.figure import Figure
 
-    shown = [row for row in measurements if CEILING in row.seconds or row.peers]
+    shown = [row for row in measurements if row.group != CEILING and (CEILING in row.seconds or row.peers)]
     figure = Figure(figsize=(11, 1.6 + 0.34 * max(len(shown), 3)), layout="constrained")
     shares, ratios = figure.subplots(1, 2, sharey=True)
     labels = [f"{row.group}: {row.case}" for row in shown]
     shares.barh(labels, [100 * (row.ceiling_share or 0) for row in shown])
-    shares.set(xlabel="share of the ceiling (%)")
-    shares.invert_yaxis()
+    shares.axvline(100, color="black", linewidth=0.8)
+    shares.set(xlabel="share of the ceiling (%)", ylim=(len(shown) - 0.5, -0.5))
     _draw_ratios(ratios, shown)
     figure.suptitle(title)
     try:
@@ -52,4 +52,5 @@ def _draw_ratios(axes, shown: list[Measurement]) -> None:
     axes.set(xlabel="a peer's seconds over ours")
     if peers:
         axes.set_xscale("log")
-        axes.legend(frameon=False)
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.figure.legend(loc="outside lower right", ncols=len(peers), frameon=False)

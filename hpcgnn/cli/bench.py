@@ -10,6 +10,7 @@ import click
 
 from hpcgnn.bench import environment
 from hpcgnn.bench.peers.names import PEERS, parse_peers
+from hpcgnn.cli.progress import shown_progress
 
 PATH, FILE = click.Path(path_type=Path), click.Path(path_type=Path, dir_okay=False)
 
@@ -151,11 +152,15 @@ def prepare_output(out: Path | None) -> None:
 
 
 def finish(kind: str, threads: int, benchmark, out: Path | None) -> None:
-    """Describe the machine, measure, and publish."""
+    """Describe the machine, measure, and publish. A terminal lists what is done."""
     from hpcgnn.bench.machine import describe_machine
 
-    machine = describe_machine(threads)
-    publish(kind, machine, list(benchmark.measure()), out)
+    machine, measurements = describe_machine(threads), []
+    with shown_progress() as progress:
+        for row in benchmark.measure():
+            measurements.append(row)
+            progress(f"{row.group}: {row.case}", None)
+    publish(kind, machine, measurements, out)
 
 
 def publish(kind: str, machine: dict[str, Any], measurements: list, out: Path | None) -> None:
