@@ -48,8 +48,8 @@ class TrainConfig:
     bits: int = _setting(32, "Bits a message value (method uniform).", (1, 2, 4, 8, 16, 32))
     precision: str = _setting("fp32", "Storage and products of rows; sums, weights and the loss stay float32.",
                               ("fp32", "bf16", "fp16"))
-    epoch_rows: str = _setting("reachable", "Rows that a training epoch computes: those within reach of the loss, which "
-                               "changes no gradient, or all.", ("reachable", "all"))
+    epoch_rows: str = _setting("reachable", "Rows that a training epoch computes: those within reach of the loss, "
+                               "which changes no gradient, or all.", ("reachable", "all"))
     exchange: str = _setting("ring", "How messages travel.", ("ring", "alltoallv"))
     score: str = _setting("auto", "Score to report; auto is micro_f1 for multi-label data, else accuracy.",
                           ("auto", "accuracy", "micro_f1", "roc_auc"))

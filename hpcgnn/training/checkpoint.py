@@ -1,7 +1,8 @@
 """Checkpoints: all that a run needs to go on, in one sealed HDF5 file that replaces its predecessor atomically.
 
-Format 2: attribute `state` (JSON) holds counters, results and the loss scale; groups `model`, `best_model` hold weights by name,
-group `optimizer` Adam's moments by parameter number. No random state exists: draws are functions of seed and epoch.
+Format 2: attribute `state` (JSON) holds counters, results and the loss scale; groups `model`, `best_model` hold weights
+by name, group `optimizer` Adam's moments by parameter number. No random state exists: draws are functions of seed and
+epoch. Files of format 1 name GCN's weights otherwise; a run of theirs is started anew.
 """
 
 from __future__ import annotations

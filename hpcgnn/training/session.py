@@ -50,7 +50,8 @@ class Session:
 
     @classmethod
     def open(cls, comm: MPI.Comm, shards: Path, config: TrainConfig, info: GraphInfo | None = None) -> Session:
-        """Collective: read this rank's shard (and `info` where it is not given), exchange the input rows and count the splits.
+        """Collective: read this rank's shard (and `info` where it is not given), exchange the input rows, count the
+        splits.
 
         Raises
         ------

@@ -163,7 +163,7 @@ def test_a_run_folder_that_holds_a_run(capsys, shared_path, shards):
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("damage, complaint", [
     (lambda content: content[:-7], "is truncated: it has {less} bytes, expected {size}" + CHECKPOINT_ADVICE),
-    (as_format_0, "has format 0, this version reads 1" + CHECKPOINT_ADVICE),
+    (as_format_0, "has format 0, this version reads 2" + CHECKPOINT_ADVICE),
 ], ids=["truncated", "older"])
 def test_a_bad_checkpoint(capsys, shared_path, shards, damage, complaint):
     out = shared_path / "run"
@@ -187,7 +187,7 @@ def test_a_checkpoint_of_another_graph(capsys, shared_path, shards):
                    "choose another --out", other, "--out", out, "--resume")
     wider = write_once(COMM, easy_graph(spec="synthetic:nodes=240,mean_degree=8,classes=4,features=13"),
                        shared_path / "wider")
-    assert_refused(capsys, shared_path, "the checkpoint has convolutions.0.weight of shape (8, 12), this graph needs "
+    assert_refused(capsys, shared_path, "the checkpoint has convolutions.0.weight_neighbor of shape (8, 12), this graph needs "
                    "(8, 13); it was trained on another graph, choose another --out", wider, "--out", out, "--resume")
 
 
