@@ -171,6 +171,7 @@ class TrainingRun:
             "score_name": session.score, "val_score": val_score, "test_score": test_score,
             "test_score_std": test_std, "results": results,
             **(epoch_statistics(self.folder.read_metrics()) if self._is_main else {}),
-            "setup_bytes": int(setup[0]), "peak_rss_bytes": peak_bytes, "epochs": config.epochs,
+            "setup_bytes": int(setup[0]), "peak_rss_bytes": peak_bytes, "precision": config.precision,
+            "rows_within": session.rows_within, "epochs": config.epochs,
             "versions": software_versions(),
         }

@@ -38,6 +38,7 @@ class Session:
     exchange : HaloExchange
     objective : Objective
     score : str                      name of the score, resolved
+    rows_within : list of int        nodes of all ranks within 0, 1, .. hops of the loss; empty where all are computed
     """
 
     comm: MPI.Comm
@@ -47,6 +48,7 @@ class Session:
     exchange: HaloExchange
     objective: Objective
     score: str
+    rows_within: list[int]
 
     @classmethod
     def open(cls, comm: MPI.Comm, shards: Path, config: TrainConfig, info: GraphInfo | None = None) -> Session:
@@ -73,7 +75,8 @@ class Session:
         features = exchange.input_rows(torch.from_numpy(part.features.astype(np.float32, copy=False)))
         graph = LocalGraph(part.indptr, part.indices, np.concatenate([part.inner_id, part.halo_id]), part.in_degree,
                            features.to(STORAGE[config.precision]), exchange, reach.num_within if reach else None)
-        return cls(comm, config, info, graph, exchange, objective, score)
+        rows_within = comm.allreduce(np.array(reach.num_within)).tolist() if reach else []
+        return cls(comm, config, info, graph, exchange, objective, score, rows_within)
 
     def new_model(self, seed: int) -> ConvolutionStack:
         """A model whose weights depend on the seed only, so that all ranks start from the same."""

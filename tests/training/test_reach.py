@@ -72,6 +72,8 @@ def test_training_and_its_scores_are_those_of_all_rows(shared_path):
     summaries = []
     for rows in ("reachable", "all"):
         summary, metrics, _ = train(comm, shards, shared_path / rows, epoch_rows=rows, layers=3, epochs=20)
+        counts = summary["rows_within"]
+        assert counts == [] if rows == "all" else counts[0] == 6 and counts == sorted(counts)
         summaries.append((losses(metrics), summary["test_score"], summary["val_score"]))
     np.testing.assert_allclose(summaries[0][0], summaries[1][0], rtol=1e-4)
     assert summaries[0][1:] == pytest.approx(summaries[1][1:], abs=0.02)

@@ -23,7 +23,8 @@ EVERY_EPOCH = {"seed", "epoch", "loss", "epoch_seconds", "compute_seconds", "exc
                "sent_bytes_payload", "sent_bytes_parameters", "mean_bits"}
 EVALUATED = {"train_score", "val_score", "test_score", "val_loss"}
 SUMMARY = {"dataset", "model", "method", "bits", "ranks", "seeds", "score_name", "val_score", "test_score",
-           "test_score_std", "median_epoch_seconds", "sent_bytes_per_epoch", "peak_rss_bytes", "versions"}
+           "test_score_std", "median_epoch_seconds", "sent_bytes_per_epoch", "peak_rss_bytes", "versions",
+           "precision", "rows_within"}
 
 
 def num_rows_sent(dataset, num_parts):
