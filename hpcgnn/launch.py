@@ -10,7 +10,6 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar
 
 import mpi4py
@@ -92,17 +91,8 @@ def share_cores(comm: MPI.Comm) -> None:
     node.Free()
     for name in THREAD_VARIABLES:
         os.environ.setdefault(name, str(threads))
-    for name, value in {**WAITING, **openblas_kernels()}.items():
+    for name, value in WAITING.items():
         os.environ.setdefault(name, value)
-
-
-def openblas_kernels() -> dict[str, str]:
-    """The choice of OpenBLAS's AVX-512 kernels, which it leaves unused on AMD: twice the speed in float32."""
-    cpuinfo = Path("/proc/cpuinfo")
-    text = cpuinfo.read_text() if cpuinfo.exists() else ""
-    if "AuthenticAMD" not in text or "avx512vl" not in text:
-        return {}
-    return {"OPENBLAS_CORETYPE": "COOPERLAKE" if "avx512_bf16" in text else "SKYLAKEX"}
 
 
 def keep_freed_memory() -> None:

@@ -1,10 +1,11 @@
 /* Kernel body, compiled once a SIMD level by ceilings.c. */
 #include "vector.h"
 
-INLINE float LEVEL(total)(const vector_f32 *sums) {
-    float sum = 0;
-    for (int i = 0; i < GATHER_SUMS; i++)
-        for (int lane = 0; lane < LANES; lane++) sum += sums[i][lane];
+/* Sum of the first num_lanes lanes. Whole vectors are stored, so that the caller's sums can stay in registers. */
+INLINE float LEVEL(total)(const vector_f32 *sums, int64_t num_lanes) {
+    float lanes[GATHER_SUMS * LANES], sum = 0;
+    for (int i = 0; i < GATHER_SUMS; i++) LEVEL(store)(lanes, i * LANES, STORAGE_F32, sums[i]);
+    for (int64_t lane = 0; lane < num_lanes; lane++) sum += lanes[lane];
     return sum;
 }
 
@@ -14,7 +15,7 @@ static float LEVEL(read_piece)(const float *values, int64_t num_values) {
     int64_t j = 0;
     for (; j + GATHER_SUMS * LANES <= num_values; j += GATHER_SUMS * LANES)
         for (int i = 0; i < GATHER_SUMS; i++) sums[i] += LEVEL(load_f32)(values + j + i * LANES);
-    float sum = LEVEL(total)(sums);
+    float sum = LEVEL(total)(sums, GATHER_SUMS * LANES);
     for (; j < num_values; j++) sum += values[j];
     return sum;
 }
@@ -36,7 +37,10 @@ static __attribute__((noinline)) float LEVEL(gather_end)(const char *row, int64_
 
 /* num_vectors is a constant, 0 for rows of another number of vectors than gather_stored lists. */
 INLINE float LEVEL(gather_vectors)(const gather *g, int64_t first, int64_t end, int storage, int num_vectors) {
-    const int64_t dim = g->dim, ahead = g->ahead, row_bytes = dim * (storage == STORAGE_F32 ? 4 : 2);
+    const int64_t dim = g->dim, row_bytes = dim * (storage == STORAGE_F32 ? 4 : 2);
+    const int64_t with_next = g->num_indices - g->ahead; /* entries that have another one so far ahead */
+    const int32_t *indices = g->indices, *next_indices = g->indices + g->ahead;
+    const char *table = g->table;
     const int64_t fetched = num_vectors ? num_vectors * LANES * (storage == STORAGE_F32 ? 4 : 2) : row_bytes;
     const int64_t whole = num_vectors ? 0 : dim - dim % (GATHER_SUMS * LANES); /* columns of the loop below */
     /* Whole vectors may pass a row's end, but not the table's: the highest row for which that holds. */
@@ -45,21 +49,27 @@ INLINE float LEVEL(gather_vectors)(const gather *g, int64_t first, int64_t end, 
     float rest = 0;
     for (int i = 0; i < GATHER_SUMS; i++) sums[i] = (vector_f32){0};
     for (int64_t e = first; e < end; e++) {
-        const char *row = g->table + g->indices[e] * row_bytes;
-        const char *next = g->table + g->indices[e + ahead < g->num_indices ? e + ahead : e] * row_bytes;
-        for (int64_t b = 0; b < fetched; b += CACHE_LINE) __builtin_prefetch(next + b);
-        __builtin_prefetch(next + row_bytes - 1); /* rows need not begin on a line */
-        if (num_vectors && __builtin_expect(g->indices[e] <= last_whole, 1)) {
+        const char *row = table + indices[e] * row_bytes;
+        if (e < with_next) {
+            const char *next = table + next_indices[e] * row_bytes;
+            for (int64_t b = 0; b < fetched; b += CACHE_LINE) __builtin_prefetch(next + b);
+            __builtin_prefetch(next + fetched - 1); /* rows need not begin on a line */
+        }
+        if (num_vectors && __builtin_expect(indices[e] <= last_whole, 1)) {
             for (int i = 0; i < num_vectors; i++) sums[i % GATHER_SUMS] += LEVEL(load)(row, i * LANES, storage);
+            continue;
+        }
+        if (num_vectors) { /* at the table's end; no call here, which would push the sums out of their registers */
+            for (int i = 0; i < num_vectors; i++)
+                sums[i % GATHER_SUMS] += LEVEL(load_columns)(row, i * LANES, dim, storage);
             continue;
         }
         for (int64_t j = 0; j < whole; j += GATHER_SUMS * LANES)
             for (int i = 0; i < GATHER_SUMS; i++) sums[i] += LEVEL(load)(row, j + i * LANES, storage);
         if (whole < dim) rest += LEVEL(gather_end)(row, whole, dim, storage);
     }
-    if (num_vectors) /* what was read behind the rows' ends */
-        for (int64_t j = dim; j < num_vectors * LANES; j++) sums[num_vectors - 1][j % LANES] = 0;
-    return LEVEL(total)(sums) + rest;
+    const int is_short = num_vectors && num_vectors <= GATHER_SUMS; /* lanes behind a row's end don't count */
+    return LEVEL(total)(sums, is_short ? dim : GATHER_SUMS * LANES) + rest;
 }
 
 #define GATHER_OF(n) case n: return LEVEL(gather_vectors)(g, first, end, storage, n)

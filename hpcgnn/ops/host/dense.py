@@ -1,6 +1,6 @@
 """Host side of `hpcgnn.ops.dense`: OpenBLAS for float32, oneDNN for bfloat16, and float32 blocks for float16.
 
-SciPy's OpenBLAS reaches the processor's AVX-512 peak on AMD too, where torch's MKL stays at half of it.
+SciPy's OpenBLAS comes near the AVX-512 peak on AMD too, where torch's MKL stays at half of it.
 """
 
 from __future__ import annotations
