@@ -13,11 +13,17 @@ cdef extern from "aggregation.h":
         const float *column_scale
         const float *entry_scale
         const int64_t *entry_index
+    ctypedef struct packed_rows:
+        const uint8_t *message
+        const uint8_t *bit_width
+        const int64_t *payload_offset
+        const int64_t *parameter_offset
     ctypedef struct dense_rows:
         const void *near
         const void *far
         int64_t num_near, num_far, split, dim
         int storage
+        packed_rows packed
     void c_aggregate_rows "aggregate_rows" (sparse_rows, dense_rows, int, void *) nogil
 
 cdef const float *floats(const float[::1] values) noexcept:
@@ -26,13 +32,26 @@ cdef const float *floats(const float[::1] values) noexcept:
 cdef const uint8_t *bytes_of(const uint8_t[:, ::1] rows) noexcept:
     return NULL if rows is None or rows.shape[0] == 0 else &rows[0, 0]
 
+cdef packed_rows packed_rows_of(const uint8_t[::1] message, const uint8_t[::1] bit_width,
+                                const int64_t[::1] payload_offset, const int64_t[::1] parameter_offset):
+    cdef packed_rows rows
+    rows.message = rows.bit_width = NULL
+    rows.payload_offset = rows.parameter_offset = NULL
+    if message.shape[0] and bit_width.shape[0]:
+        rows.message, rows.bit_width = &message[0], &bit_width[0]
+        rows.payload_offset, rows.parameter_offset = &payload_offset[0], &parameter_offset[0]
+    return rows
+
 
 def aggregate_rows(const int64_t[::1] begin, const int64_t[::1] end, const int64_t[::1] task,
                    const int32_t[::1] indices, const float[::1] row_scale, const float[::1] column_scale,
                    const float[:, ::1] entry_scale, const int64_t[::1] entry_index, int64_t num_self, int storage,
                    int64_t dim, int64_t split, const uint8_t[:, ::1] near, const uint8_t[:, ::1] far, bint accumulate,
-                   uint8_t[:, ::1] out):
-    """out = matrix @ [near; far], or added to out; scales, far and entry_index may be None."""
+                   uint8_t[:, ::1] out, packed=None):
+    """out = matrix @ [near; far], or added to out; scales, far and entry_index may be None.
+
+    packed is None, or (message, bit_width, payload_offset, parameter_offset) of far rows that are decoded as read.
+    """
     cdef sparse_rows a
     cdef dense_rows h
     if out.shape[0] == 0 or out.shape[1] == 0:
@@ -49,5 +68,8 @@ def aggregate_rows(const int64_t[::1] begin, const int64_t[::1] end, const int64
     h.near, h.num_near = bytes_of(near), near.shape[0]
     h.far, h.num_far = bytes_of(far), 0 if far is None else far.shape[0]
     h.dim, h.split, h.storage = dim, split, storage
+    h.packed.message = NULL
+    if packed is not None:
+        h.packed = packed_rows_of(packed[0], packed[1], packed[2], packed[3])
     with nogil:
         c_aggregate_rows(a, h, accumulate, &out[0, 0])

@@ -16,12 +16,22 @@ typedef struct {
     const int64_t *entry_index;
 } sparse_rows;
 
+/* Far rows as a message left them: row i has its code at message[payload_offset[i]], at 1 to 8 bits, and its zero point
+ * and step at message[parameter_offset[i]] (quantization.h). */
+typedef struct {
+    const uint8_t *message;
+    const uint8_t *bit_width;
+    const int64_t *payload_offset, *parameter_offset;
+} packed_rows;
+
 /* Dense rows in two tables: row u < split is row u of `near`, any other row u - split of `far`. A table may end early:
- * no entry may name a row that it lacks. */
+ * no entry may name a row that it lacks. Where packed.message is not null, far rows are decoded from there, entry by
+ * entry. */
 typedef struct {
     const void *near, *far;
     int64_t num_near, num_far, split, dim;
     int storage;
+    packed_rows packed;
 } dense_rows;
 
 /* out[v] = sum of weight * row over the entries of row v, in float32, stored once; added to out[v] where accumulate.

@@ -1,9 +1,23 @@
 /* Kernel body, compiled once a SIMD level by aggregation.c. */
 #include "vector.h"
+#include "packed_rows_body.h"
 
+static int64_t LEVEL(last_whole)(int64_t num_rows, int64_t dim, int64_t first, int64_t num_read) {
+    const int64_t elements = num_rows * dim - first - num_read;
+    return elements < 0 ? -1 : elements / dim;
+}
 
-INLINE const char *LEVEL(row_of)(const dense_rows *h, int64_t u, int64_t row_bytes) {
-    return u < h->split ? (const char *)h->near + u * row_bytes : (const char *)h->far + (u - h->split) * row_bytes;
+static block_tables LEVEL(tables_of)(const dense_rows *h, column_block block) {
+    const int64_t size = storage_bytes(h->storage), row_bytes = h->dim * size;
+    const int64_t num_read = (block.num_columns + BLOCK_MARGIN - 1) / BLOCK_MARGIN * BLOCK_MARGIN;
+    return (block_tables){(const char *)h->near + block.first * size,
+                          (const char *)h->far + (block.first - h->split * h->dim) * size, row_bytes,
+                          LEVEL(last_whole)(h->num_near, h->dim, block.first, num_read),
+                          LEVEL(last_whole)(h->num_far, h->dim, block.first, num_read) + h->split};
+}
+
+INLINE const char *LEVEL(columns_of)(const block_tables *tables, int64_t split, int64_t u) {
+    return (u < split ? tables->near : tables->far) + u * tables->row_bytes;
 }
 
 INLINE void LEVEL(prefetch)(const char *columns, int num_bytes) {
@@ -11,56 +25,54 @@ INLINE void LEVEL(prefetch)(const char *columns, int num_bytes) {
     __builtin_prefetch(columns + num_bytes - 1); /* rows need not begin on a line */
 }
 
-/* Whole vectors are read where they may pass the row's end, but not the table's: the highest row for which that holds.
- * The columns behind the end are never stored. */
-INLINE int64_t LEVEL(last_whole)(int64_t num_rows, int64_t dim, int64_t first, int64_t num_read) {
-    const int64_t elements = num_rows * dim - first - num_read;
-    return elements < 0 ? -1 : elements / dim;
+INLINE const uint8_t *LEVEL(packed_columns)(const packed_rows *packed, int64_t i, int64_t first) {
+    return packed->message + packed->payload_offset[i] + first / 8 * packed->bit_width[i];
 }
 
-INLINE void LEVEL(add_row)(vector_f32 *sum, int num_vectors, const char *row, column_block block, int storage,
-                           int is_whole, int is_weighted, float weight) {
-    const char *first = row + block.first * (storage == STORAGE_F32 ? 4 : 2);
-    for (int i = 0; i < num_vectors; i++) {
-        vector_f32 x;
-        if (!is_whole)
-            x = LEVEL(load_columns)(first, i * LANES, block.num_columns, storage); /* at the end of a table */
+/* Out of line: code that most products never run. */
+static __attribute__((noinline)) void LEVEL(decode_block)(const packed_rows *packed, int64_t i, column_block block,
+                                                          float *out) {
+    uint16_t parameters[2];
+    memcpy(parameters, packed->message + packed->parameter_offset[i], sizeof parameters);
+    LEVEL(decode_columns)(packed->message + packed->payload_offset[i], packed->bit_width[i],
+                          bf16_value(parameters[0]), bf16_value(parameters[1]), block.first, block.num_columns, out);
+}
+
+/* bfloat16 in pairs: the even columns of 2 * LANES in one vector, the odd ones in the next. */
+INLINE void LEVEL(split_pairs)(const char *columns, vector_f32 *even, vector_f32 *odd) {
+    vector_u32 pairs;
+    memcpy(&pairs, columns, sizeof pairs);
+    *even = (vector_f32)(pairs << 16);
+    *odd = (vector_f32)(pairs & 0xffff0000u);
+}
+
+INLINE void LEVEL(add_row)(vector_f32 *sum, int num_vectors, const char *columns, int storage, int is_paired,
+                           int is_weighted, float weight) {
+    for (int i = 0; i < num_vectors; i += 1 + is_paired) {
+        vector_f32 x[2];
+        if (is_paired)
+            LEVEL(split_pairs)(columns + i * LANES * 2, &x[0], &x[1]);
         else
-            x = LEVEL(load)(first, i * LANES, storage);
-        sum[i] += is_weighted ? weight * x : x;
+            x[0] = LEVEL(load)(columns, i * LANES, storage);
+        for (int k = 0; k <= is_paired; k++) sum[i + k] += is_weighted ? weight * x[k] : x[k];
     }
 }
 
-/* One row, one block of at most num_vectors * LANES columns. All but the first four arguments are constants. */
-INLINE void LEVEL(sum_block)(const sparse_rows *a, const dense_rows *h, int64_t v, column_block block, char *out_row,
-                             int accumulate, int num_vectors, int storage, int weighting) {
-    const int64_t size = storage == STORAGE_F32 ? 4 : 2, row_bytes = h->dim * size;
-    const int64_t end = a->end[v], ahead = row_bytes > 512 ? PREFETCH_ENTRIES / 2 : PREFETCH_ENTRIES;
-    const int64_t whole_near = LEVEL(last_whole)(h->num_near, h->dim, block.first, num_vectors * LANES);
-    const int64_t whole_far = LEVEL(last_whole)(h->num_far, h->dim, block.first, num_vectors * LANES) + h->split;
-    vector_f32 sum[MAX_VECTORS];
-    for (int i = 0; i < num_vectors; i++) sum[i] = (vector_f32){0};
-    if (v < a->num_self)
-        LEVEL(add_row)(sum, num_vectors, LEVEL(row_of)(h, v, row_bytes), block, storage, 0,
-                       weighting == BY_COLUMN, weighting == BY_COLUMN ? a->column_scale[v] : 1.0f);
-    for (int64_t e = a->begin[v]; e < end; e++) {
-        if (e + ahead < a->num_entries)
-            LEVEL(prefetch)(LEVEL(row_of)(h, a->indices[e + ahead], row_bytes) + block.first * size,
-                            num_vectors * LANES * (int)size);
-        const int64_t u = a->indices[e];
-        float weight = 1.0f;
-        if (weighting == BY_COLUMN) weight = a->column_scale[u];
-        if (weighting == BY_ENTRY)
-            weight = a->entry_scale[(a->entry_index ? a->entry_index[e] : e) * a->num_heads + block.head];
-        const char *row = LEVEL(row_of)(h, u, row_bytes);
-        const int is_whole = u < h->split ? u <= whole_near : u <= whole_far;
-        if (__builtin_expect(is_whole, 1))
-            LEVEL(add_row)(sum, num_vectors, row, block, storage, 1, weighting != UNWEIGHTED, weight);
-        else
-            LEVEL(add_row)(sum, num_vectors, row, block, storage, 0, weighting != UNWEIGHTED, weight);
+/* A paired sum back to the order of the columns. */
+INLINE void LEVEL(unpair)(vector_f32 *even, vector_f32 *odd) {
+    float columns[2 * LANES];
+    for (int i = 0; i < LANES; i++) {
+        columns[2 * i] = (*even)[i];
+        columns[2 * i + 1] = (*odd)[i];
     }
-    const float row_scale = a->row_scale ? a->row_scale[v] : 1.0f;
-    for (int i = 0; i < num_vectors; i++) {
+    memcpy(even, columns, sizeof *even);
+    memcpy(odd, columns + LANES, sizeof *odd);
+}
+
+INLINE void LEVEL(store_sum)(vector_f32 *sum, int num_vectors, float row_scale, column_block block, int storage,
+                             int is_paired, int accumulate, char *out_row) {
+    for (int i = 0; is_paired && i < num_vectors; i += 2) LEVEL(unpair)(&sum[i], &sum[i + 1]);
+    for (int i = 0; i < num_vectors && i * LANES < block.num_columns; i++) {
         const int64_t j = block.first + i * LANES, stop = block.first + block.num_columns;
         vector_f32 value = row_scale * sum[i];
         if (accumulate) value += LEVEL(load_columns)(out_row, j, stop, storage);
@@ -68,56 +80,122 @@ INLINE void LEVEL(sum_block)(const sparse_rows *a, const dense_rows *h, int64_t 
     }
 }
 
-#define SUM_BLOCK_OF(n) \
-    case n: LEVEL(sum_block)(a, h, v, block, out_row, accumulate, n, storage, weighting); break
-
-/* Vectors of the next block of `needed` ones: the widest of 8, 6, 4, 3, 2, 1. */
-INLINE int64_t LEVEL(block_vectors)(int64_t needed) {
-    if (needed >= MAX_VECTORS) return MAX_VECTORS;
-    return needed >= 6 ? 6 : needed == 5 ? 4 : needed;
+/* Columns of row u that may be read in whole vectors: in place, or from a copy at the end of a table. */
+INLINE const char *LEVEL(readable)(const dense_rows *h, const block_tables *tables, int64_t u, column_block block,
+                                   int storage, char *copy) {
+    const char *columns = LEVEL(columns_of)(tables, h->split, u);
+    if (__builtin_expect(u <= (u < h->split ? tables->whole_near : tables->whole_far), 1)) return columns;
+    memcpy(copy, columns, (size_t)(block.num_columns * (storage == STORAGE_F32 ? 4 : 2)));
+    return copy;
 }
 
-/* Splits each head's columns into blocks. */
-INLINE void LEVEL(sum_row)(const sparse_rows *a, const dense_rows *h, int64_t v, int accumulate, void *out,
-                           int storage, int weighting) {
-    const int64_t head_dim = h->dim / a->num_heads;
-    char *out_row = (char *)out + v * h->dim * (storage == STORAGE_F32 ? 4 : 2);
-    for (int64_t head = 0; head < a->num_heads; head++)
-        for (int64_t done = 0; done < head_dim;) {
-            const int64_t left = head_dim - done, width = LEVEL(block_vectors)((left + LANES - 1) / LANES);
-            const int64_t num_columns = left < width * LANES ? left : width * LANES;
-            const column_block block = {head * head_dim + done, num_columns, head};
-            switch (width) {
-                SUM_BLOCK_OF(1);
-                SUM_BLOCK_OF(2);
-                SUM_BLOCK_OF(3);
-                SUM_BLOCK_OF(4);
-                SUM_BLOCK_OF(6);
-                SUM_BLOCK_OF(8);
-            }
-            done += num_columns;
+/* One row, one block of at most num_vectors * LANES columns. The last four arguments are constants. */
+INLINE void LEVEL(sum_block)(const sparse_rows *a, const dense_rows *h, const block_tables *tables, int64_t v,
+                             column_block block, int accumulate, char *out_row, int num_vectors, int storage,
+                             int weighting, int kind) {
+    const int is_paired = storage == STORAGE_BF16 && num_vectors % 2 == 0 && kind != PACKED;
+    const int is_weighted = weighting != UNWEIGHTED, num_bytes = num_vectors * LANES * (storage == STORAGE_F32 ? 4 : 2);
+    const int64_t end = a->end[v], ahead = tables->row_bytes > 512 ? PREFETCH_ENTRIES / 2 : PREFETCH_ENTRIES;
+    const int64_t last = a->num_entries - 1;
+    char copy[MAX_VECTORS * LANES * 4] = {0};
+    vector_f32 sum[MAX_VECTORS];
+    for (int i = 0; i < num_vectors; i++) sum[i] = (vector_f32){0};
+    if (v < a->num_self)
+        LEVEL(add_row)(sum, num_vectors, LEVEL(readable)(h, tables, v, block, storage, copy), storage, is_paired,
+                       weighting == BY_COLUMN, weighting == BY_COLUMN ? a->column_scale[v] : 1.0f);
+    for (int64_t e = a->begin[v]; e < end; e++) {
+        const int64_t u = a->indices[e], next = a->indices[e + ahead < last ? e + ahead : last];
+        float weight = 1.0f;
+        if (weighting == BY_COLUMN) weight = a->column_scale[u];
+        if (weighting == BY_ENTRY)
+            weight = a->entry_scale[(a->entry_index ? a->entry_index[e] : e) * a->num_heads + block.head];
+        if (kind == PACKED && next >= h->split)
+            __builtin_prefetch(LEVEL(packed_columns)(&h->packed, next - h->split, block.first));
+        else
+            LEVEL(prefetch)(LEVEL(columns_of)(tables, h->split, next), num_bytes);
+        if (kind == PACKED && u >= h->split) {
+            LEVEL(decode_block)(&h->packed, u - h->split, block, (float *)copy);
+            LEVEL(add_row)(sum, num_vectors, copy, STORAGE_F32, 0, is_weighted, weight);
+        } else {
+            const char *columns = kind == WHOLE ? LEVEL(columns_of)(tables, h->split, u)
+                                                : LEVEL(readable)(h, tables, u, block, storage, copy);
+            LEVEL(add_row)(sum, num_vectors, columns, storage, is_paired, is_weighted, weight);
         }
+    }
+    LEVEL(store_sum)(sum, num_vectors, a->row_scale ? a->row_scale[v] : 1.0f, block, storage, is_paired, accumulate,
+                     out_row);
 }
-#undef SUM_BLOCK_OF
 
-#define TASK_OF(storage, weighting) \
-    case 3 * storage + weighting: \
+#define SUM_ROWS_OF(n) \
+    case n: \
         for (int64_t v = a->task[t]; v < a->task[t + 1]; v++) \
-            LEVEL(sum_row)(a, h, v, accumulate, out, storage, weighting); \
+            LEVEL(sum_block)(a, h, &tables, v, block, accumulate, out + v * tables.row_bytes, n, storage, weighting, \
+                             kind); \
         break
 
-static void LEVEL(aggregate_task)(const sparse_rows *a, const dense_rows *h, int64_t t, int accumulate, void *out) {
-    const int weighting = a->entry_scale ? BY_ENTRY : a->column_scale ? BY_COLUMN : UNWEIGHTED;
-    switch (3 * h->storage + weighting) {
-        TASK_OF(STORAGE_F32, UNWEIGHTED);
-        TASK_OF(STORAGE_F32, BY_COLUMN);
-        TASK_OF(STORAGE_F32, BY_ENTRY);
-        TASK_OF(STORAGE_BF16, UNWEIGHTED);
-        TASK_OF(STORAGE_BF16, BY_COLUMN);
-        TASK_OF(STORAGE_BF16, BY_ENTRY);
-        TASK_OF(STORAGE_F16, UNWEIGHTED);
-        TASK_OF(STORAGE_F16, BY_COLUMN);
-        TASK_OF(STORAGE_F16, BY_ENTRY);
+/* Rows of one task, one block of at most MAX_VECTORS vectors. */
+INLINE void LEVEL(sum_rows)(const sparse_rows *a, const dense_rows *h, int64_t t, column_block block, int accumulate,
+                            char *out, int num_vectors, int storage, int weighting, int kind) {
+    const block_tables tables = LEVEL(tables_of)(h, block);
+    switch (num_vectors) {
+        SUM_ROWS_OF(1);
+        SUM_ROWS_OF(2);
+        SUM_ROWS_OF(3);
+        SUM_ROWS_OF(4);
+        SUM_ROWS_OF(6);
+        SUM_ROWS_OF(8);
     }
 }
-#undef TASK_OF
+#undef SUM_ROWS_OF
+
+#define SUM_ROWS_AS(storage, weighting, kind) \
+    case 3 * storage + weighting: \
+        LEVEL(sum_rows)(a, h, t, block, accumulate, out, num_vectors, storage, weighting, kind); \
+        break
+
+/* One function a kind: each holds the loops of all its storages and weightings. */
+#define SUM_TASK(name, kind) \
+    static void LEVEL(name)(const sparse_rows *a, const dense_rows *h, int64_t t, column_block block, \
+                            int num_vectors, int accumulate, char *out) { \
+        switch (3 * h->storage + (a->entry_scale ? BY_ENTRY : a->column_scale ? BY_COLUMN : UNWEIGHTED)) { \
+            SUM_ROWS_AS(STORAGE_F32, UNWEIGHTED, kind); \
+            SUM_ROWS_AS(STORAGE_F32, BY_COLUMN, kind); \
+            SUM_ROWS_AS(STORAGE_F32, BY_ENTRY, kind); \
+            SUM_ROWS_AS(STORAGE_BF16, UNWEIGHTED, kind); \
+            SUM_ROWS_AS(STORAGE_BF16, BY_COLUMN, kind); \
+            SUM_ROWS_AS(STORAGE_BF16, BY_ENTRY, kind); \
+            SUM_ROWS_AS(STORAGE_F16, UNWEIGHTED, kind); \
+            SUM_ROWS_AS(STORAGE_F16, BY_COLUMN, kind); \
+            SUM_ROWS_AS(STORAGE_F16, BY_ENTRY, kind); \
+        } \
+    }
+SUM_TASK(sum_whole, WHOLE)
+SUM_TASK(sum_partial, PARTIAL)
+SUM_TASK(sum_packed, PACKED)
+#undef SUM_TASK
+#undef SUM_ROWS_AS
+
+/* Vectors of the next pass over a row's entries: as many as are needed and the registers hold. bfloat16 takes pairs. */
+static int LEVEL(pass_vectors)(int64_t needed, int storage) {
+    if (needed >= MAX_VECTORS) return MAX_VECTORS;
+    if (storage == STORAGE_BF16) return needed > 4 ? 6 : needed > 2 ? 4 : 2;
+    return needed >= 6 ? 6 : needed == 5 ? 4 : (int)needed;
+}
+
+/* One task's rows, one head's columns. */
+static void LEVEL(aggregate_task)(const sparse_rows *a, const dense_rows *h, int64_t t, int64_t head, int accumulate,
+                                  char *out) {
+    const int64_t head_dim = h->dim / a->num_heads;
+    for (int64_t done = 0; done < head_dim;) {
+        const int64_t left = head_dim - done;
+        const int n = LEVEL(pass_vectors)((left + LANES - 1) / LANES, h->storage);
+        const column_block block = {head * head_dim + done, left < n * LANES ? left : n * LANES, head};
+        if (h->packed.message)
+            LEVEL(sum_packed)(a, h, t, block, n, accumulate, out);
+        else if (block.num_columns == n * LANES)
+            LEVEL(sum_whole)(a, h, t, block, n, accumulate, out);
+        else
+            LEVEL(sum_partial)(a, h, t, block, n, accumulate, out);
+        done += block.num_columns;
+    }
+}

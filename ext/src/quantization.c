@@ -13,13 +13,6 @@ typedef struct {
     int is_tiny;
 } row_scale;
 
-static inline float bf16_value(uint16_t half) {
-    const uint32_t bits = (uint32_t)half << 16;
-    float value;
-    memcpy(&value, &bits, 4);
-    return value;
-}
-
 /* Largest bf16 <= x, for finite x. Below the least finite bf16 it saturates, which a range check has ruled out. */
 static inline uint16_t bf16_down(float x) {
     uint32_t bits;

@@ -6,14 +6,16 @@ Layouts are made once per (layer, purpose, dim) and bit plan, and kept.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
 
 from hpcgnn.exchange.bits import BitPlan
 from hpcgnn.exchange.plan import ExchangePlan, RowList
+from hpcgnn.exchange.ring import starts
 from hpcgnn.ops.counter import BACKWARD, CounterKey
-from hpcgnn.ops.quantization import MessageLayout, dequantize_rows, quantize_rows
+from hpcgnn.ops.quantization import LARGEST_PARAMETER_WIDTH, MessageLayout, dequantize_rows, quantize_rows
 
 NAN_BYTE = 0xFF    # a row of such bytes is NaN at every width: its bfloat16 parameters are, or its values
 
@@ -26,6 +28,7 @@ class Messages:
     receive_rows: tuple[RowList, ...]
     send_layouts: tuple[MessageLayout, ...]
     receive_layouts: tuple[MessageLayout, ...]
+    num_halo: int
 
     @property
     def send_sizes(self) -> list[int]:
@@ -34,6 +37,24 @@ class Messages:
     @property
     def receive_sizes(self) -> list[int]:
         return [layout.num_bytes for layout in self.receive_layouts]
+
+    @cached_property
+    def is_packed(self) -> bool:
+        """Whether every row received has 1 to 8 bits, and so can be read from its message."""
+        widths = np.concatenate([layout.bit_width for layout in self.receive_layouts])
+        return bool((widths <= LARGEST_PARAMETER_WIDTH).all())
+
+    @cached_property
+    def halo_rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Bit-width, payload and parameter offset of each halo row in the receive buffer, (num_halo,) each."""
+        bit_width = np.ones(self.num_halo, np.uint8)
+        payload, parameter = np.zeros(self.num_halo, np.int64), np.zeros(self.num_halo, np.int64)
+        first_bytes = starts(self.receive_sizes)
+        for rows, layout, first in zip(self.receive_rows, self.receive_layouts, first_bytes, strict=True):
+            bit_width[rows.index] = layout.bit_width
+            payload[rows.index] = first + layout.payload_offset
+            parameter[rows.index] = first + layout.parameter_offset
+        return bit_width, payload, parameter
 
     @property
     def payload_bytes(self) -> int:
@@ -71,7 +92,8 @@ class Codec:
 
         return Messages(send, receive,
                         tuple(layout(rows, plan.rank, peer) for peer, rows in enumerate(send)),
-                        tuple(layout(rows, peer, plan.rank) for peer, rows in enumerate(receive)))
+                        tuple(layout(rows, peer, plan.rank) for peer, rows in enumerate(receive)),
+                        plan.num_halo)
 
 
 def encode(messages: Messages, rows: torch.Tensor, key: CounterKey, buffers: list[np.ndarray]) -> None:

@@ -17,6 +17,7 @@ from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.reach import Reach
 from hpcgnn.exchange.ring import EXCHANGES, MessageArena
 from hpcgnn.graph.hop import ExchangeSite
+from hpcgnn.ops.aggregation import PackedRows
 from hpcgnn.ops.counter import BACKWARD, FORWARD, CounterKey
 
 MAX_TAG = 32767    # the least upper bound of tags that MPI grants
@@ -75,6 +76,15 @@ class HaloExchange:
         key = CounterKey(site.seed, site.epoch, FORWARD, site.layer)
         self._exchange(h, out, self._codec(site), self._traffic(site), key, accumulate=False)
 
+    def fetch_packed(self, h: torch.Tensor, site: ExchangeSite) -> PackedRows | None:
+        """Collective: see `hpcgnn.graph.hop.Exchange`."""
+        key = CounterKey(site.seed, site.epoch, FORWARD, site.layer)
+        messages = self._codec(site).messages(key.layer, key.purpose, h.shape[1])
+        if not messages.is_packed:
+            return None
+        self._exchange(h, None, self._codec(site), self._traffic(site), key, accumulate=False)
+        return PackedRows(self._arena.received, *messages.halo_rows)
+
     def take_home(self, gradient: torch.Tensor, total: torch.Tensor, site: ExchangeSite) -> None:
         """Collective: see `hpcgnn.graph.hop.Exchange`."""
         # The sender is part of the key: errors that several ranks make on one node's gradient are independent.
@@ -100,7 +110,7 @@ class HaloExchange:
     def _traffic(self, site: ExchangeSite) -> Traffic:
         return self.training if site.is_training else self.evaluation
 
-    def _exchange(self, outgoing: torch.Tensor, incoming: torch.Tensor, codec: Codec, traffic: Traffic,
+    def _exchange(self, outgoing: torch.Tensor, incoming: torch.Tensor | None, codec: Codec, traffic: Traffic,
                   key: CounterKey, accumulate: bool) -> None:
         messages = codec.messages(key.layer, key.purpose, outgoing.shape[1])
         send, receive = self._arena.slices(messages.send_sizes, messages.receive_sizes)
@@ -109,7 +119,8 @@ class HaloExchange:
         encoded = time.perf_counter()
         sent = self._algorithm(self._comm, self._plan.rounds, send, receive, _tag(key))
         received = time.perf_counter()
-        decode(messages, receive, incoming, accumulate)
+        if incoming is not None:
+            decode(messages, receive, incoming, accumulate)
         decoded = time.perf_counter()
         traffic.parameter_bytes += messages.parameter_bytes
         traffic.payload_bytes += sent - messages.parameter_bytes

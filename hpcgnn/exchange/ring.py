@@ -30,6 +30,16 @@ class MessageArena:
         self._receive = _grown(self._receive, receive_bytes)
         return _cut(self._send, send_bytes), _cut(self._receive, receive_bytes)
 
+    @property
+    def received(self) -> np.ndarray:
+        """The whole receive buffer, in which messages begin at `starts` of their sizes."""
+        return self._receive
+
+
+def starts(sizes: list[int]) -> list[int]:
+    """Byte at which each of an exchange's messages begins in its buffer."""
+    return np.concatenate([[0], np.cumsum([_padded(size) for size in sizes])[:-1]]).astype(int).tolist()
+
 
 def _padded(num_bytes: int) -> int:
     return -(-num_bytes // ALIGNMENT) * ALIGNMENT
@@ -98,7 +108,7 @@ def _extent(messages: list[np.ndarray]) -> int:
 def _vector(messages: list[np.ndarray]) -> list:
     """MPI's (buffer, (counts, displacements), type) of views cut from one arena buffer."""
     counts = [len(message) for message in messages]
-    displacements = np.concatenate([[0], np.cumsum([_padded(count) for count in counts])[:-1]]).astype(int).tolist()
+    displacements = starts(counts)
     whole = messages[0].base[:_extent(messages)]
     return [whole, (counts, displacements), MPI.BYTE]
 

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from hpcgnn.ops.aggregation import SparseRows
+from hpcgnn.ops.aggregation import PackedRows, SparseRows
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,11 @@ class Exchange(Protocol):
 
     def fetch(self, h: torch.Tensor, out: torch.Tensor, site: ExchangeSite) -> None:
         """Write the halo rows of the inner rows `h` to `out` (num_halo, dim); those that don't travel stay as they are.
+        """
+
+    def fetch_packed(self, h: torch.Tensor, site: ExchangeSite) -> PackedRows | None:
+        """The halo rows of `h` as they arrived, valid until the next exchange; None, and nothing sent, where some have
+        more than 8 bits: then `fetch` does it.
         """
 
     def take_home(self, gradient: torch.Tensor, total: torch.Tensor, site: ExchangeSite) -> None:

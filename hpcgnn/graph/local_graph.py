@@ -14,7 +14,7 @@ import torch
 from hpcgnn.errors import KernelError
 from hpcgnn.graph.hop import Exchange, ExchangeSite, Hop, Matrices, restrict
 from hpcgnn.graph.loops import Adjacency, build_adjacency
-from hpcgnn.ops.aggregation import SparseRows, aggregate, from_csr, multiply
+from hpcgnn.ops.aggregation import PackedRows, SparseRows, aggregate, from_csr, multiply
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import DROPOUT, CounterKey
 from hpcgnn.ops.maximum import maximum
@@ -167,6 +167,10 @@ class LocalGraph:
     def fetch(self, h: torch.Tensor, out: torch.Tensor, site: ExchangeSite) -> None:
         """Collective: write the halo rows of `h` to `out`; `take_home` is its backward."""
         self._exchange.fetch(h, out, site)
+
+    def fetch_packed(self, h: torch.Tensor, site: ExchangeSite) -> PackedRows | None:
+        """Collective: the halo rows of `h` as they arrived, valid until the next exchange; None where `fetch` must."""
+        return self._exchange.fetch_packed(h, site)
 
     def take_home(self, gradient: torch.Tensor, total: torch.Tensor, site: ExchangeSite) -> None:
         """Collective: add the gradients that other ranks have of this rank's rows to `total`."""

@@ -116,15 +116,18 @@ class MapFirst(torch.autograd.Function):
         weight_neighbor, weight_self = weight_neighbor.to(dtype), None if weight_self is None else weight_self.to(dtype)
         near, far = place.drop_inner(h[:hop.num_in]), None
         mapped = map_rows(near, weight_neighbor)
+        mapped_halo = packed = None
         if place.is_input:
             # Input halo rows are already here, so mapping them too costs no message.
             far = place.drop_halo(place.halo_rows(h))
             mapped_halo = map_rows(far, weight_neighbor)
         else:
-            mapped_halo = place.halo_rows(mapped)
+            # No mask follows, so rows of few bits are summed straight from their messages.
+            packed = place.graph.fetch_packed(mapped, place.site)
+            mapped_halo = place.halo_rows(mapped) if packed is None else None
         ctx.place, ctx.weights = place, (weight_neighbor, weight_self)
         ctx.save_for_backward(near, far)
-        out = multiply(hop.matrices.forward, mapped, mapped_halo)
+        out = multiply(hop.matrices.forward, mapped, mapped_halo, packed=packed)
         out += bias
         return out if weight_self is None else map_rows(near[:hop.num_out], weight_self, out=out)
 

@@ -11,6 +11,7 @@ import torch
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.dispatch import backend_of
+from hpcgnn.ops.quantization import LARGEST_PARAMETER_WIDTH
 from hpcgnn.ops.storage import check_rows
 
 ENTRIES_A_TASK = 4096     # a thread takes about so many entries at once
@@ -70,6 +71,26 @@ class SparseRows:
                        num_self=0 if start else min(self.num_self, stop))
 
 
+@dataclass(frozen=True)
+class PackedRows:
+    """Far rows as messages left them, decoded inside the gather: fewer bytes are read, and no dense copy is kept.
+
+    Attributes
+    ----------
+    message : (num_bytes,) uint8                              see `hpcgnn.ops.quantization`
+    bit_width : (num_far,) uint8, of 1, 2, 4, 8
+    payload_offset, parameter_offset : (num_far,) int64       bytes from the start of `message`
+    """
+
+    message: np.ndarray
+    bit_width: np.ndarray
+    payload_offset: np.ndarray
+    parameter_offset: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.bit_width)
+
+
 def from_csr(indptr: np.ndarray, indices: np.ndarray, num_columns: int, **scaling) -> SparseRows:
     """A matrix whose rows are those of a CSR: indptr (num_rows + 1,) int64, indices int32."""
     return SparseRows(indptr[:-1], indptr[1:], indices, num_columns, **scaling)
@@ -77,7 +98,7 @@ def from_csr(indptr: np.ndarray, indices: np.ndarray, num_columns: int, **scalin
 
 def multiply(matrix: SparseRows, near: torch.Tensor, far: torch.Tensor | None = None,
              out: torch.Tensor | None = None, entry_scale: torch.Tensor | None = None,
-             entry_index: np.ndarray | None = None) -> torch.Tensor:
+             entry_index: np.ndarray | None = None, packed: PackedRows | None = None) -> torch.Tensor:
     """matrix @ [near; far], summed in float32 and stored once in the rows' own type.
 
     With entry_scale each entry is weighed too, by its own weight for each head; heads share the columns evenly.
@@ -87,6 +108,7 @@ def multiply(matrix: SparseRows, near: torch.Tensor, far: torch.Tensor | None = 
     near, far : (n, dim) and (m, dim) float32, bfloat16 or float16; no far is m = 0. n + m = matrix.num_columns, or
         n = matrix.num_near and m = matrix.num_columns - matrix.split
     out : (matrix.num_rows, dim)                where given, the product is added to it
+    packed : PackedRows                         the far rows, in place of `far`; not with entry_scale
     entry_scale : (num_entries, num_heads) float32      num_heads divides dim
     entry_index : (matrix.num_entries,) int64   the row of entry_scale for each entry; none is the entry's own number
 
@@ -99,6 +121,8 @@ def multiply(matrix: SparseRows, near: torch.Tensor, far: torch.Tensor | None = 
     KernelError      types or shapes that disagree; weights of entries beside a column_scale or self-loops
     """
     num_far = 0 if far is None else len(far)
+    if packed is not None:
+        num_far = _check_packed(packed, far, entry_scale)
     split = matrix.num_columns - num_far if matrix.split is None else matrix.split
     check_rows(near, split if matrix.num_near is None else matrix.num_near, "aggregation")
     if split + num_far != matrix.num_columns:
@@ -113,8 +137,16 @@ def multiply(matrix: SparseRows, near: torch.Tensor, far: torch.Tensor | None = 
     is_added = out is not None
     if out is None:
         out = empty((matrix.num_rows, near.shape[1]), near.dtype)
-    backend_of("aggregation", near).multiply(matrix, near, far, out, is_added, entry_scale, entry_index)
+    backend_of("aggregation", near).multiply(matrix, near, far, out, is_added, entry_scale, entry_index, packed)
     return out
+
+
+def _check_packed(packed: PackedRows, far: torch.Tensor | None, entry_scale: torch.Tensor | None) -> int:
+    if far is not None or entry_scale is not None:
+        raise KernelError("packed rows take the place of far rows, and their entries can't be weighed by head")
+    if len(packed) and packed.bit_width.max() > LARGEST_PARAMETER_WIDTH:
+        raise KernelError(f"packed rows have 1 to {LARGEST_PARAMETER_WIDTH} bits, found {packed.bit_width.max()}")
+    return len(packed)
 
 
 def _check_entry_scale(matrix: SparseRows, dim: int, entry_scale: torch.Tensor, entry_index: np.ndarray | None):
