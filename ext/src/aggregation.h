@@ -26,7 +26,7 @@ typedef struct {
 
 /* Dense rows in two tables: row u < split is row u of `near`, any other row u - split of `far`. A table may end early:
  * no entry may name a row that it lacks. Where packed.message is not null, far rows are decoded from there, entry by
- * entry. */
+ * entry; entries then have no entry_scale. */
 typedef struct {
     const void *near, *far;
     int64_t num_near, num_far, split, dim;

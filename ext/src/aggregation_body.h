@@ -154,24 +154,29 @@ INLINE void LEVEL(sum_rows)(const sparse_rows *a, const dense_rows *h, int64_t t
         break
 
 /* One function a kind: each holds the loops of all its storages and weightings. */
-#define SUM_TASK(name, kind) \
+#define SUM_TASK(name, kind, BY_ENTRY_TOO) \
     static void LEVEL(name)(const sparse_rows *a, const dense_rows *h, int64_t t, column_block block, \
                             int num_vectors, int accumulate, char *out) { \
         switch (3 * h->storage + (a->entry_scale ? BY_ENTRY : a->column_scale ? BY_COLUMN : UNWEIGHTED)) { \
             SUM_ROWS_AS(STORAGE_F32, UNWEIGHTED, kind); \
             SUM_ROWS_AS(STORAGE_F32, BY_COLUMN, kind); \
-            SUM_ROWS_AS(STORAGE_F32, BY_ENTRY, kind); \
             SUM_ROWS_AS(STORAGE_BF16, UNWEIGHTED, kind); \
             SUM_ROWS_AS(STORAGE_BF16, BY_COLUMN, kind); \
-            SUM_ROWS_AS(STORAGE_BF16, BY_ENTRY, kind); \
             SUM_ROWS_AS(STORAGE_F16, UNWEIGHTED, kind); \
             SUM_ROWS_AS(STORAGE_F16, BY_COLUMN, kind); \
-            SUM_ROWS_AS(STORAGE_F16, BY_ENTRY, kind); \
+            BY_ENTRY_TOO(kind) \
         } \
     }
-SUM_TASK(sum_whole, WHOLE)
-SUM_TASK(sum_partial, PARTIAL)
-SUM_TASK(sum_packed, PACKED)
+#define SUM_BY_ENTRY(kind) \
+    SUM_ROWS_AS(STORAGE_F32, BY_ENTRY, kind); \
+    SUM_ROWS_AS(STORAGE_BF16, BY_ENTRY, kind); \
+    SUM_ROWS_AS(STORAGE_F16, BY_ENTRY, kind);
+#define NOT_BY_ENTRY(kind)
+SUM_TASK(sum_whole, WHOLE, SUM_BY_ENTRY)
+SUM_TASK(sum_partial, PARTIAL, SUM_BY_ENTRY)
+SUM_TASK(sum_packed, PACKED, NOT_BY_ENTRY)
+#undef NOT_BY_ENTRY
+#undef SUM_BY_ENTRY
 #undef SUM_TASK
 #undef SUM_ROWS_AS
 
