@@ -16,8 +16,8 @@ from hpcgnn.errors import CheckpointError, CollectiveError
 from hpcgnn.shards.seal import SEAL_BYTES, parse_seal
 from hpcgnn.training.checkpoint import Checkpoint, Progress, read_checkpoint, write_checkpoint
 from hpcgnn.training.evaluate import Evaluation
-from hpcgnn.training.precision import LossScale
 from hpcgnn.training.metrics import RunFolder
+from hpcgnn.training.precision import LossScale
 
 
 def some_checkpoint(epoch=7, width=5):

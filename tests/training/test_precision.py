@@ -75,8 +75,8 @@ def test_rows_of_16_bits_travel_as_they_are_stored(shared_path, precision):
 def test_messages_of_few_bits_carry_rows_of_16(shared_path, bits):
     comm = MPI.COMM_WORLD
     shards = write_once(comm, easy_graph(), shared_path / "shards")
-    summary, metrics, _ = train(comm, shards, shared_path / "run", precision="bf16", method="uniform", bits=bits,
-                                epochs=60, hidden=16)
+    _, metrics, _ = train(comm, shards, shared_path / "run", precision="bf16", method="uniform", bits=bits,
+                          epochs=60, hidden=16)
     assert losses(metrics)[-1] < 0.5 * losses(metrics)[0]
 
 
