@@ -148,6 +148,6 @@ def open_folder(folder, resumed, overwrite: bool, resume: bool, session, shards:
 def one_line(summary: dict[str, Any]) -> str:
     """The result in one line for logs."""
     spread = f" ± {100 * summary['test_score_std']:.2f}" if len(summary["seeds"]) > 1 else ""
-    return (f"{summary['dataset']} {summary['model']} {summary['method']} bits={summary['bits']} "
-            f"ranks={summary['ranks']}: test {summary['score_name']} {100 * summary['test_score']:.2f}{spread} %, "
+    return (f"{summary['dataset']} {summary['model']} {summary['precision']} {summary['method']} "
+            f"bits={summary['bits']} ranks={summary['ranks']}: test {summary['score_name']} {100 * summary['test_score']:.2f}{spread} %, "
             f"{summary['median_epoch_seconds']:.4f} s and {summary['sent_bytes_per_epoch'] / 1e6:.3f} MB an epoch")

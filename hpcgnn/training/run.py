@@ -21,6 +21,7 @@ from hpcgnn.training.epoch import EpochTrace, train_epoch
 from hpcgnn.training.evaluate import Evaluation, evaluate
 from hpcgnn.training.gradients import FlatGradients
 from hpcgnn.training.interrupt import StopRequest
+from hpcgnn.training.methods import METHODS
 from hpcgnn.training.metrics import RunFolder, epoch_statistics, score_statistics, software_versions
 from hpcgnn.training.precision import LossScale
 from hpcgnn.training.progress import EpochDisplay
@@ -166,7 +167,8 @@ class TrainingRun:
         test_score, test_std = score_statistics([result["test_score"] for result in results])
         val_score, _ = score_statistics([result["val_score"] for result in results])
         return {
-            "dataset": session.info.name, "model": config.model, "method": config.method, "bits": config.bits,
+            "dataset": session.info.name, "model": config.model, "method": config.method,
+            "bits": METHODS[config.method].bit_plan(config).bits,
             "ranks": session.comm.size, "seeds": [result["seed"] for result in results],
             "score_name": session.score, "val_score": val_score, "test_score": test_score,
             "test_score_std": test_std, "results": results,

@@ -53,7 +53,7 @@ def test_a_run_prints_its_result_and_leaves_all_its_files(hpcgnn, shards, shared
     summary = summary_of(out)
     num_ranks = MPI.COMM_WORLD.size
     line, folder = printed.splitlines()
-    assert line.startswith(f"synthetic gcn vanilla bits=32 ranks={num_ranks}: test accuracy "
+    assert line.startswith(f"synthetic gcn fp32 vanilla bits=32 ranks={num_ranks}: test accuracy "
                            f"{100 * summary['test_score']:.2f} %, ")
     assert folder == f"run folder: {out}"
     names = on_rank_zero(MPI.COMM_WORLD, lambda: sorted(path.name for path in out.iterdir()))
