@@ -149,5 +149,6 @@ def one_line(summary: dict[str, Any]) -> str:
     """The result in one line for logs."""
     spread = f" ± {100 * summary['test_score_std']:.2f}" if len(summary["seeds"]) > 1 else ""
     return (f"{summary['dataset']} {summary['model']} {summary['precision']} {summary['method']} "
-            f"bits={summary['bits']} ranks={summary['ranks']}: test {summary['score_name']} {100 * summary['test_score']:.2f}{spread} %, "
+            f"bits={summary['bits']} ranks={summary['ranks']}: "
+            f"test {summary['score_name']} {100 * summary['test_score']:.2f}{spread} %, "
             f"{summary['median_epoch_seconds']:.4f} s and {summary['sent_bytes_per_epoch'] / 1e6:.3f} MB an epoch")
