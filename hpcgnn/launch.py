@@ -18,12 +18,10 @@ mpi4py.rc.thread_level = "serialized"
 from mpi4py import MPI  # noqa: E402  (rc must be set first)
 
 from hpcgnn.errors import CollectiveError, HpcgnnError  # noqa: E402
+from hpcgnn.threads import THREAD_VARIABLES, WAITING  # noqa: E402
 
 Result = TypeVar("Result")
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4    # of glibc's malloc.h
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-# The kernels, torch and OpenBLAS bring a pool of threads each, on the same cores: one that waits must sleep, not spin.
-WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "OPENBLAS_THREAD_TIMEOUT": "10"}
 
 
 def run_parallel(body: Callable[[MPI.Comm], Result]) -> Result:

@@ -10,7 +10,8 @@ from mpi4py import MPI
 from parallel_run import ENDING_LIMIT, run_parallel_command
 
 from hpcgnn.errors import CollectiveError, ShardError
-from hpcgnn.launch import THREAD_VARIABLES, run_parallel, share_cores, together
+from hpcgnn.launch import run_parallel, share_cores, together
+from hpcgnn.threads import THREAD_VARIABLES
 
 
 def failing_on(ranks, sentence="the shard is missing"):

@@ -9,11 +9,9 @@ import ctypes.util
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-# Idle workers of one runtime must sleep while another's compute.
-QUIET_WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "OPENBLAS_THREAD_TIMEOUT": "10"}
+from hpcgnn.threads import THREAD_VARIABLES, WAITING
+
 ALLOCATORS = ("tcmalloc_minimal", "tcmalloc")
 # glibc's own malloc, told to keep what is freed and to ask for huge pages.
 GLIBC_TUNABLES = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=17179869184"
@@ -30,19 +28,10 @@ def find_tcmalloc() -> str | None:
     return next((name for name in found if name), None)
 
 
-def openblas_core() -> dict[str, str]:
-    """OpenBLAS takes an AMD processor for an older one and leaves its AVX-512 kernels unused."""
-    cpuinfo = Path("/proc/cpuinfo")
-    text = cpuinfo.read_text() if cpuinfo.exists() else ""
-    if "AuthenticAMD" not in text or "avx512vl" not in text:
-        return {}
-    return {"OPENBLAS_CORETYPE": "COOPERLAKE" if "avx512_bf16" in text else "SKYLAKEX"}
-
-
 def thread_environment(num_threads: int, base: Mapping[str, str] | None = None) -> dict[str, str]:
     """`base`, or this process's environment, with `num_threads` threads in every runtime and idle ones asleep."""
     base = os.environ if base is None else base
-    return {**openblas_core(), **base, **dict.fromkeys(THREAD_VARIABLES, str(num_threads)), **QUIET_WAITING}
+    return {**base, **dict.fromkeys(THREAD_VARIABLES, str(num_threads)), **WAITING}
 
 
 def with_tcmalloc(environment: Mapping[str, str]) -> dict[str, str]:
