@@ -16,6 +16,7 @@ PATH, FILE = click.Path(path_type=Path), click.Path(path_type=Path, dir_okay=Fal
 
 
 def _shared_options(peers: tuple[str, ...]):
+    """A decorator that gives a subcommand the options that all have."""
     def add(function):
         for option in (
             click.option("--peer", default="", metavar="LIST",

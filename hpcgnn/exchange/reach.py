@@ -71,7 +71,7 @@ def nearest_first(part: Partition, reach: Reach) -> tuple[Partition, Reach]:
 
 
 def reorder(part: Partition, order: np.ndarray) -> Partition:
-    """The partition with its inner row order[i] as row i. Central rows no longer come first."""
+    """The partition with its inner row order[i] as row i. Central rows no longer come first, so none is counted."""
     new_row = np.empty(part.num_inner, np.int32)
     new_row[order] = np.arange(part.num_inner, dtype=np.int32)
     degree = np.diff(part.indptr)[order]

@@ -138,6 +138,7 @@ class _Attend(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
+        """Gradients of z and of the two vectors."""
         z, vectors, score, alpha = ctx.saved_tensors
         matrix, transposed, entry_index, slope = ctx.structure
         kernels, gradient = backend_of("attention", z), gradient.contiguous()
