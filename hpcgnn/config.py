@@ -20,9 +20,16 @@ else:
     import tomli as tomllib
 
 
+METHODS = ("vanilla", "uniform", "random", "sylvie", "adaqp", "joint", "pipegcn", "bns", "sancus")
+SOLVED, TIMED = ("adaqp", "joint"), ("sylvie", "joint")    # methods by how they choose widths
+MODELS = ("gcn", "sage", "sage-max", "gat", "gin", "gcnii", "dagnn", "sgc", "jknet", "appnp")
+
+
 def _setting(default: Any, description: str, choices: tuple | None = None, low: float | None = None,
-             high: float | None = None):
-    return field(default=default, metadata={"description": description, "choices": choices, "low": low, "high": high})
+             high: float | None = None, methods: tuple[str, ...] = (), models: tuple[str, ...] = ()):
+    """A field; `methods` or `models` are the only ones that it means something for, empty for all."""
+    return field(default=default, metadata={"description": description, "choices": choices, "low": low, "high": high,
+                                            "methods": methods, "models": models})
 
 
 @dataclass(frozen=True)
@@ -34,18 +41,59 @@ class TrainConfig:
     ConfigError      a value of the wrong type, outside its range or its choices
     """
 
-    model: str = _setting("sage", "Model.", ("gcn", "sage", "sage-max", "gat", "gin"))
-    layers: int = _setting(3, "Number of convolutions.", low=1, high=1024)
+    model: str = _setting("sage", "Model.", MODELS)
+    layers: int = _setting(3, "Number of convolutions; of propagation steps for dagnn, sgc and appnp.", low=1,
+                           high=1024)
     hidden: int = _setting(256, "Width of the hidden layers.", low=1)
     heads: int = _setting(4, "Attention heads of gat, which share the hidden width.", low=1, high=1024)
+    alpha: float = _setting(0.1, "Share of the first rows in every propagation step.", low=0.0, high=1.0,
+                            models=("gcnii", "appnp"))
+    theta: float = _setting(0.5, "Layer l weighs its map by log(theta / l + 1).", low=0.0, models=("gcnii",))
+    jump: str = _setting("concat", "How the layers' rows are joined.", ("concat", "max"), models=("jknet",))
     epochs: int = _setting(200, "Epochs to train.", low=1)
     lr: float = _setting(0.01, "Learning rate of Adam.", low=0.0)
     dropout: float = _setting(0.5, "Dropout probability on the input of every layer.", low=0.0, high=0.999)
     weight_decay: float = _setting(0.0, "L2 penalty added to the gradients.", low=0.0)
     weight_decay_layers: str = _setting("all", "Layers that are decayed.", ("all", "first"))
     norm: str = _setting("layer", "Normalization after every hidden layer.", ("none", "layer"))
-    method: str = _setting("vanilla", "Training method.", ("vanilla", "uniform"))
-    bits: int = _setting(32, "Bits a message value (method uniform).", (1, 2, 4, 8, 16, 32))
+    method: str = _setting("vanilla", "Training method.", METHODS)
+    bits: int = _setting(32, "Bits a message value.", (1, 2, 4, 8, 16, 32), methods=("uniform",))
+    widths: str = _setting("auto", "Bit-widths to choose from, joined by commas; auto is 2,4,8 for adaqp and random, "
+                           "1,2,4,8 for sylvie and joint.", methods=("random", *SOLVED, *TIMED))
+    percentiles: str = _setting("80,92.5,98", "Percentiles of importance at which a boundary node's width doubles.",
+                                methods=("sylvie",))
+    descent_test: str = _setting("relative", "When the loss counts as slowing: its rate of descent is below that of "
+                                 "descent_window epochs ago (plain), falls throughout the window (monotone), or is "
+                                 "below it as a share of the loss (relative).", ("plain", "monotone", "relative"),
+                                 methods=TIMED)
+    descent_window: int = _setting(10, "Epochs between the two rates that are compared; 5 for quality, 20 for speed.",
+                                   low=1, high=10000, methods=TIMED)
+    descent_smoothing: float = _setting(0.9, "Weight of the past in the running mean of the loss.", low=0.0, high=0.999,
+                                        methods=TIMED)
+    period: int = _setting(50, "Epochs between assignments of widths.", low=1, methods=SOLVED)
+    group_size: int = _setting(500, "Messages of a pair of ranks that share a width.", low=1, methods=SOLVED)
+    lam: float = _setting(0.5, "Weight of variance against time when widths are assigned.", low=0.0, high=1.0,
+                          methods=("adaqp",))
+    solver: str = _setting("highs", "How widths are assigned.", ("highs", "greedy"), methods=("adaqp",))
+    solver_seconds: float = _setting(5.0, "Limit of one assignment by highs; past it the greedy one serves.", low=0.01,
+                                     methods=("adaqp",))
+    overlap: bool = _setting(True, "Aggregate central rows while messages travel.")
+    staleness: int = _setting(1, "Epochs that a halo row may be old.", low=1, high=1000,
+                              methods=("sylvie", "joint", "pipegcn", "sancus"))
+    smoothing: float = _setting(0.0, "Weight of the past in the running mean of stale rows and gradients; 0 takes the "
+                                "newest.", low=0.0, high=0.999, methods=("pipegcn",))
+    share: float = _setting(0.1, "Share of the boundary rows that an epoch keeps.", low=0.0001, high=1.0,
+                            methods=("bns",))
+    skip_change: float = _setting(0.05, "Relative change of its rows below which a rank does not send them.", low=0.0,
+                                  methods=("sancus",))
+    predict: str = _setting("none", "What messages hold: rows (none), or their difference from what the receiver has "
+                            "(previous).", ("none", "previous"))
+    rematerialize: bool = _setting(False, "Fetch halo rows peer by peer, and again in the backward pass: less memory, "
+                                   "more messages.")
+    deterministic: bool = _setting(False, "Decide by modeled seconds instead of measured ones, so that two runs agree.",
+                                   methods=(*SOLVED, *TIMED))
+    link_mbps: float = _setting(0.0, "Pace messages as a link of so many MB/s a rank would; 0 as fast as they go.",
+                                low=0.0)
     precision: str = _setting("fp32", "Storage and products of rows; sums, weights and the loss stay float32.",
                               ("fp32", "bf16", "fp16"))
     epoch_rows: str = _setting("reachable", "Rows that a training epoch computes: those within reach of the loss, "
@@ -65,17 +113,24 @@ class TrainConfig:
     def __post_init__(self):
         for setting in fields(self):
             _check_value(setting, getattr(self, setting.name))
-        if self.method == "vanilla" and self.bits != 32:
-            raise ConfigError(f"method vanilla sends rows as they are stored, found bits = {self.bits}; "
-                              "use --method uniform")
+            self._check_use(setting)
         if self.model == "gat" and self.layers > 1 and self.hidden % self.heads:
             raise ConfigError(f"hidden must be a multiple of the {self.heads} attention heads, found {self.hidden}; "
                               "change --hidden or --heads")
 
+    def _check_use(self, setting) -> None:
+        """A setting that the method or the model has no use for must not be changed: its user expects an effect."""
+        value = getattr(self, setting.name)
+        for kind, chosen in (("methods", self.method), ("models", self.model)):
+            users = setting.metadata[kind]
+            if users and chosen not in users and value != setting.default:
+                raise ConfigError(f"{setting.name} = {value} has no effect on {kind[:-1]} {chosen}, only on "
+                                  f"{', '.join(users)}; leave it out or change --{kind[:-1]}")
+
 
 def _check_value(setting, value: Any) -> None:
-    expected = {"int": int, "float": (int, float), "str": str}[setting.type]
-    if isinstance(value, bool) or not isinstance(value, expected):
+    expected = {"int": int, "float": (int, float), "str": str, "bool": bool}[setting.type]
+    if isinstance(value, bool) != (setting.type == "bool") or not isinstance(value, expected):
         raise ConfigError(f"{setting.name} must be of type {setting.type}, found {value!r}")
     limits = setting.metadata
     if limits["choices"] is not None and value not in limits["choices"]:

@@ -11,9 +11,9 @@ import click
 from hpcgnn.config import TrainConfig, check_keys, read_toml, resolve_train_config, settings_of
 from hpcgnn.errors import CheckpointError
 
-TYPES = {"int": int, "float": float, "str": str}
+TYPES = {"int": int, "float": float, "str": str, "bool": bool}
 # What a checkpoint's weights were made for; everything else may change when a run is resumed.
-FIXED_BY_CHECKPOINT = ("model", "layers", "hidden", "heads", "norm", "seed", "weight_decay_layers",
+FIXED_BY_CHECKPOINT = ("model", "layers", "hidden", "heads", "norm", "jump", "seed", "weight_decay_layers",
                        "precision")
 
 
@@ -21,7 +21,9 @@ def _with_settings(function):
     for setting in reversed(dataclasses.fields(TrainConfig)):
         choices = setting.metadata["choices"]
         text = setting.metadata["description"] + (f" One of {', '.join(map(str, choices))}." if choices else "")
-        function = click.option("--" + setting.name.replace("_", "-"), type=TYPES[setting.type], default=None,
+        flag = "--" + setting.name.replace("_", "-")
+        switch = f"{flag}/--no-{flag[2:]}" if setting.type == "bool" else flag
+        function = click.option(switch, type=TYPES[setting.type], default=None,
                                 help=f"{text} [default: {setting.default}, or the preset's]")(function)
     return function
 
