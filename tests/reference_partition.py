@@ -55,6 +55,7 @@ def expected_partition(dataset: GraphDataset, owner: np.ndarray, part: int, num_
     local = {v: i for i, v in enumerate(inner_id + halo_id)}
     boundary = [needed_ids(arcs, owner, q, part) for q in range(num_parts)]
     rows = [[local[u] for u, w in arcs if w == v] for v in inner_id]
+    importance = expected_importance(dataset, owner)
     degree = np.zeros(dataset.num_nodes, int)
     for _, v in arcs:
         degree[v] += 1
@@ -62,12 +63,24 @@ def expected_partition(dataset: GraphDataset, owner: np.ndarray, part: int, num_
         "num_central": len(inner) - len(marginal), "inner_id": inner_id, "halo_id": halo_id,
         "halo_offset": offsets(halo), "boundary_index": [local[u] for ids in boundary for u in ids],
         "boundary_offset": offsets(boundary), "indptr": offsets(rows), "indices": [u for row in rows for u in row],
-        "in_degree": [degree[v] for v in inner_id + halo_id], "labels": dataset.labels[inner_id],
+        "in_degree": [degree[v] for v in inner_id + halo_id],
+        "importance": [importance[v] for v in inner_id + halo_id], "labels": dataset.labels[inner_id],
         "train_mask": dataset.train_mask[inner_id], "val_mask": dataset.val_mask[inner_id],
         "test_mask": dataset.test_mask[inner_id],
         "features": np.asarray(dataset.features[inner_id].todense() if scipy.sparse.issparse(dataset.features)
                                else dataset.features[inner_id]),
     }
+
+
+def expected_importance(dataset: GraphDataset, owner: np.ndarray) -> list[np.float32]:
+    """Importance of every node by its definition: pool nodes of smaller in-degree over the most that a node has."""
+    arcs = arcs_of(dataset)
+    degree = [sum(v == node for _, v in arcs) for node in range(dataset.num_nodes)]
+    pool = {u for u, v in arcs if owner[u] != owner[v]}
+    num_smaller = {u: sum(degree[other] < degree[u] for other in pool) for u in pool}
+    most = max(num_smaller.values(), default=0)
+    return [np.float32(num_smaller[v] / most) if v in pool and most else np.float32(0)
+            for v in range(dataset.num_nodes)]
 
 
 def offsets(groups: list[list]) -> list[int]:

@@ -80,11 +80,12 @@ def reorder(part: Partition, order: np.ndarray) -> Partition:
     indices = part.indices[entry]
     is_inner = indices < part.num_inner
     indices[is_inner] = new_row[indices[is_inner]]
-    in_degree = np.concatenate([part.in_degree[:part.num_inner][order], part.in_degree[part.num_inner:]])
+    known = {name: np.concatenate([array[:part.num_inner][order], array[part.num_inner:]])
+             for name, array in (("in_degree", part.in_degree), ("importance", part.importance))}
     rows = {name: getattr(part, name)[order]
             for name in ("inner_id", "features", "labels", "train_mask", "val_mask", "test_mask")}
-    return replace(part, indptr=indptr, indices=indices, in_degree=in_degree, num_central=0,
-                   boundary_index=new_row[part.boundary_index], **rows)
+    return replace(part, indptr=indptr, indices=indices, num_central=0, boundary_index=new_row[part.boundary_index],
+                   **known, **rows)
 
 
 def _tell_owners(comm: MPI.Comm, plan: ExchangePlan, halo: np.ndarray) -> tuple[np.ndarray, ...]:

@@ -8,12 +8,14 @@ import scipy.sparse
 from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.halo import Halo, find_halos, row_blocks
+from hpcgnn.partition.importance import node_importance
 from hpcgnn.partition.order import order_rows
 from hpcgnn.partition.partition import Partition
 
 
 def build_partition(dataset: GraphDataset, owner: np.ndarray, part: int, num_parts: int,
-                    halos: list[Halo] | None = None, reorder: str = "none", seed: int = 0) -> Partition:
+                    halos: list[Halo] | None = None, reorder: str = "none", seed: int = 0,
+                    importance: np.ndarray | None = None) -> Partition:
     """Build part `part` of `dataset`.
 
     Within a row, `indices` keep the ascending global order of the dataset, so a row is summed in the same order
@@ -24,6 +26,7 @@ def build_partition(dataset: GraphDataset, owner: np.ndarray, part: int, num_par
     owner : (num_nodes,) int32
     halos : what find_halos(dataset, owner, num_parts) returns; found here if not given, give it when building all parts
     reorder, seed             order of the central and of the marginal rows, see order_rows
+    importance : (num_nodes,) float32, what node_importance(dataset, halos) returns; as halos, found here if not given
 
     Returns
     -------
@@ -37,6 +40,8 @@ def build_partition(dataset: GraphDataset, owner: np.ndarray, part: int, num_par
     _check_owner(dataset, owner, part, num_parts)
     if halos is None:
         halos = find_halos(dataset, owner, num_parts)
+    if importance is None:
+        importance = node_importance(dataset, halos)
     inner_id, num_central = _order_inner(dataset, owner, part, reorder, seed)
     halo = halos[part]
     local_index = _local_index(dataset.num_nodes, inner_id, halo.node_id)
@@ -49,6 +54,7 @@ def build_partition(dataset: GraphDataset, owner: np.ndarray, part: int, num_par
         boundary_index=boundary_index, boundary_offset=boundary_offset,
         indptr=indptr, indices=indices,
         in_degree=(dataset.indptr[known_id + 1] - dataset.indptr[known_id]).astype(np.int32),
+        importance=importance[known_id],
         features=feature_rows(dataset, inner_id), labels=dataset.labels[inner_id],
         train_mask=dataset.train_mask[inner_id], val_mask=dataset.val_mask[inner_id],
         test_mask=dataset.test_mask[inner_id],

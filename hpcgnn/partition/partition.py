@@ -31,6 +31,8 @@ class Partition:
     indptr : (num_inner + 1,) int64          CSR by destination
     indices : (num_local_edges,) int32       local rows, inner or halo
     in_degree : (num_inner + num_halo,) int32   in-degree in the whole graph
+    importance : (num_inner + num_halo,) float32   of the row's messages, see node_importance; 0 for inner rows that
+                                             no other part needs. Owner and user of a row hold the same number
     features : (num_inner, num_features) float32 or float16
     labels : (num_inner,) int64 or (num_inner, num_classes) uint8
     train_mask, val_mask, test_mask : (num_inner,) bool
@@ -48,6 +50,7 @@ class Partition:
     indptr: np.ndarray
     indices: np.ndarray
     in_degree: np.ndarray
+    importance: np.ndarray
     features: np.ndarray
     labels: np.ndarray
     train_mask: np.ndarray

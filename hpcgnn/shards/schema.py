@@ -11,7 +11,7 @@ from pathlib import Path
 from hpcgnn.datasets.dataset import CleaningReport
 from hpcgnn.partition.statistics import PartitionStatistics
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 GRAPH_KIND, PART_KIND = "graph", "part"
 GRAPH_FILE = "graph.h5"
 PART_PATTERN, INCOMING_PATTERN = "part-*.h5", ".incoming-*"
@@ -19,7 +19,7 @@ PART_PATTERN, INCOMING_PATTERN = "part-*.h5", ".incoming-*"
 # Scalars and arrays of a part file that carry the names of Partition's attributes; `features` is an array as well.
 PART_SCALARS = ("part", "num_parts", "num_nodes_global", "num_central")
 PART_ARRAYS = ("inner_id", "halo_id", "halo_offset", "boundary_index", "boundary_offset", "indptr", "indices",
-               "in_degree", "labels", "train_mask", "val_mask", "test_mask")
+               "in_degree", "importance", "labels", "train_mask", "val_mask", "test_mask")
 FEATURE_DTYPES = ("float32", "float16")
 
 

@@ -17,6 +17,7 @@ from hpcgnn.datasets.options import ProgressTask, silent
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.build import build_partition
 from hpcgnn.partition.halo import Halo, find_halos
+from hpcgnn.partition.importance import node_importance
 from hpcgnn.partition.partition import Partition
 from hpcgnn.partition.statistics import PartitionStatistics, measure_partition
 from hpcgnn.shards import schema
@@ -75,9 +76,10 @@ def _write_parts(dataset: GraphDataset, owner: np.ndarray, halos: list[Halo], fo
     task = progress("writing parts", dataset.num_nodes)
     # A part's topology is built in memory; its features pass through in blocks.
     topology = replace(dataset, features=np.empty((dataset.num_nodes, 0), np.float32))
+    importance = node_importance(dataset, halos)
     statistics = []
     for part in range(len(halos)):
-        partition = build_partition(topology, owner, part, len(halos), halos, *order)
+        partition = build_partition(topology, owner, part, len(halos), halos, *order, importance)
         fill = partial(_store_part, partition=partition, run_id=run_id, dataset=dataset, storage=storage, task=task)
         write_sealed(schema.part_file(folder, part), schema.PART_KIND, FORMAT_VERSION, fill)
         statistics.append(measure_partition(partition))

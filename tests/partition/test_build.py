@@ -16,7 +16,8 @@ from hpcgnn.partition.statistics import measure_partition
 
 DTYPES = {"inner_id": np.int64, "halo_id": np.int64, "halo_offset": np.int64, "boundary_index": np.int32,
           "boundary_offset": np.int64, "indptr": np.int64, "indices": np.int32, "in_degree": np.int32,
-          "features": np.float32, "train_mask": np.bool_, "val_mask": np.bool_, "test_mask": np.bool_}
+          "importance": np.float32, "features": np.float32,
+          "train_mask": np.bool_, "val_mask": np.bool_, "test_mask": np.bool_}
 
 
 def assert_matches_oracle(dataset, owner, part, num_parts, partition):

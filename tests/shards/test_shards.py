@@ -182,9 +182,9 @@ def test_faulty_file_is_named(shards, name, fault, complaint):
 
 
 def test_shards_of_an_older_format_are_refused(tmp_path, dataset, monkeypatch):
-    monkeypatch.setattr(writer, "FORMAT_VERSION", 0)
+    monkeypatch.setattr(writer, "FORMAT_VERSION", 1)
     write(tmp_path, dataset)
-    with pytest.raises(ShardError, match=r"graph.h5 has format 0, this version reads 1; run hpcgnn preprocess again"):
+    with pytest.raises(ShardError, match=r"graph.h5 has format 1, this version reads 2; run hpcgnn preprocess again"):
         read_partition(tmp_path, 0, 2)
 
 

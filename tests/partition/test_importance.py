@@ -1,0 +1,117 @@
+"""Importance of boundary nodes against a brute-force oracle, and what its definition promises."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from reference_partition import expected_importance, random_dataset
+
+from hpcgnn.partition.build import build_partition
+from hpcgnn.partition.halo import find_halos
+from hpcgnn.partition.importance import boundary_nodes, node_importance
+
+
+def drawn_owner(num_nodes, num_parts, seed=0):
+    return np.random.default_rng(seed).integers(0, num_parts, num_nodes).astype(np.int32)
+
+
+def importance_of(dataset, owner, num_parts):
+    return node_importance(dataset, find_halos(dataset, owner, num_parts))
+
+
+def skewed_dataset(num_nodes=400, seed=0):
+    """Arcs whose targets are drawn by the square of a uniform number: in-degrees have a long tail, and many ties."""
+    dataset = random_dataset(num_nodes, 4 * num_nodes, seed)
+    rng = np.random.default_rng(seed)
+    target = (num_nodes * rng.random(6 * num_nodes) ** 3).astype(int)
+    arcs = np.unique(np.stack([target, rng.integers(0, num_nodes, len(target))]), axis=1)
+    arcs = arcs[:, arcs[0] != arcs[1]]
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(arcs[0], minlength=num_nodes))])
+    return replace(dataset, indptr=indptr, indices=arcs[1].astype(np.int32)).check()
+
+
+@pytest.mark.parametrize("num_parts", [1, 2, 3, 4])
+@pytest.mark.parametrize("num_arcs", [0, 20, 60, 250])
+@pytest.mark.parametrize("directed", [False, True])
+def test_importance_equals_the_oracle(num_parts, num_arcs, directed):
+    dataset = random_dataset(40, num_arcs, seed=num_arcs, directed=directed)
+    owner = drawn_owner(40, num_parts)
+    importance = importance_of(dataset, owner, num_parts)
+    assert importance.dtype == np.float32 and importance.shape == (40,)
+    np.testing.assert_array_equal(importance, expected_importance(dataset, owner))
+
+
+def test_only_the_boundary_pool_is_ranked():
+    dataset = skewed_dataset()
+    owner = (np.arange(400) >= 380).astype(np.int32)
+    halos = find_halos(dataset, owner, 2)
+    importance = node_importance(dataset, halos)
+    pool = boundary_nodes(400, halos)
+    crosses = {u for v in range(400) for u in dataset.indices[dataset.indptr[v]:dataset.indptr[v + 1]].tolist()
+               if owner[u] != owner[v]}
+    assert pool.tolist() == sorted(crosses) and 0 < len(pool) < 400
+    assert not importance[np.setdiff1d(np.arange(400), pool)].any()
+    assert importance[pool].max() == 1 and importance[pool].min() == 0
+
+
+def test_importance_rises_with_the_degree_and_ties_share_it():
+    dataset = skewed_dataset()
+    halos = find_halos(dataset, drawn_owner(400, 3), 3)
+    pool = boundary_nodes(400, halos)
+    importance, degree = node_importance(dataset, halos)[pool], dataset.in_degree()[pool]
+    distinct = np.unique(degree)
+    assert 1 < len(distinct) < len(pool)
+    by_degree = [np.unique(importance[degree == value]) for value in distinct]
+    assert all(len(values) == 1 for values in by_degree)
+    assert (np.diff(np.concatenate(by_degree)) > 0).all()
+
+
+@pytest.mark.parametrize("percentile", [0.5, 0.8, 0.925, 0.98])
+def test_nodes_above_a_percentile_are_no_more_than_it_leaves_but_for_ties_at_the_maximum(percentile):
+    dataset = skewed_dataset(2000)
+    halos = find_halos(dataset, drawn_owner(2000, 4), 4)
+    pool = boundary_nodes(2000, halos)
+    importance = node_importance(dataset, halos)[pool]
+    below_the_maximum = importance[importance < 1]
+    assert (below_the_maximum >= percentile).sum() <= (1 - percentile) * len(below_the_maximum) + 1e-6 * len(pool)
+
+
+def test_distinct_degrees_are_spread_evenly():
+    num_nodes = 6
+    arcs = [(u, v) for v in range(num_nodes) for u in range(num_nodes) if u > v] + [(0, num_nodes - 1)]
+    arcs.sort(key=lambda arc: (arc[1], arc[0]))
+    dataset = random_dataset(num_nodes, 0)
+    indptr = np.concatenate([[0], np.cumsum(np.bincount([v for _, v in arcs], minlength=num_nodes))])
+    dataset = replace(dataset, indptr=indptr, indices=np.array([u for u, _ in arcs], np.int32))
+    assert dataset.in_degree().tolist() == [5, 4, 3, 2, 1, 1]
+    importance = importance_of(dataset, np.arange(num_nodes, dtype=np.int32), num_nodes)
+    np.testing.assert_array_equal(importance, np.array([5, 4, 3, 2, 0, 0], np.float32) / 5)
+
+
+def test_nodes_of_one_degree_have_none():
+    ring = np.arange(12)
+    dataset = replace(random_dataset(12, 0), indptr=np.arange(13), indices=((ring - 1) % 12).astype(np.int32))
+    assert len(boundary_nodes(12, find_halos(dataset, (ring % 3).astype(np.int32), 3))) == 12
+    assert not importance_of(dataset, (ring % 3).astype(np.int32), 3).any()
+
+
+def test_one_part_has_no_boundary_and_so_no_importance():
+    dataset = random_dataset(40, 200)
+    assert not importance_of(dataset, np.zeros(40, np.int32), 1).any()
+    assert not build_partition(dataset, np.zeros(40, np.int32), 0, 1).importance.any()
+
+
+@pytest.mark.parametrize("reorder", ["none", "degree"])
+@pytest.mark.parametrize("num_parts", [2, 3, 4])
+def test_sender_and_receiver_hold_the_same_number_for_every_message(num_parts, reorder):
+    dataset, owner = skewed_dataset(), drawn_owner(400, num_parts)
+    parts = [build_partition(dataset, owner, part, num_parts, reorder=reorder) for part in range(num_parts)]
+    for sender in parts:
+        for receiver in parts:
+            start, stop = sender.boundary_offset[receiver.part:receiver.part + 2]
+            sent = sender.importance[sender.boundary_index[start:stop]]
+            first, last = receiver.halo_offset[sender.part:sender.part + 2] + receiver.num_inner
+            np.testing.assert_array_equal(sent, receiver.importance[first:last])
+            assert sender.part == receiver.part or sent.any()
