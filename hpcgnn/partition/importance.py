@@ -1,4 +1,4 @@
-"""Importance of boundary nodes: how a node's in-degree ranks among all nodes that cross in an exchange.
+"""Importance of boundary nodes: how a node's in-degree ranks among all nodes that cross in an exchange, and its spread.
 
 No bit-width is chosen here.
 """
@@ -9,6 +9,8 @@ import numpy as np
 
 from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.partition.halo import Halo
+
+IMPORTANCE_BINS = 200   # half a percentile each
 
 
 def node_importance(dataset: GraphDataset, halos: list[Halo]) -> np.ndarray:
@@ -39,6 +41,34 @@ def node_importance(dataset: GraphDataset, halos: list[Halo]) -> np.ndarray:
         num_below = np.cumsum(count) - count
         importance[pool] = (num_below / max(1, num_below[-1])).astype(np.float32)[degree]
     return importance
+
+
+def importance_histogram(importance: np.ndarray) -> np.ndarray:
+    """Rows by importance: bin k holds those from k / IMPORTANCE_BINS up to the next bin, the last also those at 1.
+
+    Parameters
+    ----------
+    importance : (num_rows,) float32 in [0, 1]
+
+    Returns
+    -------
+    num_rows : (IMPORTANCE_BINS,) int64
+    """
+    # Importance is float32, so an edge is too, or 0.98 would fall below 98 percent.
+    edges = (np.arange(1, IMPORTANCE_BINS) / IMPORTANCE_BINS).astype(np.float32)
+    return np.bincount(np.searchsorted(edges, importance, side="right"), minlength=IMPORTANCE_BINS)
+
+
+def degree_quantiles(dataset: GraphDataset, halos: list[Halo]) -> np.ndarray:
+    """In-degree of the boundary nodes of all parts at each percent.
+
+    Returns
+    -------
+    degree : (101,) int64   entry q is number floor(q (n - 1) / 100) of n ascending degrees; (0,) where no node crosses
+    """
+    pool = boundary_nodes(dataset.num_nodes, halos)
+    degree = np.sort(dataset.indptr[pool + 1] - dataset.indptr[pool])
+    return degree[np.arange(101) * (len(degree) - 1) // 100] if len(degree) else np.empty(0, np.int64)
 
 
 def boundary_nodes(num_nodes: int, halos: list[Halo]) -> np.ndarray:

@@ -70,11 +70,6 @@ class Partition:
         return len(self.indices)
 
     @property
-    def num_boundary(self) -> int:
-        """Distinct inner rows that some other part needs."""
-        return len(np.unique(self.boundary_index))
-
-    @property
     def num_cut_edges(self) -> int:
         """Arcs whose source is a halo row."""
         return int((self.indices >= self.num_inner).sum())

@@ -12,9 +12,11 @@ from hpcgnn.datasets.options import ProgressTask, silent
 from hpcgnn.errors import ShardError
 from hpcgnn.partition.partition import Partition
 from hpcgnn.shards import schema
-from hpcgnn.shards.records import load_info
+from hpcgnn.shards.records import ARRAYS, ATTRIBUTES, load_info
 from hpcgnn.shards.schema import FORMAT_VERSION, GraphInfo
 from hpcgnn.shards.sealed import AGAIN, open_sealed
+
+PART_CONTENT = (*schema.PART_ARRAYS, "features")
 
 
 def read_graph_info(folder: Path) -> GraphInfo:
@@ -22,9 +24,11 @@ def read_graph_info(folder: Path) -> GraphInfo:
 
     Raises
     ------
-    ShardError                graph.h5 is missing, truncated, damaged or of another format
+    ShardError                graph.h5 is missing, truncated, damaged, incomplete or of another format
     """
-    with open_sealed(schema.graph_file(folder), schema.GRAPH_KIND, FORMAT_VERSION) as file:
+    path = schema.graph_file(folder)
+    with open_sealed(path, schema.GRAPH_KIND, FORMAT_VERSION) as file:
+        _check_content(file, path, ATTRIBUTES, ARRAYS)
         return load_info(file)
 
 
@@ -39,14 +43,14 @@ def read_partition(folder: Path, part: int, num_parts: int, info: GraphInfo | No
 
     Raises
     ------
-    ShardError                the graph was cut into another number of parts; a file is missing, truncated, damaged, of
-                              another format or from another run of preprocess than graph.h5
+    ShardError                the graph was cut into another number of parts; a file is missing, truncated, damaged,
+                              incomplete, of another format or from another run of preprocess than graph.h5
     """
     info = info or read_graph_info(folder)
     check_num_parts(info, num_parts)
     with _open_part(folder, part, info) as file:
         scalars = {name: int(file.attrs[name]) for name in schema.PART_SCALARS}
-        arrays = {name: file[name][()] for name in (*schema.PART_ARRAYS, "features")}
+        arrays = {name: file[name][()] for name in PART_CONTENT}
     return Partition(**scalars, **arrays)
 
 
@@ -64,12 +68,24 @@ def verify_shards(folder: Path, progress: Callable[[str, float | None], Progress
 def _open_part(folder: Path, part: int, info: GraphInfo) -> Iterator[h5py.File]:
     path = schema.part_file(folder, part)
     with open_sealed(path, schema.PART_KIND, FORMAT_VERSION) as file:
+        _check_content(file, path, ("run_id", *schema.PART_SCALARS), PART_CONTENT)
         if file.attrs["run_id"] != info.run_id:
             raise ShardError(f"{path} is from another run of hpcgnn preprocess than the {schema.GRAPH_FILE} beside it; "
                              f"{AGAIN}")
         if file.attrs["part"] != part:
             raise ShardError(f"{path} holds part {file.attrs['part']}, expected part {part}; {AGAIN}")
+        num_rows = len(file["inner_id"]) + len(file["halo_id"])
+        if file["importance"].shape != (num_rows,):
+            raise ShardError(f"{path} has importance of shape {file['importance'].shape}, expected one entry for each "
+                             f"of {num_rows} inner and halo rows; {AGAIN}")
         yield file
+
+
+def _check_content(file: h5py.File, path: Path, attributes: tuple[str, ...], arrays: tuple[str, ...]) -> None:
+    """A sealed file is whole, but another program may have written less into it."""
+    missing = [*(name for name in attributes if name not in file.attrs), *(name for name in arrays if name not in file)]
+    if missing:
+        raise ShardError(f"{path} has no {missing[0]}; {AGAIN}")
 
 
 def check_num_parts(info: GraphInfo, num_parts: int) -> None:

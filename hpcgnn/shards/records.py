@@ -12,35 +12,42 @@ from hpcgnn.datasets.dataset import CleaningReport
 from hpcgnn.partition.statistics import PartitionStatistics
 from hpcgnn.shards.schema import GraphInfo, Provenance
 
-NESTED = ("provenance", "cleaning", "statistics")
+JSON = ("provenance", "cleaning")
+SCALARS = tuple(item.name for item in fields(GraphInfo)
+                if item.name not in (*JSON, "statistics", "boundary_degree"))
+COLUMNS = tuple(item.name for item in fields(PartitionStatistics))
+ATTRIBUTES = (*SCALARS, *JSON)
+ARRAYS = ("boundary_degree", *(f"statistics/{name}" for name in COLUMNS))
 
 
 def store_info(file: h5py.File, info: GraphInfo) -> None:
     """Write scalars as attributes, the cleaning report and provenance as JSON, statistics as one column a count."""
-    for item in fields(GraphInfo):
-        if item.name not in NESTED:
-            file.attrs[item.name] = getattr(info, item.name)
-    file.attrs["provenance"] = json.dumps(asdict(info.provenance))
-    file.attrs["cleaning"] = json.dumps(asdict(info.cleaning))
-    for item in fields(PartitionStatistics):
-        file[f"statistics/{item.name}"] = np.array([getattr(row, item.name) for row in info.statistics])
+    for name in SCALARS:
+        file.attrs[name] = getattr(info, name)
+    for name in JSON:
+        file.attrs[name] = json.dumps(asdict(getattr(info, name)))
+    file["boundary_degree"] = np.array(info.boundary_degree, np.int64)
+    for name in COLUMNS:
+        file[f"statistics/{name}"] = np.array([getattr(row, name) for row in info.statistics])
 
 
 def load_info(file: h5py.File) -> GraphInfo:
     """Read what store_info wrote."""
-    scalars = {item.name: _plain(file.attrs[item.name]) for item in fields(GraphInfo) if item.name not in NESTED}
+    scalars = {name: _plain(file.attrs[name]) for name in SCALARS}
     cleaning = json.loads(file.attrs["cleaning"])
     cleaning["remarks"] = tuple(cleaning["remarks"])
-    columns = {item.name: file[f"statistics/{item.name}"][()].tolist() for item in fields(PartitionStatistics)}
-    rows = zip(*columns.values(), strict=True)
+    columns = [_plain(file[f"statistics/{name}"][()]) for name in COLUMNS]
     return GraphInfo(
         **scalars,
         provenance=Provenance(**json.loads(file.attrs["provenance"])),
         cleaning=CleaningReport(**cleaning),
-        statistics=tuple(PartitionStatistics(**dict(zip(columns, row, strict=True))) for row in rows),
+        statistics=tuple(PartitionStatistics(*row) for row in zip(*columns, strict=True)),
+        boundary_degree=_plain(file["boundary_degree"][()]),
     )
 
 
 def _plain(value):
-    """NumPy scalars of HDF5 attributes as Python's own."""
+    """NumPy scalars as Python's own, arrays as tuples of them."""
+    if isinstance(value, np.ndarray):
+        return tuple(tuple(row) if isinstance(row, list) else row for row in value.tolist())
     return value.item() if isinstance(value, np.generic) else value

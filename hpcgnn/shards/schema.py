@@ -67,6 +67,7 @@ class GraphInfo:
     provenance : Provenance
     cleaning : CleaningReport
     statistics : tuple of PartitionStatistics, one a part
+    boundary_degree : tuple of int     in-degree of boundary nodes at 0, 1, .. 100 percent, see degree_quantiles
     """
 
     run_id: str
@@ -85,3 +86,4 @@ class GraphInfo:
     provenance: Provenance
     cleaning: CleaningReport
     statistics: tuple[PartitionStatistics, ...]
+    boundary_degree: tuple[int, ...]

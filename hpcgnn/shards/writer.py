@@ -17,7 +17,7 @@ from hpcgnn.datasets.options import ProgressTask, silent
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.build import build_partition
 from hpcgnn.partition.halo import Halo, find_halos
-from hpcgnn.partition.importance import node_importance
+from hpcgnn.partition.importance import degree_quantiles, node_importance
 from hpcgnn.partition.partition import Partition
 from hpcgnn.partition.statistics import PartitionStatistics, measure_partition
 from hpcgnn.shards import schema
@@ -64,7 +64,7 @@ def write_shards(dataset: GraphDataset, owner: np.ndarray, num_parts: int, out_d
     run_id = uuid.uuid4().hex
     with incoming(out_dir) as staging:
         statistics = _write_parts(dataset, owner, halos, staging, storage, run_id, progress, (reorder, provenance.seed))
-        info = _describe(dataset, storage.dtype, provenance, run_id, statistics)
+        info = _describe(dataset, storage.dtype, provenance, run_id, statistics, degree_quantiles(dataset, halos))
         write_sealed(schema.graph_file(staging), schema.GRAPH_KIND, FORMAT_VERSION,
                      partial(_store_graph, info=info, owner=owner))
     return info
@@ -102,7 +102,7 @@ def _store_graph(file: h5py.File, info: GraphInfo, owner: np.ndarray) -> None:
 
 
 def _describe(dataset: GraphDataset, feature_dtype: str, provenance: Provenance, run_id: str,
-              statistics: list[PartitionStatistics]) -> GraphInfo:
+              statistics: list[PartitionStatistics], boundary_degree: np.ndarray) -> GraphInfo:
     return GraphInfo(
         run_id=run_id, hpcgnn_version=hpcgnn.__version__, name=dataset.name,
         num_nodes=dataset.num_nodes, num_edges=dataset.num_edges,
@@ -111,4 +111,5 @@ def _describe(dataset: GraphDataset, feature_dtype: str, provenance: Provenance,
         num_test=int(dataset.test_mask.sum()),
         is_multi_label=dataset.is_multi_label, feature_dtype=feature_dtype,
         provenance=provenance, cleaning=dataset.cleaning, statistics=tuple(statistics),
+        boundary_degree=tuple(boundary_degree.tolist()),
     )
