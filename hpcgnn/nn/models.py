@@ -1,4 +1,7 @@
-"""Models by name: a stack of convolutions, each followed by normalization and ReLU but for the last."""
+"""Models by name, and the stack of convolutions that five of them are.
+
+The deep ones lie in a file each; none of them knows of training.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,17 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from hpcgnn.errors import ConfigError
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn.appnp import APPNP
 from hpcgnn.nn.attention import GATConvolution
 from hpcgnn.nn.convolution import Convolution, GCNConvolution, MaxPoolConvolution, SAGEConvolution
+from hpcgnn.nn.dagnn import DAGNN
+from hpcgnn.nn.gcnii import GCNII
 from hpcgnn.nn.isomorphism import GINConvolution
-
-NORMS: dict[str, type[nn.Module]] = {"none": nn.Identity, "layer": nn.LayerNorm}
+from hpcgnn.nn.jknet import JKNet
+from hpcgnn.nn.normalization import NORMS, layer_norm_of
+from hpcgnn.nn.sgc import SGC
 
 
 @dataclass(frozen=True)
@@ -91,9 +99,75 @@ class ConvolutionStack(nn.Module):
         for convolution, norm, following in zip(self.convolutions, self.norms, self.convolutions[1:], strict=False):
             z = convolution(graph, h, is_dropped)
             is_dropped = following.takes_dropped(graph)
-            h = graph.activate(z, norm if isinstance(norm, nn.LayerNorm) else None, following.dropout, is_dropped)
+            h = graph.activate(z, layer_norm_of(norm), following.dropout, is_dropped)
         return self.convolutions[-1](graph, h, is_dropped)
 
     def first_layer_parameters(self) -> list[nn.Parameter]:
         """Parameters of the first convolution, the only ones that Kipf and Welling (2017) decay."""
         return list(self.convolutions[0].parameters())
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """What a model is built from.
+
+    Attributes
+    ----------
+    model : str                     a key of MODELS
+    in_dim, hidden_dim, out_dim : int
+    num_layers : int                convolutions; propagation steps of dagnn, sgc and appnp
+    dropout : float                 on the input of every layer
+    norm : {"none", "layer"}        after every hidden layer
+    heads : int                     of gat
+    has_wide_sums : bool            rows are float32, so that a sum over any number of neighbors is finite
+    alpha : float                   share of the first rows in every step of gcnii and appnp
+    theta : float                   weight of gcnii's maps
+    jump : {"concat", "max"}        how jknet joins its depths
+    """
+
+    model: str
+    in_dim: int
+    hidden_dim: int
+    out_dim: int
+    num_layers: int
+    dropout: float
+    norm: str = "none"
+    heads: int = 4
+    has_wide_sums: bool = True
+    alpha: float = 0.1
+    theta: float = 0.5
+    jump: str = "concat"
+
+    @property
+    def common(self) -> tuple[int, int, int, int, float, str]:
+        """What every model with hidden rows takes, in this order."""
+        return self.in_dim, self.hidden_dim, self.out_dim, self.num_layers, self.dropout, self.norm
+
+
+def _stack(shape: ModelShape) -> nn.Module:
+    return ConvolutionStack(shape.model, *shape.common, shape.heads, shape.has_wide_sums)
+
+
+MODELS: dict[str, Callable[[ModelShape], nn.Module]] = {
+    **dict.fromkeys(CONVOLUTIONS, _stack),
+    "gcnii": lambda shape: GCNII(*shape.common, shape.alpha, shape.theta),
+    "dagnn": lambda shape: DAGNN(*shape.common),
+    "sgc": lambda shape: SGC(shape.in_dim, shape.out_dim, shape.num_layers, shape.dropout),
+    "jknet": lambda shape: JKNet(*shape.common, shape.jump),
+    "appnp": lambda shape: APPNP(*shape.common, shape.alpha),
+}
+
+
+def build_model(shape: ModelShape) -> nn.Module:
+    """A model with fresh weights from torch's generator.
+
+    It has `forward(graph, x)`, collective, from input rows to logits; `num_hops`, its aggregations, or None where it
+    can't leave out rows that are farther from the loss; and `first_layer_parameters()`.
+
+    Raises
+    ------
+    ConfigError      an unknown model; heads that can't share hidden_dim; an unknown jump
+    """
+    if shape.model not in MODELS:
+        raise ConfigError(f"model must be one of {', '.join(MODELS)}, found {shape.model!r}")
+    return MODELS[shape.model](shape)

@@ -1,0 +1,44 @@
+"""APPNP: predictions of a perceptron, propagated by personalized PageRank. Only class-wide rows travel."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn.perceptron import Perceptron
+from hpcgnn.nn.propagation import propagate, take_hops
+
+
+class APPNP(nn.Module):
+    """Z_0 = H = perceptron(x), Z_k = (1 - alpha) A Z_{k-1} + alpha H; the last Z are the logits.
+
+    Parameters
+    ----------
+    in_dim, hidden_dim, out_dim : int
+    num_layers : int, at least 1    propagation steps
+    dropout : float                 on the input of both linear maps
+    norm : {"none", "layer"}        of the perceptron's hidden rows; the paper has none
+    alpha : float in [0, 1]         teleport probability
+
+    Reference: Klicpera et al., ICLR 2019, Eq. (4)-(5). Deviation: no dropout of the adjacency, whose draws would have
+    to be addressed by two global node ids.
+    """
+
+    def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int, dropout: float, norm: str,
+                 alpha: float):
+        super().__init__()
+        self.num_hops, self.alpha = num_layers, alpha
+        self.perceptron = Perceptron(in_dim, hidden_dim, out_dim, dropout, norm)
+
+    def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
+        """Collective: (num_inner, in_dim) input rows to logits; see `ConvolutionStack.forward`."""
+        hops = take_hops(graph, self.num_hops)
+        z = first = self.perceptron(graph, x[:hops[0].num_in])
+        for hop in hops:
+            z = propagate(graph, z, hop, first=first, alpha=self.alpha)
+        return z
+
+    def first_layer_parameters(self) -> list[nn.Parameter]:
+        """Parameters of the first linear map, the only ones that the paper decays."""
+        return list(self.perceptron.first.parameters())

@@ -1,0 +1,49 @@
+"""DAGNN: predictions of a perceptron, propagated to many depths and gated at each. Only class-wide rows travel."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn.perceptron import Perceptron
+from hpcgnn.nn.propagation import propagate, take_hops
+
+
+class DAGNN(nn.Module):
+    """H_0 = perceptron(x), H_k = A H_{k-1}; the logits are the sum over k of sigmoid(H_k s + b) H_k, row by row.
+
+    Parameters
+    ----------
+    in_dim, hidden_dim, out_dim : int
+    num_layers : int, at least 1    propagation steps, the paper's k
+    dropout : float                 on the input of both linear maps
+    norm : {"none", "layer"}        of the perceptron's hidden rows; the paper has none
+
+    Reference: Liu et al., KDD 2020, Eq. (8). The gate has a bias b, as in the authors' program.
+    """
+
+    def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int, dropout: float, norm: str):
+        super().__init__()
+        self.num_hops = num_layers
+        self.perceptron = Perceptron(in_dim, hidden_dim, out_dim, dropout, norm)
+        self.gate = nn.Linear(out_dim, 1)
+
+    def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
+        """Collective: (num_inner, in_dim) input rows to float32 logits; see `ConvolutionStack.forward`."""
+        hops = take_hops(graph, self.num_hops)
+        h, num_out = self.perceptron(graph, x[:hops[0].num_in]), hops[-1].num_out
+        logits = self._gated(h[:num_out])
+        for hop in hops:
+            h = propagate(graph, h, hop)
+            logits = logits + self._gated(h[:num_out])
+        return logits
+
+    def _gated(self, h: torch.Tensor) -> torch.Tensor:
+        # In float32: a sum of many depths, and the gate's gradient a sum over all rows.
+        h = h.float()
+        return torch.sigmoid(self.gate(h)) * h
+
+    def first_layer_parameters(self) -> list[nn.Parameter]:
+        """Parameters of the first linear map."""
+        return list(self.perceptron.first.parameters())

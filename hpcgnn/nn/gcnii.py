@@ -1,0 +1,65 @@
+"""GCNII: graph convolutions with a share of the first rows and of the identity, which train at any depth."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn.linear import linear
+from hpcgnn.nn.normalization import NORMS, layer_norm_of
+from hpcgnn.nn.propagation import propagate, take_hops
+
+
+class GCNII(nn.Module):
+    """H_l = ReLU(((1 - alpha) A H_{l-1} + alpha H_0) ((1 - beta_l) I + beta_l W_l)) between two linear maps.
+
+    H_0 = ReLU(x W_in + b_in), the logits are H_L W_out + b_out, and beta_l = log(theta / l + 1). Dropout is on the
+    input of every layer and of both outer maps, but H_0's share is taken before dropout.
+
+    Parameters
+    ----------
+    in_dim, hidden_dim, out_dim : int
+    num_layers : int, at least 1    convolutions
+    dropout : float
+    norm : {"none", "layer"}        of each convolution's rows before ReLU; the paper has none
+    alpha : float in [0, 1]
+    theta : float, at least 0       the paper's lambda
+
+    Reference: Chen et al., ICML 2020, Eq. (5), and section 3 for beta.
+    """
+
+    def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int, dropout: float, norm: str,
+                 alpha: float, theta: float):
+        super().__init__()
+        self.num_hops, self.dropout, self.alpha = num_layers, dropout, alpha
+        self.beta = [math.log(theta / layer + 1) for layer in range(1, num_layers + 1)]
+        self.first, self.last = nn.Linear(in_dim, hidden_dim), nn.Linear(hidden_dim, out_dim)
+        self.weights = nn.ParameterList(nn.init.xavier_uniform_(torch.empty(hidden_dim, hidden_dim))
+                                        for _ in range(num_layers))
+        self.norms = nn.ModuleList(NORMS[norm](hidden_dim) for _ in range(num_layers))
+
+    def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
+        """Collective: (num_inner, in_dim) input rows to logits; see `ConvolutionStack.forward`."""
+        hops = take_hops(graph, self.num_hops)
+        z = linear(graph.dropout(x[:hops[0].num_in], self.dropout), self.first.weight, self.first.bias)
+        h = first = graph.activate(z, None, 0.0, is_dropped=False)
+        is_dropped = False
+        for layer, hop in enumerate(hops):
+            mixed = propagate(graph, h, hop, self.dropout, is_dropped, first, self.alpha)
+            z = linear(mixed, self._map(layer))
+            # Rows that are sent as they stand are masked by their receivers; none is behind the last layer.
+            is_dropped = graph.is_alone or layer == self.num_hops - 1
+            h = graph.activate(z, layer_norm_of(self.norms[layer]), self.dropout, is_dropped)
+        return linear(h, self.last.weight, self.last.bias)
+
+    def _map(self, layer: int) -> torch.Tensor:
+        """(1 - beta) I + beta W, so that rows take one product and no sum."""
+        weight = self.weights[layer]
+        return torch.eye(len(weight)).to(weight).lerp(weight, self.beta[layer])
+
+    def first_layer_parameters(self) -> list[nn.Parameter]:
+        """Parameters of the first linear map."""
+        return list(self.first.parameters())

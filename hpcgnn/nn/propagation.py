@@ -1,0 +1,107 @@
+"""Propagation without weights as one differentiable step: forward and backward written by hand.
+
+out = A(dropout(h)), or (1 - alpha) A(dropout(h)) + alpha h0. Halo rows lie in a table of their own or stay packed, and
+masks are drawn again instead of kept, so no row is remembered for the backward pass.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from hpcgnn.graph.hop import ExchangeSite, Hop
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn.neighborhood import Neighborhood
+from hpcgnn.ops.aggregation import multiply
+from hpcgnn.ops.arena import empty
+
+REDUCTION = "gcn"     # D^-1/2 (A + I) D^-1/2, which all models that propagate without weights take
+
+
+class _Propagate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, h: torch.Tensor, first: torch.Tensor | None, alpha: float, place: Neighborhood) -> torch.Tensor:
+        """Collective. Keeps no rows."""
+        ctx.place, ctx.alpha, ctx.num_first = place, alpha, None if first is None else len(first)
+        num_out = place.hop.num_out
+        if place.is_constant and first is None:
+            return place.graph.input_aggregate(place.reduction)[:num_out].clone()
+        out = _sum_neighbors(h[:place.hop.num_in], place)
+        return out if first is None else out.lerp_(first[:num_out], alpha)
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Collective: gradients of halo rows go home."""
+        place, gradient, of_first, of_rows = ctx.place, gradient.contiguous(), None, None
+        if ctx.num_first is not None:
+            of_first = _padded(gradient * ctx.alpha, ctx.num_first)
+            gradient = gradient * (1 - ctx.alpha)
+        if not place.is_input:
+            matrices = place.hop.matrices
+            of_halo = place.drop_halo(multiply(matrices.far_back, gradient))
+            of_rows = place.drop_inner(multiply(matrices.near_back, gradient))
+            place.graph.take_home(of_halo, of_rows, place.site)
+        return of_rows, of_first, None, None
+
+
+def _sum_neighbors(h: torch.Tensor, place: Neighborhood) -> torch.Tensor:
+    """Collective: A(dropout(h)) of the rows that come out."""
+    matrix, packed = place.hop.matrices.forward, None
+    if not place.is_input and place.key is None and not place.is_dropped:
+        # No mask follows, so rows of few bits are summed straight from their messages.
+        packed = place.graph.fetch_packed(h, place.site)
+    if packed is not None:
+        return multiply(matrix, h, packed=packed)
+    return multiply(matrix, place.drop_inner(h), place.drop_halo(place.halo_rows(h)))
+
+
+def _padded(rows: torch.Tensor, num_rows: int) -> torch.Tensor:
+    """`rows` followed by zeros."""
+    if len(rows) == num_rows:
+        return rows
+    padded = empty((num_rows, rows.shape[1]), rows.dtype)
+    padded[:len(rows)], padded[len(rows):] = rows, 0
+    return padded
+
+
+def take_hops(graph: LocalGraph, num_hops: int) -> list[Hop]:
+    """Count the aggregations of a whole pass at once: the rows that the first one needs are known before it."""
+    return [graph.hop(REDUCTION) for _ in range(num_hops)]
+
+
+def propagate(graph: LocalGraph, h: torch.Tensor, hop: Hop, dropout: float = 0.0, is_dropped: bool = False,
+              first: torch.Tensor | None = None, alpha: float = 0.0) -> torch.Tensor:
+    """Collective: A dropout(h), or (1 - alpha) A dropout(h) + alpha first, with A = D^-1/2 (A + I) D^-1/2.
+
+    A row crosses as it stands, before dropout, and the receiver applies the owner's mask.
+
+    Parameters
+    ----------
+    h : (hop.num_in, dim) float32, bfloat16 or float16, or the graph's input rows
+    hop : Hop                       the next of `take_hops`
+    dropout : float                 on h; counted here but where is_dropped
+    is_dropped : bool               dropout has been applied to h and counted; only where `graph.is_alone`
+    first : (at least hop.num_out, dim) as h, or None      rows that have a share in every step
+    alpha : float in [0, 1]         that share
+
+    Returns
+    -------
+    (hop.num_out, dim), as h
+    """
+    place = Neighborhood(graph, hop, graph.is_input(h), is_dropped, REDUCTION, dropout)
+    return _Propagate.apply(h, first, alpha, place)
+
+
+@torch.no_grad()
+def propagate_input(graph: LocalGraph, num_steps: int) -> torch.Tensor:
+    """Collective: A^num_steps x of all inner rows, (num_inner, num_features).
+
+    Messages are evaluation's, exact in the rows' storage type, whatever the current pass.
+    """
+    rows = graph.input_aggregate(REDUCTION)
+    for step in range(1, num_steps):
+        table = empty((graph.num_rows, rows.shape[1]), rows.dtype)
+        table[:graph.num_inner] = rows
+        site = ExchangeSite(layer=step - 1, seed=0, epoch=0, is_training=False)
+        graph.fetch(table[:graph.num_inner], table[graph.num_inner:], site)
+        rows = graph.aggregate(table, REDUCTION)
+    return rows

@@ -1,0 +1,64 @@
+"""SGC: one linear map of propagated rows. Without dropout the propagated input is constant and nothing travels."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn.linear import add_bias, linear
+from hpcgnn.nn.propagation import propagate, propagate_input, take_hops
+
+
+class SGC(nn.Module):
+    """logits = A^K dropout(x) W + b.
+
+    Without dropout A^K x is the same in every epoch: it is computed once, from messages of full precision that count as
+    evaluation's, and afterwards no message travels, whatever the training method. With dropout rows are mapped before
+    they are propagated where there are fewer classes than features, so that the narrower ones travel.
+
+    Parameters
+    ----------
+    in_dim, out_dim : int
+    num_layers : int, at least 1    propagation steps, the paper's K
+    dropout : float                 on the input; the paper has none
+
+    Reference: Wu et al., ICML 2019, Eq. (8).
+    """
+
+    def __init__(self, in_dim: int, out_dim: int, num_layers: int, dropout: float):
+        super().__init__()
+        self.num_hops, self.dropout = num_layers, dropout
+        self.linear = nn.Linear(in_dim, out_dim)
+        self._graph: LocalGraph | None = None
+        self._constant: torch.Tensor | None = None
+
+    @property
+    def maps_first(self) -> bool:
+        """Whether mapped rows are the narrower ones, and travel."""
+        return self.linear.out_features < self.linear.in_features
+
+    def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
+        """Collective: (num_inner, in_dim) input rows to logits; see `ConvolutionStack.forward`."""
+        hops = take_hops(graph, self.num_hops)
+        if self.dropout == 0.0:
+            return linear(self._propagated_input(graph)[:hops[-1].num_out], self.linear.weight, self.linear.bias)
+        if self.maps_first:
+            h = linear(graph.dropout(x[:hops[0].num_in], self.dropout), self.linear.weight)
+            for hop in hops:
+                h = propagate(graph, h, hop)
+            return add_bias(h, self.linear.bias)
+        h = propagate(graph, x, hops[0], self.dropout)
+        for hop in hops[1:]:
+            h = propagate(graph, h, hop)
+        return linear(h, self.linear.weight, self.linear.bias)
+
+    def _propagated_input(self, graph: LocalGraph) -> torch.Tensor:
+        """Collective where the graph is another one than last time, which it is on all ranks or on none."""
+        if self._graph is not graph:
+            self._graph, self._constant = graph, propagate_input(graph, self.num_hops)
+        return self._constant
+
+    def first_layer_parameters(self) -> list[nn.Parameter]:
+        """Parameters of the only map."""
+        return list(self.linear.parameters())

@@ -1,0 +1,131 @@
+"""Every model as PyTorch Geometric has it, called with the weights of hpcgnn's. Gradients go to those weights."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch_geometric.nn as pyg
+from reference import DROPOUT, draws_of, stream_of
+from torch.func import functional_call
+from torch.nn import functional
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
+
+
+class Masks:
+    """The dropouts of one pass in the order in which a model calls them, from the oracle's draws."""
+
+    def __init__(self, probability, seed, epoch):
+        self.threshold, self.seed, self.epoch, self.num_calls = round(probability * 2**16), seed, epoch, 0
+
+    def __call__(self, h):
+        stream = stream_of(DROPOUT, self.num_calls)
+        self.num_calls += 1
+        draws = draws_of(np.arange(len(h)), h.shape[1], self.seed, self.epoch, stream)
+        return h * torch.from_numpy(draws >= self.threshold) * (2**16 / (2**16 - self.threshold))
+
+
+def edge_index_of(dataset):
+    """(2, num_edges) int64: source and destination."""
+    target = np.repeat(np.arange(dataset.num_nodes), dataset.in_degree())
+    return torch.from_numpy(np.stack([dataset.indices.astype(np.int64), target]))
+
+
+def gcn(layer, h, edges):
+    peer = pyg.GCNConv(layer.in_dim, layer.out_dim).double()
+    return functional_call(peer, {"lin.weight": layer.weight_neighbor, "bias": layer.bias}, (h, edges))
+
+
+def sage(layer, h, edges):
+    weights = {"lin_l.weight": layer.weight_neighbor, "lin_l.bias": layer.bias, "lin_r.weight": layer.weight_self}
+    return functional_call(pyg.SAGEConv(layer.in_dim, layer.out_dim).double(), weights, (h, edges))
+
+
+def sage_max(layer, h, edges):
+    weights = {"lin_l.weight": layer.neighbor.weight, "lin_l.bias": layer.neighbor.bias,
+               "lin_r.weight": layer.own.weight}
+    return functional_call(pyg.SAGEConv(layer.in_dim, layer.out_dim, aggr="max").double(), weights, (h, edges))
+
+
+def gat(layer, h, edges):
+    is_concatenated = layer.combine == "concatenate"
+    head_dim = layer.out_dim // layer.heads if is_concatenated else layer.out_dim
+    target, source = layer.attention.view(2, 1, layer.heads, head_dim)
+    peer = pyg.GATConv(layer.in_dim, head_dim, layer.heads, concat=is_concatenated).double()
+    weights = {"att_dst": target, "att_src": source, "lin.weight": layer.weight, "bias": layer.bias}
+    return functional_call(peer, weights, (h, edges))
+
+
+def gin(layer, h, edges):
+    parts = torch.nn.Sequential(torch.nn.Linear(layer.in_dim, layer.out_dim), torch.nn.ReLU(),
+                                torch.nn.Linear(layer.out_dim, layer.out_dim))
+    weights = {f"nn.{i}.{name}": value for i, part in ((0, layer.first), (2, layer.second))
+               for name, value in part.named_parameters()}
+    return functional_call(pyg.GINConv(parts, train_eps=True).double(), weights | {"eps": layer.epsilon}, (h, edges))
+
+
+CONVOLUTIONS = {"gcn": gcn, "sage": sage, "sage-max": sage_max, "gat": gat, "gin": gin}
+
+
+def stack(model, shape, x, edges, drop):
+    h = x
+    for i, layer in enumerate(model.convolutions):
+        h = CONVOLUTIONS[shape.model](layer, drop(h), edges)
+        h = torch.relu(model.norms[i](h)) if i < len(model.norms) else h
+    return h
+
+
+def gcnii(model, shape, x, edges, drop):
+    h = first = torch.relu(model.first(drop(x)))
+    for i, weight in enumerate(model.weights):
+        peer = pyg.GCN2Conv(shape.hidden_dim, shape.alpha, shape.theta, i + 1).double()
+        h = torch.relu(model.norms[i](functional_call(peer, {"weight1": weight.t()}, (drop(h), first, edges))))
+    return model.last(drop(h))
+
+
+def perceptron(part, x, drop):
+    return part.second(drop(torch.relu(part.norm(part.first(drop(x))))))
+
+
+def dagnn(model, shape, x, edges, drop):
+    """PyTorch Geometric has no DAGNN: its normalization, and sums by index."""
+    (source, target), weight = gcn_norm(edges, None, len(x), dtype=x.dtype)
+    h = perceptron(model.perceptron, x, drop)
+    logits = torch.sigmoid(model.gate(h)) * h
+    for _ in range(shape.num_layers):
+        h = torch.zeros_like(h).index_add(0, target, weight[:, None] * h[source])
+        logits = logits + torch.sigmoid(model.gate(h)) * h
+    return logits
+
+
+def sgc(model, shape, x, edges, drop):
+    peer = pyg.SGConv(shape.in_dim, shape.out_dim, shape.num_layers).double()
+    weights = {"lin.weight": model.linear.weight, "lin.bias": model.linear.bias}
+    return functional_call(peer, weights, (drop(x), edges))
+
+
+def jknet(model, shape, x, edges, drop):
+    h, depths = x, []
+    for layer, norm in zip(model.convolutions, model.norms, strict=True):
+        h = torch.relu(norm(gcn(layer, drop(h), edges)))
+        depths.append(h)
+    joined = pyg.JumpingKnowledge({"concat": "cat", "max": "max"}[shape.jump])(depths)
+    return model.last(drop(joined))
+
+
+def appnp(model, shape, x, edges, drop):
+    return pyg.APPNP(shape.num_layers, shape.alpha)(perceptron(model.perceptron, x, drop), edges)
+
+
+PEERS = {**dict.fromkeys(CONVOLUTIONS, stack), "gcnii": gcnii, "dagnn": dagnn, "sgc": sgc, "jknet": jknet,
+         "appnp": appnp}
+
+
+def peer_logits(model, shape, dataset, drop=lambda h: h):
+    """(num_nodes, out_dim) float64 logits of `model`, whose weights are float64."""
+    x = torch.from_numpy(dataset.features).double()
+    return PEERS[shape.model](model, shape, x, edge_index_of(dataset), drop)
+
+
+def mean_loss(logits, labels, mask, num_train):
+    """Cross-entropy over the masked rows, divided by the training nodes of all ranks."""
+    return functional.cross_entropy(logits[mask], labels[mask], reduction="sum") / num_train
