@@ -1,4 +1,7 @@
-"""`hpcgnn inspect`: show what a folder of shards holds as text, as a table a part, and as a picture."""
+"""`hpcgnn inspect`: show what a folder of shards holds as text, as tables by part and by pair, and as a picture.
+
+Nothing is counted here.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,16 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from hpcgnn.cli.messages import (
+    bits_line,
+    degree_line,
+    histogram_lines,
+    importance_table,
+    pairs_table,
+    parse_percentiles,
+)
 from hpcgnn.cli.progress import shown_progress
+from hpcgnn.config import TrainConfig
 from hpcgnn.datasets.dataset import CleaningReport
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.statistics import PartitionStatistics
@@ -20,21 +32,28 @@ from hpcgnn.shards.schema import GraphInfo, Provenance
 COLUMNS = {"inner": "num_inner", "central": "num_central", "boundary": "num_boundary", "halo": "num_halo",
            "edges": "num_edges", "cut edges": "num_cut_edges", "volume": "num_sent"}
 MAX_WIDTH = 1000
+DEFAULT_DIM = 256   # where the graph has no features
 
 
 @click.command()
 @click.argument("shards", type=click.Path(path_type=Path))
 @click.option("--plot", type=click.Path(path_type=Path, dir_okay=False),
               help="Draw the parts to this file; .png, .pdf or .svg.")
+@click.option("--dim", type=click.IntRange(min=1),
+              help=f"Columns of the rows whose bytes are shown. [default: the features', {DEFAULT_DIM} without any]")
+@click.option("--percentiles", default=TrainConfig.percentiles, show_default=True,
+              help="Percentiles of importance at which a boundary row's width doubles.")
 @click.option("--verify", is_flag=True, help="Check every byte of every part against its checksum.")
-def command(shards: Path, plot: Path | None, verify: bool) -> None:
-    """Show what the folder SHARDS holds, part by part."""
+def command(shards: Path, plot: Path | None, dim: int | None, percentiles: str, verify: bool) -> None:
+    """Show what the folder SHARDS holds, part by part, and what its parts send each other."""
+    level_bins = parse_percentiles(percentiles)
     if verify:
         with shown_progress() as progress:
             info = verify_shards(shards, progress)
     else:
         info = read_graph_info(shards)
     print_info(info)
+    print_messages(info, level_bins, dim or info.num_features or DEFAULT_DIM)
     if verify:
         click.echo(f"all {info.num_parts + 1} files are whole and of one run")
     if plot is not None:
@@ -51,9 +70,31 @@ def print_info(info: GraphInfo) -> None:
     click.echo(f"source {info.provenance.source}, by hpcgnn {info.hpcgnn_version}, run {info.run_id[:8]}")
     for line in cleaning_lines(info.cleaning):
         click.echo(line)
-    table = parts_table(info)
+    print_table(parts_table(info))
+
+
+def print_messages(info: GraphInfo, level_bins: tuple[int, ...], dim: int) -> None:
+    """Print how important the rows that cross are, and their bytes by pair of parts.
+
+    Parameters
+    ----------
+    level_bins : what parse_percentiles returns
+    dim : int                 columns of a row
+    """
+    if not any(row.num_sent for row in info.statistics):
+        click.echo("no row crosses between parts")
+        return
+    click.echo(degree_line(info))
+    print_table(importance_table(info, level_bins))
+    click.echo(bits_line(info, level_bins))
+    for line in histogram_lines(info):
+        click.echo(line)
+    print_table(pairs_table(info, dim))
+
+
+def print_table(table: Table) -> None:
+    """Print a table as wide as its digits need, whatever the terminal: a narrow one folds lines."""
     console = Console()
-    # A narrow terminal folds lines; digits are never cut.
     needed = console.measure(table, options=console.options.update(width=MAX_WIDTH)).maximum
     Console(width=max(console.width, needed)).print(table)
 

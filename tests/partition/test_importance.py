@@ -10,7 +10,14 @@ from reference_partition import expected_importance, random_dataset
 
 from hpcgnn.partition.build import build_partition
 from hpcgnn.partition.halo import find_halos
-from hpcgnn.partition.importance import boundary_nodes, node_importance
+from hpcgnn.partition.importance import (
+    IMPORTANCE_BINS,
+    boundary_nodes,
+    degree_quantiles,
+    importance_histogram,
+    node_importance,
+)
+from hpcgnn.partition.statistics import measure_partition
 
 
 def drawn_owner(num_nodes, num_parts, seed=0):
@@ -115,3 +122,40 @@ def test_sender_and_receiver_hold_the_same_number_for_every_message(num_parts, r
             first, last = receiver.halo_offset[sender.part:sender.part + 2] + receiver.num_inner
             np.testing.assert_array_equal(sent, receiver.importance[first:last])
             assert sender.part == receiver.part or sent.any()
+
+
+def test_every_bin_of_the_histogram_begins_at_its_own_percentile():
+    edges = (np.arange(IMPORTANCE_BINS + 1) / IMPORTANCE_BINS).astype(np.float32)
+    expected = np.ones(IMPORTANCE_BINS, int)
+    expected[-1] = 2
+    np.testing.assert_array_equal(importance_histogram(edges), expected)
+    just_below = importance_histogram(np.nextafter(edges[1:], np.float32(0)))
+    np.testing.assert_array_equal(just_below, np.ones(IMPORTANCE_BINS, int))
+    assert importance_histogram(np.empty(0, np.float32)).tolist() == [0] * IMPORTANCE_BINS
+
+
+@pytest.mark.parametrize("num_nodes", [3, 60, 400])
+def test_quantiles_of_the_degree_are_degrees_of_boundary_nodes(num_nodes):
+    dataset = skewed_dataset(num_nodes)
+    halos = find_halos(dataset, drawn_owner(num_nodes, 3, seed=1), 3)
+    ordered = sorted(dataset.in_degree()[boundary_nodes(num_nodes, halos)].tolist())
+    quantiles = degree_quantiles(dataset, halos).tolist()
+    assert quantiles == [ordered[percent * (len(ordered) - 1) // 100] for percent in range(101)]
+
+
+def test_degree_has_no_quantiles_where_no_node_crosses():
+    dataset = random_dataset(40, 200)
+    assert degree_quantiles(dataset, find_halos(dataset, np.zeros(40, np.int32), 1)).shape == (0,)
+
+
+@pytest.mark.parametrize("num_parts", [1, 2, 4])
+def test_statistics_count_rows_by_user_and_by_importance(num_parts):
+    dataset, owner = skewed_dataset(), drawn_owner(400, num_parts)
+    importance = np.array(expected_importance(dataset, owner))
+    parts = [build_partition(dataset, owner, part, num_parts) for part in range(num_parts)]
+    for part, row in zip(parts, map(measure_partition, parts), strict=True):
+        assert row.sent_to == tuple(int((owner[user.halo_id] == part.part).sum()) for user in parts)
+        sent = np.concatenate([user.halo_id[owner[user.halo_id] == part.part] for user in parts])
+        bins = np.minimum((np.float64(importance) * IMPORTANCE_BINS + 1e-4).astype(int), IMPORTANCE_BINS - 1)
+        assert row.sent_importance == tuple((bins[sent] == k).sum() for k in range(IMPORTANCE_BINS))
+        assert row.boundary_importance == tuple((bins[np.unique(sent)] == k).sum() for k in range(IMPORTANCE_BINS))

@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 import pytest
 import scipy.sparse
-from reference_partition import random_dataset
+from reference_partition import expected_importance, random_dataset
 
 from hpcgnn.errors import ConfigError, ShardError
 from hpcgnn.partition.build import build_partition
@@ -26,6 +26,7 @@ from hpcgnn.shards import features, schema, writer
 from hpcgnn.shards.folder import check_folder
 from hpcgnn.shards.reader import read_graph_info, read_partition, verify_shards
 from hpcgnn.shards.schema import Provenance
+from hpcgnn.shards.sealed import write_sealed
 from hpcgnn.shards.writer import write_shards
 
 ORIGIN = Provenance("edges:a.csv", "random", 5, {"parts": 2, "root": None, "ldg_slack": 1.05})
@@ -186,6 +187,58 @@ def test_shards_of_an_older_format_are_refused(tmp_path, dataset, monkeypatch):
     write(tmp_path, dataset)
     with pytest.raises(ShardError, match=r"graph.h5 has format 1, this version reads 2; run hpcgnn preprocess again"):
         read_partition(tmp_path, 0, 2)
+
+
+def rewrite(path, kind, change):
+    """Write a sealed file anew after `change` of its arrays and attributes, as another program might."""
+    with h5py.File(path) as file:
+        arrays = {name: file[name][()] for name in file if name != "statistics"}
+        arrays |= {f"statistics/{name}": column[()] for name, column in file.get("statistics", {}).items()}
+        attributes = dict(file.attrs)
+    change(arrays, attributes)
+
+    def fill(file):
+        file.attrs.update(attributes)
+        for name, array in arrays.items():
+            file[name] = array
+
+    write_sealed(path, kind, schema.FORMAT_VERSION, fill)
+
+
+@pytest.mark.parametrize("name", ["importance", "in_degree", "features"])
+def test_part_without_an_array_is_refused(shards, name):
+    rewrite(shards / "part-0001.h5", schema.PART_KIND, lambda arrays, attributes: arrays.pop(name))
+    for read in (lambda: read_partition(shards, 1, 2), lambda: verify_shards(shards)):
+        with pytest.raises(ShardError, match=rf"part-0001.h5 has no {name}; run hpcgnn preprocess again"):
+            read()
+    assert read_partition(shards, 0, 2).part == 0
+
+
+@pytest.mark.parametrize("name", ["boundary_degree", "statistics/sent_to", "cleaning"])
+def test_graph_file_that_says_too_little_is_refused(shards, name):
+    rewrite(shards / "graph.h5", schema.GRAPH_KIND,
+            lambda arrays, attributes: (attributes if name in attributes else arrays).pop(name))
+    with pytest.raises(ShardError, match=rf"graph.h5 has no {name}; run hpcgnn preprocess again"):
+        read_graph_info(shards)
+
+
+def test_importance_of_another_length_than_the_rows_is_refused(shards):
+    part = read_partition(shards, 0, 2)
+    num_rows = part.num_inner + part.num_halo
+    rewrite(shards / "part-0000.h5", schema.PART_KIND,
+            lambda arrays, attributes: arrays.update(importance=arrays["importance"][1:]))
+    with pytest.raises(ShardError, match=rf"importance of shape \({num_rows - 1},\), expected one entry for each of "
+                                         rf"{num_rows} inner and halo rows"):
+        read_partition(shards, 0, 2)
+
+
+@pytest.mark.parametrize("num_parts", [1, 2, 3, 4])
+def test_every_part_reads_the_importance_of_its_nodes(tmp_path, dataset, num_parts):
+    write(tmp_path, dataset, num_parts)
+    expected = np.array(expected_importance(dataset, owner_of(dataset, num_parts)))
+    for part in (read_partition(tmp_path, part, num_parts) for part in range(num_parts)):
+        np.testing.assert_array_equal(part.importance, expected[np.concatenate([part.inner_id, part.halo_id])])
+        assert part.importance.dtype == np.float32
 
 
 def test_part_of_another_run_is_refused(shards, tmp_path, dataset):

@@ -1,0 +1,143 @@
+"""`hpcgnn inspect`: the spread of importance and the bytes of each pair of parts, counted again from the parts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from reference_partition import arcs_of, expected_importance, needed_ids, random_dataset
+
+from hpcgnn.__main__ import main
+from hpcgnn.cli.messages import WIDTHS, parse_percentiles, row_bytes
+from hpcgnn.config import TrainConfig
+from hpcgnn.ops.quantization import MessageLayout
+from hpcgnn.shards.schema import Provenance
+from hpcgnn.shards.writer import write_shards
+
+PERCENTILES = (80, 92.5, 98)
+
+
+@pytest.fixture
+def inspect(capsys, tmp_path):
+    """inspect(dataset, owner, num_parts, flags ...) -> (standard output, standard error) of the command."""
+    def run(dataset, owner, num_parts, *flags):
+        write_shards(dataset, owner, num_parts, tmp_path / "g", "float32", Provenance("x:y", "random", 0),
+                     overwrite=True)
+        with pytest.raises(SystemExit):
+            main(["inspect", str(tmp_path / "g"), *map(str, flags)])
+        return capsys.readouterr()
+
+    return run
+
+
+def graph(num_parts):
+    return random_dataset(150, 600, seed=3, directed=True), np.arange(150, dtype=np.int32) % num_parts
+
+
+def table(out, title):
+    """Cells of the lines between a table's title and the sum of its rows."""
+    cells = [line.replace(",", "").replace("%", "").split() for line in out[out.index(title):].splitlines()[1:]]
+    return [row for row in cells if row and not row[0].startswith("─")]
+
+
+def rows_by_pair(dataset, owner, num_parts):
+    arcs = arcs_of(dataset)
+    return {(q, p): len(needed_ids(arcs, owner, p, q)) for q in range(num_parts) for p in range(num_parts) if p != q}
+
+
+def megabytes(num_rows, dim):
+    layouts = (MessageLayout.build(np.full(num_rows, width), dim) for width in WIDTHS.values())
+    return [f"{layout.num_bytes / 1e6:.3f}" for layout in layouts]
+
+
+@pytest.mark.parametrize("width", WIDTHS.values())
+@pytest.mark.parametrize("dim", [1, 7, 8, 256])
+def test_a_row_costs_what_its_message_does(width, dim):
+    assert row_bytes(width, dim) == MessageLayout.build([width], dim).num_bytes
+
+
+@pytest.mark.parametrize("num_parts", [2, 3, 4])
+def test_every_pair_of_few_parts_is_listed_with_its_rows_and_bytes(inspect, num_parts):
+    dataset, owner = graph(num_parts)
+    rows = table(inspect(dataset, owner, num_parts, "--dim", 7000).out, "one exchange of 7,000 columns")
+    expected = rows_by_pair(dataset, owner, num_parts)
+    assert rows[0][:3] == ["owner", "user", "rows"]
+    for cells, (pair, count) in zip(rows[1:], expected.items(), strict=False):
+        assert cells == [*map(str, pair), str(count), *megabytes(count, 7000)]
+    total = sum(expected.values())
+    assert rows[1 + len(expected)] == ["all", str(total), *megabytes(total, 7000)]
+
+
+def test_of_many_parts_the_spread_and_the_worst_pairs_are_shown(inspect):
+    dataset, owner = graph(6)
+    rows = table(inspect(dataset, owner, 6).out, "one exchange of 3 columns")[1:]
+    counts = rows_by_pair(dataset, owner, 6)
+    ordered = sorted(counts.values())
+    assert [(cells[0], int(cells[1])) for cells in rows[:3]] == [
+        ("min", ordered[0]), ("median", (ordered[14] + ordered[15]) // 2), ("max", ordered[-1])]
+    worst = [((int(cells[0]), int(cells[1])), int(cells[2])) for cells in rows[3:11]]
+    assert [count for _, count in worst] == ordered[:-9:-1] and all(counts[pair] == count for pair, count in worst)
+    assert rows[11][:2] == ["all", str(sum(ordered))]
+
+
+@pytest.mark.parametrize("num_features, dim", [(3, 3), (0, 256)])
+def test_columns_are_the_features_or_256(inspect, num_features, dim):
+    dataset, owner = graph(2)
+    dataset = replace(dataset, features=dataset.features[:, :num_features])
+    assert f"one exchange of {dim} columns" in inspect(dataset, owner, 2).out
+
+
+def test_shares_above_the_percentiles_are_those_of_the_oracle(inspect):
+    dataset, owner = graph(3)
+    out = inspect(dataset, owner, 3).out
+    rows = table(out, "importance of boundary rows")[1:5]
+    importance = np.array(expected_importance(dataset, owner))
+    arcs = arcs_of(dataset)
+    sent = np.concatenate([needed_ids(arcs, owner, p, q) for p in range(3) for q in range(3)]).astype(int)
+    boundary = np.unique(sent)
+    levels = [np.searchsorted(np.float32(PERCENTILES) / np.float32(100), importance[nodes], side="right")
+              for nodes in (boundary, sent)]
+    for level, cells in enumerate(rows):
+        counts = [(of == level).sum() for of in levels]
+        assert cells[2:] == [str(2 ** level), str(counts[0]), f"{100 * counts[0] / len(boundary):.1f}",
+                             str(counts[1]), f"{100 * counts[1] / len(sent):.1f}"]
+    assert f"at base 1 a value sent has {(2.0 ** levels[1]).mean():.2f} bits" in out
+    degree = np.sort(dataset.in_degree()[boundary])
+    assert (f"in-degree of {len(boundary)} boundary rows: min {degree[0]}, 25 % {degree[(len(boundary) - 1) // 4]}, "
+            f"median {degree[(len(boundary) - 1) // 2]}, ") in out and f", max {degree[-1]}\n" in out
+
+
+def test_bars_are_the_shares_of_rows_sent(inspect):
+    dataset, owner = graph(4)
+    lines = inspect(dataset, owner, 4).out.splitlines()
+    bars = lines[lines.index("rows sent by importance") + 1:][:10]
+    shares = [float(line.split()[4]) for line in bars]
+    lengths = [line.count("#") for line in bars]
+    assert sum(shares) == pytest.approx(100, abs=0.6) and max(lengths) == 40
+    np.testing.assert_allclose(lengths, np.array(shares) * 40 / max(shares), atol=0.7)
+
+
+def test_one_level_costs_one_bit_and_more_levels_more(inspect):
+    dataset, owner = graph(2)
+    bits = [float(inspect(dataset, owner, 2, "--percentiles", text).out.split("a value sent has ")[1].split()[0])
+            for text in ("99.5", "90", "50,90", "20,50,90")]
+    assert bits[0] >= 1 and bits == sorted(set(bits)) and bits[-1] < 8
+
+
+def test_one_part_sends_nothing(inspect):
+    dataset, _ = graph(1)
+    out = inspect(dataset, np.zeros(150, np.int32), 1).out
+    assert out.endswith("no row crosses between parts\n") and "MB" not in out
+
+
+@pytest.mark.parametrize("text", ["", "80,", "a", "80,80", "90,80", "0,50", "50,100", "33.3", "nan", "inf", "-5"])
+def test_percentiles_that_cannot_be_counted_are_refused(inspect, text):
+    dataset, owner = graph(2)
+    printed = inspect(dataset, owner, 2, f"--percentiles={text}")
+    assert printed.out == "" and printed.err.count("\n") == 1
+    assert printed.err.startswith(f"hpcgnn: percentiles are {text!r}; expected ascending multiples of 0.5")
+
+
+def test_default_percentiles_are_those_of_training():
+    assert parse_percentiles(TrainConfig.percentiles) == tuple(2 * percentile for percentile in PERCENTILES)
