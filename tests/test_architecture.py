@@ -26,11 +26,12 @@ MAY_IMPORT = {
     "ops": {"errors"},
     "graph": {"errors", "ops"},
     "exchange": FOUNDATION | {"partition", "ops", "graph"},
+    "adaptive": FOUNDATION,
     "nn": FOUNDATION | {"ops", "graph"},
-    "training": FOUNDATION | {"launch", "partition", "shards", "ops", "graph", "exchange", "nn"},
+    "training": FOUNDATION | {"launch", "partition", "shards", "ops", "graph", "exchange", "adaptive", "nn"},
     "report": FOUNDATION,
-    "bench": FOUNDATION | {"launch", "threads", "datasets", "partition", "shards", "ops", "graph", "exchange", "nn",
-                           "training", "report"},
+    "bench": FOUNDATION | {"launch", "threads", "datasets", "partition", "shards", "ops", "graph", "exchange",
+                           "adaptive", "nn", "training", "report"},
     "cli": FOUNDATION | {"launch", "datasets", "partition", "shards", "ops", "graph", "exchange", "nn", "training",
                          "report", "bench"},
     "__main__": {"errors", "cli"},
@@ -39,7 +40,7 @@ MAY_IMPORT = {
 }
 # Rooms or modules that may import a library.
 LIBRARY_HOMES = {
-    "mpi4py": ("launch", "exchange", "training"),
+    "mpi4py": ("launch", "exchange", "adaptive.controller", "training"),
     "cupy": ("ops.dispatch", "ops.cuda", "launch", "exchange.transport"),
     "h5py": ("shards", "training.checkpoint"),
     "ogb": ("datasets.ogb",),

@@ -1,0 +1,54 @@
+"""Widths for all layers and directions at once: solvers in threads, and the greedy answer where one does not finish.
+
+Pure: problems in, assignments out, each with the reason of a fallback; who logs it is not known here.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from hpcgnn.adaptive.assignment import Assignment
+from hpcgnn.adaptive.greedy import solve_budget, solve_greedy
+from hpcgnn.adaptive.highs import SolverError, solve_highs
+from hpcgnn.adaptive.problem import Problem
+
+GAP = 1e-3
+
+
+def assign(problems: list[Problem], lam: float, solver: str, time_limit: float) -> list[Assignment]:
+    """Widths of every problem; layers don't depend on each other and are solved in parallel threads.
+
+    Parameters
+    ----------
+    lam : in [0, 1]               weight of variance against time
+    solver : {"highs", "greedy"}
+    time_limit : seconds that highs may take for all of them; each problem gets its share
+
+    Returns
+    -------
+    assignments : one a problem, in their order; with solver "greedy" and a reason where highs did not serve
+
+    Reference: AdaQP, section 3.3.
+    """
+    if solver == "greedy" or not problems:
+        return [solve_greedy(problem, lam) for problem in problems]
+    num_threads = min(len(problems), len(os.sched_getaffinity(0)))
+    share = time_limit / math.ceil(len(problems) / num_threads)
+    with ThreadPoolExecutor(num_threads) as threads:
+        return list(threads.map(lambda problem: _solve_or_fall_back(problem, lam, share), problems))
+
+
+def assign_budget(problems: list[Problem], mean_bits: float) -> list[Assignment]:
+    """Widths of every problem with the least variance at a given mean of bits a value; see `solve_budget`."""
+    return [solve_budget(problem, mean_bits) for problem in problems]
+
+
+def _solve_or_fall_back(problem: Problem, lam: float, time_limit: float) -> Assignment:
+    try:
+        return solve_highs(problem, lam, time_limit, GAP)
+    except SolverError as failure:
+        return replace(solve_greedy(problem, lam), reason=f"highs gave no widths in {time_limit:.3g} s, so the greedy "
+                                                          f"ones serve: {failure}")

@@ -1,0 +1,78 @@
+"""Widths by mixed-integer programming: the bi-objective of AdaQP through HiGHS, proven within a gap.
+
+Nothing here decides what happens when it does not finish; see assigner.py.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import csr_array
+
+from hpcgnn.adaptive.assignment import Assignment, extreme_choice, judge
+from hpcgnn.adaptive.problem import Problem
+
+
+class SolverError(Exception):
+    """HiGHS ended without an answer within the gap; the message is its reason."""
+
+
+def solve_highs(problem: Problem, lam: float, time_limit: float = 5.0, gap: float = 1e-3) -> Assignment:
+    """Widths whose objective is within `gap` of the best.
+
+    One binary a group and width, of which each group has one, and a Z a ring round that no pair of it may pass.
+    Ring rounds share nothing, so each is a program of its own.
+
+    Parameters
+    ----------
+    lam : in [0, 1]             weight of variance against time
+    time_limit : seconds for all rounds
+    gap : relative
+
+    Raises
+    ------
+    SolverError      the time is over, or HiGHS failed
+
+    Reference: AdaQP, Eq. (12). Deviation: Z is a ring round's, and both terms are scaled to [0, 1] before lam weighs.
+    """
+    started = time.perf_counter()
+    choice, bound = extreme_choice(problem, lam), -np.inf
+    if choice is None:
+        weight, rate = problem.weights(lam)
+        choice, bound = np.zeros(problem.num_groups, np.int64), 0.0
+        for number in np.unique(problem.group_round):
+            groups = np.flatnonzero(problem.group_round == number)
+            left = time_limit - (time.perf_counter() - started)
+            choice[groups], round_bound = _solve_round(problem, groups, weight, rate, left, gap)
+            bound += round_bound
+    return judge(problem, choice, lam, bound, "highs", time.perf_counter() - started)
+
+
+def _solve_round(problem: Problem, groups: np.ndarray, weight: float, rate: float, seconds_left: float,
+                 gap: float) -> tuple[np.ndarray, float]:
+    """Indices of widths of the groups of one round, and a bound of weight * variance + rate * seconds."""
+    if seconds_left <= 0:
+        raise SolverError("its time was over before the last ring round")
+    num_widths = len(problem.widths)
+    num_binaries = len(groups) * num_widths
+    pairs, place = np.unique(problem.group_pair[groups], return_inverse=True)
+    seconds = problem.group_seconds[groups]
+    unit = max(float(np.bincount(place, seconds[:, -1]).max()), float(problem.used_gamma[pairs].max()))
+    unit = unit or 1.0    # of Z, so that HiGHS's absolute tolerances mean the same on every link
+    cost = np.append(weight * problem.group_variance[groups].ravel(), rate * unit)
+    binary, group = np.arange(num_binaries), np.repeat(np.arange(len(groups)), num_widths)
+    one_each = csr_array((np.ones(num_binaries), (group, binary)), (len(groups), num_binaries + 1))
+    within = csr_array((np.append(seconds.ravel() / unit, np.full(len(pairs), -1.0)),
+                        (np.append(place[group], np.arange(len(pairs))),
+                         np.append(binary, np.full(len(pairs), num_binaries)))), (len(pairs), num_binaries + 1))
+    is_binary = np.append(np.ones(num_binaries), 0)
+    answer = milp(
+        cost, integrality=is_binary, bounds=Bounds(0, np.where(is_binary, 1, np.inf)),
+        constraints=[LinearConstraint(one_each, 1, 1),
+                     LinearConstraint(within, -np.inf, -problem.used_gamma[pairs] / unit)],
+        options={"time_limit": seconds_left, "mip_rel_gap": gap})
+    if answer.status != 0:
+        raise SolverError(f"HiGHS ended without an answer: {answer.message}")
+    return answer.x[:-1].reshape(-1, num_widths).argmax(axis=1), float(answer.mip_dual_bound)

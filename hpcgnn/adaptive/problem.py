@@ -1,0 +1,123 @@
+"""Problem: the widths that the messages of one layer and direction could get, and what each choice costs.
+
+The bi-objective of AdaQP as arrays; the solvers are in highs.py and greedy.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One layer and direction: groups of messages, the pairs of ranks they travel between, the widths to choose from.
+
+    Attributes
+    ----------
+    group_pair : (num_groups,) int64      pair of each group
+    beta : (num_groups,) float64          sum over the group's rows, not negative; see `group_sums`
+    num_values : (num_groups,) int64      rows times columns
+    pair_round : (num_pairs,) int64       ring round of each pair, 0 for a pair that no message travels between
+    theta : (num_pairs,) float64          seconds a byte
+    gamma : (num_pairs,) float64          seconds a message, its parameters' bytes included
+    widths : ascending bits a value
+
+    Reference: AdaQP, Eq. (10)-(12).
+    """
+
+    group_pair: np.ndarray
+    beta: np.ndarray
+    num_values: np.ndarray
+    pair_round: np.ndarray
+    theta: np.ndarray
+    gamma: np.ndarray
+    widths: tuple[int, ...]
+
+    @property
+    def num_groups(self) -> int:
+        return len(self.group_pair)
+
+    @property
+    def num_pairs(self) -> int:
+        return len(self.theta)
+
+    @property
+    def num_rounds(self) -> int:
+        """Rounds that some group travels in, or one past the largest; empty ones take no time."""
+        return int(self.pair_round.max(initial=0)) + 1
+
+    @cached_property
+    def group_round(self) -> np.ndarray:
+        """(num_groups,) int64, the ring round that each group travels in."""
+        return self.pair_round[self.group_pair]
+
+    @cached_property
+    def group_seconds(self) -> np.ndarray:
+        """(num_groups, num_widths) float64, seconds that a group adds to its pair's message at each width."""
+        seconds_per_bit = self.theta[self.group_pair] * self.num_values / 8
+        return seconds_per_bit[:, None] * np.asarray(self.widths, np.float64)
+
+    @cached_property
+    def group_variance(self) -> np.ndarray:
+        """(num_groups, num_widths) float64, beta / (2 ** width - 1) ** 2."""
+        return self.beta[:, None] * variance_factors(self.widths)
+
+    @cached_property
+    def used_gamma(self) -> np.ndarray:
+        """(num_pairs,) float64, seconds that every message of a pair takes; 0 for a pair without groups."""
+        used = np.zeros(self.num_pairs)
+        used[self.group_pair] = self.gamma[self.group_pair]
+        return used
+
+    @cached_property
+    def variance_range(self) -> tuple[float, float]:
+        """The variance at all-largest and at all-smallest widths."""
+        return float(self.group_variance[:, -1].sum()), float(self.group_variance[:, 0].sum())
+
+    @cached_property
+    def seconds_range(self) -> tuple[float, float]:
+        """The seconds at all-smallest and at all-largest widths."""
+        first = np.zeros(self.num_groups, np.int64)
+        return self.seconds(first), self.seconds(first + len(self.widths) - 1)
+
+    def pair_seconds(self, choice: np.ndarray) -> np.ndarray:
+        """(num_pairs,) float64, seconds of each pair's message at the given index of width of each group."""
+        spent = self.group_seconds[np.arange(self.num_groups), choice]
+        return self.used_gamma + np.bincount(self.group_pair, spent, self.num_pairs)
+
+    def seconds(self, choice: np.ndarray) -> float:
+        """The longest pair of each ring round, summed over the rounds."""
+        longest = np.zeros(self.num_rounds)
+        np.maximum.at(longest, self.pair_round, self.pair_seconds(choice))
+        return float(longest.sum())
+
+    def variance(self, choice: np.ndarray) -> float:
+        """The variance that the messages bring to the layer's gradients, up to a constant factor."""
+        return float(self.group_variance[np.arange(self.num_groups), choice].sum())
+
+    def terms(self, choice: np.ndarray) -> tuple[float, float]:
+        """Variance and seconds, each scaled so that all-largest and all-smallest widths are 0 and 1, or 1 and 0."""
+        return scaled(self.variance(choice), self.variance_range), scaled(self.seconds(choice), self.seconds_range)
+
+    def weights(self, lam: float) -> tuple[float, float]:
+        """What a unit of variance and a second cost once both terms are scaled and weighed by `lam` and 1 - `lam`."""
+        return (lam * inverse_span(self.variance_range), (1 - lam) * inverse_span(self.seconds_range))
+
+
+def variance_factors(widths: tuple[int, ...]) -> np.ndarray:
+    """(num_widths,) float64, the variance of a width relative to that of one bit."""
+    return (2.0 ** np.asarray(widths) - 1) ** -2.0
+
+
+def inverse_span(low_high: tuple[float, float]) -> float:
+    """1 / (high - low); 0 where the term can't change and so has no say."""
+    low, high = low_high
+    return 1 / (high - low) if high > low else 0.0
+
+
+def scaled(value: float, low_high: tuple[float, float]) -> float:
+    """`value` on a scale from 0 at low to 1 at high; 0 where they are one."""
+    return (value - low_high[0]) * inverse_span(low_high)

@@ -1,0 +1,101 @@
+"""The base width over time: how fast the loss falls, and whether that calls for more bits.
+
+Pure functions of losses and seconds; who measures them and who acts on the answer is not known here.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hpcgnn.errors import TrainingError
+
+LONGEST_WINDOW = 10_000    # as config.py allows
+
+
+@dataclass(frozen=True)
+class Descent:
+    """What is remembered of the loss: its running mean, and how fast that fell, epoch by epoch, newest last.
+
+    Attributes
+    ----------
+    mean_losses : tuple of float     F_t, the running mean after each epoch, at most LONGEST_WINDOW + 1 of them
+    rates : tuple of float           (F_{t-1} - F_t) / seconds of epoch t, as many at most; the first epoch has none
+
+    Reference: SYLVIE, section V-A. Deviation: the rate is positive while the loss falls; with the sign as printed the
+    rule would act against the text's words. The running mean starts at the first loss.
+    """
+
+    mean_losses: tuple[float, ...] = ()
+    rates: tuple[float, ...] = ()
+
+    def observe(self, loss: float, seconds: float, smoothing: float) -> Descent:
+        """The state after one more epoch.
+
+        Parameters
+        ----------
+        loss : global training loss of the epoch
+        seconds : length of the epoch, measured or modeled; positive
+        smoothing : weight of the past in the running mean, in [0, 1)
+
+        Raises
+        ------
+        TrainingError      seconds is not positive
+        """
+        if not seconds > 0:
+            raise TrainingError(f"an epoch took {seconds} s, where the rate of descent needs a positive time; "
+                                "check the clock or the cost model")
+        if not self.mean_losses:
+            return Descent((loss,))
+        before = self.mean_losses[-1]
+        mean_loss = smoothing * before + (1 - smoothing) * loss
+        rate = (before - mean_loss) / seconds
+        return Descent((*self.mean_losses[-LONGEST_WINDOW:], mean_loss), (*self.rates[-LONGEST_WINDOW:], rate))
+
+    @property
+    def ldr(self) -> float | None:
+        """Rate of descent of the newest epoch in loss a second; None before there are two epochs to compare."""
+        return self.rates[-1] if self.rates else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The state in plain lists and numbers, for a checkpoint."""
+        return {name: list(values) for name, values in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, state: dict[str, Any]) -> Descent:
+        """The state that `as_dict` wrote."""
+        return cls(tuple(state["mean_losses"]), tuple(state["rates"]))
+
+
+def is_slowing(descent: Descent, window: int, test: str) -> bool:
+    """Whether the loss falls more slowly than `window` epochs ago; False before `window` + 1 rates are known.
+
+    Parameters
+    ----------
+    window : epochs between the rates that are compared (delta of the paper), at least 1
+    test : {"plain", "monotone", "relative"}
+        plain compares the two rates, monotone asks that the rate fell at every step between them, relative compares
+        the rates as shares of the mean loss at their time
+
+    Reference: SYLVIE, Eq. (5). Deviation: the paper has "plain", which any smooth decay of the loss meets for ever.
+    """
+    rates = descent.rates[-window - 1:]
+    if len(rates) <= window:
+        return False
+    if test == "monotone":
+        return all(later < earlier for earlier, later in itertools.pairwise(rates))
+    if test == "relative":
+        losses = descent.mean_losses
+        # Products, not quotients: a loss that has reached 0 is no error.
+        return rates[-1] * losses[-1 - window] < rates[0] * losses[-1]
+    return rates[-1] < rates[0]
+
+
+def next_base(base: int, slowing: bool, widths: tuple[int, ...]) -> int:
+    """The base width of the next epoch: the next larger of `widths` where the loss is slowing, else the next smaller.
+
+    Reference: SYLVIE, Eq. (5), once t > delta.
+    """
+    place = widths.index(base) + (1 if slowing else -1)
+    return widths[min(max(place, 0), len(widths) - 1)]
