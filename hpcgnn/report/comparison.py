@@ -5,22 +5,24 @@ The terminal's table and the HTML page show the same rows; how they look is deci
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from hpcgnn.report.run_folder import Run
 
 UNKNOWN = "–"
+# Columns of the page that only some runs fill, with their headings.
+OPTIONAL_COLUMNS = (("mean_bits", "mean bits\na value"), ("synchronous_share", "synchronous\nepochs (%)"),
+                    ("blocked_seconds", "blocked an\nepoch (s)"))
 
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """One run, every field formatted for reading."""
+    """One run, every field formatted for reading, UNKNOWN where the run does not tell it."""
 
     name: str
     dataset: str
     model: str
     method: str
-    bits: str
     ranks: str
     test_score: str
     epoch_seconds: str
@@ -28,6 +30,9 @@ class ComparisonRow:
     payload_megabytes: str
     parameter_megabytes: str
     byte_ratio: str
+    mean_bits: str
+    synchronous_share: str
+    blocked_seconds: str
     peak_memory: str
     is_complete: bool
 
@@ -38,18 +43,26 @@ def compare(runs: list[Run]) -> list[ComparisonRow]:
     return [_row(run, first) for run in runs]
 
 
+def known_fields(rows: list[ComparisonRow]) -> set[str]:
+    """Names of the fields that at least one run tells; a column of any other would be empty."""
+    return {field.name for field in fields(ComparisonRow) for row in rows if getattr(row, field.name) != UNKNOWN}
+
+
 def _row(run: Run, first_bytes: float) -> ComparisonRow:
     summary = run.summary
     sent_bytes = summary["sent_bytes_per_epoch"]
     return ComparisonRow(
         run.name,
-        *(_text(summary[key]) for key in ("dataset", "model", "method", "bits", "ranks")),
+        *(_text(summary[key]) for key in ("dataset", "model", "method", "ranks")),
         test_score=format_score(summary["test_score"], summary["test_score_std"]),
         epoch_seconds=format_number(summary["median_epoch_seconds"]),
         sent_megabytes=format_number(sent_bytes / 1e6),
         payload_megabytes=format_number(summary["sent_bytes_payload_per_epoch"] / 1e6),
         parameter_megabytes=format_number(summary["sent_bytes_parameters_per_epoch"] / 1e6),
         byte_ratio=format_ratio(sent_bytes, first_bytes),
+        mean_bits=format_number(summary["mean_bits"]),
+        synchronous_share=format_percent(summary["synchronous_share"]),
+        blocked_seconds=format_number(run.mean("blocked_seconds")),
         peak_memory=format_bytes(summary["peak_rss_bytes"]),
         is_complete=run.is_complete,
     )
@@ -78,6 +91,18 @@ def format_score(score: float | None, deviation: float | None) -> str:
     if score is None:
         return UNKNOWN
     return f"{100 * score:.2f}" + (f" ± {100 * deviation:.2f}" if deviation else "")
+
+
+def format_percent(share: float | None) -> str:
+    """A share of 0 to 1 in percent, without the sign: 100, 12.5."""
+    return format_number(None if share is None else 100 * share)
+
+
+def format_histogram(histogram: dict[str, float]) -> str:
+    """Shares of message rows by bit-width: 1: 75 %, 8: 25 %."""
+    total = sum(histogram.values())
+    shares = sorted((int(width), count) for width, count in histogram.items())
+    return ", ".join(f"{width}: {100 * count / total:.3g} %" for width, count in shares if count) or UNKNOWN
 
 
 def format_ratio(value: float, first: float) -> str:

@@ -16,18 +16,20 @@ from matplotlib.figure import Figure
 
 import hpcgnn
 from hpcgnn.errors import ConfigError
-from hpcgnn.report.comparison import compare, format_bytes, score_label
-from hpcgnn.report.figures import DARK, LIGHT, RUN_COLORS, draw_figures
+from hpcgnn.report.canvas import DARK, LIGHT, RUN_COLORS
+from hpcgnn.report.comparison import (
+    OPTIONAL_COLUMNS,
+    compare,
+    format_bytes,
+    format_histogram,
+    format_number,
+    known_fields,
+    score_label,
+)
+from hpcgnn.report.figures import caption_of, drawable
 from hpcgnn.report.run_folder import Run
 
 DOTS_PER_INCH = 160
-CAPTIONS = {
-    "loss": ("Loss", "Mean training loss of each epoch; the time is that of training, without evaluations."),
-    "score": ("Score", "Full lines are the test score, dotted lines the validation score."),
-    "bytes": ("Messages", "Bytes handed to MPI in an average epoch, summed over ranks. Parameters are the "
-                          "zero points and steps that travel with quantized rows."),
-    "time": ("Epoch time", "Median epoch by what the ranks did in it."),
-}
 
 
 @dataclass(frozen=True)
@@ -47,11 +49,12 @@ def write_report(runs: list[Run], path: Path) -> list[Path]:
     ------
     ConfigError      a file can't be written
     """
-    light = {name: _png(figure) for name, figure in draw_figures(runs, LIGHT).items()}
-    dark = {name: _png(figure) for name, figure in draw_figures(runs, DARK).items()}
-    pairs = [FigurePair(*_caption(name, runs), _data_uri(light[name]), _data_uri(dark[name])) for name in light]
-    files = {path: _render(runs, pairs).encode()}
-    files |= {path.with_name(f"{path.stem}-{name}.png"): png for name, png in light.items()}
+    pairs, pictures = [], {}
+    for chart, shown in drawable(runs):
+        light, dark = (_png(chart.draw(shown, theme)) for theme in (LIGHT, DARK))
+        pairs.append(FigurePair(chart.title, caption_of(chart, shown), _data_uri(light), _data_uri(dark)))
+        pictures[path.with_name(f"{path.stem}-{chart.name}.png")] = light
+    files = {path: _render(runs, pairs).encode(), **pictures}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         for file, content in files.items():
@@ -65,17 +68,12 @@ def _render(runs: list[Run], figures: list[FigurePair]) -> str:
     # Run names and settings are the user's: autoescape keeps them text.
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True,
                               undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["bytes"] = format_bytes
+    environment.filters.update(bytes=format_bytes, number=format_number, widths=format_histogram)
+    rows = compare(runs)
+    date = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     return environment.get_template("report.html").render(
-        runs=runs, rows=compare(runs), score=score_label(runs), figures=figures, colors=RUN_COLORS,
-        version=hpcgnn.__version__, date=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"))
-
-
-def _caption(name: str, runs: list[Run]) -> tuple[str, str]:
-    title, caption = CAPTIONS[name]
-    if name in ("loss", "score") and any(len(run.seeds) > 1 for run in runs):
-        caption += " Lines are means over seeds, bands one standard deviation."
-    return title, caption
+        runs=runs, rows=rows, known=known_fields(rows), optional_columns=OPTIONAL_COLUMNS, score=score_label(runs),
+        figures=figures, colors=RUN_COLORS, version=hpcgnn.__version__, date=date)
 
 
 def _png(figure: Figure) -> bytes:

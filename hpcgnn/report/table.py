@@ -6,22 +6,31 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from hpcgnn.report.comparison import compare, score_label
+from hpcgnn.report.comparison import ComparisonRow, compare, known_fields, score_label
 from hpcgnn.report.run_folder import Run
 
 
 def comparison_table(runs: list[Run]) -> Table:
-    """One row a run: test score in percent, epoch seconds, megabytes an epoch, of them payload and
-    parameters, and their ratio to the first run's."""
+    """One row a run, fields that no run tells left out: test score in percent, epoch seconds, megabytes an epoch
+    and of them parameters, their ratio to the first run's, payload bits a value, percentage of synchronous epochs,
+    seconds blocked in the exchange."""
     rows = compare(runs)
     remark = None if all(row.is_complete for row in rows) else "* no summary.json: unfinished or running"
     table = Table(box=box.SIMPLE_HEAD, caption=remark)
     table.add_column("run", overflow="fold")
-    for heading in (f"test\n{score_label(runs)} (%)", "epoch\n(s)", "MB an\nepoch", "payload\n(MB)", "parameters\n(MB)",
-                    "ratio to\nthe first"):
+    shown = _columns(rows, score_label(runs))
+    for heading in shown.values():
         table.add_column(heading, justify="right")
     for row in rows:
         # A Text is shown as it is: a run called "[red]" is no markup.
-        table.add_row(Text(row.name + ("" if row.is_complete else " *")), row.test_score, row.epoch_seconds,
-                      row.sent_megabytes, row.payload_megabytes, row.parameter_megabytes, row.byte_ratio)
+        table.add_row(Text(row.name + ("" if row.is_complete else " *")), *(getattr(row, field) for field in shown))
     return table
+
+
+def _columns(rows: list[ComparisonRow], score: str) -> dict[str, str]:
+    """Headings by field, of the fields that some run tells; narrow, so that 80 characters leave room for names."""
+    columns = {"test_score": f"test\n{score} (%)", "epoch_seconds": "epoch\n(s)", "sent_megabytes": "MB an\nepoch",
+               "parameter_megabytes": "of it\nparam.", "byte_ratio": "of the\nfirst", "mean_bits": "mean\nbits",
+               "synchronous_share": "sync.\n(%)", "blocked_seconds": "blocked\n(s)"}
+    known = known_fields(rows)
+    return {field: heading for field, heading in columns.items() if field in known}

@@ -13,7 +13,7 @@ def epoch_record(seed: int, epoch: int, scale: float, is_evaluated: bool) -> dic
         "epoch_seconds": 0.4 + 0.2 / scale, "compute_seconds": 0.3, "exchange_seconds": 0.2 / scale,
         "quantize_seconds": 0.05, "sent_bytes_payload": int(64e6 / scale), "sent_bytes_parameters": 400_000,
         "mean_bits": 32 / scale, "train_score": score, "val_score": score, "test_score": score and score - 0.01,
-        "val_loss": None, "mode": "a later key",
+        "val_loss": None, "a_later_key": [1, "x"],
     }
 
 
@@ -37,4 +37,32 @@ def write_run(path: Path, scale: float = 1.0, num_epochs: int = 40, seeds: tuple
             "sent_bytes_parameters_per_epoch": 4e5, "peak_rss_bytes": 1_234_567_890, "setup_bytes": 4_210_944,
             "versions": {"hpcgnn": "0.1.0", "mpi": "Open MPI v5"},
         }))
+    return path
+
+
+def adaptive_fields(seed: int, epoch: int, num_ranks: int, rows: int = 1000) -> dict:
+    """What a line of metrics.jsonl has besides with an adaptive method: every fifth epoch is synchronous at 2 bits,
+    the others are asynchronous at 1 bit, and a quarter of the rows have 8 bits throughout."""
+    is_sync = epoch % 5 == 1
+    base = 2 if is_sync else 1
+    pairs = [[(epoch + 10 * sender + receiver) * 1000 * (sender != receiver) for receiver in range(num_ranks)]
+             for sender in range(num_ranks)]
+    return {
+        "mode": "sync" if is_sync else "async", "base_bits": base, "mean_bits": 0.75 * base + 2,
+        "width_histogram": {str(base): rows * 3 // 4, "8": rows // 4}, "assign_seconds": 0.001,
+        "ldr": (0.3 * math.exp(-epoch / 12) + 0.01 * math.sin(epoch + seed)) if epoch > 1 else None,
+        "blocked_seconds": 0.08 if is_sync else 0.01, "travel_seconds": 0.1, "staleness": 0 if is_sync else 1,
+        **({"sent_bytes_by_pair": pairs} if epoch % 5 == 0 else {}),
+    }
+
+
+def write_adaptive_run(path: Path, num_epochs: int = 40, seeds: tuple[int, ...] = (0,), num_ranks: int = 4,
+                       **changes) -> Path:
+    """Write an unfinished run of an adaptive method; a field of `changes` has that value in every line."""
+    write_run(path, 16, num_epochs, seeds, is_complete=False)
+    metrics = path / "metrics.jsonl"
+    records = [json.loads(line) for line in metrics.read_text().splitlines()]
+    metrics.write_text("".join(
+        json.dumps({**record, **adaptive_fields(record["seed"], record["epoch"], num_ranks), **changes}) + "\n"
+        for record in records))
     return path

@@ -46,7 +46,7 @@ def test_a_run_without_summary_is_summarized_from_its_epochs(tmp_path):
     assert not run.is_complete
     assert run.summary["sent_bytes_per_epoch"] == 32e6 + 4e5
     assert run.summary["median_epoch_seconds"] == pytest.approx(0.5)
-    assert (run.summary["dataset"], run.summary["bits"]) == ("cora <b>", 16)
+    assert (run.summary["dataset"], run.summary["mean_bits"]) == ("cora <b>", 16)
     best = [max((record for record in run.records if record["seed"] == seed and record["val_score"]),
                 key=lambda record: record["val_score"])["test_score"] for seed in (0, 1)]
     assert run.summary["test_score"] == pytest.approx(np.mean(best))

@@ -1,0 +1,95 @@
+"""The lines of metrics.jsonl as dictionaries, each checked once: what is drawn later may trust their types.
+
+Fields that a line lacks are absent data, whatever version wrote it; fields that nobody knows are kept and ignored.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hpcgnn.errors import ConfigError
+
+MODES = ("sync", "async")
+
+
+def read_records(path: Path) -> tuple[dict[str, Any], ...]:
+    """Finished lines of metrics.jsonl in order.
+
+    Raises
+    ------
+    ConfigError      the file can't be read, or a line is damaged
+    """
+    # What follows the last newline is empty, or a line that is being written or was cut off when the run was killed.
+    *lines, _unfinished = read_text(path).split("\n")
+    return tuple(_parse_record(path, number, line) for number, line in enumerate(lines, start=1))
+
+
+def read_text(path: Path) -> str:
+    """A whole file; bytes that are no UTF-8 become replacement characters.
+
+    Raises
+    ------
+    ConfigError      it can't be read
+    """
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise ConfigError(f"{path} can't be read: {error.strerror}") from error
+
+
+def _parse_record(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except ValueError as error:
+        raise _damaged_line(path, number, str(error)) from error
+    if not isinstance(record, dict) or "epoch" not in record or "loss" not in record:
+        raise _damaged_line(path, number, "expected an object with epoch and loss")
+    for key, value in record.items():
+        is_valid, expected = _expectation(key)
+        if not is_valid(value):
+            raise _damaged_line(path, number, f"{key} is {value!r}, expected {expected}")
+    return record
+
+
+def _damaged_line(path: Path, number: int, reason: str) -> ConfigError:
+    return ConfigError(f"{path}, line {number} is damaged: {reason}; remove that line, or train again")
+
+
+def _expectation(key: str) -> tuple[Callable[[Any], bool], str]:
+    """What the values of a key must be, and how to say so."""
+    if key in ("seed", "epoch"):
+        return _is_whole, "a whole number"
+    if key == "mode":
+        return (lambda value: value is None or value in MODES), " or ".join(MODES)
+    if key == "width_histogram":
+        return _is_histogram, "numbers of rows by bit-width"
+    if key == "sent_bytes_by_pair":
+        return _is_square, "a square table of numbers"
+    is_measure = (key in ("loss", "ldr", "mean_bits", "base_bits", "staleness")
+                  or key.endswith(("_seconds", "_score")) or key.startswith("sent_bytes"))
+    return (_is_measured if is_measure else lambda value: True), "a number"
+
+
+def _is_whole(value: Any) -> bool:
+    return type(value) is int
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+def _is_measured(value: Any) -> bool:
+    return value is None or _is_number(value)
+
+
+def _is_histogram(value: Any) -> bool:
+    return value is None or (isinstance(value, dict) and all(
+        width.isdecimal() and int(width) > 0 and _is_number(count) and count >= 0 for width, count in value.items()))
+
+
+def _is_square(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and all(
+        isinstance(row, list) and len(row) == len(value) and all(map(_is_number, row)) for row in value))

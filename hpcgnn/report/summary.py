@@ -1,0 +1,79 @@
+"""What summary.json would say of a run, computed from the lines of its metrics: for runs that have none yet.
+
+The keys are the same for every run; a value that no line tells is None.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from typing import Any
+
+Records = tuple[dict[str, Any], ...]
+
+
+def summarize(config: dict[str, Any], provenance: dict[str, Any], records: Records) -> dict[str, Any]:
+    """Scores, seconds, bytes and bits of the recorded epochs, over all seeds."""
+    known = {**provenance, **config}
+    payload, parameters = (statistics.fmean(record.get(f"sent_bytes_{part}") or 0 for record in records)
+                           for part in ("payload", "parameters"))
+    seconds = values_of(records, "epoch_seconds")
+    return {
+        **{key: known.get(key) for key in ("dataset", "model", "method", "ranks")},
+        "score_name": "score",
+        **_best_scores(records),
+        "median_epoch_seconds": statistics.median(seconds) if seconds else None,
+        "sent_bytes_per_epoch": payload + parameters,
+        "sent_bytes_payload_per_epoch": payload,
+        "sent_bytes_parameters_per_epoch": parameters,
+        "mean_bits": _mean_bits(records),
+        "synchronous_share": _synchronous_share(records),
+        "width_histogram": _width_histogram(records),
+        "peak_rss_bytes": None,
+    }
+
+
+def values_of(records: Records, key: str) -> list[Any]:
+    """Values of one key in the lines that have it."""
+    return [record[key] for record in records if record.get(key) is not None]
+
+
+def _mean_bits(records: Records) -> float | None:
+    """Payload bits a message value over all epochs, an epoch weighing by the values that it sent."""
+    sent = [record for record in records if record.get("mean_bits") and record.get("sent_bytes_payload")]
+    if not sent:
+        return None
+    payload_bits = [8 * record["sent_bytes_payload"] for record in sent]
+    num_values = [bits / record["mean_bits"] for bits, record in zip(payload_bits, sent, strict=True)]
+    return sum(payload_bits) / sum(num_values)
+
+
+def _synchronous_share(records: Records) -> float | None:
+    modes = values_of(records, "mode")
+    return modes.count("sync") / len(modes) if modes else None
+
+
+def _width_histogram(records: Records) -> dict[str, int] | None:
+    total: Counter[str] = Counter()
+    for histogram in values_of(records, "width_histogram"):
+        total.update(histogram)
+    return dict(sorted(total.items(), key=lambda item: int(item[0]))) or None
+
+
+def _best_scores(records: Records) -> dict[str, Any]:
+    """Mean over seeds of the scores at each seed's best validation; None before the first evaluation."""
+    best: dict[int, dict[str, Any]] = {}
+    for record in records:
+        if record.get("val_score") is None or record.get("test_score") is None:
+            continue
+        seed = record.get("seed", 0)
+        if seed not in best or record["val_score"] > best[seed]["val_score"]:
+            best[seed] = record
+    if not best:
+        return {"val_score": None, "test_score": None, "test_score_std": None}
+    test = [record["test_score"] for record in best.values()]
+    return {
+        "val_score": statistics.fmean(record["val_score"] for record in best.values()),
+        "test_score": statistics.fmean(test),
+        "test_score_std": statistics.stdev(test) if len(test) > 1 else 0.0,
+    }
