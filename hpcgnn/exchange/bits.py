@@ -1,4 +1,4 @@
-"""Bit-widths of the rows of a message, as both its sides compute them. Policies that need traces are in `adaptive`."""
+"""Bit-widths of the rows of a message, as both its sides compute them: what the policies' decisions come down to."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import torch
+
+from hpcgnn.exchange.plan import RowList
+from hpcgnn.ops.counter import BACKWARD, WIDTH, CounterKey
+from hpcgnn.ops.pointwise import dropout
 
 
 class BitPlan(Protocol):
     """An immutable choice of widths. Sender and receiver ask with the same arguments and get the same answer."""
 
-    def widths(self, layer: int, purpose: int, source: int, destination: int, num_rows: int) -> np.ndarray:
-        """(num_rows,) uint8, the width of each row of one message."""
+    def widths(self, layer: int, purpose: int, source: int, destination: int, rows: RowList) -> np.ndarray:
+        """(len(rows),) uint8, the width of each row of one message."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +26,75 @@ class UniformBits:
 
     bits: int
 
-    def widths(self, layer: int, purpose: int, source: int, destination: int, num_rows: int) -> np.ndarray:
-        """(num_rows,) uint8, all equal to `bits`."""
-        return np.full(num_rows, self.bits, dtype=np.uint8)
+    def widths(self, layer: int, purpose: int, source: int, destination: int, rows: RowList) -> np.ndarray:
+        """(len(rows),) uint8, all equal to `bits`."""
+        return np.full(len(rows), self.bits, dtype=np.uint8)
 
+
+@dataclass(frozen=True)
+class DrawnBits:
+    """Every row of every message at a width drawn evenly from a set, anew in every epoch.
+
+    Reference: Wan et al., MLSys 2023, Section 5.3 (uniform sampling, Table 6).
+    """
+
+    choices: tuple[int, ...]
+    seed: int
+    epoch: int
+
+    def widths(self, layer: int, purpose: int, source: int, destination: int, rows: RowList) -> np.ndarray:
+        """(len(rows),) uint8, of `choices`."""
+        width = np.full(len(rows), self.choices[-1], np.uint8)
+        is_open = np.ones(len(rows), bool)
+        sender = source if purpose == BACKWARD else 0
+        for number, choice in enumerate(self.choices[:-1]):
+            key = CounterKey(self.seed, self.epoch, WIDTH, layer * 64 + 8 * (purpose == BACKWARD) + number, sender)
+            is_drawn = is_open & draw(rows.node_id, 1 / (len(self.choices) - number), key)
+            width[is_drawn] = choice
+            is_open &= ~is_drawn
+        return width
+
+
+def draw(node_id: np.ndarray, probability: float, key: CounterKey) -> np.ndarray:
+    """(n,) bool, true with `probability`, a pure function of the key and the global ids (n,) int64."""
+    if probability >= 1.0:
+        return np.ones(len(node_id), bool)
+    return (dropout(torch.ones(len(node_id), 1), 1.0 - probability, node_id, key) > 0).numpy()[:, 0]
+
+
+@dataclass(frozen=True, eq=False)
+class LeveledBits:
+    """A width for each level of importance.
+
+    Attributes
+    ----------
+    levels : dict        (owner, user) rank -> (num_rows,) uint8 levels of the rows that they share
+    width : (num_levels,) uint8
+    """
+
+    levels: dict[tuple[int, int], np.ndarray]
+    width: np.ndarray
+
+    def widths(self, layer: int, purpose: int, source: int, destination: int, rows: RowList) -> np.ndarray:
+        """(len(rows),) uint8; a row has the same width forward and backward, at every layer."""
+        pair = (destination, source) if purpose == BACKWARD else (source, destination)
+        return self.width[self.levels[pair][rows.position]]
+
+
+@dataclass(frozen=True, eq=False)
+class SolvedBits:
+    """A width for each row of each message, as an assigner chose.
+
+    Attributes
+    ----------
+    table : dict         (layer, purpose, source, destination) -> (num_rows,) uint8 over the pair's whole list
+    default : int        width of messages that the table does not name
+    """
+
+    table: dict[tuple[int, int, int, int], np.ndarray]
+    default: int
+
+    def widths(self, layer: int, purpose: int, source: int, destination: int, rows: RowList) -> np.ndarray:
+        """(len(rows),) uint8."""
+        chosen = self.table.get((layer, purpose, source, destination))
+        return np.full(len(rows), self.default, np.uint8) if chosen is None else chosen[rows.position]

@@ -15,7 +15,7 @@ from hpcgnn.exchange.bits import BitPlan
 from hpcgnn.exchange.plan import ExchangePlan, RowList
 from hpcgnn.exchange.ring import starts
 from hpcgnn.ops.counter import BACKWARD, CounterKey
-from hpcgnn.ops.quantization import LARGEST_PARAMETER_WIDTH, MessageLayout, dequantize_rows, quantize_rows
+from hpcgnn.ops.quantization import BIT_WIDTHS, LARGEST_PARAMETER_WIDTH, MessageLayout, dequantize_rows, quantize_rows
 
 NAN_BYTE = 0xFF    # a row of such bytes is NaN at every width: its bfloat16 parameters are, or its values
 
@@ -29,6 +29,7 @@ class Messages:
     send_layouts: tuple[MessageLayout, ...]
     receive_layouts: tuple[MessageLayout, ...]
     num_halo: int
+    dim: int
 
     @property
     def send_sizes(self) -> list[int]:
@@ -55,6 +56,12 @@ class Messages:
             payload[rows.index] = first + layout.payload_offset
             parameter[rows.index] = first + layout.parameter_offset
         return bit_width, payload, parameter
+
+    @cached_property
+    def width_rows(self) -> np.ndarray:
+        """(len(BIT_WIDTHS),) int64, rows sent at each width."""
+        widths = np.concatenate([layout.bit_width for layout in self.send_layouts])
+        return np.array([(widths == bits).sum() for bits in BIT_WIDTHS], np.int64)
 
     @property
     def payload_bytes(self) -> int:
@@ -88,12 +95,12 @@ class Codec:
         send, receive = (plan.halo, plan.boundary) if purpose == BACKWARD else (plan.boundary, plan.halo)
 
         def layout(rows: RowList, source: int, destination: int) -> MessageLayout:
-            return MessageLayout.build(self._bit_plan.widths(layer, purpose, source, destination, len(rows)), dim)
+            return MessageLayout.build(self._bit_plan.widths(layer, purpose, source, destination, rows), dim)
 
         return Messages(send, receive,
                         tuple(layout(rows, plan.rank, peer) for peer, rows in enumerate(send)),
                         tuple(layout(rows, peer, plan.rank) for peer, rows in enumerate(receive)),
-                        plan.num_halo)
+                        plan.num_halo, dim)
 
 
 def encode(messages: Messages, rows: torch.Tensor, key: CounterKey, buffers: list[np.ndarray]) -> None:

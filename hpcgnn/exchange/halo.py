@@ -1,43 +1,50 @@
 """HaloExchange: the step that brings halo rows here and takes their gradients home.
 
-It joins plan, codec and ring, and counts what it sends; training decides the bits.
+It joins plan, codec, transfer and what a method keeps between epochs, and counts what it sends; training decides.
 """
 
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from mpi4py import MPI
 
+from hpcgnn.exchange.arrival import Arrival, Flight, ReceivedTable, Site
 from hpcgnn.exchange.bits import BitPlan, UniformBits
-from hpcgnn.exchange.codec import Codec, decode, encode
+from hpcgnn.exchange.codec import Codec, Messages, encode
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.reach import Reach
-from hpcgnn.exchange.ring import EXCHANGES, MessageArena
+from hpcgnn.exchange.ring import EXCHANGES, Link, MessageArena
+from hpcgnn.exchange.sampling import sampled
+from hpcgnn.exchange.schedule import EpochPlan, Execution
+from hpcgnn.exchange.skipping import Broadcaster
+from hpcgnn.exchange.tables import PredictedRows, SmoothedRows, encode_difference
+from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.graph.hop import ExchangeSite
-from hpcgnn.ops.aggregation import PackedRows
 from hpcgnn.ops.counter import BACKWARD, FORWARD, CounterKey
 
 MAX_TAG = 32767    # the least upper bound of tags that MPI grants
+CODECS = 32        # kept at most; layouts are costly where widths differ by row
 
 
-@dataclass
-class Traffic:
-    """What this rank handed to MPI, and the seconds that it took, since the last `take`."""
+@dataclass(frozen=True)
+class Trace:
+    """Ranges of the rows that one exchange of an epoch sent.
 
-    payload_bytes: int = 0
-    parameter_bytes: int = 0
-    num_values: int = 0
-    exchange_seconds: float = 0.0
-    quantize_seconds: float = 0.0
+    Attributes
+    ----------
+    dim : int
+    position : tuple of (n,) int32, one a rank      see `RowList`
+    row_range : tuple of (n,) float32               largest minus smallest value of each row, as the message rounds it
+    """
 
-    def take(self) -> Traffic:
-        """Return the counts so far and start again from zero."""
-        taken = Traffic(**self.__dict__)
-        self.__init__()
-        return taken
+    dim: int
+    position: tuple[np.ndarray, ...]
+    row_range: tuple[np.ndarray, ...]
 
 
 class HaloExchange:
@@ -47,86 +54,218 @@ class HaloExchange:
     ----------
     comm : MPI communicator with one rank a part
     plan : ExchangePlan
-    bit_plan : BitPlan                          widths of training messages
+    bit_plan : BitPlan                          widths of training messages, until `begin_epoch` says otherwise
     algorithm : {"ring", "alltoallv"}
     full_bits : {32, 16}                        width of rows as they are stored; evaluation's
     reach : Reach or None                       rows that training passes may leave out
+    execution : Execution
 
     Attributes
     ----------
     training, evaluation, setup : Traffic       kept apart; evaluation and setup are no part of an epoch's bytes
+    traces : dict                               (layer, purpose) -> Trace of the last epoch that was traced
     """
 
     def __init__(self, comm: MPI.Comm, plan: ExchangePlan, bit_plan: BitPlan, algorithm: str = "ring",
-                 full_bits: int = 32, reach: Reach | None = None):
+                 full_bits: int = 32, reach: Reach | None = None, execution: Execution | None = None):
         self._comm, self._plan, self._algorithm = comm, plan, EXCHANGES[algorithm]
-        self._bit_plan, self._reach = bit_plan, reach
-        self._arena = MessageArena()
+        self._reach, self._execution = reach, execution or Execution()
+        self._epoch_plan = EpochPlan(bit_plan)
+        self._arena, self._link = MessageArena(), Link(self._execution.link_bytes_per_second)
         self._full_codec = Codec(plan, UniformBits(full_bits))
-        self._training_codecs: dict[int | None, Codec] = {None: Codec(plan, bit_plan)}
+        self._codecs: OrderedDict[tuple, Codec] = OrderedDict()
+        self._sample: tuple[tuple[int, int], ExchangePlan, np.ndarray] | None = None
+        self._sites: dict[tuple[int, int, int], Site] = {}
+        self._broadcasters: dict[tuple[int, int, int], Broadcaster] = {}
         self.training, self.evaluation, self.setup = Traffic(), Traffic(), Traffic()
+        self.traces: dict[tuple[int, int], Trace] = {}
 
     @property
     def is_alone(self) -> bool:
         """Whether this rank neither sends nor receives a row."""
         return self._plan.is_alone
 
-    def fetch(self, h: torch.Tensor, out: torch.Tensor, site: ExchangeSite) -> None:
-        """Collective: see `hpcgnn.graph.hop.Exchange`."""
-        key = CounterKey(site.seed, site.epoch, FORWARD, site.layer)
-        self._exchange(h, out, self._codec(site), self._traffic(site), key, accumulate=False)
+    @property
+    def state_bytes(self) -> int:
+        """Memory that the method keeps between epochs: messages, reconstructions, means."""
+        return sum(kept.num_bytes for kept in [*self._sites.values(), *self._broadcasters.values()])
 
-    def fetch_packed(self, h: torch.Tensor, site: ExchangeSite) -> PackedRows | None:
-        """Collective: see `hpcgnn.graph.hop.Exchange`."""
-        key = CounterKey(site.seed, site.epoch, FORWARD, site.layer)
-        messages = self._codec(site).messages(key.layer, key.purpose, h.shape[1])
-        if not messages.is_packed:
-            return None
-        self._exchange(h, None, self._codec(site), self._traffic(site), key, accumulate=False)
-        return PackedRows(self._arena.received, *messages.halo_rows)
+    def begin_epoch(self, epoch_plan: EpochPlan) -> None:
+        """Take the plan of the next training pass, the same on all ranks."""
+        self._epoch_plan = epoch_plan
+        if epoch_plan.is_traced:
+            self.traces = {}
 
-    def take_home(self, gradient: torch.Tensor, total: torch.Tensor, site: ExchangeSite) -> None:
+    def forget(self) -> None:
+        """Collective: end what is on its way and keep nothing of earlier epochs, before another training or the end."""
+        for site in self._sites.values():
+            if site.previous is not None:
+                site.previous.transfer.wait()
+        self._sites, self._broadcasters = {}, {}
+
+    def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> Arrival:
+        """Collective: see `hpcgnn.graph.hop.Exchange`."""
+        return self._start(h, site, CounterKey(site.seed, site.epoch, FORWARD, site.layer))
+
+    def start_take_home(self, gradient: torch.Tensor, site: ExchangeSite) -> Arrival:
         """Collective: see `hpcgnn.graph.hop.Exchange`."""
         # The sender is part of the key: errors that several ranks make on one node's gradient are independent.
-        key = CounterKey(site.seed, site.epoch, BACKWARD, site.layer, self._plan.rank)
-        self._exchange(gradient, total, self._codec(site), self._traffic(site), key, accumulate=True)
+        return self._start(gradient, site, CounterKey(site.seed, site.epoch, BACKWARD, site.layer, self._plan.rank))
+
+    def present(self, site: ExchangeSite) -> np.ndarray | None:
+        """See `hpcgnn.graph.hop.Exchange`."""
+        if not self._is_sampled(site):
+            return None
+        return self._sampled(site)[1]
 
     def input_rows(self, features: torch.Tensor) -> torch.Tensor:
         """Collective: inner features followed by halo features, which cross once, in float32."""
         rows = torch.empty(self._plan.num_inner + self._plan.num_halo, features.shape[1], dtype=torch.float32)
         rows[:self._plan.num_inner] = features
-        self._exchange(features, rows[self._plan.num_inner:], Codec(self._plan, UniformBits(32)), self.setup,
-                       CounterKey(0, 0, FORWARD, 0), accumulate=False)
+        messages = Codec(self._plan, UniformBits(32)).messages(0, FORWARD, features.shape[1])
+        flight = self._send(messages, features, CounterKey(0, 0, FORWARD, 0), MessageArena(), self.setup)
+        Arrival((flight,), 0, 0, None, False, self.setup).finish(rows[self._plan.num_inner:])
         return rows
+
+    def _start(self, outgoing: torch.Tensor, site: ExchangeSite, key: CounterKey) -> Arrival:
+        traffic = self.training if site.is_training else self.evaluation
+        messages = self._codec(site).messages(key.layer, key.purpose, outgoing.shape[1])
+        accumulate = key.purpose == BACKWARD
+        if not site.is_training:
+            flight = self._send(messages, outgoing, key, self._arena, traffic)
+            return Arrival((flight,), key.epoch, 0, None, accumulate, traffic)
+        if self._execution.skip_change is not None:
+            return self._start_broadcast(messages, outgoing, key)
+        after = None
+        if self._is_sampled(site):
+            after = self._complete_sample(outgoing, site, accumulate)
+            outgoing = outgoing / self._execution.share if accumulate and site.is_scaled else outgoing
+        if not self._keeps_rows:
+            flight = self._send(messages, outgoing, key, self._arena, traffic)
+            return Arrival((flight,), key.epoch, 0, None, accumulate, traffic, after)
+        return self._start_at_site(messages, outgoing, key, accumulate)
+
+    @property
+    def _keeps_rows(self) -> bool:
+        return self._execution.is_pipelined or self._execution.predicts
+
+    def _start_at_site(self, messages: Messages, outgoing: torch.Tensor, key: CounterKey,
+                       accumulate: bool) -> Arrival:
+        """An exchange whose messages or reconstructions outlive the epoch."""
+        place = key.layer, key.purpose, outgoing.shape[1]
+        if place not in self._sites:
+            self._sites[place] = Site(self._new_table())
+        site = self._sites[place]
+        flight = self._send(messages, outgoing, key, site.next_arena(), self.training, site.table)
+        before, site.previous = site.previous, flight
+        is_asynchronous = self._epoch_plan.is_asynchronous
+        if is_asynchronous and before is not None:
+            flights = (before,)
+        else:
+            flights = (flight,) if before is None else (before, flight)
+        # Without rows of an epoch before, an asynchronous epoch must not read its own: its age is checked as 1.
+        epoch = key.epoch if before is not None or not is_asynchronous else key.epoch + 1 + self._execution.staleness
+        return Arrival(flights, epoch, self._execution.staleness, site.table, accumulate, self.training)
+
+    def _new_table(self) -> ReceivedTable | None:
+        if self._execution.predicts:
+            return PredictedRows()
+        return SmoothedRows(self._execution.smoothing) if self._execution.smoothing else None
+
+    def _start_broadcast(self, messages: Messages, outgoing: torch.Tensor, key: CounterKey) -> Arrival:
+        """An exchange in which only the ranks whose rows have moved send."""
+        place = key.layer, key.purpose, outgoing.shape[1]
+        if place not in self._broadcasters:
+            self._broadcasters[place] = Broadcaster(self._execution.skip_change, self._execution.staleness)
+        broadcaster = self._broadcasters[place]
+        index = np.concatenate([rows.index for rows in messages.send_rows])
+        sends = broadcaster.agree(self._comm, outgoing, index, key.epoch)
+        flight = self._send(messages, outgoing, key, broadcaster.arena, self.training, sends=sends)
+        has_rows = np.array([len(rows) > 0 for rows in messages.receive_rows])
+        age = broadcaster.age(key.epoch, has_rows)
+        return Arrival((flight,), key.epoch + age, self._execution.staleness, None, key.purpose == BACKWARD,
+                       self.training)
+
+    def _send(self, messages: Messages, outgoing: torch.Tensor, key: CounterKey, arena: MessageArena, traffic: Traffic,
+              table: ReceivedTable | None = None, sends: np.ndarray | None = None) -> Flight:
+        """Encode the rows of every message and post them; `sends` names the ranks that do, None is all."""
+        send, receive = arena.slices(messages.send_sizes, messages.receive_sizes)
+        if sends is not None and not sends[self._plan.rank]:
+            send = [buffer[:0] for buffer in send]
+        arriving = receive if sends is None else [buffer if sends[peer] else buffer[:0]
+                                                  for peer, buffer in enumerate(receive)]
+        started = time.perf_counter()
+        if sends is None or sends[self._plan.rank]:
+            if isinstance(table, PredictedRows):
+                encode_difference(messages, outgoing, key, send, table.sent)
+            else:
+                encode(messages, outgoing, key, send)
+            self._note_sent(messages, key, send, traffic)
+        encoded = time.perf_counter()
+        transfer = self._algorithm(self._comm, self._plan.rounds, send, arriving, _tag(key), self._link, traffic,
+                                   is_open=self._epoch_plan.is_asynchronous and traffic is self.training)
+        traffic.quantize_seconds += encoded - started
+        return Flight(messages, receive, arena.received, transfer, key.epoch)
+
+    def _note_sent(self, messages: Messages, key: CounterKey, send: list[np.ndarray], traffic: Traffic) -> None:
+        traffic.parameter_bytes += messages.parameter_bytes
+        traffic.payload_bytes += messages.payload_bytes
+        traffic.num_values += messages.num_values
+        traffic.width_rows += messages.width_rows
+        for peer, buffer in enumerate(send):
+            if len(buffer):
+                traffic.sent_by_peer[peer] = traffic.sent_by_peer.get(peer, 0) + len(buffer)
+        if traffic is self.training and self._epoch_plan.is_traced:
+            self.traces[key.layer, key.purpose] = _trace(messages, send)
 
     def _codec(self, site: ExchangeSite) -> Codec:
         if not site.is_training:
             return self._full_codec
-        if site.reach not in self._training_codecs:
-            plan = self._reach.plan_within(self._plan, site.reach)
-            self._training_codecs[site.reach] = Codec(plan, self._bit_plan)
-        return self._training_codecs[site.reach]
+        bit_plan = self._epoch_plan.bit_plan
+        is_sampled = self._is_sampled(site)
+        place = site.reach, id(bit_plan), (site.seed, site.epoch) if is_sampled else None
+        if place not in self._codecs:
+            plan = self._sampled(site)[0] if is_sampled else self._plan
+            if site.reach is not None:
+                plan = self._reach.plan_within(plan, site.reach)
+            self._codecs[place] = Codec(plan, bit_plan)
+            while len(self._codecs) > CODECS:
+                self._codecs.popitem(last=False)
+        self._codecs.move_to_end(place)
+        return self._codecs[place]
 
-    def _traffic(self, site: ExchangeSite) -> Traffic:
-        return self.training if site.is_training else self.evaluation
+    def _is_sampled(self, site: ExchangeSite) -> bool:
+        return site.is_training and self._execution.share < 1.0
 
-    def _exchange(self, outgoing: torch.Tensor, incoming: torch.Tensor | None, codec: Codec, traffic: Traffic,
-                  key: CounterKey, accumulate: bool) -> None:
-        messages = codec.messages(key.layer, key.purpose, outgoing.shape[1])
-        send, receive = self._arena.slices(messages.send_sizes, messages.receive_sizes)
-        started = time.perf_counter()
-        encode(messages, outgoing, key, send)
-        encoded = time.perf_counter()
-        sent = self._algorithm(self._comm, self._plan.rounds, send, receive, _tag(key))
-        received = time.perf_counter()
-        if incoming is not None:
-            decode(messages, receive, incoming, accumulate)
-        decoded = time.perf_counter()
-        traffic.parameter_bytes += messages.parameter_bytes
-        traffic.payload_bytes += sent - messages.parameter_bytes
-        traffic.num_values += messages.num_values
-        traffic.exchange_seconds += received - encoded
-        traffic.quantize_seconds += (encoded - started) + (decoded - received)
+    def _sampled(self, site: ExchangeSite) -> tuple[ExchangePlan, np.ndarray]:
+        """The plan of the epoch's sampled rows, and which halo rows it has."""
+        epoch = site.seed, site.epoch
+        if self._sample is None or self._sample[0] != epoch:
+            self._sample = epoch, *sampled(self._plan, self._execution.share, *epoch)
+        return self._sample[1:]
+
+    def _complete_sample(self, outgoing: torch.Tensor, site: ExchangeSite, accumulate: bool):
+        """What makes a sum over the halo rows kept unbiased: the others are 0, these are divided by the share."""
+        if accumulate:
+            return None
+        is_absent = torch.from_numpy(~self._sampled(site)[1])
+
+        def complete(rows: torch.Tensor) -> None:
+            rows[is_absent] = 0
+            if site.is_scaled:
+                rows /= self._execution.share
+
+        return complete
+
+
+def _trace(messages: Messages, send: list[np.ndarray]) -> Trace:
+    """The ranges of rows, read back from the parameters of their messages."""
+    from hpcgnn.ops.quantization import parameters_of
+    ranges = []
+    for layout, buffer in zip(messages.send_layouts, send, strict=True):
+        _, step = parameters_of(buffer, layout)
+        ranges.append(step * (2.0 ** np.minimum(layout.bit_width, 8) - 1).astype(np.float32))
+    return Trace(messages.dim, tuple(rows.position for rows in messages.send_rows), tuple(ranges))
 
 
 def _tag(key: CounterKey) -> int:

@@ -11,19 +11,25 @@ from hpcgnn.partition.partition import Partition
 
 @dataclass(frozen=True)
 class RowList:
-    """Rows of one message: (n,) int32 inner or halo rows, each counted from 0, and (n,) int64 global ids, in the order
-    of the wire.
+    """Rows of one message in the order of the wire.
+
+    Attributes
+    ----------
+    index : (n,) int32         inner or halo rows, each counted from 0
+    node_id : (n,) int64       their global ids, ascending
+    position : (n,) int32      their places in the whole list of the pair of ranks, of which this may be a part
     """
 
     index: np.ndarray
     node_id: np.ndarray
+    position: np.ndarray
 
     def __len__(self) -> int:
         return len(self.index)
 
     def where(self, is_kept: np.ndarray) -> RowList:
         """The rows of a mask."""
-        return RowList(self.index[is_kept], self.node_id[is_kept])
+        return RowList(self.index[is_kept], self.node_id[is_kept], self.position[is_kept])
 
 
 @dataclass(frozen=True)
@@ -60,10 +66,11 @@ class ExchangePlan:
         boundary, halo = [], []
         for peer in range(part.num_parts):
             sent = part.boundary_index[part.boundary_offset[peer]:part.boundary_offset[peer + 1]]
-            boundary.append(RowList(np.ascontiguousarray(sent, np.int32), part.inner_id[sent]))
+            boundary.append(RowList(np.ascontiguousarray(sent, np.int32), part.inner_id[sent],
+                                    np.arange(len(sent), dtype=np.int32)))
             low, high = int(part.halo_offset[peer]), int(part.halo_offset[peer + 1])
             rows = np.arange(low, high, dtype=np.int32)
-            halo.append(RowList(rows, np.ascontiguousarray(part.halo_id[low:high], np.int64)))
+            halo.append(RowList(rows, np.ascontiguousarray(part.halo_id[low:high], np.int64), rows - rows[:1]))
         return cls(part.part, part.num_parts, part.num_inner, part.num_halo, tuple(boundary), tuple(halo),
                    ring_rounds(part.part, part.num_parts))
 

@@ -65,8 +65,13 @@ class Reach:
 
 
 def nearest_first(part: Partition, reach: Reach) -> tuple[Partition, Reach]:
-    """Put the inner rows in ascending order of hops to the loss, otherwise as they lie."""
-    order = np.argsort(reach.inner, kind="stable")
+    """Put the inner rows in ascending order of hops to the loss, and in each hop those without a halo neighbor first,
+    otherwise as they lie: central rows are summed while messages travel.
+    """
+    target = np.repeat(np.arange(part.num_inner), np.diff(part.indptr))
+    is_marginal = np.zeros(part.num_inner, bool)
+    is_marginal[target[part.indices >= part.num_inner]] = True
+    order = np.lexsort((is_marginal, reach.inner))
     return reorder(part, order), reach.sorted(order)
 
 

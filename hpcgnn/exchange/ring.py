@@ -5,10 +5,14 @@ Sizes are known to both sides; nothing here knows what the bytes mean.
 
 from __future__ import annotations
 
+import time
+from collections import deque
+
 import numpy as np
 from mpi4py import MPI
 
 from hpcgnn.errors import KernelError
+from hpcgnn.exchange.traffic import Traffic
 
 MAX_MESSAGE_BYTES = 1 << 30    # longer messages travel as several, below MPI's 32-bit counts
 ALIGNMENT = 64                 # bytes; each message of an arena begins on a cache line
@@ -29,6 +33,11 @@ class MessageArena:
         self._send = _grown(self._send, send_bytes)
         self._receive = _grown(self._receive, receive_bytes)
         return _cut(self._send, send_bytes), _cut(self._receive, receive_bytes)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory kept."""
+        return len(self._send) + len(self._receive)
 
     @property
     def received(self) -> np.ndarray:
@@ -62,43 +71,111 @@ def _pieces(message: np.ndarray) -> list[np.ndarray]:
     return [message[start:start + MAX_MESSAGE_BYTES] for start in range(0, len(message), MAX_MESSAGE_BYTES)]
 
 
-def exchange_ring(comm: MPI.Comm, rounds: tuple[tuple[int, int], ...], send: list[np.ndarray],
-                  receive: list[np.ndarray], tag: int) -> int:
-    """Collective: in round i send to rank + i while receiving from rank - i.
+class Link:
+    """Paces messages as a slower link would: one that carries `bytes_per_second` each way, one exchange after another.
+
+    For experiments; 0 is as fast as MPI goes.
+    """
+
+    def __init__(self, bytes_per_second: float = 0.0):
+        self._rate, self._is_free_at = bytes_per_second, 0.0
+
+    def reserve(self, num_bytes: int) -> float:
+        """The time (perf_counter) at which so many bytes, posted now, will have arrived."""
+        now = time.perf_counter()
+        if self._rate:
+            self._is_free_at = max(now, self._is_free_at) + num_bytes / self._rate
+        return max(now, self._is_free_at)
+
+
+class Transfer:
+    """Messages of one exchange on their way. Both sides must post the same exchanges in the same order.
 
     Parameters
     ----------
-    send, receive : list of uint8 arrays, one a rank; empty ones cost no message
-    tag : int        equal on all ranks for one exchange
+    rounds : (destination, source) of each round of the ring; round i is posted when round i - 1 has arrived, since
+        one partner at a time congests no link, or all at once with `is_open`, for messages that nobody waits for
+    send, receive : list of uint8 arrays, one a rank, left alone until the transfer has arrived; empty ones cost nothing
+    tag : int                    equal on all ranks for one exchange
+    link : Link or None
+    traffic : Traffic or None    counts the seconds
 
-    Returns
-    -------
-    int              bytes handed to MPI by this rank
+    Attributes
+    ----------
+    sent_bytes : int             handed to MPI by this rank
     """
-    sent_bytes = 0
-    for destination, source in rounds:
-        requests = [comm.Irecv([piece, MPI.BYTE], source, tag) for piece in _pieces(receive[source])]
-        for piece in _pieces(send[destination]):
-            requests.append(comm.Isend([piece, MPI.BYTE], destination, tag))
-            sent_bytes += len(piece)
-        MPI.Request.Waitall(requests)
-    return sent_bytes
+
+    def __init__(self, comm: MPI.Comm, rounds: tuple[tuple[int, int], ...], send: list[np.ndarray],
+                 receive: list[np.ndarray], tag: int, link: Link | None = None, traffic: Traffic | None = None,
+                 is_open: bool = False):
+        self._comm, self._send, self._receive, self._tag = comm, send, receive, tag
+        self._rounds, self._requests = deque(rounds), []
+        self.sent_bytes = sum(map(len, send))
+        self._traffic = traffic or Traffic()
+        self._has_arrived = False
+        self._posted_at = time.perf_counter()
+        self._due = (link or Link()).reserve(max(self.sent_bytes, sum(map(len, receive))))
+        while self._rounds and (is_open or not self._requests):
+            self._post_round()
+        self._traffic.exchange_seconds += time.perf_counter() - self._posted_at
+
+    def poll(self) -> bool:
+        """Let MPI make progress, which it does only when it is called; whether all messages have arrived."""
+        started = time.perf_counter()
+        while not self._has_arrived and MPI.Request.Testall(self._requests):
+            if not self._rounds:
+                if time.perf_counter() < self._due:
+                    break
+                self._arrive()
+            else:
+                self._post_round()
+        self._traffic.exchange_seconds += time.perf_counter() - started
+        return self._has_arrived
+
+    def wait(self) -> None:
+        """Return when all messages have arrived."""
+        if self._has_arrived:
+            return
+        started = time.perf_counter()
+        MPI.Request.Waitall(self._requests)
+        while self._rounds:
+            self._post_round()
+            MPI.Request.Waitall(self._requests)
+        time.sleep(max(0.0, self._due - time.perf_counter()))
+        self._arrive()
+        self._traffic.blocked_seconds += time.perf_counter() - started
+
+    def _post_round(self) -> None:
+        destination, source = self._rounds.popleft()
+        self._requests = [request for request in self._requests if request != MPI.REQUEST_NULL]
+        self._requests += [self._comm.Irecv([piece, MPI.BYTE], source, self._tag)
+                           for piece in _pieces(self._receive[source])]
+        self._requests += [self._comm.Isend([piece, MPI.BYTE], destination, self._tag)
+                           for piece in _pieces(self._send[destination])]
+
+    def _arrive(self) -> None:
+        self._has_arrived = True
+        self._requests = []
+        self._traffic.travel_seconds += time.perf_counter() - self._posted_at
 
 
-def exchange_alltoallv(comm: MPI.Comm, rounds: tuple[tuple[int, int], ...], send: list[np.ndarray],
-                       receive: list[np.ndarray], tag: int) -> int:
-    """Collective: the same messages as `exchange_ring` in one MPI_Alltoallv; `rounds` and `tag` don't matter.
+class AlltoallvTransfer(Transfer):
+    """The same messages in one MPI_Alltoallv, which has ended when the transfer is made.
 
     Raises
     ------
     KernelError      a rank's messages pass 2 GiB, the limit of Alltoallv's 32-bit counts
     """
-    del rounds, tag
-    if max(_extent(send), _extent(receive)) > np.iinfo(np.int32).max:
-        raise KernelError(f"an exchange of {_extent(send)} bytes passes Alltoallv's limit of 2 GiB a rank; "
-                          "use --exchange ring")
-    comm.Alltoallv(_vector(send), _vector(receive))
-    return sum(map(len, send))
+
+    def _post_round(self) -> None:
+        self._rounds.clear()
+        started = time.perf_counter()
+        send, receive = self._send, self._receive
+        if max(_extent(send), _extent(receive)) > np.iinfo(np.int32).max:
+            raise KernelError(f"an exchange of {_extent(send)} bytes passes Alltoallv's limit of 2 GiB a rank; "
+                              "use --exchange ring")
+        self._comm.Alltoallv(_vector(send), _vector(receive))
+        self.blocked_seconds = time.perf_counter() - started
 
 
 def _extent(messages: list[np.ndarray]) -> int:
@@ -113,4 +190,4 @@ def _vector(messages: list[np.ndarray]) -> list:
     return [whole, (counts, displacements), MPI.BYTE]
 
 
-EXCHANGES = {"ring": exchange_ring, "alltoallv": exchange_alltoallv}
+EXCHANGES: dict[str, type[Transfer]] = {"ring": Transfer, "alltoallv": AlltoallvTransfer}

@@ -5,6 +5,7 @@ In a training pass only rows within reach of the loss are computed; they are a p
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -12,6 +13,9 @@ import numpy as np
 import torch
 
 from hpcgnn.ops.aggregation import PackedRows, SparseRows
+
+MAX_SPANS = 64       # ranges of central and marginal rows; more would cost more than is hidden
+BLOCKS, MIN_BLOCK = 8, 2048
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,7 @@ class ExchangeSite:
     seed, epoch : int
     is_training : bool
     reach : int or None       only rows that reach the loss in so many hops travel; None is all
+    is_scaled : bool          rows are summed, so that sampled ones stand for those left out
     """
 
     layer: int
@@ -31,6 +36,22 @@ class ExchangeSite:
     epoch: int
     is_training: bool
     reach: int | None = None
+    is_scaled: bool = True
+
+
+class Arrival(Protocol):
+    """Rows on their way."""
+
+    def poll(self) -> bool:
+        """Let messages make progress; whether all have arrived."""
+
+    def packed(self) -> PackedRows | None:
+        """Wait; the rows as they arrived, valid until the next exchange. None where only `finish` can bring them."""
+
+    def finish(self, rows: torch.Tensor) -> None:
+        """Wait; write the halo rows to `rows` (num_halo, dim), or add the gradients that came to `rows` (n, dim), whose
+        first rows are the inner ones that they are for. Rows that don't travel stay as they are.
+        """
 
 
 class Exchange(Protocol):
@@ -39,17 +60,14 @@ class Exchange(Protocol):
     is_alone: bool
     """Whether this rank neither sends nor receives a row."""
 
-    def fetch(self, h: torch.Tensor, out: torch.Tensor, site: ExchangeSite) -> None:
-        """Write the halo rows of the inner rows `h` to `out` (num_halo, dim); those that don't travel stay as they are.
-        """
+    def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> Arrival:
+        """Send the inner rows `h` to where they are halo rows, and have this rank's halo rows come."""
 
-    def fetch_packed(self, h: torch.Tensor, site: ExchangeSite) -> PackedRows | None:
-        """The halo rows of `h` as they arrived, valid until the next exchange; None, and nothing sent, where some have
-        more than 8 bits: then `fetch` does it.
-        """
+    def start_take_home(self, gradient: torch.Tensor, site: ExchangeSite) -> Arrival:
+        """Send the gradients of halo rows (num_halo, dim) home, and have those of this rank's rows come."""
 
-    def take_home(self, gradient: torch.Tensor, total: torch.Tensor, site: ExchangeSite) -> None:
-        """Send the gradients of halo rows (num_halo, dim) home; add those that come to `total` (num_inner, dim)."""
+    def present(self, site: ExchangeSite) -> np.ndarray | None:
+        """(num_halo,) bool, the halo rows that this pass has; None is all."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +102,32 @@ def _ends_below(matrix: SparseRows, limit: int) -> np.ndarray:
     return matrix.begin + is_below[matrix.end] - is_below[matrix.begin]
 
 
+def spans(is_marginal: np.ndarray, overlaps: bool) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:
+    """Central and marginal rows as few long ranges; all are marginal where they alternate too often to be worth it.
+
+    Central ranges come in blocks, between which messages are given a chance to make progress.
+
+    Parameters
+    ----------
+    is_marginal : (num_out,) bool       the row has a halo neighbor
+    overlaps : bool                     whether central rows are wanted apart
+    """
+    num_out = len(is_marginal)
+    bounds = [0, *(np.flatnonzero(np.diff(is_marginal)) + 1).tolist(), num_out]
+    if not overlaps or len(bounds) > MAX_SPANS or is_marginal.all():
+        return (), ((0, num_out),)
+    ranges = [(start, stop) for start, stop in itertools.pairwise(bounds) if start < stop]
+    marginal = tuple(span for span in ranges if is_marginal[span[0]])
+    central = [span for span in ranges if not is_marginal[span[0]]]
+    return tuple(block for start, stop in central for block in blocks(start, stop)), marginal
+
+
+def blocks(start: int, stop: int) -> list[tuple[int, int]]:
+    """The range start .. stop in pieces, between which messages can be looked after."""
+    step = max(MIN_BLOCK, -(-(stop - start) // BLOCKS))
+    return [(first, min(first + step, stop)) for first in range(start, stop, step)]
+
+
 @dataclass(frozen=True)
 class Hop:
     """See the module.
@@ -93,9 +137,13 @@ class Hop:
     num_in, num_out : int       inner rows that are needed and that come out
     reach : int or None         hops from the rows that come in to the loss; None where all rows are computed
     matrices : Matrices
+    central, marginal : tuple of (start, stop)      the rows that come out, in blocks: those that can be computed before
+                                                    halo rows are here, and all others
     """
 
     num_in: int
     num_out: int
     reach: int | None
     matrices: Matrices
+    central: tuple[tuple[int, int], ...]
+    marginal: tuple[tuple[int, int], ...]

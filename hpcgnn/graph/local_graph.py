@@ -12,9 +12,9 @@ import scipy.sparse
 import torch
 
 from hpcgnn.errors import KernelError
-from hpcgnn.graph.hop import Exchange, ExchangeSite, Hop, Matrices, restrict
+from hpcgnn.graph.hop import Arrival, Exchange, ExchangeSite, Hop, Matrices, restrict, spans
 from hpcgnn.graph.loops import Adjacency, build_adjacency
-from hpcgnn.ops.aggregation import PackedRows, SparseRows, aggregate, from_csr, multiply
+from hpcgnn.ops.aggregation import SparseRows, aggregate, from_csr, multiply
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import DROPOUT, CounterKey
 from hpcgnn.ops.maximum import maximum
@@ -48,6 +48,8 @@ class LocalGraph:
     exchange : Exchange
     num_within : list of int, or None
         num_within[k] inner rows come first that reach the loss in at most k hops; None where that is not known
+    overlaps : bool
+        whether central rows, which have no halo neighbor, are aggregated while messages travel
 
     Attributes
     ----------
@@ -55,7 +57,8 @@ class LocalGraph:
     """
 
     def __init__(self, indptr: np.ndarray, indices: np.ndarray, node_id: np.ndarray, in_degree: np.ndarray,
-                 features: torch.Tensor, exchange: Exchange, num_within: list[int] | None = None):
+                 features: torch.Tensor, exchange: Exchange, num_within: list[int] | None = None,
+                 overlaps: bool = True):
         self.num_inner, self.num_rows = len(indptr) - 1, len(node_id)
         self.node_id, self.in_degree = node_id, in_degree
         self.x_all = features
@@ -63,6 +66,8 @@ class LocalGraph:
         self._indptr, self._indices, self._exchange, self._num_within = indptr, indices, exchange, num_within
         self._matrices: dict[str, tuple[SparseRows, SparseRows]] = {}
         self._restricted: dict[tuple[str, int, int], Matrices] = {}
+        self._overlaps = overlaps and not exchange.is_alone
+        self._is_marginal = _has_entry_from(indptr, indices, self.num_inner)
         self._input_aggregates: dict[str, torch.Tensor] = {}
         self._adjacencies: dict[bool, Adjacency] = {}
         self._transposed = _transpose(indptr, indices, self.num_rows)
@@ -164,17 +169,21 @@ class LocalGraph:
         layer, current.num_halo_calls = current.num_halo_calls, current.num_halo_calls + 1
         return ExchangeSite(layer, current.seed, current.epoch, current.is_training, reach)
 
+    def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> Arrival:
+        """Collective: have the halo rows of `h` come; `start_take_home` is its backward."""
+        return self._exchange.start_fetch(h, site)
+
+    def start_take_home(self, gradient: torch.Tensor, site: ExchangeSite) -> Arrival:
+        """Collective: have the gradients come that other ranks have of this rank's rows."""
+        return self._exchange.start_take_home(gradient, site)
+
     def fetch(self, h: torch.Tensor, out: torch.Tensor, site: ExchangeSite) -> None:
         """Collective: write the halo rows of `h` to `out`; `take_home` is its backward."""
-        self._exchange.fetch(h, out, site)
-
-    def fetch_packed(self, h: torch.Tensor, site: ExchangeSite) -> PackedRows | None:
-        """Collective: the halo rows of `h` as they arrived, valid until the next exchange; None where `fetch` must."""
-        return self._exchange.fetch_packed(h, site)
+        self.start_fetch(h, site).finish(out)
 
     def take_home(self, gradient: torch.Tensor, total: torch.Tensor, site: ExchangeSite) -> None:
         """Collective: add the gradients that other ranks have of this rank's rows to `total`."""
-        self._exchange.take_home(gradient, total, site)
+        self.start_take_home(gradient, site).finish(total)
 
     def hop(self, reduction: str) -> Hop:
         """Count one aggregation of a model that has said its num_hops; its rows and matrices."""
@@ -187,7 +196,7 @@ class LocalGraph:
         where = reduction, num_in, num_out
         if where not in self._restricted:
             self._restricted[where] = restrict(*self._matrices_of(reduction), self.num_inner, num_in, num_out)
-        return Hop(num_in, num_out, left, self._restricted[where])
+        return Hop(num_in, num_out, left, self._restricted[where], *spans(self._is_marginal[:num_out], self._overlaps))
 
     def input_aggregate(self, reduction: str) -> torch.Tensor:
         """(num_inner, num_features): what the constant input aggregates to, computed once."""
@@ -234,6 +243,12 @@ class _Halo(torch.autograd.Function):
         total = gradient[:num_inner].clone()
         ctx.graph.take_home(gradient[num_inner:], total, ctx.site)
         return total, None, None
+
+
+def _has_entry_from(indptr: np.ndarray, indices: np.ndarray, column: int) -> np.ndarray:
+    """(num_rows,) bool, the rows of a CSR that have an entry in `column` or behind it."""
+    behind = np.concatenate([[0], np.cumsum(indices >= column)])
+    return behind[indptr[1:]] > behind[indptr[:-1]]
 
 
 def _transpose(indptr: np.ndarray, indices: np.ndarray, num_columns: int) -> tuple[np.ndarray, np.ndarray]:

@@ -6,11 +6,12 @@ of a row end in one buffer, halo rows lie in a table of their own, and masks are
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 
 import torch
 
-from hpcgnn.graph.hop import ExchangeSite, Hop
+from hpcgnn.graph.hop import Arrival, ExchangeSite, Hop, blocks
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.ops.aggregation import multiply
 from hpcgnn.ops.arena import empty
@@ -48,6 +49,12 @@ class Neighborhood:
         """Whether the aggregate is the same in every epoch."""
         return self.is_input and self.key is None
 
+    def mapped(self) -> Neighborhood:
+        """The same place for rows that were masked before they were mapped."""
+        unmasked = copy.copy(self)
+        unmasked.key = None
+        return unmasked
+
     def drop_inner(self, h: torch.Tensor) -> torch.Tensor:
         """Mask inner rows, or their gradients."""
         return self._drop(h, slice(0, len(h)))
@@ -56,13 +63,55 @@ class Neighborhood:
         """Mask halo rows, or their gradients, as their owners do."""
         return self._drop(h, slice(self.graph.num_inner, self.graph.num_rows))
 
-    def halo_rows(self, h: torch.Tensor) -> torch.Tensor:
-        """Collective: the halo rows of `h`, before any mask."""
+    def input_halo(self) -> torch.Tensor:
+        """The halo rows of the input, which are already here, masked."""
+        return self.drop_halo(self.graph.x_all[self.graph.num_inner:])
+
+    def aggregate(self, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Collective: A(mask h), and the masked inner rows mask h, both before any map.
+
+        The rows cross as they stand, and the central ones, without a halo neighbor, are summed while they travel.
+        Where no mask follows, halo rows of few bits are summed straight from their messages.
+
+        Parameters
+        ----------
+        h : (hop.num_in, dim)
+
+        Returns
+        -------
+        (hop.num_out, dim), (hop.num_in, dim)
+
+        Reference: Wan et al., MLSys 2023, Section 3.4.
+        """
+        matrix = self.hop.matrices.forward
         if self.is_input:
-            return self.graph.x_all[self.graph.num_inner:]
-        rows = empty((self.graph.num_halo, h.shape[1]), h.dtype)
-        self.graph.fetch(h, rows, self.site)
-        return rows
+            near = self.drop_inner(h)
+            return multiply(matrix, near, self.input_halo()), near
+        arrival = self.graph.start_fetch(h, self.site)
+        near = self.drop_inner(h)
+        out, far = empty((self.hop.num_out, h.shape[1]), h.dtype), empty((self.graph.num_halo, h.shape[1]), h.dtype)
+        for span in self.hop.central:
+            multiply(matrix, near, far, out, span=span)
+            arrival.poll()
+        packed = arrival.packed() if self.key is None else None
+        if packed is None:
+            arrival.finish(far)
+            far = self.drop_halo(far)
+        for span in self.hop.marginal:
+            multiply(matrix, near, far if packed is None else None, out, packed=packed, span=span)
+        return out, near
+
+    def aggregate_back(self, gradient: torch.Tensor) -> tuple[torch.Tensor, Arrival]:
+        """Collective: the gradient of the unmasked inner rows that this rank's own sums have, (hop.num_in, dim), and
+        the arrival that adds what other ranks' sums have. The gradients of halo rows travel meanwhile.
+        """
+        of_halo = self.drop_halo(multiply(self.hop.matrices.far_back, gradient))
+        arrival = self.graph.start_take_home(of_halo, self.site)
+        of_rows = empty((self.hop.num_in, gradient.shape[1]), gradient.dtype)
+        for span in blocks(0, self.hop.num_in):
+            multiply(self.hop.matrices.near_back, gradient, out=of_rows, span=span)
+            arrival.poll()
+        return of_rows, arrival
 
     def _drop(self, h: torch.Tensor, rows: slice) -> torch.Tensor:
         return h if self.key is None else dropout(h, self.probability, self.graph.node_id[rows], self.key)
@@ -76,11 +125,10 @@ class AggregateFirst(torch.autograd.Function):
         """Collective. Keeps the masked rows and their aggregate."""
         hop, dtype = place.hop, h.dtype
         h = h[:hop.num_in]
-        near = place.drop_inner(h)
         if place.is_constant:
-            aggregated = place.graph.input_aggregate(place.reduction)[:hop.num_out]
+            near, aggregated = h, place.graph.input_aggregate(place.reduction)[:hop.num_out]
         else:
-            aggregated = multiply(hop.matrices.forward, near, place.drop_halo(place.halo_rows(h)))
+            aggregated, near = place.aggregate(h)
         ctx.place, ctx.needs_rows = place, not place.is_input
         ctx.weights = weight_neighbor.to(dtype), None if weight_self is None else weight_self.to(dtype)
         ctx.save_for_backward(near if weight_self is not None else None, aggregated)
@@ -92,17 +140,16 @@ class AggregateFirst(torch.autograd.Function):
         place, hop, (near, aggregated) = ctx.place, ctx.place.hop, ctx.saved_tensors
         weight_neighbor, weight_self = ctx.weights
         gradient = gradient.contiguous()
-        of_neighbor = weight_gradient(gradient, aggregated)
-        of_self = None if weight_self is None else weight_gradient(gradient, near[:hop.num_out])
-        of_rows = None
+        of_rows = arrival = None
         if ctx.needs_rows:
-            of_aggregated = map_back(gradient, weight_neighbor)
-            of_rows = multiply(hop.matrices.near_back, of_aggregated)
+            of_rows, arrival = place.aggregate_back(map_back(gradient, weight_neighbor))
             if weight_self is not None:
                 map_back(gradient, weight_self, out=of_rows[:hop.num_out])
-            of_halo = place.drop_halo(multiply(hop.matrices.far_back, of_aggregated))
             of_rows = place.drop_inner(of_rows)
-            place.graph.take_home(of_halo, of_rows, place.site)
+        of_neighbor = weight_gradient(gradient, aggregated)
+        of_self = None if weight_self is None else weight_gradient(gradient, near[:hop.num_out])
+        if arrival is not None:
+            arrival.finish(of_rows)
         return of_rows, of_neighbor, of_self, column_sums(gradient), None
 
 
@@ -116,18 +163,14 @@ class MapFirst(torch.autograd.Function):
         weight_neighbor, weight_self = weight_neighbor.to(dtype), None if weight_self is None else weight_self.to(dtype)
         near, far = place.drop_inner(h[:hop.num_in]), None
         mapped = map_rows(near, weight_neighbor)
-        mapped_halo = packed = None
         if place.is_input:
             # Input halo rows are already here, so mapping them too costs no message.
-            far = place.drop_halo(place.halo_rows(h))
-            mapped_halo = map_rows(far, weight_neighbor)
+            far = place.input_halo()
+            out = multiply(hop.matrices.forward, mapped, map_rows(far, weight_neighbor))
         else:
-            # No mask follows, so rows of few bits are summed straight from their messages.
-            packed = place.graph.fetch_packed(mapped, place.site)
-            mapped_halo = place.halo_rows(mapped) if packed is None else None
+            out, _ = place.mapped().aggregate(mapped)
         ctx.place, ctx.weights = place, (weight_neighbor, weight_self)
         ctx.save_for_backward(near, far)
-        out = multiply(hop.matrices.forward, mapped, mapped_halo, packed=packed)
         out += bias
         return out if weight_self is None else map_rows(near[:hop.num_out], weight_self, out=out)
 
@@ -137,14 +180,17 @@ class MapFirst(torch.autograd.Function):
         place, hop, (near, far) = ctx.place, ctx.place.hop, ctx.saved_tensors
         weight_neighbor, weight_self = ctx.weights
         gradient = gradient.contiguous()
-        of_self = None if weight_self is None else weight_gradient(gradient, near[:hop.num_out])
-        of_mapped = multiply(hop.matrices.near_back, gradient)
-        of_mapped_halo = multiply(hop.matrices.far_back, gradient)
-        of_rows = None
+        of_rows = of_self = None
         if place.is_input:
+            of_mapped = multiply(hop.matrices.near_back, gradient)
+            of_mapped_halo = multiply(hop.matrices.far_back, gradient)
             of_neighbor = weight_gradient(of_mapped, near) + weight_gradient(of_mapped_halo, far)
         else:
-            place.graph.take_home(of_mapped_halo, of_mapped, place.site)
+            of_mapped, arrival = place.mapped().aggregate_back(gradient)
+        if weight_self is not None:
+            of_self = weight_gradient(gradient, near[:hop.num_out])
+        if not place.is_input:
+            arrival.finish(of_mapped)
             of_neighbor = weight_gradient(of_mapped, near)
             of_rows = map_back(of_mapped, weight_neighbor)
             if weight_self is not None:

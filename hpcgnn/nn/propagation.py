@@ -11,7 +11,6 @@ import torch
 from hpcgnn.graph.hop import ExchangeSite, Hop
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.neighborhood import Neighborhood
-from hpcgnn.ops.aggregation import multiply
 from hpcgnn.ops.arena import empty
 
 REDUCTION = "gcn"     # D^-1/2 (A + I) D^-1/2, which all models that propagate without weights take
@@ -25,7 +24,7 @@ class _Propagate(torch.autograd.Function):
         num_out = place.hop.num_out
         if place.is_constant and first is None:
             return place.graph.input_aggregate(place.reduction)[:num_out].clone()
-        out = _sum_neighbors(h[:place.hop.num_in], place)
+        out, _ = place.aggregate(h[:place.hop.num_in])
         return out if first is None else out.lerp_(first[:num_out], alpha)
 
     @staticmethod
@@ -36,22 +35,10 @@ class _Propagate(torch.autograd.Function):
             of_first = _padded(gradient * ctx.alpha, ctx.num_first)
             gradient = gradient * (1 - ctx.alpha)
         if not place.is_input:
-            matrices = place.hop.matrices
-            of_halo = place.drop_halo(multiply(matrices.far_back, gradient))
-            of_rows = place.drop_inner(multiply(matrices.near_back, gradient))
-            place.graph.take_home(of_halo, of_rows, place.site)
+            of_rows, arrival = place.aggregate_back(gradient)
+            of_rows = place.drop_inner(of_rows)
+            arrival.finish(of_rows)
         return of_rows, of_first, None, None
-
-
-def _sum_neighbors(h: torch.Tensor, place: Neighborhood) -> torch.Tensor:
-    """Collective: A(dropout(h)) of the rows that come out."""
-    matrix, packed = place.hop.matrices.forward, None
-    if not place.is_input and place.key is None and not place.is_dropped:
-        # No mask follows, so rows of few bits are summed straight from their messages.
-        packed = place.graph.fetch_packed(h, place.site)
-    if packed is not None:
-        return multiply(matrix, h, packed=packed)
-    return multiply(matrix, place.drop_inner(h), place.drop_halo(place.halo_rows(h)))
 
 
 def _padded(rows: torch.Tensor, num_rows: int) -> torch.Tensor:

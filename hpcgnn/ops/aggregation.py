@@ -57,6 +57,11 @@ class SparseRows:
         cuts = np.searchsorted(work, np.arange(ENTRIES_A_TASK, total, ENTRIES_A_TASK), side="right")
         return np.unique(np.concatenate([[0], cuts, [self.num_rows]])).astype(np.int64)
 
+    def tasks_of(self, start: int, stop: int) -> np.ndarray:
+        """The bounds of row ranges, as `tasks`, of the rows start .. stop - 1."""
+        inner = self.tasks[np.searchsorted(self.tasks, start, "right"):np.searchsorted(self.tasks, stop)]
+        return np.concatenate([[start], inner, [stop]]).astype(np.int64)
+
     def rows(self, start: int, stop: int) -> SparseRows:
         """The matrix of rows start .. stop - 1.
 
@@ -98,7 +103,8 @@ def from_csr(indptr: np.ndarray, indices: np.ndarray, num_columns: int, **scalin
 
 def multiply(matrix: SparseRows, near: torch.Tensor, far: torch.Tensor | None = None,
              out: torch.Tensor | None = None, entry_scale: torch.Tensor | None = None,
-             entry_index: np.ndarray | None = None, packed: PackedRows | None = None) -> torch.Tensor:
+             entry_index: np.ndarray | None = None, packed: PackedRows | None = None,
+             span: tuple[int, int] | None = None) -> torch.Tensor:
     """matrix @ [near; far], summed in float32 and stored once in the rows' own type.
 
     With entry_scale each entry is weighed too, by its own weight for each head; heads share the columns evenly.
@@ -107,7 +113,9 @@ def multiply(matrix: SparseRows, near: torch.Tensor, far: torch.Tensor | None = 
     ----------
     near, far : (n, dim) and (m, dim) float32, bfloat16 or float16; no far is m = 0. n + m = matrix.num_columns, or
         n = matrix.num_near and m = matrix.num_columns - matrix.split
-    out : (matrix.num_rows, dim)                where given, the product is added to it
+    out : (matrix.num_rows, dim)                where given, the product is added to it, but see span
+    span : (start, stop)                        only these rows are computed, and stored in `out`, whose other rows stay;
+                                                their far entries alone are read
     packed : PackedRows                         the far rows, in place of `far`; not with entry_scale
     entry_scale : (num_entries, num_heads) float32      num_heads divides dim
     entry_index : (matrix.num_entries,) int64   the row of entry_scale for each entry; none is the entry's own number
@@ -134,10 +142,13 @@ def multiply(matrix: SparseRows, near: torch.Tensor, far: torch.Tensor | None = 
                 raise KernelError(f"aggregation was given rows of {near.shape[1]} and {rows.shape[1]} columns")
     if entry_scale is not None:
         _check_entry_scale(matrix, near.shape[1], entry_scale, entry_index)
-    is_added = out is not None
+    is_added = out is not None and span is None
+    if span is not None and (out is None or not 0 <= span[0] <= span[1] <= matrix.num_rows):
+        raise KernelError(f"a span of rows lies in [0, {matrix.num_rows}] and needs an out, found {span}")
     if out is None:
         out = empty((matrix.num_rows, near.shape[1]), near.dtype)
-    backend_of("aggregation", near).multiply(matrix, near, far, out, is_added, entry_scale, entry_index, packed)
+    backend_of("aggregation", near).multiply(matrix, near, far, out, is_added, entry_scale, entry_index, packed,
+                                            matrix.tasks if span is None else matrix.tasks_of(*span))
     return out
 
 

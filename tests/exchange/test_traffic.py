@@ -9,8 +9,8 @@ from mpi4py import MPI
 
 from hpcgnn.exchange import ring
 from hpcgnn.exchange.bits import UniformBits
-from hpcgnn.exchange.halo import Traffic
 from hpcgnn.exchange.ring import EXCHANGES
+from hpcgnn.exchange.traffic import Traffic
 
 DIM = 41
 
@@ -136,6 +136,8 @@ def test_rows_of_many_dims_reuse_one_arena(open_part, cut):
 
 
 def test_take_returns_the_counts_and_starts_again():
-    traffic = Traffic(1, 2, 3, 4.0, 5.0)
-    assert traffic.take() == Traffic(1, 2, 3, 4.0, 5.0)
-    assert traffic == Traffic()
+    traffic = Traffic(1, 2, 3, 4.0, sent_by_peer={1: 7})
+    taken = traffic.take()
+    assert (taken.payload_bytes, taken.num_values, taken.exchange_seconds, taken.sent_by_peer) == (1, 3, 4.0, {1: 7})
+    assert (traffic.payload_bytes, traffic.num_values, traffic.exchange_seconds) == (0, 0, 0.0)
+    assert traffic.sent_by_peer == {}

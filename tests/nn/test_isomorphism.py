@@ -104,11 +104,15 @@ class AloneExchange:
 
     is_alone = True
 
-    def fetch(self, h, out, site):
-        assert len(out) == 0
+    def start_fetch(self, h, site):
+        return self
 
-    def take_home(self, gradient, total, site):
+    def start_take_home(self, gradient, site):
         assert len(gradient) == 0
+        return self
+
+    def finish(self, rows):
+        """Nothing comes."""
 
 
 def star(num_leaves, features):

@@ -10,10 +10,10 @@ from hpcgnn.ops.host.storage import STORAGE_NUMBER, as_bytes
 
 
 def multiply(matrix, near: torch.Tensor, far: torch.Tensor | None, out: torch.Tensor, is_added: bool,
-             entry_scale: torch.Tensor | None, entry_index: np.ndarray | None, packed) -> None:
-    """Matrix times rows into `out`, on the threads of OpenMP."""
+             entry_scale: torch.Tensor | None, entry_index: np.ndarray | None, packed, tasks: np.ndarray) -> None:
+    """Matrix times rows into `out`, on the threads of OpenMP, for the rows that `tasks` name."""
     split = len(near) if matrix.split is None else matrix.split
-    kernels.aggregate_rows(matrix.begin, matrix.end, matrix.tasks, matrix.indices, matrix.row_scale,
+    kernels.aggregate_rows(matrix.begin, matrix.end, tasks, matrix.indices, matrix.row_scale,
                            matrix.column_scale, None if entry_scale is None else entry_scale.detach().numpy(),
                            entry_index, matrix.num_self, STORAGE_NUMBER[near.dtype], near.shape[1], split,
                            as_bytes(near), None if far is None else as_bytes(far), is_added, as_bytes(out),

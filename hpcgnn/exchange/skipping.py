@@ -1,0 +1,65 @@
+"""Skipped broadcasts: a rank whose rows have moved little sends none, and its peers read what they have.
+
+Reference: Peng et al., VLDB 2022 (SANCUS), skip-broadcast with bounded staleness, here also of gradients.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from mpi4py import MPI
+
+from hpcgnn.errors import KernelError
+from hpcgnn.exchange.ring import MessageArena
+
+
+class Broadcaster:
+    """One exchange of one rank: what was last sent, and the age of what each peer last sent.
+
+    Parameters
+    ----------
+    change : float         relative change of the rows, in the 2-norm, from which on they are sent
+    staleness : int        epochs after which they are sent in any case
+    """
+
+    def __init__(self, change: float, staleness: int):
+        self._change, self._staleness = change, staleness
+        self._last: torch.Tensor | None = None
+        self._sent_epoch = -1
+        self._arrived_epoch: np.ndarray | None = None
+        self.arena = MessageArena()
+
+    def agree(self, comm: MPI.Comm, rows: torch.Tensor, index: np.ndarray, epoch: int) -> np.ndarray:
+        """Collective: (num_ranks,) bool, which ranks send the rows `index` of theirs in this epoch; notes its own."""
+        leaving = rows[torch.from_numpy(index).long()].float()
+        sends = np.array([self._has_moved(leaving) or epoch - self._sent_epoch > self._staleness], np.uint8)
+        if sends[0]:
+            self._last, self._sent_epoch = leaving, epoch
+        everyone = np.empty(comm.size, np.uint8)
+        comm.Allgather(sends, everyone)
+        if self._arrived_epoch is None:
+            self._arrived_epoch = np.full(comm.size, epoch)
+        self._arrived_epoch[everyone > 0] = epoch
+        return everyone > 0
+
+    def age(self, epoch: int, peers: np.ndarray) -> int:
+        """Epochs that the oldest rows of `peers` are old.
+
+        Raises
+        ------
+        KernelError      they are older than allowed
+        """
+        oldest = int((epoch - self._arrived_epoch[peers]).max(initial=0))
+        if oldest > self._staleness:
+            raise KernelError(f"halo rows are {oldest} epochs old, {self._staleness} are allowed")
+        return oldest
+
+    def _has_moved(self, leaving: torch.Tensor) -> bool:
+        if self._last is None or self._last.shape != leaving.shape:
+            return True
+        return bool((leaving - self._last).norm() > self._change * self._last.norm())
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory kept."""
+        return self.arena.num_bytes + (0 if self._last is None else 4 * self._last.numel())

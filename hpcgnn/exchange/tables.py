@@ -1,0 +1,127 @@
+"""Rows kept on both sides of an exchange: the reconstruction that predictive messages correct, and PipeGCN's running
+mean of stale rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from hpcgnn.exchange.arrival import Flight
+from hpcgnn.exchange.codec import Messages
+from hpcgnn.ops.arena import empty
+from hpcgnn.ops.counter import CounterKey
+from hpcgnn.ops.quantization import dequantize_rows, quantize_rows
+
+
+class Reconstruction:
+    """The rows of an exchange as its receiver has them, (num_rows, dim) float32 in the order of the messages.
+
+    Sender and receiver hold one each and change it by the same messages with the same arithmetic, so they are equal to
+    the last bit. It begins at zero, and again where an epoch is missing.
+    """
+
+    def __init__(self) -> None:
+        self._rows: torch.Tensor | None = None
+        self._epoch = -1
+
+    def before(self, epoch: int, num_rows: int, dim: int) -> torch.Tensor:
+        """The rows that the message of `epoch` corrects."""
+        if self._rows is None or self._epoch != epoch - 1 or self._rows.shape != (num_rows, dim):
+            self._rows = empty((num_rows, dim), torch.float32).zero_()
+        self._epoch = epoch
+        return self._rows
+
+    @property
+    def rows(self) -> torch.Tensor:
+        return self._rows
+
+    @property
+    def num_bytes(self) -> int:
+        return 0 if self._rows is None else 4 * self._rows.numel()
+
+
+def encode_difference(messages: Messages, rows: torch.Tensor, key: CounterKey, buffers: list[np.ndarray],
+                      sent: Reconstruction) -> None:
+    """Quantize what the receiver's reconstruction lacks of each row to send, and correct the sender's copy of it.
+
+    Rounding is to the nearest: what a message leaves out is part of the next difference, so errors don't add up, but
+    only a quantizer whose error is below its input lets them fade (Richtarik et al., NeurIPS 2021, EF21). The range of
+    a difference shrinks as training settles, and the error with it, at the same width.
+    """
+    known = sent.before(key.epoch, sum(map(len, messages.send_rows)), rows.shape[1])
+    for listed, layout, buffer, held in zip(messages.send_rows, messages.send_layouts, buffers,
+                                            known.split([len(listed) for listed in messages.send_rows]), strict=True):
+        if len(listed):
+            order = np.arange(len(listed), dtype=np.int32)
+            difference = rows[torch.from_numpy(listed.index).long()].float() - held
+            quantize_rows(difference, order, listed.node_id, layout, key, buffer, rounding="nearest")
+            dequantize_rows(buffer, order, listed.node_id, layout, held, accumulate=True)
+
+
+class PredictedRows:
+    """Received rows of predictive messages; see `ReceivedTable`."""
+
+    def __init__(self) -> None:
+        self.sent, self._received = Reconstruction(), Reconstruction()
+
+    def apply(self, flight: Flight) -> None:
+        """Correct the reconstruction."""
+        messages = flight.messages
+        sizes = [len(listed) for listed in messages.receive_rows]
+        known = self._received.before(flight.epoch, sum(sizes), messages.dim)
+        for listed, layout, buffer, held in zip(messages.receive_rows, messages.receive_layouts, flight.receive,
+                                                known.split(sizes), strict=True):
+            if len(listed):
+                order = np.arange(len(listed), dtype=np.int32)
+                dequantize_rows(buffer, order, listed.node_id, layout, held, accumulate=True)
+
+    def place(self, messages: Messages, rows: torch.Tensor, accumulate: bool) -> None:
+        """Write the reconstruction to its rows, or add it."""
+        _place(self._received.rows, messages, rows, accumulate)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.sent.num_bytes + self._received.num_bytes
+
+
+class SmoothedRows:
+    """Running mean of received rows; see `ReceivedTable`.
+
+    Reference: Wan et al., ICLR 2022 (PipeGCN), Section 3.4, of features and of gradients alike.
+    """
+
+    def __init__(self, smoothing: float):
+        self._smoothing = smoothing
+        self._mean: torch.Tensor | None = None
+
+    def apply(self, flight: Flight) -> None:
+        """Move the mean towards what arrived; the first rows are the mean."""
+        messages, start = flight.messages, 0
+        sizes = [len(listed) for listed in messages.receive_rows]
+        fresh = empty((sum(sizes), messages.dim), torch.float32)
+        for listed, layout, buffer in zip(messages.receive_rows, messages.receive_layouts, flight.receive, strict=True):
+            if len(listed):
+                order = np.arange(start, start + len(listed), dtype=np.int32)
+                dequantize_rows(buffer, order, listed.node_id, layout, fresh)
+                start += len(listed)
+        self._mean = fresh if self._mean is None else self._mean.lerp_(fresh, 1.0 - self._smoothing)
+
+    def place(self, messages: Messages, rows: torch.Tensor, accumulate: bool) -> None:
+        """Write the mean to its rows, or add it."""
+        _place(self._mean, messages, rows, accumulate)
+
+    @property
+    def num_bytes(self) -> int:
+        return 0 if self._mean is None else 4 * self._mean.numel()
+
+
+def _place(table: torch.Tensor, messages: Messages, rows: torch.Tensor, accumulate: bool) -> None:
+    """Rows of a table to their places, in the order of the ranks; a message names a row at most once."""
+    pieces = table.split([len(listed) for listed in messages.receive_rows])
+    for listed, piece in zip(messages.receive_rows, pieces, strict=True):
+        index = torch.from_numpy(listed.index).long()
+        if accumulate:
+            rows.index_add_(0, index, piece.to(rows.dtype))
+        else:
+            rows.index_copy_(0, index, piece.to(rows.dtype))

@@ -1,0 +1,47 @@
+"""Traffic: what exchanges cost one rank, counted where it is spent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hpcgnn.ops.quantization import BIT_WIDTHS
+
+
+def _no_rows() -> np.ndarray:
+    return np.zeros(len(BIT_WIDTHS), np.int64)
+
+
+@dataclass
+class Traffic:
+    """What this rank handed to MPI, and the seconds that it took, since the last `take`.
+
+    Attributes
+    ----------
+    payload_bytes, parameter_bytes, num_values : int
+    exchange_seconds : float         in MPI's calls
+    blocked_seconds : float          of those, waiting for messages
+    travel_seconds : float           from posting messages to their arrival noticed, whatever was computed meanwhile
+    quantize_seconds : float         encoding and decoding
+    staleness : int                  epochs that the oldest row read was old
+    width_rows : (len(BIT_WIDTHS),) int64        rows sent at each width
+    sent_by_peer : dict              rank -> bytes sent to it
+    """
+
+    payload_bytes: int = 0
+    parameter_bytes: int = 0
+    num_values: int = 0
+    exchange_seconds: float = 0.0
+    blocked_seconds: float = 0.0
+    travel_seconds: float = 0.0
+    quantize_seconds: float = 0.0
+    staleness: int = 0
+    width_rows: np.ndarray = field(default_factory=_no_rows)
+    sent_by_peer: dict[int, int] = field(default_factory=dict)
+
+    def take(self) -> Traffic:
+        """Return the counts so far and start again from zero."""
+        taken = Traffic(**self.__dict__)
+        self.__init__()
+        return taken
