@@ -30,7 +30,8 @@ def build_partition(dataset: GraphDataset, owner: np.ndarray, part: int, num_par
 
     Returns
     -------
-    partition : Partition     memory: its own arrays, 5 bytes a node of the graph, and one block of arcs
+    partition : Partition     memory: its own arrays, 5 bytes a node of the graph, one block of arcs,
+                              and what halos and importance take if they are found here
 
     Raises
     ------

@@ -27,8 +27,8 @@ def node_importance(dataset: GraphDataset, halos: list[Halo]) -> np.ndarray:
 
     Returns
     -------
-    importance : (num_nodes,) float32, 0 for nodes that no other part needs; memory: 5 bytes a node, 8 bytes a node of
-                 the pool and 24 bytes for each degree up to the largest
+    importance : (num_nodes,) float32, 0 for nodes that no other part needs; memory: 5 bytes a node of the graph, 24
+                 bytes a node of the pool and 24 bytes for each degree up to the largest; time: linear
 
     Reference: Zhang et al., SYLVIE, §IV-A. The paper leaves the rank of ties open: here it is the lowest of theirs,
     which keeps the wide messages few.

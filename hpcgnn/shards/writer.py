@@ -33,7 +33,8 @@ def write_shards(dataset: GraphDataset, owner: np.ndarray, num_parts: int, out_d
                  overwrite: bool = False, reorder: str = "none") -> GraphInfo:
     """Write every part of `dataset`, then graph.h5. A run that fails or is killed leaves what the folder held.
 
-    Memory: the graph's own arrays, all halo ids, one part without its features, and one block of features.
+    Memory: the graph's own arrays, all halo ids, 4 bytes a node of importance, one part without its features, and one
+    block of features.
 
     Parameters
     ----------
