@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from hpcgnn.adaptive.assignment import Assignment
-from hpcgnn.adaptive.greedy import solve_budget, solve_greedy
+from hpcgnn.adaptive.budget import solve_budget
+from hpcgnn.adaptive.greedy import solve_greedy
 from hpcgnn.adaptive.highs import SolverError, solve_highs
 from hpcgnn.adaptive.problem import Problem
 

@@ -1,28 +1,28 @@
-"""Widths by walking the convex hull of every pair: the bi-objective of AdaQP, and least variance under a budget.
+"""Widths by walking the convex hull of every pair: a near-optimal answer to the bi-objective of AdaQP in milliseconds.
 
-Both also give the linear relaxation's value, below which no assignment can be.
+It also gives the linear relaxation's value, below which no assignment can be; budgets are in budget.py.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import numpy as np
 
 from hpcgnn.adaptive.assignment import Assignment, extreme_choice, judge
 from hpcgnn.adaptive.problem import Problem
-from hpcgnn.adaptive.steps import Steps, build_steps, choice_of, fill
-from hpcgnn.errors import ConfigError
+from hpcgnn.adaptive.steps import Steps, build_steps, choice_of, fill, segment_sums
 
-NUM_CANDIDATES = 12
+NUM_CANDIDATES = 4
 
 
 def solve_greedy(problem: Problem, lam: float) -> Assignment:
     """Near-optimal widths in milliseconds.
 
-    Ring rounds don't share anything, so each is solved alone. Given the seconds Z of a round's longest pair, every
-    pair takes its best widenings until Z is used up; the best Z are found among all steps' ends at once, and what is
-    left of them is filled with smaller steps.
+    Ring rounds share nothing. Given the seconds Z of a round's longest pair, every pair takes its best widenings until
+    Z is used up; the best Z are found among all steps' ends at once, and what is left of them is filled with smaller
+    steps.
 
     Parameters
     ----------
@@ -31,126 +31,86 @@ def solve_greedy(problem: Problem, lam: float) -> Assignment:
     Reference: AdaQP, Eq. (12), the same problem by another way than the paper's solver.
     """
     started = time.perf_counter()
-    choice = extreme_choice(problem, lam)
-    bound = -np.inf
+    choice, bound = extreme_choice(problem, lam), -np.inf
     if choice is None:
-        choice, bound = _walk(problem, *problem.weights(lam))
+        weight, rate = problem.weights(lam)
+        steps = build_steps(problem)
+        smallest = problem.pair_seconds(np.zeros(problem.num_groups, np.int64))
+        least = _longest(problem, smallest)
+        bound = (weight * problem.variance_range[1] + rate * problem.seconds_range[0]
+                 + _relaxed(steps, least, weight, rate))
+        taken = _best_steps(problem, steps, smallest, least, weight, rate)
+        choice = choice_of(steps, taken, problem.num_groups)
     return judge(problem, choice, lam, bound, "greedy", time.perf_counter() - started)
 
 
-def _walk(problem: Problem, weight: float, rate: float) -> tuple[np.ndarray, float]:
-    """Indices of widths, and the relaxation's weight * variance + rate * seconds."""
-    choice = np.zeros(problem.num_groups, np.int64)
-    smallest = problem.pair_seconds(choice)
-    bound = weight * problem.variance_range[1] + rate * problem.seconds_range[0]
-    for number, steps in build_steps(problem).rounds():
-        least = smallest[problem.pair_round == number].max()
-        bound += _relaxed(steps, least, weight, rate)
-        choice += choice_of(steps, _best_steps(steps, smallest, least, weight, rate), problem.num_groups)
-    return choice, bound
+def _longest(problem: Problem, seconds: np.ndarray) -> np.ndarray:
+    """(num_rounds,) float64, the longest pair of each round."""
+    longest = np.zeros(problem.num_rounds)
+    np.maximum.at(longest, problem.pair_round, seconds)
+    return longest
 
 
-def _relaxed(steps: Steps, least: float, weight: float, rate: float) -> float:
-    """How far below all-smallest widths the round's cost gets when steps can be cut anywhere; at most 0.
+def _relaxed(steps: Steps, least: np.ndarray, weight: float, rate: float) -> float:
+    """How far below all-smallest widths the cost gets when steps can be cut anywhere; at most 0.
 
-    The cost is convex in Z and bends at the steps' ends only, so the slope's change of sign is bisected among those.
+    A round's cost is convex in Z. Its slope is `rate` less `weight` times the gain a second of every pair's step that
+    Z cuts, and the best Z is where that turns positive.
     """
-    ends = np.unique(np.append(np.maximum(steps.end, least), least))
-    low, high = 0, len(ends) - 1
+    timed = steps.where(steps.seconds > 0)
+    efficiency = timed.gain / timed.seconds
+    event = np.maximum(np.concatenate([timed.start, timed.end]), np.tile(least[timed.ring_round], 2))
+    number = np.tile(timed.ring_round, 2)
+    order = np.lexsort((event, number))
+    event, number = event[order], number[order]
+    slope = segment_sums(np.concatenate([efficiency, -efficiency])[order], number)[1]
+    is_last = np.append((event[1:] > event[:-1]) | (number[1:] != number[:-1]), True)[:len(event)]
+    turned = np.flatnonzero(is_last & (weight * slope <= rate))
+    longest = least.copy()
+    rounds, first = np.unique(number[turned], return_index=True)
+    longest[rounds] = event[turned][first]
+    # Slopes of very different sizes may cancel to a rest above `rate`: such a round has taken all its steps.
+    missed = np.setdiff1d(timed.ring_round, rounds)
+    longest[missed] = [timed.end[timed.ring_round == one].max() for one in missed]
+    gain = steps.gain @ steps.fraction(longest[steps.ring_round])
+    return float(rate * (longest - least).sum() - weight * gain)
 
-    def cost(seconds: float) -> float:
-        return rate * (seconds - least) - weight * float(steps.gain @ steps.fraction(seconds))
 
-    while low < high:
-        middle = (low + high) // 2
-        if cost(ends[middle]) <= cost(ends[middle + 1]):
-            high = middle
-        else:
-            low = middle + 1
-    return cost(ends[low])
-
-
-def _best_steps(steps: Steps, smallest: np.ndarray, least: float, weight: float, rate: float) -> np.ndarray:
-    """(num_steps,) bool, the steps of one round that are taken."""
-    best_cost, best = np.inf, np.zeros(len(steps), bool)
+def _best_steps(problem: Problem, steps: Steps, smallest: np.ndarray, least: np.ndarray, weight: float,
+                rate: float) -> np.ndarray:
+    """(num_steps,) bool, the steps that are taken: in each round those of its best candidate."""
+    best_cost, best = np.full(len(least), np.inf), np.zeros(len(steps), bool)
     for longest in _candidates(steps, least, weight, rate):
-        prefix = steps.end <= longest
-        used = smallest + np.bincount(steps.pair[prefix], steps.seconds[prefix], len(smallest))
-        taken = fill(steps, prefix, longest - used)
-        used = smallest + np.bincount(steps.pair[taken], steps.seconds[taken], len(smallest))
-        cost = rate * max(least, used[steps.pair].max()) - weight * steps.gain[taken].sum()
-        if cost < best_cost:
-            best_cost, best = cost, taken
+        prefix = steps.end <= longest[steps.ring_round]
+        room = longest[problem.pair_round] - _spent(steps, prefix, smallest)
+        taken = fill(steps, prefix, room)
+        seconds = _longest(problem, _spent(steps, taken, smallest))
+        gain = np.bincount(steps.ring_round[taken], steps.gain[taken], len(least))
+        cost = rate * seconds - weight * gain
+        better = cost < best_cost
+        best_cost = np.where(better, cost, best_cost)
+        best = np.where(better[steps.ring_round], taken, best)
     return best
 
 
-def _candidates(steps: Steps, least: float, weight: float, rate: float) -> np.ndarray:
-    """(at most NUM_CANDIDATES,) float64, the Z of a round that cost least when every pair takes whole steps only."""
-    order = np.argsort(steps.end, kind="stable")
-    longest = np.maximum(steps.end[order], least)
-    cost = rate * longest - weight * np.cumsum(steps.gain[order])
-    is_last = np.append(longest[1:] > longest[:-1], True)    # equal ends are taken together
-    longest, cost = longest[is_last], cost[is_last]
-    return np.append(least, longest[np.argsort(cost, kind="stable")[:NUM_CANDIDATES - 1]])
+def _spent(steps: Steps, taken: np.ndarray, smallest: np.ndarray) -> np.ndarray:
+    """(num_pairs,) float64, seconds of each pair's message once these steps are taken."""
+    return smallest + np.bincount(steps.pair[taken], steps.seconds[taken], len(smallest))
 
 
-def solve_budget(problem: Problem, mean_bits: float) -> Assignment:
-    """Least variance at a given mean of bits a value in every ring round, with no pair made the longest by it.
-
-    Each round may spend `mean_bits` times its values, and each of its pairs at most the seconds that the round's
-    longest pair would take with `mean_bits` everywhere. Both limits nest, so the widenings with the greatest gain a
-    bit are best first.
-
-    Parameters
-    ----------
-    mean_bits : at least the smallest width
-
-    Returns
-    -------
-    assignment : its objective is the variance alone
-
-    Raises
-    ------
-    ConfigError      the budget is below the smallest width
-    """
-    started = time.perf_counter()
-    if not mean_bits >= problem.widths[0]:
-        raise ConfigError(f"the budget is {mean_bits} bits a value, below the smallest width {problem.widths[0]}; "
-                          "raise it or add a smaller width")
-    choice, bound = np.zeros(problem.num_groups, np.int64), problem.variance_range[1]
-    smallest = problem.pair_seconds(choice)
-    allowed = smallest + (mean_bits / problem.widths[0] - 1) * (smallest - problem.used_gamma)
-    for number, steps in build_steps(problem).rounds():
-        longest = allowed[problem.pair_round == number].max()
-        num_bits = (mean_bits - problem.widths[0]) * problem.num_values[problem.group_round == number].sum()
-        taken, gain = _spend(steps, smallest, longest, num_bits)
-        choice += choice_of(steps, taken, problem.num_groups)
-        bound -= gain
-    bound *= problem.weights(1.0)[0]
-    return judge(problem, choice, 1.0, bound, "budget", time.perf_counter() - started)
-
-
-def _spend(steps: Steps, smallest: np.ndarray, longest: float, num_bits: float) -> tuple[np.ndarray, float]:
-    """The steps of one round that fit into `longest` seconds a pair and `num_bits` together, and the relaxed gain."""
-    by_gain = steps.where(np.argsort(-steps.gain / steps.bits, kind="stable"))
-    share = by_gain.fraction(longest)
-    spent = share * by_gain.bits
-    share *= np.clip(1 - (np.cumsum(spent) - num_bits) / np.maximum(spent, 1), 0, 1)
-    taken = _first_that_fit(steps, smallest, longest, num_bits)
-    return taken, float(by_gain.gain @ share)
-
-
-def _first_that_fit(steps: Steps, smallest: np.ndarray, longest: float, num_bits: float) -> np.ndarray:
-    """(num_steps,) bool, walking by falling gain a bit and leaving out what doesn't fit, with its successors."""
-    left, spent = float(num_bits) * (1 + 1e-12), smallest.copy()
-    taken, blocked = np.zeros(len(steps), bool), set()
-    for place in np.argsort(-steps.gain / steps.bits, kind="stable"):
-        group, pair = steps.group[place], steps.pair[place]
-        after = spent[pair] + steps.seconds[place]
-        if group in blocked or steps.bits[place] > left or after > longest * (1 + 1e-12):
-            blocked.add(group)
-            continue
-        taken[place] = True
-        left -= steps.bits[place]
-        spent[pair] = after
-    return taken
+def _candidates(steps: Steps, least: np.ndarray, weight: float, rate: float) -> Iterator[np.ndarray]:
+    """(num_rounds,) float64 each, the Z that cost least when pairs take whole steps only; at last the least Z."""
+    end = np.maximum(steps.end, least[steps.ring_round])
+    order = np.lexsort((end, steps.ring_round))
+    end, number = end[order], steps.ring_round[order]
+    cost = rate * end - weight * segment_sums(steps.gain[order], number)[1]
+    is_last = np.append((end[1:] > end[:-1]) | (number[1:] != number[:-1]), True)[:len(end)]
+    end, number, cost = end[is_last], number[is_last], cost[is_last]    # equal ends are taken together
+    order = np.lexsort((cost, number))
+    end, number = end[order], number[order]
+    place = np.arange(len(end)) - np.searchsorted(number, number)
+    for rank in range(NUM_CANDIDATES):
+        longest = least.copy()
+        longest[number[place == rank]] = end[place == rank]
+        yield longest
+    yield least

@@ -1,6 +1,6 @@
 """Problem: the widths that the messages of one layer and direction could get, and what each choice costs.
 
-The bi-objective of AdaQP as arrays; the solvers are in highs.py and greedy.py.
+The bi-objective of AdaQP as arrays; the solvers are in highs.py, greedy.py and budget.py.
 """
 
 from __future__ import annotations

@@ -1,0 +1,77 @@
+"""Widths with the least variance at a given mean of bits a value, as the method that joins AdaQP and SYLVIE needs them.
+
+The budget comes from outside; what it should be over time is time_bits.py's business.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from hpcgnn.adaptive.assignment import Assignment, judge
+from hpcgnn.adaptive.problem import Problem
+from hpcgnn.adaptive.steps import Steps, build_steps, choice_of
+from hpcgnn.errors import ConfigError
+
+ROUNDING = 1 + 1e-12    # a limit that is met exactly in real numbers must not fail in floating point
+
+
+def solve_budget(problem: Problem, mean_bits: float) -> Assignment:
+    """Least variance at a given mean of bits a value in every ring round, with no pair made the longest by it.
+
+    Each round may spend `mean_bits` times its values, and each of its pairs at most the seconds that the round's
+    longest pair would take with `mean_bits` everywhere. Both limits nest, so the widenings with the greatest gain a
+    bit are best first.
+
+    Parameters
+    ----------
+    mean_bits : at least the smallest width
+
+    Returns
+    -------
+    assignment : its objective is the variance term alone
+
+    Raises
+    ------
+    ConfigError      the budget is below the smallest width
+    """
+    started = time.perf_counter()
+    least = problem.widths[0]
+    if not mean_bits >= least:
+        raise ConfigError(f"the budget is {mean_bits} bits a value, below the smallest width {least}; "
+                          "raise it or add a smaller width")
+    choice, bound = np.zeros(problem.num_groups, np.int64), problem.variance_range[1]
+    smallest = problem.pair_seconds(choice)
+    allowed = smallest + (mean_bits / least - 1) * (smallest - problem.used_gamma)
+    for number, steps in build_steps(problem).rounds():
+        longest = float(allowed[problem.pair_round == number].max())
+        num_bits = (mean_bits - least) * float(problem.num_values[problem.group_round == number].sum())
+        steps = steps.where(np.argsort(-steps.gain / steps.bits, kind="stable"))
+        taken = _spend(steps, smallest, longest * ROUNDING, num_bits * ROUNDING)
+        choice += choice_of(steps, taken, problem.num_groups)
+        bound -= _relaxed_gain(steps, longest, num_bits)
+    return judge(problem, choice, 1.0, bound * problem.weights(1.0)[0], "budget", time.perf_counter() - started)
+
+
+def _relaxed_gain(steps: Steps, longest: float, num_bits: float) -> float:
+    """The variance removed in one round when steps, best first, can be cut anywhere."""
+    share = steps.fraction(longest)
+    spent = share * steps.bits
+    before = np.cumsum(spent) - spent
+    return float(steps.gain @ (share * np.clip((num_bits - before) / np.maximum(spent, 1), 0, 1)))
+
+
+def _spend(steps: Steps, smallest: np.ndarray, longest: float, num_bits: float) -> np.ndarray:
+    """(num_steps,) bool, the steps of one round, best first, but for those that don't fit and their successors."""
+    pair_seconds, blocked, taken = smallest.tolist(), set(), []
+    columns = (steps.group, steps.pair, steps.seconds, steps.bits)
+    for group, pair, seconds, bits in zip(*(column.tolist() for column in columns), strict=True):
+        fits = group not in blocked and bits <= num_bits and pair_seconds[pair] + seconds <= longest
+        if fits:
+            num_bits -= bits
+            pair_seconds[pair] += seconds
+        else:
+            blocked.add(group)
+        taken.append(fits)
+    return np.array(taken, bool)
