@@ -98,9 +98,10 @@ def _stack(axis: Axes, runs: NumberedRuns, theme: Theme, parts: ArrayLike, label
 
 def _label_ends(axis: Axes, theme: Theme, ends: np.ndarray, labels: list[str], room: float) -> None:
     """A text behind every bar; the axis is `room` times as long as the longest bar."""
+    box = {"facecolor": theme.background, "lw": 0, "pad": 1}    # the grid does not strike the text through
     for row, label in enumerate(labels):
         axis.annotate(label, (ends[row], row), xytext=(6, 0), textcoords="offset points", va="center",
-                      color=theme.ink, fontsize=SMALL_FONT_SIZE)
+                      color=theme.ink, fontsize=SMALL_FONT_SIZE, bbox=box)
     axis.set_xlim(0, max(ends.max() * room, 1e-9))
 
 

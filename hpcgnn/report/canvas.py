@@ -49,31 +49,21 @@ def new_figure(theme: Theme, height: float) -> Figure:
     return figure
 
 
-def new_axes(figure: Figure, theme: Theme, rows: int = 1, columns: int = 1, **sharing: bool) -> list[Axes]:
-    """Plain panels, row by row."""
-    axes = list(figure.subplots(rows, columns, squeeze=False, **sharing).flat)
+def new_axes(figure: Figure, theme: Theme, rows: int = 1, columns: int = 1, **layout) -> list[Axes]:
+    """Plain panels, row by row; `layout` as matplotlib's `subplots` takes it."""
+    axes = list(figure.subplots(rows, columns, squeeze=False, **layout).flat)
     for axis in axes:
         axis.set_facecolor(theme.background)
         axis.spines[["top", "right"]].set_visible(False)
         axis.spines[["left", "bottom"]].set_color(theme.grid)
-        axis.tick_params(colors=theme.muted, labelcolor=theme.muted, length=0, labelsize=SMALL_FONT_SIZE)
+        axis.tick_params(which="both", colors=theme.muted, labelcolor=theme.muted, length=0, labelsize=SMALL_FONT_SIZE)
         axis.set_axisbelow(True)
     return axes
 
 
-def new_run_panels(theme: Theme, runs: NumberedRuns, panel_height: float) -> tuple[Figure, list[Axes]]:
-    """One panel a run below each other, over a common axis of epochs, each under its run's name."""
-    figure = new_figure(theme, 0.9 + panel_height * len(runs))
-    axes = new_axes(figure, theme, rows=len(runs), sharex=True)
-    for axis, (_, run) in zip(axes, runs, strict=True):
-        add_run_title(axis, run, theme)
-    show_epochs(axes[-1], theme)
-    return figure, axes
-
-
-def add_run_title(axis: Axes, run: Run, theme: Theme) -> None:
-    """The run's name above a panel of its own."""
-    axis.set_title(run_label(run), loc="left", color=theme.ink, fontsize=SMALL_FONT_SIZE, fontweight="bold")
+def add_run_title(axis: Axes, run: Run, theme: Theme, length: int = NAME_LENGTH) -> None:
+    """The run's name, of at most `length` characters, above a panel of its own."""
+    axis.set_title(run_label(run, length), loc="left", color=theme.ink, fontsize=SMALL_FONT_SIZE, fontweight="bold")
 
 
 def show_epochs(axis: Axes, theme: Theme) -> None:
@@ -88,11 +78,11 @@ def set_label(axis: Axes, theme: Theme, label: str) -> None:
     axis.set_ylabel(label, color=theme.ink, fontsize=FONT_SIZE)
 
 
-def run_label(run: Run) -> str:
+def run_label(run: Run, length: int = NAME_LENGTH) -> str:
     """A run's name as matplotlib shows it: a $ starts no formula, and a leading _ does not hide it from the legend."""
     name = run.name
-    if len(name) > NAME_LENGTH:
-        name = f"{name[:NAME_LENGTH // 2]}…{name[-NAME_LENGTH // 2 + 1:]}"
+    if len(name) > length:
+        name = f"{name[:length // 2]}…{name[-length // 2 + 1:]}"
     return (" " if name.startswith("_") else "") + name.replace("$", r"\$")
 
 

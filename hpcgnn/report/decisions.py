@@ -11,16 +11,26 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.patheffects import Normal, Stroke
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from hpcgnn.report.canvas import SMALL_FONT_SIZE, NumberedRuns, Theme, add_legend, new_run_panels, set_label, shade_of
+from hpcgnn.report.canvas import (
+    NumberedRuns,
+    Theme,
+    add_legend,
+    add_run_title,
+    new_axes,
+    new_figure,
+    set_label,
+    shade_of,
+    show_epochs,
+)
 from hpcgnn.report.run_folder import Run
 
 WIDTHS = (1, 2, 4, 8, 16, 32)
-# Cividis rises in lightness alone, so that the order of widths is seen with any color vision.
-WIDTH_COLORS = dict(zip(WIDTHS, colormaps["cividis"](np.linspace(0.05, 1, len(WIDTHS))), strict=True))
+# Viridis rises in lightness throughout, so that the order of widths is seen with any color vision.
+WIDTH_COLORS = dict(zip(WIDTHS, colormaps["viridis"]([0.08, 0.3, 0.55, 0.78, 0.9, 1.0]), strict=True))
 MODE_COLORS = {"sync": ("#E69F00", 0.62), "async": ("#56B4E9", 0.26)}
+WIDE_STEPS_UP_TO = 80    # epochs; a wide line through more would hide what it crosses
 MODE_NAMES = {"sync": "synchronous epoch", "async": "asynchronous epoch"}
 
 
@@ -37,29 +47,28 @@ def has_stale_epochs(run: Run) -> bool:
 
 
 def draw_widths(runs: NumberedRuns, theme: Theme) -> Figure:
-    """Shares of message rows by width, stacked from the narrowest, with the base width as a step line."""
-    figure, axes = new_run_panels(theme, runs, 1.9)
-    shares = [width_shares(run) for _, run in runs]
-    shown = sorted(set().union(*shares))
-    has_line = [_add_base_width(axis, run, theme) for axis, (_, run) in zip(axes, runs, strict=True)]
-    for axis, (_, run), by_width in zip(axes, runs, shares, strict=True):
-        below = np.zeros(len(epoch_range(run)))
-        for width, share in by_width.items():
-            axis.stairs(below + share, _edges(run), baseline=below, fill=True, color=_width_color(width), lw=0)
-            below = below + share
-        axis.set_ylim(0, 100)
-        set_label(axis, theme, "message rows (%)")
-    handles = [Patch(facecolor=_width_color(width), label=f"{width} bit" + "s" * (width > 1)) for width in shown]
-    if any(has_line):
-        handles.append(Line2D([], [], color=theme.ink, lw=1.8, label="base width"))
-    add_legend(figure, theme, handles)
+    """Shares of message rows by width, stacked from the narrowest, above the base width of runs that have one."""
+    has_base = [any(epoch_values(run, "base_bits")) for _, run in runs]
+    heights = [height for is_based in has_base for height in ((1.5, 0.6) if is_based else (1.5,))]
+    figure, axes = _new_panels(theme, heights)
+    shown: set[int] = set()
+    panels = iter(axes)
+    for (_, run), is_based in zip(runs, has_base, strict=True):
+        shares = width_shares(run)
+        shown |= set(shares)
+        _stack_shares(next(panels), run, shares, theme)
+        if is_based:
+            _add_base_width(next(panels), run, theme)
+    add_legend(figure, theme, [Patch(facecolor=_width_color(width), label=f"{width} bit" + "s" * (width > 1))
+                               for width in sorted(shown)])
     return figure
 
 
 def draw_execution(runs: NumberedRuns, theme: Theme) -> Figure:
     """Synchronous and asynchronous epochs as bands, the age of the oldest halo row that was read as a step line."""
-    figure, axes = new_run_panels(theme, runs, 1.3)
+    figure, axes = _new_panels(theme, [1.3] * len(runs))
     for axis, (_, run) in zip(axes, runs, strict=True):
+        add_run_title(axis, run, theme)
         modes = epoch_values(run, "mode")
         for mode in MODE_COLORS:
             _add_bands(axis, run, [found == mode for found in modes], shade_of(*MODE_COLORS[mode], theme))
@@ -69,6 +78,17 @@ def draw_execution(runs: NumberedRuns, theme: Theme) -> Figure:
         handles.append(Line2D([], [], color=theme.ink, lw=1.8, label="age of the oldest halo row read"))
     add_legend(figure, theme, handles)
     return figure
+
+
+def _new_panels(theme: Theme, heights: list[float]) -> tuple[Figure, list[Axes]]:
+    """Panels below each other, `heights` in inches, over a common axis of epochs."""
+    figure = new_figure(theme, 0.9 + sum(heights) + 0.2 * len(heights))
+    axes = new_axes(figure, theme, rows=len(heights), sharex=True, height_ratios=heights)
+    for axis in axes:
+        axis.margins(x=0)
+    show_epochs(axes[-1], theme)
+    figure.align_ylabels(axes)
+    return figure, axes
 
 
 def epoch_range(run: Run) -> np.ndarray:
@@ -103,32 +123,36 @@ def _edges(run: Run) -> np.ndarray:
     return np.append(epochs - 0.5, epochs[-1] + 0.5)
 
 
-def _add_step_line(axis: Axes, run: Run, key: str, theme: Theme) -> bool:
-    """The values of one key, one step an epoch, outlined so that they stand out from any area."""
+def _stack_shares(axis: Axes, run: Run, shares: dict[int, np.ndarray], theme: Theme) -> None:
+    below = np.zeros(len(epoch_range(run)))
+    for width, share in shares.items():
+        axis.stairs(below + share, _edges(run), baseline=below, fill=True, color=_width_color(width), lw=0)
+        below = below + share
+    add_run_title(axis, run, theme)
+    axis.set_ylim(0, 100)
+    set_label(axis, theme, "message\nrows (%)")
+
+
+def _add_step_line(axis: Axes, run: Run, key: str, theme: Theme) -> np.ndarray:
+    """Draw the values of one key, one step an epoch, and return them, NaN where the run did not record them."""
     values = np.array([np.nan if value is None else value for value in epoch_values(run, key)], dtype=float)
-    if np.isnan(values).all():
-        return False
-    # An epoch's value at both of its edges: unlike mid-steps, a single epoch is visible too.
-    outline = [Stroke(linewidth=3.4, foreground=theme.background), Normal()]
-    axis.plot(np.repeat(_edges(run), 2)[1:-1], np.repeat(values, 2), color=theme.ink, lw=1.8, path_effects=outline)
-    return True
+    if not np.isnan(values).all():
+        width = 1.8 if len(values) <= WIDE_STEPS_UP_TO else 1.0
+        # An epoch's value at both of its edges: unlike with mid-steps, a single epoch is visible too.
+        axis.plot(np.repeat(_edges(run), 2)[1:-1], np.repeat(values, 2), color=theme.ink, lw=width)
+    return values
 
 
-def _add_base_width(axis: Axes, run: Run, theme: Theme) -> bool:
-    """The base width along an axis of its own at the right, if the run has one."""
-    if not any(epoch_values(run, "base_bits")):
-        return False
-    right = axis.twinx()
-    _add_step_line(right, run, "base_bits", theme)
-    right.set_yscale("log", base=2)
-    right.set_ylim(0.8, 10 if max(filter(None, epoch_values(run, "base_bits"))) <= 8 else 40)
-    ticks = [width for width in WIDTHS if width <= right.get_ylim()[1]]
-    right.set_yticks(ticks, [str(width) for width in ticks])
-    right.yaxis.set_minor_locator(NullLocator())
-    right.tick_params(colors=theme.muted, labelcolor=theme.muted, length=0, labelsize=SMALL_FONT_SIZE)
-    right.spines[:].set_visible(False)
-    set_label(right, theme, "base width (bits)")
-    return True
+def _add_base_width(axis: Axes, run: Run, theme: Theme) -> None:
+    values = _add_step_line(axis, run, "base_bits", theme)
+    axis.set_yscale("log", base=2)
+    largest = max(8, np.nanmax(values))
+    axis.set_ylim(0.7, 1.4 * largest)
+    ticks = [width for width in WIDTHS if width <= largest]
+    axis.set_yticks(ticks, [str(width) for width in ticks])
+    axis.yaxis.set_minor_locator(NullLocator())
+    axis.grid(axis="y", color=theme.grid, lw=0.8)
+    set_label(axis, theme, "base width\n(bits)")
 
 
 def _add_bands(axis: Axes, run: Run, is_member: list[bool], color: np.ndarray) -> None:
@@ -141,10 +165,11 @@ def _add_bands(axis: Axes, run: Run, is_member: list[bool], color: np.ndarray) -
 
 
 def _add_staleness(axis: Axes, run: Run, theme: Theme) -> None:
-    if not _add_step_line(axis, run, "staleness", theme):
+    values = _add_step_line(axis, run, "staleness", theme)
+    if np.isnan(values).all():
         axis.set_yticks([])
         return
-    oldest = max(value for value in epoch_values(run, "staleness") if value is not None)
-    axis.set_ylim(-0.15 * max(oldest, 1), 1.2 * max(oldest, 1))
+    oldest = max(1, np.nanmax(values))
+    axis.set_ylim(-0.15 * oldest, 1.2 * oldest)
     axis.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
     set_label(axis, theme, "staleness\n(epochs)")

@@ -66,8 +66,8 @@ CHARTS = (
     Chart("waiting", "Waiting for messages", "Seconds of a mean epoch from posting a message to noticing its arrival, "
           "and those that a rank is blocked in the exchange: the difference was spent computing.",
           draw_waiting, _has_waiting),
-    Chart("widths", "Widths", "Share of message rows sent at each bit-width, all ranks together, and the base width "
-          "where the method has one.", draw_widths, has_varying_widths, about_seeds=FIRST_SEED),
+    Chart("widths", "Widths", "Share of message rows sent at each bit-width, all ranks together, and below it the base "
+          "width of methods that have one.", draw_widths, has_varying_widths, about_seeds=FIRST_SEED),
     Chart("execution", "Execution and staleness", "Which epochs waited for their messages (synchronous) and which used "
           "earlier ones (asynchronous), with the largest age of a halo row that was read.",
           draw_execution, has_stale_epochs, about_seeds=FIRST_SEED),

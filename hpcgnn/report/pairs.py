@@ -27,6 +27,7 @@ from hpcgnn.report.run_folder import Run
 from hpcgnn.report.summary import values_of
 
 COLUMNS = 3
+NAME_LENGTH = 24     # of a run above its map, which is narrow
 WRITTEN_UP_TO = 5    # ranks; cells of more are too small for their numbers
 UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
@@ -42,15 +43,14 @@ def last_pair_bytes(run: Run) -> np.ndarray | None:
 
 def draw_pairs(runs: NumberedRuns, theme: Theme) -> Figure:
     """Heat maps side by side, three a line; the diagonal, where nothing is sent, stays empty."""
-    columns = min(len(runs), COLUMNS)
-    lines = math.ceil(len(runs) / columns)
-    figure = new_figure(theme, 3.5 * lines)
-    axes = new_axes(figure, theme, rows=lines, columns=columns)
+    lines = math.ceil(len(runs) / COLUMNS)
+    figure = new_figure(theme, 3.1 * lines)
+    axes = new_axes(figure, theme, rows=lines, columns=COLUMNS)
     for axis, (_, run) in zip(axes, runs, strict=False):
         _draw_map(figure, axis, last_pair_bytes(run), theme)
-        add_run_title(axis, run, theme)
+        add_run_title(axis, run, theme, NAME_LENGTH)
     for axis in axes[len(runs):]:
-        axis.remove()
+        axis.set_visible(False)    # it keeps its place, so that maps of the last line are as large as the others
     return figure
 
 
@@ -58,10 +58,11 @@ def _draw_map(figure: Figure, axis: Axes, sent_bytes: np.ndarray, theme: Theme) 
     size, unit = next(((size, unit) for size, unit in UNITS if sent_bytes.max() >= size), (1, "B"))
     cells = np.where(np.eye(len(sent_bytes), dtype=bool), np.nan, sent_bytes / size)
     image = axis.imshow(cells, cmap="cividis", vmin=0)
-    bar = figure.colorbar(image, ax=axis, shrink=0.85)
+    bar = figure.colorbar(image, ax=axis, fraction=0.046, pad=0.04)   # as high as a square map
     bar.set_label(unit, color=theme.ink, fontsize=FONT_SIZE)
     bar.ax.tick_params(colors=theme.muted, labelcolor=theme.muted, length=0, labelsize=SMALL_FONT_SIZE)
     bar.outline.set_visible(False)
+    axis.set_anchor("W")
     axis.spines[:].set_visible(False)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.yaxis.set_major_locator(MaxNLocator(integer=True))

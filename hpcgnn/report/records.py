@@ -6,6 +6,7 @@ Fields that a line lacks are absent data, whatever version wrote it; fields that
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ def _parse_record(path: Path, number: int, line: str) -> dict[str, Any]:
     for key, value in record.items():
         is_valid, expected = _expectation(key)
         if not is_valid(value):
-            raise _damaged_line(path, number, f"{key} is {value!r}, expected {expected}")
+            raise _damaged_line(path, number, f"{key} is {reprlib.repr(value)}, expected {expected}")
     return record
 
 

@@ -16,11 +16,11 @@ def comparison_table(runs: list[Run]) -> Table:
     seconds blocked in the exchange."""
     rows = compare(runs)
     remark = None if all(row.is_complete for row in rows) else "* no summary.json: unfinished or running"
-    table = Table(box=box.SIMPLE_HEAD, caption=remark)
+    table = Table(box=box.SIMPLE_HEAD, caption=remark, collapse_padding=True, pad_edge=False)
     table.add_column("run", overflow="fold")
     shown = _columns(rows, score_label(runs))
     for heading in shown.values():
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         # A Text is shown as it is: a run called "[red]" is no markup.
         table.add_row(Text(row.name + ("" if row.is_complete else " *")), *(getattr(row, field) for field in shown))
@@ -29,7 +29,7 @@ def comparison_table(runs: list[Run]) -> Table:
 
 def _columns(rows: list[ComparisonRow], score: str) -> dict[str, str]:
     """Headings by field, of the fields that some run tells; narrow, so that 80 characters leave room for names."""
-    columns = {"test_score": f"test\n{score} (%)", "epoch_seconds": "epoch\n(s)", "sent_megabytes": "MB an\nepoch",
+    columns = {"test_score": f"test {score}\n(%)", "epoch_seconds": "epoch\n(s)", "sent_megabytes": "MB an\nepoch",
                "parameter_megabytes": "of it\nparam.", "byte_ratio": "of the\nfirst", "mean_bits": "mean\nbits",
                "synchronous_share": "sync.\n(%)", "blocked_seconds": "blocked\n(s)"}
     known = known_fields(rows)

@@ -5,7 +5,7 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from report.fake_runs import write_run
+from report.fake_runs import write_adaptive_run, write_run
 
 pytest.importorskip("jinja2", reason="jinja2 is not installed (pip install 'hpcgnn[report]')")
 pytest.importorskip("matplotlib", reason="matplotlib is not installed (pip install 'hpcgnn[report]')")
@@ -71,6 +71,22 @@ def test_the_table_holds_scores_bytes_ratios_and_memory(tmp_path):
                      tmp_path / "report.html")
     for text in ("78.12 ± 0.41", "64.4", "1/14.6", "1.23 GB", "4.21 MB", "bands one standard deviation"):
         assert text in page.text
+
+
+def test_an_adaptive_run_has_all_figures_and_its_widths_as_text(tmp_path):
+    out = tmp_path / "report.html"
+    files = write_report(read_runs([write_run(tmp_path / "fp32"), write_adaptive_run(tmp_path / "sylvie")]), out)
+    assert [file.stem.removeprefix("report-") for file in files[1:]] == [
+        "loss", "score", "bytes", "time", "waiting", "widths", "execution", "descent", "pairs"]
+    text = Outline(out.read_text(encoding="utf-8")).text
+    for part in ("mean bits", "synchronous", "blocked", "Execution and staleness", "1: 60 %, 2: 15 %, 8: 25 %"):
+        assert part in text
+
+
+def test_the_page_of_older_runs_has_no_empty_columns(tmp_path):
+    text = read_page([write_run(tmp_path / "run")], tmp_path / "report.html").text
+    assert "mean bits" in text
+    assert "synchronous" not in text and "blocked" not in text
 
 
 def test_an_unfinished_run_is_said_to_be_one(tmp_path):

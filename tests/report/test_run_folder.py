@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from report.fake_runs import write_run
+from report.fake_runs import write_adaptive_run, write_run
 
 from hpcgnn.errors import ConfigError
 from hpcgnn.report.run_folder import read_run, read_runs
@@ -58,6 +58,26 @@ def test_a_run_that_was_never_evaluated_has_no_score(tmp_path):
     assert run.summary["test_score"] is None
 
 
+def test_an_adaptive_run_without_summary_is_summarized_from_its_epochs(tmp_path):
+    summary = read_run(write_adaptive_run(tmp_path / "run", 10), "run").summary
+    assert summary["synchronous_share"] == 0.2
+    assert summary["width_histogram"] == {"1": 6000, "2": 1500, "8": 2500}
+    # Two epochs at 3.5 bits, eight at 2.75, equal bytes: the mean weighs by values, which are bytes over bits.
+    assert summary["mean_bits"] == pytest.approx(10 / (2 / 3.5 + 8 / 2.75))
+
+
+def test_a_run_of_an_older_version_tells_neither_execution_nor_widths(tmp_path):
+    summary = read_run(write_run(tmp_path / "run"), "run").summary
+    assert (summary["synchronous_share"], summary["width_histogram"]) == (None, None)
+    assert summary["mean_bits"] == 32
+
+
+def test_fields_that_a_method_does_not_have_may_be_null(tmp_path):
+    path = write_adaptive_run(tmp_path / "run", 3, mode=None, base_bits=None, ldr=None, width_histogram=None,
+                              sent_bytes_by_pair=None, staleness=None, mean_bits=None)
+    assert read_run(path, "run").summary["mean_bits"] is None
+
+
 def test_a_half_written_last_line_is_left_out(tmp_path):
     path = write_run(tmp_path / "run", num_epochs=7)
     append_to_metrics(path, '{"seed": 0, "epoch": 8, "lo')
@@ -71,6 +91,14 @@ def test_a_half_written_last_line_is_left_out(tmp_path):
     ('{"epoch": "8", "loss": 1.0}', "epoch is '8', expected a whole number"),
     ('{"epoch": 8, "loss": "low"}', "loss is 'low', expected a number"),
     ('{"epoch": 8, "loss": 1.0, "val_score": [1]}', r"val_score is \[1\], expected a number"),
+    ('{"epoch": 8, "loss": 1.0, "ldr": "up"}', "ldr is 'up', expected a number"),
+    ('{"epoch": 8, "loss": 1.0, "mode": "fast"}', "mode is 'fast', expected sync or async"),
+    ('{"epoch": 8, "loss": 1.0, "mode": []}', r"mode is \[\], expected sync or async"),
+    ('{"epoch": 8, "loss": 1.0, "width_histogram": [3]}', r"width_histogram is \[3\], expected numbers of rows"),
+    ('{"epoch": 8, "loss": 1.0, "width_histogram": {"two": 3}}', "width_histogram is {'two': 3}, expected numbers"),
+    ('{"epoch": 8, "loss": 1.0, "width_histogram": {"2": -3}}', "width_histogram is {'2': -3}, expected numbers"),
+    ('{"epoch": 8, "loss": 1.0, "sent_bytes_by_pair": 7}', "sent_bytes_by_pair is 7, expected a square table"),
+    ('{"epoch": 8, "loss": 1.0, "sent_bytes_by_pair": [[0, 1]]}', r"sent_bytes_by_pair is \[\[0, 1\]\], expected"),
 ])
 def test_any_other_damaged_line_is_refused_with_its_number(tmp_path, line, reason):
     path = write_run(tmp_path / "run", num_epochs=7)
