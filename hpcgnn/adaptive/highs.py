@@ -67,9 +67,9 @@ def _solve_round(problem: Problem, groups: np.ndarray, weight: float, rate: floa
     within = csr_array((np.append(seconds.ravel() / unit, np.full(len(pairs), -1.0)),
                         (np.append(place[group], np.arange(len(pairs))),
                          np.append(binary, np.full(len(pairs), num_binaries)))), (len(pairs), num_binaries + 1))
-    is_binary = np.append(np.ones(num_binaries), 0)
+    gains_nothing = (problem.beta[groups] == 0)[group] & (binary % num_widths > 0)    # the fewest bits among equals
     answer = milp(
-        cost, integrality=is_binary, bounds=Bounds(0, np.where(is_binary, 1, np.inf)),
+        cost, integrality=np.append(np.ones(num_binaries), 0), bounds=Bounds(0, np.append(1.0 - gains_nothing, np.inf)),
         constraints=[LinearConstraint(one_each, 1, 1),
                      LinearConstraint(within, -np.inf, -problem.used_gamma[pairs] / unit)],
         options={"time_limit": seconds_left, "mip_rel_gap": gap})

@@ -1,0 +1,106 @@
+"""The rate of descent, and when it asks for a wider base."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcgnn.adaptive.time_bits import LONGEST_WINDOW, Descent, is_slowing, next_base
+from hpcgnn.errors import TrainingError
+
+TESTS = ("plain", "monotone", "relative")
+WIDTHS = (1, 2, 4, 8)
+
+
+def observed(losses, seconds=None, smoothing=0.9):
+    descent = Descent()
+    for loss, spent in zip(losses, seconds if seconds is not None else np.ones(len(losses)), strict=True):
+        descent = descent.observe(float(loss), float(spent), smoothing)
+    return descent
+
+
+def bases(losses, window, test):
+    """Base width of every epoch, as the controller would choose them."""
+    descent, base, chosen = Descent(), 1, []
+    for loss in losses:
+        chosen.append(base)
+        descent = descent.observe(float(loss), 1.0, 0.9)
+        base = next_base(base, is_slowing(descent, window, test), WIDTHS)
+    return np.array(chosen)
+
+
+def test_the_rate_is_the_fall_of_the_mean_loss_a_second():
+    descent = observed([4.0, 2.0, 3.0], [1.0, 0.5, 2.0], smoothing=0.5)
+    assert descent.mean_losses == (4.0, 3.0, 3.0) and descent.rates == ((4 - 3) / 0.5, 0.0)
+    assert descent.ldr == 0.0 and observed([4.0]).ldr is None and Descent().ldr is None
+
+
+@pytest.mark.parametrize("test", TESTS)
+@pytest.mark.parametrize("window", [1, 3, 10])
+def test_nothing_slows_before_two_rates_lie_a_window_apart(test, window):
+    losses = [1 - 0.5 ** n for n in range(window + 2)]    # rises ever more slowly, then falls ever faster
+    assert not is_slowing(observed(losses[:window + 1]), window, test)
+    falling = np.cumsum(-1.0 / (1 + np.arange(window + 2.0))) + 100
+    assert is_slowing(observed(falling, smoothing=0.0), window, test)
+
+
+def test_a_smooth_exponential_slows_by_plain_and_monotone_but_not_relative_to_what_remains():
+    losses = 3 * 0.97 ** np.arange(300)
+    means = {test: bases(losses, 10, test).mean() for test in TESTS}
+    assert means["plain"] > 7 and means["monotone"] > 7 and means["relative"] == 1
+
+
+@pytest.mark.parametrize("test", TESTS)
+def test_a_loss_that_stops_falling_gets_the_largest_base(test):
+    losses = 1 + 2 * 0.95 ** np.arange(120)
+    assert (bases(losses, 10, test)[-30:] == 8).all()
+
+
+def test_monotone_ignores_a_noisy_loss_that_the_other_tests_react_to():
+    """Once noise of 1 % is greater than the fall of an epoch."""
+    rng = np.random.default_rng(0)
+    losses = (0.5 + 2.5 * (1 + np.arange(300.0)) ** -0.7) * rng.normal(1, 0.01, 300)
+    means = {test: bases(losses, 10, test)[50:].mean() for test in TESTS}
+    assert means["monotone"] < 1.05 and means["plain"] > 3 and means["relative"] > 3
+
+
+def test_a_loss_at_zero_is_no_error():
+    assert not is_slowing(observed([0.0] * 20), 5, "relative")
+
+
+def test_longer_epochs_count_as_slower_descent():
+    losses = 10 - 0.1 * np.arange(20)
+    seconds = np.ones(20)
+    assert not is_slowing(observed(losses, seconds, 0.0), 5, "relative")
+    seconds[-1] = 3
+    assert is_slowing(observed(losses, seconds, 0.0), 5, "plain")
+    assert is_slowing(observed(losses, seconds, 0.0), 5, "relative")
+
+
+def test_the_base_doubles_and_halves_within_the_widths():
+    assert [next_base(base, True, WIDTHS) for base in WIDTHS] == [2, 4, 8, 8]
+    assert [next_base(base, False, WIDTHS) for base in WIDTHS] == [1, 1, 2, 4]
+    assert next_base(2, True, (2, 8)) == 8 and next_base(4, True, (4,)) == 4 == next_base(4, False, (4,))
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e6), st.floats(1e-6, 1e4)), max_size=30))
+def test_a_state_survives_json_bit_for_bit(epochs):
+    descent = observed(*zip(*epochs, strict=True)) if epochs else Descent()
+    assert Descent.from_dict(json.loads(json.dumps(descent.as_dict()))) == descent
+
+
+def test_only_what_the_longest_window_needs_is_kept():
+    descent = Descent(tuple(np.arange(LONGEST_WINDOW + 1.0)), tuple(np.ones(LONGEST_WINDOW + 1)))
+    longer = descent.observe(1.0, 1.0, 0.5)
+    assert len(longer.mean_losses) == len(longer.rates) == LONGEST_WINDOW + 1
+    assert len(descent.mean_losses) == LONGEST_WINDOW + 1 and longer.mean_losses[0] == 1.0
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")])
+def test_an_epoch_without_length_is_refused(seconds):
+    with pytest.raises(TrainingError, match="an epoch took"):
+        Descent().observe(1.0, seconds, 0.9)
