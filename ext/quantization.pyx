@@ -3,6 +3,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t
 
 cdef extern from "quantization.h":
+    enum: ROUND_STOCHASTIC, ROUND_NEAREST
     ctypedef struct counter_key:
         uint32_t seed, epoch, stream
     ctypedef struct message_rows:
@@ -13,7 +14,7 @@ cdef extern from "quantization.h":
         const uint8_t *bit_width
         const int64_t *payload_offset
         const int64_t *parameter_offset
-    int64_t c_quantize_rows "quantize_rows" (const void *, message_rows, counter_key, uint8_t *) nogil
+    int64_t c_quantize_rows "quantize_rows" (const void *, message_rows, counter_key, int, uint8_t *) nogil
     void c_dequantize_rows "dequantize_rows" (const uint8_t *, message_rows, int, void *) nogil
 
 cdef message_rows describe(int storage, int64_t dim, const int32_t[::1] row_index, const int64_t[::1] node_id,
@@ -33,8 +34,8 @@ cdef message_rows describe(int storage, int64_t dim, const int32_t[::1] row_inde
 def quantize_rows(const uint8_t[:, ::1] rows, int storage, int64_t dim, const int32_t[::1] row_index,
                   const int64_t[::1] node_id, const uint8_t[::1] bit_width, const int64_t[::1] payload_offset,
                   const int64_t[::1] parameter_offset, uint32_t seed, uint32_t epoch, uint32_t stream,
-                  uint8_t[::1] message):
-    """Write one message; return -1, or the position in row_index of the first row that can't be quantized."""
+                  bint is_nearest, uint8_t[::1] message):
+    """Write one message, rounded to the nearest or by draws; return -1, or the position in row_index of the first row that can't be quantized."""
     if row_index.shape[0] == 0 or dim == 0:
         return -1
     cdef message_rows m = describe(storage, dim, row_index, node_id, bit_width, payload_offset, parameter_offset)
@@ -42,7 +43,8 @@ def quantize_rows(const uint8_t[:, ::1] rows, int storage, int64_t dim, const in
     cdef int64_t first_bad
     key.seed, key.epoch, key.stream = seed, epoch, stream
     with nogil:
-        first_bad = c_quantize_rows(&rows[0, 0], m, key, &message[0])
+        first_bad = c_quantize_rows(&rows[0, 0], m, key, ROUND_NEAREST if is_nearest else ROUND_STOCHASTIC,
+                                    &message[0])
     return first_bad
 
 

@@ -5,6 +5,8 @@
 #define BLOCK_ROWS 8 /* read twice while they are in the first cache, the next ones being fetched */
 #define CACHE_LINE 64
 #define LARGEST_MAGNITUDE 1.6e38f /* its range, and its zero point rounded down, stay finite in bf16 */
+#define LARGEST_SUMMED 1e28f      /* ranges above it are summed over columns in units of 1 / SUMMING_UNIT */
+#define SUMMING_UNIT 0x1p-32f
 #define LARGEST_INVERSE 1e37f     /* steps whose reciprocal is larger divide instead */
 
 /* How the columns of one row become codes. */
@@ -30,18 +32,34 @@ static inline uint16_t bf16_up(double x) {
     return (uint16_t)((bits + 0xffffu) >> 16);
 }
 
-/* Zero point and step of a row of this range, also written as the row's parameters. */
-static inline row_scale scale_of(float low, float high, int bit_width, uint8_t *parameters) {
-    uint16_t bits[2];
-    row_scale scale;
-    bits[0] = bf16_down(low);
-    scale.zero_point = bf16_value(bits[0]);
-    bits[1] = bf16_up(((double)high - (double)scale.zero_point) / ((1 << bit_width) - 1));
-    scale.step = bf16_value(bits[1]);
+/* bf16 nearest to x, ties to even, for x >= 0 below the largest finite bf16. */
+static inline uint16_t bf16_nearest(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+/* Zero point and step as the receiver reads them, also written as the row's parameters. */
+static inline row_scale scale_of(uint16_t zero_point, uint16_t step, uint8_t *parameters) {
+    const uint16_t bits[2] = {zero_point, step};
+    row_scale scale = {.zero_point = bf16_value(zero_point), .step = bf16_value(step)};
     scale.inverse = scale.step == 0.0f ? 0.0f : 1.0f / scale.step; /* step 0: every column is the zero point, code 0 */
     scale.is_tiny = scale.inverse > LARGEST_INVERSE;
     memcpy(parameters, bits, sizeof bits);
     return scale;
+}
+
+static inline row_scale scale_of_range(float low, float high, int bit_width, uint8_t *parameters) {
+    const uint16_t zero_point = bf16_down(low);
+    const double range = (double)high - (double)bf16_value(zero_point);
+    return scale_of(zero_point, bf16_up(range / ((1 << bit_width) - 1)), parameters);
+}
+
+/* From the values of code 0 and code `top`. The first is rounded down, so that the step makes up for what was cut. */
+static inline row_scale scale_of_line(double first, double last, int top, uint8_t *parameters) {
+    const uint16_t zero_point = bf16_down((float)first);
+    const double step = (last - (double)bf16_value(zero_point)) / top;
+    return scale_of(zero_point, bf16_nearest(step > 0 ? (float)step : 0.0f), parameters);
 }
 
 static inline const char *row_of(const void *rows, const message_rows *m, int64_t i) {
@@ -63,12 +81,12 @@ static inline int wire_storage(int bit_width, int storage) {
 #include "levels.h"
 
 typedef int64_t (*quantize_function)(const void *, const message_rows *, int64_t, int64_t,
-                                     const philox_schedule *, uint8_t *);
+                                     const philox_schedule *, int, uint8_t *);
 typedef void (*dequantize_function)(const uint8_t *, const message_rows *, int64_t, int, void *);
 static const quantize_function QUANTIZE[] = ALL_LEVELS(quantize_block);
 static const dequantize_function DEQUANTIZE[] = ALL_LEVELS(dequantize_one);
 
-int64_t quantize_rows(const void *rows, message_rows m, counter_key key, uint8_t *message) {
+int64_t quantize_rows(const void *rows, message_rows m, counter_key key, int rounding, uint8_t *message) {
     const quantize_function quantize = QUANTIZE[simd_level()];
     const philox_schedule schedule = philox_schedule_of(key);
     int64_t first_bad = m.num_rows;
@@ -76,7 +94,7 @@ int64_t quantize_rows(const void *rows, message_rows m, counter_key key, uint8_t
 #pragma omp parallel for schedule(static) reduction(min : first_bad)
     for (int64_t first = 0; first < m.num_rows; first += BLOCK_ROWS) {
         const int64_t end = first + BLOCK_ROWS < m.num_rows ? first + BLOCK_ROWS : m.num_rows;
-        const int64_t stop = quantize(rows, &m, first, end, &schedule, message);
+        const int64_t stop = quantize(rows, &m, first, end, &schedule, rounding, message);
         if (stop < end && stop < first_bad) first_bad = stop;
     }
     return first_bad == m.num_rows ? -1 : first_bad;

@@ -5,8 +5,12 @@
  *   value ~ zero_point + step*code,  zero_point <= min(row) and never -0,  step >= (max(row) - zero_point)/(2^b - 1)
  * Codes are floor((x - zero_point)/step + u), u = (draw + 1/2)/2^16, so the expectation is x up to
  * 2^-17 + 2^(b-22) steps: half the spacing of the draws, and four float32 roundings of up to 2^b steps.
+ * Rounding to the nearest puts u = 1/2, and values beyond the ends get the first and the last code. At 8 bits its
+ * parameters are those above; at 2 and 4 bits the line of least squares through the codes that those would yield, at 1
+ * bit the centroids of the row split where that leaves the least energy. They leave less energy than the row has.
  * A row of 16 bits has no parameters. From float32 it is bf16 with stochastic rounding of the 16 bits dropped, exactly
- * unbiased; from 16-bit storage it is the row's own elements. A row of 32 bits is the row in float32.
+ * unbiased, or the nearest bf16; from 16-bit storage it is the row's own elements. A row of 32 bits is the row in
+ * float32.
  */
 #ifndef HPCGNN_QUANTIZATION_H
 #define HPCGNN_QUANTIZATION_H
@@ -24,8 +28,10 @@ typedef struct {
     const int64_t *payload_offset, *parameter_offset;
 } message_rows;
 
+enum { ROUND_STOCHASTIC = 0, ROUND_NEAREST = 1 };
+
 /* Returns -1, or the first i whose row can't be quantized: NaN, infinite or too large (checked at 1 to 8 bits only). */
-int64_t quantize_rows(const void *rows, message_rows m, counter_key key, uint8_t *message);
+int64_t quantize_rows(const void *rows, message_rows m, counter_key key, int rounding, uint8_t *message);
 
 /* accumulate = 0: rows[row_index[i]] = value; 1: rows[row_index[i]] += value, in float32. Stored to nearest even. */
 void dequantize_rows(const uint8_t *message, message_rows m, int accumulate, void *rows);

@@ -5,32 +5,36 @@
 #include "row_range_body.h"
 #include "pack_codes_body.h"
 
-/* Codes with their fractions, of the columns j .. j+GROUP-1 of a row. */
-INLINE void LEVEL(scale_group)(const void *row, int64_t j, int64_t dim, int storage, row_scale scale,
+/* Codes with their fractions, of the columns j .. j+GROUP-1 of a row; rounding is a constant. */
+INLINE void LEVEL(scale_group)(const void *row, int64_t j, int64_t dim, int storage, row_scale scale, int rounding,
                                const vector_u32 *draws, vector_f32 code[4]) {
     for (int v = 0; v < 4; v++) {
-        const vector_f32 noise = (vector_f32)draws[v] - 0x1.fffffep6f; /* (draw + 1/2) / 2^16, exactly */
+        const vector_f32 noise = rounding == ROUND_NEAREST ? LEVEL(broadcast)(0.5f)
+            : (vector_f32)draws[v] - 0x1.fffffep6f; /* (draw + 1/2) / 2^16, exactly */
         const vector_f32 x = LEVEL(load_padded)(row, j + v * LANES, dim, storage, LEVEL(broadcast)(scale.zero_point));
         const vector_f32 distance = x - scale.zero_point;
         code[v] = (scale.is_tiny ? distance / scale.step : distance * scale.inverse) + noise;
+        if (rounding == ROUND_NEAREST) code[v] = LEVEL(larger)(code[v], LEVEL(broadcast)(0.0f)); /* may be below code 0 */
     }
 }
 
-/* b and storage are constants. */
+/* b, storage and rounding are constants. */
 INLINE void LEVEL(quantize_affine_row)(const void *row, int64_t dim, int b, int storage, row_scale scale,
-                                       int64_t node_id, const philox_schedule *schedule, uint8_t *payload) {
+                                       int64_t node_id, const philox_schedule *schedule, int rounding,
+                                       uint8_t *payload) {
     vector_u32 draws[DRAWN_COLUMNS / LANES];
     vector_f32 code[4];
     for (int64_t start = 0; start < dim; start += DRAWN_COLUMNS) {
         const int64_t end = start + DRAWN_COLUMNS < dim ? start + DRAWN_COLUMNS : dim, whole = end / GROUP * GROUP;
-        LEVEL(fill_draws)(schedule, node_id, start, end - start, 0x4300, draws); /* as floats: 128 + draw / 2^16 */
+        if (rounding == ROUND_STOCHASTIC) /* as floats: 128 + draw / 2^16 */
+            LEVEL(fill_draws)(schedule, node_id, start, end - start, 0x4300, draws);
         for (int64_t j = start; j < whole; j += GROUP) {
-            LEVEL(scale_group)(row, j, whole, storage, scale, draws + (j - start) / LANES, code);
+            LEVEL(scale_group)(row, j, whole, storage, scale, rounding, draws + (j - start) / LANES, code);
             LEVEL(pack_group)(code, b, payload + j * b / 8);
         }
         if (whole == end) continue;
         uint8_t last[GROUP];
-        LEVEL(scale_group)(row, whole, end, storage, scale, draws + (whole - start) / LANES, code);
+        LEVEL(scale_group)(row, whole, end, storage, scale, rounding, draws + (whole - start) / LANES, code);
         LEVEL(pack_group)(code, b, last);
         memcpy(payload + whole * b / 8, last, (size_t)((end - whole) * b + 7) / 8);
     }
@@ -57,52 +61,73 @@ INLINE void LEVEL(round_row)(const float *row, int64_t dim, int64_t node_id, con
 }
 
 INLINE void LEVEL(quantize_row)(const void *row, const message_rows *m, int64_t i, int storage, row_scale scale,
-                                const philox_schedule *schedule, uint8_t *payload) {
+                                const philox_schedule *schedule, int rounding, uint8_t *payload) {
     const int64_t dim = m->dim, node_id = m->node_id[i];
     const int b = m->bit_width[i];
     switch (b) {
-    case 1: LEVEL(quantize_affine_row)(row, dim, 1, storage, scale, node_id, schedule, payload); return;
-    case 2: LEVEL(quantize_affine_row)(row, dim, 2, storage, scale, node_id, schedule, payload); return;
-    case 4: LEVEL(quantize_affine_row)(row, dim, 4, storage, scale, node_id, schedule, payload); return;
-    case 8: LEVEL(quantize_affine_row)(row, dim, 8, storage, scale, node_id, schedule, payload); return;
+    case 1: LEVEL(quantize_affine_row)(row, dim, 1, storage, scale, node_id, schedule, rounding, payload); return;
+    case 2: LEVEL(quantize_affine_row)(row, dim, 2, storage, scale, node_id, schedule, rounding, payload); return;
+    case 4: LEVEL(quantize_affine_row)(row, dim, 4, storage, scale, node_id, schedule, rounding, payload); return;
+    case 8: LEVEL(quantize_affine_row)(row, dim, 8, storage, scale, node_id, schedule, rounding, payload); return;
     }
     if (wire_storage(b, storage) == storage)
         memcpy(payload, row, (size_t)(dim * storage_bytes(storage)));
+    else if (b == 16 && rounding == ROUND_NEAREST)
+        LEVEL(convert_columns)(row, storage, dim, payload, STORAGE_BF16, 0);
     else if (b == 16)
         LEVEL(round_row)(row, dim, node_id, schedule, payload);
     else
         LEVEL(convert_columns)(row, storage, dim, payload, STORAGE_F32, 0);
 }
 
+/* Zero point and step of row i, given its range. */
+INLINE row_scale LEVEL(affine_scale)(const void *row, const message_rows *m, int64_t i, int storage, float low,
+                                     float high, int rounding, uint8_t *parameters) {
+    const int b = m->bit_width[i];
+    if (rounding == ROUND_STOCHASTIC) return scale_of_range(low, high, b, parameters);
+    if (b == 8) return scale_of_range(low, high + 0.0f, b, parameters); /* the step of a row of -0 is +0 */
+    const row_summary summary = LEVEL(summary_of)(row, m->dim, storage, low, high);
+    if (b == 1) return LEVEL(centroid_scale)(row, m->dim, storage, summary, parameters);
+    return LEVEL(fitted_scale)(row, m->dim, storage, b, summary, parameters);
+}
+
 /* The rows first .. end-1 of the message, at most BLOCK_ROWS. Ranges come first: each ends in a chain of operations
  * that wait for one another, and the chains of several rows overlap. Returns the first row that can't be quantized,
  * or end. */
 INLINE int64_t LEVEL(quantize_stored)(const void *rows, const message_rows *m, int64_t first, int64_t end, int storage,
-                                    const philox_schedule *schedule, uint8_t *message) {
+                                      const philox_schedule *schedule, int rounding, uint8_t *message) {
     row_scale scale[BLOCK_ROWS] = {{0}}; /* rows of 16 and 32 bits have none */
     for (int64_t i = first; i < end; i++) {
         float low, high;
         if (m->bit_width[i] > 8) continue;
         LEVEL(range_of)(row_of(rows, m, i), m->dim, storage, &low, &high);
         if (!(low >= -LARGEST_MAGNITUDE && high <= LARGEST_MAGNITUDE)) return i;
-        scale[i - first] = scale_of(low, high, m->bit_width[i], message + m->parameter_offset[i]);
+        scale[i - first] = LEVEL(affine_scale)(row_of(rows, m, i), m, i, storage, low, high, rounding,
+                                               message + m->parameter_offset[i]);
     }
     for (int64_t i = first; i < end; i++) {
         if (i + BLOCK_ROWS < m->num_rows) prefetch_row(rows, m, i + BLOCK_ROWS);
-        LEVEL(quantize_row)(row_of(rows, m, i), m, i, storage, scale[i - first], schedule,
+        LEVEL(quantize_row)(row_of(rows, m, i), m, i, storage, scale[i - first], schedule, rounding,
                             message + m->payload_offset[i]);
     }
     return end;
 }
 
-/* quantize_stored, with the storage a constant. */
-static int64_t LEVEL(quantize_block)(const void *rows, const message_rows *m, int64_t first, int64_t end,
-                                     const philox_schedule *schedule, uint8_t *message) {
+/* quantize_stored, with the rounding a constant, and the storage. */
+INLINE int64_t LEVEL(quantize_rounded)(const void *rows, const message_rows *m, int64_t first, int64_t end,
+                                       const philox_schedule *schedule, int rounding, uint8_t *message) {
     switch (m->storage) {
-    case STORAGE_BF16: return LEVEL(quantize_stored)(rows, m, first, end, STORAGE_BF16, schedule, message);
-    case STORAGE_F16: return LEVEL(quantize_stored)(rows, m, first, end, STORAGE_F16, schedule, message);
-    default: return LEVEL(quantize_stored)(rows, m, first, end, STORAGE_F32, schedule, message);
+    case STORAGE_BF16: return LEVEL(quantize_stored)(rows, m, first, end, STORAGE_BF16, schedule, rounding, message);
+    case STORAGE_F16: return LEVEL(quantize_stored)(rows, m, first, end, STORAGE_F16, schedule, rounding, message);
+    default: return LEVEL(quantize_stored)(rows, m, first, end, STORAGE_F32, schedule, rounding, message);
     }
+}
+
+static int64_t LEVEL(quantize_block)(const void *rows, const message_rows *m, int64_t first, int64_t end,
+                                     const philox_schedule *schedule, int rounding, uint8_t *message) {
+    if (rounding == ROUND_NEAREST)
+        return LEVEL(quantize_rounded)(rows, m, first, end, schedule, ROUND_NEAREST, message);
+    return LEVEL(quantize_rounded)(rows, m, first, end, schedule, ROUND_STOCHASTIC, message);
 }
 
 /* A row of 16 or 32 bits. */

@@ -1,4 +1,4 @@
-/* Range of a row of any storage, compiled once a SIMD level. Include it after packed_rows_body.h. */
+/* Range, centroids and line of best fit of a row of any storage, compiled once a SIMD level. Include it after packed_rows_body.h. */
 
 /* `x` where the column j + lane is inside a row of dim columns, `pad` behind its end. */
 INLINE vector_f32 LEVEL(load_padded)(const void *row, int64_t j, int64_t dim, int storage, vector_f32 pad) {
@@ -80,4 +80,85 @@ INLINE void LEVEL(range_of)(const void *row, int64_t dim, int storage, float *lo
     *low = LEVEL(smallest_lane)(LEVEL(smaller)(least[1], least[0]));
     *low += 0.0f; /* +0 whichever zero was met first, so that bytes don't depend on the order */
     *high = LEVEL(largest_lane)((vector_f32)((is_finite & (vector_u32)top) | (~is_finite & 0x7f800000)));
+}
+
+/* (x - low) * unit of the columns j .. j+15 of a row, as SIXTEEN vectors; 0 behind its end. */
+INLINE void LEVEL(distances)(const void *row, int64_t j, int64_t dim, int storage, float low, float unit,
+                             vector_f32 distance[SIXTEEN]) {
+    const vector_f32 pad = LEVEL(broadcast)(low);
+    for (int i = 0; i < SIXTEEN; i++)
+        distance[i] = (LEVEL(load_padded)(row, j + i * LANES, dim, storage, pad) - low) * unit;
+}
+
+/* A row of distances from its least value, in `unit`s: those of an offset row would lose its range in a sum of values,
+ * those of a huge one would overflow. Sums are in the order of sum_sixteen. */
+typedef struct {
+    double mean, most, sum;
+    float low, unit;
+} LEVEL(summary);
+#undef row_summary
+#define row_summary LEVEL(summary)
+
+INLINE row_summary LEVEL(summary_of)(const void *row, int64_t dim, int storage, float low, float high) {
+    const float unit = high - low > LARGEST_SUMMED ? SUMMING_UNIT : 1.0f;
+    vector_f32 sum[SIXTEEN] = {{0}}, distance[SIXTEEN];
+    for (int64_t j = 0; j < dim; j += 16) {
+        LEVEL(distances)(row, j, dim, storage, low, unit, distance);
+        for (int i = 0; i < SIXTEEN; i++) sum[i] += distance[i];
+    }
+    const double total = LEVEL(sum_sixteen)(sum);
+    return (row_summary){total / (double)dim, (double)((high - low) * unit), total, low, unit};
+}
+
+/* The two centroids of a row split in two, at its mean or halfway from it to either end: the split that leaves the
+ * least energy. The mean alone would free a row of its outliers too slowly. */
+#define NUM_SPLITS 3
+INLINE row_scale LEVEL(centroid_scale)(const void *row, int64_t dim, int storage, row_summary s, uint8_t *parameters) {
+    const float split[NUM_SPLITS] = {(float)s.mean, (float)((s.mean + s.most) / 2), (float)(s.mean / 2)};
+    vector_f32 sum[NUM_SPLITS][SIXTEEN] = {{{0}}}, num[NUM_SPLITS][SIXTEEN] = {{{0}}}, distance[SIXTEEN];
+    for (int64_t j = 0; j < dim; j += 16) {
+        LEVEL(distances)(row, j, dim, storage, s.low, s.unit, distance);
+        for (int k = 0; k < NUM_SPLITS; k++)
+            for (int i = 0; i < SIXTEEN; i++) {
+                const vector_i32 is_above = distance[i] > split[k];
+                sum[k][i] += (vector_f32)(is_above & (vector_i32)distance[i]);
+                num[k][i] += (vector_f32)(is_above & 0x3f800000); /* 1.0f */
+            }
+    }
+    double lower = s.mean, upper = s.mean, most_energy = s.sum * s.mean;
+    for (int k = 0; k < NUM_SPLITS; k++) {
+        const double above = LEVEL(sum_sixteen)(sum[k]), num_above = LEVEL(sum_sixteen)(num[k]);
+        const double below = s.sum - above, num_below = (double)dim - num_above;
+        if (num_above == 0 || num_below == 0) continue;
+        const double energy = above * above / num_above + below * below / num_below;
+        if (energy <= most_energy) continue;
+        most_energy = energy;
+        lower = below / num_below;
+        upper = above / num_above;
+    }
+    return scale_of_line(s.low + lower / s.unit, s.low + upper / s.unit, 1, parameters);
+}
+
+/* The line zero_point + step * code that fits a row best, given the codes that its range would yield. */
+INLINE row_scale LEVEL(fitted_scale)(const void *row, int64_t dim, int storage, int b, row_summary s,
+                                     uint8_t *parameters) {
+    const float top = (float)((1 << b) - 1), most = (float)s.most, per_step = most > 0 ? top / most : 0.0f;
+    const int is_tiny = per_step > LARGEST_INVERSE;
+    const vector_f32 largest = LEVEL(broadcast)(top);
+    vector_f32 sum[SIXTEEN] = {{0}}, square[SIXTEEN] = {{0}}, product[SIXTEEN] = {{0}}, distance[SIXTEEN];
+    for (int64_t j = 0; j < dim; j += 16) {
+        LEVEL(distances)(row, j, dim, storage, s.low, s.unit, distance);
+        for (int i = 0; i < SIXTEEN; i++) {
+            const vector_f32 scaled = is_tiny ? distance[i] / most * top : distance[i] * per_step;
+            const vector_f32 code = LEVEL(smaller)((scaled + 0x1.8p23f) - 0x1.8p23f, largest); /* to an integer */
+            sum[i] += code;
+            square[i] += code * code;
+            product[i] += code * distance[i];
+        }
+    }
+    const double codes = LEVEL(sum_sixteen)(sum), squares = LEVEL(sum_sixteen)(square);
+    const double products = LEVEL(sum_sixteen)(product), spread = (double)dim * squares - codes * codes;
+    const double slope = spread > 0 ? ((double)dim * products - codes * s.sum) / spread : 0;
+    const double start = (s.sum - slope * codes) / (double)dim;
+    return scale_of_line(s.low + start / s.unit, s.low + (start + slope * top) / s.unit, (int)top, parameters);
 }

@@ -16,6 +16,7 @@ from hpcgnn.ops.dispatch import backend_of
 from hpcgnn.ops.storage import STORAGES
 
 BIT_WIDTHS = (1, 2, 4, 8, 16, 32)
+ROUNDINGS = ("stochastic", "nearest")
 PARAMETER_BYTES = 4           # zero_point and step, bfloat16 each
 LARGEST_PARAMETER_WIDTH = 8   # wider rows are 16- or 32-bit values and need no parameters
 
@@ -74,7 +75,7 @@ class MessageLayout:
 
 
 def quantize_rows(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray, layout: MessageLayout,
-                  key: CounterKey, message: np.ndarray) -> None:
+                  key: CounterKey, message: np.ndarray, rounding: str = "stochastic") -> None:
     """Gather rows, round each to its bit-width and write the message.
 
     Rows are widened to float32, exactly. A row of 1, 2, 4 or 8 bits becomes stochastic codes with bfloat16 zero_point
@@ -83,22 +84,34 @@ def quantize_rows(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray
     sender and receiver store their rows alike. The expectation over keys of the dequantized row is the row, up to
     2**-17 + 2**(bits - 22) steps: draws have 16 bits and codes are computed in float32.
 
+    Rounding to the nearest is biased but contractive, as messages that carry a difference need: sent again and again,
+    what is left of a row fades at every width. Each code is then the nearest; a row of 8 bits has zero_point and step
+    as above, of 2 and 4 bits those of least squares on its codes, of 1 bit the means of its upper and lower part,
+    parted where that leaves the least energy; a float32 row of 16 bits has its nearest bfloat16 values, ties to even.
+
     Parameters
     ----------
     rows : (n, dim) float32, bfloat16 or float16, contiguous
     row_index : (layout.num_rows,) int32        rows to send
     node_id : (layout.num_rows,) int64          their global ids, which key the rounding
+    key : CounterKey                            of the draws, of which rounding to the nearest needs none
     message : (layout.num_bytes,) uint8         written
+    rounding : of ROUNDINGS
 
     Raises
     ------
-    KernelError      a row of 1 to 8 bits holds NaN, infinity or a magnitude above 1.6e38; shapes that disagree
+    KernelError      a row of 1 to 8 bits holds NaN, infinity or a magnitude above 1.6e38; shapes that disagree; a
+                     rounding outside ROUNDINGS
 
     Reference: Wan et al., MLSys 2023, Eq. (4); Zhang et al., SYLVIE, Eq. (3). Deviation: parameters are rounded before
-    the codes are drawn, so that the estimate stays unbiased on the wire.
+    the codes are drawn, so that the estimate stays unbiased on the wire. Contractive compressors: Richtarik et al.,
+    EF21, NeurIPS 2021.
     """
     _check_shapes(rows, row_index, node_id, layout, message)
-    bad = backend_of("quantization", rows).quantize_rows(rows, row_index, node_id, layout, key, message)
+    if rounding not in ROUNDINGS:
+        raise KernelError(f"rounding must be of {ROUNDINGS}, found {rounding!r}")
+    bad = backend_of("quantization", rows).quantize_rows(rows, row_index, node_id, layout, key, message,
+                                                         rounding == "nearest")
     if bad >= 0:
         raise KernelError(f"message row of node {int(node_id[bad])} (layer {key.layer}, epoch {key.epoch}) "
                           "holds a value that is NaN, infinite or too large to quantize; lower the learning rate")
@@ -127,6 +140,30 @@ def dequantize_rows(message: np.ndarray, row_index: np.ndarray, node_id: np.ndar
     backend_of("quantization", rows).dequantize_rows(message, row_index, node_id, layout, rows, accumulate)
 
 
+def parameters_of(message: np.ndarray, layout: MessageLayout) -> tuple[np.ndarray, np.ndarray]:
+    """Read the rows' parameters back from a message.
+
+    Rounded by draws, a row of b <= 8 bits spans step * (2**b - 1) from zero_point on; to the nearest, its codes do.
+
+    Parameters
+    ----------
+    message : (layout.num_bytes,) uint8, written by `quantize_rows`
+
+    Returns
+    -------
+    zero_point, step : (layout.num_rows,) float32, of the rows' values; both 0 for a row of 16 or 32 bits
+
+    Raises
+    ------
+    KernelError      a message of another number of bytes
+    """
+    _check_bytes(layout, message)
+    halves = message[:layout.parameter_bytes].view("<u2").astype(np.uint32).reshape(-1, 2)
+    parameters = np.zeros((2, layout.num_rows), np.float32)
+    parameters[:, layout.bit_width <= LARGEST_PARAMETER_WIDTH] = (halves.T << np.uint32(16)).view(np.float32)
+    return parameters[0], parameters[1]
+
+
 def _check_shapes(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray, layout: MessageLayout,
                   message: np.ndarray) -> None:
     if rows.dtype not in STORAGES or not rows.is_contiguous() or rows.ndim != 2 or rows.shape[1] != layout.dim:
@@ -135,5 +172,9 @@ def _check_shapes(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray
     if not len(row_index) == len(node_id) == layout.num_rows:
         raise KernelError(f"message of {layout.num_rows} rows was given {len(row_index)} row indices "
                           f"and {len(node_id)} node ids")
+    _check_bytes(layout, message)
+
+
+def _check_bytes(layout: MessageLayout, message: np.ndarray) -> None:
     if len(message) != layout.num_bytes:
         raise KernelError(f"message needs {layout.num_bytes} bytes, its buffer has {len(message)}")

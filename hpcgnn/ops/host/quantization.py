@@ -11,11 +11,11 @@ from hpcgnn.ops.host.storage import STORAGE_NUMBER, as_bytes
 
 
 def quantize_rows(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray, layout, key: CounterKey,
-                  message: np.ndarray) -> int:
+                  message: np.ndarray, is_nearest: bool) -> int:
     """Return -1, or the position of the first row that can't be quantized."""
     return kernels.quantize_rows(as_bytes(rows), STORAGE_NUMBER[rows.dtype], layout.dim, row_index, node_id,
                                  layout.bit_width, layout.payload_offset, layout.parameter_offset, key.seed, key.epoch,
-                                 key.stream, message)
+                                 key.stream, is_nearest, message)
 
 
 def dequantize_rows(message: np.ndarray, row_index: np.ndarray, node_id: np.ndarray, layout, rows: torch.Tensor,
