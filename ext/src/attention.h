@@ -29,7 +29,8 @@ enum { HEAD_TASK_ROWS = 2048 };
 void head_scores_backward(head_rows z, head_rows gradient, int64_t num_vectors, const float *vectors,
                           const float *score_gradient, float *partial);
 
-/* alpha[e] = softmax over the entries of row v of LeakyReLU(target[v] + source[u]), the row's maximum subtracted. */
+/* alpha[e] = softmax over the entries of row v of LeakyReLU(target[v] + source[u]), the row's maximum subtracted.
+ * A score of minus infinity has alpha 0, also in a row that has no other. */
 void edge_softmax(entry_rows a, const float *target, const float *source, float slope, float *alpha);
 
 /* Turns the gradient of alpha, in place, into that of target[v] + source[u]; sums it over each row. */

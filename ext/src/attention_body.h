@@ -19,6 +19,12 @@ INLINE vector_f32 LEVEL(exponential)(vector_f32 x) {
     return LEVEL(select)(x < -87.0f, (vector_f32){0}, (p * (r * r) + r + 1.0f) * scale);
 }
 
+/* Minus infinity, the score of an absent column, stays as it is whatever the slope; NaN does too. */
+INLINE vector_f32 LEVEL(leaky)(vector_f32 score, float slope) {
+    const vector_f32 none = (vector_f32){0} - __builtin_inff();
+    return LEVEL(select)((score > 0.0f) | (score == none), score, slope * score);
+}
+
 /* Sixteen lanes, held in 16 / LANES vectors, as an array in which lane i belongs to head i % num_heads. */
 typedef struct {
     float of[16];
@@ -63,12 +69,14 @@ INLINE void LEVEL(softmax_row)(const entry_rows *a, int64_t v, const float *targ
     for (int64_t p = 0; p < size; p += 16) {
         LEVEL(gather_scores)(a, begin + p / num_heads, end, target + v * num_heads, source, num_heads, score);
         for (int i = 0; i < SIXTEEN && p + i * LANES < size; i++) {
-            const vector_f32 e = LEVEL(select)(score[i] > 0.0f, score[i], slope * score[i]);
+            const vector_f32 e = LEVEL(leaky)(score[i], slope);
             maximum[i] = LEVEL(select)(e > maximum[i], e, maximum[i]);
             LEVEL(store_columns)(value, p + i * LANES, size, STORAGE_F32, e);
         }
     }
     LEVEL(fold_heads)(maximum, num_heads, 0);
+    for (int i = 0; i < SIXTEEN; i++) /* all columns absent: any finite number keeps their powers at 0 */
+        maximum[i] = LEVEL(select)(maximum[i] == -__builtin_inff(), (vector_f32){0}, maximum[i]);
     for (int64_t p = 0; p < size; p += 16)
         for (int i = 0; i < SIXTEEN && p + i * LANES < size; i++) {
             const int64_t j = p + i * LANES;
@@ -79,7 +87,7 @@ INLINE void LEVEL(softmax_row)(const entry_rows *a, int64_t v, const float *targ
             sum[i] += power;
         }
     LEVEL(fold_heads)(sum, num_heads, 1);
-    for (int i = 0; i < SIXTEEN; i++) sum[i] = 1.0f / sum[i];
+    for (int i = 0; i < SIXTEEN; i++) sum[i] = LEVEL(select)(sum[i] == 0.0f, (vector_f32){0}, 1.0f / sum[i]);
     for (int64_t p = 0; p < size; p += 16)
         for (int i = 0; i < SIXTEEN && p + i * LANES < size; i++) {
             const int64_t j = p + i * LANES;
@@ -97,9 +105,10 @@ static void LEVEL(softmax_row_by_head)(const entry_rows *a, int64_t v, const flo
         float maximum = -__builtin_inff();
         for (int64_t e = begin; e < end; e++) {
             const float score = target[v * stride + k] + source[a->indices[e] * stride + k];
-            value[(e - begin) * stride + k] = score > 0 ? score : slope * score;
+            value[(e - begin) * stride + k] = score > 0 || score == -__builtin_inff() ? score : slope * score;
             maximum = LEVEL(larger)(value[(e - begin) * stride + k], maximum);
         }
+        if (maximum == -__builtin_inff()) continue; /* all columns absent: their powers are 0 as they stand */
         for (int64_t i = k; i < size; i += stride) value[i] -= maximum;
     }
     for (int64_t j = 0; j < size; j += LANES) {
@@ -109,7 +118,8 @@ static void LEVEL(softmax_row_by_head)(const entry_rows *a, int64_t v, const flo
     for (int64_t k = 0; k < stride; k++) {
         float sum = 0;
         for (int64_t i = k; i < size; i += stride) sum += value[i];
-        for (int64_t i = k; i < size; i += stride) value[i] *= 1.0f / sum;
+        const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
+        for (int64_t i = k; i < size; i += stride) value[i] *= inverse;
     }
 }
 

@@ -44,7 +44,8 @@ def edge_softmax(matrix: SparseRows, target: torch.Tensor, source: torch.Tensor,
     ----------
     matrix : SparseRows                      its scales are ignored; self-loops are stored entries
     target : (matrix.num_rows, num_heads) float32
-    source : (matrix.num_columns, num_heads) float32
+    source : (matrix.num_columns, num_heads) float32     minus infinity for an absent column: its alpha is 0, and a row
+                                                         that has no other column gets zeros
     slope : float                            of LeakyReLU below 0
 
     Returns
@@ -128,9 +129,11 @@ class _Attend(torch.autograd.Function):
     """Keeps alpha, which backward needs twice, and the scores, from which it takes the slope of each entry."""
 
     @staticmethod
-    def forward(ctx, z, vectors, matrix, transposed, entry_index, num_heads, slope):
+    def forward(ctx, z, vectors, matrix, transposed, entry_index, num_heads, slope, is_present):
         z = z.contiguous()
         score = head_scores(z, vectors, num_heads)
+        if is_present is not None:
+            score[1, torch.from_numpy(~is_present)] = -torch.inf
         alpha = edge_softmax(matrix, score[0, :matrix.num_rows], score[1], slope)
         ctx.save_for_backward(z, vectors, score, alpha)
         ctx.structure = matrix, transposed, entry_index, slope
@@ -149,14 +152,16 @@ class _Attend(torch.autograd.Function):
         score_gradient[0, :matrix.num_rows] = edge_softmax_backward(matrix, score[0, :matrix.num_rows], score[1], slope,
                                                                     alpha, entry_gradient)
         score_gradient[1] = sum_entries(transposed, entry_gradient, entry_index)
-        return z_gradient, kernels.head_scores_backward(z, z_gradient, vectors, score_gradient), *[None] * 5
+        return z_gradient, kernels.head_scores_backward(z, z_gradient, vectors, score_gradient), *[None] * 6
 
 
 def attend(z: torch.Tensor, vectors: torch.Tensor, matrix: SparseRows, transposed: SparseRows,
-           entry_index: np.ndarray, num_heads: int, slope: float = 0.2) -> torch.Tensor:
+           entry_index: np.ndarray, num_heads: int, slope: float = 0.2,
+           is_present: np.ndarray | None = None) -> torch.Tensor:
     """out[v] = sum of alpha[e] z[u] over the entries e = (v, u) of row v, head by head; v is also a row of z.
 
-    alpha is the edge softmax of <z[v], vectors[0]> + <z[u], vectors[1]>. Differentiable in z and vectors.
+    alpha is the edge softmax of <z[v], vectors[0]> + <z[u], vectors[1]>. Differentiable in z and vectors. Entries of an
+    absent column u count as if they were not stored: their alpha is 0, and a row that has no others gives 0.
 
     Parameters
     ----------
@@ -165,6 +170,8 @@ def attend(z: torch.Tensor, vectors: torch.Tensor, matrix: SparseRows, transpose
     matrix, transposed : SparseRows                                the same entries by rows and by columns
     entry_index : (num_entries,) int64                             position in matrix of each entry of transposed
     slope : float                                                  of LeakyReLU below 0
+    is_present : (matrix.num_columns,) bool                        the rows of z that are sources, all by default; the
+                                                                   others must be finite all the same
 
     Returns
     -------
@@ -182,7 +189,10 @@ def attend(z: torch.Tensor, vectors: torch.Tensor, matrix: SparseRows, transpose
     if vectors.shape != (2, z.shape[1]):
         raise KernelError(f"attention needs two vectors of {z.shape[1]} columns, found shape {tuple(vectors.shape)}")
     _check_index(transposed, entry_index)
-    return _Attend.apply(z, vectors, matrix, transposed, entry_index, num_heads, slope)
+    if is_present is not None and (is_present.dtype != np.bool_ or is_present.shape != (matrix.num_columns,)):
+        raise KernelError(f"attention needs a bool is_present of {matrix.num_columns} columns, "
+                          f"found {is_present.dtype} of shape {is_present.shape}")
+    return _Attend.apply(z, vectors, matrix, transposed, entry_index, num_heads, slope, is_present)
 
 
 def _check_heads(rows: torch.Tensor, num_rows: int, num_heads: int) -> None:
