@@ -38,7 +38,7 @@ def judge(problem: Problem, choice: np.ndarray, lam: float, bound: float, solver
           solve_seconds: float) -> Assignment:
     """The assignment of (num_groups,) indices of widths, with its terms.
 
-    `bound` counts what both terms share, see `Problem.weights`, and is moved to the scale of the objective here.
+    `bound` is of weight * variance + rate * seconds, see `Problem.weights`; infinity says that the answer is exact.
     """
     variance_term, time_term = problem.terms(choice)
     weight, rate = problem.weights(lam)

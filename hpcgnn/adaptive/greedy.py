@@ -31,7 +31,7 @@ def solve_greedy(problem: Problem, lam: float) -> Assignment:
     Reference: AdaQP, Eq. (12), the same problem by another way than the paper's solver.
     """
     started = time.perf_counter()
-    choice, bound = extreme_choice(problem, lam), -np.inf
+    choice, bound = extreme_choice(problem, lam), np.inf
     if choice is None:
         weight, rate = problem.weights(lam)
         steps = build_steps(problem)

@@ -38,7 +38,7 @@ def solve_highs(problem: Problem, lam: float, time_limit: float = 5.0, gap: floa
     Reference: AdaQP, Eq. (12). Deviation: Z is a ring round's, and both terms are scaled to [0, 1] before lam weighs.
     """
     started = time.perf_counter()
-    choice, bound = extreme_choice(problem, lam), -np.inf
+    choice, bound = extreme_choice(problem, lam), np.inf
     if choice is None:
         weight, rate = problem.weights(lam)
         choice, bound = np.zeros(problem.num_groups, np.int64), 0.0

@@ -97,6 +97,34 @@ def epoch(source: Path, peer: str, out: Path | None, repeat: int | None, threads
     finish("epoch", threads, benchmark, out)
 
 
+@command.command("assign")
+@click.option("--ranks", type=click.IntRange(min=2), default=8, show_default=True)
+@click.option("--rows", default="100000,400000,1600000", show_default=True, metavar="LIST",
+              help="Halo rows of all ranks together; one problem size each.")
+@click.option("--group-size", type=click.IntRange(min=1), default=500, show_default=True)
+@click.option("--widths", default="2,4,8", show_default=True, help="Bit-widths to choose from.")
+@click.option("--lam", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.5, show_default=True,
+              help="Weight of variance against time.")
+@click.option("--solver-seconds", type=click.FloatRange(min=0, min_open=True), default=60.0, show_default=True,
+              help="Limit of highs a problem.")
+@click.option("--gap", type=click.FloatRange(min=0), default=1e-3, show_default=True,
+              help="Relative gap at which highs stops.")
+@click.option("--repeat", type=click.IntRange(min=1), default=5, show_default=True, help="Problems of each size.")
+@click.option("--out", type=PATH, help="Folder for bench.json and bench.png.")
+def assign(rows: str, widths: str, repeat: int, out: Path | None, **flags: Any) -> None:
+    """Seconds and objective of the solvers that assign bit-widths, on simulated ranges, in one thread."""
+    from hpcgnn.adaptive.node_bits import parse_widths
+    from hpcgnn.bench.assign import AssignBenchmark
+
+    sizes = parse_list("--rows", rows, int)
+    chosen = parse_widths(widths)
+    prepare_output(out)
+    benchmark = AssignBenchmark(
+        num_ranks=flags["ranks"], sizes=sizes, group_size=flags["group_size"], widths=chosen, lam=flags["lam"],
+        time_limit=flags["solver_seconds"], gap=flags["gap"], repeat=repeat)
+    finish("assign", 1, benchmark, out)
+
+
 @command.command("exchange")
 @click.option("--rows", type=click.IntRange(min=1), default=50_000, show_default=True,
               help="Rows from each rank to each other.")

@@ -1,0 +1,113 @@
+"""`hpcgnn bench assign`: widths of one exchange by HiGHS and by the greedy solver, seconds and objective of both.
+
+The ranges of the messages are simulated; no message travels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcgnn.adaptive.assignment import Assignment
+from hpcgnn.adaptive.cost_model import pair_round
+from hpcgnn.adaptive.greedy import solve_greedy
+from hpcgnn.adaptive.grouping import group_rows, group_sums
+from hpcgnn.adaptive.highs import SolverError, solve_highs
+from hpcgnn.adaptive.problem import Problem
+from hpcgnn.bench.timing import OURS, Measurement
+
+HIGHS = "highs"
+WIDTH = 256                     # columns of the rows
+BETA_SPREAD = 2.0               # of the logarithm: some rows matter a thousand times as much as others
+PAIR_SPREAD = 1.0               # of the logarithm: METIS cuts far more arcs between some parts than between others
+LINK_SPREAD = 0.3
+SECONDS_PER_BYTE, LATENCY = 1e-9, 2e-5
+BYTES_PER_MESSAGE = 4           # parameters of a row
+
+
+def simulated_problem(num_ranks: int, num_rows: int, group_size: int, widths: tuple[int, ...], seed: int) -> Problem:
+    """One exchange between all pairs of ranks.
+
+    Parameters
+    ----------
+    num_rows : halo rows of all ranks together, shared unevenly by the pairs
+    """
+    rng = np.random.default_rng(seed)
+    number = pair_round(num_ranks)
+    share = np.where(number > 0, rng.lognormal(0, PAIR_SPREAD, len(number)), 0)
+    rows = np.floor(num_rows * share / share.sum()).astype(np.int64)
+    groups, betas, values = [], [], []
+    for pair in np.flatnonzero(rows):
+        beta = rng.lognormal(0, BETA_SPREAD, rows[pair])
+        order, group_start = group_rows(beta, group_size)
+        betas.append(group_sums(beta, order, group_start))
+        values.append(np.diff(group_start) * WIDTH)
+        groups.append(np.full(len(betas[-1]), pair))
+    theta = SECONDS_PER_BYTE * rng.lognormal(0, LINK_SPREAD, len(number))
+    return Problem(np.concatenate(groups), np.concatenate(betas), np.concatenate(values), number, theta,
+                   LATENCY + theta * BYTES_PER_MESSAGE * rows, widths)
+
+
+@dataclass(frozen=True)
+class AssignBenchmark:
+    """What `hpcgnn bench assign` measures.
+
+    Attributes
+    ----------
+    num_ranks : int, at least 2
+    sizes : halo rows of all ranks together, one problem size each
+    group_size : messages that share a width
+    widths, lam : see `hpcgnn.adaptive`
+    time_limit : seconds that HiGHS gets a problem
+    gap : within which HiGHS stops
+    repeat : problems of each size, with seeds of their own
+    """
+
+    num_ranks: int
+    sizes: tuple[int, ...]
+    group_size: int
+    widths: tuple[int, ...]
+    lam: float
+    time_limit: float
+    gap: float
+    repeat: int
+
+    def measure(self) -> Iterator[Measurement]:
+        """One measurement a size; a repetition is another seed."""
+        for size in self.sizes:
+            yield self._measure_size(size)
+
+    def _measure_size(self, num_rows: int) -> Measurement:
+        greedy, exact, failures, num_groups = [], [], [], []
+        for seed in range(self.repeat):
+            problem = self._problem(num_rows, seed)
+            num_groups.append(problem.num_groups)
+            try:
+                exact.append(solve_highs(problem, self.lam, self.time_limit, self.gap))
+            except SolverError as failure:
+                failures.append(f"{num_rows:,} rows, seed {seed}: {failure}")
+            solve_greedy(self._problem(num_rows, seed), self.lam)
+            greedy.append(solve_greedy(self._problem(num_rows, seed), self.lam))    # the second finds warm caches
+        seconds = {OURS: [answer.solve_seconds for answer in greedy]}
+        if len(exact) == self.repeat:
+            seconds[HIGHS] = [answer.solve_seconds for answer in exact]
+        case = f"{num_rows:,} rows, {int(np.median(num_groups)):,} groups"
+        return Measurement("greedy", case, 0.0, "s", seconds, [*failures, self._objectives(case, greedy, exact)],
+                           {"objective": [answer.objective for answer in greedy],
+                            "bound": [answer.bound for answer in greedy],
+                            "highs_objective": [answer.objective for answer in exact]})
+
+    def _problem(self, num_rows: int, seed: int) -> Problem:
+        """A new object each time, so that nothing that a solver computed serves the next one."""
+        return simulated_problem(self.num_ranks, num_rows, self.group_size, self.widths, seed)
+
+    def _objectives(self, case: str, greedy: list[Assignment], exact: list[Assignment]) -> str:
+        over_bound = max(answer.objective / answer.bound - 1 for answer in greedy)
+        text = (f"{case}: median objective {np.median([answer.objective for answer in greedy]):.6f}, at most "
+                f"{100 * over_bound:.3f} % above the relaxation's bound")
+        if len(exact) == self.repeat:
+            worst = max(ours.objective / theirs.objective - 1 for ours, theirs in zip(greedy, exact, strict=True))
+            text += f", at most {100 * worst:+.3f} % beside highs"
+        return text
