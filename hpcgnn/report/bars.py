@@ -59,9 +59,9 @@ def draw_time(runs: NumberedRuns, theme: Theme) -> Figure:
 
 
 def draw_waiting(runs: NumberedRuns, theme: Theme) -> Figure:
-    """Mean seconds an epoch that messages travel, and before them the seconds that a rank is blocked."""
+    """Mean seconds that an epoch's messages travel, and before them the seconds that a rank is blocked."""
     travel, blocked = ([run.mean(f"{key}_seconds") for _, run in runs] for key in ("travel", "blocked"))
-    figure, axis = _new_bars(runs, theme, "mean epoch (s)")
+    figure, axis = _new_bars(runs, theme, "mean epoch, summed over its exchanges (s)")
     rows = np.arange(len(runs))
     for seconds, height, shade in ((travel, BAR_HEIGHT, SHADES[2]), (blocked, INNER_HEIGHT, SHADES[0])):
         axis.barh(rows, seconds, height=height, color=[shade_of(run_color(number), shade, theme) for number, _ in runs])

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import StrMethodFormatter
+from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
 from hpcgnn.report.canvas import (
     FONT_SIZE,
@@ -130,5 +130,10 @@ def _spread_small_values(axis: Axes, runs: NumberedRuns, key: str) -> None:
         return
     if means.min() > 0:
         axis.set_yscale("log")
+        # Few decades have few powers of ten, too few to read values by.
+        steps = (1, 2, 5) if sizes.max() / sizes.min() < 1000 else (1,)
+        axis.yaxis.set_major_locator(LogLocator(subs=steps, numticks=12))
+        axis.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axis.yaxis.set_minor_locator(NullLocator())
     elif means.min() < 0:
         axis.set_yscale("symlog", linthresh=np.percentile(sizes, 25), linscale=0.5)

@@ -64,7 +64,7 @@ CHARTS = (
           draw_bytes, lambda run: bool(run.summary["sent_bytes_per_epoch"]), True),
     Chart("time", "Epoch time", "Median epoch by what the ranks did in it.", draw_time, lambda run: True, True),
     Chart("waiting", "Waiting for messages", "Seconds of a mean epoch from posting a message to noticing its arrival, "
-          "and those that a rank is blocked in the exchange: the difference was spent computing.",
+          "summed over its exchanges, and those that a rank is blocked: the difference was spent computing.",
           draw_waiting, _has_waiting),
     Chart("widths", "Widths", "Share of message rows sent at each bit-width, all ranks together, and below it the base "
           "width of methods that have one.", draw_widths, has_varying_widths, about_seeds=FIRST_SEED),

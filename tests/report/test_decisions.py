@@ -129,6 +129,13 @@ def test_loss_stands_above_its_rate_of_descent(tmp_path):
     np.testing.assert_allclose(ldr.lines[0].get_ydata(), runs[0][1].curves("ldr")[0, 1:])
 
 
+def test_a_wide_range_of_positive_rates_has_labels_within_each_decade(tmp_path):
+    path = rewrite(write_adaptive_run(tmp_path / "run", 30), lambda record: {**record, "ldr": 0.9 ** record["epoch"]})
+    figure = curves.draw_descent(numbered(path), LIGHT)
+    figure.canvas.draw()
+    assert {"0.1", "0.2", "0.5"} <= {label.get_text() for label in figure.axes[1].get_yticklabels()}
+
+
 def test_rates_around_zero_have_an_axis_that_is_linear_there(tmp_path):
     path = rewrite(write_adaptive_run(tmp_path / "run", 30),
                    lambda record: {**record, "ldr": 0.5 ** record["epoch"] * (-1) ** record["epoch"]})
