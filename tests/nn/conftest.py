@@ -9,6 +9,13 @@ import pytest
 import torch
 from reference_partition import random_dataset
 
+from hpcgnn.exchange.bits import UniformBits
+from hpcgnn.exchange.halo import HaloExchange
+from hpcgnn.exchange.plan import ExchangePlan
+from hpcgnn.exchange.reach import Reach, nearest_first
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.partition.build import build_partition
+
 
 @pytest.fixture
 def graph_with():
@@ -48,3 +55,19 @@ def assert_equal_to():
     def check(actual, expected):
         assert (actual.double() - expected.double()).abs().max() <= 1e-5 * expected.abs().max()
     return check
+
+
+@pytest.fixture
+def open_reachable():
+    """Collective: open_reachable(comm, dataset, owner, num_hops) -> (graph, training rows of its part); the graph's
+    training passes of num_hops aggregations leave out rows that can't reach the loss.
+    """
+    def open_one(comm, dataset, owner, num_hops):
+        part = build_partition(dataset, owner, comm.rank, comm.size)
+        part, reach = nearest_first(part, Reach.measure(comm, part, ExchangePlan.build(part), num_hops))
+        exchange = HaloExchange(comm, ExchangePlan.build(part), UniformBits(32), reach=reach)
+        features = exchange.input_rows(torch.from_numpy(part.features))
+        node_id = np.concatenate([part.inner_id, part.halo_id])
+        graph = LocalGraph(part.indptr, part.indices, node_id, part.in_degree, features, exchange, reach.num_within)
+        return graph, np.flatnonzero(part.train_mask)
+    return open_one
