@@ -36,7 +36,8 @@ def assign(problems: list[Problem], lam: float, solver: str, time_limit: float) 
     """
     if solver == "greedy" or not problems:
         return [solve_greedy(problem, lam) for problem in problems]
-    num_threads = min(len(problems), len(os.sched_getaffinity(0)))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    num_threads = min(len(problems), cores)
     share = time_limit / math.ceil(len(problems) / num_threads)
     with ThreadPoolExecutor(num_threads) as threads:
         return list(threads.map(lambda problem: _solve_or_fall_back(problem, lam, share), problems))

@@ -7,6 +7,7 @@ predecessor.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
@@ -49,7 +50,7 @@ class Steps:
     def rounds(self) -> Iterator[tuple[int, Steps]]:
         """The steps of each ring round that has some."""
         numbers, starts = np.unique(self.ring_round, return_index=True)
-        for number, low, high in zip(numbers, starts, [*starts[1:], len(self)], strict=True):
+        for number, (low, high) in zip(numbers, itertools.pairwise([*starts, len(self)]), strict=True):
             yield int(number), self.where(slice(low, high))
 
     def fraction(self, seconds: np.ndarray | float) -> np.ndarray:

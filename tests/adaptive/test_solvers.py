@@ -32,15 +32,15 @@ def test_highs_finds_the_best_of_all_assignments(lam, seed):
 
 
 @pytest.mark.parametrize("lam", [0.1, 0.3, 0.5, 0.7, 0.9])
-def test_greedy_lies_between_its_bound_and_a_twentieth_above_the_best_of_small_problems(lam):
-    """Few groups are the hardest for it: a step can't be cut. Over 12 seeds; the mean excess is below 2 %."""
+def test_greedy_lies_between_its_bound_and_a_fiftieth_above_the_best_of_small_problems(lam):
+    """Few groups are the hardest for it: a step can't be cut. Over 12 seeds; the mean excess is below 0.2 %."""
     excess = []
     for seed in range(12):
         problem = make_problem(SMALL, seed=seed)
         best, answer = best_of_all(problem, lam), solve_greedy(problem, lam)
         assert answer.bound <= best + 1e-9 <= answer.objective + 2e-9
         excess.append(answer.objective - best)
-    assert max(excess) < 0.05 and np.mean(excess) < 0.02
+    assert max(excess) < 0.02 and np.mean(excess) < 0.002
 
 
 @both
@@ -170,6 +170,19 @@ def test_a_uniform_budget_is_never_worse_than_uniform_widths():
     for place, width in enumerate(problem.widths):
         uniform = problem.variance(np.full(problem.num_groups, place))
         assert problem.variance(np.array(choice_of(problem, solve_budget(problem, width)))) <= uniform * (1 + 1e-9)
+
+
+def test_a_budget_without_variance_or_messages_is_not_spent():
+    silent = replace(make_problem(SMALL), beta=np.zeros(8))
+    assert (solve_budget(silent, 4).widths == 2).all() and solve_budget(silent, 4).objective == 0
+    none = make_problem({1: 0}, num_ranks=2)
+    assert solve_budget(none, 4).widths.shape == (0,)
+
+
+def test_links_without_cost_leave_the_mean_as_the_only_limit():
+    problem = replace(many_groups(), theta=np.zeros(16))
+    widths, values = solve_budget(problem, 4).widths, problem.num_values
+    assert 3.9 < (widths * values).sum() / values.sum() <= 4
 
 
 def test_a_budget_below_the_smallest_width_is_refused():
