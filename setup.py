@@ -33,7 +33,7 @@ def build_extension(source: Path) -> Extension:
 setup(
     options={"build_ext": {"parallel": os.cpu_count()}},
     packages=[
-        "hpcgnn", "hpcgnn._ext", "hpcgnn.bench", "hpcgnn.bench.peers", "hpcgnn.cli", "hpcgnn.datasets",
+        "hpcgnn", "hpcgnn._ext", "hpcgnn.adaptive", "hpcgnn.bench", "hpcgnn.bench.peers", "hpcgnn.cli", "hpcgnn.datasets",
         "hpcgnn.exchange", "hpcgnn.graph", "hpcgnn.nn", "hpcgnn.ops", "hpcgnn.ops.host", "hpcgnn.partition",
         "hpcgnn.report", "hpcgnn.shards", "hpcgnn.training",
     ],

@@ -60,12 +60,12 @@ class TrainConfig:
     bits: int = _setting(32, "Bits a message value.", (1, 2, 4, 8, 16, 32), methods=("uniform",))
     widths: str = _setting("auto", "Bit-widths to choose from, joined by commas; auto is 2,4,8 for adaqp and random, "
                            "1,2,4,8 for sylvie and joint.", methods=("random", *SOLVED, *TIMED))
-    percentiles: str = _setting("80,92.5,98", "Percentiles of importance at which a boundary node's width doubles.",
+    percentiles: str = _setting("85,95,99", "Percentiles of importance at which a boundary node's width doubles.",
                                 methods=("sylvie",))
     descent_test: str = _setting("relative", "When the loss counts as slowing: its rate of descent is below that of "
-                                 "descent_window epochs ago (plain), falls throughout the window (monotone), or is "
-                                 "below it as a share of the loss (relative).", ("plain", "monotone", "relative"),
-                                 methods=TIMED)
+                                 "descent_window epochs ago (plain), or falls throughout the window (monotone); or it "
+                                 "fell, as a share of itself, by less than half of what it did over the window before "
+                                 "(relative).", ("plain", "monotone", "relative"), methods=TIMED)
     descent_window: int = _setting(10, "Epochs between the two rates that are compared; 5 for quality, 20 for speed.",
                                    low=1, high=10000, methods=TIMED)
     descent_smoothing: float = _setting(0.9, "Weight of the past in the running mean of the loss.", low=0.0, high=0.999,
@@ -78,8 +78,7 @@ class TrainConfig:
     solver_seconds: float = _setting(5.0, "Limit of one assignment by highs; past it the greedy one serves.", low=0.01,
                                      methods=("adaqp",))
     overlap: bool = _setting(True, "Aggregate central rows while messages travel.")
-    staleness: int = _setting(1, "Epochs that a halo row may be old.", low=1, high=1000,
-                              methods=("sylvie", "joint", "pipegcn", "sancus"))
+    staleness: int = _setting(4, "Epochs that a halo row may be old.", low=1, high=1000, methods=("sancus",))
     smoothing: float = _setting(0.0, "Weight of the past in the running mean of stale rows and gradients; 0 takes the "
                                 "newest.", low=0.0, high=0.999, methods=("pipegcn",))
     share: float = _setting(0.1, "Share of the boundary rows that an epoch keeps.", low=0.0001, high=1.0,
@@ -88,8 +87,6 @@ class TrainConfig:
                                   methods=("sancus",))
     predict: str = _setting("none", "What messages hold: rows (none), or their difference from what the receiver has "
                             "(previous).", ("none", "previous"))
-    rematerialize: bool = _setting(False, "Fetch halo rows peer by peer, and again in the backward pass: less memory, "
-                                   "more messages.")
     deterministic: bool = _setting(False, "Decide by modeled seconds instead of measured ones, so that two runs agree.",
                                    methods=(*SOLVED, *TIMED))
     link_mbps: float = _setting(0.0, "Pace messages as a link of so many MB/s a rank would; 0 as fast as they go.",
@@ -114,9 +111,31 @@ class TrainConfig:
         for setting in fields(self):
             _check_value(setting, getattr(self, setting.name))
             self._check_use(setting)
+        self._check_companions()
         if self.model == "gat" and self.layers > 1 and self.hidden % self.heads:
             raise ConfigError(f"hidden must be a multiple of the {self.heads} attention heads, found {self.hidden}; "
                               "change --hidden or --heads")
+
+    def _check_companions(self) -> None:
+        """Settings that can't work together."""
+        is_pipelined = self.method in ("sylvie", "joint", "pipegcn")
+        clashes = [
+            (is_pipelined and self.exchange == "alltoallv", "exchange alltoallv", "it ends before it returns, and "
+             "pipelined messages travel while epochs go on; use --exchange ring"),
+            (is_pipelined and self.precision == "fp16", "precision fp16", "the gradients of the epoch before would "
+             "carry its loss scale; use bf16"),
+            (self.predict != "none" and self.precision == "fp16", "predict previous with precision fp16",
+             "differences would mix loss scales; use bf16"),
+            (self.predict != "none" and self.method in ("bns", "sancus"), "predict previous",
+             "receivers don't get every row in every epoch, so there is nothing to predict from; use another method"),
+            (self.predict != "none" and self.smoothing > 0, "predict previous with smoothing",
+             "both keep the rows that arrive, in different ways; choose one"),
+            (self.method == "bns" and self.model == "sage-max", "model sage-max",
+             "a maximum over a sample of the neighbors is biased at any scale; use sage"),
+        ]
+        for is_met, setting, reason in clashes:
+            if is_met:
+                raise ConfigError(f"{setting} can't be used with method {self.method}: {reason}")
 
     def _check_use(self, setting) -> None:
         """A setting that the method or the model has no use for must not be changed: its user expects an effect."""

@@ -94,7 +94,7 @@ def train_in_parallel(comm, shards: Path, flags: dict[str, Any], preset: str | N
 
 def _run_folder_finder(out: Path | None, dataset: str, num_ranks: int):
     def folder_of(config: TrainConfig) -> Path:
-        bits = "" if config.method == "vanilla" else str(config.bits)
+        bits = str(config.bits) if config.method == "uniform" else ""
         return out or Path("runs") / f"{dataset}-{config.model}-{config.method}{bits}-p{num_ranks}"
 
     return folder_of
@@ -150,7 +150,8 @@ def open_folder(folder, resumed, overwrite: bool, resume: bool, session, shards:
 def one_line(summary: dict[str, Any]) -> str:
     """The result in one line for logs."""
     spread = f" ± {100 * summary['test_score_std']:.2f}" if len(summary["seeds"]) > 1 else ""
+    bits = next((f"{value:.4g}" for value in (summary["bits"], summary["mean_bits"]) if value is not None), "none")
     return (f"{summary['dataset']} {summary['model']} {summary['precision']} {summary['method']} "
-            f"bits={summary['bits']} ranks={summary['ranks']}: "
+            f"bits={bits} ranks={summary['ranks']}: "
             f"test {summary['score_name']} {100 * summary['test_score']:.2f}{spread} %, "
             f"{summary['median_epoch_seconds']:.4f} s and {summary['sent_bytes_per_epoch'] / 1e6:.3f} MB an epoch")

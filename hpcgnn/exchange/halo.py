@@ -19,13 +19,14 @@ from hpcgnn.exchange.codec import Codec, Messages, encode
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.reach import Reach
 from hpcgnn.exchange.ring import EXCHANGES, Link, MessageArena
-from hpcgnn.exchange.sampling import sampled
+from hpcgnn.exchange.sampling import kept_halo, sampled
 from hpcgnn.exchange.schedule import EpochPlan, Execution
 from hpcgnn.exchange.skipping import Broadcaster
 from hpcgnn.exchange.tables import PredictedRows, SmoothedRows, encode_difference
 from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.ops.counter import BACKWARD, FORWARD, CounterKey
+from hpcgnn.ops.quantization import parameters_of
 
 MAX_TAG = 32767    # the least upper bound of tags that MPI grants
 CODECS = 32        # kept at most; layouts are costly where widths differ by row
@@ -63,6 +64,7 @@ class HaloExchange:
     Attributes
     ----------
     training, evaluation, setup : Traffic       kept apart; evaluation and setup are no part of an epoch's bytes
+    last_sent : dict                            rank -> bytes sent to it in the last training epoch
     traces : dict                               (layer, purpose) -> Trace of the last epoch that was traced
     """
 
@@ -74,11 +76,12 @@ class HaloExchange:
         self._arena, self._link = MessageArena(), Link(self._execution.link_bytes_per_second)
         self._full_codec = Codec(plan, UniformBits(full_bits))
         self._codecs: OrderedDict[tuple, Codec] = OrderedDict()
-        self._sample: tuple[tuple[int, int], ExchangePlan, np.ndarray] | None = None
+        self._kept: tuple[tuple[int, int], np.ndarray] | None = None
         self._sites: dict[tuple[int, int, int], Site] = {}
         self._broadcasters: dict[tuple[int, int, int], Broadcaster] = {}
         self.training, self.evaluation, self.setup = Traffic(), Traffic(), Traffic()
         self.traces: dict[tuple[int, int], Trace] = {}
+        self.last_sent: dict[int, int] = {}
 
     @property
     def is_alone(self) -> bool:
@@ -93,6 +96,7 @@ class HaloExchange:
     def begin_epoch(self, epoch_plan: EpochPlan) -> None:
         """Take the plan of the next training pass, the same on all ranks."""
         self._epoch_plan = epoch_plan
+        self.last_sent = self.training.sent_by_peer
         if epoch_plan.is_traced:
             self.traces = {}
 
@@ -116,7 +120,7 @@ class HaloExchange:
         """See `hpcgnn.graph.hop.Exchange`."""
         if not self._is_sampled(site):
             return None
-        return self._sampled(site)[1]
+        return self._kept_halo(site)
 
     def input_rows(self, features: torch.Tensor) -> torch.Tensor:
         """Collective: inner features followed by halo features, which cross once, in float32."""
@@ -225,9 +229,9 @@ class HaloExchange:
         is_sampled = self._is_sampled(site)
         place = site.reach, id(bit_plan), (site.seed, site.epoch) if is_sampled else None
         if place not in self._codecs:
-            plan = self._sampled(site)[0] if is_sampled else self._plan
-            if site.reach is not None:
-                plan = self._reach.plan_within(plan, site.reach)
+            plan = self._plan if site.reach is None else self._reach.plan_within(self._plan, site.reach)
+            if is_sampled:
+                plan = sampled(plan, self._execution.share, site.seed, site.epoch)
             self._codecs[place] = Codec(plan, bit_plan)
             while len(self._codecs) > CODECS:
                 self._codecs.popitem(last=False)
@@ -237,18 +241,18 @@ class HaloExchange:
     def _is_sampled(self, site: ExchangeSite) -> bool:
         return site.is_training and self._execution.share < 1.0
 
-    def _sampled(self, site: ExchangeSite) -> tuple[ExchangePlan, np.ndarray]:
-        """The plan of the epoch's sampled rows, and which halo rows it has."""
-        epoch = site.seed, site.epoch
-        if self._sample is None or self._sample[0] != epoch:
-            self._sample = epoch, *sampled(self._plan, self._execution.share, *epoch)
-        return self._sample[1:]
+    def _kept_halo(self, site: ExchangeSite) -> np.ndarray:
+        """(num_halo,) bool, the epoch's sample of halo rows."""
+        if self._kept is None or self._kept[0] != (site.seed, site.epoch):
+            kept = kept_halo(self._plan, self._execution.share, site.seed, site.epoch)
+            self._kept = (site.seed, site.epoch), kept
+        return self._kept[1]
 
     def _complete_sample(self, outgoing: torch.Tensor, site: ExchangeSite, accumulate: bool):
         """What makes a sum over the halo rows kept unbiased: the others are 0, these are divided by the share."""
         if accumulate:
             return None
-        is_absent = torch.from_numpy(~self._sampled(site)[1])
+        is_absent = torch.from_numpy(~self._kept_halo(site))
 
         def complete(rows: torch.Tensor) -> None:
             rows[is_absent] = 0
@@ -260,7 +264,6 @@ class HaloExchange:
 
 def _trace(messages: Messages, send: list[np.ndarray]) -> Trace:
     """The ranges of rows, read back from the parameters of their messages."""
-    from hpcgnn.ops.quantization import parameters_of
     ranges = []
     for layout, buffer in zip(messages.send_layouts, send, strict=True):
         _, step = parameters_of(buffer, layout)

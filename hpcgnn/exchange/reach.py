@@ -38,14 +38,14 @@ class Reach:
         inner = np.where(part.train_mask, 0, nowhere).astype(np.int32)
         halo = np.full(part.num_halo, nowhere, np.int32)
         target = np.repeat(np.arange(part.num_inner), np.diff(part.indptr))
-        boundary = _tell_owners(comm, plan, halo)
+        boundary = tell_owners(comm, plan, halo)
         for hops in range(1, num_hops + 1):
             column = part.indices[inner[target] == hops - 1]
             inner_column = column[column < part.num_inner]
             inner[inner_column] = np.minimum(inner[inner_column], hops)
             halo_column = column[column >= part.num_inner] - part.num_inner
             halo[halo_column] = np.minimum(halo[halo_column], hops)
-            boundary = _tell_owners(comm, plan, halo)
+            boundary = tell_owners(comm, plan, halo)
             for rows, told in zip(plan.boundary, boundary, strict=True):
                 np.minimum.at(inner, rows.index, told)
         return cls(num_hops, inner, halo, boundary)
@@ -93,14 +93,13 @@ def reorder(part: Partition, order: np.ndarray) -> Partition:
                    **known, **rows)
 
 
-def _tell_owners(comm: MPI.Comm, plan: ExchangePlan, halo: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Collective: each halo row's number to the row's owner; what was told of each boundary list."""
-    received = [np.empty(len(rows), np.int32) for rows in plan.boundary]
-    sent = [halo[rows.index] for rows in plan.halo]
-    comm.Alltoallv([_joined(sent), [len(part) for part in sent]], [joined := _joined(received),
-                   [len(part) for part in received]])
-    return tuple(np.split(joined, np.cumsum([len(part) for part in received])[:-1]))
-
-
-def _joined(parts: list[np.ndarray]) -> np.ndarray:
-    return np.ascontiguousarray(np.concatenate(parts), np.int32)
+def tell_owners(comm: MPI.Comm, plan: ExchangePlan, halo: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Collective: each halo row's number, (num_halo,) of any type, to the row's owner; what was told of each boundary
+    list.
+    """
+    received = [np.empty(len(rows), halo.dtype) for rows in plan.boundary]
+    sent = np.concatenate([halo[rows.index] for rows in plan.halo])
+    joined = np.concatenate(received)
+    sizes = [len(part) for part in received]
+    comm.Alltoallv([sent, [len(rows) for rows in plan.halo]], [joined, sizes])
+    return tuple(np.split(joined, np.cumsum(sizes)[:-1]))

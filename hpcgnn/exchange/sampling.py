@@ -9,15 +9,20 @@ from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.ops.counter import SAMPLE, CounterKey
 
 
-def sampled(plan: ExchangePlan, share: float, seed: int, epoch: int) -> tuple[ExchangePlan, np.ndarray]:
-    """The plan in which each boundary node's rows travel with probability `share`, at all layers and in both
-    directions, and (num_halo,) bool of the halo rows that it keeps.
+def kept_halo(plan: ExchangePlan, share: float, seed: int, epoch: int) -> np.ndarray:
+    """(num_halo,) bool, the halo rows that an epoch keeps: each with probability `share`, at all layers and in both
+    directions.
 
     Reference: Wan et al., MLSys 2022 (BNS-GCN), Algorithm 1.
     """
-    key = CounterKey(seed, epoch, SAMPLE, 0)
-    received = np.zeros(plan.num_halo, bool)
+    kept = np.zeros(plan.num_halo, bool)
     for rows in plan.halo:
-        received[rows.index] = draw(rows.node_id, share, key)
+        kept[rows.index] = draw(rows.node_id, share, CounterKey(seed, epoch, SAMPLE, 0))
+    return kept
+
+
+def sampled(plan: ExchangePlan, share: float, seed: int, epoch: int) -> ExchangePlan:
+    """The plan in which only the rows that the epoch keeps travel; see `kept_halo`."""
+    key = CounterKey(seed, epoch, SAMPLE, 0)
     sent = tuple(draw(rows.node_id, share, key) for rows in plan.boundary)
-    return plan.restricted(sent, received), received
+    return plan.restricted(sent, kept_halo(plan, share, seed, epoch))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -42,6 +42,6 @@ class Traffic:
 
     def take(self) -> Traffic:
         """Return the counts so far and start again from zero."""
-        taken = Traffic(**self.__dict__)
+        taken = replace(self)
         self.__init__()
         return taken

@@ -107,12 +107,15 @@ class LocalGraph:
         """Whether `h` is the constant input, whose halo rows are already here."""
         return h is self.x
 
-    def halo(self, h: torch.Tensor) -> torch.Tensor:
+    def halo(self, h: torch.Tensor, is_scaled: bool = True) -> torch.Tensor:
         """Collective: inner rows followed by halo rows, differentiable, packed as the current method says.
 
         Parameters
         ----------
         h : (num_inner, dim) of the input's type
+        is_scaled : bool
+            where only a share of the halo rows is here, whether they are scaled so that sums stay unbiased; else see
+            `halo_present`
 
         Returns
         -------
@@ -122,7 +125,15 @@ class LocalGraph:
             return self.x_all
         if len(h) != self.num_inner:
             raise KernelError(f"halo needs one row an inner node, {self.num_inner}, found {len(h)}")
-        return _Halo.apply(h, self, self.next_site())
+        return _Halo.apply(h, self, self.next_site(is_scaled=is_scaled))
+
+    def halo_present(self, h: torch.Tensor) -> np.ndarray | None:
+        """(num_inner + num_halo,) bool, the rows that `halo(h)` gives in this pass; None is all."""
+        if self.is_input(h):
+            return None
+        current = self._pass
+        present = self._exchange.present(ExchangeSite(0, current.seed, current.epoch, current.is_training))
+        return None if present is None else np.concatenate([np.ones(self.num_inner, bool), present])
 
     def aggregate(self, h_all: torch.Tensor, reduction: str) -> torch.Tensor:
         """Reduce each inner row's in-neighbours.
@@ -163,11 +174,11 @@ class LocalGraph:
             return None
         return CounterKey(current.seed, current.epoch, DROPOUT, layer)
 
-    def next_site(self, reach: int | None = None) -> ExchangeSite:
+    def next_site(self, reach: int | None = None, is_scaled: bool = True) -> ExchangeSite:
         """Count one exchange."""
         current = self._pass
         layer, current.num_halo_calls = current.num_halo_calls, current.num_halo_calls + 1
-        return ExchangeSite(layer, current.seed, current.epoch, current.is_training, reach)
+        return ExchangeSite(layer, current.seed, current.epoch, current.is_training, reach, is_scaled)
 
     def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> Arrival:
         """Collective: have the halo rows of `h` come; `start_take_home` is its backward."""
@@ -204,6 +215,15 @@ class LocalGraph:
             matrix, _ = self._matrices_of(reduction)
             self._input_aggregates[reduction] = multiply(matrix, self.x_all)
         return self._input_aggregates[reduction]
+
+    def halo_squares(self, reduction: str) -> np.ndarray:
+        """(num_halo,) float32: for each halo row, the sum of the squared coefficients by which inner rows sum it."""
+        forward, transposed = self._matrices_of(reduction)
+        row_scale = np.ones(self.num_inner) if forward.row_scale is None else forward.row_scale.astype(np.float64)
+        squares = np.concatenate([[0.0], np.cumsum(row_scale[transposed.indices] ** 2)])
+        total = squares[transposed.end[self.num_inner:]] - squares[transposed.begin[self.num_inner:]]
+        scale = 1.0 if forward.column_scale is None else forward.column_scale[self.num_inner:].astype(np.float64)
+        return (total * scale ** 2).astype(np.float32)
 
     def _matrices_of(self, reduction: str) -> tuple[SparseRows, SparseRows]:
         if reduction not in self._matrices:

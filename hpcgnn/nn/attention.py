@@ -68,7 +68,7 @@ class GATConvolution(nn.Module):
         is_dropped : bool       dropout has been applied to h and counted
         """
         z = self._mapped(graph, h, is_dropped)
-        out = attend(z, self.attention, *graph.adjacency(with_self=True), self.heads, SLOPE)
+        out = attend(z, self.attention, *graph.adjacency(with_self=True), self.heads, SLOPE, graph.halo_present(h))
         if self.combine == "average":
             out = out.view(len(out), self.heads, self.out_dim).mean(dim=1, dtype=torch.float32).to(h.dtype)
         return add_bias(out, self.bias)
@@ -76,6 +76,7 @@ class GATConvolution(nn.Module):
     def _mapped(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool) -> torch.Tensor:
         """Collective: inner and halo rows, dropped out, times W."""
         if self.maps_first and not graph.is_input(h):
-            return graph.halo(linear(h if is_dropped else graph.dropout(h, self.dropout), self.weight))
-        h_all = graph.halo(h)
+            h = h if is_dropped else graph.dropout(h, self.dropout)
+            return graph.halo(linear(h, self.weight), is_scaled=False)
+        h_all = graph.halo(h, is_scaled=False)
         return linear(h_all if is_dropped else graph.dropout(h_all, self.dropout), self.weight)

@@ -114,8 +114,8 @@ def multiply(matrix: SparseRows, near: torch.Tensor, far: torch.Tensor | None = 
     near, far : (n, dim) and (m, dim) float32, bfloat16 or float16; no far is m = 0. n + m = matrix.num_columns, or
         n = matrix.num_near and m = matrix.num_columns - matrix.split
     out : (matrix.num_rows, dim)                where given, the product is added to it, but see span
-    span : (start, stop)                        only these rows are computed, and stored in `out`, whose other rows stay;
-                                                their far entries alone are read
+    span : (start, stop)                        only these rows are computed, and stored in `out`, whose others stay;
+                                                no far row is read but theirs
     packed : PackedRows                         the far rows, in place of `far`; not with entry_scale
     entry_scale : (num_entries, num_heads) float32      num_heads divides dim
     entry_index : (matrix.num_entries,) int64   the row of entry_scale for each entry; none is the entry's own number

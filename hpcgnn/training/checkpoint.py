@@ -1,8 +1,8 @@
 """Checkpoints: all that a run needs to go on, in one sealed HDF5 file that replaces its predecessor atomically.
 
-Format 2: attribute `state` (JSON) holds counters, results and the loss scale; groups `model`, `best_model` hold weights
-by name, group `optimizer` Adam's moments by parameter number. No random state exists: draws are functions of seed and
-epoch. Files of format 1 name GCN's weights otherwise; a run of theirs is started anew.
+Format 3: attribute `state` (JSON) holds counters, results, the loss scale and the controller's memory; groups `model`,
+`best_model` hold weights by name, group `optimizer` Adam's moments by parameter number. No random state exists: draws
+are functions of seed and epoch. Files of formats 1 and 2 know no controller; a run of theirs is started anew.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hpcgnn.shards.sealed import open_sealed, write_sealed
 from hpcgnn.training.evaluate import Evaluation
 from hpcgnn.training.precision import LossScale
 
-KIND, VERSION = "checkpoint", 2
+KIND, VERSION = "checkpoint", 3
 ADVICE = "start without --resume, or restore the file"
 
 
@@ -78,6 +78,7 @@ class Checkpoint:
     best_model: dict[str, torch.Tensor]
     optimizer: dict[int, dict[str, torch.Tensor]]
     loss_scale: LossScale
+    controller: dict[str, Any]
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
@@ -88,7 +89,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     CheckpointError      the folder can't be written or the disk is full
     """
     state = {"settings": checkpoint.settings, "dataset": checkpoint.dataset, "progress": asdict(checkpoint.progress),
-             "loss_scale": asdict(checkpoint.loss_scale)}
+             "loss_scale": asdict(checkpoint.loss_scale), "controller": checkpoint.controller}
 
     def fill(file: h5py.File) -> None:
         file.attrs["state"] = json.dumps(state)
@@ -121,6 +122,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
             best_model=_read_tensors(file["best_model"]),
             optimizer={int(number): _read_tensors(group) for number, group in file["optimizer"].items()},
             loss_scale=LossScale(**state["loss_scale"]),
+            controller=state["controller"],
         )
 
 

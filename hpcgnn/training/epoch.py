@@ -12,6 +12,7 @@ from torch import nn
 
 from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.ops.quantization import BIT_WIDTHS
 from hpcgnn.training.gradients import FlatGradients
 from hpcgnn.training.objective import Objective
 from hpcgnn.training.precision import LossScale
@@ -21,7 +22,10 @@ from hpcgnn.training.precision import LossScale
 class EpochTrace:
     """What all ranks did in one epoch. Seconds are means over the ranks, bytes sums of what went to MPI.
 
-    `mean_bits` is bits a message value, parameters not counted; None where no value was sent.
+    `exchange_seconds` passed in MPI's calls, `blocked_seconds` of them waiting; `travel_seconds` passed from posting
+    messages to their arrival noticed, whatever was computed meanwhile. `staleness` is the age in epochs of the oldest
+    halo row read, `width_histogram` the rows sent at each width. `mean_bits` is bits a message value, parameters not
+    counted; None where no value was sent.
     `stop_signal` is not 0 where some rank was asked to stop.
     """
 
@@ -34,6 +38,10 @@ class EpochTrace:
     sent_bytes_parameters: int
     mean_bits: float | None
     stop_signal: int
+    blocked_seconds: float
+    travel_seconds: float
+    staleness: int
+    width_histogram: dict[str, int]
 
 
 def train_epoch(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, exchange: HaloExchange, objective: Objective,
@@ -71,9 +79,11 @@ def _reduce_trace(comm: MPI.Comm, loss: float, seconds: float, exchange: HaloExc
     """Collective: one Allreduce for everything that an epoch reports. Counts are exact below 2**53."""
     traffic = exchange.training.take()
     sums = np.array([loss, seconds, traffic.exchange_seconds, traffic.quantize_seconds, traffic.payload_bytes,
-                     traffic.parameter_bytes, traffic.num_values, stop_signal], dtype=np.float64)
+                     traffic.parameter_bytes, traffic.num_values, stop_signal, traffic.blocked_seconds,
+                     traffic.travel_seconds, *traffic.width_rows], dtype=np.float64)
     comm.Allreduce(MPI.IN_PLACE, sums)
-    loss, seconds, exchanging, quantizing, payload, parameters, num_values, signals = sums.tolist()
+    (loss, seconds, exchanging, quantizing, payload, parameters, num_values, signals, blocked,
+     travel) = sums[:10].tolist()
     return EpochTrace(
         loss=loss,
         epoch_seconds=seconds / comm.size,
@@ -84,4 +94,8 @@ def _reduce_trace(comm: MPI.Comm, loss: float, seconds: float, exchange: HaloExc
         sent_bytes_parameters=int(parameters),
         mean_bits=8 * payload / num_values if num_values else None,
         stop_signal=int(signals),
+        blocked_seconds=blocked / comm.size,
+        travel_seconds=travel / comm.size,
+        staleness=comm.allreduce(traffic.staleness, MPI.MAX),
+        width_histogram={str(bits): int(rows) for bits, rows in zip(BIT_WIDTHS, sums[10:], strict=True) if rows},
     )

@@ -11,6 +11,7 @@ import os
 import platform
 import statistics
 import sys
+from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -133,10 +134,19 @@ def score_statistics(scores: list[float]) -> tuple[float, float]:
 
 
 def epoch_statistics(metrics: list[dict[str, Any]]) -> dict[str, Any]:
-    """Median seconds and mean bytes of the recorded epochs."""
+    """Median seconds, mean bytes, widths and modes of the recorded epochs."""
     payload = statistics.fmean(record["sent_bytes_payload"] for record in metrics)
     parameters = statistics.fmean(record["sent_bytes_parameters"] for record in metrics)
+    rows: Counter = Counter()
+    for record in metrics:
+        rows.update(record["width_histogram"])
+    sent = 8 * sum(record["sent_bytes_payload"] for record in metrics)
+    values = sum(8 * record["sent_bytes_payload"] / record["mean_bits"] for record in metrics if record["mean_bits"])
     return {
+        "mean_bits": sent / values if values else None,
+        "width_histogram": dict(rows),
+        "synchronous_share": statistics.fmean(record["mode"] == "sync" for record in metrics),
+        "assign_seconds": sum(record["assign_seconds"] for record in metrics),
         "median_epoch_seconds": statistics.median(record["epoch_seconds"] for record in metrics),
         "sent_bytes_per_epoch": payload + parameters,
         "sent_bytes_payload_per_epoch": payload,

@@ -12,27 +12,30 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
+from hpcgnn.adaptive.controller import Decision
 from hpcgnn.config import settings_of
 from hpcgnn.errors import CollectiveError, Interrupted
 from hpcgnn.launch import together
-from hpcgnn.nn.models import ConvolutionStack
 from hpcgnn.training.checkpoint import Checkpoint, Progress, check_shapes, write_checkpoint
+from hpcgnn.training.clock import modeled_seconds
 from hpcgnn.training.epoch import EpochTrace, train_epoch
 from hpcgnn.training.evaluate import Evaluation, evaluate
 from hpcgnn.training.gradients import FlatGradients
 from hpcgnn.training.interrupt import StopRequest
-from hpcgnn.training.methods import METHODS
+from hpcgnn.training.methods import Setting, new_controller
 from hpcgnn.training.metrics import RunFolder, epoch_statistics, score_statistics, software_versions
-from hpcgnn.training.precision import LossScale
+from hpcgnn.training.precision import LossScale, storage_bits
 from hpcgnn.training.progress import EpochDisplay
 from hpcgnn.training.session import Session
+
+MAX_PAIRED_RANKS = 64     # more would make the matrix of a line of metrics too long
 
 
 @dataclass
 class Learner:
     """What training changes: weights, optimizer, gradients, and a copy of the best weights so far."""
 
-    model: ConvolutionStack
+    model: torch.nn.Module
     optimizer: torch.optim.Adam
     gradients: FlatGradients
     best_model: dict[str, torch.Tensor]
@@ -68,6 +71,10 @@ class TrainingRun:
         self.session, self.folder = session, folder
         self.progress = Progress() if resumed is None else resumed.progress
         self.learner = Learner.start(session, self.seed, resumed)
+        self.controller = new_controller(Setting(session.comm, session.config, session.plan, session.graph,
+                                                 session.importance))
+        if resumed is not None:
+            self.controller.restore(resumed.controller)
         self._is_main = session.comm.rank == 0
 
     @property
@@ -87,20 +94,24 @@ class TrainingRun:
             while self.progress.seed_index + 1 < self.session.config.repeat:
                 self.progress.finish_seed(self.seed)
                 self.learner = Learner.start(self.session, self.seed, None)
+                self.controller.forget()
+                self.session.exchange.forget()
                 self._train_seed(stop, display)
         self._save()
-        summary = self._summarize()
+        state_bytes = self.session.exchange.state_bytes
+        self.session.exchange.forget()
+        summary = self._summarize(state_bytes)
         together(self.session.comm, lambda: self.folder.write_summary(summary) if self._is_main else None)
         return summary
 
     def _train_seed(self, stop: StopRequest, display: EpochDisplay) -> None:
         config, progress = self.session.config, self.progress
         while progress.epoch < config.epochs and not self._has_stalled():
-            trace = self._train_epoch(stop.signal_number)
+            trace, decision = self._train_epoch(stop.signal_number)
             progress.epoch += 1
             is_due = progress.epoch % config.eval_every == 0 or progress.epoch == config.epochs
             evaluation = self._evaluate() if is_due else None
-            self._record(trace, evaluation)
+            self._record(trace, decision, evaluation)
             display.advance(self.seed, progress, trace, evaluation)
             if trace.stop_signal:
                 self._stop()
@@ -113,15 +124,22 @@ class TrainingRun:
         limit = self.session.config.early_stop
         return limit > 0 and self.progress.evaluations_since_best >= limit
 
-    def _train_epoch(self, stop_signal: int) -> EpochTrace:
+    def _train_epoch(self, stop_signal: int) -> tuple[EpochTrace, Decision]:
         session, learner = self.session, self.learner
+        plan = self.controller.plan(self.seed, self.progress.epoch)
+        session.exchange.begin_epoch(plan)
         trace = train_epoch(session.comm, learner.model, session.graph, session.exchange, session.objective,
                             learner.optimizer, learner.gradients, self.seed, self.progress.epoch, stop_signal,
                             learner.loss_scale)
         if not math.isfinite(trace.loss):
+            session.exchange.forget()
             raise CollectiveError(f"the loss of epoch {self.progress.epoch} is {trace.loss}; "
                                   "lower --lr, or look for extreme values in the features")
-        return trace
+        seconds = trace.epoch_seconds
+        if session.config.deterministic:
+            seconds = modeled_seconds(trace, session.info.num_edges, session.config, session.comm.size,
+                                      plan.is_asynchronous)
+        return trace, self.controller.observe(trace.loss, seconds, session.exchange.traces)
 
     def _evaluate(self) -> Evaluation:
         session = self.session
@@ -130,16 +148,30 @@ class TrainingRun:
             self.learner.best_model = copy.deepcopy(self.learner.model.state_dict())
         return evaluation
 
-    def _record(self, trace: EpochTrace, evaluation: Evaluation | None) -> None:
-        """Rank 0 alone: a line of metrics.jsonl. A full disk here aborts all ranks; the last checkpoint stands."""
+    def _record(self, trace: EpochTrace, decision: Decision, evaluation: Evaluation | None) -> None:
+        """Collective: rank 0 writes a line of metrics.jsonl. A full disk here aborts all ranks; the last checkpoint
+        stands.
+        """
+        pairs = self._bytes_by_pair() if evaluation else {}
         if not self._is_main:
             return
-        record = {"seed": self.seed, "epoch": self.progress.epoch, **asdict(trace)}
+        record = {"seed": self.seed, "epoch": self.progress.epoch, **asdict(trace), **asdict(decision), **pairs}
         del record["stop_signal"]
         self.folder.append_metrics({**record, **(asdict(evaluation) if evaluation else {})})
 
+    def _bytes_by_pair(self) -> dict[str, list[list[int]]]:
+        """Collective: what each rank sent to each in the last epoch, on rank 0, where the ranks are few enough."""
+        comm, sent = self.session.comm, np.zeros(self.session.comm.size, np.int64)
+        if comm.size > MAX_PAIRED_RANKS:
+            return {}
+        for peer, num_bytes in self.session.exchange.last_sent.items():
+            sent[peer] = num_bytes
+        everyone = comm.gather(sent.tolist())
+        return {"sent_bytes_by_pair": everyone} if comm.rank == 0 else {}
+
     def _stop(self) -> None:
         self._save()
+        self.session.exchange.forget()
         raise Interrupted(f"stopped by a signal after epoch {self.progress.epoch} of seed {self.seed}; "
                           f"{self.folder.checkpoint} holds everything, the same command with --resume goes on")
 
@@ -155,12 +187,17 @@ class TrainingRun:
         write_checkpoint(self.folder.checkpoint, Checkpoint(
             settings=settings_of(self.session.config), dataset=self.session.info.name, progress=self.progress,
             model=learner.model.state_dict(), best_model=learner.best_model,
-            optimizer=learner.optimizer.state_dict()["state"], loss_scale=learner.loss_scale))
+            optimizer=learner.optimizer.state_dict()["state"], loss_scale=learner.loss_scale,
+            controller=self.controller.state()))
 
-    def _summarize(self) -> dict[str, Any]:
-        """Collective: what summary.json says; complete on rank 0, which holds the metrics."""
+    def _summarize(self, state_bytes: int) -> dict[str, Any]:
+        """Collective: what summary.json says; complete on rank 0, which holds the metrics.
+
+        state_bytes : memory of this rank that the method kept between epochs
+        """
         session, config = self.session, self.session.config
         peak_bytes = session.comm.allreduce(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, MPI.MAX)
+        state_bytes = session.comm.allreduce(state_bytes, MPI.MAX)
         setup = np.array([session.exchange.setup.payload_bytes], dtype=np.int64)
         session.comm.Allreduce(MPI.IN_PLACE, setup)
         results = [*self.progress.finished, self.progress.result(self.seed)]
@@ -168,12 +205,13 @@ class TrainingRun:
         val_score, _ = score_statistics([result["val_score"] for result in results])
         return {
             "dataset": session.info.name, "model": config.model, "method": config.method,
-            "bits": METHODS[config.method].bit_plan(config).bits,
+            "bits": {"uniform": config.bits, "vanilla": storage_bits(config.precision)}.get(config.method),
             "ranks": session.comm.size, "seeds": [result["seed"] for result in results],
             "score_name": session.score, "val_score": val_score, "test_score": test_score,
             "test_score_std": test_std, "results": results,
             **(epoch_statistics(self.folder.read_metrics()) if self._is_main else {}),
             "setup_bytes": int(setup[0]), "peak_rss_bytes": peak_bytes, "precision": config.precision,
+            "predict": config.predict, "method_state_bytes": state_bytes,
             "rows_within": session.rows_within, "epochs": config.epochs,
             "versions": software_versions(),
         }

@@ -8,19 +8,21 @@ from pathlib import Path
 import numpy as np
 import torch
 from mpi4py import MPI
+from torch import nn
 
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import CollectiveError, TrainingError
+from hpcgnn.exchange.bits import UniformBits
 from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.reach import Reach, nearest_first
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.launch import together
-from hpcgnn.nn.models import ConvolutionStack
+from hpcgnn.nn.models import ModelShape, build_model
 from hpcgnn.ops.host.simd import simd_level
 from hpcgnn.partition.partition import Partition
 from hpcgnn.shards.reader import GraphInfo, read_graph_info, read_partition
-from hpcgnn.training.methods import METHODS
+from hpcgnn.training.methods import check_method, execution_of
 from hpcgnn.training.objective import Objective
 from hpcgnn.training.precision import STORAGE, storage_bits
 
@@ -36,6 +38,8 @@ class Session:
     info : GraphInfo
     graph : LocalGraph
     exchange : HaloExchange
+    plan : ExchangePlan
+    importance : (num_inner + num_halo,) float32
     objective : Objective
     score : str                      name of the score, resolved
     rows_within : list of int        nodes of all ranks within 0, 1, .. hops of the loss; empty where all are computed
@@ -46,6 +50,8 @@ class Session:
     info: GraphInfo
     graph: LocalGraph
     exchange: HaloExchange
+    plan: ExchangePlan
+    importance: np.ndarray
     objective: Objective
     score: str
     rows_within: list[int]
@@ -64,29 +70,32 @@ class Session:
         score = together(comm, lambda: choose_score(config, info))
         together(comm, lambda: check_device(config.device))
         together(comm, simd_level)
+        together(comm, lambda: check_method(config))
         part = together(comm, lambda: read_partition(shards, comm.rank, comm.size, info))
         part, reach = _within_reach(comm, part, config)
         masks = {"train": part.train_mask, "val": part.val_mask, "test": part.test_mask}
         objective = Objective.build(comm, part.labels, masks)
         if objective.num_global["train"] == 0:
             raise CollectiveError(f"{shards} has no training node in the whole graph; at least one is needed")
-        exchange = HaloExchange(comm, ExchangePlan.build(part), METHODS[config.method].bit_plan(config),
-                                config.exchange, storage_bits(config.precision), reach)
+        full_bits, plan = storage_bits(config.precision), ExchangePlan.build(part)
+        exchange = HaloExchange(comm, plan, UniformBits(full_bits), config.exchange, full_bits, reach,
+                                execution_of(config))
         features = exchange.input_rows(torch.from_numpy(part.features.astype(np.float32, copy=False)))
         graph = LocalGraph(part.indptr, part.indices, np.concatenate([part.inner_id, part.halo_id]), part.in_degree,
-                           features.to(STORAGE[config.precision]), exchange, reach.num_within if reach else None)
+                           features.to(STORAGE[config.precision]), exchange, reach.num_within if reach else None,
+                           config.overlap)
         rows_within = comm.allreduce(np.array(reach.num_within)).tolist() if reach else []
-        return cls(comm, config, info, graph, exchange, objective, score, rows_within)
+        return cls(comm, config, info, graph, exchange, plan, part.importance, objective, score, rows_within)
 
-    def new_model(self, seed: int) -> ConvolutionStack:
+    def new_model(self, seed: int) -> nn.Module:
         """A model whose weights depend on the seed only, so that all ranks start from the same."""
         torch.manual_seed(seed)
         config = self.config
-        return ConvolutionStack(config.model, self.info.num_features, config.hidden, self.info.num_classes,
-                                config.layers, config.dropout, config.norm, config.heads,
-                                has_wide_sums=config.precision == "fp32")
+        return build_model(ModelShape(
+            config.model, self.info.num_features, config.hidden, self.info.num_classes, config.layers, config.dropout,
+            config.norm, config.heads, config.precision == "fp32", config.alpha, config.theta, config.jump))
 
-    def new_optimizer(self, model: ConvolutionStack) -> torch.optim.Adam:
+    def new_optimizer(self, model: nn.Module) -> torch.optim.Adam:
         """Adam in one pass over each parameter, its weight decay on all parameters or on the first layer's only."""
         config = self.config
         parameters = list(model.parameters())

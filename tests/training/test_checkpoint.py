@@ -27,7 +27,8 @@ def some_checkpoint(epoch=7, width=5):
         progress=Progress(1, epoch, Evaluation(0.9, 0.5, 0.25, math.pi), 6, 2, [{"seed": 3, "val_score": 0.5}], 1234),
         model=tensors, best_model={name: 2 * tensor for name, tensor in tensors.items()},
         optimizer={0: {"step": torch.tensor(7.0), "exp_avg": torch.randn(width, 3)}, 3: {"step": torch.tensor(1.0)}},
-        loss_scale=LossScale(2.0 ** 9, 17, is_dynamic=True))
+        loss_scale=LossScale(2.0 ** 9, 17, is_dynamic=True),
+        controller={"descent": {"mean_losses": [0.5], "rates": []}, "base": 2, "is_slowing": True})
 
 
 def assert_equal(found, expected):

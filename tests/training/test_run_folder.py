@@ -20,11 +20,13 @@ from hpcgnn.shards.reader import read_graph_info
 from hpcgnn.training.metrics import RunFolder, score_statistics
 
 EVERY_EPOCH = {"seed", "epoch", "loss", "epoch_seconds", "compute_seconds", "exchange_seconds", "quantize_seconds",
-               "sent_bytes_payload", "sent_bytes_parameters", "mean_bits"}
-EVALUATED = {"train_score", "val_score", "test_score", "val_loss"}
+               "sent_bytes_payload", "sent_bytes_parameters", "mean_bits", "blocked_seconds", "travel_seconds",
+               "staleness", "width_histogram", "mode", "base_bits", "ldr", "assign_seconds"}
+EVALUATED = {"train_score", "val_score", "test_score", "val_loss", "sent_bytes_by_pair"}
 SUMMARY = {"dataset", "model", "method", "bits", "ranks", "seeds", "score_name", "val_score", "test_score",
            "test_score_std", "median_epoch_seconds", "sent_bytes_per_epoch", "peak_rss_bytes", "versions",
-           "precision", "rows_within"}
+           "precision", "rows_within", "mean_bits", "width_histogram", "synchronous_share", "assign_seconds",
+           "method_state_bytes"}
 
 
 def num_rows_sent(dataset, num_parts):

@@ -1,0 +1,118 @@
+"""Controller: after every epoch rank 0 decides, and one immutable plan goes to all ranks.
+
+It joins a width policy with an execution mode; the decisions themselves are pure functions of this room.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcgnn.adaptive.policies import Traces, WidthPolicy
+from hpcgnn.adaptive.time_bits import Descent, is_slowing, next_base
+from hpcgnn.exchange.schedule import EpochPlan
+
+MODES = ("synchronous", "pipelined", "adaptive")
+
+
+@dataclass(frozen=True)
+class DescentTest:
+    """When the loss counts as slowing; see `hpcgnn.adaptive.time_bits`."""
+
+    window: int
+    test: str
+    smoothing: float
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What one epoch was run with, for the metrics. Nothing that a method does not have is filled in."""
+
+    mode: str
+    base_bits: int | None
+    ldr: float | None
+    assign_seconds: float
+
+
+class Controller:
+    """Decides the plan of every epoch.
+
+    Parameters
+    ----------
+    comm : MPI communicator
+    policy : WidthPolicy
+    mode : {"synchronous", "pipelined", "adaptive"}
+        pipelined epochs compute with the halo rows of the epoch before; adaptive ones are synchronous while the loss is
+        slowing
+    descent_test : DescentTest
+
+    Reference: SYLVIE, section V. The first epoch, and the first after a resume, is synchronous.
+    """
+
+    def __init__(self, comm: MPI.Comm, policy: WidthPolicy, mode: str, descent_test: DescentTest):
+        self._comm, self._policy, self._mode, self._test = comm, policy, mode, descent_test
+        self._descent = Descent()
+        self.base = policy.base_widths[0]
+        self._is_slowing = False
+        self._has_rows = False
+        self._plan: EpochPlan | None = None
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether the loss decides anything."""
+        return len(self._policy.base_widths) > 1 or self._mode == "adaptive"
+
+    def plan(self, seed: int, epoch: int) -> EpochPlan:
+        """The plan of the next epoch."""
+        pipelined = self._mode == "pipelined" or (self._mode == "adaptive" and not self._is_slowing)
+        self._plan = EpochPlan(self._policy.bit_plan(seed, epoch, self.base), pipelined and self._has_rows,
+                               self._policy.is_traced(epoch))
+        return self._plan
+
+    def observe(self, loss: float, seconds: float, traces: Traces) -> Decision:
+        """Collective: learn from the epoch that ended. Returns what it was run with, and what deciding cost."""
+        started = time.perf_counter()
+        mode, base = "async" if self._plan.is_asynchronous else "sync", self.base
+        self._has_rows = True
+        if self.is_adaptive:
+            self._decide(loss, seconds)
+        traces = traces if self._plan.is_traced else {}
+        if traces or self.base != base:
+            self._policy.learn(self.base, traces)
+        return Decision(mode, base if self.is_adaptive else None, self._descent.ldr, time.perf_counter() - started)
+
+    def forget(self) -> None:
+        """Begin another training."""
+        self._policy.forget()
+        self.__init__(self._comm, self._policy, self._mode, self._test)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps; rank 0's is complete."""
+        return {"descent": self._descent.as_dict(), "base": self.base, "is_slowing": self._is_slowing}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint. Widths that were solved are traced and solved anew."""
+        if state and state["base"] in self._policy.base_widths:
+            self._descent = Descent.from_dict(state["descent"])
+            self.base, self._is_slowing = state["base"], state["is_slowing"]
+
+    def _decide(self, loss: float, seconds: float) -> None:
+        """Collective: rank 0 compares rates of descent; its answer holds everywhere."""
+        answer = np.zeros(2, np.int64)
+        if self._comm.rank == 0:
+            self._descent = self._descent.observe(loss, seconds, self._test.smoothing)
+            slowing = is_slowing(self._descent, self._test.window, self._test.test)
+            has_window = len(self._descent.rates) > self._test.window
+            base = next_base(self.base, slowing, self._policy.base_widths) if has_window else self.base
+            answer[:] = base, slowing
+        self._comm.Bcast(answer)
+        self.base, self._is_slowing = int(answer[0]), bool(answer[1])
+
+
+def as_metrics(decision: Decision) -> dict[str, Any]:
+    """The decision as fields of a line of metrics."""
+    return asdict(decision)

@@ -1,0 +1,169 @@
+"""Width policies: where the bit-widths of an epoch's messages come from. A method names one.
+
+What they decide from is given to them; only the solved ones talk to other ranks, and only in `learn`.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from hpcgnn.adaptive.node_bits import levels, width_table
+from hpcgnn.adaptive.solving import Solver
+from hpcgnn.exchange.bits import BitPlan, DrawnBits, LeveledBits, SolvedBits, UniformBits
+from hpcgnn.exchange.halo import Trace
+from hpcgnn.exchange.plan import ExchangePlan
+
+logger = logging.getLogger(__name__)
+
+Traces = dict[tuple[int, int], Trace]
+
+
+class WidthPolicy(Protocol):
+    """Chooses widths. The base width moves among `base_widths` as the controller decides; with one it stays."""
+
+    base_widths: tuple[int, ...]
+
+    def bit_plan(self, seed: int, epoch: int, base: int) -> BitPlan:
+        """The widths of an epoch."""
+
+    def is_traced(self, epoch: int) -> bool:
+        """Whether the ranges of the epoch's rows are wanted."""
+
+    def learn(self, base: int, traces: Traces) -> bool:
+        """Collective, after an epoch that was traced (`traces` is not empty) or changed the base width: whether widths
+        were chosen anew.
+        """
+
+    def forget(self) -> None:
+        """Begin another training."""
+
+
+class FixedWidths:
+    """Every message at one width."""
+
+    def __init__(self, bits: int):
+        self.base_widths = (bits,)
+        self._plan = UniformBits(bits)
+
+    def bit_plan(self, seed: int, epoch: int, base: int) -> BitPlan:
+        """See `WidthPolicy`."""
+        return self._plan
+
+    def is_traced(self, epoch: int) -> bool:
+        """See `WidthPolicy`."""
+        return False
+
+    def learn(self, base: int, traces: Traces) -> bool:
+        """See `WidthPolicy`."""
+        return False
+
+    def forget(self) -> None:
+        """See `WidthPolicy`."""
+
+
+class DrawnWidths(FixedWidths):
+    """Every row at a width drawn in every epoch. Reference: AdaQP, Table 6 (uniform sampling)."""
+
+    def __init__(self, widths: tuple[int, ...]):
+        super().__init__(widths[-1])
+        self._widths = widths
+
+    def bit_plan(self, seed: int, epoch: int, base: int) -> BitPlan:
+        """See `WidthPolicy`."""
+        return DrawnBits(self._widths, seed, epoch)
+
+
+class LeveledWidths(FixedWidths):
+    """Widths by importance and by the base width. Reference: SYLVIE, section IV-A and V-A.
+
+    Parameters
+    ----------
+    importance : (num_inner + num_halo,) float32
+    """
+
+    def __init__(self, widths: tuple[int, ...], percentiles: tuple[float, ...], importance: np.ndarray,
+                 plan: ExchangePlan):
+        super().__init__(widths[0])
+        self.base_widths = widths
+        level = levels(importance, percentiles)
+        inner, halo = level[:plan.num_inner], level[plan.num_inner:]
+        shared = {(plan.rank, peer): inner[rows.index] for peer, rows in enumerate(plan.boundary)}
+        shared |= {(peer, plan.rank): halo[rows.index] for peer, rows in enumerate(plan.halo) if peer != plan.rank}
+        self._plans = {base: LeveledBits(shared, width_table(base, widths)) for base in widths}
+
+    def bit_plan(self, seed: int, epoch: int, base: int) -> BitPlan:
+        """See `WidthPolicy`."""
+        return self._plans[base]
+
+
+class SolvedWidths(FixedWidths):
+    """Widths solved from traced ranges, once a period; the first epoch is traced at the largest width.
+
+    Reference: AdaQP, section 3.3.
+    """
+
+    def __init__(self, solver: Solver, period: int):
+        super().__init__(solver.widths[-1])
+        self._solver, self._period = solver, period
+        self._solved: SolvedBits | None = None
+
+    def bit_plan(self, seed: int, epoch: int, base: int) -> BitPlan:
+        """See `WidthPolicy`."""
+        return self._plan if self._solved is None else self._solved
+
+    def is_traced(self, epoch: int) -> bool:
+        """See `WidthPolicy`: at the end of each period, and in the first epoch of a run or of one that is resumed."""
+        return self._solved is None or epoch % self._period == 0
+
+    def learn(self, base: int, traces: Traces) -> bool:
+        """See `WidthPolicy`."""
+        if traces:
+            self._solved = self._solver.solve(traces)
+        return bool(traces)
+
+    def forget(self) -> None:
+        """See `WidthPolicy`."""
+        self._solved = None
+
+
+class BudgetedWidths(SolvedWidths):
+    """Widths solved from traced ranges under a budget of mean bits that the base width sets, anew when it changes.
+
+    Parameters
+    ----------
+    level_shares : (num_levels,) float64      shares of rows that SYLVIE's percentiles give each level: at each base
+        width the budget is the mean width that its policy would spend
+    """
+
+    def __init__(self, solver: Solver, period: int, level_shares: np.ndarray):
+        super().__init__(solver, period)
+        self.base_widths = solver.widths
+        self._budget = {base: float(level_shares @ width_table(base, solver.widths)) for base in solver.widths}
+        self._traces: Traces = {}
+
+    def learn(self, base: int, traces: Traces) -> bool:
+        """See `WidthPolicy`."""
+        self._traces = traces or self._traces
+        if self._traces:
+            self._solved = self._solver.solve(self._traces, self._budget[base])
+        return bool(self._traces)
+
+    def forget(self) -> None:
+        """See `WidthPolicy`."""
+        super().forget()
+        self._traces = {}
+
+
+@dataclass(frozen=True)
+class LevelShares:
+    """Shares of rows between percentiles."""
+
+    percentiles: tuple[float, ...]
+
+    def as_array(self) -> np.ndarray:
+        """(len(percentiles) + 1,) float64, their sum 1."""
+        return np.diff([0.0, *self.percentiles, 100.0]) / 100
