@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Fidelity of every method: test score, bytes, bits and synchronous epochs of seven models on pubmed and
+# amazon_computers at 4 ranks, several seeds, and of two on ogbn_arxiv_nofeat, all methods under the same settings.
+# Ends with a table; finished runs are kept, a run that was stopped goes on, so call it again until it is done.
+#   HPCGNN_DATASETS               folder that holds the three .npz files (data/README.md has the format)
+#   HPCGNN_BENCHMARK_SEEDS        default: 5; of the large graph always 1
+#   HPCGNN_BENCHMARK_RANKS        default: 4
+#   HPCGNN_BENCHMARK_DATASETS     default: "pubmed amazon_computers ogbn_arxiv_nofeat"
+#   HPCGNN_BENCHMARK_OUT          default: runs/benchmark-fidelity
+set -euo pipefail
+
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
+: "${HPCGNN_DATASETS:?set it to the folder that holds pubmed.npz, amazon_computers.npz and ogbn_arxiv_nofeat.npz}"
+datasets=$(cd -- "$HPCGNN_DATASETS" && pwd -P)
+# shellcheck source=jobs/env.sh
+source "$here/env.sh"
+cd "$HPCGNN_ROOT"
+seeds=${HPCGNN_BENCHMARK_SEEDS:-5}
+ranks=${HPCGNN_BENCHMARK_RANKS:-4}
+out=${HPCGNN_BENCHMARK_OUT:-runs/benchmark-fidelity}
+chosen=${HPCGNN_BENCHMARK_DATASETS:-pubmed amazon_computers ogbn_arxiv_nofeat}
+
+main_methods=(vanilla sylvie adaqp joint)
+more_methods=(uniform-1 pipegcn bns-0.1)
+
+flags_of_method() {
+    case $1 in
+        uniform-1) echo --method uniform --bits 1 ;;
+        bns-0.1) echo --method bns --share 0.1 ;;
+        joint-predict) echo --method joint --predict previous ;;
+        *) echo --method "$1" ;;
+    esac
+}
+
+# Layers, widths and rates follow the models' papers (data/registry.toml, presets "deep"), with fewer epochs.
+flags_of_model() {
+    case $1 in
+        gcn | sage) echo --model "$1" --layers 3 --hidden 64 --norm layer --dropout 0.5 --lr 0.01 ;;
+        gat) echo --model gat --layers 2 --hidden 64 --heads 4 --norm none --dropout 0.5 --lr 0.005 ;;
+        gcnii) echo --model gcnii --layers 8 --hidden 64 --norm none --dropout 0.5 --lr 0.01 --theta 0.5 ;;
+        dagnn) echo --model dagnn --layers 8 --hidden 64 --norm none --dropout 0.5 --lr 0.01 ;;
+        # Without dropout SGC's rows are constant, and no method sends anything.
+        sgc) echo --model sgc --layers 8 --dropout 0.1 --lr 0.1 ;;
+        jknet) echo --model jknet --layers 8 --hidden 32 --norm none --dropout 0.5 --lr 0.005 ;;
+    esac
+}
+
+# train DATASET MODEL METHOD OPTIONS...
+train() {
+    local run=$out/$1/$2/$3 shards=data/shards/$1-p$ranks model method
+    read -ra model <<<"$(flags_of_model "$2")"
+    read -ra method <<<"$(flags_of_method "$3")"
+    shift 3
+    [[ -f $run/summary.json ]] || hpcgnn_mpirun "$ranks" hpcgnn train "$shards" "${model[@]}" "${method[@]}" \
+        --weight-decay 5e-4 --seed 0 --checkpoint-every 0 --out "$run" --resume "$@"
+}
+
+for dataset in $chosen; do
+    [[ -f data/shards/$dataset-p$ranks/graph.h5 ]] ||
+        hpcgnn preprocess "npz:$datasets/$dataset.npz" --out "data/shards/$dataset-p$ranks" --parts "$ranks"
+    if [[ $dataset == ogbn_arxiv_nofeat ]]; then
+        for method in "${main_methods[@]}" joint-predict; do
+            train "$dataset" sage "$method" --hidden 256 --epochs 100 --eval-every 5 --weight-decay 0
+            train "$dataset" gcnii "$method" --hidden 64 --epochs 60 --eval-every 5 --weight-decay 0
+        done
+        continue
+    fi
+    for model in gcn sage gat gcnii dagnn sgc jknet; do
+        methods=("${main_methods[@]}")
+        case $model in gcn | gat | gcnii) methods+=("${more_methods[@]}") ;; esac
+        for method in "${methods[@]}"; do
+            train "$dataset" "$model" "$method" --repeat "$seeds" --epochs 100 --eval-every 2
+        done
+    done
+done
+python "$here/fidelity_table.py" "$out"
