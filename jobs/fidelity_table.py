@@ -6,8 +6,8 @@ import json
 import sys
 from pathlib import Path
 
-HEADER = ("dataset", "model", "method", "test score", "± std", "less vanilla", "MB an epoch", "times fewer", "mean bits",
-          "synchronous", "state MB")
+HEADER = ("dataset", "model", "method", "test score", "± std", "less vanilla", "MB an epoch", "times fewer",
+          "mean bits", "synchronous", "state MB")
 
 
 def row(dataset: str, model: str, method: str, summary: dict, vanilla: dict | None) -> tuple[str, ...]:
