@@ -6,7 +6,7 @@ It joins a width policy with an execution mode; the decisions themselves are pur
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -55,11 +55,13 @@ class Controller:
 
     def __init__(self, comm: MPI.Comm, policy: WidthPolicy, mode: str, descent_test: DescentTest):
         self._comm, self._policy, self._mode, self._test = comm, policy, mode, descent_test
-        self._descent = Descent()
-        self.base = policy.base_widths[0]
-        self._is_slowing = False
-        self._has_rows = False
         self._plan: EpochPlan | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._descent = Descent()
+        self.base = self._policy.base_widths[0]
+        self._is_slowing = self._has_rows = False
 
     @property
     def is_adaptive(self) -> bool:
@@ -88,7 +90,7 @@ class Controller:
     def forget(self) -> None:
         """Begin another training."""
         self._policy.forget()
-        self.__init__(self._comm, self._policy, self._mode, self._test)
+        self._begin()
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps; rank 0's is complete."""
@@ -111,8 +113,3 @@ class Controller:
             answer[:] = base, slowing
         self._comm.Bcast(answer)
         self.base, self._is_slowing = int(answer[0]), bool(answer[1])
-
-
-def as_metrics(decision: Decision) -> dict[str, Any]:
-    """The decision as fields of a line of metrics."""
-    return asdict(decision)

@@ -5,8 +5,6 @@ What they decide from is given to them; only the solved ones talk to other ranks
 
 from __future__ import annotations
 
-import logging
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -16,8 +14,6 @@ from hpcgnn.adaptive.solving import Solver
 from hpcgnn.exchange.bits import BitPlan, DrawnBits, LeveledBits, SolvedBits, UniformBits
 from hpcgnn.exchange.halo import Trace
 from hpcgnn.exchange.plan import ExchangePlan
-
-logger = logging.getLogger(__name__)
 
 Traces = dict[tuple[int, int], Trace]
 
@@ -158,12 +154,8 @@ class BudgetedWidths(SolvedWidths):
         self._traces = {}
 
 
-@dataclass(frozen=True)
-class LevelShares:
-    """Shares of rows between percentiles."""
-
-    percentiles: tuple[float, ...]
-
-    def as_array(self) -> np.ndarray:
-        """(len(percentiles) + 1,) float64, their sum 1."""
-        return np.diff([0.0, *self.percentiles, 100.0]) / 100
+def level_shares(percentiles: tuple[float, ...], num_levels: int) -> np.ndarray:
+    """(num_levels,) float64, shares of rows between percentiles; the lowest levels are one where there are fewer."""
+    shares = np.diff([0.0, *percentiles, 100.0]) / 100
+    lowest = len(shares) - num_levels + 1
+    return np.concatenate([[shares[:lowest].sum()], shares[lowest:]])

@@ -19,9 +19,9 @@ from hpcgnn.adaptive.policies import (
     DrawnWidths,
     FixedWidths,
     LeveledWidths,
-    LevelShares,
     SolvedWidths,
     WidthPolicy,
+    level_shares,
 )
 from hpcgnn.adaptive.solving import Solver
 from hpcgnn.config import TrainConfig
@@ -101,11 +101,8 @@ def _solver(setting: Setting) -> Solver:
 
 def _budgeted(setting: Setting) -> WidthPolicy:
     solver = _solver(setting)
-    shares = LevelShares(parse_percentiles(SYLVIE_PERCENTILES)).as_array()
-    # Fewer widths than levels: the lowest levels share the smallest.
-    merged = np.concatenate([[shares[:len(shares) - len(solver.widths) + 1].sum()],
-                             shares[len(shares) - len(solver.widths) + 1:]])
-    return BudgetedWidths(solver, setting.config.period, merged)
+    shares = level_shares(parse_percentiles(SYLVIE_PERCENTILES), len(solver.widths))
+    return BudgetedWidths(solver, setting.config.period, shares)
 
 
 PIPELINED = {"is_pipelined": True, "staleness": 1}
