@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from mpi4py import MPI
 from hpcgnn.exchange.arrival import Arrival, Flight, ReceivedTable, Site
 from hpcgnn.exchange.bits import BitPlan, UniformBits
 from hpcgnn.exchange.codec import Codec, Messages, encode
+from hpcgnn.exchange.peerwise import GradientsByPeer, RowsByPeer, halo_spans_of, round_messages
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.reach import Reach
 from hpcgnn.exchange.ring import EXCHANGES, Link, MessageArena
@@ -23,29 +24,13 @@ from hpcgnn.exchange.sampling import kept_halo, sampled
 from hpcgnn.exchange.schedule import EpochPlan, Execution
 from hpcgnn.exchange.skipping import Broadcaster
 from hpcgnn.exchange.tables import PredictedRows, SmoothedRows, encode_difference
+from hpcgnn.exchange.trace import Trace
 from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.ops.counter import BACKWARD, FORWARD, CounterKey
-from hpcgnn.ops.quantization import parameters_of
 
 MAX_TAG = 32767    # the least upper bound of tags that MPI grants
 CODECS = 32        # kept at most; layouts are costly where widths differ by row
-
-
-@dataclass(frozen=True)
-class Trace:
-    """Ranges of the rows that one exchange of an epoch sent.
-
-    Attributes
-    ----------
-    dim : int
-    position : tuple of (n,) int32, one a rank      see `RowList`
-    row_range : tuple of (n,) float32               largest minus smallest value of each row, as the message rounds it
-    """
-
-    dim: int
-    position: tuple[np.ndarray, ...]
-    row_range: tuple[np.ndarray, ...]
 
 
 class HaloExchange:
@@ -63,6 +48,7 @@ class HaloExchange:
 
     Attributes
     ----------
+    halo_spans : see `hpcgnn.graph.hop.Exchange`; not None where the execution rematerializes
     training, evaluation, setup : Traffic       kept apart; evaluation and setup are no part of an epoch's bytes
     last_sent : dict                            rank -> bytes sent to it in the last training epoch
     traces : dict                               (layer, purpose) -> Trace of the last epoch that was traced
@@ -77,6 +63,7 @@ class HaloExchange:
         self._full_codec = Codec(plan, UniformBits(full_bits))
         self._codecs: OrderedDict[tuple, Codec] = OrderedDict()
         self._kept: tuple[tuple[int, int], np.ndarray] | None = None
+        self.halo_spans = halo_spans_of(plan) if self._execution.rematerializes else None
         self._sites: dict[tuple[int, int, int], Site] = {}
         self._broadcasters: dict[tuple[int, int, int], Broadcaster] = {}
         self.training, self.evaluation, self.setup = Traffic(), Traffic(), Traffic()
@@ -113,8 +100,33 @@ class HaloExchange:
 
     def start_take_home(self, gradient: torch.Tensor, site: ExchangeSite) -> Arrival:
         """Collective: see `hpcgnn.graph.hop.Exchange`."""
-        # The sender is part of the key: errors that several ranks make on one node's gradient are independent.
-        return self._start(gradient, site, CounterKey(site.seed, site.epoch, BACKWARD, site.layer, self._plan.rank))
+        return self._start(gradient, site, self._backward_key(site))
+
+    def start_fetch_by_peer(self, h: torch.Tensor, site: ExchangeSite) -> RowsByPeer:
+        """Collective: see `hpcgnn.graph.hop.Exchange`."""
+        key = CounterKey(site.seed, site.epoch, FORWARD, site.layer)
+        complete = self._complete_sample(site) if self._is_sampled(site) else None
+
+        def start(number: int) -> Arrival:
+            source = self._plan.rounds[number][1]
+            after = None if complete is None else lambda rows: complete(rows, *self.halo_spans[source])
+            return self._start_round(number, h, site, key, after)
+
+        sources = tuple(source for _, source in self._plan.rounds)
+        return RowsByPeer(sources, self.halo_spans, h.shape[1], h.dtype, start)
+
+    def start_take_home_by_peer(self, gradient_of: Callable[[int], torch.Tensor], dim: int,
+                                site: ExchangeSite) -> GradientsByPeer:
+        """Collective: see `hpcgnn.graph.hop.Exchange`."""
+        key = self._backward_key(site)
+
+        def start(number: int) -> Arrival:
+            gradient = gradient_of(self._plan.rounds[number][0])
+            if self._is_sampled(site) and site.is_scaled:
+                gradient = gradient / self._execution.share
+            return self._start_round(number, gradient, site, key)
+
+        return GradientsByPeer(len(self._plan.rounds), start)
 
     def present(self, site: ExchangeSite) -> np.ndarray | None:
         """See `hpcgnn.graph.hop.Exchange`."""
@@ -131,6 +143,19 @@ class HaloExchange:
         Arrival((flight,), 0, 0, None, False, self.setup).finish(rows[self._plan.num_inner:])
         return rows
 
+    def _backward_key(self, site: ExchangeSite) -> CounterKey:
+        # The sender is part of the key: errors that several ranks make on one node's gradient are independent.
+        return CounterKey(site.seed, site.epoch, BACKWARD, site.layer, self._plan.rank)
+
+    def _start_round(self, number: int, outgoing: torch.Tensor, site: ExchangeSite, key: CounterKey,
+                     after: Callable[[torch.Tensor], None] | None = None) -> Arrival:
+        """One round of the ring as an exchange of its own; its halo rows are counted from the peer's first."""
+        whole = self._codec(site).messages(key.layer, key.purpose, outgoing.shape[1])
+        messages = round_messages(whole, self._plan.rounds[number], key.purpose, self.halo_spans)
+        traffic = self.training if site.is_training else self.evaluation
+        flight = self._send(messages, outgoing, key, self._arena, traffic, rounds=self._plan.rounds[number:number + 1])
+        return Arrival((flight,), key.epoch, 0, None, key.purpose == BACKWARD, traffic, after)
+
     def _start(self, outgoing: torch.Tensor, site: ExchangeSite, key: CounterKey) -> Arrival:
         traffic = self.training if site.is_training else self.evaluation
         messages = self._codec(site).messages(key.layer, key.purpose, outgoing.shape[1])
@@ -142,7 +167,7 @@ class HaloExchange:
             return self._start_broadcast(messages, outgoing, key)
         after = None
         if self._is_sampled(site):
-            after = self._complete_sample(outgoing, site, accumulate)
+            after = None if accumulate else self._complete_sample(site)
             outgoing = outgoing / self._execution.share if accumulate and site.is_scaled else outgoing
         if not self._keeps_rows:
             flight = self._send(messages, outgoing, key, self._arena, traffic)
@@ -191,7 +216,8 @@ class HaloExchange:
                        self.training)
 
     def _send(self, messages: Messages, outgoing: torch.Tensor, key: CounterKey, arena: MessageArena, traffic: Traffic,
-              table: ReceivedTable | None = None, sends: np.ndarray | None = None) -> Flight:
+              table: ReceivedTable | None = None, sends: np.ndarray | None = None,
+              rounds: tuple[tuple[int, int], ...] | None = None) -> Flight:
         """Encode the rows of every message and post them; `sends` names the ranks that do, None is all."""
         send, receive = arena.slices(messages.send_sizes, messages.receive_sizes)
         if sends is not None and not sends[self._plan.rank]:
@@ -206,8 +232,8 @@ class HaloExchange:
                 encode(messages, outgoing, key, send)
             self._note_sent(messages, key, send, traffic)
         encoded = time.perf_counter()
-        transfer = self._algorithm(self._comm, self._plan.rounds, send, arriving, _tag(key), self._link, traffic,
-                                   is_open=self._epoch_plan.is_asynchronous and traffic is self.training)
+        transfer = self._algorithm(self._comm, rounds or self._plan.rounds, send, arriving, _tag(key), self._link,
+                                   traffic, is_open=self._epoch_plan.is_asynchronous and traffic is self.training)
         traffic.quantize_seconds += encoded - started
         return Flight(messages, receive, arena.received, transfer, key.epoch)
 
@@ -220,7 +246,8 @@ class HaloExchange:
             if len(buffer):
                 traffic.sent_by_peer[peer] = traffic.sent_by_peer.get(peer, 0) + len(buffer)
         if traffic is self.training and self._epoch_plan.is_traced:
-            self.traces[key.layer, key.purpose] = _trace(messages, send)
+            trace, before = Trace.read(messages, send), self.traces.get((key.layer, key.purpose))
+            self.traces[key.layer, key.purpose] = trace if before is None else before.joined(trace)
 
     def _codec(self, site: ExchangeSite) -> Codec:
         if not site.is_training:
@@ -248,27 +275,19 @@ class HaloExchange:
             self._kept = (site.seed, site.epoch), kept
         return self._kept[1]
 
-    def _complete_sample(self, outgoing: torch.Tensor, site: ExchangeSite, accumulate: bool):
-        """What makes a sum over the halo rows kept unbiased: the others are 0, these are divided by the share."""
-        if accumulate:
-            return None
+    def _complete_sample(self, site: ExchangeSite) -> Callable[..., None]:
+        """What makes a sum over the halo rows kept unbiased: the others are 0, these are divided by the share.
+
+        It takes the rows start .. stop - 1, all by default.
+        """
         is_absent = torch.from_numpy(~self._kept_halo(site))
 
-        def complete(rows: torch.Tensor) -> None:
-            rows[is_absent] = 0
+        def complete(rows: torch.Tensor, start: int = 0, stop: int | None = None) -> None:
+            rows[is_absent[start:stop]] = 0
             if site.is_scaled:
                 rows /= self._execution.share
 
         return complete
-
-
-def _trace(messages: Messages, send: list[np.ndarray]) -> Trace:
-    """The ranges of rows, read back from the parameters of their messages."""
-    ranges = []
-    for layout, buffer in zip(messages.send_layouts, send, strict=True):
-        _, step = parameters_of(buffer, layout)
-        ranges.append(step * (2.0 ** np.minimum(layout.bit_width, 8) - 1).astype(np.float32))
-    return Trace(messages.dim, tuple(rows.position for rows in messages.send_rows), tuple(ranges))
 
 
 def _tag(key: CounterKey) -> int:

@@ -19,6 +19,7 @@ class Execution:
     share : float                   of the boundary rows that an epoch keeps
     skip_change : float or None     relative change of its rows below which a rank does not send them
     staleness : int                 epochs that a row may be old when it is read
+    rematerializes : bool           halo rows come peer by peer, and again in the backward pass where it needs them
     link_bytes_per_second : float   pace of an imitated link; 0 is as fast as messages go
     """
 
@@ -28,6 +29,7 @@ class Execution:
     share: float = 1.0
     skip_change: float | None = None
     staleness: int = 0
+    rematerializes: bool = False
     link_bytes_per_second: float = 0.0
 
 

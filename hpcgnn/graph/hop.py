@@ -6,10 +6,12 @@ In a training pass only rows within reach of the loss are computed; they are a p
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
+import scipy.sparse
 import torch
 
 from hpcgnn.ops.aggregation import PackedRows, SparseRows
@@ -54,17 +56,39 @@ class Arrival(Protocol):
         """
 
 
+class PeerArrival(Protocol):
+    """Halo rows on their way, of one peer at a time."""
+
+    def poll(self) -> bool:
+        """Let messages make progress; whether the rows of the peer that is next have arrived."""
+
+    def __iter__(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """Collective: each peer and its halo rows, which are gone when the next one's are asked for."""
+
+
 class Exchange(Protocol):
     """What a LocalGraph asks of the exchange room. Collective: all ranks call in the same order."""
 
     is_alone: bool
     """Whether this rank neither sends nor receives a row."""
 
+    halo_spans: tuple[tuple[int, int], ...] | None
+    """Where the halo rows come peer by peer: each rank's are start .. stop - 1, counted from the first; else None."""
+
     def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> Arrival:
         """Send the inner rows `h` to where they are halo rows, and have this rank's halo rows come."""
 
     def start_take_home(self, gradient: torch.Tensor, site: ExchangeSite) -> Arrival:
         """Send the gradients of halo rows (num_halo, dim) home, and have those of this rank's rows come."""
+
+    def start_fetch_by_peer(self, h: torch.Tensor, site: ExchangeSite) -> PeerArrival:
+        """`start_fetch`, one peer at a time."""
+
+    def start_take_home_by_peer(self, gradient_of: Callable[[int], torch.Tensor], dim: int,
+                                site: ExchangeSite) -> Arrival:
+        """`start_take_home`, one peer at a time: gradient_of(rank) gives the gradients of its halo rows, of `dim`
+        columns, and is asked as late as can be.
+        """
 
     def present(self, site: ExchangeSite) -> np.ndarray | None:
         """(num_halo,) bool, the halo rows that this pass has; None is all."""
@@ -80,6 +104,56 @@ class Matrices:
     forward: SparseRows
     near_back: SparseRows
     far_back: SparseRows
+
+
+@dataclass(frozen=True)
+class PeerMatrices:
+    """`Matrices` cut at the owners of the halo rows, a tuple's item a rank.
+
+    near : (num_out, inner columns), with the self-loops; far : (num_out, the rank's halo columns) each, its far table
+    those rows alone; far_back : (the rank's halo rows, num_out) each
+    """
+
+    near: SparseRows
+    far: tuple[SparseRows, ...]
+    far_back: tuple[SparseRows, ...]
+
+
+@dataclass(frozen=True)
+class PeerEntries:
+    """The entries of all inner rows, ordered by their columns' owner.
+
+    Attributes
+    ----------
+    halo_spans : see `Exchange`
+    indices : (num_entries,) int32                    inner columns first in each row, then each rank's halo columns
+    ends : tuple of (num_inner,) int64 arrays         where in each row the inner columns end, the first rank's, ..
+    """
+
+    halo_spans: tuple[tuple[int, int], ...]
+    indices: np.ndarray
+    ends: tuple[np.ndarray, ...]
+
+    @classmethod
+    def order(cls, forward: SparseRows, num_inner: int, halo_spans: tuple[tuple[int, int], ...]) -> PeerEntries:
+        """A copy of the entries of a matrix that is stored row after row."""
+        indptr = np.concatenate([forward.begin, forward.end[-1:]])
+        entries = scipy.sparse.csr_matrix((np.ones(len(forward.indices), np.int8), forward.indices.copy(), indptr),
+                                          shape=(num_inner, forward.num_columns))
+        entries.sort_indices()
+        ordered = replace(forward, indices=entries.indices.astype(np.int32, copy=False))
+        limits = [num_inner, *(num_inner + stop for _, stop in halo_spans)]
+        return cls(halo_spans, ordered.indices, tuple(_ends_below(ordered, limit) for limit in limits))
+
+    def cut(self, matrices: Matrices) -> PeerMatrices:
+        """The matrices of a hop, cut at the owners of the halo rows."""
+        whole, num_inner = replace(matrices.forward, indices=self.indices), len(self.ends[0])
+        ends = [end[:whole.num_rows] for end in self.ends]
+        far = tuple(replace(whole, begin=before, end=after, num_columns=num_inner + stop, num_self=0,
+                            split=num_inner + start, num_near=0)
+                    for (start, stop), (before, after) in zip(self.halo_spans, itertools.pairwise(ends), strict=True))
+        return PeerMatrices(replace(whole, end=ends[0], num_columns=num_inner), far,
+                            tuple(matrices.far_back.rows(start, stop) for start, stop in self.halo_spans))
 
 
 def restrict(forward: SparseRows, transposed: SparseRows, num_inner: int, num_in: int, num_out: int) -> Matrices:
@@ -139,6 +213,7 @@ class Hop:
     matrices : Matrices
     central, marginal : tuple of (start, stop)      the rows that come out, in blocks: those that can be computed before
                                                     halo rows are here, and all others
+    by_peer : PeerMatrices or None                  where halo rows come peer by peer
     """
 
     num_in: int
@@ -147,3 +222,4 @@ class Hop:
     matrices: Matrices
     central: tuple[tuple[int, int], ...]
     marginal: tuple[tuple[int, int], ...]
+    by_peer: PeerMatrices | None = None

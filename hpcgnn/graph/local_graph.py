@@ -5,14 +5,26 @@ It knows numbering and normalization; messages are the business of the exchange 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy.sparse
 import torch
 
 from hpcgnn.errors import KernelError
-from hpcgnn.graph.hop import Arrival, Exchange, ExchangeSite, Hop, Matrices, restrict, spans
+from hpcgnn.graph.hop import (
+    Arrival,
+    Exchange,
+    ExchangeSite,
+    Hop,
+    Matrices,
+    PeerArrival,
+    PeerEntries,
+    PeerMatrices,
+    restrict,
+    spans,
+)
 from hpcgnn.graph.loops import Adjacency, build_adjacency
 from hpcgnn.ops.aggregation import SparseRows, aggregate, from_csr, multiply
 from hpcgnn.ops.arena import empty
@@ -66,6 +78,8 @@ class LocalGraph:
         self._indptr, self._indices, self._exchange, self._num_within = indptr, indices, exchange, num_within
         self._matrices: dict[str, tuple[SparseRows, SparseRows]] = {}
         self._restricted: dict[tuple[str, int, int], Matrices] = {}
+        self._cut: dict[tuple[str, int, int], PeerMatrices] = {}
+        self._peer_entries: PeerEntries | None = None
         self._overlaps = overlaps and not exchange.is_alone
         self._is_marginal = _has_entry_from(indptr, indices, self.num_inner)
         self._input_aggregates: dict[str, torch.Tensor] = {}
@@ -81,6 +95,11 @@ class LocalGraph:
     def is_alone(self) -> bool:
         """Whether no row of this rank ever travels."""
         return self._exchange.is_alone
+
+    @property
+    def halo_spans(self) -> tuple[tuple[int, int], ...] | None:
+        """Halo rows of each rank, start .. stop - 1, where they come peer by peer and again for the backward pass."""
+        return self._exchange.halo_spans
 
     @property
     def edge_index(self) -> torch.Tensor:
@@ -102,6 +121,15 @@ class LocalGraph:
         """
         knows_reach = self._num_within is not None and is_training and num_hops == len(self._num_within) - 1
         self._pass = ForwardPass(seed, epoch, is_training, num_hops if knows_reach else None)
+
+    @property
+    def current_pass(self) -> ForwardPass:
+        """Where the current forward pass stands."""
+        return replace(self._pass)
+
+    def go_back(self, earlier: ForwardPass) -> None:
+        """Stand where a `current_pass` stood, to call the same layers again with the same draws and messages."""
+        self._pass = replace(earlier)
 
     def is_input(self, h: torch.Tensor) -> bool:
         """Whether `h` is the constant input, whose halo rows are already here."""
@@ -188,6 +216,15 @@ class LocalGraph:
         """Collective: have the gradients come that other ranks have of this rank's rows."""
         return self._exchange.start_take_home(gradient, site)
 
+    def start_fetch_by_peer(self, h: torch.Tensor, site: ExchangeSite) -> PeerArrival:
+        """Collective: `start_fetch` where there are `halo_spans`."""
+        return self._exchange.start_fetch_by_peer(h, site)
+
+    def start_take_home_by_peer(self, gradient_of: Callable[[int], torch.Tensor], dim: int,
+                                site: ExchangeSite) -> Arrival:
+        """Collective: `start_take_home` where there are `halo_spans`."""
+        return self._exchange.start_take_home_by_peer(gradient_of, dim, site)
+
     def fetch(self, h: torch.Tensor, out: torch.Tensor, site: ExchangeSite) -> None:
         """Collective: write the halo rows of `h` to `out`; `take_home` is its backward."""
         self.start_fetch(h, site).finish(out)
@@ -207,7 +244,16 @@ class LocalGraph:
         where = reduction, num_in, num_out
         if where not in self._restricted:
             self._restricted[where] = restrict(*self._matrices_of(reduction), self.num_inner, num_in, num_out)
-        return Hop(num_in, num_out, left, self._restricted[where], *spans(self._is_marginal[:num_out], self._overlaps))
+        by_peer = None if self.halo_spans is None else self._cut_by_peer(where)
+        return Hop(num_in, num_out, left, self._restricted[where], *spans(self._is_marginal[:num_out], self._overlaps),
+                   by_peer)
+
+    def _cut_by_peer(self, where: tuple[str, int, int]) -> PeerMatrices:
+        if self._peer_entries is None:
+            self._peer_entries = PeerEntries.order(self._matrices_of(where[0])[0], self.num_inner, self.halo_spans)
+        if where not in self._cut:
+            self._cut[where] = self._peer_entries.cut(self._restricted[where])
+        return self._cut[where]
 
     def input_aggregate(self, reduction: str) -> torch.Tensor:
         """(num_inner, num_features): what the constant input aggregates to, computed once."""

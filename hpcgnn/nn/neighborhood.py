@@ -7,6 +7,7 @@ of a row end in one buffer, halo rows lie in a table of their own, and masks are
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -59,13 +60,26 @@ class Neighborhood:
         """Mask inner rows, or their gradients."""
         return self._drop(h, slice(0, len(h)))
 
-    def drop_halo(self, h: torch.Tensor) -> torch.Tensor:
-        """Mask halo rows, or their gradients, as their owners do."""
-        return self._drop(h, slice(self.graph.num_inner, self.graph.num_rows))
+    @property
+    def is_by_peer(self) -> bool:
+        """Whether halo rows are here one peer at a time."""
+        return self.hop.by_peer is not None
+
+    def drop_halo(self, h: torch.Tensor, peer: int | None = None) -> torch.Tensor:
+        """Mask halo rows of all peers or of one, or their gradients, as their owners do."""
+        start, stop = (0, self.graph.num_halo) if peer is None else self.graph.halo_spans[peer]
+        return self._drop(h, slice(self.graph.num_inner + start, self.graph.num_inner + stop))
 
     def input_halo(self) -> torch.Tensor:
         """The halo rows of the input, which are already here, masked."""
         return self.drop_halo(self.graph.x_all[self.graph.num_inner:])
+
+    def input_halo_by_peer(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """Each peer and the halo rows of the input that it owns, masked; a peer without any is left out."""
+        for peer, (start, stop) in enumerate(self.graph.halo_spans):
+            if start < stop:
+                inner = self.graph.num_inner
+                yield peer, self.drop_halo(self.graph.x_all[inner + start:inner + stop], peer)
 
     def aggregate(self, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Collective: A(mask h), and the masked inner rows mask h, both before any map.
@@ -83,6 +97,8 @@ class Neighborhood:
 
         Reference: Wan et al., MLSys 2023, Section 3.4.
         """
+        if self.is_by_peer:
+            return self._aggregate_by_peer(h)
         matrix = self.hop.matrices.forward
         if self.is_input:
             near = self.drop_inner(h)
@@ -105,13 +121,41 @@ class Neighborhood:
         """Collective: the gradient of the unmasked inner rows that this rank's own sums have, (hop.num_in, dim), and
         the arrival that adds what other ranks' sums have. The gradients of halo rows travel meanwhile.
         """
-        of_halo = self.drop_halo(multiply(self.hop.matrices.far_back, gradient))
-        arrival = self.graph.start_take_home(of_halo, self.site)
+        arrival = self._start_take_home(gradient)
         of_rows = empty((self.hop.num_in, gradient.shape[1]), gradient.dtype)
         for span in blocks(0, self.hop.num_in):
             multiply(self.hop.matrices.near_back, gradient, out=of_rows, span=span)
             arrival.poll()
         return of_rows, arrival
+
+    def _start_take_home(self, gradient: torch.Tensor) -> Arrival:
+        if not self.is_by_peer:
+            of_halo = self.drop_halo(multiply(self.hop.matrices.far_back, gradient))
+            return self.graph.start_take_home(of_halo, self.site)
+        return self.graph.start_take_home_by_peer(
+            lambda peer: self.drop_halo(multiply(self.hop.by_peer.far_back[peer], gradient), peer),
+            gradient.shape[1], self.site)
+
+    def _aggregate_by_peer(self, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Collective: `aggregate`, the sum of one peer's rows added after another's.
+
+        Reference: Mostafa, MLSys 2022 (SAR: sequential aggregation and rematerialization).
+        """
+        if self.is_input:
+            near = self.drop_inner(h)
+            return self.sum_by_peer(multiply(self.hop.by_peer.near, near), self.input_halo_by_peer()), near
+        arrival = self.graph.start_fetch_by_peer(h, self.site)
+        near, out = self.drop_inner(h), empty((self.hop.num_out, h.shape[1]), h.dtype)
+        for span in blocks(0, self.hop.num_out):
+            multiply(self.hop.by_peer.near, near, out=out, span=span)
+            arrival.poll()
+        return self.sum_by_peer(out, ((peer, self.drop_halo(rows, peer)) for peer, rows in arrival)), near
+
+    def sum_by_peer(self, out: torch.Tensor, halo_rows: Iterable[tuple[int, torch.Tensor]]) -> torch.Tensor:
+        """Add what each peer's halo rows sum to, to `out` (hop.num_out, dim)."""
+        for peer, rows in halo_rows:
+            multiply(self.hop.by_peer.far[peer], rows[:0], rows, out)
+        return out
 
     def _drop(self, h: torch.Tensor, rows: slice) -> torch.Tensor:
         return h if self.key is None else dropout(h, self.probability, self.graph.node_id[rows], self.key)
@@ -163,7 +207,10 @@ class MapFirst(torch.autograd.Function):
         weight_neighbor, weight_self = weight_neighbor.to(dtype), None if weight_self is None else weight_self.to(dtype)
         near, far = place.drop_inner(h[:hop.num_in]), None
         mapped = map_rows(near, weight_neighbor)
-        if place.is_input:
+        if place.is_input and place.is_by_peer:
+            mapped_halo = ((peer, map_rows(rows, weight_neighbor)) for peer, rows in place.input_halo_by_peer())
+            out = place.sum_by_peer(multiply(hop.by_peer.near, mapped), mapped_halo)
+        elif place.is_input:
             # Input halo rows are already here, so mapping them too costs no message.
             far = place.input_halo()
             out = multiply(hop.matrices.forward, mapped, map_rows(far, weight_neighbor))
@@ -182,9 +229,12 @@ class MapFirst(torch.autograd.Function):
         gradient = gradient.contiguous()
         of_rows = of_self = None
         if place.is_input:
-            of_mapped = multiply(hop.matrices.near_back, gradient)
-            of_mapped_halo = multiply(hop.matrices.far_back, gradient)
-            of_neighbor = weight_gradient(of_mapped, near) + weight_gradient(of_mapped_halo, far)
+            of_neighbor = weight_gradient(multiply(hop.matrices.near_back, gradient), near)
+            if not place.is_by_peer:
+                of_neighbor += weight_gradient(multiply(hop.matrices.far_back, gradient), far)
+            else:
+                for peer, rows in place.input_halo_by_peer():
+                    of_neighbor += weight_gradient(multiply(hop.by_peer.far_back[peer], gradient), rows)
         else:
             of_mapped, arrival = place.mapped().aggregate_back(gradient)
         if weight_self is not None:

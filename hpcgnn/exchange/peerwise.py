@@ -1,0 +1,113 @@
+"""Exchanges of one peer at a time: no more than one peer's messages, halo rows or their gradients are in memory.
+
+What a round means to layers, and what a row costs on the wire, is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from hpcgnn.exchange.arrival import Arrival
+from hpcgnn.exchange.codec import Messages
+from hpcgnn.exchange.plan import ExchangePlan, RowList
+from hpcgnn.ops.arena import empty
+from hpcgnn.ops.counter import BACKWARD
+from hpcgnn.ops.quantization import MessageLayout
+
+Spans = tuple[tuple[int, int], ...]
+NO_ROWS = RowList(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int32))
+
+
+def halo_spans_of(plan: ExchangePlan) -> Spans:
+    """Where the halo rows of each rank begin and end."""
+    ends = np.cumsum([len(rows) for rows in plan.halo]).tolist()
+    return tuple(zip([0, *ends[:-1]], ends, strict=True))
+
+
+def round_messages(messages: Messages, pair: tuple[int, int], purpose: int, halo_spans: Spans) -> Messages:
+    """The messages of one round alone, its halo rows counted from the first one of their owner.
+
+    pair : (destination, source) of the round
+    """
+    destination, source = pair
+    owner = destination if purpose == BACKWARD else source
+    start, stop = halo_spans[owner]
+    sent = _only(messages.send_rows, destination, start if purpose == BACKWARD else 0)
+    received = _only(messages.receive_rows, source, 0 if purpose == BACKWARD else start)
+    return Messages(sent, received, _only_layout(messages.send_layouts, destination),
+                    _only_layout(messages.receive_layouts, source), stop - start, messages.dim)
+
+
+def _only(lists: tuple[RowList, ...], peer: int, first: int) -> tuple[RowList, ...]:
+    """One rank's list, its rows counted from `first`, and nothing for the others."""
+    counted = replace(lists[peer], index=lists[peer].index - np.int32(first))
+    return tuple(counted if rank == peer else NO_ROWS for rank in range(len(lists)))
+
+
+def _only_layout(layouts: tuple[MessageLayout, ...], peer: int) -> tuple[MessageLayout, ...]:
+    nothing = MessageLayout.build(np.empty(0, np.uint8), layouts[peer].dim)
+    return tuple(layouts[peer] if rank == peer else nothing for rank in range(len(layouts)))
+
+
+class _Rounds:
+    """Rounds of the ring, each started when the messages of the one before have been read.
+
+    start : function        posts the messages of a round, by its number
+    """
+
+    def __init__(self, num_rounds: int, start: Callable[[int], Arrival]):
+        self._start, self._num_rounds, self._number = start, num_rounds, 0
+        self._arrival = start(0) if num_rounds else None
+
+    def poll(self) -> bool:
+        """Let MPI make progress; whether the current round's messages have arrived."""
+        return self._arrival is None or self._arrival.poll()
+
+    def _finish_round(self, rows: torch.Tensor) -> None:
+        """Write or add the rows of the current round, whose messages the next one's may then take the place of."""
+        self._arrival.finish(rows)
+        self._number += 1
+        self._arrival = self._start(self._number) if self._number < self._num_rounds else None
+
+
+class RowsByPeer(_Rounds):
+    """Halo rows of one peer after another; see `hpcgnn.graph.hop.PeerArrival`.
+
+    Parameters
+    ----------
+    sources : tuple of int       the peers in the order of the ring
+    halo_spans : where each rank's halo rows begin and end
+    dim, dtype : of the rows
+    start : see `_Rounds`
+    """
+
+    def __init__(self, sources: tuple[int, ...], halo_spans: Spans, dim: int, dtype: torch.dtype,
+                 start: Callable[[int], Arrival]):
+        self._sources, self._dim, self._dtype = sources, dim, dtype
+        self._num_rows = [stop - start for start, stop in halo_spans]
+        super().__init__(len(sources), start)
+
+    def __iter__(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """Collective: see `hpcgnn.graph.hop.PeerArrival`; one table serves all peers."""
+        table = empty((max(self._num_rows), self._dim), self._dtype)
+        for source in self._sources:
+            rows = table[:self._num_rows[source]]
+            self._finish_round(rows)
+            yield source, rows
+
+
+class GradientsByPeer(_Rounds):
+    """Gradients that go home to one peer after another; see `hpcgnn.graph.hop.Arrival`."""
+
+    def packed(self) -> None:
+        """Gradients are added, so `finish` must bring them."""
+        return None
+
+    def finish(self, total: torch.Tensor) -> None:
+        """Collective: add what comes in every round."""
+        while self._arrival is not None:
+            self._finish_round(total)

@@ -1,0 +1,44 @@
+"""Trace: the ranges of the rows that an exchange sent, read back from its messages.
+
+What they are for is not known here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcgnn.exchange.codec import Messages
+from hpcgnn.ops.quantization import parameters_of
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Ranges of the rows that one exchange of an epoch sent.
+
+    Attributes
+    ----------
+    dim : int
+    position : tuple of (n,) int32, one a rank      see `RowList`
+    row_range : tuple of (n,) float32               largest minus smallest value of each row, as the message rounds it
+    """
+
+    dim: int
+    position: tuple[np.ndarray, ...]
+    row_range: tuple[np.ndarray, ...]
+
+    @classmethod
+    def read(cls, messages: Messages, send: list[np.ndarray]) -> Trace:
+        """The ranges of rows, read back from the parameters of their messages (one uint8 array a rank)."""
+        ranges = []
+        for layout, buffer in zip(messages.send_layouts, send, strict=True):
+            _, step = parameters_of(buffer, layout)
+            ranges.append(step * (2.0 ** np.minimum(layout.bit_width, 8) - 1).astype(np.float32))
+        return cls(messages.dim, tuple(rows.position for rows in messages.send_rows), tuple(ranges))
+
+    def joined(self, other: Trace) -> Trace:
+        """These messages, but for ranks to which `other` has sent."""
+        last = [other if len(position) else self for position in other.position]
+        return Trace(self.dim, tuple(trace.position[rank] for rank, trace in enumerate(last)),
+                     tuple(trace.row_range[rank] for rank, trace in enumerate(last)))
