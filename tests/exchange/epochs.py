@@ -1,0 +1,82 @@
+"""Exchanges over several epochs: one rank's part under an execution, and rows whose values say whose and when they are.
+
+Small integers, so that every width carries them exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hpcgnn.exchange.bits import UniformBits
+from hpcgnn.exchange.halo import HaloExchange
+from hpcgnn.exchange.plan import ExchangePlan
+from hpcgnn.exchange.schedule import EpochPlan, Execution
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.ops.quantization import BIT_WIDTHS
+
+PIPELINED = Execution(is_pipelined=True, staleness=1)
+VALUES = 8     # rows of an epoch that differ; integers below 256 have no error in bfloat16
+SEED = 5
+
+
+@dataclass(frozen=True)
+class ChangingBits:
+    """Widths of `choices` that differ from row to row and from epoch to epoch."""
+
+    epoch: int
+    choices: tuple[int, ...] = BIT_WIDTHS
+
+    def widths(self, layer, purpose, source, destination, rows):
+        place = np.arange(len(rows)) + 5 * self.epoch + layer + purpose + 2 * source + destination
+        return np.array(self.choices, np.uint8)[place % len(self.choices)]
+
+
+class Epochs:
+    """Collective: one rank's exchange and graph, driven epoch by epoch.
+
+    Parameters
+    ----------
+    pieces : Pieces               see `cut`
+    execution : Execution
+    overlaps : bool               see `LocalGraph`
+    """
+
+    def __init__(self, comm, pieces, execution=None, algorithm="ring", overlaps=True):
+        self.pieces, self.part = pieces, pieces.parts[comm.rank]
+        self.plan = ExchangePlan.build(self.part)
+        self.exchange = HaloExchange(comm, self.plan, UniformBits(32), algorithm, execution=execution or PIPELINED)
+        features = self.exchange.input_rows(torch.from_numpy(self.part.features))
+        self.graph = LocalGraph(self.part.indptr, self.part.indices,
+                                np.concatenate([self.part.inner_id, self.part.halo_id]), self.part.in_degree, features,
+                                self.exchange, overlaps=overlaps)
+
+    @property
+    def num_inner(self):
+        return self.part.num_inner
+
+    def stamp(self, epoch, dim=5):
+        """(num_inner + num_halo, dim) float32, each row its node's and the epoch's own number."""
+        value = VALUES * epoch + self.graph.node_id % VALUES
+        return torch.from_numpy(np.repeat(value[:, None], dim, axis=1).astype(np.float32))
+
+    def begin(self, epoch, bit_plan, is_asynchronous=False, is_traced=False):
+        """Start an epoch of training."""
+        self.exchange.begin_epoch(EpochPlan(bit_plan, is_asynchronous, is_traced))
+        self.graph.begin_forward(SEED, epoch, is_training=True)
+
+    def there_and_back(self, rows, gradient):
+        """Collective: one exchange each way: (halo rows, gradients that came home), both without what was here."""
+        h = rows[:self.num_inner].clone().requires_grad_()
+        h_all = self.graph.halo(h)
+        of_halo = gradient.clone()
+        of_halo[:self.num_inner] = 0
+        h_all.backward(of_halo)
+        return h_all.detach()[self.num_inner:], h.grad
+
+    @property
+    def copies(self):
+        """(num_inner, 1) float32, on how many ranks each inner row is a halo row."""
+        return torch.from_numpy(np.bincount(self.part.boundary_index, minlength=self.num_inner)[:, None]).float()
