@@ -8,6 +8,7 @@ from torch import nn
 from hpcgnn.errors import ConfigError
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.linear import add_bias, linear
+from hpcgnn.nn.rematerialization import rematerialized
 from hpcgnn.ops.attention import attend
 
 SLOPE = 0.2               # of LeakyReLU below 0, Section 3.3 of the paper
@@ -67,6 +68,10 @@ class GATConvolution(nn.Module):
         h : float32, bfloat16 or float16, of whose type the result is; scores, weights and sums are float32
         is_dropped : bool       dropout has been applied to h and counted
         """
+        return rematerialized(graph, lambda rows: self._attended(graph, rows, is_dropped), h)
+
+    def _attended(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool) -> torch.Tensor:
+        """Collective: see `forward`."""
         z = self._mapped(graph, h, is_dropped)
         out = attend(z, self.attention, *graph.adjacency(with_self=True), self.heads, SLOPE, graph.halo_present(h))
         if self.combine == "average":

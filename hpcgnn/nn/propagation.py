@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from hpcgnn.graph.hop import ExchangeSite, Hop
+from hpcgnn.graph.hop import Hop
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.neighborhood import Neighborhood
 from hpcgnn.ops.arena import empty
@@ -84,11 +84,10 @@ def propagate_input(graph: LocalGraph, num_steps: int) -> torch.Tensor:
 
     Messages are evaluation's, exact in the rows' storage type, whatever the current pass.
     """
-    rows = graph.input_aggregate(REDUCTION)
-    for step in range(1, num_steps):
-        table = empty((graph.num_rows, rows.shape[1]), rows.dtype)
-        table[:graph.num_inner] = rows
-        site = ExchangeSite(layer=step - 1, seed=0, epoch=0, is_training=False)
-        graph.fetch(table[:graph.num_inner], table[graph.num_inner:], site)
-        rows = graph.aggregate(table, REDUCTION)
+    rows, position = graph.input_aggregate(REDUCTION), graph.current_pass
+    graph.begin_forward(seed=0, epoch=0, is_training=False)
+    for hop in take_hops(graph, num_steps - 1):
+        place = Neighborhood(graph, hop, is_input=False, is_dropped=True, reduction=REDUCTION, probability=0.0)
+        rows, _ = place.aggregate(rows)
+    graph.go_back(position)
     return rows

@@ -11,19 +11,22 @@ from mpi4py import MPI
 from reference_partition import random_dataset
 from torch.nn import functional
 
-from hpcgnn.exchange.bits import UniformBits
+from hpcgnn.exchange import peerwise
+from hpcgnn.exchange.bits import DrawnBits, UniformBits
 from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.reach import Reach, nearest_first
-from hpcgnn.exchange.schedule import Execution
+from hpcgnn.exchange.schedule import EpochPlan, Execution
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn import neighborhood
 from hpcgnn.nn.models import ModelShape, build_model
+from hpcgnn.ops import aggregation, arena
 from hpcgnn.partition.build import build_partition
 
 SEED, EPOCH, IN, HIDDEN, OUT, NUM_NODES = 3, 8, 12, 8, 4, 80
 SUMMED = ("gcn", "sage", "gcnii", "dagnn", "sgc", "jknet", "appnp")    # their layers take one peer's rows at a time
-MODELS = (*SUMMED, "gat")
-NARROW = {"dagnn": OUT, "sgc": OUT, "appnp": OUT}
+RERUN = ("gat",)                                                         # these read all, and run again in backward
+MODELS = (*SUMMED, *RERUN)
 
 
 def graph_data(directed=True, num_edges=300):
@@ -99,3 +102,108 @@ def test_losses_and_gradients_are_those_of_all_halo_rows_at_once(model, dropout,
     if model in SUMMED:
         assert traffic.payload_bytes == usual.payload_bytes
         assert traffic.sent_by_peer == usual.sent_by_peer
+
+
+@pytest.mark.parallel([2, 3, 4])
+@pytest.mark.parametrize("model", RERUN)
+def test_layers_that_run_again_fetch_their_halo_rows_twice(model):
+    comm = MPI.COMM_WORLD
+    usual, traffic = assert_alike(comm, graph_data(), shape_of(model))
+    # Forward and backward are alike in bytes over all ranks; the input's halo rows never travel.
+    once, again = comm.allreduce(np.array([usual.payload_bytes, traffic.payload_bytes]))
+    assert 2 * again == 3 * once > 0
+
+
+@pytest.mark.parallel([2, 3, 4])
+@pytest.mark.parametrize("model", RERUN)
+def test_layers_that_run_again_keep_no_halo_rows(model):
+    comm, dataset, saved = MPI.COMM_WORLD, graph_data(), {}
+    for rematerializes in (False, True):
+        graph, _ = open_graph(comm, dataset, Execution(rematerializes=rematerializes))
+        network, num_rows = build_model(shape_of(model)), [0]
+
+        def note(tensor, num_rows=num_rows):
+            num_rows.append(len(tensor))
+            return tensor
+
+        graph.begin_forward(SEED, EPOCH, is_training=True)
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            network(graph, graph.x)
+        saved[rematerializes] = max(num_rows)
+    assert saved[False] >= graph.num_rows > graph.num_inner >= saved[True]
+
+
+@pytest.mark.parallel([3, 4])
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("model", SUMMED)
+def test_no_more_than_one_peers_rows_are_in_a_table(monkeypatch, model, dropout):
+    comm, dataset, largest = MPI.COMM_WORLD, graph_data(num_edges=1500), {}
+    for rematerializes in (False, True):
+        graph, exchange = open_graph(comm, dataset, Execution(rematerializes=rematerializes))
+        num_rows = [0]
+
+        def noted(shape, *dtype, num_rows=num_rows):
+            num_rows.append(shape[0])
+            return arena.empty(shape, *dtype)
+
+        for room in (aggregation, neighborhood, peerwise):
+            monkeypatch.setattr(room, "empty", noted)
+        steps(comm, graph, shape_of(model, dropout, num_layers=4), dataset, num_epochs=1)
+        largest[rematerializes] = max(num_rows)
+    one_peer = max(stop - start for start, stop in exchange.halo_spans)
+    assert largest[False] == graph.num_halo > max(graph.num_inner, one_peer) >= largest[True]
+    assert exchange._arena.num_bytes < 2 * 4 * (one_peer + graph.num_inner) * max(IN, HIDDEN) + 256
+
+
+@pytest.mark.parallel([1, 2, 3, 4])
+@pytest.mark.parametrize("model", MODELS)
+def test_eight_bit_messages_draw_alike(model):
+    """A sum in another order may move a value over a rounding threshold, by a step of its row: rare, and bounded."""
+    assert_alike(MPI.COMM_WORLD, graph_data(), shape_of(model, 0.0), UniformBits(8), bound=1e-4)
+
+
+@pytest.mark.parallel([2, 3])
+@pytest.mark.parametrize("model", ["sage", "gat"])
+def test_drawn_widths_and_sampled_rows_are_those_of_all_halo_rows_at_once(model):
+    comm, dataset = MPI.COMM_WORLD, graph_data()
+    assert_alike(comm, dataset, shape_of(model), DrawnBits((16, 32), SEED, EPOCH), bound=1e-4)
+    assert_alike(comm, dataset, shape_of(model), execution=Execution(share=0.5))
+
+
+@pytest.mark.parallel([2, 3, 4])
+@pytest.mark.parametrize("model", ["gcn", "gat"])
+def test_traced_ranges_are_those_of_all_halo_rows_at_once(model):
+    comm, dataset, traces = MPI.COMM_WORLD, graph_data(), []
+    for rematerializes in (False, True):
+        graph, exchange = open_graph(comm, dataset, Execution(rematerializes=rematerializes))
+        exchange.begin_epoch(EpochPlan(UniformBits(8), is_traced=True))
+        steps(comm, graph, shape_of(model, 0.0), dataset, num_epochs=1)
+        traces.append(exchange.traces)
+    usual, found = traces
+    assert found.keys() == usual.keys() and len(usual) >= 4
+    for place, trace in usual.items():
+        assert found[place].dim == trace.dim
+        for peer in range(comm.size):
+            np.testing.assert_array_equal(found[place].position[peer], trace.position[peer])
+            np.testing.assert_allclose(found[place].row_range[peer], trace.row_range[peer], rtol=2**-7, atol=1e-6)
+
+
+@pytest.mark.parallel([3, 4])
+def test_a_rank_without_rows_of_its_own_takes_part():
+    comm = MPI.COMM_WORLD
+    dataset, owner = graph_data(), np.zeros(NUM_NODES, np.int32)
+    owner[::3], owner[1] = 1, 2
+    assert_alike(comm, dataset, shape_of("sage"), owner=owner)
+    assert_alike(comm, dataset, shape_of("gat"), owner=owner)
+
+
+@pytest.mark.parallel([2, 3])
+def test_evaluation_takes_one_peers_rows_at_a_time_and_keeps_nothing():
+    comm, dataset = MPI.COMM_WORLD, graph_data()
+    graph, exchange = open_graph(comm, dataset, Execution(rematerializes=True))
+    graph.begin_forward(0, 0, is_training=False)
+    with torch.no_grad():
+        build_model(shape_of("gat"))(graph, graph.x)
+        build_model(shape_of("gcn"))(graph, graph.x)
+    assert exchange.evaluation.payload_bytes > 0 == exchange.training.payload_bytes
+    assert exchange.state_bytes == 0
