@@ -87,6 +87,8 @@ class TrainConfig:
                                   methods=("sancus",))
     predict: str = _setting("none", "What messages hold: rows (none), or their difference from what the receiver has "
                             "(previous).", ("none", "previous"))
+    rematerialize: bool = _setting(False, "Have one peer's halo rows in memory at a time, and fetch again those that "
+                                   "the backward pass needs.")
     deterministic: bool = _setting(False, "Decide by modeled seconds instead of measured ones, so that two runs agree.",
                                    methods=(*SOLVED, *TIMED))
     link_mbps: float = _setting(0.0, "Pace messages as a link of so many MB/s a rank would; 0 as fast as they go.",
@@ -136,6 +138,24 @@ class TrainConfig:
         for is_met, setting, reason in clashes:
             if is_met:
                 raise ConfigError(f"{setting} can't be used with method {self.method}: {reason}")
+        self._check_rematerialize()
+
+    def _check_rematerialize(self) -> None:
+        """What has the halo rows of all peers in memory has no use for them coming peer by peer."""
+        clashes = [
+            (self.method in ("sylvie", "joint", "pipegcn", "sancus"), f"method {self.method}",
+             "it keeps the rows of all peers from epoch to epoch; use another method"),
+            (self.predict != "none", f"predict {self.predict}", "every row is kept at its receiver; choose one"),
+            (self.exchange == "alltoallv", "exchange alltoallv", "it brings the rows of all peers at once; "
+             "use --exchange ring"),
+            (self.precision != "fp32", f"precision {self.precision}", "sums would be rounded to 16 bits after every "
+             "peer; use fp32"),
+            (self.model in ("gin", "sage-max"), f"model {self.model}", "its layers keep all halo rows for the backward "
+             "pass; use another model"),
+        ]
+        for is_met, companion, reason in clashes:
+            if self.rematerialize and is_met:
+                raise ConfigError(f"rematerialize can't be used with {companion}: {reason}")
 
     def _check_use(self, setting) -> None:
         """A setting that the method or the model has no use for must not be changed: its user expects an effect."""

@@ -11,6 +11,8 @@ from mpi4py import MPI
 from reference_partition import random_dataset
 from torch.nn import functional
 
+from hpcgnn.config import TrainConfig
+from hpcgnn.errors import ConfigError
 from hpcgnn.exchange import peerwise
 from hpcgnn.exchange.bits import DrawnBits, UniformBits
 from hpcgnn.exchange.halo import HaloExchange
@@ -207,3 +209,19 @@ def test_evaluation_takes_one_peers_rows_at_a_time_and_keeps_nothing():
         build_model(shape_of("gcn"))(graph, graph.x)
     assert exchange.evaluation.payload_bytes > 0 == exchange.training.payload_bytes
     assert exchange.state_bytes == 0
+
+
+@pytest.mark.parametrize("settings", [
+    {"method": "sylvie"}, {"method": "joint"}, {"method": "pipegcn"}, {"method": "sancus"}, {"predict": "previous"},
+    {"exchange": "alltoallv"}, {"precision": "bf16"}, {"precision": "fp16"}, {"model": "gin"}, {"model": "sage-max"}],
+    ids=str)
+def test_what_needs_all_halo_rows_is_refused(settings):
+    companion = " ".join(*settings.items())
+    with pytest.raises(ConfigError, match=f"rematerialize can't be used with {companion}: "):
+        TrainConfig(rematerialize=True, **settings)
+
+
+@pytest.mark.parametrize("method", ["vanilla", "uniform", "random", "adaqp", "bns"])
+@pytest.mark.parametrize("model", MODELS)
+def test_all_else_is_allowed(method, model):
+    assert TrainConfig(rematerialize=True, method=method, model=model).rematerialize
