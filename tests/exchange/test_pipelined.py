@@ -1,4 +1,4 @@
-"""Pipelined epochs: a row that is read is of this epoch or of the one before, whatever widths and modes come in turn."""
+"""Pipelined epochs: a row that is read is of this epoch or of the one before, whatever widths and modes take turns."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_sums_over_packed_rows_have_inner_rows_of_now_and_halo_rows_of_before(cu
 def test_an_asynchronous_epoch_without_one_before_is_refused(cut, kind):
     epochs = Epochs(COMM, cut("undirected", COMM.size), KINDS[kind])
     rows = epochs.stamp(0)
-    for attempt in range(2):
+    for _ in range(2):
         epochs.begin(0, UniformBits(8), is_asynchronous=True)
         with pytest.raises(KernelError, match=r"^halo rows are 2 epochs old, 1 are allowed$"):
             epochs.graph.halo(rows[:epochs.num_inner])
