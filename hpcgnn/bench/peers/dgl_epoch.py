@@ -24,8 +24,17 @@ def make_graph(indptr: np.ndarray, indices: np.ndarray, model: str):
 
 
 def make_convolution(model: str, in_dim: int, out_dim: int) -> nn.Module:
-    """DGL's layer; both map before they sum where that is narrower."""
-    return GraphConv(in_dim, out_dim) if model == "gcn" else SAGEConv(in_dim, out_dim, "mean")
+    """DGL's layer; both map before they sum where that is narrower.
+
+    SAGEConv's weights start as those of torch.nn.Linear, like hpcgnn's and PyTorch Geometric's: from DGL's own Glorot
+    with the gain of ReLU it learns more slowly, which would be read as a difference between the systems.
+    """
+    if model == "gcn":
+        return GraphConv(in_dim, out_dim)
+    convolution = SAGEConv(in_dim, out_dim, "mean")
+    convolution.fc_self.reset_parameters()
+    convolution.fc_neigh.reset_parameters()
+    return convolution
 
 
 if __name__ == "__main__":
