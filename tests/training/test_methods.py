@@ -1,0 +1,124 @@
+"""Every method on every kind of part: it trains to the end, finitely, and equals vanilla where it must."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from training_setup import (
+    arcs_where,
+    easy_graph,
+    losses,
+    on_rank_zero,
+    random_owner,
+    train,
+    without_seconds,
+    write,
+    write_once,
+)
+
+from hpcgnn.config import METHODS
+from hpcgnn.exchange.schedule import Execution
+from hpcgnn.training import session
+
+COMM = MPI.COMM_WORLD
+# Few epochs must meet an assignment, a wider base and both modes.
+OPTIONS = {"uniform": {"bits": 4}, "sylvie": {"descent_window": 1}, "joint": {"descent_window": 1, "period": 3},
+           "adaqp": {"period": 3, "group_size": 20}, "bns": {"share": 0.5}, "sancus": {"skip_change": 0.3},
+           "pipegcn": {"smoothing": 0.5}}
+PREDICTABLE = [method for method in METHODS if method not in ("bns", "sancus")]
+SETTINGS = {"model": "sage", "dropout": 0.5, "epochs": 6, "eval_every": 3}
+
+
+def odd_parts(kind, num_ranks):
+    """A graph and its owners in which the last rank's part is odd: alone, without training nodes or of one node."""
+    dataset = easy_graph(spec="synthetic:nodes=90,mean_degree=6,classes=3,features=6,signal=2")
+    owner = random_owner(dataset, num_ranks)
+    last = num_ranks - 1
+    if kind == "alone":
+        dataset = arcs_where(dataset, lambda source, target: (owner[source] == last) == (owner[target] == last))
+    elif kind == "untrained":
+        dataset = replace(dataset, train_mask=dataset.train_mask & ((owner != last) | (num_ranks == 1)))
+    elif kind == "one node":
+        owner = np.where(np.arange(len(owner)) == 7, last, owner % max(1, last)).astype(np.int32)
+    return dataset, owner
+
+
+@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parametrize("kind", ["alone", "untrained", "one node"])
+def test_every_method_trains_where_a_part_is_odd(shared_path, kind):
+    dataset, owner = odd_parts(kind, COMM.size)
+    shards = on_rank_zero(COMM, lambda: write(dataset, owner, COMM.size, shared_path / "shards"))
+    for method in METHODS:
+        settings = {**SETTINGS, "method": method, **OPTIONS.get(method, {})}
+        summary, metrics, run = train(COMM, shards, shared_path / method, **settings)
+        assert len(metrics) == 6 and np.isfinite(losses(metrics)).all(), method
+        assert np.isfinite(summary["test_score"]), method
+        assert run.session.exchange.state_bytes == 0, method
+        # With all ranks apart, or one, no byte goes anywhere.
+        assert (summary["sent_bytes_per_epoch"] > 0) == (COMM.size > (2 if kind == "alone" else 1)), method
+
+
+@pytest.mark.parallel([1, 2, 3])
+def test_predicted_messages_train_by_every_method_that_takes_them(shared_path):
+    shards = write_once(COMM, easy_graph(), shared_path / "shards")
+    for method in PREDICTABLE:
+        settings = {**SETTINGS, "method": method, **OPTIONS.get(method, {}), "smoothing": 0.0, "predict": "previous"}
+        summary, metrics, _ = train(COMM, shards, shared_path / method, **settings)
+        assert np.isfinite(losses(metrics)).all(), method
+        assert (summary["method_state_bytes"] > 0) == (COMM.size > 1), method
+
+
+@pytest.mark.parallel([2, 3])
+@pytest.mark.parametrize("settings", [
+    {"method": "sancus", "skip_change": 0.0}, {"method": "bns", "share": 1.0}, {"method": "uniform", "bits": 32},
+], ids=lambda settings: settings["method"])
+def test_methods_that_leave_nothing_out_equal_vanilla_bit_for_bit(shared_path, settings):
+    shards = write_once(COMM, easy_graph(), shared_path / "shards")
+    _, expected, _ = train(COMM, shards, shared_path / "vanilla", **SETTINGS)
+    _, found, _ = train(COMM, shards, shared_path / "other", **SETTINGS, **settings)
+    assert without_seconds(found) == without_seconds(expected)
+
+
+@pytest.mark.parallel([2, 3])
+@pytest.mark.parametrize("settings", [{}, {"method": "uniform", "bits": 8}], ids=["vanilla", "uniform 8"])
+def test_a_pipeline_of_synchronous_epochs_only_equals_none(shared_path, monkeypatch, settings):
+    """Rows that could have been old, in buffers that outlive the epoch, are those that are not kept at all."""
+    shards = write_once(COMM, easy_graph(), shared_path / "shards")
+    _, expected, _ = train(COMM, shards, shared_path / "plain", **SETTINGS, **settings)
+    monkeypatch.setattr(session, "execution_of", lambda config: Execution(is_pipelined=True, staleness=1))
+    _, found, _ = train(COMM, shards, shared_path / "pipelined", **SETTINGS, **settings)
+    assert without_seconds(found) == without_seconds(expected)
+
+
+@pytest.mark.parallel([2])
+@pytest.mark.parametrize("method, predict", [("sylvie", "none"), ("adaqp", "none"), ("joint", "none"),
+                                             ("joint", "previous")])
+def test_deterministic_runs_agree_in_all_but_times(shared_path, method, predict):
+    shards = write_once(COMM, easy_graph(), shared_path / "shards")
+    settings = {**SETTINGS, "epochs": 12, "method": method, **OPTIONS[method], "predict": predict,
+                "deterministic": True}
+    runs = [train(COMM, shards, shared_path / name, **settings)[1] for name in ("first", "second")]
+    assert without_seconds(runs[0]) == without_seconds(runs[1])
+    assert {record["mode"] for record in runs[0]} == ({"sync"} if method == "adaqp" else {"sync", "async"})
+
+
+@pytest.mark.parallel([1, 2, 3])
+def test_metrics_say_what_every_epoch_was_run_with(shared_path):
+    shards = write_once(COMM, easy_graph(), shared_path / "shards")
+    _, metrics, _ = train(COMM, shards, shared_path / "run", **{**SETTINGS, "method": "joint", **OPTIONS["joint"]})
+    for record in metrics:
+        assert record["staleness"] == (record["mode"] == "async")
+        assert record["base_bits"] in (1, 2, 4, 8)
+        assert set(record["width_histogram"]) <= {"1", "2", "4", "8"}
+    assert metrics[0]["mode"] == "sync" and metrics[0]["ldr"] is None and metrics[1]["ldr"] is not None
+    assert set(metrics[0]["width_histogram"]) <= {"8"}     # traced at the largest width
+    assert metrics[0]["assign_seconds"] > 0
+    for record in metrics:
+        assert ("sent_bytes_by_pair" in record) == ("test_score" in record)
+        if "test_score" in record:
+            pairs = np.array(record["sent_bytes_by_pair"])
+            assert pairs.shape == (COMM.size, COMM.size) and not pairs.diagonal().any()
+            assert pairs.sum() == record["sent_bytes_payload"] + record["sent_bytes_parameters"]
