@@ -8,12 +8,15 @@ from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.errors import ConfigError
+from hpcgnn.partition.condense import condensed_order
 from hpcgnn.partition.halo import row_blocks
 from hpcgnn.partition.metis import metis_parts
 
-REORDERS = ("none", "metis", "degree", "rcm")
+REORDERS = ("none", "metis", "degree", "rcm", "condense-edge")
 # 256 float32 columns of so many rows fill 2 MiB, the second-level cache of a core or two.
 ROWS_A_CLUSTER = 2048
+# A quarter of that, so that rows which a cluster needs of others find room beside its own.
+ROWS_A_CONDENSED_CLUSTER = 512
 
 
 def order_rows(dataset: GraphDataset, inner_id: np.ndarray, reorder: str, seed: int = 0) -> np.ndarray:
@@ -21,10 +24,12 @@ def order_rows(dataset: GraphDataset, inner_id: np.ndarray, reorder: str, seed: 
 
     Parameters
     ----------
+    dataset                   its name, num_nodes, indptr and indices are read
     inner_id : (num_inner,) int64, ascending
-    reorder : {"none", "metis", "degree", "rcm"}
+    reorder : {"none", "metis", "degree", "rcm", "condense-edge"}
         none keeps the order of the source; metis lays out clusters of about 2048 rows one after the other; degree puts
-        rows with many in-neighbors first; rcm is reverse Cuthill-McKee. metis and rcm look at the arcs inside the part
+        rows with many in-neighbors first; rcm is reverse Cuthill-McKee; condense-edge lays out clusters of about 512
+        rows, in each those first that most other clusters read. All but degree look at the arcs inside the part
     seed : int                of metis; the same seed gives the same order
 
     Returns
@@ -41,23 +46,34 @@ def order_rows(dataset: GraphDataset, inner_id: np.ndarray, reorder: str, seed: 
         return inner_id
     if reorder == "degree":
         return inner_id[np.argsort(dataset.indptr[inner_id] - dataset.indptr[inner_id + 1], kind="stable")]
-    graph = inner_graph(dataset, inner_id)
+    arcs = inner_arcs(dataset, inner_id)
     if reorder == "rcm":
-        return inner_id[reverse_cuthill_mckee(graph, symmetric_mode=True)]
-    num_clusters = -(-len(inner_id) // ROWS_A_CLUSTER)
-    if num_clusters == 1 or graph.nnz == 0:
-        return inner_id
-    cluster = metis_parts(graph.indptr, graph.indices, num_clusters, "cut", seed, name=dataset.name,
-                          advice="use --reorder rcm")
-    return inner_id[np.argsort(cluster, kind="stable")]
+        return inner_id[reverse_cuthill_mckee(undirected(arcs), symmetric_mode=True)]
+    if reorder == "condense-edge":
+        return inner_id[condensed_order(arcs, cluster_rows(arcs, ROWS_A_CONDENSED_CLUSTER, seed, dataset.name))]
+    return inner_id[np.argsort(cluster_rows(arcs, ROWS_A_CLUSTER, seed, dataset.name), kind="stable")]
 
 
-def inner_graph(dataset: GraphDataset, inner_id: np.ndarray) -> scipy.sparse.csr_matrix:
-    """Undirected graph of the arcs between the nodes of a part.
+def cluster_rows(arcs: scipy.sparse.csr_matrix, rows_a_cluster: int, seed: int, name: str) -> np.ndarray:
+    """METIS clusters of about equally many rows, (num_rows,) int32; one cluster where a graph has no arc.
+
+    Raises
+    ------
+    ConfigError               METIS gave up
+    """
+    num_clusters = -(-arcs.shape[0] // rows_a_cluster)
+    if num_clusters == 1 or arcs.nnz == 0:
+        return np.zeros(arcs.shape[0], np.int32)
+    graph = undirected(arcs)
+    return metis_parts(graph.indptr, graph.indices, num_clusters, "cut", seed, name=name, advice="use --reorder rcm")
+
+
+def inner_arcs(dataset: GraphDataset, inner_id: np.ndarray) -> scipy.sparse.csr_matrix:
+    """The arcs between the nodes of a part.
 
     Returns
     -------
-    graph : (num_inner, num_inner) int8 CSR of ones; node i of it is inner_id[i]
+    arcs : (num_inner, num_inner) int8 CSR of ones by destination; node i of it is inner_id[i]
     """
     num_inner = len(inner_id)
     position = np.full(dataset.num_nodes, -1, np.int32)
@@ -69,5 +85,9 @@ def inner_graph(dataset: GraphDataset, inner_id: np.ndarray) -> scipy.sparse.csr
         rows.append(row[column >= 0])
         columns.append(column[column >= 0])
     row, column = np.concatenate(rows), np.concatenate(columns)
-    arcs = scipy.sparse.csr_matrix((np.ones(len(row), np.int8), (row, column)), shape=(num_inner, num_inner))
+    return scipy.sparse.csr_matrix((np.ones(len(row), np.int8), (row, column)), shape=(num_inner, num_inner))
+
+
+def undirected(arcs: scipy.sparse.csr_matrix) -> scipy.sparse.csr_matrix:
+    """Every arc in both directions, int8 CSR of ones."""
     return (arcs + arcs.T).astype(bool).astype(np.int8)

@@ -9,13 +9,14 @@ from reference_partition import arcs_of, random_dataset
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition import order
 from hpcgnn.partition.build import build_partition
-from hpcgnn.partition.order import REORDERS, inner_graph, order_rows
+from hpcgnn.partition.order import REORDERS, inner_arcs, order_rows, undirected
 
 
 @pytest.fixture
 def small_clusters(monkeypatch):
     """Clusters of so few rows that a test's graph has several."""
     monkeypatch.setattr(order, "ROWS_A_CLUSTER", 16)
+    monkeypatch.setattr(order, "ROWS_A_CONDENSED_CLUSTER", 16)
 
 
 @pytest.mark.parametrize("reorder", REORDERS)
@@ -51,7 +52,7 @@ def test_degree_puts_rows_of_many_in_neighbors_first_and_ties_by_id():
     assert ordered.tolist() == sorted(range(100), key=lambda v: (-dataset.in_degree()[v], v))
 
 
-@pytest.mark.parametrize("reorder", ["metis", "rcm"])
+@pytest.mark.parametrize("reorder", ["metis", "rcm", "condense-edge"])
 def test_neighbors_on_a_shuffled_grid_come_together(small_clusters, grid, reorder):
     dataset = grid(24, shuffle_seed=5)
     source, target = np.array(arcs_of(dataset)).T
@@ -66,7 +67,7 @@ def test_inner_graph_is_that_of_the_arcs_inside_taken_both_ways():
     dataset = random_dataset(60, 300, seed=4, directed=True)
     inner_id = np.flatnonzero(np.arange(60) % 2 == 0)
     inside = {(u, v) for u, v in arcs_of(dataset) if u % 2 == 0 and v % 2 == 0}
-    graph = inner_graph(dataset, inner_id).tocoo()
+    graph = undirected(inner_arcs(dataset, inner_id)).tocoo()
     found = {(int(inner_id[v]), int(inner_id[u])) for v, u in zip(graph.row, graph.col, strict=True)}
     assert found == inside | {(v, u) for u, v in inside} and set(graph.data) == {1}
 
@@ -93,5 +94,5 @@ def neighbor_ids(part):
 
 
 def test_unknown_order_is_refused():
-    with pytest.raises(ConfigError, match="unknown order 'hilbert'; choose one of none, metis, degree, rcm"):
+    with pytest.raises(ConfigError, match="'hilbert'; choose one of none, metis, degree, rcm, condense-edge"):
         order_rows(random_dataset(10, 20), np.arange(10), "hilbert")

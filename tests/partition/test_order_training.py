@@ -21,13 +21,14 @@ def write_in_order(num_parts: int, folder: Path, reorder: str) -> Path:
     dataset = easy_graph()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(order, "ROWS_A_CLUSTER", CLUSTER_ROWS)
+        patch.setattr(order, "ROWS_A_CONDENSED_CLUSTER", CLUSTER_ROWS)
         write_shards(dataset, random_owner(dataset, num_parts), num_parts, folder, "float32",
                      Provenance("test", "given", 0), reorder=reorder)
     return folder
 
 
 @pytest.mark.parallel([1, 2, 3])
-@pytest.mark.parametrize("reorder", ["metis", "degree", "rcm"])
+@pytest.mark.parametrize("reorder", ["metis", "degree", "rcm", "condense-edge"])
 @pytest.mark.parametrize("method", [{"method": "vanilla"}, {"method": "uniform", "bits": 8}])
 def test_losses_are_those_of_the_sources_order(shared_path, reorder, method):  # noqa: F811
     comm = MPI.COMM_WORLD

@@ -1,0 +1,43 @@
+#include "condense_traffic.h"
+
+static void take_out(line_buffer *buffer, int32_t line) {
+    const int32_t newer = buffer->newer[line], older = buffer->older[line];
+    buffer->older[newer] = older;
+    buffer->newer[older] = newer;
+    buffer->newer[line] = -1;
+}
+
+static void put_newest(line_buffer *buffer, int32_t line) {
+    const int32_t ring = (int32_t)buffer->num_lines, newest = buffer->older[ring];
+    buffer->older[line] = newest;
+    buffer->newer[line] = ring;
+    buffer->newer[newest] = line;
+    buffer->older[ring] = line;
+}
+
+/* Whether the line had to be fetched. */
+static int use_line(line_buffer *buffer, int32_t line) {
+    const int is_held = buffer->newer[line] >= 0;
+    if (is_held && !buffer->is_lru) return 0;
+    if (is_held)
+        take_out(buffer, line);
+    else if (buffer->num_held == buffer->capacity)
+        take_out(buffer, buffer->newer[buffer->num_lines]);
+    else
+        buffer->num_held++;
+    put_newest(buffer, line);
+    return !is_held;
+}
+
+static void use_sources(clustered_rows rows, int64_t c, int64_t row_bytes, line_buffer *buffer, int64_t *fetched) {
+    for (int64_t e = rows.indptr[rows.start[c]]; e < rows.indptr[rows.start[c + 1]]; e++) {
+        const int64_t u = rows.indices[e], last = ((u + 1) * row_bytes - 1) / buffer->line_bytes;
+        const int is_sparse = u < rows.start[c] || u >= rows.start[c + 1];
+        for (int64_t line = u * row_bytes / buffer->line_bytes; line <= last; line++)
+            fetched[is_sparse] += use_line(buffer, (int32_t)line);
+    }
+}
+
+void fetch_lines(clustered_rows rows, int64_t row_bytes, line_buffer buffer, int64_t *fetched) {
+    for (int64_t c = 0; c < rows.num_clusters; c++) use_sources(rows, c, row_bytes, &buffer, fetched);
+}

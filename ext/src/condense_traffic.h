@@ -1,0 +1,18 @@
+/* What a buffer in front of DRAM fetches while the rows of a graph are aggregated. */
+#ifndef HPCGNN_CONDENSE_TRAFFIC_H
+#define HPCGNN_CONDENSE_TRAFFIC_H
+#include "condense.h"
+
+/* A fully associative buffer of `capacity` lines of line_bytes. Lines that are held form a ring through `newer` and
+ * `older`, from and to entry num_lines, the oldest first to leave; newer[line] is -1 where a line is not held. Age
+ * counts from the last use where is_lru, else from the fetch (first in, first out). */
+typedef struct {
+    int64_t line_bytes, capacity, num_held, num_lines;
+    int is_lru;
+    int32_t *newer, *older;
+} line_buffer;
+
+/* Lines fetched while each row's sources are read in order, row after row; a source u lies in the bytes
+ * u*row_bytes .. (u+1)*row_bytes-1. fetched[0] counts sources of the row's own cluster, fetched[1] the others. */
+void fetch_lines(clustered_rows rows, int64_t row_bytes, line_buffer buffer, int64_t *fetched);
+#endif

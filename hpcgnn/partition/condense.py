@@ -1,0 +1,149 @@
+"""Condense-Edge: what clusters of rows need of each other, once each and in order, and the order of rows by that need.
+
+No cache and no time is known here; condense_traffic counts what the regions save.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse
+
+from hpcgnn._ext import condense as kernels
+from hpcgnn.errors import KernelError
+
+MOST_ENTRIES = np.iinfo(np.int32).max
+
+
+@dataclass(frozen=True)
+class ClusteredRows:
+    """A graph whose rows are laid out cluster after cluster.
+
+    Attributes
+    ----------
+    start : (num_clusters + 1,) int64     cluster c has the rows start[c] .. start[c + 1] - 1; it may be empty
+    indptr : (num_rows + 1,) int64        CSR by destination
+    indices : (num_entries,) int32        sources, rows as well
+    """
+
+    start: np.ndarray
+    indptr: np.ndarray
+    indices: np.ndarray
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.indptr) - 1
+
+    @property
+    def num_clusters(self) -> int:
+        return len(self.start) - 1
+
+    def cluster_of_rows(self) -> np.ndarray:
+        """(num_rows,) int64, cluster of each row."""
+        return np.repeat(np.arange(self.num_clusters), np.diff(self.start))
+
+    def is_sparse(self) -> np.ndarray:
+        """(num_entries,) bool: the sparse connections, whose source lies in another cluster."""
+        cluster = self.cluster_of_rows()
+        return np.repeat(cluster, np.diff(self.indptr)) != cluster[self.indices]
+
+    def without(self, is_dropped: np.ndarray) -> ClusteredRows:
+        """The same rows without some entries, (num_entries,) bool."""
+        kept_before = np.concatenate([[0], np.cumsum(~is_dropped)])
+        return ClusteredRows(self.start, kept_before[self.indptr], self.indices[~is_dropped])
+
+
+@dataclass(frozen=True)
+class CondensedRegions:
+    """The regions of Condense-Edge, the eID lists of MEGA's Algorithm 1 one after the other.
+
+    Attributes
+    ----------
+    start : (num_clusters + 1,) int64     region of cluster c: copied_row[start[c]:start[c + 1]]
+    copied_row : (num_copies,) int32      rows that the cluster needs of others, ascending, each once
+    place : (num_entries,) int32          position of the copy that serves an entry, -1 where the cluster has the row
+
+    A producer that goes through its rows in order appends to each region in order: rows are written once a cluster
+    that needs them, and a cluster reads its region from front to back. Between parts, the halo rows of an exchange are
+    such regions already: `boundary_index` lists them by receiver, in the receiver's halo order.
+    """
+
+    start: np.ndarray
+    copied_row: np.ndarray
+    place: np.ndarray
+
+    @property
+    def num_copies(self) -> int:
+        return len(self.copied_row)
+
+
+def condensed_regions(rows: ClusteredRows) -> CondensedRegions:
+    """List for each cluster the rows that it needs of others.
+
+    Returns
+    -------
+    regions : CondensedRegions            memory: 4 bytes an entry, a row and a copy
+
+    Raises
+    ------
+    KernelError                           more entries than 32-bit positions can name
+
+    Reference: Zhu et al., HPCA 2024 (MEGA), Algorithm 1 and §V-E; clusters of consecutive ids are the form without
+    partition of §VII.
+    """
+    if len(rows.indices) > MOST_ENTRIES:
+        raise KernelError(f"condensed regions name at most {MOST_ENTRIES} entries, found {len(rows.indices)}; "
+                          "use more --parts or --reorder metis")
+    return CondensedRegions(*kernels.condensed_regions(
+        np.ascontiguousarray(rows.start, np.int64), np.ascontiguousarray(rows.indptr, np.int64),
+        np.ascontiguousarray(rows.indices, np.int32)))
+
+
+def lay_out(arcs: scipy.sparse.csr_matrix, cluster: np.ndarray) -> tuple[np.ndarray, ClusteredRows]:
+    """Lay out rows cluster after cluster, by number within each.
+
+    Parameters
+    ----------
+    arcs : (num_rows, num_rows) CSR by destination
+    cluster : (num_rows,) integer
+
+    Returns
+    -------
+    order : (num_rows,) int64             row i of the layout is row order[i] of `arcs`
+    rows : ClusteredRows
+    """
+    order = np.argsort(cluster, kind="stable")
+    start = np.concatenate([[0], np.cumsum(np.bincount(cluster))]).astype(np.int64)
+    return order, ClusteredRows(start, *permute_rows(arcs, order))
+
+
+def permute_rows(arcs: scipy.sparse.csr_matrix, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """indptr (int64) and indices (int32) of the graph whose row i is row order[i]; entries keep their order."""
+    position = np.empty(len(order), np.int32)
+    position[order] = np.arange(len(order), dtype=np.int32)
+    moved = arcs[order]
+    return moved.indptr.astype(np.int64), position[moved.indices]
+
+
+def condensed_order(arcs: scipy.sparse.csr_matrix, cluster: np.ndarray) -> np.ndarray:
+    """Rows cluster after cluster; in each, those that most other clusters need first, and together by who needs them.
+
+    So what other clusters read of a cluster lies in a few runs at its front, as in a condensed region, but without a
+    copy; the rows that only their own cluster reads come last.
+
+    Parameters
+    ----------
+    arcs, cluster                         as in lay_out
+
+    Returns
+    -------
+    order : (num_rows,) int64             ties by row number
+    """
+    order, rows = lay_out(arcs, cluster)
+    regions = condensed_regions(rows)
+    reader = np.repeat(np.arange(rows.num_clusters), np.diff(regions.start))
+    num_readers = np.bincount(regions.copied_row, minlength=rows.num_rows)
+    first_reader = np.full(rows.num_rows, -1)
+    first_reader[regions.copied_row[::-1]] = reader[::-1]
+    return order[np.lexsort((first_reader, -num_readers, rows.cluster_of_rows()))]
