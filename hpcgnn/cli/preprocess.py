@@ -45,7 +45,8 @@ SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 @click.option("--reorder", type=click.Choice(REORDERS), default="metis", show_default=True,
               help="Order of rows inside a part: metis lays out clusters that fit a cache, degree puts rows of many "
                    "in-neighbors first, rcm is reverse Cuthill-McKee and takes less time, condense-edge lays out "
-                   "smaller clusters and in each first what others read; none keeps the source's. Losses stay the same.")
+                   "smaller clusters and in each first what others read; none keeps the source's. Losses stay the "
+                   "same.")
 @click.option("--seed", type=click.IntRange(min=0, max=2**31 - 1), default=0, show_default=True,
               help="Of the partitioner, of random splits and of synthetic graphs.")
 @click.option("--symmetrize/--directed", default=False, help="Add the reverse of every edge. [default: directed]")
