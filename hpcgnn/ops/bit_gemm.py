@@ -1,0 +1,189 @@
+"""Products of matrices of 1- to 8-bit codes that are held as planes of bits, and packing into planes.
+
+Codes are unsigned integers here; what they stand for comes in as steps and zero points.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from hpcgnn.errors import KernelError
+from hpcgnn.ops.dispatch import backend_of
+
+LARGEST_BIT_WIDTH = 8
+PAD8, PAD128 = 8, 128      # lines are padded to a multiple of one of them
+STEP_BITS = 128            # the contracted side is padded to whole steps
+WORD_BITS = 32
+LARGEST_SUM = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class BitLines:
+    """Lines of codes as planes of bits: rows of a left matrix, or columns of a right one, along the contracted side.
+
+    Attributes
+    ----------
+    words : (bit_width, padded lines, 4 * ceil(length / 128)) int32      bit k % 32 of word k / 32 of plane p is bit p
+                                     of the line's code number k; lines are padded to a multiple of 8, all with zeros
+    num_lines, length : int          without padding
+    """
+
+    words: torch.Tensor
+    num_lines: int
+    length: int
+
+    def __post_init__(self) -> None:
+        shape, num_words = tuple(self.words.shape), words_of(self.length)
+        is_fit = len(shape) == 3 and shape[1] % PAD8 == 0 and shape[1] >= self.num_lines and shape[2] == num_words
+        if self.words.dtype != torch.int32 or not self.words.is_contiguous() or not is_fit:
+            raise KernelError(f"planes of {self.num_lines} lines of {self.length} codes need contiguous int32 words of "
+                              f"shape (bits, {padded(self.num_lines, PAD8)} or another multiple of 8, {num_words}), "
+                              f"found {self.words.dtype} of {shape}")
+        check_bit_width(shape[0])
+
+    @property
+    def bit_width(self) -> int:
+        return self.words.shape[0]
+
+
+@dataclass(frozen=True)
+class CodeRange:
+    """Codes of values: floor((value - low) / step + offset), clamped to [0, 2^bit_width - 1].
+
+    low and step are numbers, or for packing (1,) or (num_lines,) float32.
+    """
+
+    bit_width: int
+    low: float | torch.Tensor
+    step: float | torch.Tensor
+    offset: float
+
+
+@dataclass(frozen=True)
+class LineValues:
+    """What a line's codes stand for, (num_lines,) float32 each: zero_point + step * code; and step * sum of its codes."""
+
+    step: torch.Tensor
+    zero_point: torch.Tensor
+    sum: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Rescaling:
+    """How sums of products of codes become values, gain * product + bias, and then max(0, .) where has_relu.
+
+    gain and bias are float32 for each column, or for each row where is_by_row; None is 1 and 0.
+    """
+
+    rows: LineValues
+    columns: LineValues
+    gain: torch.Tensor | None = None
+    bias: torch.Tensor | None = None
+    is_by_row: bool = False
+    has_relu: bool = False
+
+
+def padded(number: int, multiple: int) -> int:
+    """The number, up to the next multiple."""
+    return -(-number // multiple) * multiple
+
+
+def words_of(length: int) -> int:
+    """32-bit words of a line of so many bits."""
+    return padded(length, STEP_BITS) // WORD_BITS
+
+
+def check_bit_width(bit_width: int) -> None:
+    """Raises KernelError unless 1 <= bit_width <= 8."""
+    if not 1 <= bit_width <= LARGEST_BIT_WIDTH:
+        raise KernelError(f"a bit-width is {bit_width}; expected 1 to {LARGEST_BIT_WIDTH}")
+
+
+def pack_codes(codes: torch.Tensor, bit_width: int, is_by_column: bool, line_padding: int = PAD8) -> BitLines:
+    """Planes of a matrix of codes.
+
+    Parameters
+    ----------
+    codes : (num_rows, num_columns) uint8, contiguous, values < 2**bit_width
+    is_by_column : bool              lines are the columns of the matrix; otherwise its rows
+    line_padding : {8, 128}
+
+    Raises
+    ------
+    KernelError      a width, type or padding outside these
+    """
+    lines = _empty_lines(codes, torch.uint8, bit_width, is_by_column, line_padding)
+    backend_of("bit_gemm", codes).pack_codes(codes, lines, is_by_column)
+    return lines
+
+
+def pack_values(values: torch.Tensor, codes: CodeRange, is_by_column: bool, line_padding: int = PAD8) -> BitLines:
+    """Planes of the codes of a matrix (num_rows, num_columns) of finite float32 values, quantized as they are packed.
+
+    Raises
+    ------
+    KernelError      a width, type or padding outside the contract, or not one low and step, or one a line
+    """
+    lines = _empty_lines(values, torch.float32, codes.bit_width, is_by_column, line_padding)
+    if len(codes.low) != len(codes.step) or len(codes.low) not in (1, lines.num_lines):
+        raise KernelError(f"{lines.num_lines} lines need 1 or {lines.num_lines} lows and steps, "
+                          f"found {len(codes.low)} and {len(codes.step)}")
+    backend_of("bit_gemm", values).pack_values(values, codes, lines, is_by_column)
+    return lines
+
+
+def unpack_codes(lines: BitLines) -> torch.Tensor:
+    """Codes of the lines, (num_lines, length) uint8."""
+    return backend_of("bit_gemm", lines.words).unpack_codes(lines)
+
+
+def sum_codes(lines: BitLines) -> torch.Tensor:
+    """Sum of the codes of each line, (num_lines,) int64."""
+    return backend_of("bit_gemm", lines.words).sum_codes(lines)
+
+
+def multiply(left: BitLines, right: BitLines, rescaling: Rescaling | None = None,
+             codes: CodeRange | None = None) -> torch.Tensor | BitLines:
+    """sum over k of left[m, k] * right[k, n], for lines m of the left and n of the right.
+
+    The product is the sum over planes i of the left and j of the right of 2^(i + j) popcount(left_i AND right_j).
+
+    Returns
+    -------
+    (left.num_lines, right.num_lines) int32; float32 values with a rescaling; BitLines of the values' codes along the
+    columns, one a row, with a rescaling and a code range of numbers
+
+    Raises
+    ------
+    KernelError      lengths that disagree, or sums that could pass 2^31 - 1
+
+    Reference: Wang et al., PPoPP 2022, Eq. (5)-(7).
+    """
+    check_product(left.length, left.bit_width, right)
+    return backend_of("bit_gemm", right.words).multiply(left, right, rescaling, codes)
+
+
+def check_product(length: int, left_width: int, right: BitLines) -> None:
+    """Raises KernelError where the contracted sides disagree, or an int32 sum of products could overflow."""
+    if length != right.length:
+        raise KernelError(f"a product contracts {length} columns of its left side with {right.length} rows of its "
+                          "right side; they must be as many")
+    largest = length * (2**left_width - 1) * (2**right.bit_width - 1)
+    if largest > LARGEST_SUM:
+        raise KernelError(f"sums of {length} products of {left_width}-bit and {right.bit_width}-bit codes can reach "
+                          f"{largest}, past the {LARGEST_SUM} of 32 bits; use fewer bits or contract fewer columns")
+
+
+def _empty_lines(matrix: torch.Tensor, dtype: torch.dtype, bit_width: int, is_by_column: bool,
+                 line_padding: int) -> BitLines:
+    check_bit_width(bit_width)
+    if matrix.ndim != 2 or matrix.dtype != dtype or not matrix.is_contiguous():
+        raise KernelError(f"planes of bits are packed from a contiguous {dtype} matrix, "
+                          f"found {matrix.dtype} of shape {tuple(matrix.shape)}")
+    if line_padding not in (PAD8, PAD128):
+        raise KernelError(f"lines are padded to multiples of {PAD8} or {PAD128}, found {line_padding}")
+    num_lines, length = matrix.shape[::-1] if is_by_column else matrix.shape
+    words = torch.zeros(bit_width, padded(num_lines, line_padding), words_of(length), dtype=torch.int32)
+    return BitLines(words, num_lines, length)
