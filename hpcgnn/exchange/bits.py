@@ -12,6 +12,8 @@ from hpcgnn.exchange.plan import RowList
 from hpcgnn.ops.counter import BACKWARD, WIDTH, CounterKey
 from hpcgnn.ops.pointwise import dropout
 
+MAX_DRAWS = 4    # a row, for one of few widths; times 1024 layers they fit a key
+
 
 class BitPlan(Protocol):
     """An immutable choice of widths. Sender and receiver ask with the same arguments and get the same answer."""
@@ -46,9 +48,10 @@ class DrawnBits:
         """(len(rows),) uint8, of `choices`."""
         width = np.full(len(rows), self.choices[-1], np.uint8)
         is_open = np.ones(len(rows), bool)
-        sender = source if purpose == BACKWARD else 0
+        # Gradients of a node come from several ranks, each at a width of its own; part 0 is forward.
+        part = source + 1 if purpose == BACKWARD else 0
         for number, choice in enumerate(self.choices[:-1]):
-            key = CounterKey(self.seed, self.epoch, WIDTH, layer * 64 + 8 * (purpose == BACKWARD) + number, sender)
+            key = CounterKey(self.seed, self.epoch, WIDTH, layer * MAX_DRAWS + number, part)
             is_drawn = is_open & draw(rows.node_id, 1 / (len(self.choices) - number), key)
             width[is_drawn] = choice
             is_open &= ~is_drawn
