@@ -1,0 +1,132 @@
+"""The controller's plans for scripted losses: what it does first, when it widens, and what it remembers."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from hpcgnn.adaptive.controller import Controller, DescentTest
+from hpcgnn.exchange.bits import UniformBits
+
+COMM = MPI.COMM_WORLD
+WIDTHS = (1, 2, 4, 8)
+
+
+class ScriptedPolicy:
+    """Base widths without messages; lists what it is told."""
+
+    def __init__(self, widths=WIDTHS, traced=()):
+        self.base_widths, self._traced = widths, traced
+        self.learned, self.num_forgotten = [], 0
+
+    def bit_plan(self, seed, epoch, base):
+        return UniformBits(base)
+
+    def is_traced(self, epoch):
+        return epoch in self._traced
+
+    def learn(self, base, traces):
+        self.learned.append((base, dict(traces)))
+        return True
+
+    def forget(self):
+        self.num_forgotten += 1
+
+
+def controller_of(policy=None, mode="adaptive", window=2, test="plain"):
+    return Controller(COMM, policy or ScriptedPolicy(), mode, DescentTest(window, test, smoothing=0.0))
+
+
+def run(controller, scripted, first_epoch=0, traces=None):
+    """Collective: (mode, base width of the plan) by epoch; only rank 0 sees the scripted losses."""
+    seen = []
+    for epoch, loss in enumerate(scripted, first_epoch):
+        plan = controller.plan(0, epoch)
+        decision = controller.observe(loss if COMM.rank == 0 else float("nan"), 1.0, traces or {})
+        assert decision.mode == ("async" if plan.is_asynchronous else "sync")
+        assert decision.base_bits in (None, plan.bit_plan.bits)
+        assert decision.assign_seconds >= 0
+        seen.append((decision.mode, plan.bit_plan.bits))
+    assert len(set(COMM.allgather(tuple(seen)))) == 1
+    return seen
+
+
+def falling(rates, start=100.0):
+    """Losses that fall by these amounts, an epoch of one second each."""
+    return [start, *(start - fallen for fallen in itertools.accumulate(rates))]
+
+
+@pytest.mark.parallel([1, 2, 3])
+def test_the_base_doubles_and_epochs_are_synchronous_while_the_loss_slows():
+    # Rates of epochs 1 .. 6; two epochs lie between those that are compared, so the first answer is after epoch 3.
+    seen = run(controller_of(), [*falling([9, 8, 7, 6, 5, 4]), 78.0])
+    assert seen == [("sync", 1), ("async", 1), ("async", 1), ("async", 1), ("sync", 2), ("sync", 4), ("sync", 8),
+                    ("sync", 8)]
+
+
+@pytest.mark.parallel([1, 2, 3])
+def test_the_base_halves_and_epochs_are_asynchronous_while_the_loss_falls_faster():
+    controller = controller_of()
+    slow, fast = [9, 8, 7, 6, 5, 4], [8, 9, 10, 11]
+    seen = run(controller, [*falling(slow + fast), 0.0])
+    assert seen[6:] == [("sync", 8), ("sync", 8), ("async", 4), ("async", 2), ("async", 1), ("async", 1)]
+
+
+@pytest.mark.parallel([1, 2])
+def test_modes_that_are_fixed_ignore_the_loss():
+    slowing = falling([9, 8, 7, 6, 5, 4])
+    one_width = ScriptedPolicy((8,))
+    assert run(controller_of(one_width, "synchronous"), slowing) == [("sync", 8)] * 7
+    assert run(controller_of(one_width, "pipelined"), slowing) == [("sync", 8)] + [("async", 8)] * 6
+    assert one_width.learned == []
+
+
+@pytest.mark.parallel([1, 2])
+def test_the_policy_learns_when_ranges_were_traced_or_the_base_has_changed():
+    policy = ScriptedPolicy(traced=(0, 2))
+    run(controller_of(policy), falling([9, 8, 7, 6, 5]), traces={(1, 1): "ranges"})
+    assert policy.learned == [(1, {(1, 1): "ranges"}), (1, {(1, 1): "ranges"}), (2, {}), (4, {}), (8, {})]
+
+
+@pytest.mark.parallel([1, 2, 3])
+def test_a_restored_controller_goes_on_as_the_one_that_stopped_but_for_a_synchronous_epoch():
+    rates = [9, 8, 7, 6, 7, 8, 9, 10, 9, 8, 7, 6]
+    whole = run(controller_of(), falling(rates))
+    for stop in (3, 5, 7, 10):
+        first, second = controller_of(), controller_of()
+        assert run(first, falling(rates)[:stop]) == whole[:stop]
+        second.restore(COMM.bcast(first.state()))
+        rest = run(second, falling(rates)[stop:], stop)
+        assert rest[0] == ("sync", whole[stop][1])
+        assert rest[1:] == whole[stop + 1:]
+
+
+def test_a_base_width_that_the_run_no_longer_has_is_not_restored():
+    controller = Controller(MPI.COMM_SELF, ScriptedPolicy((2, 4)), "adaptive", DescentTest(2, "plain", 0.0))
+    controller.restore({"base": 8, "is_slowing": True, "descent": {"mean_losses": [1.0], "rates": []}})
+    assert controller.state() == {"base": 2, "is_slowing": False, "descent": {"mean_losses": [], "rates": []}}
+    controller.restore({})
+    assert controller.base == 2
+
+
+@pytest.mark.parallel([1, 2])
+def test_another_training_begins_anew():
+    policy = ScriptedPolicy()
+    controller = controller_of(policy)
+    losses = falling([9, 8, 7, 6, 5, 4])
+    first = run(controller, losses)
+    controller.forget()
+    assert policy.num_forgotten == 1
+    assert run(controller, losses) == first
+
+
+@pytest.mark.parallel([1])
+def test_noise_alone_does_not_stop_the_pipeline_where_the_test_is_relative():
+    """A loss that decays by a constant share and some noise: most epochs stay asynchronous at the smallest width."""
+    rng = np.random.default_rng(0)
+    losses = 2 * 0.97 ** np.arange(100) * (1 + 0.01 * rng.normal(size=100))
+    seen = run(Controller(COMM, ScriptedPolicy(), "adaptive", DescentTest(10, "relative", 0.9)), losses.tolist())
+    assert seen.count(("async", 1)) > 80
