@@ -143,7 +143,9 @@ class Transfer:
             MPI.Request.Waitall(self._requests)
         time.sleep(max(0.0, self._due - time.perf_counter()))
         self._arrive()
-        self._traffic.blocked_seconds += time.perf_counter() - started
+        seconds = time.perf_counter() - started
+        self._traffic.exchange_seconds += seconds
+        self._traffic.blocked_seconds += seconds
 
     def _post_round(self) -> None:
         destination, source = self._rounds.popleft()
@@ -175,7 +177,7 @@ class AlltoallvTransfer(Transfer):
             raise KernelError(f"an exchange of {_extent(send)} bytes passes Alltoallv's limit of 2 GiB a rank; "
                               "use --exchange ring")
         self._comm.Alltoallv(_vector(send), _vector(receive))
-        self.blocked_seconds = time.perf_counter() - started
+        self._traffic.blocked_seconds += time.perf_counter() - started
 
 
 def _extent(messages: list[np.ndarray]) -> int:
