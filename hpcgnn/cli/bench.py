@@ -152,6 +152,55 @@ def exchange_in_parallel(comm, rows: int, width: int, repeat: int, out: Path | N
         publish("exchange", machine, measurements, out)
 
 
+@command.command("dram")
+@click.argument("source", type=FILE, metavar="FILE.npz")
+@click.option("--buffer-kb", type=click.FloatRange(min=0, min_open=True), default=128.0, show_default=True,
+              help="KiB of the buffer in front of DRAM.")
+@click.option("--line-bytes", type=click.IntRange(min=1), default=128, show_default=True, help="Of one DRAM access.")
+@click.option("--policy", type=click.Choice(("lru", "fifo")), default="lru", show_default=True)
+@click.option("--sparse-share", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.25,
+              show_default=True, help="Of the buffer, that condense-edge sets aside for copies.")
+@click.option("--bits", type=click.IntRange(1, 32), default=4, show_default=True, help="Of a value.")
+@click.option("--dim", type=click.IntRange(min=1), default=128, show_default=True, help="Values of a row.")
+@click.option("--pruned", type=click.FloatRange(0, 1), default=0.1, show_default=True,
+              help="Share of the arcs that gcod drops.")
+@click.option("--shuffle", is_flag=True, help="Shuffle the ids first.")
+@click.option("--seed", type=click.IntRange(min=0, max=2**31 - 1), default=0, show_default=True,
+              help="Of METIS and of --shuffle.")
+@click.option("--widths", default="", metavar="LIST",
+              help="Also time the aggregation of fp32 rows of so many columns. [default: none]")
+@click.option("--repeat", type=click.IntRange(min=1), default=7, show_default=True, help="Repetitions of each.")
+@click.option("--threads", type=click.IntRange(min=1), default=None, help="[default: as many as there are cores]")
+@click.option("--out", type=PATH, help="Folder for dram.json, dram.png and, with --widths, bench.json and bench.png.")
+def dram(source: Path, widths: str, repeat: int, threads: int | None, out: Path | None, **flags: Any) -> None:
+    """Bytes that an aggregation of FILE.npz reads from DRAM, by scheme and by order of rows: MEGA, Fig. 6 and 20b."""
+    columns = parse_list("--widths", widths, int) if widths else ()
+    prepare_output(out)
+    threads = threads or environment.available_cores()
+    environment.run_in(environment.with_kept_memory(environment.thread_environment(threads)))
+    from hpcgnn.bench.dram import DramBenchmark, shuffled
+    from hpcgnn.bench.dram_result import show_traffic, write_traffic
+    from hpcgnn.bench.graphs import read_topology
+    from hpcgnn.bench.machine import describe_machine
+    from hpcgnn.bench.timing import Effort
+    from hpcgnn.partition.condense_traffic import Buffer
+
+    graph = read_topology(source)
+    if flags["shuffle"]:
+        graph = shuffled(graph, flags["seed"])
+    buffer = Buffer(int(flags["buffer_kb"] * 1024), flags["line_bytes"], flags["policy"], flags["sparse_share"])
+    benchmark = DramBenchmark(graph, -(-flags["dim"] * flags["bits"] // 8), buffer, flags["pruned"], flags["seed"],
+                              columns, Effort(repeat))
+    counts = list(benchmark.count())
+    title = (f"{graph.name}: {flags['dim']} x {flags['bits']} bit, {flags['policy']} buffer of "
+             f"{flags['buffer_kb']:g} KiB, lines of {flags['line_bytes']} bytes")
+    show_traffic(title, counts)
+    if out is not None:
+        write_traffic(out, {"title": title, **flags}, describe_machine(threads), counts)
+    if columns:
+        finish("dram", threads, benchmark, out)
+
+
 def parse_list(option: str, text: str, kind: type) -> tuple:
     """Positive numbers of a list with commas."""
     try:

@@ -1,0 +1,170 @@
+"""Bytes that an aggregation reads from DRAM through a buffer, by the schemes that MEGA compares (Fig. 6 and 20b).
+
+Counted are rows that are read, copies and lists of them; what every scheme moves alike is left out: arcs, rows as they
+are produced, and sums.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hpcgnn._ext import condense_traffic as kernels
+from hpcgnn.errors import ConfigError
+from hpcgnn.partition.condense import ClusteredRows, condensed_regions
+
+POLICIES = ("lru", "fifo")
+MOST_LINES = np.iinfo(np.int32).max
+BYTES_AN_ID = 4
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A fully associative buffer in front of DRAM; the defaults are MEGA's (§VI, Table IV; §V-E for the line).
+
+    Attributes
+    ----------
+    num_bytes : int                       of rows; MEGA's Combination Buffer of 96 KiB and its Sparse Buffer of 32
+    line_bytes : int                      what one DRAM access reads or writes
+    policy : {"lru", "fifo"}              which line leaves: the one used, or the one fetched longest ago
+    sparse_share : float                  share that Condense-Edge sets aside as its Sparse Buffer
+    """
+
+    num_bytes: int = 128 << 10
+    line_bytes: int = 128
+    policy: str = "lru"
+    sparse_share: float = 0.25
+
+    @property
+    def sparse_bytes(self) -> int:
+        return int(self.num_bytes * self.sparse_share)
+
+    def dense(self) -> Buffer:
+        """What is left beside the Sparse Buffer."""
+        return replace(self, num_bytes=self.num_bytes - self.sparse_bytes)
+
+    def check(self) -> Buffer:
+        """Raise ConfigError for a buffer that can't be; return self."""
+        if self.policy not in POLICIES:
+            raise ConfigError(f"unknown policy {self.policy!r}; choose one of {', '.join(POLICIES)}")
+        if not 0 < self.sparse_share < 1:
+            raise ConfigError(f"the share of the Sparse Buffer is {self.sparse_share}; expected it between 0 and 1")
+        if not 0 < self.line_bytes <= self.num_bytes:
+            raise ConfigError(f"a buffer of {self.num_bytes} bytes holds no line of {self.line_bytes} bytes; "
+                              "choose a larger buffer or narrower lines of at least one byte")
+        return self
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes of one aggregation.
+
+    Attributes
+    ----------
+    dense_bytes, sparse_bytes : int       read for sources of the same cluster, and for those of others
+    copy_bytes : int                      written to condensed regions
+    list_bytes : int                      read of the lists that say which row is copied where
+    dropped_arcs : int                    arcs that the scheme leaves out, so that it computes something else
+    """
+
+    dense_bytes: int
+    sparse_bytes: int
+    copy_bytes: int = 0
+    list_bytes: int = 0
+    dropped_arcs: int = 0
+
+    @property
+    def total_bytes(self) -> int:
+        return self.dense_bytes + self.sparse_bytes + self.copy_bytes + self.list_bytes
+
+
+def gather_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> Traffic:
+    """Each row's sources are read in order through the buffer, row after row: an exact simulation.
+
+    Parameters
+    ----------
+    row_bytes : int                       of a source's row; rows lie one after the other, without padding
+
+    Raises
+    ------
+    ConfigError                           a buffer that can't be, or rows of more lines than 32-bit numbers can name
+    """
+    buffer.check()
+    if row_bytes < 1 or rows.num_rows * row_bytes // buffer.line_bytes >= MOST_LINES:
+        raise ConfigError(f"{rows.num_rows} rows of {row_bytes} bytes do not make 1 to {MOST_LINES} lines of "
+                          f"{buffer.line_bytes} bytes; choose wider lines")
+    dense, sparse = kernels.fetch_lines(
+        np.ascontiguousarray(rows.start, np.int64), np.ascontiguousarray(rows.indptr, np.int64),
+        np.ascontiguousarray(rows.indices, np.int32), row_bytes, buffer.line_bytes,
+        buffer.num_bytes // buffer.line_bytes, buffer.policy == "lru")
+    return Traffic(dense * buffer.line_bytes, sparse * buffer.line_bytes)
+
+
+def direct_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> Traffic:
+    """The buffer holds rows of the cluster in work alone; each sparse connection reads its source from DRAM anew.
+
+    Raises
+    ------
+    ConfigError                           as gather_traffic
+    """
+    is_sparse = rows.is_sparse()
+    dense = gather_traffic(rows.without(is_sparse), row_bytes, buffer)
+    source = rows.indices[is_sparse].astype(np.int64)
+    num_lines = ((source + 1) * row_bytes - 1) // buffer.line_bytes - source * row_bytes // buffer.line_bytes + 1
+    return replace(dense, sparse_bytes=int(num_lines.sum()) * buffer.line_bytes)
+
+
+def pruned_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer, pruned_share: float) -> Traffic:
+    """As GCoD: sparse connections are pruned, those between the least connected pairs of clusters first.
+
+    Parameters
+    ----------
+    pruned_share : float                  of all arcs; fewer where there are not so many sparse connections
+
+    Reference: You et al., HPCA 2022 (GCoD), as MEGA compares with it. Which connections go is our choice.
+    """
+    entry = np.flatnonzero(rows.is_sparse())
+    cluster = rows.cluster_of_rows()
+    reader = np.repeat(cluster, np.diff(rows.indptr))[entry]
+    _, pair, num_arcs = np.unique(reader * rows.num_clusters + cluster[rows.indices[entry]], return_inverse=True,
+                                  return_counts=True)
+    is_dropped = np.zeros(len(rows.indices), bool)
+    is_dropped[entry[np.argsort(num_arcs[pair], kind="stable")][:round(pruned_share * len(rows.indices))]] = True
+    traffic = gather_traffic(rows.without(is_dropped), row_bytes, buffer)
+    return replace(traffic, dropped_arcs=int(is_dropped.sum()))
+
+
+def condensed_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> Traffic:
+    """Condense-Edge: sources of the same cluster through the dense share, the others from condensed regions.
+
+    A region begins on a line, is written as its share of the Sparse Buffer fills and read once, from front to back,
+    while its cluster is aggregated source by source.
+
+    Raises
+    ------
+    ConfigError                           as gather_traffic, or a share of the buffer holds no line
+
+    Reference: MEGA, Algorithm 1 (line 16 for the write).
+    """
+    if buffer.check().sparse_bytes < buffer.line_bytes:
+        raise ConfigError(f"a Sparse Buffer of {buffer.sparse_bytes} bytes holds no line of {buffer.line_bytes} bytes; "
+                          "choose a larger buffer or a larger share")
+    regions = condensed_regions(rows)
+    num_copies = np.diff(regions.start)
+    dense = gather_traffic(rows.without(rows.is_sparse()), row_bytes, buffer.dense())
+    return Traffic(dense.dense_bytes, _lines(num_copies * row_bytes, buffer) * buffer.line_bytes,
+                   _written_lines(num_copies, row_bytes, buffer) * buffer.line_bytes, BYTES_AN_ID * regions.num_copies)
+
+
+def _lines(num_bytes: np.ndarray, buffer: Buffer) -> int:
+    return int((-(-num_bytes // buffer.line_bytes)).sum())
+
+
+def _written_lines(num_copies: np.ndarray, row_bytes: int, buffer: Buffer) -> int:
+    """Lines written for regions of so many copies; where a region's share is no whole line, a line takes fewer rows."""
+    share_bytes = buffer.sparse_bytes // max(len(num_copies), 1)
+    if share_bytes >= buffer.line_bytes:
+        return _lines(num_copies * row_bytes, buffer)
+    rows_at_once = max(share_bytes // row_bytes, 1)
+    return int((-(-num_copies // rows_at_once)).sum()) * -(-rows_at_once * row_bytes // buffer.line_bytes)
