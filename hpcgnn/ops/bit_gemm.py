@@ -63,7 +63,7 @@ class CodeRange:
 
 @dataclass(frozen=True)
 class LineValues:
-    """What a line's codes stand for, (num_lines,) float32 each: zero_point + step * code; and step * sum of its codes."""
+    """What codes of each line stand for, zero_point + step * code, and step * their sum; (num_lines,) float32 each."""
 
     step: torch.Tensor
     zero_point: torch.Tensor

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from hpcgnn._ext import bit_gemm, tiles as kernels
+from hpcgnn._ext import bit_gemm
+from hpcgnn._ext import tiles as kernels
 from hpcgnn.ops.bit_gemm import BitLines, CodeRange, Rescaling
 from hpcgnn.ops.host.bit_gemm import finish
 from hpcgnn.ops.tiles import TILE_COLUMNS, TILE_ROWS, TileList
