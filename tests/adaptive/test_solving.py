@@ -1,0 +1,134 @@
+"""Widths of every row solved from traced ranges: both sides hold the same, slow links cost width, failures are told."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from hpcgnn.adaptive.cost_model import LinkModel, fixed_links
+from hpcgnn.adaptive.solving import Solver
+from hpcgnn.exchange.halo import Trace
+from hpcgnn.exchange.plan import ExchangePlan
+from hpcgnn.ops.counter import BACKWARD, FORWARD
+
+COMM = MPI.COMM_WORLD
+DIM, WIDTHS, SITES = 16, (2, 4, 8), [(1, FORWARD), (1, BACKWARD), (2, FORWARD), (2, BACKWARD)]
+
+
+def lists_of(plan, purpose):
+    """Rows that leave and rows that come, one list a rank."""
+    return (plan.halo, plan.boundary) if purpose == BACKWARD else (plan.boundary, plan.halo)
+
+
+def traces_of(plan, keeps=lambda rows: np.ones(len(rows), bool)):
+    """Ranges that differ by row and exchange by orders of magnitude."""
+    traces = {}
+    for layer, purpose in SITES:
+        send = [rows.where(keeps(rows)) for rows in lists_of(plan, purpose)[0]]
+        rng = np.random.default_rng((layer, purpose, plan.rank))
+        traces[layer, purpose] = Trace(DIM, tuple(rows.position for rows in send),
+                                       tuple(rng.lognormal(0, 2, len(rows)).astype(np.float32) for rows in send))
+    return traces
+
+
+def solver_of(plan, links=None, **options):
+    squares = tuple(np.ones(len(rows), np.float32) for rows in plan.boundary)
+    return Solver(COMM, plan, squares, links or fixed_links(COMM.size), options.pop("widths", WIDTHS), 4, **options)
+
+
+def sent_widths(plan, bit_plan, layer, purpose):
+    send, _ = lists_of(plan, purpose)
+    return [bit_plan.widths(layer, purpose, plan.rank, peer, rows) for peer, rows in enumerate(send)]
+
+
+@pytest.fixture
+def plan_of(cut):
+    """plan_of(shape) -> ExchangePlan of this rank."""
+    return lambda shape: ExchangePlan.build(cut(shape, COMM.size).parts[COMM.rank])
+
+
+@pytest.mark.parallel([1, 2, 3, 4])
+@pytest.mark.parametrize("mean_bits", [None, 2.0, 3.5, 8.0])
+def test_sender_and_receiver_hold_the_same_width_of_every_row(plan_of, mean_bits):
+    for shape in ("undirected", "downhill", "apart"):
+        plan = plan_of(shape)
+        bit_plan = solver_of(plan).solve(traces_of(plan), mean_bits)
+        for layer, purpose in SITES:
+            sent = sent_widths(plan, bit_plan, layer, purpose)
+            receive = lists_of(plan, purpose)[1]
+            expected = [bit_plan.widths(layer, purpose, peer, plan.rank, rows).tolist()
+                        for peer, rows in enumerate(receive)]
+            assert COMM.alltoall([widths.tolist() for widths in sent]) == expected
+            assert set(np.concatenate(sent).tolist()) <= set(WIDTHS)
+
+
+@pytest.mark.parallel([2, 3])
+def test_wider_ranges_never_get_fewer_bits_in_one_message(plan_of):
+    plan = plan_of("undirected")
+    traces = traces_of(plan)
+    bit_plan = solver_of(plan, lam=0.7).solve(traces)
+    for (layer, purpose), trace in traces.items():
+        for widths, row_range in zip(sent_widths(plan, bit_plan, layer, purpose), trace.row_range, strict=True):
+            assert (np.diff(widths[np.argsort(row_range, kind="stable")].astype(int)) >= 0).all()
+
+
+@pytest.mark.parallel([2, 3])
+def test_a_budget_is_kept_and_spent(plan_of):
+    plan = plan_of("undirected")
+    for mean_bits in (2.0, 4.0, 8.0):
+        bit_plan = solver_of(plan).solve(traces_of(plan), mean_bits)
+        spent = [np.concatenate(sent_widths(plan, bit_plan, *site)) for site in SITES]
+        total, rows = COMM.allreduce(sum(float(widths.sum()) for widths in spent)), COMM.allreduce(
+            sum(map(len, spent)))
+        assert total / rows <= mean_bits + 1e-9
+        assert total / rows > mean_bits - 0.5
+
+
+@pytest.mark.parallel([2, 3])
+def test_a_slow_link_gets_narrower_messages(plan_of):
+    """Only messages from rank 0 to rank 1 are slow; what they cost is a round's longest time."""
+    plan = plan_of("undirected")
+    theta = np.full(COMM.size ** 2, 1e-9)
+    theta[1] = 1e-6
+    slow = LinkModel(COMM.size, theta, np.full(COMM.size ** 2, 1e-6))
+    means = []
+    for links in (fixed_links(COMM.size), slow):
+        bit_plan = solver_of(plan, links).solve(traces_of(plan))
+        chosen = sent_widths(plan, bit_plan, 1, FORWARD)
+        means.append(COMM.allgather([float(widths.mean()) if len(widths) else 0.0 for widths in chosen]))
+    # Other pairs of that round have time to spare, so they send at the largest width.
+    assert means[1][0][1] < max(WIDTHS)
+    assert means[1][1][(1 + 1) % COMM.size] == max(WIDTHS)
+    assert means[1][0][1] < means[1][1][(1 + 1) % COMM.size]
+
+
+@pytest.mark.parallel([2, 3])
+def test_rows_that_did_not_travel_have_the_smallest_width_and_untraced_exchanges_the_largest(plan_of):
+    plan = plan_of("undirected")
+
+    def even(rows):
+        return rows.node_id % 2 == 0
+
+    bit_plan = solver_of(plan).solve(traces_of(plan, even))
+    for layer, purpose in SITES:
+        for peer, rows in enumerate(lists_of(plan, purpose)[0]):
+            rest = rows.where(~even(rows))
+            assert (bit_plan.widths(layer, purpose, plan.rank, peer, rest) == WIDTHS[0]).all()
+            assert (bit_plan.widths(7, purpose, plan.rank, peer, rows) == WIDTHS[-1]).all()
+
+
+@pytest.mark.parallel([2, 3])
+def test_a_solver_whose_time_is_over_is_replaced_by_the_greedy_one_and_told_once(plan_of, caplog):
+    plan = plan_of("undirected")
+    solver = solver_of(plan, solver="highs", seconds=1e-9)
+    with caplog.at_level(logging.WARNING, "hpcgnn.adaptive.solving"):
+        found = [solver.solve(traces_of(plan)) for _ in range(3)]
+    assert [record.message.startswith("highs gave no widths in ") for record in caplog.records] \
+        == [True] * (COMM.rank == 0)
+    greedy = solver_of(plan).solve(traces_of(plan))
+    for site in SITES:
+        for mine, other in zip(sent_widths(plan, found[2], *site), sent_widths(plan, greedy, *site), strict=True):
+            assert (mine == other).all()
