@@ -1,0 +1,76 @@
+/* Adaptive-Package (MEGA, section V-B): rows of small codes as packages of non-zero values, and a bitmap a row.
+ *
+ * A stream is a run of bits; bit i is bit i % 8 of byte i / 8, and a field's lowest bit comes first. A package is
+ *   mode (2 bits) | width - 1 (3 bits) | lengths[mode] bits of values
+ * whose values are fields of `width` bits, then zeros. A value is a magnitude of `width` bits, or, in signed rows, a
+ * magnitude of width - 1 bits and above it the sign. A magnitude is never zero, so a field of zero ends a package.
+ * Rows share a package until it holds lengths[2] / width values or the width changes; its mode is the least that holds
+ * its values. Hence there is one stream for given rows, and a reader refuses any other. */
+#ifndef HPCGNN_PACKAGE_H
+#define HPCGNN_PACKAGE_H
+#include <stdint.h>
+
+#define HEADER_BITS 5
+
+typedef struct {
+    int64_t lengths[3]; /* bits of values of a short, medium and long package; each in 8 .. 4096 */
+    int is_signed;
+} package_format;
+
+/* Between two rows: the first bit of the package that took the last value, the number of values in it and their width.
+ * No value: no package is open, and the next one begins at `bit`. */
+typedef struct {
+    int64_t bit, num_values, width;
+} package_place;
+
+/* Rows as packages. Every `interval` rows, the place where the row's first value goes is noted; a width is not. */
+typedef struct {
+    package_format format;
+    int64_t num_rows, dim, num_bits, num_bytes, interval;
+    const uint8_t *stream; /* num_bytes, at least num_bits / 8, rounded up */
+    const uint8_t *bitmap; /* (num_rows, (dim + 7) / 8) */
+    const int64_t *index_bit;
+    const int32_t *index_values;
+} packages;
+
+enum {
+    PACKAGES_WHOLE,
+    FAULT_TRUNCATED,    /* a package passes the end of the stream */
+    FAULT_MODE,         /* mode 3 */
+    FAULT_WIDTH,        /* the width changes inside a row */
+    FAULT_ZERO,         /* a stored magnitude is zero */
+    FAULT_PADDING,      /* bits after a package's values that are not zero */
+    FAULT_LENGTH,       /* a package longer than its values need, or left although the next one has its width */
+    FAULT_BITMAP,       /* a bit past the last column */
+    FAULT_INDEX,        /* a noted place that is not where its row begins */
+    FAULT_REST,         /* bits after the last package */
+};
+
+typedef struct {
+    int code;
+    int64_t row;
+} package_fault;
+
+/* Non-zero codes of each row, into counts; returns the first row with a code that its width can't hold, else num_rows.
+ * Codes are uint8, or int8 where is_signed. */
+int64_t count_codes(const uint8_t *codes, int64_t num_rows, int64_t dim, const uint8_t *width, int is_signed,
+                    int32_t *counts);
+
+/* Bits of the stream once rows with these counts have followed `place`. */
+int64_t measure_stream(package_format format, package_place place, const int32_t *counts, const uint8_t *width,
+                       int64_t num_rows);
+
+/* Appends rows, the first of which is row `first_row` of the stream, and moves `place`. The stream has 16 bytes more
+ * than measure_stream says and is zero from the place's end on. Index entries of the rows are written at row / interval. */
+void append_rows(package_format format, package_place *place, const uint8_t *codes, const uint8_t *width,
+                 int64_t num_rows, int64_t dim, int64_t first_row, int64_t interval, uint8_t *stream, uint8_t *bitmap,
+                 int64_t *index_bit, int32_t *index_values);
+
+/* Decodes rows [first, last) into codes, or into float32 rows, code * scale; notes each row's width, 0 for a row of
+ * zeros. Each output may be null. Where a fault is found, it is that of the lowest interval; outputs are then undefined. */
+package_fault decode_rows(const packages *p, int64_t first, int64_t last, uint8_t *codes, float *rows,
+                          const float *scale, uint8_t *width);
+
+/* Decodes the rows node[i], each from the place noted before it. */
+package_fault decode_chosen(const packages *p, const int64_t *node, int64_t num_chosen, uint8_t *codes);
+#endif

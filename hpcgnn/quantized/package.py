@@ -1,0 +1,216 @@
+"""Adaptive-Package: rows of small codes as packages of their non-zero values and a bitmap a row, and how they are read.
+
+What the codes mean, and where they are kept, is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcgnn._ext import package as kernels
+from hpcgnn.errors import KernelError
+
+HEADER_BITS = 5
+MAX_BIT_WIDTH = 8
+MIN_LENGTH, MAX_LENGTH = 8, 4096
+INDEX_BITS = 96    # of an index entry: int64 bit, int32 number of values
+
+# By the faults of ext/src/package.h.
+FAULTS = {
+    1: "a package passes the end of the stream",
+    2: "a package has mode 3",
+    3: "the bit-width changes inside the row",
+    4: "a stored value is zero",
+    5: "the padding of a package is not zero",
+    6: "a package is longer than its values need, or was left before it was full",
+    7: "the bitmap has a bit past the last column",
+    8: "the index names another place",
+    9: "the stream goes on after the last package",
+}
+
+
+@dataclass(frozen=True)
+class PackageFormat:
+    """How packages are cut.
+
+    Attributes
+    ----------
+    lengths : (3,) int        bits of values of a short, medium and long package; not descending, in 8 .. 4096
+    is_signed : bool          a value is sign and magnitude (codes are int8), not magnitude alone (codes are uint8)
+
+    Reference: Zhu et al., HPCA 2024, section V-B: 64, 128 and 192 bits.
+    """
+
+    lengths: tuple[int, int, int] = (64, 128, 192)
+    is_signed: bool = False
+
+    def __post_init__(self) -> None:
+        lengths = (MIN_LENGTH, *self.lengths, MAX_LENGTH)
+        if len(self.lengths) != 3 or list(lengths) != sorted(lengths):
+            raise KernelError(f"package lengths are {', '.join(map(str, self.lengths))}; expected three numbers of "
+                              f"bits that do not descend, from {MIN_LENGTH} to {MAX_LENGTH}")
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Of the codes."""
+        return np.dtype(np.int8 if self.is_signed else np.uint8)
+
+    def max_code(self, bit_width: int) -> int:
+        """The largest magnitude of `bit_width` bits; MEGA's Eq. 2 where signed."""
+        return 2 ** (bit_width - self.is_signed) - 1
+
+
+@dataclass(frozen=True)
+class PackedRows:
+    """Rows as an Adaptive-Package stream, written by hpcgnn.quantized.package_writer.
+
+    Attributes
+    ----------
+    format : PackageFormat
+    dim : int
+    num_bits : int                         of the stream; later bits of its last byte are zero
+    stream : (ceil(num_bits / 8),) uint8   packages, one after the other: see ext/src/package.h
+    bitmap : (num_rows, ceil(dim / 8)) uint8            bit j % 8 of byte j // 8: column j is not zero
+    interval : int                         rows from one index entry to the next
+    index_bit : (ceil(num_rows / interval),) int64      where the open package begins as the row begins
+    index_values : the same shape, int32                values that it holds by then
+    """
+
+    format: PackageFormat
+    dim: int
+    num_bits: int
+    stream: np.ndarray
+    bitmap: np.ndarray
+    interval: int
+    index_bit: np.ndarray
+    index_values: np.ndarray
+
+    def __post_init__(self) -> None:
+        num_entries = -(-self.num_rows // self.interval) if self.interval > 0 else -1
+        expected = {"stream": (np.uint8, (-(-self.num_bits // 8),)),
+                    "bitmap": (np.uint8, (self.num_rows, -(-self.dim // 8))),
+                    "index_bit": (np.int64, (num_entries,)), "index_values": (np.int32, (num_entries,))}
+        for name, (dtype, shape) in expected.items():
+            array = getattr(self, name)
+            if array.dtype != dtype or array.shape != shape:
+                raise KernelError(f"packages of {self.num_rows} rows of {self.dim} columns have {name} of "
+                                  f"{array.dtype} and shape {array.shape}; expected {np.dtype(dtype)} and {shape}")
+        if self.num_bits % 8 and self.stream[-1] >> self.num_bits % 8:
+            raise KernelError(f"packages can't be read: bits after the last of {self.num_bits} are not zero")
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.bitmap)
+
+    @property
+    def stored_bits(self) -> dict[str, int]:
+        """Every stored bit: of the packages, the bitmaps and the index, their padding to bytes included."""
+        return {"packages": 8 * self.stream.size, "bitmap": 8 * self.bitmap.size,
+                "index": INDEX_BITS * self.index_bit.size}
+
+    def codes(self, first: int = 0, last: int | None = None) -> np.ndarray:
+        """Decode rows [first, last).
+
+        Returns
+        -------
+        codes : (last - first, dim) uint8, or int8 where signed
+
+        Raises
+        ------
+        KernelError      the packages of these rows are malformed
+        """
+        first, last = self._range(first, last)
+        codes = np.empty((last - first, self.dim), self.format.dtype)
+        self._decode(first, last, codes=codes)
+        return codes
+
+    def values(self, scale: np.ndarray, first: int = 0, last: int | None = None,
+               out: np.ndarray | None = None) -> np.ndarray:
+        """Decode rows [first, last) and multiply each by its scale.
+
+        Parameters
+        ----------
+        scale : (last - first,) float32
+        out : (last - first, dim) float32 to write to, in C order
+
+        Returns
+        -------
+        values : (last - first, dim) float32, `out` where given
+
+        Raises
+        ------
+        KernelError      the packages of these rows are malformed, or scale or out do not fit
+        """
+        first, last = self._range(first, last)
+        out = np.empty((last - first, self.dim), np.float32) if out is None else out
+        for name, array, shape in (("scale", scale, (last - first,)), ("out", out, (last - first, self.dim))):
+            if array.shape != shape or array.dtype != np.float32 or not array.flags.c_contiguous:
+                raise KernelError(f"{name} is {array.dtype} of shape {array.shape}; "
+                                  f"expected contiguous float32 of shape {shape}")
+        self._decode(first, last, rows=out, scale=scale)
+        return out
+
+    def chosen(self, node: np.ndarray) -> np.ndarray:
+        """Decode the rows `node`, (n,) int64 in any order, each from the index entry before it.
+
+        Returns
+        -------
+        codes : (n, dim) uint8, or int8 where signed
+
+        Raises
+        ------
+        KernelError      there is no such row, or the packages around one are malformed
+        """
+        node = np.ascontiguousarray(node, np.int64)
+        if node.size and (node.min() < 0 or node.max() >= self.num_rows):
+            raise KernelError(f"rows {node.min()} to {node.max()} were asked for; "
+                              f"rows run from 0 to {self.num_rows - 1}")
+        codes = np.empty((len(node), self.dim), self.format.dtype)
+        self._refuse(*kernels.decode_chosen(self.source, node, codes.view(np.uint8)))
+        return codes
+
+    def blocks(self, num_rows: int) -> Iterator[tuple[int, np.ndarray]]:
+        """Decode in order, `num_rows` rows at a time: (first row, codes). Errors as of `codes`."""
+        for first in range(0, self.num_rows, num_rows):
+            yield first, self.codes(first, min(first + num_rows, self.num_rows))
+
+    def bit_width(self) -> np.ndarray:
+        """Bit-width of each row, (num_rows,) uint8; 0 for a row of zeros, which has none. Errors as of `codes`."""
+        width = np.zeros(self.num_rows, np.uint8)
+        self._decode(0, self.num_rows, width=width)
+        return width
+
+    def check(self) -> PackedRows:
+        """Read all rows and return self. What passes is what PackageWriter makes of its rows, to the bit.
+
+        Raises
+        ------
+        KernelError      some package, bitmap or index entry is malformed
+        """
+        self._decode(0, self.num_rows)
+        return self
+
+    @property
+    def source(self) -> tuple:
+        """What the kernels take."""
+        arrays = (self.stream, self.bitmap, self.index_bit, self.index_values)
+        return (np.array(self.format.lengths, np.int64), self.format.is_signed, self.dim, self.num_bits, self.interval,
+                *(np.ascontiguousarray(array) for array in arrays))
+
+    def _range(self, first: int, last: int | None) -> tuple[int, int]:
+        last = self.num_rows if last is None else last
+        if not 0 <= first <= last <= self.num_rows:
+            raise KernelError(f"rows {first} to {last} were asked for; there are {self.num_rows}")
+        return first, last
+
+    def _decode(self, first: int, last: int, codes=None, rows=None, scale=None, width=None) -> None:
+        as_bytes = None if codes is None else codes.view(np.uint8)
+        self._refuse(*kernels.decode_rows(self.source, first, last, as_bytes, rows, scale, width))
+
+    def _refuse(self, fault: int, row: int) -> None:
+        if fault:
+            raise KernelError(f"packages can't be read at row {row} of {self.num_rows}: {FAULTS[fault]}; "
+                              "encode the rows again")
