@@ -1,0 +1,43 @@
+"""`hpcgnn train --method ...` from its flags to its files, for the methods that decide by themselves."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from mpi4py import MPI
+from training_setup import easy_graph, on_rank_zero, write_once
+
+from hpcgnn.__main__ import main
+from hpcgnn.config import read_toml
+from hpcgnn.training.metrics import RunFolder
+
+COMM = MPI.COMM_WORLD
+FLAGS = ["--model", "sage", "--layers", "2", "--hidden", "8", "--epochs", "6", "--eval-every", "3"]
+METHODS = [["sylvie", "--widths", "2,4,8", "--percentiles", "90,99", "--descent-window", "2"],
+           ["adaqp", "--period", "3", "--group-size", "30", "--lam", "0.7", "--solver", "greedy"],
+           ["joint", "--predict", "previous", "--deterministic"],
+           ["sancus", "--staleness", "2", "--skip-change", "0.2"], ["bns", "--share", "0.5"]]
+
+
+@pytest.mark.parallel([1, 2])
+def test_flags_of_every_method_reach_its_run(capsys, shared_path):
+    shards = write_once(COMM, easy_graph(), shared_path / "shards")
+    for method, *flags in METHODS:
+        out = shared_path / method
+        with pytest.raises(SystemExit) as stop:
+            main(["train", str(shards), "--method", method, *FLAGS, *flags, "--out", str(out)])
+        assert not stop.value.code, capsys.readouterr().err
+        settings, summary, metrics = on_rank_zero(COMM, lambda out=out: (
+            read_toml(out / "config.toml"), json.loads((out / "summary.json").read_text()),
+            RunFolder(out).read_metrics()))
+        for flag, value in zip(flags, [*flags[1:], None], strict=True):
+            name = flag[2:].replace("-", "_")
+            if flag.startswith("--") and flag != "--deterministic":
+                assert str(settings[name]) == value
+        assert (summary["method"], summary["epochs"], len(metrics)) == (method, 6, 6)
+        assert 0 <= summary["synchronous_share"] <= 1
+        assert {"mode", "base_bits", "ldr", "assign_seconds", "staleness", "blocked_seconds",
+                "travel_seconds", "width_histogram"} <= set(metrics[0])
+    assert settings["share"] == 0.5
+    capsys.readouterr()
