@@ -1,0 +1,100 @@
+"""`hpcgnn bench dram`: schemes and orders rank as they must, and the command leaves a table, dram.json and dram.png."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import scipy.sparse
+from parallel_run import clean_environment
+
+from hpcgnn.__main__ import main
+from hpcgnn.bench.dram import CONDENSED, ORDERS, SCHEMES, DramBenchmark, arcs_of, shuffled
+from hpcgnn.bench.graphs import Topology
+from hpcgnn.bench.timing import Effort
+from hpcgnn.errors import ConfigError
+from hpcgnn.partition.condense_traffic import Buffer
+from hpcgnn.partition.order import REORDERS
+
+SIDE = 60
+NAMES = ["naive", "metis", "metis, no reuse across", "gcod", CONDENSED, f"{CONDENSED}, no metis"]
+
+
+@pytest.fixture
+def grid():
+    """A grid of SIDE x SIDE nodes."""
+    path = scipy.sparse.diags([1.0, 1.0], [-1, 1], shape=(SIDE, SIDE))
+    arcs = scipy.sparse.kronsum(path, path).tocsr()
+    arcs.sort_indices()
+    return Topology("grid", arcs.indptr.astype(np.int64), arcs.indices.astype(np.int32))
+
+
+def benchmark_of(graph, row_bytes=8, num_bytes=4096, line_bytes=32):
+    return DramBenchmark(graph, row_bytes, Buffer(num_bytes, line_bytes), 0.02, 0, (), Effort(1))
+
+
+def test_a_shuffled_graph_is_the_same_graph(grid):
+    moved = shuffled(grid, 3)
+    order = np.random.default_rng(3).permutation(grid.num_nodes)
+    assert (arcs_of(grid)[order][:, order] != arcs_of(moved)).nnz == 0
+    assert not np.array_equal(moved.indices, grid.indices)
+
+
+def test_schemes_rank_as_in_the_paper_on_a_shuffled_grid(grid):
+    counts = list(benchmark_of(shuffled(grid, 1)).count())
+    assert [(group, name) for group, name, _ in counts] == \
+        [(SCHEMES, name) for name in NAMES] + [(ORDERS, reorder) for reorder in REORDERS]
+    total = {name: traffic.total_bytes for group, name, traffic in counts if group == SCHEMES}
+    assert total[CONDENSED] < total["metis, no reuse across"] < total["naive"]
+    assert total["gcod"] < total["metis"] < total["naive"] and total[CONDENSED] < total[f"{CONDENSED}, no metis"]
+    dropped = [traffic.dropped_arcs for _, name, traffic in counts if name == "gcod"]
+    assert dropped == [round(0.02 * grid.num_edges)]
+
+
+def test_orders_start_from_the_naive_scheme_and_clusters_lie_below_it(grid):
+    counts = list(benchmark_of(shuffled(grid, 1)).count())
+    order = {name: traffic.total_bytes for group, name, traffic in counts if group == ORDERS}
+    assert order["none"] == counts[0][2].total_bytes
+    assert order[CONDENSED] < 0.5 * order["none"] and order["metis"] < order["none"]
+
+
+def test_every_scheme_reads_a_graph_without_arcs_for_nothing():
+    lonely = Topology("lonely", np.zeros(41, np.int64), np.empty(0, np.int32))
+    assert {traffic.total_bytes for *_, traffic in benchmark_of(lonely).count()} == {0}
+
+
+def test_a_buffer_without_room_for_a_row_is_refused(grid):
+    with pytest.raises(ConfigError, match="a buffer of 4096 bytes holds no row of 4000 bytes; choose a larger buffer"):
+        list(benchmark_of(grid, row_bytes=4000).count())
+
+
+def test_the_command_leaves_a_table_a_picture_and_its_numbers(grid, tmp_path):
+    np.savez(tmp_path / "grid.npz", indptr=grid.indptr, indices=grid.indices)
+    done = subprocess.run(
+        [sys.executable, "-m", "hpcgnn", "bench", "dram", tmp_path / "grid.npz", "--shuffle", "--seed", "1",
+         "--bits", "3", "--dim", "20", "--buffer-kb", "4", "--line-bytes", "32", "--widths", "5", "--repeat", "1",
+         "--threads", "1", "--out", tmp_path / "out"], capture_output=True, text=True, env=clean_environment())
+    assert done.returncode == 0, done.stderr
+    assert "grid, shuffled: 20 x 3 bit, lru buffer of 4 KiB, lines of 32 bytes" in done.stdout
+    content = json.loads((tmp_path / "out/dram.json").read_text())
+    expected = [(group, name, traffic.total_bytes) for group, name, traffic in
+                DramBenchmark(shuffled(grid, 1), 8, Buffer(4096, 32), 0.1, 1, (), Effort(1)).count()]
+    assert [(row["group"], row["scheme"], row["total_bytes"]) for row in content["traffic"]] == expected
+    assert content["settings"]["bits"] == 3 and "processor" in content["machine"]
+    assert (tmp_path / "out/dram.png").read_bytes().startswith(b"\x89PNG")
+    timed, = json.loads((tmp_path / "out/bench.json").read_text())["measurements"]
+    assert set(timed["seconds"]) == {"hpcgnn", "none", "metis", "degree", "rcm", "copied", "copies free"}
+
+
+@pytest.mark.parametrize("arguments, status, complaint", [
+    (["--widths", "64,x"], 2, "--widths is '64,x'; expected positive numbers with commas between them"),
+    (["--policy", "mru"], 2, "'mru' is not one of 'lru', 'fifo'"),
+])
+def test_what_can_not_be_counted_is_refused_before_anything_is(arguments, status, complaint, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["bench", "dram", str(tmp_path / "none.npz"), *arguments])
+    assert stop.value.code == status
+    assert complaint in capsys.readouterr().err
