@@ -25,7 +25,7 @@ from hpcgnn.partition.owner import (
     default_balance,
 )
 from hpcgnn.shards.folder import check_folder, shards_in
-from hpcgnn.shards.schema import FEATURE_DTYPES, GraphInfo, Provenance
+from hpcgnn.shards.schema import FEATURE_FORMATS, GraphInfo, Provenance
 from hpcgnn.shards.writer import write_shards
 
 # What each launcher sets to the number of its ranks; SLURM_NTASKS is set in a batch script that is no rank, too.
@@ -51,7 +51,13 @@ SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
               help="Of the partitioner, of random splits and of synthetic graphs.")
 @click.option("--symmetrize/--directed", default=False, help="Add the reverse of every edge. [default: directed]")
 @click.option("--root", type=click.Path(path_type=Path), help="Folder of OGB datasets. [default: dataset]")
-@click.option("--feature-dtype", type=click.Choice(FEATURE_DTYPES), default="float32", show_default=True)
+@click.option("--feature-format", "--feature-dtype", "feature_format", type=click.Choice(FEATURE_FORMATS),
+              default="float32", show_default=True,
+              help="How features are stored: as they are, as float16, or as packages of --feature-bits, which rounds "
+                   "them unless they are multiples of few bits, as 0/1 features are.")
+@click.option("--feature-bits", type=click.IntRange(1, 8), default=8, show_default=True,
+              help="Widest row of features stored as packages; each row has a scale of its own, and fewer bits where "
+                   "they hold it exactly. See data/SHARDS.md for what is lost.")
 @click.option("--features", type=click.Choice(FEATURES), default="auto", show_default=True,
               help="The source's own, or structural ones, made from the graph alone; auto makes them where there are "
                    "none.")
@@ -109,5 +115,5 @@ def preprocess(source: str, out: Path, settings: dict[str, Any], flags: dict[str
         owner = assign_owners(dataset, flags["parts"], flags["partitioner"], flags["seed"],
                               flags["ldg_slack"], flags["ldg_order"], flags["balance"])
         provenance = Provenance(source, flags["partitioner"], flags["seed"], settings)
-        return write_shards(dataset, owner, flags["parts"], out, flags["feature_dtype"], provenance, progress,
-                            flags["overwrite"], flags["reorder"])
+        return write_shards(dataset, owner, flags["parts"], out, flags["feature_format"], provenance, progress,
+                            flags["overwrite"], flags["reorder"], flags["feature_bits"])

@@ -13,6 +13,9 @@ from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.datasets.options import ProgressTask
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.build import feature_rows
+from hpcgnn.quantized.package_features import check_feature_bits
+from hpcgnn.shards.packages import store_packages
+from hpcgnn.shards.schema import PACKAGE
 
 CHUNK_BYTES = 1 << 20
 CHUNKS_PER_BLOCK = 32
@@ -23,15 +26,36 @@ FLOAT16_OVERFLOW = 65520.0   # the smallest magnitude that rounds to infinity; t
 
 @dataclass(frozen=True)
 class FeatureStorage:
-    """How features lie in a part file: dtype "float32" or "float16", in one piece or in chunks compressed with lzf."""
+    """How features lie in a part file.
 
-    dtype: str
-    is_compressed: bool
+    Attributes
+    ----------
+    form : {"float32", "float16", "package"}
+    is_compressed : bool      float values in chunks compressed with lzf, not in one piece
+    bits : int                widest row of packages
+    is_signed : bool          packages hold negative values
+    """
+
+    form: str
+    is_compressed: bool = False
+    bits: int = 8
+    is_signed: bool = False
 
     @staticmethod
-    def choose(dataset: GraphDataset, dtype: str) -> FeatureStorage:
-        """Compress where most values are zero."""
-        return FeatureStorage(dtype, feature_density(dataset) < COMPRESSED_DENSITY)
+    def choose(dataset: GraphDataset, form: str, bits: int = 8) -> FeatureStorage:
+        """Compress where most values are zero; look whether packages need signs.
+
+        Raises
+        ------
+        ConfigError           a value beyond float16, or bits that packages of these features can't have
+        """
+        if form == PACKAGE:
+            is_signed = has_negative_features(dataset)
+            check_feature_bits(bits, is_signed)
+            return FeatureStorage(form, bits=bits, is_signed=is_signed)
+        if form == "float16":
+            check_float16(dataset)
+        return FeatureStorage(form, feature_density(dataset) < COMPRESSED_DENSITY)
 
 
 def chunk_rows(num_features: int) -> int:
@@ -54,7 +78,7 @@ def check_float16(dataset: GraphDataset) -> None:
         magnitude = np.abs(rows.data if is_sparse else rows).max(initial=0.0)
         if magnitude >= FLOAT16_OVERFLOW:
             raise ConfigError(f"{dataset.name} has a feature of magnitude {magnitude:g} among nodes {block.start} to "
-                              f"{block.stop - 1}, and float16 ends at 65504; use --feature-dtype float32, or "
+                              f"{block.stop - 1}, and float16 ends at 65504; use --feature-format float32, or "
                               "--normalize-features standard")
 
 
@@ -66,15 +90,34 @@ def feature_density(dataset: GraphDataset) -> float:
     return np.count_nonzero(sample) / max(1, sample.size)
 
 
+def has_negative_features(dataset: GraphDataset) -> bool:
+    """Whether some value is below zero."""
+    if scipy.sparse.issparse(dataset.features):
+        return bool((dataset.features.data < 0).any())
+    return any((dataset.features[block] < 0).any() for block in row_slices(dataset.num_nodes, dataset.num_features))
+
+
 def store_features(file: h5py.File, dataset: GraphDataset, node_id: np.ndarray, storage: FeatureStorage,
                    task: ProgressTask) -> None:
-    """Write the features of `node_id`, (num_inner,) int64, as array "features"; `task` advances by rows."""
+    """Write the features of `node_id`, (num_inner,) int64; `task` advances by rows."""
+    blocks = _read_blocks(dataset, node_id, task)
+    if storage.form == PACKAGE:
+        store_packages(file, blocks, dataset.num_features, storage.bits, storage.is_signed)
+        return
     shape = (len(node_id), dataset.num_features)
     layout = {}
     if storage.is_compressed and 0 not in shape:
         layout = {"chunks": (min(shape[0], chunk_rows(shape[1])), shape[1]), "compression": "lzf"}
-    stored = file.create_dataset("features", shape=shape, dtype=storage.dtype, **layout)
-    for block in row_slices(*shape):
+    stored = file.create_dataset("features", shape=shape, dtype=storage.form, **layout)
+    first = 0
+    for rows in blocks:
         if shape[1]:
-            stored[block] = feature_rows(dataset, node_id[block]).astype(storage.dtype, copy=False)
+            stored[first:first + len(rows)] = rows.astype(storage.form, copy=False)
+        first += len(rows)
+
+
+def _read_blocks(dataset: GraphDataset, node_id: np.ndarray, task: ProgressTask) -> Iterator[np.ndarray]:
+    """Feature rows, some at a time; a block counts as done when the next one is asked for."""
+    for block in row_slices(len(node_id), dataset.num_features):
+        yield feature_rows(dataset, node_id[block])
         task.advance(block.stop - block.start)

@@ -7,16 +7,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import h5py
+import numpy as np
 
 from hpcgnn.datasets.options import ProgressTask, silent
 from hpcgnn.errors import ShardError
 from hpcgnn.partition.partition import Partition
-from hpcgnn.shards import schema
+from hpcgnn.quantized.package import PackedRows
+from hpcgnn.shards import packages, schema
 from hpcgnn.shards.records import ARRAYS, ATTRIBUTES, load_info
 from hpcgnn.shards.schema import FORMAT_VERSION, GraphInfo
 from hpcgnn.shards.sealed import AGAIN, open_sealed
-
-PART_CONTENT = (*schema.PART_ARRAYS, "features")
 
 
 def read_graph_info(folder: Path) -> GraphInfo:
@@ -50,8 +50,35 @@ def read_partition(folder: Path, part: int, num_parts: int, info: GraphInfo | No
     check_num_parts(info, num_parts)
     with _open_part(folder, part, info) as file:
         scalars = {name: int(file.attrs[name]) for name in schema.PART_SCALARS}
-        arrays = {name: file[name][()] for name in PART_CONTENT}
-    return Partition(**scalars, **arrays)
+        arrays = {name: file[name][()] for name in schema.PART_ARRAYS}
+        features = _read_features(file, schema.part_file(folder, part), info)
+    return Partition(**scalars, **arrays, features=features)
+
+
+def read_packages(folder: Path, part: int, info: GraphInfo) -> tuple[PackedRows, np.ndarray]:
+    """Read the features of one part as they are stored.
+
+    Returns
+    -------
+    packed : PackedRows       of the part's inner rows
+    scale : (num_inner,) float32
+
+    Raises
+    ------
+    ShardError                features are no packages; otherwise as of read_partition
+    """
+    if info.feature_dtype != schema.PACKAGE:
+        raise ShardError(f"{folder} stores {info.feature_dtype} features, expected packages; "
+                         "run hpcgnn preprocess --feature-format package")
+    with _open_part(folder, part, info) as file:
+        path = schema.part_file(folder, part)
+        return packages.load_packages(file, path, len(file["inner_id"]), info.num_features)
+
+
+def _read_features(file: h5py.File, path: Path, info: GraphInfo) -> np.ndarray:
+    if info.feature_dtype == schema.PACKAGE:
+        return packages.load_feature_rows(file, path, len(file["inner_id"]), info.num_features)
+    return file["features"][()]
 
 
 def verify_shards(folder: Path, progress: Callable[[str, float | None], ProgressTask] = silent) -> GraphInfo:
@@ -67,8 +94,9 @@ def verify_shards(folder: Path, progress: Callable[[str, float | None], Progress
 @contextmanager
 def _open_part(folder: Path, part: int, info: GraphInfo) -> Iterator[h5py.File]:
     path = schema.part_file(folder, part)
-    with open_sealed(path, schema.PART_KIND, FORMAT_VERSION) as file:
-        _check_content(file, path, ("run_id", *schema.PART_SCALARS), PART_CONTENT)
+    features = packages.GROUP if info.feature_dtype == schema.PACKAGE else "features"
+    with open_sealed(path, schema.PART_KIND, schema.part_version(info.feature_dtype)) as file:
+        _check_content(file, path, ("run_id", *schema.PART_SCALARS), (*schema.PART_ARRAYS, features))
         if file.attrs["run_id"] != info.run_id:
             raise ShardError(f"{path} is from another run of hpcgnn preprocess than the {schema.GRAPH_FILE} beside it; "
                              f"{AGAIN}")

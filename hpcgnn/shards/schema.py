@@ -12,15 +12,18 @@ from hpcgnn.datasets.dataset import CleaningReport
 from hpcgnn.partition.statistics import PartitionStatistics
 
 FORMAT_VERSION = 2
+PACKAGE_PART_VERSION = 3   # of a part file whose features are packages; all else in it is of format 2
 GRAPH_KIND, PART_KIND = "graph", "part"
 GRAPH_FILE = "graph.h5"
 PART_PATTERN, INCOMING_PATTERN = "part-*.h5", ".incoming-*"
 
-# Scalars and arrays of a part file that carry the names of Partition's attributes; `features` is an array as well.
+# Scalars and arrays of a part file that carry the names of Partition's attributes; features come as well:
+# array `features`, or group `packages`.
 PART_SCALARS = ("part", "num_parts", "num_nodes_global", "num_central")
 PART_ARRAYS = ("inner_id", "halo_id", "halo_offset", "boundary_index", "boundary_offset", "indptr", "indices",
                "in_degree", "importance", "labels", "train_mask", "val_mask", "test_mask")
-FEATURE_DTYPES = ("float32", "float16")
+PACKAGE = "package"
+FEATURE_FORMATS = ("float32", "float16", PACKAGE)
 
 
 def graph_file(folder: Path) -> Path:
@@ -31,6 +34,11 @@ def graph_file(folder: Path) -> Path:
 def part_file(folder: Path, part: int) -> Path:
     """Path of one part's file."""
     return Path(folder) / f"part-{part:04d}.h5"
+
+
+def part_version(feature_format: str) -> int:
+    """Format version of the part files whose features are stored so."""
+    return PACKAGE_PART_VERSION if feature_format == PACKAGE else FORMAT_VERSION
 
 
 @dataclass(frozen=True)
@@ -63,7 +71,7 @@ class GraphInfo:
     num_nodes, num_edges, num_features, num_classes, num_parts : int   edges are arcs
     num_train, num_val, num_test : int                                 nodes in each split
     is_multi_label : bool
-    feature_dtype : {"float32", "float16"}
+    feature_dtype : {"float32", "float16", "package"}     how features are stored
     provenance : Provenance
     cleaning : CleaningReport
     statistics : tuple of PartitionStatistics, one a part

@@ -21,29 +21,30 @@ from hpcgnn.partition.importance import degree_quantiles, node_importance
 from hpcgnn.partition.partition import Partition
 from hpcgnn.partition.statistics import PartitionStatistics, measure_partition
 from hpcgnn.shards import schema
-from hpcgnn.shards.features import FeatureStorage, check_float16, store_features
+from hpcgnn.shards.features import FeatureStorage, store_features
 from hpcgnn.shards.folder import check_folder, incoming
 from hpcgnn.shards.records import store_info
 from hpcgnn.shards.schema import FORMAT_VERSION, GraphInfo, Provenance
 from hpcgnn.shards.sealed import write_sealed
 
 
-def write_shards(dataset: GraphDataset, owner: np.ndarray, num_parts: int, out_dir: Path, feature_dtype: str,
+def write_shards(dataset: GraphDataset, owner: np.ndarray, num_parts: int, out_dir: Path, feature_format: str,
                  provenance: Provenance, progress: Callable[[str, float | None], ProgressTask] = silent,
-                 overwrite: bool = False, reorder: str = "none") -> GraphInfo:
+                 overwrite: bool = False, reorder: str = "none", feature_bits: int = 8) -> GraphInfo:
     """Write every part of `dataset`, then graph.h5. A run that fails or is killed leaves what the folder held.
 
     Memory: the graph's own arrays, all halo ids, 4 bytes a node of importance, one part without its features, and one
-    block of features.
+    block of features, or the packages of one part.
 
     Parameters
     ----------
     owner : (num_nodes,) int32, values < num_parts
     out_dir : Path            made if it is not there
-    feature_dtype : {"float32", "float16"}
+    feature_format : {"float32", "float16", "package"}     packages hold rounded features, see quantize_features
     progress : callable(description, total) -> ProgressTask
     overwrite : bool          replace the shards that out_dir holds
     reorder : {"none", "metis", "degree", "rcm"}     order of rows in each part, see order_rows; by provenance's seed
+    feature_bits : int        widest row of packages, 1 .. 8; 2 .. 8 where a feature is negative
 
     Returns
     -------
@@ -51,21 +52,20 @@ def write_shards(dataset: GraphDataset, owner: np.ndarray, num_parts: int, out_d
 
     Raises
     ------
-    ConfigError               an unknown feature dtype or order, or a feature value beyond float16
+    ConfigError               an unknown feature format or order, a feature value beyond float16, or feature_bits out
+                              of range
     ShardError                out_dir holds shards and overwrite is off, can't be written, or its disk is full
     """
-    if feature_dtype not in schema.FEATURE_DTYPES:
-        raise ConfigError(f"feature dtype is {feature_dtype!r}; expected one of {', '.join(schema.FEATURE_DTYPES)}")
-    if feature_dtype == "float16":
-        check_float16(dataset)
+    if feature_format not in schema.FEATURE_FORMATS:
+        raise ConfigError(f"feature format is {feature_format!r}; expected one of {', '.join(schema.FEATURE_FORMATS)}")
+    storage = FeatureStorage.choose(dataset, feature_format, feature_bits)
     out_dir = Path(out_dir)
     check_folder(out_dir, overwrite)
     halos = find_halos(dataset, owner, num_parts, progress)
-    storage = FeatureStorage.choose(dataset, feature_dtype)
     run_id = uuid.uuid4().hex
     with incoming(out_dir) as staging:
         statistics = _write_parts(dataset, owner, halos, staging, storage, run_id, progress, (reorder, provenance.seed))
-        info = _describe(dataset, storage.dtype, provenance, run_id, statistics, degree_quantiles(dataset, halos))
+        info = _describe(dataset, storage.form, provenance, run_id, statistics, degree_quantiles(dataset, halos))
         write_sealed(schema.graph_file(staging), schema.GRAPH_KIND, FORMAT_VERSION,
                      partial(_store_graph, info=info, owner=owner))
     return info
@@ -82,7 +82,7 @@ def _write_parts(dataset: GraphDataset, owner: np.ndarray, halos: list[Halo], fo
     for part in range(len(halos)):
         partition = build_partition(topology, owner, part, len(halos), halos, *order, importance)
         fill = partial(_store_part, partition=partition, run_id=run_id, dataset=dataset, storage=storage, task=task)
-        write_sealed(schema.part_file(folder, part), schema.PART_KIND, FORMAT_VERSION, fill)
+        write_sealed(schema.part_file(folder, part), schema.PART_KIND, schema.part_version(storage.form), fill)
         statistics.append(measure_partition(partition))
     return statistics
 
@@ -102,7 +102,7 @@ def _store_graph(file: h5py.File, info: GraphInfo, owner: np.ndarray) -> None:
     file["owner"] = owner
 
 
-def _describe(dataset: GraphDataset, feature_dtype: str, provenance: Provenance, run_id: str,
+def _describe(dataset: GraphDataset, feature_format: str, provenance: Provenance, run_id: str,
               statistics: list[PartitionStatistics], boundary_degree: np.ndarray) -> GraphInfo:
     return GraphInfo(
         run_id=run_id, hpcgnn_version=hpcgnn.__version__, name=dataset.name,
@@ -110,7 +110,7 @@ def _describe(dataset: GraphDataset, feature_dtype: str, provenance: Provenance,
         num_features=dataset.num_features, num_classes=dataset.num_classes, num_parts=len(statistics),
         num_train=int(dataset.train_mask.sum()), num_val=int(dataset.val_mask.sum()),
         num_test=int(dataset.test_mask.sum()),
-        is_multi_label=dataset.is_multi_label, feature_dtype=feature_dtype,
+        is_multi_label=dataset.is_multi_label, feature_dtype=feature_format,
         provenance=provenance, cleaning=dataset.cleaning, statistics=tuple(statistics),
         boundary_degree=tuple(boundary_degree.tolist()),
     )

@@ -46,7 +46,7 @@ def test_shards_of_a_synthetic_graph_hold_all_of_it(hpcgnn, tmp_path):
     assert sorted(np.concatenate([part.inner_id for part in parts])) == list(range(300))
     assert sum(part.num_edges for part in parts) == info.num_edges
     assert (info.provenance.source, info.provenance.partitioner, info.provenance.seed) == (SOURCE, "metis", 4)
-    assert info.provenance.settings["feature_dtype"] == "float32"
+    assert info.provenance.settings["feature_format"] == "float32"
 
 
 def test_table_has_a_row_a_part_and_the_sums(hpcgnn, tmp_path):
@@ -128,7 +128,7 @@ def test_topology_without_the_flag_is_refused_with_its_name(hpcgnn, tmp_path):
 
 
 def test_settings_are_kept_as_json_can_hold_them(hpcgnn, tmp_path):
-    hpcgnn("preprocess", SOURCE, "--out", tmp_path / "g", "--parts", 2, "--feature-dtype", "float16",
+    hpcgnn("preprocess", SOURCE, "--out", tmp_path / "g", "--parts", 2, "--feature-format", "float16",
            "--normalize-features", "row", "--root", tmp_path)
     settings = read_graph_info(tmp_path / "g").provenance.settings
     assert settings["root"] == str(tmp_path) and settings["normalize_features"] == "row"

@@ -156,8 +156,8 @@ def test_largest_float16_is_accepted(tmp_path, dataset):
     assert read_partition(tmp_path, 0, 1).features.max() == 65504.0
 
 
-def test_unknown_feature_dtype_is_refused(tmp_path, dataset):
-    with pytest.raises(ConfigError, match="feature dtype is 'int8'"):
+def test_unknown_feature_format_is_refused(tmp_path, dataset):
+    with pytest.raises(ConfigError, match="feature format is 'int8'"):
         write(tmp_path, dataset, dtype="int8")
 
 
