@@ -1,0 +1,66 @@
+"""Adaptive runs that go on from a checkpoint: the first epoch is synchronous, widths and descents are remembered."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from training_setup import easy_graph, losses, on_rank_zero, train, write_once
+
+from hpcgnn.training.checkpoint import read_checkpoint
+
+COMM = MPI.COMM_WORLD
+SETTINGS = {"model": "sage", "dropout": 0.5, "eval_every": 4, "deterministic": True}
+
+
+def stop_and_go_on(shared_path, epochs, **settings):
+    """Collective: metrics of a run of that many epochs that goes on to twice as many, and its controller's memory."""
+    shards, out = write_once(COMM, easy_graph(), shared_path / "shards"), shared_path / "run"
+    train(COMM, shards, out, epochs=epochs, **SETTINGS, **settings)
+    stopped = on_rank_zero(COMM, lambda: read_checkpoint(out / "checkpoint.h5"))
+    _, metrics, run = train(COMM, shards, out, resumed=stopped, epochs=2 * epochs, **SETTINGS, **settings)
+    return metrics, stopped.controller, run.controller
+
+
+@pytest.mark.parallel([2, 3])
+@pytest.mark.parametrize("method", ["sylvie", "joint"])
+def test_a_resumed_run_begins_synchronously_at_the_base_width_where_it_stopped(shared_path, method):
+    metrics, memory, controller = stop_and_go_on(shared_path, 8, method=method, descent_window=1,
+                                                 descent_smoothing=0.5)
+    assert [record["epoch"] for record in metrics] == list(range(1, 17))
+    assert metrics[8]["mode"] == "sync" and metrics[8]["staleness"] == 0
+    assert metrics[8]["base_bits"] == memory["base"]
+    assert metrics[8]["ldr"] is not None     # of two losses, the first one from before
+    assert {record["mode"] for record in metrics[9:]} <= {"sync", "async"}
+    # Rank 0 remembers the whole run.
+    remembered = COMM.bcast(controller.state())["descent"]["mean_losses"]
+    assert len(remembered) == 16 and remembered[:8] == memory["descent"]["mean_losses"]
+    mean = losses(metrics)[0]
+    for loss in losses(metrics)[1:]:
+        mean = 0.5 * mean + 0.5 * loss
+    assert remembered[-1] == pytest.approx(mean)
+    assert np.isfinite(losses(metrics)).all()
+
+
+@pytest.mark.parallel([2])
+def test_a_resumed_adaqp_run_traces_again_at_the_largest_width(shared_path):
+    metrics, memory, _ = stop_and_go_on(shared_path, 6, method="adaqp", period=50, group_size=20)
+    is_traced = [set(record["width_histogram"]) == {"8"} and record["assign_seconds"] > 1e-4 for record in metrics]
+    assert is_traced[0] and is_traced[6]
+    assert json.loads(json.dumps(memory)) == memory
+    widths = [record["width_histogram"] for record in metrics]
+    assert widths[1] == widths[5] and widths[7] == widths[11]
+
+
+@pytest.mark.parallel([2])
+@pytest.mark.parametrize("method", ["sancus", "pipegcn", "bns", "random"])
+def test_the_baselines_go_on_from_a_checkpoint(shared_path, method):
+    shards, out = write_once(COMM, easy_graph(), shared_path / "shards"), shared_path / "run"
+    settings = {"model": "sage", "eval_every": 4, "method": method}
+    train(COMM, shards, out, epochs=4, **settings)
+    stopped = on_rank_zero(COMM, lambda: read_checkpoint(out / "checkpoint.h5"))
+    _, metrics, _ = train(COMM, shards, out, resumed=stopped, epochs=8, **settings)
+    assert np.isfinite(losses(metrics)).all() and len(metrics) == 8
+    assert metrics[4]["mode"] == "sync" and metrics[4]["staleness"] == 0
