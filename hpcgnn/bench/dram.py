@@ -40,9 +40,11 @@ def arcs_of(graph: Topology) -> scipy.sparse.csr_matrix:
 
 
 def shuffled(graph: Topology, seed: int) -> Topology:
-    """The same graph with ids drawn at random, so that no order of the source is left."""
+    """The same graph with ids drawn at random and rows ascending, so that no order of the source is left."""
     order = np.random.default_rng(seed).permutation(graph.num_nodes)
-    return Topology(f"{graph.name}, shuffled", *permute_rows(arcs_of(graph), order))
+    moved = arcs_of(Topology(f"{graph.name}, shuffled", *permute_rows(arcs_of(graph), order)))
+    moved.sort_indices()
+    return Topology(f"{graph.name}, shuffled", moved.indptr.astype(np.int64), moved.indices)
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ def test_a_shuffled_graph_is_the_same_graph(grid):
     order = np.random.default_rng(3).permutation(grid.num_nodes)
     assert (arcs_of(grid)[order][:, order] != arcs_of(moved)).nnz == 0
     assert not np.array_equal(moved.indices, grid.indices)
+    assert all((np.diff(moved.indices[a:b]) > 0).all() for a, b in zip(moved.indptr, moved.indptr[1:], strict=False))
 
 
 def test_schemes_rank_as_in_the_paper_on_a_shuffled_grid(grid):
