@@ -20,6 +20,7 @@ from hpcgnn.cli.messages import (
     pairs_table,
     parse_percentiles,
 )
+from hpcgnn.cli.packages import print_packages
 from hpcgnn.cli.progress import shown_progress
 from hpcgnn.config import TrainConfig
 from hpcgnn.datasets.dataset import CleaningReport
@@ -43,8 +44,10 @@ DEFAULT_DIM = 256   # where the graph has no features
               help=f"Columns of the rows whose bytes are shown. [default: the features', {DEFAULT_DIM} without any]")
 @click.option("--percentiles", default=TrainConfig.percentiles, show_default=True,
               help="Percentiles of importance at which a boundary row's width doubles.")
+@click.option("--packages", is_flag=True,
+              help="Read features that are stored as packages; print their bits and what other formats would take.")
 @click.option("--verify", is_flag=True, help="Check every byte of every part against its checksum.")
-def command(shards: Path, plot: Path | None, dim: int | None, percentiles: str, verify: bool) -> None:
+def command(shards: Path, plot: Path | None, dim: int | None, percentiles: str, packages: bool, verify: bool) -> None:
     """Show what the folder SHARDS holds, part by part, and what its parts send each other."""
     level_bins = parse_percentiles(percentiles)
     if verify:
@@ -54,6 +57,8 @@ def command(shards: Path, plot: Path | None, dim: int | None, percentiles: str, 
         info = read_graph_info(shards)
     print_info(info)
     print_messages(info, level_bins, dim or info.num_features or DEFAULT_DIM)
+    if packages:
+        print_packages(shards, info, print_table)
     if verify:
         click.echo(f"all {info.num_parts + 1} files are whole and of one run")
     if plot is not None:

@@ -38,7 +38,10 @@ def store_packages(file: h5py.File, blocks: Iterable[np.ndarray], dim: int, bits
     group.attrs["lengths"] = np.array(packed.format.lengths, np.int64)
     group.attrs["is_signed"] = packed.format.is_signed
     for name in ARRAYS:
-        group[name] = getattr(packed, name)
+        array = getattr(packed, name)
+        # Bitmaps of sparse rows are mostly zero bytes, and longer than all else.
+        how = {"compression": "lzf"} if name == "bitmap" and array.size else {}
+        group.create_dataset(name, data=array, **how)
     group["scale"] = np.concatenate(scales)
 
 

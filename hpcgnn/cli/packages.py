@@ -1,0 +1,78 @@
+"""What `hpcgnn inspect --packages` prints: the size of the features in each format, and how many bits they take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+from rich import box
+from rich.table import Table
+
+from hpcgnn.quantized.formats import DENSE, IDEAL, PACKAGE, StoredSize, sizes
+from hpcgnn.shards.reader import read_packages
+from hpcgnn.shards.schema import GraphInfo
+
+SCALE_BITS = 32
+
+
+@dataclass
+class PackageCount:
+    """Of the packages of all parts: bits by format, of the index, and the sum of the rows' widths."""
+
+    formats: dict[str, StoredSize]
+    index_bits: int
+    width_bits: int
+
+
+def count_packages(folder: Path, info: GraphInfo) -> PackageCount:
+    """Read the packages of all parts, one at a time.
+
+    Raises
+    ------
+    ShardError                features are no packages, or a part can't be read
+    KernelError               a package is malformed
+    """
+    count = PackageCount({}, 0, 0)
+    for part in range(info.num_parts):
+        packed, _ = read_packages(folder, part, info)
+        for name, size in sizes(packed).items():
+            count.formats[name] = count.formats.get(name, StoredSize(0, 0)) + size
+        count.index_bits += packed.stored_bits["index"]
+        count.width_bits += int(packed.bit_width().sum())
+    return count
+
+
+def package_lines(count: PackageCount, info: GraphInfo) -> list[str]:
+    """Average bits as sentences; every stored bit is in the second one."""
+    num_rows, num_values = max(info.num_nodes, 1), max(info.num_nodes * info.num_features, 1)
+    stored = count.formats[PACKAGE].bits + count.index_bits + SCALE_BITS * info.num_nodes
+    return [
+        f"packages: {count.width_bits / num_rows:.3f} bits a node on average, zero rows counted as 0",
+        f"packages: {stored / num_values:.3f} bits stored a value, {32 * num_values / max(stored, 1):.1f} times less "
+        f"than float32: {stored / 8e6:,.3f} MB with bitmaps, {count.index_bits / 8e6:,.3f} MB of index and "
+        f"{SCALE_BITS * info.num_nodes / 8e6:,.3f} MB of scales",
+    ]
+
+
+def sizes_table(count: PackageCount) -> Table:
+    """One row a format, its size also over that of the ideal and of the dense one."""
+    table = Table(title="features by format", title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True,
+                  pad_edge=False, caption_justify="left",
+                  caption="ideal: non-zero values at their own widths; dense, bitmap, csr, coo: at the largest width")
+    table.add_column("format", no_wrap=True)
+    for heading in ("values KB", "positions KB", "all KB", "values / ideal", "all / dense"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    ideal, dense = max(count.formats[IDEAL].bits, 1), max(count.formats[DENSE].bits, 1)
+    for name, size in count.formats.items():
+        table.add_row(name, *(f"{bits / 8e3:,.1f}" for bits in (size.value_bits, size.position_bits, size.bits)),
+                      f"{size.value_bits / ideal:.3f}", f"{size.bits / dense:.3f}")
+    return table
+
+
+def print_packages(folder: Path, info: GraphInfo, print_table) -> None:
+    """Count and print; `print_table` takes a rich Table. Errors as of count_packages."""
+    count = count_packages(folder, info)
+    for line in package_lines(count, info):
+        click.echo(line)
+    print_table(sizes_table(count))
