@@ -152,6 +152,38 @@ def exchange_in_parallel(comm, rows: int, width: int, repeat: int, out: Path | N
         publish("exchange", machine, measurements, out)
 
 
+@command.command("bits")
+@click.option("--graph", type=FILE, metavar="FILE.npz", help="Graph to cut into batches. [default: a drawn one]")
+@click.option("--synthetic-edges", type=click.FloatRange(min=1), default=2e6, show_default=True,
+              help="Arcs of the drawn graph.")
+@click.option("--sizes", default="2048,4096,8192", show_default=True, help="Rows of a square adjacency.")
+@click.option("--dims", default="32,64", show_default=True, help="Columns of the features.")
+@click.option("--widths", default="1,2,3,4", show_default=True, help="Bits of the features, 1 to 8.")
+@click.option("--clusters", type=click.IntRange(min=1), default=1500, show_default=True, help="Of METIS.")
+@click.option("--batch", type=click.IntRange(min=1), default=16, show_default=True, help="Clusters a batch.")
+@click.option("--batches", type=click.IntRange(min=1), default=8, show_default=True, help="Batches at most.")
+@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--repeat", type=click.IntRange(min=1), default=11, show_default=True, help="Repetitions of each.")
+@click.option("--out", type=PATH, help="Folder for bench.json and bench.png.")
+def bits(graph: Path | None, sizes: str, dims: str, widths: str, threads: int, repeat: int, out: Path | None,
+         **flags: Any) -> None:
+    """Products of bits against int8 and fp32, and what jumping and reuse of tiles gain."""
+    numbers = {name: parse_list(f"--{name}", text, int)
+               for name, text in (("sizes", sizes), ("dims", dims), ("widths", widths))}
+    if max(numbers["widths"]) > 8:
+        raise click.UsageError(f"--widths has {max(numbers['widths'])}; expected 1 to 8 bits")
+    prepare_output(out)
+    environment.run_in(environment.with_kept_memory(environment.thread_environment(threads)))
+    from hpcgnn.bench.bits import BitsBenchmark
+    from hpcgnn.bench.graphs import draw_topology, read_topology
+    from hpcgnn.bench.timing import Effort
+
+    topology = read_topology(graph) if graph else draw_topology(flags["synthetic_edges"])
+    benchmark = BitsBenchmark(**numbers, graph=topology, num_clusters=flags["clusters"], batch_size=flags["batch"],
+                              num_batches=flags["batches"], effort=Effort(repeat))
+    finish("bits", threads, benchmark, out)
+
+
 @command.command("dram")
 @click.argument("source", type=FILE, metavar="FILE.npz")
 @click.option("--buffer-kb", type=click.FloatRange(min=0, min_open=True), default=128.0, show_default=True,
