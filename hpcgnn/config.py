@@ -150,8 +150,6 @@ class TrainConfig:
              "use --exchange ring"),
             (self.precision != "fp32", f"precision {self.precision}", "sums would be rounded to 16 bits after every "
              "peer; use fp32"),
-            (self.model in ("gin", "sage-max"), f"model {self.model}", "its layers keep all halo rows for the backward "
-             "pass; use another model"),
         ]
         for is_met, companion, reason in clashes:
             if self.rematerialize and is_met:

@@ -12,6 +12,7 @@ from torch import nn
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.linear import linear
 from hpcgnn.nn.neighborhood import AggregateFirst, MapFirst, Neighborhood
+from hpcgnn.nn.rematerialization import rematerialized
 
 
 class Convolution(nn.Module):
@@ -98,6 +99,10 @@ class MaxPoolConvolution(nn.Module):
 
     def forward(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool = False) -> torch.Tensor:
         """Collective: (num_inner, in_dim) to (num_inner, out_dim); see `Convolution.forward`."""
+        return rematerialized(graph, lambda rows: self._pooled(graph, rows, is_dropped), h)
+
+    def _pooled(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool) -> torch.Tensor:
+        """Collective: see `forward`."""
         h_all = graph.halo(h)
         h_all = h_all if is_dropped else graph.dropout(h_all, self.dropout)
         mapped = linear(graph.aggregate(h_all, "max"), self.neighbor.weight, self.neighbor.bias)

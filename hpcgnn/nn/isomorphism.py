@@ -8,6 +8,7 @@ from torch import nn
 from hpcgnn.errors import ConfigError
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.linear import add_bias, linear
+from hpcgnn.nn.rematerialization import rematerialized
 
 NEIGHBOR_SCALE = {"sum": 1.0, "mean": 0.1}
 ROWS_AT_ONCE = 8192       # of a float32 copy of 16-bit rows
@@ -73,7 +74,8 @@ class GINConvolution(nn.Module):
         h : float32, bfloat16 or float16, of whose type the result is; sums are float32
         is_dropped : bool       dropout has been applied to h and counted
         """
-        hidden = torch.relu(add_bias(self._mapped(graph, h, is_dropped), self.first.bias))
+        mapped = rematerialized(graph, lambda rows: self._mapped(graph, rows, is_dropped), h)
+        hidden = torch.relu(add_bias(mapped, self.first.bias))
         return linear(hidden, self.second.weight, self.second.bias)
 
     def _mapped(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool) -> torch.Tensor:

@@ -151,8 +151,8 @@ def check_method(config: TrainConfig) -> None:
 
 def execution_of(config: TrainConfig) -> Execution:
     """How the exchanges of a run are executed."""
-    return Execution(predicts=config.predict == "previous", link_bytes_per_second=1e6 * config.link_mbps,
-                     **METHODS[config.method].execution(config))
+    return Execution(predicts=config.predict == "previous", rematerializes=config.rematerialize,
+                     link_bytes_per_second=1e6 * config.link_mbps, **METHODS[config.method].execution(config))
 
 
 def new_controller(setting: Setting) -> Controller:
