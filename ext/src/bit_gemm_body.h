@@ -64,7 +64,7 @@ INLINE vector_u32 LEVEL(load_step)(const uint32_t *row) {
 INLINE void LEVEL(add_step)(vector_u32 sum[ROWS][4], const uint32_t *rows, int64_t row_words, const uint32_t *panel,
                             int plane, int is_weighted) {
     vector_u32 columns[4];
-    memcpy(columns, panel, sizeof columns);
+    for (int v = 0; v < 4; v++) memcpy(&columns[v], panel + v * LANES, sizeof columns[v]);
     for (int r = 0; r < ROWS; r++) {
         const vector_u32 row = LEVEL(load_step)(rows + r * row_words);
         for (int v = 0; v < 4; v++) sum[r][v] = LEVEL(add_ones)(sum[r][v], row & columns[v], plane, is_weighted);
