@@ -48,7 +48,9 @@ cdef float *floats_of(float[:, ::1] rows) noexcept:
     return NULL if rows is None or rows.shape[0] == 0 or rows.shape[1] == 0 else &rows[0, 0]
 
 cdef const float *scales_of(const float[::1] scale) noexcept:
-    return NULL if scale is None or scale.shape[0] == 0 else &scale[0]
+    if scale is None or scale.shape[0] == 0:
+        return NULL
+    return &scale[0]
 
 cdef packages packages_of(source):
     """source: what PackedRows.source gives."""

@@ -58,7 +58,7 @@ typedef struct {
     const packages *p;
     package_place place;
     int64_t end, room;
-    int fault;
+    int mode, fault;
 } package_reader;
 
 static inline int stop_at(package_reader *reader, int fault) {
@@ -73,7 +73,8 @@ static int open_package(package_reader *reader) {
     if (left < HEADER_BITS) return stop_at(reader, FAULT_TRUNCATED);
     const uint64_t header = read_bits(p->stream, p->num_bytes, reader->place.bit);
     if ((header & 3) == 3) return stop_at(reader, FAULT_MODE);
-    const int64_t length = p->format.lengths[header & 3];
+    reader->mode = (int)(header & 3);
+    const int64_t length = p->format.lengths[reader->mode];
     if (left - HEADER_BITS < length) return stop_at(reader, FAULT_TRUNCATED);
     reader->place.width = (int64_t)(header >> 2 & 7) + 1;
     reader->end = reader->place.bit + HEADER_BITS + length;
@@ -86,7 +87,7 @@ static int close_package(package_reader *reader) {
     const packages *p = reader->p;
     const package_place *place = &reader->place;
     if (!place->num_values) return 1;
-    if (end_of(&p->format, place) != reader->end) return stop_at(reader, FAULT_LENGTH);
+    if (mode_of(&p->format, place->num_values * place->width) != reader->mode) return stop_at(reader, FAULT_LENGTH);
     for (int64_t at = place->bit + HEADER_BITS + place->num_values * place->width; at < reader->end; at += 64) {
         const int64_t left = reader->end - at;
         const uint64_t bits = read_bits(p->stream, p->num_bytes, at);
@@ -135,7 +136,8 @@ static int take_values(package_reader *reader, int64_t count, int *width, uint8_
 static int start_at(package_reader *reader, int64_t row) {
     const packages *p = reader->p;
     const int64_t bit = p->index_bit[row / p->interval], num_values = p->index_values[row / p->interval];
-    if (bit < 0 || bit > p->num_bits || num_values < 0) return stop_at(reader, FAULT_INDEX);
+    if (bit < 0 || bit > p->num_bits || num_values < 0 || (row == 0 && (bit || num_values)))
+        return stop_at(reader, FAULT_INDEX);
     reader->place.bit = bit;
     reader->place.num_values = 0;
     if (!num_values) return 1;
