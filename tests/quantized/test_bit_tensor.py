@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -137,6 +138,14 @@ def test_what_is_no_matrix_of_codes_is_refused(make, complaint):
 def test_the_ten_lines_of_the_documentation_run():
     torch.manual_seed(0)
     assert doctest.testmod(hpcgnn.quantized).failed == 0 < len(doctest.DocTestFinder().find(hpcgnn.quantized))
+
+
+def test_readme_shows_the_lines_that_run():
+    readme = Path(__file__).resolve().parents[2] / "README.md"
+    section = readme.read_text().partition("## Bits as tensors")[2].partition("\n## ")[0]
+    shown = section.partition("```python\n")[2].partition("```")[0].splitlines()
+    ran = [example.source.rstrip("\n") for example in doctest.DocTestFinder().find(hpcgnn.quantized)[0].examples]
+    assert len(shown) > 5 and set(shown) <= set(ran)
 
 
 def test_every_public_name_is_there_and_no_other():
