@@ -17,7 +17,7 @@ from hpcgnn.bench.graphs import Topology
 from hpcgnn.bench.timing import Effort
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.condense_traffic import Buffer
-from hpcgnn.partition.order import REORDERS
+from hpcgnn.partition.order import REORDERS, order_rows
 
 SIDE = 60
 NAMES = ["naive", "metis", "metis, no reuse across", "gcod", CONDENSED, f"{CONDENSED}, no metis"]
@@ -60,6 +60,12 @@ def test_orders_start_from_the_naive_scheme_and_clusters_lie_below_it(grid):
     order = {name: traffic.total_bytes for group, name, traffic in counts if group == ORDERS}
     assert order["none"] == counts[0][2].total_bytes
     assert order[CONDENSED] < 0.5 * order["none"] and order["metis"] < order["none"]
+
+
+def test_orders_are_those_of_preprocess(grid):
+    graph = shuffled(grid, 1)
+    for reorder, order in benchmark_of(graph).orders.items():
+        np.testing.assert_array_equal(order, order_rows(graph, np.arange(graph.num_nodes), reorder))
 
 
 def test_every_scheme_reads_a_graph_without_arcs_for_nothing():
