@@ -130,7 +130,7 @@ def test_a_bad_configuration_file(capsys, shared_path, shards, content, complain
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("flags, status, sentence", [
     (["--method", "vanilla", "--bits", 2], 1,
-     "method vanilla sends rows as they are stored, found bits = 2; use --method uniform"),
+     "bits = 2 has no effect on method vanilla, only on uniform; leave it out or change --method"),
     (["--dropout", 1.5], 1, "dropout must be at most 0.999, found 1.5"),
     (["--hiden", 8], 2, "No such option…--hiden…--hidden…"),
     (["--device", "cuda"], 1, "…; use --device cpu"),
