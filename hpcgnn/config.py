@@ -81,7 +81,7 @@ class TrainConfig:
     staleness: int = _setting(4, "Epochs that a halo row may be old.", low=1, high=1000, methods=("sancus",))
     smoothing: float = _setting(0.0, "Weight of the past in the running mean of stale rows and gradients; 0 takes the "
                                 "newest.", low=0.0, high=0.999, methods=("pipegcn",))
-    share: float = _setting(0.1, "Share of the boundary rows that an epoch keeps.", low=0.0001, high=1.0,
+    share: float = _setting(0.1, "Share of the boundary rows that an epoch keeps.", low=0.01, high=1.0,
                             methods=("bns",))
     skip_change: float = _setting(0.05, "Relative change of its rows below which a rank does not send them.", low=0.0,
                                   methods=("sancus",))
@@ -124,8 +124,8 @@ class TrainConfig:
         clashes = [
             (is_pipelined and self.exchange == "alltoallv", "exchange alltoallv", "it ends before it returns, and "
              "pipelined messages travel while epochs go on; use --exchange ring"),
-            (is_pipelined and self.precision == "fp16", "precision fp16", "the gradients of the epoch before would "
-             "carry its loss scale; use bf16"),
+            ((is_pipelined or self.method == "sancus") and self.precision == "fp16", "precision fp16",
+             "the gradients of an earlier epoch would carry its loss scale; use bf16"),
             (self.predict != "none" and self.precision == "fp16", "predict previous with precision fp16",
              "differences would mix loss scales; use bf16"),
             (self.predict != "none" and self.method in ("bns", "sancus"), "predict previous",

@@ -138,7 +138,7 @@ class Solver:
                 widths: list[list[np.ndarray]]) -> SolvedBits:
         """Collective: from the widths of this rank's groups to those of all rows that it sends or receives."""
         rank, table = self._plan.rank, {}
-        sent, received = [[] for _ in groups[:1] * self._comm.size], []
+        sent: list[list[np.ndarray]] = [[] for _ in range(self._comm.size)]
         for number, site in enumerate(sites):
             outgoing = self._plan.halo if site[1] == BACKWARD else self._plan.boundary
             for peer, rows in enumerate(outgoing):
