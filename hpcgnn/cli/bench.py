@@ -125,6 +125,30 @@ def assign(rows: str, widths: str, repeat: int, out: Path | None, **flags: Any) 
     finish("assign", 1, benchmark, out)
 
 
+@command.command("packages")
+@click.option("--rows", type=click.IntRange(min=1), default=100_000, show_default=True)
+@click.option("--width", type=click.IntRange(min=1), default=256, show_default=True, help="Their columns.")
+@click.option("--bits", default="1,2,4,8,mixed", show_default=True, help="Of the values; mixed draws 1 to 8 a row.")
+@click.option("--density", default="0.05,0.5,1", show_default=True, help="Shares of non-zero values.")
+@click.option("--repeat", type=click.IntRange(min=1), default=7, show_default=True, help="Repetitions of each.")
+@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True,
+              help="Of decoding; encoding and the other formats use one.")
+@click.option("--out", type=PATH, help="Folder for bench.json and bench.png.")
+def packages(rows: int, width: int, bits: str, density: str, repeat: int, threads: int, out: Path | None) -> None:
+    """Encoding and decoding of Adaptive-Package: GB of dense rows a second, and the size of each format."""
+    widths = tuple(0 if word == "mixed" else int(word) for word in
+                   parse_choices("--bits", bits, (*map(str, range(1, 9)), "mixed")))
+    densities = parse_list("--density", density, float)
+    if max(densities) > 1:
+        raise click.UsageError(f"--density is {density!r}; expected shares from 0 to 1")
+    prepare_output(out)
+    environment.run_in(environment.with_kept_memory(environment.thread_environment(threads)))
+    from hpcgnn.bench.packages import PackageBenchmark
+    from hpcgnn.bench.timing import Effort
+
+    finish("packages", threads, PackageBenchmark(rows, width, widths, densities, Effort(repeat)), out)
+
+
 @command.command("exchange")
 @click.option("--rows", type=click.IntRange(min=1), default=50_000, show_default=True,
               help="Rows from each rank to each other.")

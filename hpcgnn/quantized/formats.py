@@ -73,7 +73,7 @@ def unpack(packed: np.ndarray, width: int, count: int) -> np.ndarray:
 
 def address_bits(count: int) -> int:
     """Bits of a number below `count`."""
-    return max(count - 1, 0).bit_length()
+    return max(int(count) - 1, 0).bit_length()
 
 
 def encode_fixed(name: str, codes: np.ndarray, bit_width: int, form: PackageFormat) -> FixedWidthRows:

@@ -111,21 +111,26 @@ class PackedRows:
         return {"packages": 8 * self.stream.size, "bitmap": 8 * self.bitmap.size,
                 "index": INDEX_BITS * self.index_bit.size}
 
-    def codes(self, first: int = 0, last: int | None = None) -> np.ndarray:
+    def codes(self, first: int = 0, last: int | None = None, out: np.ndarray | None = None) -> np.ndarray:
         """Decode rows [first, last).
+
+        Parameters
+        ----------
+        out : (last - first, dim) uint8, or int8 where signed, to write to, in C order
 
         Returns
         -------
-        codes : (last - first, dim) uint8, or int8 where signed
+        codes : (last - first, dim) uint8, or int8 where signed; `out` where given
 
         Raises
         ------
-        KernelError      the packages of these rows are malformed
+        KernelError      the packages of these rows are malformed, or out does not fit
         """
         first, last = self._range(first, last)
-        codes = np.empty((last - first, self.dim), self.format.dtype)
-        self._decode(first, last, codes=codes)
-        return codes
+        out = np.empty((last - first, self.dim), self.format.dtype) if out is None else out
+        _check_array("out", out, self.format.dtype, (last - first, self.dim))
+        self._decode(first, last, codes=out)
+        return out
 
     def values(self, scale: np.ndarray, first: int = 0, last: int | None = None,
                out: np.ndarray | None = None) -> np.ndarray:
@@ -146,10 +151,8 @@ class PackedRows:
         """
         first, last = self._range(first, last)
         out = np.empty((last - first, self.dim), np.float32) if out is None else out
-        for name, array, shape in (("scale", scale, (last - first,)), ("out", out, (last - first, self.dim))):
-            if array.shape != shape or array.dtype != np.float32 or not array.flags.c_contiguous:
-                raise KernelError(f"{name} is {array.dtype} of shape {array.shape}; "
-                                  f"expected contiguous float32 of shape {shape}")
+        _check_array("scale", scale, np.dtype(np.float32), (last - first,))
+        _check_array("out", out, np.dtype(np.float32), (last - first, self.dim))
         self._decode(first, last, rows=out, scale=scale)
         return out
 
@@ -214,3 +217,9 @@ class PackedRows:
         if fault:
             raise KernelError(f"packages can't be read at row {row} of {self.num_rows}: {FAULTS[fault]}; "
                               "encode the rows again")
+
+
+def _check_array(name: str, array: np.ndarray, dtype: np.dtype, shape: tuple[int, ...]) -> None:
+    if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
+        raise KernelError(f"{name} is {array.dtype} of shape {array.shape}; "
+                          f"expected contiguous {dtype} of shape {shape}")

@@ -165,3 +165,13 @@ def test_rows_that_are_not_there_are_refused():
                 lambda: packed.chosen(np.array([-1]))):
         with pytest.raises(KernelError, match="were asked for"):
             ask()
+
+
+@pytest.mark.parametrize("out", [np.empty((3, 2), np.int8), np.empty((2, 2), np.uint8),
+                                 np.empty((3, 4), np.uint8)[:, ::2]])
+def test_an_array_to_decode_to_must_fit(out):
+    packed = encode(np.ones((3, 2), np.uint8), np.ones(3, int))
+    with pytest.raises(KernelError, match=r"out is .*expected contiguous uint8 of shape"):
+        packed.codes(out=out)
+    with pytest.raises(KernelError, match=r"scale is float64 of shape \(3,\)"):
+        packed.values(np.ones(3))
