@@ -43,7 +43,7 @@ def write_shards(dataset: GraphDataset, owner: np.ndarray, num_parts: int, out_d
     feature_format : {"float32", "float16", "package"}     packages hold rounded features, see quantize_features
     progress : callable(description, total) -> ProgressTask
     overwrite : bool          replace the shards that out_dir holds
-    reorder : {"none", "metis", "degree", "rcm"}     order of rows in each part, see order_rows; by provenance's seed
+    reorder : str                       order of rows in each part, see order_rows; by provenance's seed
     feature_bits : int        widest row of packages, 1 .. 8; 2 .. 8 where a feature is negative
 
     Returns
