@@ -16,6 +16,7 @@ from hpcgnn.errors import KernelError
 HEADER_BITS = 5
 MAX_BIT_WIDTH = 8
 MIN_LENGTH, MAX_LENGTH = 8, 4096
+MAX_INTERVAL = 2**31 - 1
 INDEX_BITS = 96    # of an index entry: int64 bit, int32 number of values
 
 # By the faults of ext/src/package.h.
@@ -89,7 +90,9 @@ class PackedRows:
     index_values: np.ndarray
 
     def __post_init__(self) -> None:
-        num_entries = -(-self.num_rows // self.interval) if self.interval > 0 else -1
+        if not 1 <= self.interval <= MAX_INTERVAL:
+            raise KernelError(f"packages have an index entry every {self.interval} rows; expected 1 to {MAX_INTERVAL}")
+        num_entries = -(-self.num_rows // self.interval)
         expected = {"stream": (np.uint8, (-(-self.num_bits // 8),)),
                     "bitmap": (np.uint8, (self.num_rows, -(-self.dim // 8))),
                     "index_bit": (np.int64, (num_entries,)), "index_values": (np.int32, (num_entries,))}

@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcgnn._ext import package as kernels
 from hpcgnn.errors import KernelError
-from hpcgnn.quantized.package import MAX_BIT_WIDTH, PackageFormat, PackedRows
+from hpcgnn.quantized.package import MAX_BIT_WIDTH, MAX_INTERVAL, PackageFormat, PackedRows
 
 INTERVAL = 64
 SLACK_BYTES = 16   # that the kernel may set to zero after the stream
@@ -30,9 +30,9 @@ class PackageWriter:
     interval: int = INTERVAL
 
     def __post_init__(self) -> None:
-        if self.dim < 0 or self.interval < 1:
+        if self.dim < 0 or not 1 <= self.interval <= MAX_INTERVAL:
             raise KernelError(f"packages of {self.dim} columns with an index entry every {self.interval} rows; "
-                              "expected 0 columns or more and 1 row or more")
+                              f"expected 0 columns or more and 1 to {MAX_INTERVAL} rows")
         self._lengths = np.array(self.format.lengths, np.int64)
         self._place = np.zeros(3, np.int64)
         self._num_rows = self._num_bits = 0

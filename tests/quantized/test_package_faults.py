@@ -79,7 +79,8 @@ def test_forged_index_is_refused_by_a_reader_of_all_rows(simd, entry, place):
 
 @pytest.mark.parametrize("change, message", [
     ({"num_bits": 10**12}, "have stream of uint8"), ({"num_bits": -8}, "have stream"),
-    ({"dim": 17}, "have bitmap"), ({"interval": 0}, "have index_bit"), ({"interval": 8}, "have index_bit"),
+    ({"dim": 17}, "have bitmap"), ({"interval": 0}, "every 0 rows"), ({"interval": 8}, "have index_bit"),
+    ({"interval": 2**63}, "every 9223372036854775808 rows"),
     ({"index_values": np.zeros(4, np.int64)}, "have index_values of int64"),
 ])
 def test_arrays_that_do_not_fit_are_refused(change, message):
