@@ -60,13 +60,27 @@ INLINE vector_u32 LEVEL(load_step)(const uint32_t *row) {
 #endif
 }
 
+/* Whole registers: GCC splits a copy into them, and then waits for the parts to be written. */
+INLINE vector_u32 LEVEL(load_columns_of_bits)(const uint32_t *panel) {
+#if LEVEL_LANES == 16
+    return (vector_u32)_mm512_loadu_si512(panel);
+#elif LEVEL_LANES == 8
+    return (vector_u32)_mm256_lddqu_si256((const __m256i *)panel);
+#else
+    return LEVEL(load_step)(panel);
+#endif
+}
+
 /* ROWS rows times one panel, one step: four loads of the panel serve all rows. */
 INLINE void LEVEL(add_step)(vector_u32 sum[ROWS][4], const uint32_t *rows, int64_t row_words, const uint32_t *panel,
                             int plane, int is_weighted) {
     vector_u32 columns[4];
-    for (int v = 0; v < 4; v++) memcpy(&columns[v], panel + v * LANES, sizeof columns[v]);
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; v++) columns[v] = LEVEL(load_columns_of_bits)(panel + v * LANES);
+#pragma GCC unroll 4
     for (int r = 0; r < ROWS; r++) {
         const vector_u32 row = LEVEL(load_step)(rows + r * row_words);
+#pragma GCC unroll 4
         for (int v = 0; v < 4; v++) sum[r][v] = LEVEL(add_ones)(sum[r][v], row & columns[v], plane, is_weighted);
     }
 }
