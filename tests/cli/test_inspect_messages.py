@@ -15,7 +15,7 @@ from hpcgnn.ops.quantization import MessageLayout
 from hpcgnn.shards.schema import Provenance
 from hpcgnn.shards.writer import write_shards
 
-PERCENTILES = (80, 92.5, 98)
+PERCENTILES = (85, 95, 99)
 
 
 @pytest.fixture
