@@ -6,6 +6,7 @@
 #define BLOCK_ROWS 32     /* of one task: their sums and one panel stay in the nearest cache */
 #define BLOCK_TILE_ROWS (BLOCK_ROWS / TILE_ROWS)
 #define TILE_WORDS (TILE_ROWS * STEP_WORDS)
+#define CACHE_LINE 64
 
 enum { WHOLE_LINES, LISTED_TILES, REUSED_TILES };
 
@@ -94,6 +95,23 @@ static left_rows rows_at(const bit_rows *a, int64_t r, int32_t *tile, int32_t *s
     return rows;
 }
 
+/* Fetch the share `part` of num_parts of the rows after this task's: a task's rows are used at once, too soon for the
+ * processor to see them coming. */
+static void prefetch_next(const bit_rows *a, int64_t first_row, int64_t part, int64_t num_parts) {
+    const int64_t next = first_row + BLOCK_ROWS, end = next + BLOCK_ROWS < a->num_rows ? next + BLOCK_ROWS : a->num_rows;
+    if (next >= end) return;
+    const int64_t line_words = a->num_steps * STEP_WORDS;
+    for (int i = 0; i < a->num_planes; i++) {
+        const int64_t begin = a->tile_begin ? a->tile_begin[next / TILE_ROWS] * TILE_WORDS
+                                            : (i * a->num_rows + next) * line_words;
+        const int64_t stop = a->tile_begin ? a->tile_begin[end / TILE_ROWS] * TILE_WORDS
+                                           : (i * a->num_rows + end) * line_words;
+        const int64_t size = stop - begin, last = begin + size * (part + 1) / num_parts;
+        for (int64_t w = begin + size * part / num_parts; w < last; w += CACHE_LINE / 4)
+            __builtin_prefetch(a->words + w, 0, 2);
+    }
+}
+
 /* One task: BLOCK_ROWS rows, CHUNK_COLUMNS columns. Returns the steps of 8 rows that were multiplied. */
 static int64_t multiply_block(const bit_rows *a, const right_panels *b, const product_out *out, int kernel,
                               int64_t first_row, int64_t first_column, int32_t *scratch) {
@@ -108,8 +126,10 @@ static int64_t multiply_block(const bit_rows *a, const right_panels *b, const pr
         rows[r] = rows_at(a, first_row / TILE_ROWS + r, tile, tile + a->num_steps);
         num_multiplied += rows[r].num_steps;
     }
+    const int64_t num_panels = (num_columns + PANEL_COLUMNS[kernel] - 1) / PANEL_COLUMNS[kernel];
     for (int64_t c = 0; c < num_columns; c += PANEL_COLUMNS[kernel]) {
         const uint32_t *panel = b->words + (first_column + c) / PANEL_COLUMNS[kernel] * b->panel_words;
+        if (first_column == 0) prefetch_next(a, first_row, c / PANEL_COLUMNS[kernel], num_panels);
         for (int64_t r = 0; r < num_tile_rows; r++)
             MULTIPLY[kernel](&rows[r], b, panel, sums + r * TILE_ROWS * CHUNK_COLUMNS + c);
     }
