@@ -129,9 +129,11 @@ static int64_t multiply_block(const bit_rows *a, const right_panels *b, const pr
     const int64_t num_panels = (num_columns + PANEL_COLUMNS[kernel] - 1) / PANEL_COLUMNS[kernel];
     for (int64_t c = 0; c < num_columns; c += PANEL_COLUMNS[kernel]) {
         const uint32_t *panel = b->words + (first_column + c) / PANEL_COLUMNS[kernel] * b->panel_words;
-        if (first_column == 0) prefetch_next(a, first_row, c / PANEL_COLUMNS[kernel], num_panels);
-        for (int64_t r = 0; r < num_tile_rows; r++)
+        for (int64_t r = 0; r < num_tile_rows; r++) {
+            if (first_column == 0)
+                prefetch_next(a, first_row, c / PANEL_COLUMNS[kernel] * num_tile_rows + r, num_panels * num_tile_rows);
             MULTIPLY[kernel](&rows[r], b, panel, sums + r * TILE_ROWS * CHUNK_COLUMNS + c);
+        }
     }
     for (int64_t r = 0; r < num_tile_rows * TILE_ROWS && first_row + r < out->num_rows; r++)
         FINISH[kernel](out, first_row + r, first_column, num_columns, sums + r * CHUNK_COLUMNS);

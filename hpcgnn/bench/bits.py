@@ -25,6 +25,8 @@ from hpcgnn.quantized import BitTensor, BitTiles, aggregate_bits, bit_mm_to_int,
 REUSE_DIM = 1024
 REUSE_WIDTHS = (2, 4, 8)
 OPERATIONS = "GOP/s"
+LAYERS = 3      # products in a row with one adjacency
+REMARK = f"product: each time is of {LAYERS} products in a row, as a batch's layers make with one adjacency"
 
 
 @dataclass(frozen=True)
@@ -70,11 +72,14 @@ def measure_products(size: int, dim: int, widths: tuple[int, ...], effort: Effor
         codes = torch.randint(0, min(1 << width, 128), (size, dim), generator=rng, dtype=torch.int8)
         right, values = to_bit(codes, width, "row"), codes.float()
         out = torch.empty(size, dim)
-        yield measure("product", f"{size} x {size} x {dim}, 1 x {width} bits", 2 * size**2 * dim / 1e9, OPERATIONS, {
+        products = {
             OURS: partial(bit_mm_to_int, left, right),
             "torch int8": partial(torch._int_mm, ones, codes),
             "torch fp32": partial(torch.mm, dense, values, out=out),
-            "numpy fp32": partial(np.matmul, dense.numpy(), values.numpy(), out=out.numpy())}, effort)
+            "numpy fp32": partial(np.matmul, dense.numpy(), values.numpy(), out=out.numpy())}
+        yield measure("product", f"{size} x {size} x {dim}, 1 x {width} bits", 2 * LAYERS * size**2 * dim / 1e9,
+                      OPERATIONS, {name: partial(_in_layers, work) for name, work in products.items()}, effort,
+                      [REMARK])
     features = random_rows(size, dim)
     yield measure("quantize + pack", f"{size} x {dim}, {widths[-1]} bits", features.nbytes / 1e9, "GB/s",
                   {OURS: partial(to_bit, features, widths[-1], "row")}, effort)
@@ -130,6 +135,12 @@ def measure_reuse(size: int, effort: Effort) -> Iterator[Measurement]:
             "once a plane": partial(aggregate_bits, tiles, features, jump=False, reuse=False)}
         yield measure("reuse", f"{size} x {size} x {REUSE_DIM}, {width} bits", 2 * size**2 * REUSE_DIM / 1e9,
                       OPERATIONS, contestants, effort)
+
+
+def _in_layers(work: Callable) -> torch.Tensor | np.ndarray:
+    for _ in range(LAYERS):
+        out = work()
+    return out
 
 
 def _tiles_of(batch: scipy.sparse.csr_matrix, is_dense: bool) -> BitTiles:
