@@ -10,6 +10,7 @@ from hpcgnn._ext import pointwise, quantization
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.counter import BACKWARD, DROPOUT, FORWARD, CounterKey
 
+STOCHASTIC = 0
 ONE, NEXT = 0x3F800000, 0x3F81    # 1 as float32 bits, and the bfloat16 above 1
 
 
@@ -20,7 +21,7 @@ def carries(node_id, dim, key, dropped):
     payload = np.empty((num_rows, dim), np.uint16)
     offset = 2 * dim * np.arange(num_rows, dtype=np.int64)
     quantization.quantize_rows(rows.view(np.uint8), 0, dim, np.arange(num_rows, dtype=np.int32), node_id,
-                               np.full(num_rows, 16, np.uint8), offset, offset, *key,
+                               np.full(num_rows, 16, np.uint8), offset, offset, *key, STOCHASTIC,
                                payload.reshape(-1).view(np.uint8))
     return payload == NEXT
 
