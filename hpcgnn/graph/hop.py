@@ -137,7 +137,7 @@ class PeerEntries:
     @classmethod
     def order(cls, forward: SparseRows, num_inner: int, halo_spans: tuple[tuple[int, int], ...]) -> PeerEntries:
         """A copy of the entries of a matrix that is stored row after row."""
-        indptr = np.concatenate([forward.begin, forward.end[-1:]])
+        indptr = np.append(forward.begin, len(forward.indices))
         entries = scipy.sparse.csr_matrix((np.ones(len(forward.indices), np.int8), forward.indices.copy(), indptr),
                                           shape=(num_inner, forward.num_columns))
         entries.sort_indices()
