@@ -180,16 +180,19 @@ class AlltoallvTransfer(Transfer):
         self._traffic.blocked_seconds += time.perf_counter() - started
 
 
+def _first_bytes(messages: list[np.ndarray]) -> list[int]:
+    """Where each of an exchange's messages lies in the arena's buffer; one that is left out moves no other."""
+    first = messages[0].base.__array_interface__["data"][0]
+    return [message.__array_interface__["data"][0] - first if len(message) else 0 for message in messages]
+
+
 def _extent(messages: list[np.ndarray]) -> int:
-    return sum(_padded(len(message)) for message in messages)
+    return max(first + len(message) for first, message in zip(_first_bytes(messages), messages, strict=True))
 
 
 def _vector(messages: list[np.ndarray]) -> list:
     """MPI's (buffer, (counts, displacements), type) of views cut from one arena buffer."""
-    counts = [len(message) for message in messages]
-    displacements = starts(counts)
-    whole = messages[0].base[:_extent(messages)]
-    return [whole, (counts, displacements), MPI.BYTE]
+    return [messages[0].base, ([len(message) for message in messages], _first_bytes(messages)), MPI.BYTE]
 
 
 EXCHANGES: dict[str, type[Transfer]] = {"ring": Transfer, "alltoallv": AlltoallvTransfer}

@@ -10,6 +10,7 @@ from mpi4py import MPI
 
 from hpcgnn.errors import KernelError
 from hpcgnn.exchange.bits import UniformBits
+from hpcgnn.exchange.ring import EXCHANGES
 from hpcgnn.exchange.schedule import Execution
 from hpcgnn.exchange.skipping import Broadcaster
 
@@ -48,9 +49,10 @@ def test_rows_that_move_at_all_are_always_sent_where_no_change_is_small(cut, sha
 
 
 @pytest.mark.parallel([2, 3, 4])
-def test_one_rank_may_send_while_the_others_don_t(cut):
+@pytest.mark.parametrize("algorithm", list(EXCHANGES))
+def test_one_rank_may_send_while_the_others_don_t(cut, algorithm):
     """Odd ranks move, even ones stand still."""
-    epochs = Epochs(COMM, cut("undirected", COMM.size), Execution(skip_change=0.01, staleness=5))
+    epochs = Epochs(COMM, cut("undirected", COMM.size), Execution(skip_change=0.01, staleness=5), algorithm)
     owner_moves = torch.from_numpy(epochs.pieces.owner[epochs.graph.node_id] % 2 == 1)[:, None]
     for epoch in range(5):
         epochs.begin(epoch, PLAIN)
