@@ -103,7 +103,7 @@ class Arrival:
         last = self._flights[-1]
         if self._table is not None or self._after is not None or not last.messages.is_packed:
             return None
-        self._wait()
+        self.wait()
         return PackedRows(last.received, *last.messages.halo_rows)
 
     def finish(self, rows: torch.Tensor) -> None:
@@ -113,7 +113,7 @@ class Arrival:
         ------
         KernelError      the rows are older than allowed
         """
-        self._wait()
+        self.wait()
         started = time.perf_counter()
         last = self._flights[-1]
         if self._table is None:
@@ -128,7 +128,13 @@ class Arrival:
             self._after(rows)
         self._traffic.quantize_seconds += time.perf_counter() - started
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
+        """Return when all has arrived.
+
+        Raises
+        ------
+        KernelError      the rows are older than allowed
+        """
         if not 0 <= self._age <= self._max_age:
             raise KernelError(f"halo rows are {self._age} epochs old, {self._max_age} are allowed")
         for flight in self._flights:

@@ -47,6 +47,9 @@ class Arrival(Protocol):
     def poll(self) -> bool:
         """Let messages make progress; whether all have arrived."""
 
+    def wait(self) -> None:
+        """Return when all have arrived."""
+
     def packed(self) -> PackedRows | None:
         """Wait; the rows as they arrived, valid until the next exchange. None where only `finish` can bring them."""
 

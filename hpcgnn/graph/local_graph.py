@@ -61,7 +61,8 @@ class LocalGraph:
     num_within : list of int, or None
         num_within[k] inner rows come first that reach the loss in at most k hops; None where that is not known
     overlaps : bool
-        whether central rows, which have no halo neighbor, are aggregated while messages travel
+        whether work goes on while messages travel: central rows, which have no halo neighbor, are aggregated, and in
+        the backward pass what this rank's own rows contribute
 
     Attributes
     ----------
@@ -80,7 +81,7 @@ class LocalGraph:
         self._restricted: dict[tuple[str, int, int], Matrices] = {}
         self._cut: dict[tuple[str, int, int], PeerMatrices] = {}
         self._peer_entries: PeerEntries | None = None
-        self._overlaps = overlaps and not exchange.is_alone
+        self._overlaps, self._waits = overlaps and not exchange.is_alone, not overlaps
         self._is_marginal = _has_entry_from(indptr, indices, self.num_inner)
         self._input_aggregates: dict[str, torch.Tensor] = {}
         self._adjacencies: dict[bool, Adjacency] = {}
@@ -210,11 +211,16 @@ class LocalGraph:
 
     def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> Arrival:
         """Collective: have the halo rows of `h` come; `start_take_home` is its backward."""
-        return self._exchange.start_fetch(h, site)
+        return self._started(self._exchange.start_fetch(h, site))
 
     def start_take_home(self, gradient: torch.Tensor, site: ExchangeSite) -> Arrival:
         """Collective: have the gradients come that other ranks have of this rank's rows."""
-        return self._exchange.start_take_home(gradient, site)
+        return self._started(self._exchange.start_take_home(gradient, site))
+
+    def _started(self, arrival: Arrival) -> Arrival:
+        if self._waits:
+            arrival.wait()
+        return arrival
 
     def start_fetch_by_peer(self, h: torch.Tensor, site: ExchangeSite) -> PeerArrival:
         """Collective: `start_fetch` where there are `halo_spans`."""
