@@ -84,7 +84,7 @@ def test_the_table_shows_names_as_they_are_and_marks_unfinished_runs(tmp_path):
 
 def test_the_table_of_finished_runs_has_no_remark(tmp_path):
     text = printed_table([write_run(tmp_path / "run")])
-    assert "test accuracy" in text
+    assert "accuracy" in text
     assert "no summary.json" not in text
 
 
