@@ -30,7 +30,7 @@ from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.ops.counter import BACKWARD, FORWARD, CounterKey
 
 MAX_TAG = 32767    # the least upper bound of tags that MPI grants
-CODECS = 32        # kept at most; layouts are costly where widths differ by row
+PLANS_KEPT = 4     # plans whose layouts are kept: SYLVIE's base widths return, widths drawn or solved anew don't
 
 
 class HaloExchange:
@@ -61,7 +61,7 @@ class HaloExchange:
         self._epoch_plan = EpochPlan(bit_plan)
         self._arena, self._link = MessageArena(), Link(self._execution.link_bytes_per_second)
         self._full_codec = Codec(plan, UniformBits(full_bits))
-        self._codecs: OrderedDict[tuple, Codec] = OrderedDict()
+        self._codecs: OrderedDict[tuple, dict[int | None, Codec]] = OrderedDict()
         self._kept: tuple[tuple[int, int], np.ndarray] | None = None
         self.halo_spans = halo_spans_of(plan) if self._execution.rematerializes else None
         self._sites: dict[tuple[int, int, int], Site] = {}
@@ -83,7 +83,6 @@ class HaloExchange:
     def begin_epoch(self, epoch_plan: EpochPlan) -> None:
         """Take the plan of the next training pass, the same on all ranks."""
         self._epoch_plan = epoch_plan
-        self.last_sent = self.training.sent_by_peer
         if epoch_plan.is_traced:
             self.traces = {}
 
@@ -115,7 +114,7 @@ class HaloExchange:
         sources = tuple(source for _, source in self._plan.rounds)
         return RowsByPeer(sources, self.halo_spans, h.shape[1], h.dtype, start)
 
-    def start_take_home_by_peer(self, gradient_of: Callable[[int], torch.Tensor], dim: int,
+    def start_take_home_by_peer(self, gradient_of: Callable[[int], torch.Tensor],
                                 site: ExchangeSite) -> GradientsByPeer:
         """Collective: see `hpcgnn.graph.hop.Exchange`."""
         key = self._backward_key(site)
@@ -254,16 +253,18 @@ class HaloExchange:
             return self._full_codec
         bit_plan = self._epoch_plan.bit_plan
         is_sampled = self._is_sampled(site)
-        place = site.reach, id(bit_plan), (site.seed, site.epoch) if is_sampled else None
-        if place not in self._codecs:
+        # A codec holds its plan, so no other plan has the same id while it is kept.
+        rows = id(bit_plan), (site.seed, site.epoch) if is_sampled else None
+        by_reach = self._codecs.setdefault(rows, {})
+        self._codecs.move_to_end(rows)
+        if site.reach not in by_reach:
             plan = self._plan if site.reach is None else self._reach.plan_within(self._plan, site.reach)
             if is_sampled:
                 plan = sampled(plan, self._execution.share, site.seed, site.epoch)
-            self._codecs[place] = Codec(plan, bit_plan)
-            while len(self._codecs) > CODECS:
+            by_reach[site.reach] = Codec(plan, bit_plan)
+            if len(self._codecs) > PLANS_KEPT:
                 self._codecs.popitem(last=False)
-        self._codecs.move_to_end(place)
-        return self._codecs[place]
+        return by_reach[site.reach]
 
     def _is_sampled(self, site: ExchangeSite) -> bool:
         return site.is_training and self._execution.share < 1.0

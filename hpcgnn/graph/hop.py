@@ -87,10 +87,10 @@ class Exchange(Protocol):
     def start_fetch_by_peer(self, h: torch.Tensor, site: ExchangeSite) -> PeerArrival:
         """`start_fetch`, one peer at a time."""
 
-    def start_take_home_by_peer(self, gradient_of: Callable[[int], torch.Tensor], dim: int,
+    def start_take_home_by_peer(self, gradient_of: Callable[[int], torch.Tensor],
                                 site: ExchangeSite) -> Arrival:
-        """`start_take_home`, one peer at a time: gradient_of(rank) gives the gradients of its halo rows, of `dim`
-        columns, and is asked as late as can be.
+        """`start_take_home`, one peer at a time: gradient_of(rank) gives the gradients of its halo rows,
+        and is asked as late as can be.
         """
 
     def present(self, site: ExchangeSite) -> np.ndarray | None:

@@ -82,6 +82,7 @@ class LocalGraph:
         self._cut: dict[tuple[str, int, int], PeerMatrices] = {}
         self._peer_entries: PeerEntries | None = None
         self._overlaps, self._waits = overlaps and not exchange.is_alone, not overlaps
+        self._spans: dict[int, tuple] = {}
         self._is_marginal = _has_entry_from(indptr, indices, self.num_inner)
         self._input_aggregates: dict[str, torch.Tensor] = {}
         self._adjacencies: dict[bool, Adjacency] = {}
@@ -226,10 +227,10 @@ class LocalGraph:
         """Collective: `start_fetch` where there are `halo_spans`."""
         return self._exchange.start_fetch_by_peer(h, site)
 
-    def start_take_home_by_peer(self, gradient_of: Callable[[int], torch.Tensor], dim: int,
+    def start_take_home_by_peer(self, gradient_of: Callable[[int], torch.Tensor],
                                 site: ExchangeSite) -> Arrival:
         """Collective: `start_take_home` where there are `halo_spans`."""
-        return self._exchange.start_take_home_by_peer(gradient_of, dim, site)
+        return self._exchange.start_take_home_by_peer(gradient_of, site)
 
     def fetch(self, h: torch.Tensor, out: torch.Tensor, site: ExchangeSite) -> None:
         """Collective: write the halo rows of `h` to `out`; `take_home` is its backward."""
@@ -251,8 +252,9 @@ class LocalGraph:
         if where not in self._restricted:
             self._restricted[where] = restrict(*self._matrices_of(reduction), self.num_inner, num_in, num_out)
         by_peer = None if self.halo_spans is None else self._cut_by_peer(where)
-        return Hop(num_in, num_out, left, self._restricted[where], *spans(self._is_marginal[:num_out], self._overlaps),
-                   by_peer)
+        if num_out not in self._spans:
+            self._spans[num_out] = spans(self._is_marginal[:num_out], self._overlaps)
+        return Hop(num_in, num_out, left, self._restricted[where], *self._spans[num_out], by_peer)
 
     def _cut_by_peer(self, where: tuple[str, int, int]) -> PeerMatrices:
         if self._peer_entries is None:

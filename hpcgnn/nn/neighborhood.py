@@ -133,8 +133,7 @@ class Neighborhood:
             of_halo = self.drop_halo(multiply(self.hop.matrices.far_back, gradient))
             return self.graph.start_take_home(of_halo, self.site)
         return self.graph.start_take_home_by_peer(
-            lambda peer: self.drop_halo(multiply(self.hop.by_peer.far_back[peer], gradient), peer),
-            gradient.shape[1], self.site)
+            lambda peer: self.drop_halo(multiply(self.hop.by_peer.far_back[peer], gradient), peer), self.site)
 
     def _aggregate_by_peer(self, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Collective: `aggregate`, the sum of one peer's rows added after another's.

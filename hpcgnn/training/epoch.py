@@ -78,6 +78,7 @@ def _is_usable(gradients: FlatGradients, loss_scale: LossScale) -> bool:
 def _reduce_trace(comm: MPI.Comm, loss: float, seconds: float, exchange: HaloExchange, stop_signal: int) -> EpochTrace:
     """Collective: one Allreduce for everything that an epoch reports. Counts are exact below 2**53."""
     traffic = exchange.training.take()
+    exchange.last_sent = traffic.sent_by_peer
     sums = np.array([loss, seconds, traffic.exchange_seconds, traffic.quantize_seconds, traffic.payload_bytes,
                      traffic.parameter_bytes, traffic.num_values, stop_signal, traffic.blocked_seconds,
                      traffic.travel_seconds, *traffic.width_rows], dtype=np.float64)
