@@ -34,8 +34,8 @@ setup(
     options={"build_ext": {"parallel": os.cpu_count()}},
     packages=[
         "hpcgnn", "hpcgnn._ext", "hpcgnn.adaptive", "hpcgnn.bench", "hpcgnn.bench.peers", "hpcgnn.cli",
-        "hpcgnn.datasets", "hpcgnn.exchange", "hpcgnn.graph", "hpcgnn.inference", "hpcgnn.nn", "hpcgnn.ops", "hpcgnn.ops.host",
-        "hpcgnn.partition", "hpcgnn.quantized", "hpcgnn.report", "hpcgnn.shards", "hpcgnn.training",
+        "hpcgnn.datasets", "hpcgnn.exchange", "hpcgnn.graph", "hpcgnn.inference", "hpcgnn.nn", "hpcgnn.ops",
+        "hpcgnn.ops.host", "hpcgnn.partition", "hpcgnn.quantized", "hpcgnn.report", "hpcgnn.shards", "hpcgnn.training",
     ],
     # hpcgnn/data is a link to data/, so that the registry is found in a checkout and in an installed package alike.
     package_data={"hpcgnn": ["data/registry.toml"], "hpcgnn.report": ["*.html"]},
