@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
+from hpcgnn.errors import KernelError
 from hpcgnn.exchange.arrival import Arrival, Flight, ReceivedTable, Site
 from hpcgnn.exchange.bits import BitPlan, UniformBits
 from hpcgnn.exchange.codec import Codec, Messages, encode
@@ -183,17 +184,17 @@ class HaloExchange:
         place = key.layer, key.purpose, outgoing.shape[1]
         if place not in self._sites:
             self._sites[place] = Site(self._new_table())
-        site = self._sites[place]
+        site, is_asynchronous = self._sites[place], self._epoch_plan.is_asynchronous
+        if is_asynchronous and site.previous is None:
+            raise KernelError(f"epoch {key.epoch} is asynchronous and no rows of layer {key.layer} were sent before "
+                              "it; the first epoch must be synchronous")
         flight = self._send(messages, outgoing, key, site.next_arena(), self.training, site.table)
         before, site.previous = site.previous, flight
-        is_asynchronous = self._epoch_plan.is_asynchronous
-        if is_asynchronous and before is not None:
+        if is_asynchronous:
             flights = (before,)
         else:
             flights = (flight,) if before is None else (before, flight)
-        # Without rows of an epoch before, an asynchronous epoch must not read its own: its age is checked as 1.
-        epoch = key.epoch if before is not None or not is_asynchronous else key.epoch + 1 + self._execution.staleness
-        return Arrival(flights, epoch, self._execution.staleness, site.table, accumulate, self.training)
+        return Arrival(flights, key.epoch, self._execution.staleness, site.table, accumulate, self.training)
 
     def _new_table(self) -> ReceivedTable | None:
         if self._execution.predicts:
