@@ -23,13 +23,17 @@ else:
 METHODS = ("vanilla", "uniform", "random", "sylvie", "adaqp", "joint", "pipegcn", "bns", "sancus")
 SOLVED, TIMED = ("adaqp", "joint"), ("sylvie", "joint")    # methods by how they choose widths
 MODELS = ("gcn", "sage", "sage-max", "gat", "gin", "gcnii", "dagnn", "sgc", "jknet", "appnp")
+SCHEMES = ("none", "degree-aware", "uniform", "degree-quant")    # of quantization-aware training
+QUANTIZED, LEARNED = SCHEMES[1:], SCHEMES[1:3]
+QUANTIZED_MODELS = ("gcn", "sage", "gin", "gat")
 
 
 def _setting(default: Any, description: str, choices: tuple | None = None, low: float | None = None,
-             high: float | None = None, methods: tuple[str, ...] = (), models: tuple[str, ...] = ()):
-    """A field; `methods` or `models` are the only ones that it means something for, empty for all."""
+             high: float | None = None, methods: tuple[str, ...] = (), models: tuple[str, ...] = (),
+             schemes: tuple[str, ...] = ()):
+    """A field; `methods`, `models` or `schemes` are the only ones that it means something for, empty for all."""
     return field(default=default, metadata={"description": description, "choices": choices, "low": low, "high": high,
-                                            "methods": methods, "models": models})
+                                            "methods": methods, "models": models, "schemes": schemes})
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,22 @@ class TrainConfig:
                                 low=0.0)
     precision: str = _setting("fp32", "Storage and products of rows; sums, weights and the loss stay float32.",
                               ("fp32", "bf16", "fp16"))
+    quantize: str = _setting("none", "Train weights and rows as small integers: widths and steps learned by in-degree "
+                             "(degree-aware), steps learned at one width (uniform), or ranges tracked while nodes are "
+                             "protected at random (degree-quant).", SCHEMES)
+    quantize_bits: int = _setting(4, "Bits of weights and of mapped rows; of rows too but for degree-aware.", low=2,
+                                  high=8, schemes=QUANTIZED)
+    target_kb: float = _setting(0.0, "KB of all layers' rows that widths are pulled to; 0 is 2 bits a value.", low=0.0,
+                                schemes=("degree-aware",))
+    size_weight: float = _setting(1.0, "Weight of the squared relative excess over target_kb in the loss.", low=0.0,
+                                  schemes=("degree-aware",))
+    quantize_lr: float = _setting(0.01, "Learning rate of Adam for logarithms of steps, and for widths.", low=0.0,
+                                  schemes=LEARNED)
+    quantize_gradient: str = _setting("straight-through", "Gradient of steps and widths of rows: that of the loss "
+                                      "(straight-through), or of the rows' own quantization error (local).",
+                                      ("straight-through", "local"), schemes=LEARNED)
+    protect: str = _setting("0,0.2", "Probabilities that a training pass leaves the rows of a node unquantized, at the "
+                            "lowest and at the highest in-degree.", schemes=("degree-quant",))
     epoch_rows: str = _setting("reachable", "Rows that a training epoch computes: those within reach of the loss, "
                                "which changes no gradient, or all.", ("reachable", "all"))
     exchange: str = _setting("ring", "How messages travel.", ("ring", "alltoallv"))
@@ -139,6 +159,7 @@ class TrainConfig:
             if is_met:
                 raise ConfigError(f"{setting} can't be used with method {self.method}: {reason}")
         self._check_rematerialize()
+        self._check_quantize()
 
     def _check_rematerialize(self) -> None:
         """What has the halo rows of all peers in memory has no use for them coming peer by peer."""
@@ -155,14 +176,47 @@ class TrainConfig:
             if self.rematerialize and is_met:
                 raise ConfigError(f"rematerialize can't be used with {companion}: {reason}")
 
+    def _check_quantize(self) -> None:
+        """What quantization-aware training can't be joined with."""
+        if self.quantize == "none":
+            return
+        clashes = [
+            (self.model not in QUANTIZED_MODELS, f"model {self.model}", "integer convolutions exist for "
+             f"{', '.join(QUANTIZED_MODELS)} only; choose one of them"),
+            (self.precision != "fp32", f"precision {self.precision}", "integers are trained as float32 values, which "
+             "16 bits would round once more; use fp32"),
+            (self.rematerialize, "rematerialize", "its layers are no steps that could be run again; choose one"),
+        ]
+        for is_met, companion, reason in clashes:
+            if is_met:
+                raise ConfigError(f"quantize {self.quantize} can't be used with {companion}: {reason}")
+        parse_protection(self.protect)
+
     def _check_use(self, setting) -> None:
-        """A setting that the method or the model has no use for must not be changed: its user expects an effect."""
+        """A setting that the method, model or scheme has no use for must not be changed: its user expects an effect."""
         value = getattr(self, setting.name)
-        for kind, chosen in (("methods", self.method), ("models", self.model)):
+        for kind, flag, chosen in (("methods", "method", self.method), ("models", "model", self.model),
+                                   ("schemes", "quantize", self.quantize)):
             users = setting.metadata[kind]
             if users and chosen not in users and value != setting.default:
-                raise ConfigError(f"{setting.name} = {value} has no effect on {kind[:-1]} {chosen}, only on "
-                                  f"{', '.join(users)}; leave it out or change --{kind[:-1]}")
+                raise ConfigError(f"{setting.name} = {value} has no effect on {flag} {chosen}, only on "
+                                  f"{', '.join(users)}; leave it out or change --{flag}")
+
+
+def parse_protection(text: str) -> tuple[float, float]:
+    """The two probabilities of --protect.
+
+    Raises
+    ------
+    ConfigError      not two ascending numbers from 0 to 1
+    """
+    try:
+        low, high = (float(part) for part in text.split(","))
+    except ValueError:
+        low, high = 1.0, 0.0
+    if not 0.0 <= low <= high <= 1.0:
+        raise ConfigError(f"protect must be two probabilities LOW,HIGH with 0 <= LOW <= HIGH <= 1, found {text!r}")
+    return low, high
 
 
 def _check_value(setting, value: Any) -> None:

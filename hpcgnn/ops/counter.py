@@ -13,7 +13,7 @@ DRAW_LEVELS = 1 << 16     # a draw is a 16-bit number
 MAX_LAYERS, MAX_PARTS = 1 << 12, 1 << 16
 
 # Purposes, four bits of the stream. Part of the wire and checkpoint contract: never renumber.
-DROPOUT, FORWARD, BACKWARD, SAMPLE, WIDTH = 0, 1, 2, 3, 4
+DROPOUT, FORWARD, BACKWARD, SAMPLE, WIDTH, PROTECT = 0, 1, 2, 3, 4, 5
 
 
 class CounterKey(NamedTuple):
@@ -22,7 +22,7 @@ class CounterKey(NamedTuple):
     Attributes
     ----------
     seed, epoch : int in [0, 2**32)
-    purpose : {DROPOUT, FORWARD, BACKWARD, SAMPLE, WIDTH}
+    purpose : {DROPOUT, FORWARD, BACKWARD, SAMPLE, WIDTH, PROTECT}
     layer : int in [0, 4096)
     part : int in [0, 65536)     sender of a gradient, so that two ranks' errors on one node are independent; else 0
 

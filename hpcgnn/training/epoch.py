@@ -49,8 +49,8 @@ def train_epoch(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, exchange: H
                 stop_signal: int, loss_scale: LossScale | None = None) -> EpochTrace:
     """Collective: train one epoch on the whole graph.
 
-    The loss is the mean over all training nodes of all ranks, so that gradients are those of one process. A step whose
-    scaled gradients overflow is left out, on all ranks.
+    The loss is the mean over all training nodes of all ranks, so that gradients are those of one process, and where the
+    model has a `penalty`, that too. A step whose scaled gradients overflow is left out, on all ranks.
     """
     loss_scale = LossScale() if loss_scale is None else loss_scale
     started = time.perf_counter()
@@ -58,6 +58,9 @@ def train_epoch(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, exchange: H
     graph.begin_forward(seed, epoch, is_training=True, num_hops=getattr(model, "num_hops", None))
     gradients.zero()
     loss = objective.loss_sum(model(graph, graph.x), "train") / objective.num_global["train"]
+    if hasattr(model, "penalty"):
+        # All ranks have the whole penalty; gradients and losses are sums over ranks.
+        loss = loss + model.penalty() / comm.size
     (loss * loss_scale.value).backward()
     gradients.sum_over_ranks(comm)
     if _is_usable(gradients, loss_scale):

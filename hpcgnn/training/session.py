@@ -10,7 +10,7 @@ import torch
 from mpi4py import MPI
 from torch import nn
 
-from hpcgnn.config import TrainConfig
+from hpcgnn.config import TrainConfig, parse_protection
 from hpcgnn.errors import CollectiveError, TrainingError
 from hpcgnn.exchange.bits import UniformBits
 from hpcgnn.exchange.halo import HaloExchange
@@ -19,12 +19,16 @@ from hpcgnn.exchange.reach import Reach, nearest_first
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.launch import together
 from hpcgnn.nn.models import ModelShape, build_model
+from hpcgnn.nn.quantized_models import QuantizationScheme, QuantizedStack
+from hpcgnn.nn.quantizer import count_in_degrees
 from hpcgnn.ops.host.simd import simd_level
 from hpcgnn.partition.partition import Partition
 from hpcgnn.shards.reader import GraphInfo, read_graph_info, read_partition
 from hpcgnn.training.methods import check_method, execution_of
 from hpcgnn.training.objective import Objective
 from hpcgnn.training.precision import STORAGE, storage_bits
+
+START_BITS = 8       # of degree-aware rows, before the penalty pulls
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ class Session:
     objective : Objective
     score : str                      name of the score, resolved
     rows_within : list of int        nodes of all ranks within 0, 1, .. hops of the loss; empty where all are computed
+    degree_counts : int64 array      nodes of all ranks by in-degree, see `count_in_degrees`; None unless quantized
     """
 
     comm: MPI.Comm
@@ -55,6 +60,7 @@ class Session:
     objective: Objective
     score: str
     rows_within: list[int]
+    degree_counts: np.ndarray | None = None
 
     @classmethod
     def open(cls, comm: MPI.Comm, shards: Path, config: TrainConfig, info: GraphInfo | None = None) -> Session:
@@ -85,25 +91,48 @@ class Session:
                            features.to(STORAGE[config.precision]), exchange, reach.num_within if reach else None,
                            config.overlap)
         rows_within = comm.allreduce(np.array(reach.num_within)).tolist() if reach else []
-        return cls(comm, config, info, graph, exchange, plan, part.importance, objective, score, rows_within)
+        degree_counts = None if config.quantize == "none" else count_in_degrees(graph, comm)
+        return cls(comm, config, info, graph, exchange, plan, part.importance, objective, score, rows_within,
+                   degree_counts)
 
     def new_model(self, seed: int) -> nn.Module:
-        """A model whose weights depend on the seed only, so that all ranks start from the same."""
+        """Collective: a model whose weights depend on the seed only, so that all ranks start from the same; where it is
+        quantized, with the steps that fit it on this graph.
+
+        Raises
+        ------
+        CollectiveError      input rows that can't be quantized
+        """
         torch.manual_seed(seed)
         config = self.config
-        return build_model(ModelShape(
+        model = build_model(ModelShape(
             config.model, self.info.num_features, config.hidden, self.info.num_classes, config.layers, config.dropout,
             config.norm, config.heads, config.precision == "fp32", config.alpha, config.theta, config.jump))
+        if config.quantize == "none":
+            return model
+        return QuantizedStack.fit(model, scheme_of(config), self.graph, self.comm, self.degree_counts)
 
     def new_optimizer(self, model: nn.Module) -> torch.optim.Adam:
-        """Adam in one pass over each parameter, its weight decay on all parameters or on the first layer's only."""
+        """Adam in one pass over each parameter, its weight decay on all weights or on the first layer's only; steps and
+        widths have a rate of their own and no decay.
+        """
         config = self.config
-        parameters = list(model.parameters())
+        scales = model.scale_parameters() if isinstance(model, QuantizedStack) else []
+        is_scale = {id(parameter) for parameter in scales}
+        parameters = [parameter for parameter in model.parameters() if id(parameter) not in is_scale]
         decayed = parameters if config.weight_decay_layers == "all" else model.first_layer_parameters()
         chosen = {id(parameter) for parameter in decayed}
         groups = [{"params": decayed, "weight_decay": config.weight_decay},
-                  {"params": [parameter for parameter in parameters if id(parameter) not in chosen]}]
+                  {"params": [parameter for parameter in parameters if id(parameter) not in chosen]},
+                  {"params": scales, "lr": config.quantize_lr}]
         return torch.optim.Adam([group for group in groups if group["params"]], lr=config.lr, fused=True)
+
+
+def scheme_of(config: TrainConfig) -> QuantizationScheme:
+    """How the configured model is quantized."""
+    row_bits = START_BITS if config.quantize == "degree-aware" else config.quantize_bits
+    return QuantizationScheme(config.quantize, config.quantize_bits, row_bits, config.target_kb, config.size_weight,
+                              config.quantize_gradient == "local", parse_protection(config.protect))
 
 
 def _within_reach(comm: MPI.Comm, part: Partition, config: TrainConfig) -> tuple[Partition, Reach | None]:

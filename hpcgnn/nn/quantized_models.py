@@ -1,0 +1,271 @@
+"""QuantizedStack: a stack of convolutions trained as integers, its size, and its way to an IntegerModel.
+
+Schemes say which quantizers it is made of; training is not known here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from hpcgnn.errors import CollectiveError
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn.attention import GATConvolution
+from hpcgnn.nn.convolution import GCNConvolution, SAGEConvolution
+from hpcgnn.nn.isomorphism import GINConvolution
+from hpcgnn.nn.models import ConvolutionStack
+from hpcgnn.nn.normalization import layer_norm_of
+from hpcgnn.nn.protected_quantizer import (
+    LargestWeightQuantizer,
+    TrackedColumnQuantizer,
+    TrackedRowQuantizer,
+    draw_protected,
+    protection_by_degree,
+)
+from hpcgnn.nn.quantized_convolutions import (
+    QuantizedConvolution,
+    QuantizedGAT,
+    QuantizedGCN,
+    QuantizedGIN,
+    QuantizedSAGE,
+)
+from hpcgnn.nn.quantizer import (
+    BITS_A_KB,
+    ColumnQuantizer,
+    Nodes,
+    Quantizer,
+    RowQuantizer,
+    WeightQuantizer,
+    count_in_degrees,
+)
+from hpcgnn.quantized.integer_model import IntegerModel, Normalization
+
+KINDS: dict[type[nn.Module], type[QuantizedConvolution]] = {
+    GCNConvolution: QuantizedGCN, SAGEConvolution: QuantizedSAGE, GINConvolution: QuantizedGIN,
+    GATConvolution: QuantizedGAT,
+}
+DEFAULT_TARGET_BITS = 2
+TARGET_TOLERANCE = 0.01
+
+
+@dataclass(frozen=True)
+class QuantizationScheme:
+    """How a stack is quantized.
+
+    Attributes
+    ----------
+    name : {"degree-aware", "uniform", "degree-quant", "calibrated"}
+    bits : int                    of weights and mapped rows
+    row_bits : int                of rows; the width to start from where widths are learned
+    target_kb : float             of all layers' rows, see `QuantizedStack.penalty`; 0 is 2 bits a value
+    size_weight : float           lambda of Eq. (5)
+    is_local : bool               rows' steps and widths follow their own error, not the loss
+    protection : (low, high)      probabilities, of degree-quant
+    """
+
+    name: str
+    bits: int
+    row_bits: int
+    target_kb: float = 0.0
+    size_weight: float = 1.0
+    is_local: bool = False
+    protection: tuple[float, float] = (0.0, 0.0)
+
+
+class LearnedMaker:
+    """Quantizers of the schemes that learn steps; by in-degree, but for uniform, whose tables have one entry."""
+
+    def __init__(self, scheme: QuantizationScheme, counts: np.ndarray):
+        self._scheme = scheme
+        self._counts = counts.sum(keepdims=True) if scheme.name == "uniform" else counts
+
+    def rows(self, dim: int, is_signed: bool) -> RowQuantizer:
+        """See `QuantizerMaker`."""
+        scheme = self._scheme
+        return RowQuantizer(dim, self._counts, scheme.row_bits, is_signed, scheme.name == "degree-aware",
+                            scheme.name != "uniform", scheme.is_local)
+
+    def columns(self, dim: int) -> ColumnQuantizer:
+        """See `QuantizerMaker`."""
+        return ColumnQuantizer(dim, self._scheme.bits)
+
+    def weights(self, out_dim: int) -> WeightQuantizer:
+        """See `QuantizerMaker`."""
+        return WeightQuantizer(out_dim, self._scheme.bits)
+
+
+class TrackedMaker:
+    """Quantizers of degree-quant."""
+
+    def __init__(self, scheme: QuantizationScheme, counts: np.ndarray, comm):
+        self._scheme, self._num_nodes, self._comm = scheme, int(counts.sum()), comm
+
+    def rows(self, dim: int, is_signed: bool) -> TrackedRowQuantizer:
+        """See `QuantizerMaker`."""
+        return TrackedRowQuantizer(self._comm, dim, self._num_nodes, self._scheme.row_bits, is_signed)
+
+    def columns(self, dim: int) -> TrackedColumnQuantizer:
+        """See `QuantizerMaker`."""
+        return TrackedColumnQuantizer(self._comm, dim, self._scheme.bits)
+
+    def weights(self, out_dim: int) -> LargestWeightQuantizer:
+        """See `QuantizerMaker`."""
+        return LargestWeightQuantizer(self._scheme.bits)
+
+
+class QuantizedStack(nn.Module):
+    """Quantized convolution → norm → ReLU, as often as the stack has convolutions.
+
+    Parameters
+    ----------
+    stack : ConvolutionStack         of gcn, sage, gin or gat; its weights become this model's
+    scheme : QuantizationScheme
+    counts : (num_entries,) int64    see `count_in_degrees`
+    comm : MPI communicator          that the ranges of degree-quant are agreed on with
+    has_negative_input : bool        input rows have values below zero on some rank
+    """
+
+    num_hops = None     # every row is computed: sizes and ranges are those of all nodes
+
+    def __init__(self, stack: ConvolutionStack, scheme: QuantizationScheme, counts: np.ndarray, comm,
+                 has_negative_input: bool):
+        super().__init__()
+        make = TrackedMaker(scheme, counts, comm) if scheme.name == "degree-quant" else LearnedMaker(scheme, counts)
+        self.scheme = scheme
+        # Rows between layers come from ReLU.
+        self.convolutions = nn.ModuleList(
+            KINDS[type(convolution)](convolution, make, is_signed=number == 0 and has_negative_input)
+            for number, convolution in enumerate(stack.convolutions))
+        self.norms = stack.norms
+        self.num_nodes = int(counts.sum())
+        self._protection = protection_by_degree(counts, *scheme.protection)
+
+    @classmethod
+    def fit(cls, stack: ConvolutionStack, scheme: QuantizationScheme, graph: LocalGraph, comm,
+            counts: np.ndarray | None = None) -> QuantizedStack:
+        """Collective: quantize a stack, with the steps that fit its rows on this graph best.
+
+        Rows of the pass are exact in float32, whatever the training method; it counts as an evaluation.
+
+        Raises
+        ------
+        CollectiveError      input rows that are not finite
+        """
+        counts = count_in_degrees(graph, comm) if counts is None else counts
+        seen = comm.allreduce(np.array([not torch.isfinite(graph.x).all(), bool((graph.x < 0).any())], np.int64))
+        if seen[0]:
+            raise CollectiveError("input rows to quantize hold NaN or infinity; expected finite features")
+        model = cls(stack, scheme, counts, comm, has_negative_input=bool(seen[1]))
+        model._fit(graph, comm)
+        return model
+
+    @torch.no_grad()
+    def _fit(self, graph: LocalGraph, comm) -> None:
+        quantizers = [module for module in self.modules() if isinstance(module, Quantizer)]
+        for quantizer in quantizers:
+            quantizer.fitting_comm = comm
+        was_training = self.training
+        graph.begin_forward(seed=0, epoch=0, is_training=False)
+        self.eval()(graph, graph.x)
+        self.train(was_training)
+        for quantizer in quantizers:
+            quantizer.fitting_comm = None
+
+    def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
+        """Collective: (num_inner, in_dim) input rows to (num_inner, out_dim) logits."""
+        nodes, h = self._nodes(graph), x
+        for convolution, norm in zip(self.convolutions, self.norms, strict=False):
+            h = graph.activate(convolution(graph, h, nodes), layer_norm_of(norm), 0.0, is_dropped=False)
+        return self.convolutions[-1](graph, h, nodes)
+
+    def _nodes(self, graph: LocalGraph) -> Nodes:
+        in_degree = torch.from_numpy(graph.in_degree[:graph.num_inner].astype(np.int64))
+        if self.scheme.name != "degree-quant" or not graph.current_pass.is_training:
+            return Nodes(in_degree)
+        return Nodes(in_degree, draw_protected(graph, self._protection[in_degree.clamp(max=len(self._protection) - 1)]))
+
+    def first_layer_parameters(self) -> list[nn.Parameter]:
+        """Weights of the first convolution."""
+        return list(self.convolutions[0].convolution.parameters())
+
+    def scale_parameters(self) -> list[nn.Parameter]:
+        """Logarithms of steps, and widths."""
+        return [parameter for module in self.modules() if isinstance(module, Quantizer)
+                for parameter in module.parameters(recurse=False)]
+
+    @property
+    def row_quantizers(self) -> list[nn.Module]:
+        """Of all layers, first to last."""
+        return [quantizer for convolution in self.convolutions for quantizer in convolution.row_quantizers]
+
+    @property
+    def target_kb(self) -> float:
+        """The size that widths are pulled to."""
+        num_values = self.num_nodes * sum(quantizer.dim for quantizer in self.row_quantizers)
+        return self.scheme.target_kb or DEFAULT_TARGET_BITS * num_values / BITS_A_KB
+
+    def feature_kb(self) -> torch.Tensor:
+        """Stored size of all layers' rows of all nodes, () float64 in KB, differentiable in the widths."""
+        return torch.stack([quantizer.num_bits() for quantizer in self.row_quantizers]).sum() / BITS_A_KB
+
+    def penalty(self) -> torch.Tensor:
+        """size_weight times the squared relative excess over the target, the same on every rank.
+
+        Reference: Zhu et al., HPCA 2024, Eq. (4)-(5). Deviations: relative to the target, so that its weight is not
+        tuned to one graph; and none below the target, as in the authors' program, which would buy bits that nothing
+        needs.
+        """
+        excess = torch.relu(self.feature_kb() / self.target_kb - 1.0)
+        return (self.scheme.size_weight * excess.square()).float()
+
+    def export(self, dataset: str, is_multi_label: bool = False) -> IntegerModel:
+        """The model as integers.
+
+        Parameters
+        ----------
+        dataset : str              name of the graph
+        is_multi_label : bool      of its labels
+        """
+        convolutions = []
+        for number, convolution in enumerate(self.convolutions):
+            norm = layer_norm_of(self.norms[number]) if number < len(self.norms) else None
+            convolutions.append(dataclasses.replace(convolution.export(), norm=_normalization(norm)))
+        first, last = self.convolutions[0].convolution, self.convolutions[-1].convolution
+        return IntegerModel(convolutions, dataset, self.num_nodes, first.in_dim, last.out_dim, is_multi_label,
+                            self.scheme.name)
+
+
+def calibrate(stack: ConvolutionStack, graph: LocalGraph, comm, bits: int = 8, row_bits: int = 8) -> QuantizedStack:
+    """Collective: quantize a trained stack without training, with the steps of least squared error on this graph.
+
+    The same on all ranks. Its rows have a step for each in-degree.
+
+    Parameters
+    ----------
+    stack : ConvolutionStack         of gcn, sage, gin or gat, trained; its weights are shared, not copied
+    graph : LocalGraph               float32 rows
+    comm : MPI communicator, one rank a part
+    bits : int, 2 to 8               of weights and mapped rows
+    row_bits : int, 2 to 8           of rows
+
+    Raises
+    ------
+    CollectiveError      input rows that are not finite, or a model that can't be quantized
+    """
+    convolutions = getattr(stack, "convolutions", [stack])
+    unfit = [type(one).__name__ for one in convolutions if type(one) not in KINDS
+             or (isinstance(one, GINConvolution) and one.reduction != "sum")]
+    if unfit:
+        raise CollectiveError("only stacks of gcn, sage, gin (that sums) or gat convolutions become integers, found "
+                              f"{unfit[0]}")
+    return QuantizedStack.fit(stack, QuantizationScheme("calibrated", bits, row_bits), graph, comm)
+
+
+def _normalization(norm: nn.LayerNorm | None) -> Normalization | None:
+    if norm is None:
+        return None
+    return Normalization(norm.weight.detach().numpy().copy(), norm.bias.detach().numpy().copy(), norm.eps)

@@ -1,0 +1,183 @@
+"""Quantizers whose steps are learned: of rows by in-degree, of mapped rows by column, of weights by output.
+
+Each is fitted to the values of a first pass, then trained; none knows a convolution.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn.fake_quantization import codes_of, fake_quantize, largest_code, look_up, round_through
+from hpcgnn.nn.step_search import search_steps, take_nearest
+from hpcgnn.quantized.integer_model import MAX_BIT_WIDTH, ColumnScale, IntegerMap, RowScale
+
+MAX_DEGREES = 1024      # entries of a table; larger in-degrees are few, and share the last one
+BITS_A_KB = 8 * 1024    # the paper's eta
+
+
+def count_in_degrees(graph: LocalGraph, comm) -> np.ndarray:
+    """Collective: nodes of the whole graph by in-degree, (largest in-degree + 1,) int64, at most MAX_DEGREES long."""
+    degree = np.minimum(graph.in_degree[:graph.num_inner], MAX_DEGREES - 1)
+    counts = comm.allreduce(np.bincount(degree, minlength=MAX_DEGREES))
+    return counts[:np.flatnonzero(counts).max(initial=0) + 1]
+
+
+class Nodes(NamedTuple):
+    """Whose rows are quantized: (n,) int64 in-degrees in the whole graph, and (n,) bool where rows are left as they are
+    in this pass, None for nowhere.
+    """
+
+    in_degree: torch.Tensor
+    is_protected: torch.Tensor | None = None
+
+
+class Quantizer(nn.Module):
+    """A quantizer of some kind.
+
+    Attributes
+    ----------
+    fitting_comm : MPI communicator or None
+        where set, the next values that come are fitted first, which is collective
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.fitting_comm = None
+
+
+class RowQuantizer(Quantizer):
+    """Rows of a layer as codes, with a step and a width that a node's in-degree chooses.
+
+    Parameters
+    ----------
+    dim : int                            columns of the rows
+    counts : (num_entries,) int64        nodes of the whole graph by in-degree; larger ones belong to the last entry
+    bits : int                           width that steps are fitted for
+    is_signed : bool                     rows have values below zero
+    learns_width : bool                  widths are parameters
+    shrinks : bool                       where fitted codes need fewer bits, the width starts there
+    is_local : bool                      steps and widths follow the rows' own error, see `fake_quantize`
+    """
+
+    def __init__(self, dim: int, counts: np.ndarray, bits: int, is_signed: bool, learns_width: bool = False,
+                 shrinks: bool = False, is_local: bool = False):
+        super().__init__()
+        self.dim, self.counts, self.bits = dim, torch.from_numpy(counts.astype(np.float64)), bits
+        self.is_signed, self.learns_width, self.shrinks = is_signed, learns_width, shrinks
+        self.local_weight = 1.0 / max(1.0, dim * float(counts.sum())) if is_local else None
+        self.log_step = nn.Parameter(torch.zeros(len(counts)))
+        width = torch.full((len(counts),), float(bits))
+        if learns_width:
+            self.width = nn.Parameter(width)
+        else:
+            self.register_buffer("width", width)
+
+    def forward(self, rows: torch.Tensor, nodes: Nodes) -> torch.Tensor:
+        """(n, dim) float32, quantized."""
+        entry = nodes.in_degree.clamp(max=len(self.counts) - 1)
+        if self.fitting_comm is not None:
+            self._fit(rows, entry)
+        step, width = look_up(self.log_step.exp(), entry), look_up(self.whole_width(), entry)
+        return fake_quantize(rows, step[:, None], width[:, None], self.is_signed, self.local_weight)
+
+    def whole_width(self) -> torch.Tensor:
+        """(num_entries,) float32 whole numbers, differentiable in the widths."""
+        if self.learns_width:
+            with torch.no_grad():
+                self.width.clamp_(1 + self.is_signed, MAX_BIT_WIDTH)
+        return round_through(self.width)
+
+    def num_bits(self) -> torch.Tensor:
+        """Stored bits of the rows of all nodes of all ranks, () float64, differentiable in the widths."""
+        return (self.whole_width().double() * self.counts).sum() * self.dim
+
+    def _fit(self, rows: torch.Tensor, entry: torch.Tensor) -> None:
+        """Collective: start from the steps of least squared error."""
+        place = rows.nonzero(as_tuple=True)
+        max_code = int(largest_code(torch.tensor(float(self.bits)), self.is_signed))
+        values, group = rows[place], entry[place[0]]
+        step = search_steps(self.fitting_comm, values, group, len(self.counts), max_code)
+        with torch.no_grad():
+            self.log_step.copy_(torch.from_numpy(step).log())
+        if self.shrinks:
+            self._shrink(values, group, max_code)
+
+    def _shrink(self, values: torch.Tensor, group: torch.Tensor, max_code: int) -> None:
+        """Collective: widths that hold the codes in use; rows of 0 and 1 need one bit."""
+        codes = codes_of(values.abs(), self.log_step.detach().exp()[group], torch.tensor(float(max_code)))
+        largest = torch.zeros(len(self.counts)).scatter_reduce_(0, group, codes, "amax").numpy()
+        largest = np.max(self.fitting_comm.allgather(largest), axis=0)
+        needed = np.ceil(np.log2(np.maximum(largest, 1) + 1)) + self.is_signed
+        with torch.no_grad():
+            self.width.copy_(torch.from_numpy(take_nearest(needed, largest > 0, self.bits)))
+
+    def scale(self) -> RowScale:
+        """The tables of the integer model; an in-degree that no node has takes the nearest one's entry."""
+        is_known = self.counts.numpy() > 0
+        step = take_nearest(self.log_step.detach().exp().numpy(), is_known, 1.0)
+        width = take_nearest(self.whole_width().detach().numpy(), is_known, self.bits)
+        return RowScale(step, width.astype(np.uint8), self.is_signed)
+
+
+class ColumnQuantizer(Quantizer):
+    """Mapped rows as signed codes of one width, with a step for each column.
+
+    Parameters
+    ----------
+    dim : int
+    bits : int, 2 to 8
+    """
+
+    def __init__(self, dim: int, bits: int):
+        super().__init__()
+        self.bits = bits
+        self.log_step = nn.Parameter(torch.zeros(dim))
+
+    def forward(self, rows: torch.Tensor, nodes: Nodes) -> torch.Tensor:
+        """(n, dim) float32, quantized; whose they are does not matter."""
+        if self.fitting_comm is not None:
+            column = torch.arange(rows.shape[1]).expand(rows.shape).reshape(-1)
+            step = search_steps(self.fitting_comm, rows.reshape(-1), column, rows.shape[1], 2 ** (self.bits - 1) - 1)
+            with torch.no_grad():
+                self.log_step.copy_(torch.from_numpy(step).log())
+        return fake_quantize(rows, self.log_step.exp()[None], torch.tensor([[float(self.bits)]]), is_signed=True)
+
+    def scale(self) -> ColumnScale:
+        """The steps of the integer model."""
+        return ColumnScale(self.log_step.detach().exp().numpy(), self.bits)
+
+
+class WeightQuantizer(Quantizer):
+    """Weights as signed codes of one width, with a step for each output.
+
+    Parameters
+    ----------
+    out_dim : int
+    bits : int, 2 to 8
+    """
+
+    def __init__(self, out_dim: int, bits: int):
+        super().__init__()
+        self.bits = bits
+        self.log_step = nn.Parameter(torch.zeros(out_dim))
+
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        """(out_dim, in_dim) float32, quantized."""
+        if self.fitting_comm is not None:
+            output = torch.arange(len(weight))[:, None].expand(weight.shape).reshape(-1)
+            step = search_steps(None, weight.reshape(-1), output, len(weight), 2 ** (self.bits - 1) - 1)
+            with torch.no_grad():
+                self.log_step.copy_(torch.from_numpy(step).log())
+        return fake_quantize(weight, self.log_step.exp()[:, None], torch.tensor([[float(self.bits)]]), is_signed=True)
+
+    @torch.no_grad()
+    def integers(self, weight: torch.Tensor) -> IntegerMap:
+        """The weights of the integer model."""
+        step = self.log_step.exp()
+        codes = codes_of(weight, step[:, None], torch.tensor(2.0 ** (self.bits - 1) - 1))
+        return IntegerMap(codes.numpy().astype(np.int8), ColumnScale(step.numpy(), self.bits))
