@@ -1,0 +1,85 @@
+"""CodeExchange: codes of boundary rows to the ranks that need them, packed at their own width and exact.
+
+One message a peer, its rows as the ExchangePlan lists them and nothing else: both sides know width and size.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcgnn.exchange.plan import ExchangePlan
+from hpcgnn.exchange.ring import MessageArena, Transfer
+from hpcgnn.exchange.traffic import Traffic
+from hpcgnn.inference.code_packing import pack_codes, packed_bytes, unpack_codes
+
+MAX_TAG = 32767    # the least upper bound of tags that MPI grants
+
+
+class CodeExchange:
+    """Exchanges of one rank, one at a time.
+
+    Parameters
+    ----------
+    comm : MPI communicator with one rank a part
+    plan : ExchangePlan
+
+    Attributes
+    ----------
+    sent_bytes : int             handed to MPI by this rank so far
+    float_bytes : int            what the same rows would take in float32
+    """
+
+    def __init__(self, comm: MPI.Comm, plan: ExchangePlan):
+        self._comm, self._plan = comm, plan
+        self._arena, self._traffic = MessageArena(), Traffic()
+        self._num_exchanges = 0
+        self.sent_bytes = self.float_bytes = 0
+
+    @property
+    def num_halo(self) -> int:
+        return self._plan.num_halo
+
+    @property
+    def blocked_seconds(self) -> float:
+        """Seconds that this rank has waited for messages."""
+        return self._traffic.blocked_seconds
+
+    def start(self, codes: np.ndarray, bit_width: int) -> CodeArrival:
+        """Collective: have the codes of halo rows come.
+
+        Parameters
+        ----------
+        codes : (num_inner, dim) int8, of magnitude below 2**(bit_width - 1)
+        """
+        dim, plan = codes.shape[1], self._plan
+        sizes = [[packed_bytes(len(rows) * dim, bit_width) for rows in lists] for lists in (plan.boundary, plan.halo)]
+        send, receive = self._arena.slices(*sizes)
+        for rows, message in zip(plan.boundary, send, strict=True):
+            if len(rows):
+                pack_codes(codes[rows.index], bit_width, message)
+        self.sent_bytes += sum(sizes[0])
+        self.float_bytes += 4 * dim * sum(map(len, plan.boundary))
+        self._num_exchanges += 1
+        transfer = Transfer(self._comm, plan.rounds, send, receive, self._num_exchanges % MAX_TAG,
+                            traffic=self._traffic)
+        return CodeArrival(plan, transfer, receive, bit_width)
+
+
+class CodeArrival:
+    """Codes on their way."""
+
+    def __init__(self, plan: ExchangePlan, transfer: Transfer, receive: list[np.ndarray], bit_width: int):
+        self._plan, self._transfer, self._receive, self._bit_width = plan, transfer, receive, bit_width
+
+    def poll(self) -> bool:
+        """Let MPI make progress; whether all has arrived."""
+        return self._transfer.poll()
+
+    def finish(self, halo: np.ndarray) -> None:
+        """Wait, and write the codes of halo rows, (num_halo, dim) int8."""
+        self._transfer.wait()
+        for rows, message in zip(self._plan.halo, self._receive, strict=True):
+            if len(rows):
+                # A peer's halo rows are neighbors, in the order of its message.
+                unpack_codes(message, self._bit_width, halo[rows.index[0]:rows.index[-1] + 1])

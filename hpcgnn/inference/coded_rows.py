@@ -1,0 +1,83 @@
+"""Rows as codes with a step each, and how floats, packages and sums become such codes. No layer is known here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hpcgnn.inference.neighborhood import row_blocks
+from hpcgnn.ops.arena import empty
+from hpcgnn.ops.integer_rows import CodeTarget, Rescaling, rescale
+from hpcgnn.quantized.integer_model import ColumnScale, RowScale
+from hpcgnn.quantized.package import PackedRows
+
+ONE = np.ones(1, np.float32)
+
+
+@dataclass(frozen=True)
+class CodedRows:
+    """Rows as codes: value = code · step of the row.
+
+    Attributes
+    ----------
+    codes : (n, dim) int8, or uint8 without a sign
+    step, limit : (n,) float32       limit is the largest code
+    """
+
+    codes: np.ndarray
+    step: np.ndarray
+    limit: np.ndarray
+
+    @classmethod
+    def empty(cls, scale: RowScale, in_degree: np.ndarray, dim: int) -> CodedRows:
+        """Room for rows of nodes with these in-degrees, (n,)."""
+        entry = scale.entry(in_degree)
+        codes = empty((len(entry), dim), torch.int8 if scale.is_signed else torch.uint8).numpy()
+        return cls(codes, scale.step[entry], scale.max_code.astype(np.float32)[entry])
+
+    def target(self, first: int, stop: int) -> CodeTarget:
+        """Where codes of rows first .. stop - 1 go."""
+        return CodeTarget(self.codes[first:stop], self.step[first:stop], self.limit[first:stop])
+
+
+def code_rows(scale: RowScale, rows: np.ndarray, in_degree: np.ndarray) -> CodedRows:
+    """Codes of float rows.
+
+    Parameters
+    ----------
+    rows : (n, dim) float32
+    in_degree : (n,) integer         in the whole graph
+
+    Raises
+    ------
+    KernelError      a value that is NaN, or a negative one where codes have no sign
+    """
+    coded = CodedRows.empty(scale, in_degree, rows.shape[1])
+    rescale(np.ascontiguousarray(rows, np.float32), Rescaling(), coded.target(0, len(rows)))
+    return coded
+
+
+def code_packages(scale: RowScale, packed: PackedRows, row_scale: np.ndarray, in_degree: np.ndarray) -> CodedRows:
+    """Codes of packages, equal to those of the floats that they stand for, which are never written.
+
+    Parameters
+    ----------
+    packed : PackedRows of n rows
+    row_scale : (n,) float32         value = package code · row_scale
+
+    Raises
+    ------
+    KernelError      as of `code_rows`, or a package is malformed
+    """
+    coded = CodedRows.empty(scale, in_degree, packed.dim)
+    for first, stop in row_blocks(0, packed.num_rows, packed.dim):
+        codes = packed.codes(first, stop).astype(np.int32)
+        rescale(codes, Rescaling(row_scale=row_scale[first:stop]), coded.target(first, stop))
+    return coded
+
+
+def column_target(codes: np.ndarray, scale: ColumnScale) -> CodeTarget:
+    """Where codes of mapped rows, already divided by the steps of their columns, go."""
+    return CodeTarget(codes, ONE, np.full(1, scale.max_code, np.float32))

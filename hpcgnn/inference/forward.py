@@ -1,0 +1,140 @@
+"""The forward pass of an integer model: integer products and sums, with scales between them, as its contract says.
+
+Every float operation is elementwise or within one row, in one order, so that the integers of a row do not depend on the
+rank, the batch or the place that it stands in. Where neighbors are is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from hpcgnn.inference.coded_rows import CodedRows, code_rows, column_target
+from hpcgnn.inference.neighborhood import REDUCTIONS, Neighborhood, row_blocks
+from hpcgnn.inference.products import combine
+from hpcgnn.ops.arena import empty
+from hpcgnn.ops.integer_rows import LayerNorm, OwnPart, Rescaling, rescale
+from hpcgnn.quantized.integer_model import IntegerConvolution, IntegerModel, RowScale
+
+# First row of a block, its sums (m, dim) int32 or float32, and what makes them the convolution's output.
+Block = tuple[int, np.ndarray, Rescaling]
+
+
+def forward(model: IntegerModel, rows: np.ndarray, in_degree: np.ndarray,
+            neighborhood: Neighborhood) -> tuple[np.ndarray, np.ndarray]:
+    """Collective: logits of float rows.
+
+    Parameters
+    ----------
+    rows : (n, num_features) float32
+    in_degree : (n,) integer         in the whole graph; chooses steps and widths
+
+    Returns
+    -------
+    logits : (n, num_classes) float32
+    embeddings : (n, hidden) float32       what the last convolution reads, before it is quantized; (n, 0) where the
+                                           model has one convolution
+
+    Raises
+    ------
+    KernelError      a value that is NaN; negative features where the model's codes have no sign
+    """
+    return forward_codes(model, code_rows(model.convolutions[0].rows, rows, in_degree), in_degree, neighborhood)
+
+
+def forward_codes(model: IntegerModel, coded: CodedRows, in_degree: np.ndarray, neighborhood: Neighborhood,
+                  observe: Callable[[CodedRows], None] | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Collective: as `forward`, from the codes of the first convolution's rows.
+
+    Parameters
+    ----------
+    observe : function or None       is shown the codes that each convolution reads
+    """
+    embeddings, last = np.empty((len(in_degree), 0), np.float32), len(model.convolutions) - 1
+    for number, convolution in enumerate(model.convolutions):
+        if observe is not None:
+            observe(coded)
+        layer = _Layer(convolution, coded, in_degree, neighborhood)
+        if number < last:
+            coded, values = layer.hidden(model.convolutions[number + 1].rows, keeps_values=number + 1 == last)
+            embeddings = embeddings if values is None else values
+    return layer.logits(), embeddings
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """One convolution of a pass and the rows that it reads."""
+
+    convolution: IntegerConvolution
+    coded: CodedRows
+    in_degree: np.ndarray
+    neighborhood: Neighborhood
+
+    def hidden(self, scale: RowScale, keeps_values: bool) -> tuple[CodedRows, np.ndarray | None]:
+        """Collective: codes of the next convolution's rows, and these rows where they are kept."""
+        norm = self.convolution.norm
+        norm = None if norm is None else LayerNorm(norm.weight, norm.bias, norm.eps)
+        coded = CodedRows.empty(scale, self.in_degree, self._out_dim)
+        values = empty(coded.codes.shape).numpy() if keeps_values else None
+        for first, source, rescaling in self._outputs():
+            stop = first + len(source)
+            rescale(source, replace(rescaling, norm=norm, rectifies=True), coded.target(first, stop),
+                    None if values is None else values[first:stop])
+        return coded, values
+
+    def logits(self) -> np.ndarray:
+        """Collective: (n, out_dim) float32."""
+        out = empty((len(self.in_degree), self._out_dim)).numpy()
+        for first, source, rescaling in self._outputs():
+            rescale(source, rescaling, values=out[first:first + len(source)])
+        return out
+
+    @property
+    def _out_dim(self) -> int:
+        return len(self.convolution.bias if self.convolution.second is None else self.convolution.second_bias)
+
+    def _outputs(self) -> Iterator[Block]:
+        """Collective: blocks of the output's rows in order."""
+        return self._summed() if self.convolution.second is None else self._second(self._summed())
+
+    def _summed(self) -> Iterator[Block]:
+        """Collective: sums over neighbors and what the row itself adds."""
+        convolution, mapped = self.convolution, self._map()
+        factor = self.neighborhood.row_factor(REDUCTIONS[convolution.kind])
+        for first, sums in self.neighborhood.sums(mapped, convolution.mapped.bit_width):
+            stop = first + len(sums)
+            yield first, sums, Rescaling(
+                row_scale=None if factor is None else factor[first:stop], column_scale=convolution.mapped.step,
+                bias=convolution.bias, near=mapped[first:stop] if convolution.kind in ("gcn", "gin") else None,
+                epsilon=convolution.epsilon, own=self._own(first, stop))
+
+    def _map(self) -> np.ndarray:
+        """B, (n, mapped_dim) int8: codes of the rows that are summed."""
+        weights, scale, coded = self.convolution.neighbor, self.convolution.mapped, self.coded
+        factor = self.neighborhood.row_factor("gcn") if self.convolution.kind == "gcn" else None
+        row_scale = coded.step if factor is None else coded.step * factor
+        ratio = weights.scale.step / scale.step
+        mapped = empty((len(coded.codes), len(weights.codes)), torch.int8).numpy()
+        for first, stop in row_blocks(0, *mapped.shape):
+            rescale(combine(coded.codes[first:stop], weights.codes),
+                    Rescaling(row_scale=row_scale[first:stop], column_scale=ratio),
+                    column_target(mapped[first:stop], scale))
+        return mapped
+
+    def _own(self, first: int, stop: int) -> OwnPart | None:
+        own, coded = self.convolution.own, self.coded
+        if own is None:
+            return None
+        return OwnPart(combine(coded.codes[first:stop], own.codes), coded.step[first:stop], own.scale.step)
+
+    def _second(self, blocks: Iterator[Block]) -> Iterator[Block]:
+        """The second map of gin; its rows become codes first."""
+        convolution = self.convolution
+        for first, sums, rescaling in blocks:
+            between = CodedRows.empty(convolution.second_rows, self.in_degree[first:first + len(sums)], sums.shape[1])
+            rescale(sums, replace(rescaling, rectifies=True), between.target(0, len(sums)))
+            yield first, combine(between.codes, convolution.second.codes), Rescaling(
+                row_scale=between.step, column_scale=convolution.second.scale.step, bias=convolution.second_bias)

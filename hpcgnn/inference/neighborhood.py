@@ -1,0 +1,50 @@
+"""Neighborhood: where a forward pass on integers gets its sums over in-neighbors. Its arithmetic is not known here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+
+BLOCK_ELEMENTS = 1 << 20     # of int32 sums that are in memory at a time
+REDUCTIONS = {"gcn": "gcn", "sage": "mean", "gin": "sum", "gat": "sum"}
+
+
+class Neighborhood(Protocol):
+    """The rows of one pass and their in-neighbors.
+
+    Both sums come in blocks of rows, (first row, block), which cover rows 0 .. n - 1 in order; a block is valid until
+    the next one is asked for.
+    """
+
+    def row_factor(self, reduction: str) -> np.ndarray | None:
+        """(n,) float32: gcn (in-degree + 1)^-1/2, mean 1 / max(in-degree, 1); None for sum."""
+
+    def sums(self, codes: np.ndarray, bit_width: int) -> Iterator[tuple[int, np.ndarray]]:
+        """Collective: exact sums over in-neighbors.
+
+        Parameters
+        ----------
+        codes : (n, dim) int8, of magnitude below 2**(bit_width - 1)
+
+        Yields
+        ------
+        first : int, sums : (m, dim) int32, contiguous
+        """
+
+
+def row_factor_of(in_degree: np.ndarray, reduction: str) -> np.ndarray | None:
+    """What `Neighborhood.row_factor` returns for in-degrees (n,), as training has it."""
+    if reduction == "sum":
+        return None
+    degree = in_degree.astype(np.float64)
+    factor = 1.0 / np.sqrt(degree + 1) if reduction == "gcn" else 1.0 / np.maximum(degree, 1)
+    return factor.astype(np.float32)
+
+
+def row_blocks(start: int, stop: int, dim: int) -> Iterator[tuple[int, int]]:
+    """(first, last + 1) of blocks of about BLOCK_ELEMENTS."""
+    step = max(1, BLOCK_ELEMENTS // max(1, dim))
+    for first in range(start, stop, step):
+        yield first, min(first + step, stop)

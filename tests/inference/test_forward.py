@@ -1,0 +1,61 @@
+"""An integer model computes what its contract says, integer for integer, on one rank and on several."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import reference_integer as reference
+from integer_models import some_model
+from mpi4py import MPI
+from training_setup import easy_graph, random_owner
+
+from hpcgnn.exchange.plan import ExchangePlan
+from hpcgnn.inference.code_exchange import CodeExchange
+from hpcgnn.inference.coded_rows import code_rows
+from hpcgnn.inference.forward import forward_codes
+from hpcgnn.inference.rank_neighborhood import RankNeighborhood
+from hpcgnn.partition.build import build_partition
+
+SUMMED = ("gcn", "sage", "gin")
+
+
+def run_on_part(model, dataset, owner, comm=MPI.COMM_SELF):
+    """Collective: this rank's part, logits, embeddings and the codes that each convolution reads."""
+    part = build_partition(dataset, owner, comm.rank, comm.size)
+    exchange = CodeExchange(comm, ExchangePlan.build(part))
+    degree = part.in_degree[:part.num_inner]
+    seen = []
+    coded = code_rows(model.convolutions[0].rows, part.features.astype(np.float32), degree)
+    logits, embeddings = forward_codes(model, coded, degree, RankNeighborhood(part, exchange),
+                                       lambda rows: seen.append(rows.codes))
+    return part, logits, embeddings, seen, exchange
+
+
+@pytest.mark.parametrize("num_layers", [1, 2, 3])
+@pytest.mark.parametrize("kind", SUMMED)
+def test_integers_equal_the_contracts(kind, num_layers, simd):
+    dataset = easy_graph()
+    model = some_model(kind, num_layers=num_layers)
+    _, logits, embeddings, seen, _ = run_on_part(model, dataset, np.zeros(dataset.num_nodes, np.int32))
+    degree = np.diff(dataset.indptr)
+    expected, hidden, codes, _ = reference.forward(model, dataset.features, dataset.indptr, dataset.indices, degree)
+    for found, needed in zip(seen, codes, strict=True):
+        np.testing.assert_array_equal(found, needed)
+        assert len(np.unique(found)) > 10
+    np.testing.assert_array_equal(logits, expected)
+    if num_layers > 1:
+        np.testing.assert_array_equal(embeddings, hidden)
+
+
+@pytest.mark.parallel([1, 2, 3, 4])
+@pytest.mark.parametrize("kind", SUMMED)
+def test_every_integer_and_every_bit_of_the_logits_is_that_of_one_rank(kind):
+    comm, dataset = MPI.COMM_WORLD, easy_graph()
+    model = some_model(kind, num_layers=3, has_norm=True)
+    _, logits, embeddings, codes, _ = run_on_part(model, dataset, np.zeros(dataset.num_nodes, np.int32))
+    found = run_on_part(model, dataset, random_owner(dataset, comm.size), comm)
+    rows = found[0].inner_id
+    for mine, all_rows in zip(found[3], codes, strict=True):
+        np.testing.assert_array_equal(mine, all_rows[rows])
+    assert found[1].tobytes() == logits[rows].tobytes()
+    assert found[2].tobytes() == embeddings[rows].tobytes()
