@@ -14,7 +14,7 @@ from hpcgnn.errors import CheckpointError
 TYPES = {"int": int, "float": float, "str": str, "bool": bool}
 # What a checkpoint's weights were made for; everything else may change when a run is resumed.
 FIXED_BY_CHECKPOINT = ("model", "layers", "hidden", "heads", "norm", "jump", "seed", "weight_decay_layers",
-                       "precision")
+                       "precision", "quantize", "quantize_bits")
 
 
 def _with_settings(function):
@@ -34,7 +34,7 @@ def _with_settings(function):
 @click.option("--preset", help="Hyper-parameters of a paper, from the registry: adaqp, sylvie, planetoid.")
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="TOML file of settings.")
 @click.option("--out", type=click.Path(path_type=Path),
-              help="Run folder. [default: runs/DATASET-MODEL-METHODBITS-pRANKS]")
+              help="Run folder. [default: runs/DATASET-MODEL-METHODBITS[-QUANTIZE]-pRANKS]")
 @click.option("--resume", is_flag=True, help="Go on from the run folder's checkpoint; start anew if there is none.")
 @click.option("--overwrite", is_flag=True, help="Replace the run that the folder holds.")
 def command(shards: Path, preset: str | None, config_file: Path | None, out: Path | None, resume: bool,
@@ -95,7 +95,8 @@ def train_in_parallel(comm, shards: Path, flags: dict[str, Any], preset: str | N
 def _run_folder_finder(out: Path | None, dataset: str, num_ranks: int):
     def folder_of(config: TrainConfig) -> Path:
         bits = str(config.bits) if config.method == "uniform" else ""
-        return out or Path("runs") / f"{dataset}-{config.model}-{config.method}{bits}-p{num_ranks}"
+        scheme = "" if config.quantize == "none" else f"-{config.quantize}"
+        return out or Path("runs") / f"{dataset}-{config.model}-{config.method}{bits}{scheme}-p{num_ranks}"
 
     return folder_of
 
@@ -129,8 +130,10 @@ def find_checkpoint(path: Path, dataset: str, flags: dict[str, Any], file_settin
     asked = {**file_settings, **flags}
     fixed = FIXED_BY_CHECKPOINT + (("epochs",) if checkpoint.progress.seed_index else ())
     for name in fixed:
-        if name in asked and asked[name] != checkpoint.settings[name]:
-            raise CheckpointError(f"{file} was written with {name} = {checkpoint.settings[name]!r} and can't go on "
+        # A checkpoint of an earlier version was written with what has become the default.
+        written = checkpoint.settings.get(name, getattr(TrainConfig, name))
+        if name in asked and asked[name] != written:
+            raise CheckpointError(f"{file} was written with {name} = {written!r} and can't go on "
                                   f"with {asked[name]!r}; leave it out, or choose another --out")
     return checkpoint
 
@@ -151,7 +154,9 @@ def one_line(summary: dict[str, Any]) -> str:
     """The result in one line for logs."""
     spread = f" ± {100 * summary['test_score_std']:.2f}" if len(summary["seeds"]) > 1 else ""
     bits = next((f"{value:.4g}" for value in (summary["bits"], summary["mean_bits"]) if value is not None), "none")
+    integers = (f"{summary['quantize']} {summary['mean_feature_bits']:.2f} bits a feature, "
+                f"{summary['stored_kb']:.0f} of {summary['float_kb']:.0f} KB, " if "quantize" in summary else "")
     return (f"{summary['dataset']} {summary['model']} {summary['precision']} {summary['method']} "
-            f"bits={bits} ranks={summary['ranks']}: "
+            f"bits={bits} ranks={summary['ranks']}: {integers}"
             f"test {summary['score_name']} {100 * summary['test_score']:.2f}{spread} %, "
             f"{summary['median_epoch_seconds']:.4f} s and {summary['sent_bytes_per_epoch'] / 1e6:.3f} MB an epoch")

@@ -5,8 +5,8 @@ Schemes say which quantizers it is made of; training is not known here.
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,13 +19,8 @@ from hpcgnn.nn.convolution import GCNConvolution, SAGEConvolution
 from hpcgnn.nn.isomorphism import GINConvolution
 from hpcgnn.nn.models import ConvolutionStack
 from hpcgnn.nn.normalization import layer_norm_of
-from hpcgnn.nn.protected_quantizer import (
-    LargestWeightQuantizer,
-    TrackedColumnQuantizer,
-    TrackedRowQuantizer,
-    draw_protected,
-    protection_by_degree,
-)
+from hpcgnn.nn.protected_quantizer import draw_protected, protection_by_degree
+from hpcgnn.nn.quantization_scheme import QuantizationScheme, maker_of
 from hpcgnn.nn.quantized_convolutions import (
     QuantizedConvolution,
     QuantizedGAT,
@@ -33,15 +28,7 @@ from hpcgnn.nn.quantized_convolutions import (
     QuantizedGIN,
     QuantizedSAGE,
 )
-from hpcgnn.nn.quantizer import (
-    BITS_A_KB,
-    ColumnQuantizer,
-    Nodes,
-    Quantizer,
-    RowQuantizer,
-    WeightQuantizer,
-    count_in_degrees,
-)
+from hpcgnn.nn.quantizer import BITS_A_KB, Nodes, Quantizer, count_in_degrees
 from hpcgnn.quantized.integer_model import IntegerModel, Normalization
 
 KINDS: dict[type[nn.Module], type[QuantizedConvolution]] = {
@@ -50,71 +37,17 @@ KINDS: dict[type[nn.Module], type[QuantizedConvolution]] = {
 }
 DEFAULT_TARGET_BITS = 2
 TARGET_TOLERANCE = 0.01
+FLOAT_BITS, WIDTH_BITS = 32, 4      # of a float, and of a number from 1 to 8 in a table
 
 
-@dataclass(frozen=True)
-class QuantizationScheme:
-    """How a stack is quantized.
-
-    Attributes
-    ----------
-    name : {"degree-aware", "uniform", "degree-quant", "calibrated"}
-    bits : int                    of weights and mapped rows
-    row_bits : int                of rows; the width to start from where widths are learned
-    target_kb : float             of all layers' rows, see `QuantizedStack.penalty`; 0 is 2 bits a value
-    size_weight : float           lambda of Eq. (5)
-    is_local : bool               rows' steps and widths follow their own error, not the loss
-    protection : (low, high)      probabilities, of degree-quant
+class StoredBits(NamedTuple):
+    """Bits of a model's codes of weights; of steps (32), widths (4), biases, normalizations and attention (32); and of
+    the same weights, biases and features in float32.
     """
 
-    name: str
-    bits: int
-    row_bits: int
-    target_kb: float = 0.0
-    size_weight: float = 1.0
-    is_local: bool = False
-    protection: tuple[float, float] = (0.0, 0.0)
-
-
-class LearnedMaker:
-    """Quantizers of the schemes that learn steps; by in-degree, but for uniform, whose tables have one entry."""
-
-    def __init__(self, scheme: QuantizationScheme, counts: np.ndarray):
-        self._scheme = scheme
-        self._counts = counts.sum(keepdims=True) if scheme.name == "uniform" else counts
-
-    def rows(self, dim: int, is_signed: bool) -> RowQuantizer:
-        """See `QuantizerMaker`."""
-        scheme = self._scheme
-        return RowQuantizer(dim, self._counts, scheme.row_bits, is_signed, scheme.name == "degree-aware",
-                            scheme.name != "uniform", scheme.is_local)
-
-    def columns(self, dim: int) -> ColumnQuantizer:
-        """See `QuantizerMaker`."""
-        return ColumnQuantizer(dim, self._scheme.bits)
-
-    def weights(self, out_dim: int) -> WeightQuantizer:
-        """See `QuantizerMaker`."""
-        return WeightQuantizer(out_dim, self._scheme.bits)
-
-
-class TrackedMaker:
-    """Quantizers of degree-quant."""
-
-    def __init__(self, scheme: QuantizationScheme, counts: np.ndarray, comm):
-        self._scheme, self._num_nodes, self._comm = scheme, int(counts.sum()), comm
-
-    def rows(self, dim: int, is_signed: bool) -> TrackedRowQuantizer:
-        """See `QuantizerMaker`."""
-        return TrackedRowQuantizer(self._comm, dim, self._num_nodes, self._scheme.row_bits, is_signed)
-
-    def columns(self, dim: int) -> TrackedColumnQuantizer:
-        """See `QuantizerMaker`."""
-        return TrackedColumnQuantizer(self._comm, dim, self._scheme.bits)
-
-    def weights(self, out_dim: int) -> LargestWeightQuantizer:
-        """See `QuantizerMaker`."""
-        return LargestWeightQuantizer(self._scheme.bits)
+    weights: int
+    scales: int
+    floats: int
 
 
 class QuantizedStack(nn.Module):
@@ -134,8 +67,7 @@ class QuantizedStack(nn.Module):
     def __init__(self, stack: ConvolutionStack, scheme: QuantizationScheme, counts: np.ndarray, comm,
                  has_negative_input: bool):
         super().__init__()
-        make = TrackedMaker(scheme, counts, comm) if scheme.name == "degree-quant" else LearnedMaker(scheme, counts)
-        self.scheme = scheme
+        self.scheme, make = scheme, maker_of(scheme, counts, comm)
         # Rows between layers come from ReLU.
         self.convolutions = nn.ModuleList(
             KINDS[type(convolution)](convolution, make, is_signed=number == 0 and has_negative_input)
@@ -205,12 +137,43 @@ class QuantizedStack(nn.Module):
     @property
     def target_kb(self) -> float:
         """The size that widths are pulled to."""
-        num_values = self.num_nodes * sum(quantizer.dim for quantizer in self.row_quantizers)
-        return self.scheme.target_kb or DEFAULT_TARGET_BITS * num_values / BITS_A_KB
+        return self.scheme.target_kb or DEFAULT_TARGET_BITS * self.num_features / BITS_A_KB
+
+    @property
+    def num_features(self) -> int:
+        """Values of all layers' rows of all nodes."""
+        return self.num_nodes * sum(quantizer.dim for quantizer in self.row_quantizers)
 
     def feature_kb(self) -> torch.Tensor:
         """Stored size of all layers' rows of all nodes, () float64 in KB, differentiable in the widths."""
         return torch.stack([quantizer.num_bits() for quantizer in self.row_quantizers]).sum() / BITS_A_KB
+
+    @torch.no_grad()
+    def feature_size(self) -> dict[str, Any]:
+        """What features take: `feature_kb`, and bits a value over all rows (`mean_feature_bits`) and of each layer's
+        (`feature_bits`, two entries for a layer of gin); every stored bit counts, signs too.
+        """
+        bits = [quantizer.num_bits().item() for quantizer in self.row_quantizers]
+        return {"feature_kb": sum(bits) / BITS_A_KB, "mean_feature_bits": sum(bits) / max(1, self.num_features),
+                "feature_bits": [one / max(1, self.num_nodes * quantizer.dim)
+                                 for one, quantizer in zip(bits, self.row_quantizers, strict=True)]}
+
+    def stored_bits(self) -> StoredBits:
+        """What is stored beside the rows, which `feature_size` counts."""
+        exported = self.export("").convolutions
+        maps = [one for convolution in exported for one in convolution.maps]
+        num_floats = sum(parameter.numel() for parameter in self.parameters()) - sum(
+            parameter.numel() for parameter in self.scale_parameters())
+        num_codes = sum(one.codes.size for one in maps)
+        rows = [scale for one in exported for scale in (one.rows, one.second_rows) if scale is not None]
+        num_steps = sum(len(one.scale.step) for one in maps) + sum(len(one.mapped.step) for one in exported)
+        num_entries = sum(len(scale.step) for scale in rows)
+        scales = FLOAT_BITS * (num_floats - num_codes + num_steps + num_entries) + WIDTH_BITS * num_entries
+        return StoredBits(sum(one.num_bits for one in maps), scales, FLOAT_BITS * (num_floats + self.num_features))
+
+    def meets_target(self, feature_kb: float) -> bool:
+        """Whether a size is one that the scheme aims at, up to TARGET_TOLERANCE."""
+        return self.scheme.name != "degree-aware" or feature_kb <= (1 + TARGET_TOLERANCE) * self.target_kb
 
     def penalty(self) -> torch.Tensor:
         """size_weight times the squared relative excess over the target, the same on every rank.
@@ -233,7 +196,7 @@ class QuantizedStack(nn.Module):
         convolutions = []
         for number, convolution in enumerate(self.convolutions):
             norm = layer_norm_of(self.norms[number]) if number < len(self.norms) else None
-            convolutions.append(dataclasses.replace(convolution.export(), norm=_normalization(norm)))
+            convolutions.append(replace(convolution.export(), norm=_normalization(norm)))
         first, last = self.convolutions[0].convolution, self.convolutions[-1].convolution
         return IntegerModel(convolutions, dataset, self.num_nodes, first.in_dim, last.out_dim, is_multi_label,
                             self.scheme.name)

@@ -18,7 +18,7 @@ import torch
 
 from hpcgnn.errors import CheckpointError, CollectiveError
 from hpcgnn.shards.sealed import open_sealed, write_sealed
-from hpcgnn.training.evaluate import Evaluation
+from hpcgnn.training.evaluate import Evaluation, evaluation_from
 from hpcgnn.training.precision import LossScale
 
 KIND, VERSION = "checkpoint", 3
@@ -113,7 +113,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         state = json.loads(file.attrs["state"])
         progress = Progress(**state["progress"])
         if progress.best is not None:
-            progress.best = Evaluation(**state["progress"]["best"])
+            progress.best = evaluation_from(state["progress"]["best"])
         return Checkpoint(
             settings=state["settings"],
             dataset=state["dataset"],

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from mpi4py import MPI
 from torch import nn
 
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn.quantized_models import QuantizedStack
 from hpcgnn.training.objective import SPLITS, Objective
 from hpcgnn.training.scores import SCORES
 
@@ -34,6 +36,34 @@ class Evaluation:
         return (self.val_score, -self.val_loss) > (other.val_score, -other.val_loss)
 
 
+@dataclass(frozen=True)
+class QuantizedEvaluation(Evaluation):
+    """Of a model trained as integers, with the size of its features; see `QuantizedStack.feature_size`.
+
+    `meets_target` is false where they take more than the target by over 1 %.
+    """
+
+    feature_kb: float
+    mean_feature_bits: float
+    feature_bits: list[float]
+    meets_target: bool
+
+    def is_better_than(self, other: Evaluation | None) -> bool:
+        """One that meets the target before one that does not; of two that don't, the smaller; else by validation."""
+        if other is None or (self.meets_target and other.meets_target):
+            return super().is_better_than(other)
+        if self.meets_target != other.meets_target:
+            return self.meets_target
+        if self.feature_kb != other.feature_kb:
+            return self.feature_kb < other.feature_kb
+        return super().is_better_than(other)
+
+
+def evaluation_from(values: dict[str, Any]) -> Evaluation:
+    """The evaluation of which `asdict` made the values."""
+    return QuantizedEvaluation(**values) if "feature_kb" in values else Evaluation(**values)
+
+
 @torch.no_grad()
 def evaluate(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, objective: Objective, score: str) -> Evaluation:
     """Collective: score the model on the whole graph."""
@@ -44,4 +74,8 @@ def evaluate(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, objective: Obj
               for split in SPLITS]
     loss = np.array([objective.loss_sum(logits, "val").item()])
     comm.Allreduce(MPI.IN_PLACE, loss)
-    return Evaluation(*scores, val_loss=float(loss[0]) / max(1, objective.num_global["val"]))
+    found = Evaluation(*scores, val_loss=float(loss[0]) / max(1, objective.num_global["val"]))
+    if not isinstance(model, QuantizedStack):
+        return found
+    size = model.feature_size()
+    return QuantizedEvaluation(**asdict(found), **size, meets_target=model.meets_target(size["feature_kb"]))

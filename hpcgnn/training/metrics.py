@@ -21,6 +21,8 @@ import mpi4py.MPI as MPI
 import hpcgnn
 from hpcgnn.config import as_toml
 from hpcgnn.errors import TrainingError
+from hpcgnn.nn.quantized_models import QuantizedStack
+from hpcgnn.nn.quantizer import BITS_A_KB
 from hpcgnn.ops.host.simd import simd_level
 
 CONFIG, METRICS, SUMMARY, CHECKPOINT = "config.toml", "metrics.jsonl", "summary.json", "checkpoint.h5"
@@ -151,6 +153,24 @@ def epoch_statistics(metrics: list[dict[str, Any]]) -> dict[str, Any]:
         "sent_bytes_per_epoch": payload + parameters,
         "sent_bytes_payload_per_epoch": payload,
         "sent_bytes_parameters_per_epoch": parameters,
+    }
+
+
+def quantized_statistics(model: QuantizedStack, results: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the integers take, means over the seeds' best models: `feature_kb`, `mean_feature_bits` and `feature_bits`
+    as in `QuantizedStack.feature_size`; `weight_bits` and `scale_bits`, of weights and of all that goes with them;
+    `stored_kb`, all of that, and `float_kb`, the same features and weights as float32.
+    """
+    columns = zip(*(result["feature_bits"] for result in results), strict=True)
+    feature_kb = statistics.fmean(result["feature_kb"] for result in results)
+    sizes = model.stored_bits()
+    return {
+        "quantize": model.scheme.name, "target_kb": model.target_kb, "feature_kb": feature_kb,
+        "mean_feature_bits": statistics.fmean(result["mean_feature_bits"] for result in results),
+        "feature_bits": [statistics.fmean(column) for column in columns],
+        "meets_target": all(result["meets_target"] for result in results),
+        "weight_bits": sizes.weights, "scale_bits": sizes.scales,
+        "stored_kb": feature_kb + (sizes.weights + sizes.scales) / BITS_A_KB, "float_kb": sizes.floats / BITS_A_KB,
     }
 
 

@@ -16,6 +16,7 @@ from hpcgnn.adaptive.controller import Decision
 from hpcgnn.config import settings_of
 from hpcgnn.errors import CollectiveError, Interrupted
 from hpcgnn.launch import together
+from hpcgnn.nn.quantized_models import QuantizedStack
 from hpcgnn.training.checkpoint import Checkpoint, Progress, check_shapes, write_checkpoint
 from hpcgnn.training.clock import modeled_seconds
 from hpcgnn.training.epoch import EpochTrace, train_epoch
@@ -23,7 +24,13 @@ from hpcgnn.training.evaluate import Evaluation, evaluate
 from hpcgnn.training.gradients import FlatGradients
 from hpcgnn.training.interrupt import StopRequest
 from hpcgnn.training.methods import Setting, new_controller
-from hpcgnn.training.metrics import RunFolder, epoch_statistics, score_statistics, software_versions
+from hpcgnn.training.metrics import (
+    RunFolder,
+    epoch_statistics,
+    quantized_statistics,
+    score_statistics,
+    software_versions,
+)
 from hpcgnn.training.precision import LossScale, storage_bits
 from hpcgnn.training.progress import EpochDisplay
 from hpcgnn.training.session import Session
@@ -156,6 +163,8 @@ class TrainingRun:
         if not self._is_main:
             return
         record = {"seed": self.seed, "epoch": self.progress.epoch, **asdict(trace), **asdict(decision), **pairs}
+        if isinstance(self.learner.model, QuantizedStack):
+            record.update(self.learner.model.feature_size())
         del record["stop_signal"]
         self.folder.append_metrics({**record, **(asdict(evaluation) if evaluation else {})})
 
@@ -213,5 +222,7 @@ class TrainingRun:
             "setup_bytes": int(setup[0]), "peak_rss_bytes": peak_bytes, "precision": config.precision,
             "predict": config.predict, "method_state_bytes": state_bytes,
             "rows_within": session.rows_within, "epochs": config.epochs,
+            **(quantized_statistics(self.learner.model, results) if isinstance(self.learner.model, QuantizedStack)
+               else {}),
             "versions": software_versions(),
         }
