@@ -4,9 +4,7 @@
 
 #define TASK_ROWS 24    /* of one task, a multiple of every MANY_ROWS and FEW_ROWS */
 #define BLOCK_WORDS 128 /* of codes that meet one block of the panels: both stay in the nearest cache */
-#define TABLE_COLUMNS 16
 #define SURVEY_BYTES 16384
-#define SCAN_BYTES 64   /* codes that are looked at together for those that are not zero */
 
 /* The weights in the order in which the dense product reads them: panel[p][w] holds, for each output of panel p, the
  * weights that meet word w of a row's codes. */
@@ -15,19 +13,6 @@ typedef struct {
     int64_t num_words, num_panels, num_outputs;
     int32_t *base; /* what the sums of all rows begin with, by output */
 } weight_panels;
-
-/* Weights by column: row k holds the weights of column k as int16, outputs in the level's own order. */
-typedef struct {
-    int16_t *weights;
-    int64_t row_length, num_outputs;
-} weight_table;
-
-/* The codes of one row that are not zero: an even number of them, the last one zero where there is no other. */
-typedef struct {
-    int32_t *column;
-    int16_t *code;
-    int64_t count;
-} row_entries;
 
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -54,15 +39,9 @@ static inline int64_t parts(int64_t number, int64_t size) { return (number + siz
 
 typedef void (*panel_function)(const weight_rows *, int64_t, int, const weight_panels *);
 typedef void (*task_function)(const code_rows *, const weight_panels *, int64_t, uint32_t *, int32_t *);
-typedef void (*table_function)(const weight_rows *, int64_t, const weight_table *);
-typedef void (*list_function)(const code_rows *, int64_t, row_entries *);
 typedef int64_t (*survey_function)(const uint8_t *, int64_t, int, int *);
-typedef void (*sum_function)(const row_entries *, const weight_table *, int32_t *);
 static const panel_function FILL_PANEL[] = KERNEL(fill_panel);
 static const task_function MULTIPLY[] = KERNEL(multiply_task);
-static const table_function FILL_TABLE[] = KERNEL(fill_table);
-static const list_function LIST[] = KERNEL(list_entries);
-static const sum_function SUM[] = KERNEL(sum_entries);
 static const survey_function SURVEY[] = KERNEL(survey_block);
 static const int PANEL_OUTPUTS[] = {4, 8, 16, 16}, WORD_CODES[] = {2, 2, 2, 4};
 
@@ -101,32 +80,6 @@ int combine_dense(code_rows rows, weight_rows weight, int32_t *out) {
     }
     free(panels.words);
     free(panels.base);
-    return !is_short;
-}
-
-int combine_sparse(code_rows rows, weight_rows weight, int32_t *out) {
-    const int kernel = kernel_number();
-    const int64_t step = 2 * PANEL_OUTPUTS[kernel];
-    weight_table table = {.row_length = parts(weight.num_outputs, step) * step, .num_outputs = weight.num_outputs};
-    table.weights = aligned(rows.dim * table.row_length * 2);
-    if (!table.weights) return 0;
-    int is_short = 0;
-#pragma omp parallel reduction(| : is_short)
-    {
-        row_entries entries = {aligned((rows.dim + 1) * 4), aligned((rows.dim + 1) * 2), 0};
-        is_short = !entries.column || !entries.code;
-#pragma omp for schedule(static)
-        for (int64_t first = 0; first < rows.dim; first += TABLE_COLUMNS) FILL_TABLE[kernel](&weight, first, &table);
-#pragma omp for schedule(dynamic, 16)
-        for (int64_t row = 0; row < rows.num_rows; row++) {
-            if (is_short) continue;
-            LIST[kernel](&rows, row, &entries);
-            SUM[kernel](&entries, &table, out + row * weight.num_outputs);
-        }
-        free(entries.column);
-        free(entries.code);
-    }
-    free(table.weights);
     return !is_short;
 }
 

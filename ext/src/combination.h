@@ -20,9 +20,6 @@ typedef struct {
 /* Every code times every weight, into out (num_rows, num_outputs); returns whether memory sufficed. */
 int combine_dense(code_rows rows, weight_rows weight, int32_t *out);
 
-/* The same, where codes that are zero cost no product. */
-int combine_sparse(code_rows rows, weight_rows weight, int32_t *out);
-
 typedef struct {
     int64_t num_codes; /* that are not zero */
     int bit_width;     /* the least that holds them all, two's complement where signed */

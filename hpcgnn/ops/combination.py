@@ -11,7 +11,7 @@ from hpcgnn.errors import KernelError
 from hpcgnn.ops.bit_gemm import LARGEST_SUM, check_bit_width
 from hpcgnn.ops.dispatch import backend_of
 
-WAYS = ("auto", "dense", "bits", "sparse")
+WAYS = ("auto", "dense", "bits", "sparse", "serial")
 
 
 def combine(codes: torch.Tensor, weight_codes: torch.Tensor, *, code_bits: int = 8, weight_bits: int = 8,
@@ -23,9 +23,10 @@ def combine(codes: torch.Tensor, weight_codes: torch.Tensor, *, code_bits: int =
     codes : (num_rows, dim) uint8, or int8 in two's complement, contiguous
     weight_codes : (num_outputs, dim) int8, contiguous
     code_bits, weight_bits : int, 1 to 8      that hold every code, a sign included
-    way : {"auto", "dense", "bits", "sparse"}
-        dense: every product, of bytes. bits: one plane of bits at a time. sparse: codes that are zero cost no product.
-        auto takes the one whose seconds are expected to be least, from rates that are measured once a process
+    way : {"auto", "dense", "bits", "sparse", "serial"}
+        dense: every product, of bytes. bits: one plane of bits of both sides at a time. sparse: codes that are zero
+        cost no product. serial: nor do zero bits of the others. auto takes one of the first three, the one whose
+        seconds are expected to be least, from rates that are measured once a process
 
     Returns
     -------

@@ -10,6 +10,7 @@ from functools import cache, partial
 import torch
 
 from hpcgnn._ext import combination as kernels
+from hpcgnn._ext import combination_sparse as sparse_kernels
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.bit_gemm import LARGEST_SUM, multiply, pack_codes
@@ -50,7 +51,7 @@ def combine(codes: torch.Tensor, weight: torch.Tensor, code_bits: int, weight_bi
         way = cheapest_way(codes.shape, len(weight), num_codes, code_bits, weight_bits)
     if way == "bits":
         return _combine_bits(codes, weight, code_bits, weight_bits)
-    return _combine_bytes(codes, weight, way == "sparse")
+    return _combine_bytes(codes, weight) if way == "dense" else _combine_entries(codes, weight, way == "serial")
 
 
 def cheapest_way(shape: tuple[int, int], num_outputs: int, num_codes: int, code_bits: int, weight_bits: int) -> str:
@@ -72,9 +73,8 @@ def measured_rates(level: str, num_threads: int) -> Rates:
     weight = torch.ones(PROBE_OUTPUTS, PROBE_DIM, dtype=torch.int8)
     size, products, weights = codes.numel(), codes.numel() * PROBE_OUTPUTS, weight.numel()
     # Of one row, a product is little else than the layout of its weights.
-    panel, table = (_seconds(partial(_combine_bytes, zeros[:1], weight, is_sparse)) for is_sparse in (False, True))
-    dense, entry, scan = (_seconds(partial(_combine_bytes, *case)) for case in (
-        (codes, weight, False), (codes, weight, True), (zeros, weight, True)))
+    panel, dense = (_seconds(partial(_combine_bytes, rows, weight)) for rows in (codes[:1], codes))
+    table, scan, entry = (_seconds(partial(_combine_entries, rows, weight)) for rows in (zeros[:1], zeros, codes))
     planes = pack_codes(codes, 1, False)
     return Rates(max(dense - panel, 0) / products, max(entry - scan, 0) / products, max(scan - table, 0) / size,
                  _seconds(partial(multiply, planes, pack_codes(weight.view(torch.uint8), 1, False))) / products,
@@ -92,9 +92,15 @@ def _seconds(work: Callable[[], object]) -> float:
     return min(spent)
 
 
-def _combine_bytes(codes: torch.Tensor, weight: torch.Tensor, is_sparse: bool) -> torch.Tensor:
+def _combine_bytes(codes: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     out = empty((len(codes), len(weight)), torch.int32)
-    kernels.combine(_bytes_of(codes), codes.dtype == torch.int8, weight.numpy(), is_sparse, out.numpy())
+    kernels.combine(_bytes_of(codes), codes.dtype == torch.int8, weight.numpy(), out.numpy())
+    return out
+
+
+def _combine_entries(codes: torch.Tensor, weight: torch.Tensor, is_by_bit: bool = False) -> torch.Tensor:
+    out = empty((len(codes), len(weight)), torch.int32)
+    sparse_kernels.combine(_bytes_of(codes), codes.dtype == torch.int8, weight.numpy(), is_by_bit, out.numpy())
     return out
 
 
