@@ -129,7 +129,7 @@ class PackedRows:
         ------
         KernelError      the packages of these rows are malformed, or out does not fit
         """
-        first, last = self._range(first, last)
+        first, last = self.range_of(first, last)
         out = np.empty((last - first, self.dim), self.format.dtype) if out is None else out
         _check_array("out", out, self.format.dtype, (last - first, self.dim))
         self._decode(first, last, codes=out)
@@ -152,7 +152,7 @@ class PackedRows:
         ------
         KernelError      the packages of these rows are malformed, or scale or out do not fit
         """
-        first, last = self._range(first, last)
+        first, last = self.range_of(first, last)
         out = np.empty((last - first, self.dim), np.float32) if out is None else out
         _check_array("scale", scale, np.dtype(np.float32), (last - first,))
         _check_array("out", out, np.dtype(np.float32), (last - first, self.dim))
@@ -175,7 +175,7 @@ class PackedRows:
             raise KernelError(f"rows {node.min()} to {node.max()} were asked for; "
                               f"rows run from 0 to {self.num_rows - 1}")
         codes = np.empty((len(node), self.dim), self.format.dtype)
-        self._refuse(*kernels.decode_chosen(self.source, node, codes.view(np.uint8)))
+        self.refuse(*kernels.decode_chosen(self.source, node, codes.view(np.uint8)))
         return codes
 
     def blocks(self, num_rows: int) -> Iterator[tuple[int, np.ndarray]]:
@@ -206,7 +206,8 @@ class PackedRows:
         return (np.array(self.format.lengths, np.int64), self.format.is_signed, self.dim, self.num_bits, self.interval,
                 *(np.ascontiguousarray(array) for array in arrays))
 
-    def _range(self, first: int, last: int | None) -> tuple[int, int]:
+    def range_of(self, first: int, last: int | None) -> tuple[int, int]:
+        """Rows [first, last), to the end where last is None; raises KernelError where some are not there."""
         last = self.num_rows if last is None else last
         if not 0 <= first <= last <= self.num_rows:
             raise KernelError(f"rows {first} to {last} were asked for; there are {self.num_rows}")
@@ -214,9 +215,10 @@ class PackedRows:
 
     def _decode(self, first: int, last: int, codes=None, rows=None, scale=None, width=None) -> None:
         as_bytes = None if codes is None else codes.view(np.uint8)
-        self._refuse(*kernels.decode_rows(self.source, first, last, as_bytes, rows, scale, width))
+        self.refuse(*kernels.decode_rows(self.source, first, last, as_bytes, rows, scale, width))
 
-    def _refuse(self, fault: int, row: int) -> None:
+    def refuse(self, fault: int, row: int) -> None:
+        """Raises KernelError where a kernel found a fault, by its number, at a row."""
         if fault:
             raise KernelError(f"packages can't be read at row {row} of {self.num_rows}: {FAULTS[fault]}; "
                               "encode the rows again")

@@ -54,6 +54,15 @@ def combine(codes: torch.Tensor, weight: torch.Tensor, code_bits: int, weight_bi
     return _combine_bytes(codes, weight) if way == "dense" else _combine_entries(codes, weight, way == "serial")
 
 
+def combine_stream(source: tuple, first: int, last: int, weight: torch.Tensor, weight_bits: int,
+                   is_serial: bool) -> tuple[torch.Tensor, int, int]:
+    """Rows [first, last) of a package stream @ weight.T in int32, then the fault that was found, or 0, and its row."""
+    simd_level()
+    _check_codes("weights", weight, weight_bits)
+    out = empty((last - first, len(weight)), torch.int32)
+    return out, *sparse_kernels.combine_packages(source, first, last, weight.numpy(), is_serial, out.numpy())
+
+
 def cheapest_way(shape: tuple[int, int], num_outputs: int, num_codes: int, code_bits: int, weight_bits: int) -> str:
     """The way of the least expected seconds, for codes of `shape` of which num_codes are not zero."""
     rates, (num_rows, dim) = measured_rates(simd_level(), torch.get_num_threads()), shape
