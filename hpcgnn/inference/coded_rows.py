@@ -24,18 +24,21 @@ class CodedRows:
     ----------
     codes : (n, dim) int8, or uint8 without a sign
     step, limit : (n,) float32       limit is the largest code
+    bit_width : int                  of the widest rows
     """
 
     codes: np.ndarray
     step: np.ndarray
     limit: np.ndarray
+    bit_width: int
 
     @classmethod
     def empty(cls, scale: RowScale, in_degree: np.ndarray, dim: int) -> CodedRows:
         """Room for rows of nodes with these in-degrees, (n,)."""
         entry = scale.entry(in_degree)
         codes = empty((len(entry), dim), torch.int8 if scale.is_signed else torch.uint8).numpy()
-        return cls(codes, scale.step[entry], scale.max_code.astype(np.float32)[entry])
+        return cls(codes, scale.step[entry], scale.max_code.astype(np.float32)[entry],
+                   int(scale.bit_width.max()))
 
     def target(self, first: int, stop: int) -> CodeTarget:
         """Where codes of rows first .. stop - 1 go."""

@@ -14,7 +14,7 @@ import torch
 
 from hpcgnn.inference.coded_rows import CodedRows, code_rows, column_target
 from hpcgnn.inference.neighborhood import REDUCTIONS, Neighborhood, row_blocks
-from hpcgnn.inference.products import combine
+from hpcgnn.inference.products import product_of
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.integer_rows import LayerNorm, OwnPart, Rescaling, rescale
 from hpcgnn.quantized.integer_model import IntegerConvolution, IntegerModel, RowScale
@@ -98,6 +98,8 @@ class _Layer:
 
     def _outputs(self) -> Iterator[Block]:
         """Collective: blocks of the output's rows in order."""
+        if self.convolution.kind == "gat":
+            return self._attended()
         return self._summed() if self.convolution.second is None else self._second(self._summed())
 
     def _summed(self) -> Iterator[Block]:
@@ -111,6 +113,16 @@ class _Layer:
                 bias=convolution.bias, near=mapped[first:stop] if convolution.kind in ("gcn", "gin") else None,
                 epsilon=convolution.epsilon, own=self._own(first, stop))
 
+    def _attended(self) -> Iterator[Block]:
+        """Collective: attention over neighbors and the row itself."""
+        convolution, step = self.convolution, self.convolution.mapped.step
+        vectors = convolution.attention.astype(np.float64) * step
+        ending = Rescaling(column_scale=None if convolution.averages_heads else step, bias=convolution.bias)
+        for first, attended in self.neighborhood.attended(self._map(), convolution.mapped.bit_width, vectors,
+                                                          convolution.heads):
+            yield first, _mean_of_heads(attended * step, convolution.heads) if convolution.averages_heads \
+                else attended, ending
+
     def _map(self) -> np.ndarray:
         """B, (n, mapped_dim) int8: codes of the rows that are summed."""
         weights, scale, coded = self.convolution.neighbor, self.convolution.mapped, self.coded
@@ -119,7 +131,7 @@ class _Layer:
         ratio = weights.scale.step / scale.step
         mapped = empty((len(coded.codes), len(weights.codes)), torch.int8).numpy()
         for first, stop in row_blocks(0, *mapped.shape):
-            rescale(combine(coded.codes[first:stop], weights.codes),
+            rescale(product_of(coded.codes[first:stop], coded.bit_width, weights),
                     Rescaling(row_scale=row_scale[first:stop], column_scale=ratio),
                     column_target(mapped[first:stop], scale))
         return mapped
@@ -128,7 +140,7 @@ class _Layer:
         own, coded = self.convolution.own, self.coded
         if own is None:
             return None
-        return OwnPart(combine(coded.codes[first:stop], own.codes), coded.step[first:stop], own.scale.step)
+        return OwnPart(product_of(coded.codes[first:stop], coded.bit_width, own), coded.step[first:stop], own.scale.step)
 
     def _second(self, blocks: Iterator[Block]) -> Iterator[Block]:
         """The second map of gin; its rows become codes first."""
@@ -136,5 +148,15 @@ class _Layer:
         for first, sums, rescaling in blocks:
             between = CodedRows.empty(convolution.second_rows, self.in_degree[first:first + len(sums)], sums.shape[1])
             rescale(sums, replace(rescaling, rectifies=True), between.target(0, len(sums)))
-            yield first, combine(between.codes, convolution.second.codes), Rescaling(
-                row_scale=between.step, column_scale=convolution.second.scale.step, bias=convolution.second_bias)
+            second = product_of(between.codes, between.bit_width, convolution.second)
+            yield first, second, Rescaling(row_scale=between.step, column_scale=convolution.second.scale.step,
+                                           bias=convolution.second_bias)
+
+
+def _mean_of_heads(rows: np.ndarray, num_heads: int) -> np.ndarray:
+    """(n, num_heads * dim) to (n, dim) float32; heads are added in their order."""
+    by_head = rows.reshape(len(rows), num_heads, -1)
+    total = by_head[:, 0].copy()
+    for head in range(1, num_heads):
+        total += by_head[:, head]
+    return total / np.float32(num_heads)

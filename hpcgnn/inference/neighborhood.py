@@ -14,7 +14,7 @@ REDUCTIONS = {"gcn": "gcn", "sage": "mean", "gin": "sum", "gat": "sum"}
 class Neighborhood(Protocol):
     """The rows of one pass and their in-neighbors.
 
-    Both sums come in blocks of rows, (first row, block), which cover rows 0 .. n - 1 in order; a block is valid until
+    Sums come in blocks of rows, (first row, block), which cover rows 0 .. n - 1 in order; a block is valid until
     the next one is asked for.
     """
 
@@ -31,6 +31,20 @@ class Neighborhood(Protocol):
         Yields
         ------
         first : int, sums : (m, dim) int32, contiguous
+        """
+
+    def attended(self, codes: np.ndarray, bit_width: int, vectors: np.ndarray,
+                 num_heads: int) -> Iterator[tuple[int, np.ndarray]]:
+        """Collective: attention over in-neighbors and the row itself, see `hpcgnn.ops.code_attention`.
+
+        Parameters
+        ----------
+        codes, bit_width                as of `sums`
+        vectors : (2, dim) float64      in units of a code
+
+        Yields
+        ------
+        first : int, attended : (m, dim) float32, contiguous
         """
 
 

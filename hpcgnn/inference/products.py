@@ -1,20 +1,25 @@
-"""Products of codes and weight codes, exact, on the host's dense kernels."""
+"""Products of coded rows and weights, exact, by whatever way the machine is fastest. Scales are not known here."""
 
 from __future__ import annotations
 
 import numpy as np
+import torch
+
+from hpcgnn.ops.combination import combine
+from hpcgnn.quantized.integer_model import IntegerMap
 
 
-def combine(codes: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """codes @ weights.T.
+def product_of(codes: np.ndarray, code_bits: int, weights: IntegerMap) -> np.ndarray:
+    """codes @ weights.codes.T, (n, out_dim) int32.
 
     Parameters
     ----------
-    codes : (n, in_dim) int8 or uint8
-    weights : (out_dim, in_dim) int8
+    codes : (n, in_dim) int8 or uint8, contiguous
+    code_bits : int                  that hold every code, a sign included
 
-    Returns
-    -------
-    (n, out_dim) int32, exact: float64 holds every integer below 2**53, and no sum of codes passes it
+    Raises
+    ------
+    KernelError      widths that don't fit, or so many columns that a sum could pass 32 bits
     """
-    return (codes.astype(np.float64) @ weights.T.astype(np.float64)).astype(np.int32)
+    return combine(torch.from_numpy(codes), torch.from_numpy(weights.codes), code_bits=code_bits,
+                   weight_bits=weights.scale.bit_width).numpy()

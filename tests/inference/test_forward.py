@@ -17,6 +17,7 @@ from hpcgnn.inference.rank_neighborhood import RankNeighborhood
 from hpcgnn.partition.build import build_partition
 
 SUMMED = ("gcn", "sage", "gin")
+KINDS = (*SUMMED, "gat")
 
 
 def run_on_part(model, dataset, owner, comm=MPI.COMM_SELF):
@@ -47,8 +48,20 @@ def test_integers_equal_the_contracts(kind, num_layers, simd):
         np.testing.assert_array_equal(embeddings, hidden)
 
 
+@pytest.mark.parametrize("num_heads", [1, 2, 5])
+def test_attention_is_within_its_error_of_the_float_softmax(num_heads, simd):
+    dataset = easy_graph()
+    model = some_model("gat", num_layers=2, heads=num_heads)
+    _, logits, embeddings, seen, _ = run_on_part(model, dataset, np.zeros(dataset.num_nodes, np.int32))
+    degree = np.diff(dataset.indptr)
+    expected, hidden, codes, _ = reference.forward(model, dataset.features, dataset.indptr, dataset.indices, degree)
+    np.testing.assert_array_equal(seen[0], codes[0])
+    np.testing.assert_allclose(embeddings, hidden, atol=2e-5)
+    assert (seen[1] != codes[1]).mean() < 1e-3
+
+
 @pytest.mark.parallel([1, 2, 3, 4])
-@pytest.mark.parametrize("kind", SUMMED)
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_integer_and_every_bit_of_the_logits_is_that_of_one_rank(kind):
     comm, dataset = MPI.COMM_WORLD, easy_graph()
     model = some_model(kind, num_layers=3, has_norm=True)

@@ -1,0 +1,29 @@
+#include "code_attention.h"
+
+#define ROWS_A_TASK 16
+#define LOG2_E 1549082005LL                     /* log2(e) 2^30 */
+#define STEP_BITS 20                            /* of the exponent that the tables resolve */
+#define FARTHEST (17LL << SCORE_BITS)           /* exp(-17) is less than half of a weight of 1 */
+
+#define BODY "code_attention_body.h"
+#include "levels.h"
+
+typedef int (*row_function)(const code_attention *, int64_t, int64_t *, float *);
+static const row_function ATTEND[] = ALL_LEVELS(attend_row);
+
+int attend_codes(code_attention a, float *out) {
+    const row_function attend_row = ATTEND[simd_level()];
+    int fault = 0;
+#pragma omp parallel reduction(max : fault)
+    {
+        int64_t *sums = malloc((size_t)(a.dim / a.num_heads) * sizeof(int64_t));
+        if (!sums) fault = 3;
+#pragma omp for schedule(dynamic, ROWS_A_TASK)
+        for (int64_t v = 0; v < a.num_rows; v++) {
+            const int found = sums ? attend_row(&a, v, sums, out + v * a.dim) : 3;
+            fault = found > fault ? found : fault;
+        }
+        free(sums);
+    }
+    return fault;
+}
