@@ -6,7 +6,7 @@
 #define PREFETCH_ENTRIES 32    /* rows fetched ahead, across the ends of sums too */
 #define CACHED_BYTES (1 << 18) /* codes that need no fetching ahead */
 #define CACHE_LINE 64
-#define TASK_WORK 8192 /* entries a task, about */
+#define TASK_WORK 4096 /* entries a task, about */
 #define ROW_WORK 8     /* what a row costs beside its entries */
 
 /* Columns first .. first + num_columns - 1; rows up to whole_to may be read in whole vectors, into the next row. */

@@ -1,0 +1,149 @@
+"""The choice between bit tiles and gathering for each batch: seconds of both, predicted from its size and density.
+
+QGTC leaves open when tiles pay. Here a linear model of either side's seconds is fitted once on the machine; what it
+predicts decides, so that a choice follows from the fit and the batch alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.optimize
+
+from hpcgnn.errors import ConfigError
+from hpcgnn.ops.batch_tiles import BatchTiles
+from hpcgnn.ops.batch_tiles import sum_codes as sum_by_tiles
+from hpcgnn.ops.code_aggregation import sum_codes
+from hpcgnn.ops.host.simd import simd_level
+from hpcgnn.ops.tiles import tiles_of_csr
+
+AGGREGATIONS = ("auto", "tiles", "gather")
+PANEL_COLUMNS = 16      # that a tile meets at once
+GATHER_COLUMNS = 32     # that an entry adds at once
+# Products of the fit: rows of a batch, and entries of a row.
+FITTED_BATCHES = ((32, 4), (128, 4), (128, 48), (384, 12), (384, 160))
+FITTED_DIMS, FITTED_WIDTHS = (16, 64), (2, 8)
+BATCHES_A_PRODUCT, REPETITIONS = 8, 4
+
+
+@dataclass(frozen=True)
+class BatchShapes:
+    """What the seconds of an aggregation follow from, each (num_batches,) int64: rows, entries, tiles with an entry."""
+
+    num_rows: np.ndarray
+    num_entries: np.ndarray
+    num_tiles: np.ndarray
+
+    @classmethod
+    def of(cls, tiles: BatchTiles) -> BatchShapes:
+        return cls(np.diff(tiles.row_begin), np.diff(tiles.indptr[tiles.row_begin]), tiles.num_tiles)
+
+    def gather_terms(self, dim: int) -> np.ndarray:
+        """(num_batches, 4): rows, and entries, once and for each vector of columns."""
+        vectors = -(-dim // GATHER_COLUMNS)
+        return np.stack([self.num_rows, self.num_rows * vectors, self.num_entries, self.num_entries * vectors],
+                        axis=1).astype(np.float64)
+
+    def tile_terms(self, dim: int, bit_width: int) -> np.ndarray:
+        """(num_batches, 4): a batch, its sums, the codes that are packed, the panels that tiles meet in each plane."""
+        sums, panels = self.num_rows * dim, -(-dim // PANEL_COLUMNS)
+        return np.stack([np.ones_like(sums), sums, sums * bit_width, self.num_tiles * panels * bit_width],
+                        axis=1).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class AggregationCosts:
+    """Seconds of each term of either side.
+
+    Attributes
+    ----------
+    gather, tiles : (4,) float64, 0 or more, of `BatchShapes.gather_terms` and `tile_terms`
+    """
+
+    gather: np.ndarray
+    tiles: np.ndarray
+
+    def takes_tiles(self, shapes: BatchShapes, dim: int, bit_width: int) -> np.ndarray:
+        """Whether tiles are expected to be faster, (num_batches,) bool; gathering where both are equal."""
+        return shapes.tile_terms(dim, bit_width) @ self.tiles < shapes.gather_terms(dim) @ self.gather
+
+
+def choose(aggregation: str, shapes: BatchShapes, dim: int, bit_width: int,
+           costs: AggregationCosts | None = None) -> np.ndarray:
+    """Which batches tiles aggregate, (num_batches,) bool.
+
+    Parameters
+    ----------
+    aggregation : {"auto", "tiles", "gather"}
+    dim, bit_width : int                 columns and bits of the codes that are summed
+    costs : AggregationCosts or None     None is this machine's
+
+    Raises
+    ------
+    ConfigError      another word for aggregation
+    """
+    if aggregation not in AGGREGATIONS:
+        raise ConfigError(f"aggregation is {aggregation!r}; expected one of {', '.join(AGGREGATIONS)}")
+    if aggregation != "auto":
+        return np.full(len(shapes.num_rows), aggregation == "tiles")
+    return (costs or machine_costs()).takes_tiles(shapes, dim, bit_width)
+
+
+def machine_costs() -> AggregationCosts:
+    """This machine's, at the instruction set in use; measured once a process, in some milliseconds."""
+    return _measured(simd_level())
+
+
+def fit_costs(terms: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+    """Non-negative seconds of each term that come nearest to what was measured, in relative error.
+
+    Parameters
+    ----------
+    terms : (num_products, num_terms) float64
+    seconds : (num_products,) float64, above 0
+    """
+    scale = np.maximum(terms.max(axis=0), 1)
+    return scipy.optimize.nnls(terms / scale / seconds[:, None], np.ones(len(seconds)))[0] / scale
+
+
+@functools.lru_cache
+def _measured(level: str) -> AggregationCosts:
+    gather, tiles = ([], []), ([], [])
+    rng = np.random.default_rng(0)
+    for num_rows, degree in FITTED_BATCHES:
+        made = _random_batches(num_rows, degree, rng)
+        shapes, indices = BatchShapes.of(made[0]), made[1]
+        for dim in FITTED_DIMS:
+            codes = rng.integers(-1, 2, (int(shapes.num_rows.sum()), dim), np.int8)
+            out = np.empty(codes.shape, np.int32)
+            gather[0].append(shapes.gather_terms(dim).sum(axis=0))
+            gather[1].append(_least_seconds(functools.partial(sum_codes, made[0].indptr, indices, codes, out)))
+            for width in FITTED_WIDTHS:
+                tiles[0].append(shapes.tile_terms(dim, width).sum(axis=0))
+                tiles[1].append(_least_seconds(functools.partial(
+                    sum_by_tiles, made[0], codes, width, 0, BATCHES_A_PRODUCT, out)))
+    return AggregationCosts(*(fit_costs(np.array(terms), np.array(seconds)) for terms, seconds in (gather, tiles)))
+
+
+def _random_batches(num_rows: int, degree: int, rng: np.random.Generator) -> tuple[BatchTiles, np.ndarray]:
+    """Batches whose rows have so many entries anywhere; their tiles and the indices of their CSR."""
+    first = np.sort(rng.permuted(np.tile(np.arange(num_rows), (num_rows, 1)), axis=1)[:, :degree], axis=1)
+    indptr = np.arange(BATCHES_A_PRODUCT * num_rows + 1, dtype=np.int64) * degree
+    tiles = tiles_of_csr(indptr[:num_rows + 1].copy(), first.ravel().astype(np.int32), num_rows)
+    shifts = num_rows * np.arange(BATCHES_A_PRODUCT, dtype=np.int32)
+    indices = (first.ravel() + shifts[:, None]).astype(np.int32).ravel()
+    return BatchTiles.stack([tiles] * BATCHES_A_PRODUCT, indptr), indices
+
+
+def _least_seconds(work: Callable[[], object]) -> float:
+    work()
+    seconds = []
+    for _ in range(REPETITIONS):
+        started = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - started)
+    return min(seconds)

@@ -1,0 +1,84 @@
+"""DealtBatches: batches of the whole graph dealt to ranks, and rows on their way between owners and batches.
+
+Rank 0 sees the arcs of all parts and cuts them, so that the batches do not depend on how the graph was partitioned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse
+from mpi4py import MPI
+
+from hpcgnn.inference.batches import Batches, cut_batches
+from hpcgnn.launch import together
+from hpcgnn.partition.partition import Partition
+
+
+@dataclass(frozen=True)
+class DealtBatches:
+    """The batches of one rank: batch b goes to rank b mod P.
+
+    Attributes
+    ----------
+    comm : MPI communicator with one rank a part
+    batches : Batches                            of this rank
+    sent : list of (n,) int64, one a rank        inner rows that its batches have, ascending
+    received : list of (n,) int64, one a rank    rows of the batches that it owns, in the order in which it sends them
+    num_inner : int
+    """
+
+    comm: MPI.Comm
+    batches: Batches
+    sent: list[np.ndarray]
+    received: list[np.ndarray]
+    num_inner: int
+
+    @classmethod
+    def deal(cls, comm: MPI.Comm, part: Partition, num_clusters: int, batch_size: int, *,
+             keeps_all: bool = False) -> DealtBatches:
+        """Collective: cut the graph of all parts; see `cut_batches`.
+
+        Raises
+        ------
+        CollectiveError      on all ranks, where rank 0 can't cut the graph
+        """
+        node_id = np.concatenate([part.inner_id, part.halo_id])
+        arcs = comm.gather((part.inner_id, np.diff(part.indptr), node_id[part.indices]))
+        cut = together(comm, lambda: None if arcs is None else cut_batches(
+            *_joined(arcs, part.num_nodes_global), num_clusters, batch_size, keeps_all=keeps_all))
+        shares = None if cut is None else [cut.chosen(np.arange(r, cut.num_batches, comm.size))
+                                           for r in range(comm.size)]
+        batches = comm.scatter(shares)
+        sent = [np.flatnonzero(np.isin(part.inner_id, ids)) for ids in comm.allgather(batches.node_id)]
+        ids = comm.alltoall([part.inner_id[rows] for rows in sent])
+        order = np.argsort(batches.node_id)
+        received = [order[np.searchsorted(batches.node_id, one, sorter=order)] for one in ids]
+        return cls(comm, batches, sent, received, part.num_inner)
+
+    def to_batches(self, rows: np.ndarray) -> np.ndarray:
+        """Collective: rows of this rank's batches, (batches.num_rows, ...), from inner rows (num_inner, ...)."""
+        return _scattered(self.comm.alltoall([rows[index] for index in self.sent]), self.received, rows,
+                          self.batches.num_rows)
+
+    def to_owners(self, rows: np.ndarray) -> np.ndarray:
+        """Collective: inner rows (num_inner, ...) from those of the batches."""
+        return _scattered(self.comm.alltoall([rows[index] for index in self.received]), self.sent, rows,
+                          self.num_inner)
+
+
+def _joined(arcs: list[tuple[np.ndarray, np.ndarray, np.ndarray]], num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    """(indptr, indices) of the whole graph from each part's (inner ids, in-degrees, sources); ascending sources."""
+    target = np.concatenate([np.repeat(ids, degree) for ids, degree, _ in arcs])
+    source = np.concatenate([ids for _, _, ids in arcs])
+    whole = scipy.sparse.csr_matrix((np.ones(len(source), np.int8), (target, source)), shape=(num_nodes, num_nodes))
+    whole.sort_indices()
+    return whole.indptr.astype(np.int64), whole.indices
+
+
+def _scattered(parts: list[np.ndarray], places: list[np.ndarray], like: np.ndarray, num_rows: int) -> np.ndarray:
+    out = np.empty((num_rows, *like.shape[1:]), like.dtype)
+    for part, place in zip(parts, places, strict=True):
+        out[place] = part
+    return out

@@ -1,0 +1,118 @@
+"""Batches: METIS clusters of a graph, several a batch, with the arcs that a batch keeps. No rank is known here.
+
+A batch's adjacency is block-diagonal, one block a cluster, as in QGTC: an arc between two clusters is left out even
+where both are in one batch. Cluster-GCN keeps those; `keeps_all` does so too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse
+
+from hpcgnn.errors import ConfigError
+from hpcgnn.partition.metis import metis_parts
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Batches of nodes, one after the other, as one CSR without arcs between batches.
+
+    Attributes
+    ----------
+    node_id : (num_rows,) int64             of each row, in the whole graph
+    row_begin : (num_batches + 1,) int64    batch b has the rows row_begin[b] .. row_begin[b + 1] - 1
+    indptr : (num_rows + 1,) int64          row v lists the sources of the arcs into v
+    indices : (num_entries,) int32          rows, ascending within a row
+    """
+
+    node_id: np.ndarray
+    row_begin: np.ndarray
+    indptr: np.ndarray
+    indices: np.ndarray
+
+    @property
+    def num_batches(self) -> int:
+        return len(self.row_begin) - 1
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.node_id)
+
+    @property
+    def in_degree(self) -> np.ndarray:
+        """In-degree of each row within its batch, (num_rows,) int64."""
+        return np.diff(self.indptr)
+
+    def adjacency(self, batch: int) -> tuple[np.ndarray, np.ndarray]:
+        """(indptr, indices) of one batch, whose rows count from 0."""
+        first, end = self.row_begin[batch], self.row_begin[batch + 1]
+        indptr = self.indptr[first:end + 1]
+        return indptr - indptr[0], self.indices[indptr[0]:indptr[-1]] - np.int32(first)
+
+    def chosen(self, batches: np.ndarray) -> Batches:
+        """Some of the batches, in that order."""
+        counts = np.diff(self.row_begin)[batches]
+        row_begin = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        rows = _ranges(self.row_begin[batches], counts)
+        degree = self.in_degree[rows]
+        indptr = np.concatenate([[0], np.cumsum(degree)]).astype(np.int64)
+        moved = np.repeat(row_begin[:-1] - self.row_begin[batches], counts)
+        indices = self.indices[_ranges(self.indptr[rows], degree)] + np.repeat(moved, degree)
+        return Batches(self.node_id[rows], row_begin, indptr, indices.astype(np.int32))
+
+
+def cut_batches(indptr: np.ndarray, indices: np.ndarray, num_clusters: int, batch_size: int, *, keeps_all: bool = False,
+                name: str = "the graph") -> Batches:
+    """Cut a graph into METIS clusters of about equally many nodes, and take `batch_size` neighboring ones a batch.
+
+    Parameters
+    ----------
+    indptr : (num_nodes + 1,) int64, indices : (num_edges,) integer      CSR by destination, no arc twice
+    num_clusters, batch_size : int       clusters of the graph, and clusters a batch
+    keeps_all : bool                     keep the arcs between clusters of one batch
+    name : str                           of the graph, for messages
+
+    Raises
+    ------
+    ConfigError      no cluster, no batch, or a graph that METIS can't cut
+
+    Reference: Wang et al., PPoPP 2022, Section 4.1; Chiang et al., KDD 2019, Section 3.2, for `keeps_all`.
+    """
+    if num_clusters < 1 or batch_size < 1:
+        raise ConfigError(f"{name} can't be cut into {num_clusters} clusters with {batch_size} a batch; "
+                          "both must be 1 or more")
+    num_nodes = len(indptr) - 1
+    arcs = scipy.sparse.csr_matrix((np.ones(len(indices), np.int8), indices, indptr), shape=(num_nodes, num_nodes))
+    cluster = _clusters(arcs, min(num_clusters, num_nodes), name)
+    batch = cluster // batch_size
+    group = batch if keeps_all else cluster
+    target = np.repeat(np.arange(num_nodes), np.diff(indptr))
+    is_kept = group[target] == group[indices]
+    order = np.argsort(cluster, kind="stable")
+    row_of = np.empty(num_nodes, np.int64)
+    row_of[order] = np.arange(num_nodes)
+    kept = scipy.sparse.csr_matrix((np.ones(int(is_kept.sum()), np.int8), (row_of[target[is_kept]],
+                                    row_of[np.asarray(indices)[is_kept]])), shape=arcs.shape)
+    kept.sort_indices()
+    ends = np.flatnonzero(np.diff(batch[order], append=-1)) + 1
+    return Batches(order.astype(np.int64), np.concatenate([[0], ends]).astype(np.int64),
+                   kept.indptr.astype(np.int64), kept.indices.astype(np.int32))
+
+
+def _clusters(arcs: scipy.sparse.csr_matrix, num_clusters: int, name: str) -> np.ndarray:
+    """(num_nodes,) int32; some cluster may be empty."""
+    both = (arcs + arcs.T).tocsr()
+    both.setdiag(0)
+    both.eliminate_zeros()
+    if num_clusters < 2 or not both.nnz:
+        return np.zeros(arcs.shape[0], np.int32)
+    return metis_parts(both.indptr, both.indices, num_clusters, "cut", 0, name=name, advice="ask for fewer clusters")
+
+
+def _ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """start, start + 1 .. start + count - 1 of each, one after the other."""
+    ends = np.cumsum(counts)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.arange(total) + np.repeat(starts - (ends - counts), counts)
