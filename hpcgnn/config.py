@@ -74,6 +74,8 @@ class TrainConfig:
                                    low=1, high=10000, methods=TIMED)
     descent_smoothing: float = _setting(0.9, "Weight of the past in the running mean of the loss.", low=0.0, high=0.999,
                                         methods=TIMED)
+    most_rises: float = _setting(0.15, "Rises of the loss over half a descent window, as a share of its falls, past "
+                                 "which epochs are synchronous for a while.", low=0.0, methods=TIMED)
     period: int = _setting(50, "Epochs between assignments of widths.", low=1, methods=SOLVED)
     group_size: int = _setting(500, "Messages of a pair of ranks that share a width.", low=1, methods=SOLVED)
     lam: float = _setting(0.5, "Weight of variance against time when widths are assigned.", low=0.0, high=1.0,

@@ -64,7 +64,10 @@ train() {
 
 # train_small DATASET MODEL METHOD
 train_small() {
-    train "$@" --repeat "$seeds" --epochs 100 --eval-every 2
+    local epochs=100
+    # After 100 epochs every method's loss still falls by a tenth in ten epochs.
+    [[ $1 != amazon_computers ]] || epochs=200
+    train "$@" --repeat "$seeds" --epochs "$epochs" --eval-every 2
 }
 
 # train_large DATASET MODEL METHOD EPOCHS OPTIONS...

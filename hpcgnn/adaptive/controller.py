@@ -13,6 +13,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcgnn.adaptive.policies import Traces, WidthPolicy
+from hpcgnn.adaptive.steadiness import Steadiness
 from hpcgnn.adaptive.time_bits import Descent, is_slowing, next_base
 from hpcgnn.exchange.schedule import EpochPlan
 
@@ -21,11 +22,14 @@ MODES = ("synchronous", "pipelined", "adaptive")
 
 @dataclass(frozen=True)
 class DescentTest:
-    """When the loss counts as slowing; see `hpcgnn.adaptive.time_bits`."""
+    """When the loss counts as slowing, see `hpcgnn.adaptive.time_bits`, and as swinging, see
+    `hpcgnn.adaptive.steadiness`.
+    """
 
     window: int
     test: str
     smoothing: float
+    most_rises: float
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class Controller:
     policy : WidthPolicy
     mode : {"synchronous", "pipelined", "adaptive"}
         pipelined epochs compute with the halo rows of the epoch before; adaptive ones are synchronous while the loss is
-        slowing
+        slowing, and for a while after it swung
     descent_test : DescentTest
 
     Reference: SYLVIE, section V. The first epoch, and the first after a resume, is synchronous.
@@ -59,9 +63,9 @@ class Controller:
         self._begin()
 
     def _begin(self) -> None:
-        self._descent = Descent()
+        self._descent, self._steadiness = Descent(), Steadiness()
         self.base = self._policy.base_widths[0]
-        self._is_slowing = self._has_rows = False
+        self._is_held = self._has_rows = False
 
     @property
     def is_adaptive(self) -> bool:
@@ -70,7 +74,7 @@ class Controller:
 
     def plan(self, seed: int, epoch: int) -> EpochPlan:
         """The plan of the next epoch."""
-        pipelined = self._mode == "pipelined" or (self._mode == "adaptive" and not self._is_slowing)
+        pipelined = self._mode == "pipelined" or (self._mode == "adaptive" and not self._is_held)
         self._plan = EpochPlan(self._policy.bit_plan(seed, epoch, self.base), pipelined and self._has_rows,
                                self._policy.is_traced(epoch))
         return self._plan
@@ -94,22 +98,26 @@ class Controller:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps; rank 0's is complete."""
-        return {"descent": self._descent.as_dict(), "base": self.base, "is_slowing": self._is_slowing}
+        return {"descent": self._descent.as_dict(), "steadiness": self._steadiness.as_dict(), "base": self.base,
+                "is_held": self._is_held}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint. Widths that were solved are traced and solved anew."""
         if state and state["base"] in self._policy.base_widths:
             self._descent = Descent.from_dict(state["descent"])
-            self.base, self._is_slowing = state["base"], state["is_slowing"]
+            self._steadiness = Steadiness.from_dict(state["steadiness"])
+            self.base, self._is_held = state["base"], state["is_held"]
 
     def _decide(self, loss: float, seconds: float) -> None:
-        """Collective: rank 0 compares rates of descent; its answer holds everywhere."""
+        """Collective: rank 0 looks at how the loss moved; its answer holds everywhere."""
         answer = np.zeros(2, np.int64)
         if self._comm.rank == 0:
-            self._descent = self._descent.observe(loss, seconds, self._test.smoothing)
-            slowing = is_slowing(self._descent, self._test.window, self._test.test)
-            has_window = len(self._descent.rates) > self._test.window
+            test = self._test
+            self._descent = self._descent.observe(loss, seconds, test.smoothing)
+            self._steadiness = self._steadiness.observe(loss, test.window, test.most_rises)
+            slowing = is_slowing(self._descent, test.window, test.test)
+            has_window = len(self._descent.rates) > test.window
             base = next_base(self.base, slowing, self._policy.base_widths) if has_window else self.base
-            answer[:] = base, slowing
+            answer[:] = base, slowing or self._steadiness.needs_synchronous
         self._comm.Bcast(answer)
-        self.base, self._is_slowing = int(answer[0]), bool(answer[1])
+        self.base, self._is_held = int(answer[0]), bool(answer[1])

@@ -159,5 +159,5 @@ def new_controller(setting: Setting) -> Controller:
     """Collective: the controller of the configured method."""
     config = setting.config
     method = METHODS[config.method]
-    test = DescentTest(config.descent_window, config.descent_test, config.descent_smoothing)
+    test = DescentTest(config.descent_window, config.descent_test, config.descent_smoothing, config.most_rises)
     return Controller(setting.comm, method.widths(setting), method.mode, test)

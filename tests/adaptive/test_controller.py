@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -36,8 +37,8 @@ class ScriptedPolicy:
         self.num_forgotten += 1
 
 
-def controller_of(policy=None, mode="adaptive", window=2, test="plain"):
-    return Controller(COMM, policy or ScriptedPolicy(), mode, DescentTest(window, test, smoothing=0.0))
+def controller_of(policy=None, mode="adaptive", window=2, test="plain", most_rises=math.inf):
+    return Controller(COMM, policy or ScriptedPolicy(), mode, DescentTest(window, test, 0.0, most_rises))
 
 
 def run(controller, scripted, first_epoch=0, traces=None):
@@ -105,9 +106,11 @@ def test_a_restored_controller_goes_on_as_the_one_that_stopped_but_for_a_synchro
 
 
 def test_a_base_width_that_the_run_no_longer_has_is_not_restored():
-    controller = Controller(MPI.COMM_SELF, ScriptedPolicy((2, 4)), "adaptive", DescentTest(2, "plain", 0.0))
-    controller.restore({"base": 8, "is_slowing": True, "descent": {"mean_losses": [1.0], "rates": []}})
-    assert controller.state() == {"base": 2, "is_slowing": False, "descent": {"mean_losses": [], "rates": []}}
+    controller = Controller(MPI.COMM_SELF, ScriptedPolicy((2, 4)), "adaptive", DescentTest(2, "plain", 0.0, 0.15))
+    fresh = controller.state()
+    controller.restore({"base": 8, "is_held": True, "descent": {"mean_losses": [1.0], "rates": []},
+                        "steadiness": {"losses": [1.0], "epochs_left": 3, "num_periods": 1}})
+    assert controller.state() == fresh and fresh["base"] == 2
     controller.restore({})
     assert controller.base == 2
 
@@ -124,9 +127,19 @@ def test_another_training_begins_anew():
 
 
 @pytest.mark.parallel([1])
-def test_noise_alone_does_not_stop_the_pipeline_where_the_test_is_relative():
+def test_noise_alone_does_not_count_as_slowing_where_the_test_is_relative():
     """A loss that decays by a constant share and some noise: most epochs stay asynchronous at the smallest width."""
     rng = np.random.default_rng(0)
     losses = 2 * 0.97 ** np.arange(100) * (1 + 0.01 * rng.normal(size=100))
-    seen = run(Controller(COMM, ScriptedPolicy(), "adaptive", DescentTest(10, "relative", 0.9)), losses.tolist())
+    test = DescentTest(10, "relative", 0.9, math.inf)
+    seen = run(Controller(COMM, ScriptedPolicy(), "adaptive", test), losses.tolist())
     assert seen.count(("async", 1)) > 80
+
+
+@pytest.mark.parallel([1, 2, 3])
+def test_a_loss_that_swings_makes_epochs_synchronous_for_a_while_and_each_time_for_longer():
+    swinging = [10.0, 9.0] * 40
+    modes = [mode for mode, _ in run(controller_of(window=2, test="relative", most_rises=0.5), swinging)]
+    lengths = [(mode, len(list(same))) for mode, same in itertools.groupby(modes)]
+    # Even epochs rise. A period ends on one, so the next async epoch falls, and the one after it is the evidence.
+    assert lengths[:6] == [("sync", 1), ("async", 2), ("sync", 2), ("async", 2), ("sync", 8), ("async", 2)]

@@ -28,7 +28,7 @@ def some_checkpoint(epoch=7, width=5):
         model=tensors, best_model={name: 2 * tensor for name, tensor in tensors.items()},
         optimizer={0: {"step": torch.tensor(7.0), "exp_avg": torch.randn(width, 3)}, 3: {"step": torch.tensor(1.0)}},
         loss_scale=LossScale(2.0 ** 9, 17, is_dynamic=True),
-        controller={"descent": {"mean_losses": [0.5], "rates": []}, "base": 2, "is_slowing": True})
+        controller={"descent": {"mean_losses": [0.5], "rates": []}, "base": 2, "is_held": True})
 
 
 def assert_equal(found, expected):
@@ -90,7 +90,7 @@ def damaged(content, how):
         "bit flipped": (bytes(flipped), "is damaged: its checksum"),
         "grown": (content + b"\0", "is damaged: it has"),
         "older": (type(seal)(seal.kind, 0, seal.crc, seal.num_bytes).render() + content[SEAL_BYTES:],
-                  "has format 0, this version reads 3"),
+                  "has format 0, this version reads 4"),
         "a shard": (type(seal)("part", 1, seal.crc, seal.num_bytes).render() + content[SEAL_BYTES:],
                     "is a part file, expected a checkpoint file"),
     }[how]
