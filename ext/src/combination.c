@@ -2,8 +2,10 @@
 
 #include <stdlib.h>
 
-#define TASK_ROWS 24    /* of one task, a multiple of every MANY_ROWS and FEW_ROWS */
-#define BLOCK_WORDS 128 /* of codes that meet one block of the panels: both stay in the nearest cache */
+#define TASK_ROWS 24    /* of one task, a multiple of every level's ROWS */
+#define BLOCK_WORDS 384 /* of a row's codes at a time: a task's stay in the nearest cache */
+#define TASKS_AT_ONCE 4 /* of one thread: it fetches the rows of the next one */
+#define CACHE_LINE 64
 #define SURVEY_BYTES 16384
 
 /* The weights in the order in which the dense product reads them: panel[p][w] holds, for each output of panel p, the
@@ -72,7 +74,7 @@ int combine_dense(code_rows rows, weight_rows weight, int32_t *out) {
         {
             uint32_t *scratch = aligned(TASK_ROWS * BLOCK_WORDS * 4);
             is_short = !scratch;
-#pragma omp for schedule(dynamic, 1)
+#pragma omp for schedule(dynamic, TASKS_AT_ONCE)
             for (int64_t first = 0; first < rows.num_rows; first += TASK_ROWS)
                 if (scratch) MULTIPLY[kernel](&rows, &panels, first, scratch, out);
             free(scratch);

@@ -1,20 +1,13 @@
 #include "vector.h"
 
-/* Dense: a task's codes become words, of 4 bytes where the level sums products of bytes, else of 2 int16, and each word
- * meets a register of weights, LANES outputs. Sums of MANY_ROWS rows and one panel, or FEW_ROWS and WIDE_PANELS panels,
- * stay in registers. */
-#undef WIDE_PANELS
-#undef MANY_ROWS
-#undef FEW_ROWS
+/* A task's codes become words, of 4 bytes where the level sums products of bytes, else of 2 int16, and each word meets a
+ * register of weights, LANES outputs. Sums of ROWS rows and one or two panels stay in registers. */
+#undef ROWS
 #undef WORD
 #if LEVEL_LANES == 16
-#define WIDE_PANELS 4
-#define MANY_ROWS 12
-#define FEW_ROWS 6
+#define ROWS 12
 #else
-#define WIDE_PANELS 2
-#define MANY_ROWS 8
-#define FEW_ROWS 4
+#define ROWS 4
 #endif
 #ifdef LEVEL_SUMS_BYTES
 #define WORD 4
@@ -81,37 +74,47 @@ INLINE void LEVEL(fill_words)(const uint8_t *codes, int64_t count, int is_signed
 #endif
 }
 
-/* num_rows rows of words times num_panels panels, added to `out`, or to the base where is_first. */
+/* Sums of LANES outputs, or of the num_outputs that are left, added to what is at `out`, or to a base of LANES. */
+INLINE void LEVEL(add_sums)(vector_i32 sum, const int32_t *base, int64_t num_outputs, int32_t *out) {
+    const vector_f32 before = base ? LEVEL(load_f32)((const float *)base)
+                                   : LEVEL(load_columns)(out, 0, num_outputs, STORAGE_F32);
+    LEVEL(store_columns)(out, 0, num_outputs, STORAGE_F32, (vector_f32)((vector_i32)before + sum));
+}
+
+/* ROWS rows of words times num_panels panels, added to `out`, or to the base where first_word is 0. Where `next` is given,
+ * it is codes of ROWS rows of dim columns, which are fetched meanwhile. */
 INLINE void LEVEL(multiply_block)(const uint32_t *rows, int64_t num_words, const weight_panels *panels, int64_t p,
-                                  int64_t first_word, int64_t rows_left, int32_t *out, const int num_rows,
+                                  int64_t first_word, int64_t rows_left, int32_t *out, const uint8_t *next, int64_t dim,
                                   const int num_panels) {
-    const int64_t panel_words = panels->num_words * LANES;
+    const int64_t panel_words = panels->num_words * LANES, outputs_left = panels->num_outputs - p * LANES;
     const uint32_t *weights = panels->words + p * panel_words + first_word * LANES;
-    const int64_t outputs_left = panels->num_outputs - p * LANES;
-    vector_i32 sum[MANY_ROWS][WIDE_PANELS];
+    vector_i32 sum[ROWS][2];
 #pragma GCC unroll 16
-    for (int r = 0; r < num_rows; r++)
-#pragma GCC unroll 4
+    for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 2
         for (int v = 0; v < num_panels; v++) sum[r][v] = (vector_i32){0};
     for (int64_t w = 0; w < num_words; w++) {
-        vector_i32 columns[WIDE_PANELS];
-#pragma GCC unroll 4
+        if (next && w % (CACHE_LINE / WORD) == 0)
+            for (int r = 0; r < ROWS; r++) __builtin_prefetch(next + r * dim + w * WORD, 0, 2);
+        vector_i32 columns[2];
+#pragma GCC unroll 2
         for (int v = 0; v < num_panels; v++)
-            memcpy(&columns[v], weights + v * panel_words + w * LANES, sizeof columns[v]);
+            columns[v] = (vector_i32)LEVEL(load_f32)((const float *)weights + v * panel_words + w * LANES);
 #pragma GCC unroll 16
-        for (int r = 0; r < num_rows; r++) {
+        for (int r = 0; r < ROWS; r++) {
             const vector_i32 codes = (vector_i32){0} + (int32_t)rows[r * BLOCK_WORDS + w];
-#pragma GCC unroll 4
+#pragma GCC unroll 2
             for (int v = 0; v < num_panels; v++) sum[r][v] = LEVEL(add_dots)(sum[r][v], codes, columns[v]);
         }
     }
-    for (int r = 0; r < num_rows && r < rows_left; r++)
-        for (int v = 0; v < num_panels; v++) {
-            int32_t *at = out + r * panels->num_outputs + (p + v) * LANES;
-            const int32_t *before = first_word ? at : panels->base + (p + v) * LANES;
-            const int64_t count = least(LANES, outputs_left - v * LANES);
-            for (int64_t lane = 0; lane < count; lane++) at[lane] = before[lane] + sum[r][v][lane];
-        }
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; r++) {
+        if (r == rows_left) break;
+#pragma GCC unroll 2
+        for (int v = 0; v < num_panels; v++)
+            LEVEL(add_sums)(sum[r][v], first_word ? NULL : panels->base + (p + v) * LANES, outputs_left - v * LANES,
+                            out + r * panels->num_outputs + (p + v) * LANES);
+    }
 }
 
 /* TASK_ROWS rows from first_row on. */
@@ -125,15 +128,19 @@ static void LEVEL(multiply_task)(const code_rows *rows, const weight_panels *pan
             LEVEL(fill_words)(rows->codes + (first_row + r) * rows->dim + first * WORD,
                               least(num_words * WORD, rows->dim - first * WORD), rows->is_signed,
                               words + r * BLOCK_WORDS);
-        int64_t p = 0;
-        for (; p + WIDE_PANELS <= panels->num_panels; p += WIDE_PANELS)
-            for (int64_t r = 0; r < num_rows; r += FEW_ROWS)
-                LEVEL(multiply_block)(words + r * BLOCK_WORDS, num_words, panels, p, first, num_rows - r,
-                                      out + r * panels->num_outputs, FEW_ROWS, WIDE_PANELS);
-        for (; p < panels->num_panels; p++)
-            for (int64_t r = 0; r < num_rows; r += MANY_ROWS)
-                LEVEL(multiply_block)(words + r * BLOCK_WORDS, num_words, panels, p, first, num_rows - r,
-                                      out + r * panels->num_outputs, MANY_ROWS, 1);
+        for (int64_t p = 0; p < panels->num_panels; p += 2)
+            for (int64_t r = 0; r < num_rows; r += ROWS) {
+                const int64_t next_row = first_row + r + TASK_ROWS;
+                const int is_fetched = p == 0 && next_row + ROWS <= rows->num_rows;
+                const uint8_t *next = is_fetched ? rows->codes + next_row * rows->dim + first * WORD : NULL;
+                int32_t *sums = out + r * panels->num_outputs;
+                if (p + 2 <= panels->num_panels)
+                    LEVEL(multiply_block)(words + r * BLOCK_WORDS, num_words, panels, p, first, num_rows - r, sums,
+                                          next, rows->dim, 2);
+                else
+                    LEVEL(multiply_block)(words + r * BLOCK_WORDS, num_words, panels, p, first, num_rows - r, sums,
+                                          next, rows->dim, 1);
+            }
     }
 }
 

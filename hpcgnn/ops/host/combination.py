@@ -13,11 +13,13 @@ from hpcgnn._ext import combination as kernels
 from hpcgnn._ext import combination_sparse as sparse_kernels
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.arena import empty
-from hpcgnn.ops.bit_gemm import LARGEST_SUM, multiply, pack_codes
+from hpcgnn.ops.bit_gemm import LARGEST_SUM, multiply, pack_codes, padded
 from hpcgnn.ops.host.simd import simd_level
 
-PROBE_ROWS, PROBE_DIM, PROBE_OUTPUTS = 384, 512, 64   # of what is timed to know the machine
+# What is timed to know the machine: rows, columns, outputs of a narrow and a wide map, and one in so many codes not zero.
+PROBE_ROWS, PROBE_DIM, PROBE_OUTPUTS, PROBE_SPARSITY = 384, 512, (32, 128), 16
 REPEAT = 3
+LANES = {"portable": 4, "avx2": 8, "avx512": 16}      # outputs of a register, by level
 
 
 @dataclass(frozen=True)
@@ -26,20 +28,21 @@ class Rates:
 
     Attributes
     ----------
+    panel, table : a weight laid out for the dense and for the sparse product
     dense, entry : a code times a weight, of all codes and of those that are not zero
-    scan : a code that is looked at
+    scan, listed : a code that is looked at, and one that is not zero and listed
     bit : a bit of a code times a bit of a weight
     pack : one bit of one code, or weight, into its plane
-    panel, table : a weight laid out for the dense and for the sparse product
     """
 
+    panel: float
+    table: float
     dense: float
     entry: float
     scan: float
+    listed: float
     bit: float
     pack: float
-    panel: float
-    table: float
 
 
 def combine(codes: torch.Tensor, weight: torch.Tensor, code_bits: int, weight_bits: int, way: str) -> torch.Tensor:
@@ -65,12 +68,15 @@ def combine_stream(source: tuple, first: int, last: int, weight: torch.Tensor, w
 
 def cheapest_way(shape: tuple[int, int], num_outputs: int, num_codes: int, code_bits: int, weight_bits: int) -> str:
     """The way of the least expected seconds, for codes of `shape` of which num_codes are not zero."""
-    rates, (num_rows, dim) = measured_rates(simd_level(), torch.get_num_threads()), shape
+    level = simd_level()
+    rates, (num_rows, dim) = measured_rates(level, torch.get_num_threads()), shape
     size, weights = num_rows * dim, num_outputs * dim
-    seconds = {"dense": rates.dense * size * num_outputs + rates.panel * weights,
-               "sparse": rates.entry * num_codes * num_outputs + rates.scan * size + rates.table * weights}
+    dense_outputs, sparse_outputs = padded(num_outputs, LANES[level]), padded(num_outputs, 2 * LANES[level])
+    seconds = {"dense": rates.panel * weights + rates.dense * size * dense_outputs,
+               "sparse": rates.table * weights + rates.scan * size
+                         + num_codes * (rates.listed + rates.entry * sparse_outputs)}
     if dim * (2**code_bits - 1) * (2**weight_bits - 1) <= LARGEST_SUM:
-        seconds["bits"] = (rates.bit * code_bits * weight_bits * size * num_outputs
+        seconds["bits"] = (rates.bit * code_bits * weight_bits * size * dense_outputs
                            + rates.pack * (code_bits * size + weight_bits * weights))
     return min(seconds, key=seconds.__getitem__)
 
@@ -78,16 +84,25 @@ def cheapest_way(shape: tuple[int, int], num_outputs: int, num_codes: int, code_
 @cache
 def measured_rates(level: str, num_threads: int) -> Rates:
     """Rates of one SIMD level and number of threads, from a few milliseconds of small products."""
-    codes, zeros = (make(PROBE_ROWS, PROBE_DIM, dtype=torch.uint8) for make in (torch.ones, torch.zeros))
-    weight = torch.ones(PROBE_OUTPUTS, PROBE_DIM, dtype=torch.int8)
-    size, products, weights = codes.numel(), codes.numel() * PROBE_OUTPUTS, weight.numel()
+    zeros = torch.zeros(PROBE_ROWS, PROBE_DIM, dtype=torch.uint8)
+    few = torch.rand(zeros.shape, generator=torch.Generator().manual_seed(0)) * PROBE_SPARSITY < 1
+    codes, num_codes, size = few.view(torch.uint8), int(few.sum()), few.numel()
+    narrow, wide = (torch.ones(outputs, PROBE_DIM, dtype=torch.int8) for outputs in PROBE_OUTPUTS)
     # Of one row, a product is little else than the layout of its weights.
-    panel, dense = (_seconds(partial(_combine_bytes, rows, weight)) for rows in (codes[:1], codes))
-    table, scan, entry = (_seconds(partial(_combine_entries, rows, weight)) for rows in (zeros[:1], zeros, codes))
+    panel, dense = (_seconds(partial(_combine_bytes, rows, wide)) for rows in (codes[:1], codes))
+    table, table_wide = (_seconds(partial(_combine_entries, zeros[:1], weight)) for weight in (narrow, wide))
+    scan, gathered, gathered_wide = (_seconds(partial(_combine_entries, *case)) for case in (
+        (zeros, narrow), (codes, narrow), (codes, wide)))
+    entry = (gathered_wide - table_wide - gathered + table) / (num_codes * (len(wide) - len(narrow)))
     planes = pack_codes(codes, 1, False)
-    return Rates(max(dense - panel, 0) / products, max(entry - scan, 0) / products, max(scan - table, 0) / size,
-                 _seconds(partial(multiply, planes, pack_codes(weight.view(torch.uint8), 1, False))) / products,
-                 _seconds(partial(pack_codes, codes, 1, False)) / size, panel / weights, table / weights)
+    seconds = {
+        "panel": panel / wide.numel(), "table": table_wide / wide.numel(),
+        "dense": (dense - panel) / (size * len(wide)), "entry": entry, "scan": (scan - table) / size,
+        "listed": (gathered - scan) / num_codes - entry * len(narrow),
+        "bit": _seconds(partial(multiply, planes, pack_codes(wide.view(torch.uint8), 1, False))) / (size * len(wide)),
+        "pack": _seconds(partial(pack_codes, codes, 1, False)) / size}
+    # What a disturbed clock turns below zero costs next to nothing.
+    return Rates(**{name: max(value, 0.0) for name, value in seconds.items()})
 
 
 def _seconds(work: Callable[[], object]) -> float:
