@@ -1,5 +1,7 @@
-"""Products of codes with weight codes that skip zeros. A shell over ext/src/combination_sparse.c; contracts are checked in
-hpcgnn.ops and hpcgnn.quantized.combination."""
+"""Products of codes with weight codes that skip zeros. A shell over ext/src/combination_sparse.c.
+
+Contracts are checked in hpcgnn.ops and hpcgnn.quantized.combination.
+"""
 
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
 

@@ -1,7 +1,7 @@
 #include "vector.h"
 
-/* A task's codes become words, of 4 bytes where the level sums products of bytes, else of 2 int16, and each word meets a
- * register of weights, LANES outputs. Sums of ROWS rows and one or two panels stay in registers. */
+/* A task's codes become words, of 4 bytes where the level sums products of bytes, else of 2 int16, and each word meets
+ * a register of weights, LANES outputs. Sums of ROWS rows and one or two panels stay in registers. */
 #undef ROWS
 #undef WORD
 #if LEVEL_LANES == 16
@@ -81,8 +81,8 @@ INLINE void LEVEL(add_sums)(vector_i32 sum, const int32_t *base, int64_t num_out
     LEVEL(store_columns)(out, 0, num_outputs, STORAGE_F32, (vector_f32)((vector_i32)before + sum));
 }
 
-/* ROWS rows of words times num_panels panels, added to `out`, or to the base where first_word is 0. Where `next` is given,
- * it is codes of ROWS rows of dim columns, which are fetched meanwhile. */
+/* ROWS rows of words times num_panels panels, added to `out`, or to the base where first_word is 0. Where `next` is
+ * given, it is codes of ROWS rows of dim columns, which are fetched meanwhile. */
 INLINE void LEVEL(multiply_block)(const uint32_t *rows, int64_t num_words, const weight_panels *panels, int64_t p,
                                   int64_t first_word, int64_t rows_left, int32_t *out, const uint8_t *next, int64_t dim,
                                   const int num_panels) {

@@ -15,13 +15,13 @@ typedef struct {
     int64_t num_addends; /* weights whose sum can't pass int16 */
 } weight_table;
 
-/* The codes of one row that are not zero. As they are multiplied, their number is even: a zero may follow. By bit, `plane`
- * has room for the columns whose bit is set, and the codes have num_bits, of which the highest is the sign if any. */
+/* The codes of one row that are not zero. As they are multiplied, their number is even: a zero may follow. By bit,
+ * `plane` has room for the columns whose bit is set; codes have num_bits, of which the highest is the sign if any. */
 typedef struct {
     int32_t *column, *plane;
     int16_t *code;
     int64_t count;
-    int num_bits, is_signed;
+    int num_bits, has_signs;
 } row_entries;
 
 /* Appends the columns first + i of the set bits i, and returns how many they are; writes up to EAGER_COLUMNS more. */
@@ -75,9 +75,9 @@ static int make_table(const weight_rows *weight, weight_table *table) {
 }
 
 /* Room for a row; returns whether memory sufficed. free_entries must follow in any case. */
-static int make_entries(row_entries *entries, int64_t dim, int is_signed) {
+static int make_entries(row_entries *entries, int64_t dim) {
     const int64_t room = dim + EAGER_COLUMNS + 1;
-    *entries = (row_entries){aligned(room * 4), aligned(room * 4), aligned((room + FIELD_SLACK) * 2), 0, 8, is_signed};
+    *entries = (row_entries){aligned(room * 4), aligned(room * 4), aligned(room * 2), 0, 0, 0};
     return entries->column && entries->plane && entries->code;
 }
 
@@ -95,7 +95,7 @@ int combine_sparse(code_rows rows, weight_rows weight, int is_by_bit, int32_t *o
 #pragma omp parallel if (!is_short) reduction(| : is_short)
     {
         row_entries entries;
-        is_short |= !make_entries(&entries, rows.dim, rows.is_signed);
+        is_short |= !make_entries(&entries, rows.dim);
 #pragma omp for schedule(dynamic, 16)
         for (int64_t row = 0; row < rows.num_rows; row++) {
             if (is_short) continue;
@@ -118,7 +118,7 @@ package_fault combine_packages(const packages *p, int64_t first, int64_t last, w
 #pragma omp parallel
     {
         row_entries entries;
-        const int is_short = !make_entries(&entries, p->dim, p->format.is_signed);
+        const int is_short = !make_entries(&entries, p->dim);
 #pragma omp for schedule(dynamic, 1)
         for (int64_t begin = first / p->interval * p->interval; begin < last; begin += p->interval) {
             package_reader reader = {.p = p, .fault = is_short ? NO_MEMORY : PACKAGES_WHOLE};

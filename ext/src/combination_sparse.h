@@ -1,5 +1,5 @@
-/* Codes times weight codes, where codes that are zero cost no product: from rows of codes, and from packages as they are
- * read. A row is a list of its other codes; each meets the weights of its column. Sums are as in combination.h.
+/* Codes times weight codes, where codes that are zero cost no product: from rows of codes, and from packages as they
+ * are read. A row is a list of its other codes; each meets the weights of its column. Sums are as in combination.h.
  *
  * Codes are taken whole, in one multiplication a pair of them, or one bit at a time as the paper's hardware does (MEGA,
  * section V-C): plane by plane from the highest, weights are added where the bit is set, and the sum is doubled. */
@@ -11,8 +11,8 @@
 /* Into out (num_rows, num_outputs); returns whether memory sufficed. */
 int combine_sparse(code_rows rows, weight_rows weight, int is_by_bit, int32_t *out);
 
-/* Rows [first, last) of packages, into out (last - first, num_outputs). Where a fault is found, out is undefined; its code
- * is NO_MEMORY where memory is short. */
+/* Rows [first, last) of packages, into out (last - first, num_outputs). Where a fault is found, out is undefined; its
+ * code is NO_MEMORY where memory is short. */
 enum { NO_MEMORY = -1 };
 package_fault combine_packages(const packages *p, int64_t first, int64_t last, weight_rows weight, int is_by_bit,
                                int32_t *out);

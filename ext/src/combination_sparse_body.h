@@ -20,11 +20,14 @@ INLINE int64_t LEVEL(place_of)(int64_t output) {
 /* LANES pairs of halves, from the low and from the high sides of their 128 bits. */
 INLINE vector_i32 LEVEL(interleave)(vector_halves a, vector_halves b, int is_high) {
 #if LEVEL_LANES == 16
-    return (vector_i32)(is_high ? _mm512_unpackhi_epi16((__m512i)a, (__m512i)b) : _mm512_unpacklo_epi16((__m512i)a, (__m512i)b));
+    const __m512i one = (__m512i)a, other = (__m512i)b;
+    return (vector_i32)(is_high ? _mm512_unpackhi_epi16(one, other) : _mm512_unpacklo_epi16(one, other));
 #elif LEVEL_LANES == 8
-    return (vector_i32)(is_high ? _mm256_unpackhi_epi16((__m256i)a, (__m256i)b) : _mm256_unpacklo_epi16((__m256i)a, (__m256i)b));
+    const __m256i one = (__m256i)a, other = (__m256i)b;
+    return (vector_i32)(is_high ? _mm256_unpackhi_epi16(one, other) : _mm256_unpacklo_epi16(one, other));
 #elif defined(__SSE2__)
-    return (vector_i32)(is_high ? _mm_unpackhi_epi16((__m128i)a, (__m128i)b) : _mm_unpacklo_epi16((__m128i)a, (__m128i)b));
+    const __m128i one = (__m128i)a, other = (__m128i)b;
+    return (vector_i32)(is_high ? _mm_unpackhi_epi16(one, other) : _mm_unpacklo_epi16(one, other));
 #else
     vector_i32 pairs;
     for (int i = 0; i < LANES; i++) pairs[i] = (uint16_t)a[i + is_high * LANES] | b[i + is_high * LANES] * 65536;
@@ -191,7 +194,7 @@ INLINE void LEVEL(add_entries)(row_entries *entries, const weight_table *table, 
             entries->plane[count] = entries->column[e];
             count += entries->code[e] >> bit & 1;
         }
-        LEVEL(add_plane)(entries, count, table, first, entries->is_signed && bit == entries->num_bits - 1, sum,
+        LEVEL(add_plane)(entries, count, table, first, entries->has_signs && bit == entries->num_bits - 1, sum,
                          num_registers);
     }
     memcpy(out + first, sum, (size_t)least(num_registers * HALVES, table->num_outputs - first) * 4);
@@ -208,9 +211,13 @@ INLINE void LEVEL(sum_outputs)(row_entries *entries, const weight_table *table, 
 /* One row of sums. */
 static void LEVEL(sum_entries)(row_entries *entries, const weight_table *table, int is_by_bit, int32_t *out) {
     if (is_by_bit) {
-        int seen = 0;
-        for (int64_t e = 0; e < entries->count; e++) seen |= entries->code[e] ^ entries->code[e] >> 15;
-        for (entries->num_bits = entries->is_signed; seen; seen >>= 1) entries->num_bits++;
+        int seen = 0, has_signs = 0;
+        for (int64_t e = 0; e < entries->count; e++) {
+            seen |= entries->code[e] ^ entries->code[e] >> 15;
+            has_signs |= entries->code[e] < 0;
+        }
+        entries->has_signs = has_signs;
+        for (entries->num_bits = has_signs; seen; seen >>= 1) entries->num_bits++;
     } else if (entries->count % 2) {
         entries->column[entries->count] = 0;
         entries->code[entries->count++] = 0;

@@ -37,8 +37,9 @@ def combine(codes: torch.Tensor, weight_codes: torch.Tensor, *, code_bits: int =
     KernelError      types, shapes, widths or the way outside these; a code that needs more bits than were named; or
                      sums that could pass 2^31 - 1, from dim and the bits
 
-    Reference: Zhu et al., HPCA 2024, Eq. (3) and section V-C: zeros are skipped. Deviation: a value is multiplied
-    whole, since a processor does that in one instruction; the paper takes its bits one after the other.
+    Reference: Zhu et al., HPCA 2024, Eq. (3) and section V-C: zeros are skipped. Deviation: "sparse" multiplies values
+    whole, two in one instruction, where the paper takes their bits one after the other; that is "serial", slower on a
+    processor since each set bit costs an addition of its own: never taken by itself, but measured by `bench`.
     """
     check_combination(codes, weight_codes, code_bits, weight_bits, way)
     return backend_of("combination", codes).combine(codes, weight_codes, code_bits, weight_bits, way)

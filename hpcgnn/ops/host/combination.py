@@ -16,7 +16,7 @@ from hpcgnn.ops.arena import empty
 from hpcgnn.ops.bit_gemm import LARGEST_SUM, multiply, pack_codes, padded
 from hpcgnn.ops.host.simd import simd_level
 
-# What is timed to know the machine: rows, columns, outputs of a narrow and a wide map, and one in so many codes not zero.
+# What is timed to know the machine: rows, columns, outputs of a narrow and a wide map; one in so many codes is not 0.
 PROBE_ROWS, PROBE_DIM, PROBE_OUTPUTS, PROBE_SPARSITY = 384, 512, (32, 128), 16
 REPEAT = 3
 LANES = {"portable": 4, "avx2": 8, "avx512": 16}      # outputs of a register, by level
