@@ -19,8 +19,12 @@ from hpcgnn.nn.convolution import GCNConvolution, SAGEConvolution
 from hpcgnn.nn.isomorphism import GINConvolution
 from hpcgnn.nn.linear import linear
 from hpcgnn.nn.quantizer import Nodes
+from hpcgnn.ops.arena import empty
 from hpcgnn.ops.attention import attend
 from hpcgnn.quantized.integer_model import IntegerConvolution
+
+
+SPARSE_SHARE = 0.25      # of values other than zero, below which input rows are quantized value by value
 
 
 class QuantizerMaker(Protocol):
@@ -34,6 +38,42 @@ class QuantizerMaker(Protocol):
 
     def weights(self, out_dim: int) -> nn.Module:
         """Of weights: quantizer(weight), integers(weight)."""
+
+
+class _Spread(torch.autograd.Function):
+    """Values at their places in rows of zeros; out of place, torch would write those twice."""
+
+    @staticmethod
+    def forward(ctx, values, place, shape):
+        ctx.place = place
+        rows = empty(shape).zero_()
+        rows.view(-1)[place] = values
+        return rows
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.reshape(-1)[ctx.place], None, None
+
+
+class SparseInput:
+    """Constant rows; where they are mostly zeros, which any step stands for, only the others are quantized.
+
+    Parameters
+    ----------
+    rows : (n, dim) float32
+    """
+
+    def __init__(self, rows: torch.Tensor):
+        self.rows, self.is_sparse = rows, bool(rows.count_nonzero() <= SPARSE_SHARE * rows.numel())
+        self._row, column = (rows if self.is_sparse else rows[:0]).nonzero(as_tuple=True)
+        self._place = self._row * rows.shape[1] + column
+        self._values = rows.reshape(-1)[self._place, None]
+
+    def quantized(self, quantizer: nn.Module, nodes: Nodes) -> torch.Tensor:
+        """(n, dim): each value other than zero quantized as a row of one column of its node."""
+        is_protected = None if nodes.is_protected is None else nodes.is_protected[self._row]
+        values = quantizer(self._values, Nodes(nodes.in_degree[self._row], is_protected))
+        return _Spread.apply(values[:, 0], self._place, self.rows.shape)
 
 
 class QuantizedConvolution(nn.Module, ABC):
@@ -54,11 +94,18 @@ class QuantizedConvolution(nn.Module, ABC):
         self.convolution = convolution
         self.rows, self.mapped, self.neighbor = (make.rows(in_dim, is_signed), make.columns(mapped_dim),
                                                  make.weights(mapped_dim))
+        self._input: SparseInput | None = None
 
     def forward(self, graph: LocalGraph, h: torch.Tensor, nodes: Nodes) -> torch.Tensor:
         """Collective: (num_inner, in_dim) float32 rows of the inner nodes to (num_inner, out_dim)."""
+        quantized = self._input_rows(h, nodes) if graph.is_input(h) else self.rows(h, nodes)
         # Quantized before dropout, so that inference meets the same rows.
-        return self._combine(graph, graph.dropout(self.rows(h, nodes), self.convolution.dropout), nodes)
+        return self._combine(graph, graph.dropout(quantized, self.convolution.dropout), nodes)
+
+    def _input_rows(self, x: torch.Tensor, nodes: Nodes) -> torch.Tensor:
+        if self._input is None or self._input.rows is not x:
+            self._input = SparseInput(x)
+        return self._input.quantized(self.rows, nodes) if self._input.is_sparse else self.rows(x, nodes)
 
     @abstractmethod
     def export(self) -> IntegerConvolution:
