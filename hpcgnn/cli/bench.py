@@ -149,6 +149,32 @@ def packages(rows: int, width: int, bits: str, density: str, repeat: int, thread
     finish("packages", threads, PackageBenchmark(rows, width, widths, densities, Effort(repeat)), out)
 
 
+@command.command("combination")
+@click.option("--rows", type=click.IntRange(min=1), default=2708, show_default=True)
+@click.option("--width", type=click.IntRange(min=1), default=1433, show_default=True, help="Their columns.")
+@click.option("--outputs", type=click.IntRange(min=1), default=64, show_default=True, help="Of the linear map.")
+@click.option("--bits", default="1,2,4,8", show_default=True, help="Of the codes.")
+@click.option("--weight-bits", type=click.IntRange(1, 8), default=4, show_default=True)
+@click.option("--density", default="0.01,0.1,0.5,1", show_default=True, help="Shares of non-zero codes.")
+@click.option("--repeat", type=click.IntRange(min=1), default=11, show_default=True, help="Repetitions of each.")
+@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--out", type=PATH, help="Folder for bench.json and bench.png.")
+def combination(rows: int, width: int, outputs: int, bits: str, weight_bits: int, density: str, repeat: int,
+                threads: int, out: Path | None) -> None:
+    """Codes times weight codes: dense, by bits, and skipping zeros, against torch's int8 and fp32."""
+    widths = tuple(int(word) for word in parse_choices("--bits", bits, tuple(map(str, range(1, 9)))))
+    densities = parse_list("--density", density, float)
+    if max(densities) > 1:
+        raise click.UsageError(f"--density is {density!r}; expected shares from 0 to 1")
+    prepare_output(out)
+    environment.run_in(environment.with_kept_memory(environment.thread_environment(threads)))
+    from hpcgnn.bench.combination import CombinationBenchmark
+    from hpcgnn.bench.timing import Effort
+
+    benchmark = CombinationBenchmark(rows, width, outputs, widths, weight_bits, densities, Effort(repeat))
+    finish("combination", threads, benchmark, out)
+
+
 @command.command("exchange")
 @click.option("--rows", type=click.IntRange(min=1), default=50_000, show_default=True,
               help="Rows from each rank to each other.")
@@ -206,6 +232,33 @@ def bits(graph: Path | None, sizes: str, dims: str, widths: str, threads: int, r
     benchmark = BitsBenchmark(**numbers, graph=topology, num_clusters=flags["clusters"], batch_size=flags["batch"],
                               num_batches=flags["batches"], effort=Effort(repeat))
     finish("bits", threads, benchmark, out)
+
+
+@command.command("inference")
+@click.argument("sources", type=FILE, metavar="FILE.npz...", nargs=-1, required=True)
+@click.option("--model", default="gcn,gin", show_default=True, help="gcn (3 x 16), gin (3 x 64) or both with a comma.")
+@click.option("--bits", default="2,4,8", show_default=True, help="Of features, weights and what is summed, 2 to 8.")
+@click.option("--clusters", type=click.IntRange(min=1), default=1500, show_default=True, help="Of METIS.")
+@click.option("--batch-size", type=click.IntRange(min=1), default=16, show_default=True, help="Clusters a batch.")
+@click.option("--between-clusters", is_flag=True, help="Keep the arcs between clusters of one batch.")
+@_shared_options(("dgl",))
+def inference(sources: tuple[Path, ...], peer: str, out: Path | None, repeat: int | None, threads: int | None,
+              **flags: Any) -> None:
+    """Passes over batches of FILE.npz on integers, by bit tiles and by gathering, and in float32."""
+    peers = parse_peers(peer, ("dgl",))
+    models, bits = parse_choices("--model", flags["model"], ("gcn", "gin")), parse_list("--bits", flags["bits"], int)
+    if min(bits) < 2 or max(bits) > 8:
+        raise click.UsageError(f"--bits is {flags['bits']!r}; expected 2 to 8")
+    prepare_output(out)
+    threads = threads or environment.available_cores()
+    environment.run_in(environment.with_kept_memory(environment.thread_environment(threads)))
+    from hpcgnn.bench.inference import InferenceBenchmark
+    from hpcgnn.bench.timing import Effort
+
+    benchmark = InferenceBenchmark(
+        sources=sources, models=models, bits=bits, num_clusters=flags["clusters"], batch_size=flags["batch_size"],
+        keeps_all=flags["between_clusters"], peers=peers, effort=Effort(repeat or 11))
+    finish("inference", threads, benchmark, out)
 
 
 @command.command("dram")

@@ -97,8 +97,8 @@ def test_sums_that_could_pass_32_bits_are_refused_before_any_is_made():
 
 
 def test_few_codes_among_zeros_are_gathered_and_many_are_not():
-    assert cheapest_way((3000, 1500), 64, 3000 * 15, 8, 4) == "sparse"
-    assert cheapest_way((3000, 1500), 64, 3000 * 1500, 8, 8) == "dense"
+    assert cheapest_way((3000, 1500), 128, 0.005, 8, 4) == "sparse"
+    assert cheapest_way((3000, 1500), 128, 1.0, 8, 8) == "dense"
 
 
 def codes_of(*shape, dtype=torch.uint8):
@@ -113,10 +113,12 @@ def codes_of(*shape, dtype=torch.uint8):
     (lambda: combine(codes_of(2, 3), codes_of(2, 3, dtype=torch.int8), code_bits=9), "a bit-width is 9"),
     (lambda: combine(codes_of(2, 3), codes_of(2, 3, dtype=torch.int8), weight_bits=0), "a bit-width is 0"),
     (lambda: combine(codes_of(2, 3), codes_of(2, 3, dtype=torch.int8), way="fast"), "way of a combination is 'fast'"),
-    (lambda: combine(5 * codes_of(2, 3), codes_of(2, 3, dtype=torch.int8), code_bits=2),
+    (lambda: combine(5 * codes_of(2, 3), codes_of(2, 3, dtype=torch.int8), code_bits=2, way="bits"),
      "codes of a combination need 3 bits, and 2 were named"),
-    (lambda: combine(codes_of(2, 3), -9 * codes_of(2, 3, dtype=torch.int8), weight_bits=4),
+    (lambda: combine(codes_of(2, 3), -9 * codes_of(2, 3, dtype=torch.int8), weight_bits=4, way="bits"),
      "weights of a combination need 5 bits, and 4 were named"),
+    (lambda: combine(5 * codes_of(2, 70_000), codes_of(2, 70_000, dtype=torch.int8), code_bits=2),
+     "codes of a combination need 3 bits, and 2 were named"),
 ])
 def test_what_is_no_code_or_does_not_fit_is_refused(make, complaint):
     with pytest.raises(KernelError, match=complaint):

@@ -13,12 +13,14 @@ from hpcgnn._ext import combination as kernels
 from hpcgnn._ext import combination_sparse as sparse_kernels
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.arena import empty
-from hpcgnn.ops.bit_gemm import LARGEST_SUM, multiply, pack_codes, padded
+from hpcgnn.ops.bit_gemm import LARGEST_BIT_WIDTH, LARGEST_SUM, multiply, pack_codes, padded
+from hpcgnn.ops.combination import largest_product
 from hpcgnn.ops.host.simd import simd_level
 
 # What is timed to know the machine: rows, columns, outputs of a narrow and a wide map; one in so many codes is not 0.
 PROBE_ROWS, PROBE_DIM, PROBE_OUTPUTS, PROBE_SPARSITY = 384, 512, (32, 128), 16
 REPEAT = 3
+SAMPLED = 16
 LANES = {"portable": 4, "avx2": 8, "avx512": 16}      # outputs of a register, by level
 
 
@@ -48,10 +50,12 @@ class Rates:
 def combine(codes: torch.Tensor, weight: torch.Tensor, code_bits: int, weight_bits: int, way: str) -> torch.Tensor:
     """codes @ weight.T in int32."""
     simd_level()
-    num_codes = _check_codes("codes", codes, code_bits)
-    _check_codes("weights", weight, weight_bits)
     if way == "auto":
-        way = cheapest_way(codes.shape, len(weight), num_codes, code_bits, weight_bits)
+        way = cheapest_way(codes.shape, len(weight), _density(codes), code_bits, weight_bits)
+    # Products of bytes are exact whatever was named: they need it only to be sure of their sums.
+    if way == "bits" or codes.shape[1] * largest_product(8, 8, codes.dtype == torch.int8) > LARGEST_SUM:
+        _check_codes("codes", codes, code_bits)
+        _check_codes("weights", weight, weight_bits)
     if way == "bits":
         return _combine_bits(codes, weight, code_bits, weight_bits)
     return _combine_bytes(codes, weight) if way == "dense" else _combine_entries(codes, weight, way == "serial")
@@ -61,20 +65,21 @@ def combine_stream(source: tuple, first: int, last: int, weight: torch.Tensor, w
                    is_serial: bool) -> tuple[torch.Tensor, int, int]:
     """Rows [first, last) of a package stream @ weight.T in int32, then the fault that was found, or 0, and its row."""
     simd_level()
-    _check_codes("weights", weight, weight_bits)
+    if weight_bits < LARGEST_BIT_WIDTH:
+        _check_codes("weights", weight, weight_bits)
     out = empty((last - first, len(weight)), torch.int32)
     return out, *sparse_kernels.combine_packages(source, first, last, weight.numpy(), is_serial, out.numpy())
 
 
-def cheapest_way(shape: tuple[int, int], num_outputs: int, num_codes: int, code_bits: int, weight_bits: int) -> str:
-    """The way of the least expected seconds, for codes of `shape` of which num_codes are not zero."""
+def cheapest_way(shape: tuple[int, int], num_outputs: int, density: float, code_bits: int, weight_bits: int) -> str:
+    """The way of the least expected seconds, for codes of `shape` of which a share is not zero."""
     level = simd_level()
     rates, (num_rows, dim) = measured_rates(level, torch.get_num_threads()), shape
     size, weights = num_rows * dim, num_outputs * dim
     dense_outputs, sparse_outputs = padded(num_outputs, LANES[level]), padded(num_outputs, 2 * LANES[level])
     seconds = {"dense": rates.panel * weights + rates.dense * size * dense_outputs,
                "sparse": rates.table * weights + rates.scan * size
-                         + num_codes * (rates.listed + rates.entry * sparse_outputs)}
+                         + density * size * (rates.listed + rates.entry * sparse_outputs)}
     if dim * (2**code_bits - 1) * (2**weight_bits - 1) <= LARGEST_SUM:
         seconds["bits"] = (rates.bit * code_bits * weight_bits * size * dense_outputs
                            + rates.pack * (code_bits * size + weight_bits * weights))
@@ -139,12 +144,17 @@ def _combine_bits(codes: torch.Tensor, weight: torch.Tensor, code_bits: int, wei
     return sums.sub_(weight_offset * row_sum[:, None]).sub_(code_offset * output_sum[None])
 
 
-def _check_codes(name: str, codes: torch.Tensor, bits: int) -> int:
-    """How many of them are not zero; raises KernelError where one needs more bits."""
-    num_codes, needed = kernels.survey_codes(_bytes_of(codes), codes.dtype == torch.int8)
+def _check_codes(name: str, codes: torch.Tensor, bits: int) -> None:
+    """Raises KernelError where a code needs more bits."""
+    needed = kernels.survey_codes(_bytes_of(codes), codes.dtype == torch.int8)[1]
     if needed > bits:
         raise KernelError(f"{name} of a combination need {needed} bits, and {bits} were named; name all of them")
-    return num_codes
+
+
+def _density(codes: torch.Tensor) -> float:
+    """Share of codes that are not zero, in every SAMPLED-th row, or in all of a few."""
+    rows = codes[::SAMPLED].contiguous() if len(codes) > SAMPLED**2 else codes
+    return kernels.survey_codes(_bytes_of(rows), codes.dtype == torch.int8)[0] / max(rows.numel(), 1)
 
 
 def _bytes_of(codes: torch.Tensor):

@@ -1,0 +1,74 @@
+"""`hpcgnn bench combination`: every way to multiply codes with weight codes, against torch's int8 and fp32 products.
+
+Rates count 2 * rows * columns * outputs operations whatever the way, the widths and the density.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+
+from hpcgnn.bench.memory import empty_rows
+from hpcgnn.bench.packages import random_codes
+from hpcgnn.bench.timing import OURS, Effort, Measurement, interleave
+from hpcgnn.ops.combination import WAYS, combine
+from hpcgnn.quantized.combination import combine_packages
+from hpcgnn.quantized.package_writer import encode
+
+OPERATIONS = "GOP/s"
+PACKAGES, SERIAL_PACKAGES = "packages", "packages, serial"
+INT8, FP32 = "torch int8", "torch fp32"
+
+
+@dataclass(frozen=True)
+class CombinationBenchmark:
+    """Random codes of the widths and densities asked for, times random weights."""
+
+    num_rows: int
+    dim: int
+    num_outputs: int
+    widths: tuple[int, ...]
+    weight_bits: int
+    densities: tuple[float, ...]
+    effort: Effort
+
+    def measure(self) -> Iterator[Measurement]:
+        """A measurement of each way for each width and density."""
+        rng = np.random.default_rng(1)
+        half = 2 ** (self.weight_bits - 1)
+        weight = torch.from_numpy(rng.integers(-half, half, (self.num_outputs, self.dim), dtype=np.int8))
+        for width in self.widths:
+            for density in self.densities:
+                yield from self._measure_one(width, density, weight)
+
+    def _measure_one(self, width: int, density: float, weight: torch.Tensor) -> Iterator[Measurement]:
+        codes, bit_width = random_codes(self.num_rows, self.dim, width, density)
+        ways, peers = self._ways(codes, bit_width, weight, width), self._peers(codes, weight)
+        seconds = interleave(ways | peers, self.effort)
+        case = f"{self.num_rows:,} x {self.dim} x {self.num_outputs}, {width} x {self.weight_bits} bit, {density:g}"
+        amount = 2 * self.num_rows * self.dim * self.num_outputs / 1e9
+        for way in ways:
+            yield Measurement("combination", f"{way}: {case}", amount, OPERATIONS,
+                              {OURS: seconds[way]} | {name: seconds[name] for name in peers},
+                              details={"way": way, "bits": width, "density": density})
+
+    def _ways(self, codes: np.ndarray, bit_width: np.ndarray, weight: torch.Tensor,
+              width: int) -> dict[str, Callable]:
+        packages = encode(codes, bit_width)
+        ways: dict[str, Callable] = {
+            way: partial(combine, torch.from_numpy(codes), weight, code_bits=width, weight_bits=self.weight_bits,
+                         way=way) for way in WAYS}
+        for name, is_serial in ((PACKAGES, False), (SERIAL_PACKAGES, True)):
+            ways[name] = partial(combine_packages, packages, weight.numpy(), weight_bits=self.weight_bits,
+                                 is_serial=is_serial)
+        return ways
+
+    def _peers(self, codes: np.ndarray, weight: torch.Tensor) -> dict[str, Callable]:
+        """torch's products of the same shape, whose int8 takes codes over 127 as negative ones, in the same time."""
+        right, out = weight.T.contiguous(), empty_rows(self.num_rows, self.num_outputs)
+        return {INT8: partial(torch._int_mm, torch.from_numpy(codes).view(torch.int8), right),
+                FP32: partial(torch.mm, torch.from_numpy(codes).float(), right.float(), out=out)}

@@ -1,0 +1,50 @@
+"""`hpcgnn bench combination`: all ways compute the same, and each has its row for each width and density."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from hpcgnn.__main__ import main
+from hpcgnn.bench import combination
+from hpcgnn.bench.combination import FP32, INT8, CombinationBenchmark
+from hpcgnn.bench.timing import Effort
+
+WAYS = ["auto", "dense", "bits", "sparse", "serial", "packages", "packages, serial"]
+
+
+def test_all_contestants_give_the_same_numbers(monkeypatch):
+    """Timing is replaced by taking what each contestant returns."""
+    results = []
+
+    def call_all(contestants, effort):
+        results.append({name: np.asarray(work()) for name, work in contestants.items()})
+        return {name: [1.0] for name in contestants}
+
+    monkeypatch.setattr(combination, "interleave", call_all)
+    rows = list(CombinationBenchmark(30, 70, 9, (1, 4, 7), 4, (0.05, 1.0), Effort(1)).measure())
+    assert len(rows) == 6 * len(WAYS)
+    for found in results:
+        assert list(found) == [*WAYS, INT8, FP32]
+        assert all(np.array_equal(one, found["dense"]) for one in found.values())
+
+
+def test_the_command_writes_a_row_a_way_with_the_ratios_to_torch(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("hpcgnn.bench.environment.run_in", lambda environment: None)    # this process is small enough
+    with pytest.raises(SystemExit) as stop:
+        main(["bench", "combination", "--rows", "20", "--width", "40", "--outputs", "8", "--bits", "1,8", "--density",
+              "0.1", "--repeat", "3", "--out", str(tmp_path / "out")])
+    assert not stop.value.code, capsys.readouterr().err
+    rows = json.loads((tmp_path / "out/bench.json").read_text())["measurements"]
+    assert [(row["bits"], row["way"]) for row in rows] == [(bits, way) for bits in (1, 8) for way in WAYS]
+    assert all(set(row["peer_ratio"]) == {INT8, FP32} and row["amount"] == 2 * 20 * 40 * 8 / 1e9 for row in rows)
+
+
+@pytest.mark.parametrize("arguments, message", [(("--density", "1.5"), "expected shares from 0 to 1"),
+                                                (("--bits", "9"), "--bits has '9'")])
+def test_wrong_usage_is_one_sentence(arguments, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["bench", "combination", *arguments])
+    assert stop.value.code == 2 and message in capsys.readouterr().err
