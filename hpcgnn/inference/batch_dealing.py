@@ -1,6 +1,7 @@
-"""DealtBatches: batches of the whole graph dealt to ranks, and rows on their way between owners and batches.
+"""DealtBatches: batches of the whole graph dealt to ranks, rows on their way to them, and a model's pass over them.
 
-Rank 0 sees the arcs of all parts and cuts them, so that the batches do not depend on how the graph was partitioned.
+Rank 0 sees the arcs of all parts and cuts them, so that the batches do not depend on how the graph was partitioned, and
+which rank computes a batch changes no integer of it.
 """
 
 from __future__ import annotations
@@ -11,9 +12,14 @@ import numpy as np
 import scipy.sparse
 from mpi4py import MPI
 
+from hpcgnn.inference.batch_neighborhood import AggregationCounts
+from hpcgnn.inference.batched_run import BatchedRun
 from hpcgnn.inference.batches import Batches, cut_batches
+from hpcgnn.inference.coded_rows import code_rows
+from hpcgnn.inference.packed_batches import PackedBatches
 from hpcgnn.launch import together
 from hpcgnn.partition.partition import Partition
+from hpcgnn.quantized.integer_model import IntegerModel
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,42 @@ class DealtBatches:
         """Collective: inner rows (num_inner, ...) from those of the batches."""
         return _scattered(self.comm.alltoall([rows[index] for index in self.received]), self.sent, rows,
                           self.num_inner)
+
+
+@dataclass(frozen=True)
+class BatchedAnswer:
+    """What the ranks' batches gave for this rank's inner rows.
+
+    Attributes
+    ----------
+    logits : (num_inner, num_classes) float32
+    embeddings : (num_inner, hidden) float32
+    counts : AggregationCounts           of this rank
+    packed_bytes : int                   of this rank's batches
+    """
+
+    logits: np.ndarray
+    embeddings: np.ndarray
+    counts: AggregationCounts
+    packed_bytes: int
+
+
+def infer_in_batches(comm: MPI.Comm, dealt: DealtBatches, model: IntegerModel, features: np.ndarray,
+                     in_degree: np.ndarray, aggregation: str = "auto") -> BatchedAnswer:
+    """Collective: logits of inner rows, each computed within its batch by the rank that the batch was dealt to.
+
+    Parameters
+    ----------
+    features : (num_inner, num_features) float32
+    in_degree : (num_inner,) integer     in the whole graph
+    """
+    scale = model.convolutions[0].rows
+    coded = code_rows(scale, features, in_degree)
+    codes, degrees = dealt.to_batches(coded.codes), dealt.to_batches(in_degree.astype(np.int64))
+    packed = PackedBatches.pack(dealt.batches, codes, degrees, int(scale.bit_width.max()))
+    run = BatchedRun(model, packed, aggregation)
+    logits, embeddings = run.forward()
+    return BatchedAnswer(dealt.to_owners(logits), dealt.to_owners(embeddings), run.counts, packed.nbytes)
 
 
 def _joined(arcs: list[tuple[np.ndarray, np.ndarray, np.ndarray]], num_nodes: int) -> tuple[np.ndarray, np.ndarray]:

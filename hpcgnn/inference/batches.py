@@ -6,7 +6,7 @@ where both are in one batch. Cluster-GCN keeps those; `keeps_all` does so too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy.sparse
@@ -50,6 +50,10 @@ class Batches:
         first, end = self.row_begin[batch], self.row_begin[batch + 1]
         indptr = self.indptr[first:end + 1]
         return indptr - indptr[0], self.indices[indptr[0]:indptr[-1]] - np.int32(first)
+
+    def joined(self) -> Batches:
+        """The same rows and arcs as one batch."""
+        return replace(self, row_begin=np.array([0, self.num_rows], np.int64))
 
     def chosen(self, batches: np.ndarray) -> Batches:
         """Some of the batches, in that order."""

@@ -33,7 +33,7 @@ def test_dense_batches_take_tiles_and_sparse_ones_gather(dim, bit_width):
 
 
 def test_more_bits_turn_a_choice_to_gathering():
-    batch = shapes_of((1000, 60_000, 1000))
+    batch = shapes_of((1000, 40_000, 1000))
     assert choose("auto", batch, 16, 1, COSTS) and not choose("auto", batch, 16, 8, COSTS)
 
 

@@ -14,9 +14,9 @@ from training_setup import easy_graph, random_owner
 
 from hpcgnn.errors import CollectiveError, ConfigError, KernelError
 from hpcgnn.inference.aggregation_choice import AggregationCosts
-from hpcgnn.inference.batch_dealing import DealtBatches
+from hpcgnn.inference.batch_dealing import DealtBatches, infer_in_batches
 from hpcgnn.inference.batch_neighborhood import BatchNeighborhood
-from hpcgnn.inference.batched_run import BatchedRun, infer_in_batches, pack_features
+from hpcgnn.inference.batched_run import BatchedRun, pack_features
 from hpcgnn.inference.batches import cut_batches
 from hpcgnn.inference.packed_batches import ALIGNMENT, HEADER, PackedBatches
 from hpcgnn.partition.build import build_partition

@@ -1,0 +1,135 @@
+"""FloatBatches: the benchmark's networks in float32 on hpcgnn's own kernels, and as integers with the same weights.
+
+Nothing is timed here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from hpcgnn.inference.batches import Batches
+from hpcgnn.inference.neighborhood import row_factor_of
+from hpcgnn.ops.aggregation import SparseRows, from_csr, multiply
+from hpcgnn.quantized.integer_model import ColumnScale, IntegerConvolution, IntegerMap, IntegerModel, RowScale
+
+LEAST_SIGNED_BITS = 2
+
+
+@dataclass(frozen=True)
+class FloatConvolution:
+    """A convolution of the stack; gin has a second map.
+
+    Attributes
+    ----------
+    kind : {"gcn", "gin"}
+    weight : (mapped_dim, in_dim) float32, bias : (mapped_dim,)
+    second : (out_dim, mapped_dim) float32 or None, second_bias
+    epsilon : float
+    """
+
+    kind: str
+    weight: torch.Tensor
+    bias: torch.Tensor
+    second: torch.Tensor | None = None
+    second_bias: torch.Tensor | None = None
+    epsilon: float = 0.0
+
+
+def random_stack(kind: str, dims: list[int], hidden: int) -> list[FloatConvolution]:
+    """Convolutions between these widths, the same ones each time; gin's first maps go to `hidden` columns."""
+    rng = torch.Generator().manual_seed(0)
+
+    def drawn(out_dim: int, in_dim: int) -> torch.Tensor:
+        return torch.randn(out_dim, in_dim, generator=rng) * (2 / in_dim) ** 0.5
+
+    stack = []
+    for in_dim, out_dim in pairwise(dims):
+        mapped = hidden if kind == "gin" else out_dim
+        second = (drawn(out_dim, mapped), torch.zeros(out_dim)) if kind == "gin" else (None, None)
+        stack.append(FloatConvolution(kind, drawn(mapped, in_dim), torch.zeros(mapped), *second))
+    return stack
+
+
+class FloatBatches:
+    """Passes of a stack over batches, all of them in one product.
+
+    Parameters
+    ----------
+    features : (num_rows, num_features) float32, in the order of the batches
+    """
+
+    def __init__(self, stack: list[FloatConvolution], batches: Batches, features: np.ndarray):
+        self.stack, self.features = stack, torch.from_numpy(features)
+        self._matrix = _matrix_of(stack[0].kind, batches)
+
+    def forward(self, seen: list[tuple[torch.Tensor, ...]] | None = None) -> np.ndarray:
+        """Logits (num_rows, num_classes); `seen` gets each convolution's rows, mapped rows and, of gin, hidden rows."""
+        h = self.features
+        for number, layer in enumerate(self.stack):
+            mapped = h @ layer.weight.T
+            z = multiply(self._matrix, mapped) + layer.bias
+            if layer.second is not None:
+                z += (1 + layer.epsilon) * mapped
+                hidden = F.relu(z)
+                z = hidden @ layer.second.T + layer.second_bias
+            if seen is not None:
+                factor = self._matrix.column_scale
+                scaled = mapped if factor is None else mapped * torch.from_numpy(factor)[:, None]
+                seen.append((h, scaled) if layer.second is None else (h, scaled, hidden))
+            h = z if number + 1 == len(self.stack) else F.relu(z)
+        return h.numpy()
+
+
+def integer_model(stack: list[FloatConvolution], bits: int, floats: FloatBatches, dataset: str) -> IntegerModel:
+    """The stack on codes of `bits` bits, with one step for all in-degrees, from the largest values on these batches.
+
+    Signed codes of less than 2 bits do not exist; they take 2.
+    """
+    seen: list[tuple[torch.Tensor, ...]] = []
+    floats.forward(seen)
+    convolutions = [_integer_convolution(layer, bits, *rows) for layer, rows in zip(stack, seen, strict=True)]
+    last = stack[-1].weight if stack[-1].second is None else stack[-1].second
+    return IntegerModel(convolutions, dataset, len(floats.features), floats.features.shape[1], len(last), False,
+                        "calibrated")
+
+
+def _integer_convolution(layer: FloatConvolution, bits: int, rows: torch.Tensor, mapped: torch.Tensor,
+                         hidden: torch.Tensor | None = None) -> IntegerConvolution:
+    first = {"kind": layer.kind, "rows": _row_scale(rows, bits), "neighbor": _integer_map(layer.weight, bits),
+             "mapped": _column_scale(mapped.abs().amax(dim=0), bits), "bias": layer.bias.numpy()}
+    if hidden is None:
+        return IntegerConvolution(**first)
+    return IntegerConvolution(**first, epsilon=layer.epsilon, second_rows=_row_scale(hidden, bits),
+                              second=_integer_map(layer.second, bits), second_bias=layer.second_bias.numpy())
+
+
+def _row_scale(rows: torch.Tensor, bits: int) -> RowScale:
+    is_signed = bool((rows < 0).any())
+    bits = max(bits, LEAST_SIGNED_BITS) if is_signed else bits
+    step = float(rows.abs().max()) / ((1 << bits - is_signed) - 1)
+    return RowScale(np.full(1, step or 1, np.float32), np.full(1, bits, np.uint8), is_signed)
+
+
+def _column_scale(largest: torch.Tensor, bits: int) -> ColumnScale:
+    bits = max(bits, LEAST_SIGNED_BITS)
+    step = largest / (2 ** (bits - 1) - 1)
+    return ColumnScale(torch.where(step > 0, step, torch.ones(())).float().numpy(), bits)
+
+
+def _integer_map(weight: torch.Tensor, bits: int) -> IntegerMap:
+    scale = _column_scale(weight.abs().amax(dim=1), bits)
+    codes = (weight / torch.from_numpy(scale.step)[:, None]).round().clamp(-scale.max_code, scale.max_code)
+    return IntegerMap(codes.to(torch.int8).numpy(), scale)
+
+
+def _matrix_of(kind: str, batches: Batches) -> SparseRows:
+    scaling = {}
+    if kind == "gcn":
+        factor = row_factor_of(batches.in_degree, "gcn")
+        scaling = {"num_self": batches.num_rows, "row_scale": factor, "column_scale": factor}
+    return from_csr(batches.indptr, batches.indices, batches.num_rows, **scaling)

@@ -1,0 +1,91 @@
+"""DglBatches: the benchmark's networks in DGL, float32, batch after batch, with its own GraphConv and GINConv.
+
+Graphs are made beforehand with the formats that DGL reads; nothing is timed here. Rows are mapped before they are
+summed, which GraphConv does by itself where that is narrower, and which costs GINConv less too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from hpcgnn.bench.peers.dgl_import import import_dgl
+from hpcgnn.inference.batches import Batches
+
+if TYPE_CHECKING:
+    from hpcgnn.bench.float_batches import FloatConvolution
+
+
+class DglBatches:
+    """Passes of a stack over batches.
+
+    Parameters
+    ----------
+    stack : list of FloatConvolution
+    batches : Batches
+    features : (num_rows, num_features) float32, in the order of the batches
+    """
+
+    def __init__(self, stack: list[FloatConvolution], batches: Batches, features: np.ndarray):
+        rows, bounds = torch.from_numpy(features), batches.row_begin.tolist()
+        self._work = [(make_graph(*batches.adjacency(b), stack[0].kind), rows[bounds[b]:bounds[b + 1]])
+                      for b in range(batches.num_batches)]
+        self._layers = [_Layer(one) for one in stack]
+
+    def forward(self) -> np.ndarray:
+        """Logits (num_rows, num_classes)."""
+        with torch.inference_mode():
+            return torch.cat([self._forward_batch(graph, rows) for graph, rows in self._work]).numpy()
+
+    def _forward_batch(self, graph: Any, h: torch.Tensor) -> torch.Tensor:
+        for layer in self._layers[:-1]:
+            h = F.relu(layer(graph, h))
+        return self._layers[-1](graph, h)
+
+
+def make_graph(indptr: np.ndarray, indices: np.ndarray, kind: str) -> Any:
+    """A batch's graph with both its sparse formats, and self-loops for GCN, as DGL wants them."""
+    dgl = import_dgl()
+    target = np.repeat(np.arange(len(indptr) - 1, dtype=np.int32), np.diff(indptr))
+    graph = dgl.graph((torch.from_numpy(indices), torch.from_numpy(target)), num_nodes=len(indptr) - 1,
+                      idtype=torch.int32)
+    graph = (dgl.add_self_loop(graph) if kind == "gcn" else graph).formats(["csr", "csc"])
+    graph.create_formats_()
+    return graph
+
+
+class _Layer(nn.Module):
+    """One convolution of DGL with the given weights."""
+
+    def __init__(self, layer: FloatConvolution):
+        super().__init__()
+        import_dgl()
+        from dgl.nn.pytorch import GINConv, GraphConv
+
+        out_dim, in_dim = layer.weight.shape
+        self.first = self.second = None
+        if layer.kind == "gcn":
+            self.convolution = GraphConv(in_dim, out_dim)
+            self.convolution.weight.data.copy_(layer.weight.T)
+            self.convolution.bias.data.copy_(layer.bias)
+        else:
+            self.convolution = GINConv(None, "sum", init_eps=layer.epsilon)
+            self.first, self.second = _linear(layer.weight, None), _linear(layer.second, layer.second_bias)
+            self.bias = layer.bias
+
+    def forward(self, graph: Any, h: torch.Tensor) -> torch.Tensor:
+        if self.first is None:
+            return self.convolution(graph, h)
+        return self.second(F.relu(self.convolution(graph, self.first(h)) + self.bias))
+
+
+def _linear(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:
+    made = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
+    made.weight.data.copy_(weight)
+    if bias is not None:
+        made.bias.data.copy_(bias)
+    return made
