@@ -140,7 +140,8 @@ class _Layer:
         own, coded = self.convolution.own, self.coded
         if own is None:
             return None
-        return OwnPart(product_of(coded.codes[first:stop], coded.bit_width, own), coded.step[first:stop], own.scale.step)
+        product = product_of(coded.codes[first:stop], coded.bit_width, own)
+        return OwnPart(product, coded.step[first:stop], own.scale.step)
 
     def _second(self, blocks: Iterator[Block]) -> Iterator[Block]:
         """The second map of gin; its rows become codes first."""

@@ -28,13 +28,17 @@ def check_model(model: IntegerModel) -> IntegerModel:
         raise KernelError("an integer model needs at least one convolution, found none")
     in_dim, last = model.num_features, len(model.convolutions) - 1
     for number, convolution in enumerate(model.convolutions):
-        try:
-            in_dim = _check_convolution(convolution, in_dim, number == last)
-        except KernelError as error:
-            raise KernelError(f"convolution {number}, of {convolution.kind}: {error}") from error
+        in_dim = _check_numbered(number, convolution, in_dim, number == last)
     if in_dim != model.num_classes:
         raise KernelError(f"the last convolution has {in_dim} outputs, expected one a class, {model.num_classes}")
     return model
+
+
+def _check_numbered(number: int, convolution: IntegerConvolution, in_dim: int, is_last: bool) -> int:
+    try:
+        return _check_convolution(convolution, in_dim, is_last)
+    except KernelError as error:
+        raise KernelError(f"convolution {number}, of {convolution.kind}: {error}") from error
 
 
 def _check_convolution(convolution: IntegerConvolution, in_dim: int, is_last: bool) -> int:

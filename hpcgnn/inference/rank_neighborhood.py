@@ -52,8 +52,7 @@ class RankNeighborhood:
             yield first, attend_codes(part.indptr[first:stop + 1], part.indices, table, scores, first)
 
     def _readable(self, codes: np.ndarray, bit_width: int) -> Iterator[tuple[int, int, np.ndarray]]:
-        """Collective: blocks of rows first .. stop - 1 and the table that has their neighbors' codes, central ones first.
-        """
+        """Collective: rows first .. stop - 1 and the table that has their neighbors' codes, central rows first."""
         part, (num_inner, dim) = self._part, codes.shape
         arrival = self._exchange.start(codes, bit_width)
         for first, stop in row_blocks(0, part.num_central, dim):

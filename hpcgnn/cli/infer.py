@@ -1,0 +1,90 @@
+"""`hpcgnn infer`: an integer model and shards in, predictions and embeddings of all nodes out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+BITS = click.IntRange(2, 8)
+
+
+@click.command()
+@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("shards", type=click.Path(path_type=Path))
+@click.option("--bits", type=BITS, help="Of a run folder: bits of weights and of the rows that are summed. [default: 8]")
+@click.option("--row-bits", type=BITS, help="Of a run folder: bits of the rows that a layer reads. [default: --bits]")
+@click.option("--repeat", type=click.IntRange(min=1), default=5, show_default=True, help="Passes to time.")
+@click.option("--other-graph", is_flag=True, help="Answer for a graph that the model was not made on.")
+@click.option("--out", type=click.Path(path_type=Path), help="HDF5 file of predictions, logits and embeddings; none "
+              "is written without.")
+def command(model: Path, shards: Path, out: Path | None, repeat: int, **options: Any) -> None:
+    """Answer for every node of the graph in SHARDS with MODEL, on integers, one MPI rank a part.
+
+    MODEL is a file of hpcgnn quantize, or a run folder, whose model is then quantized first and timed in floats too.
+    """
+    # MPI is started, and the threads shared out, before torch is imported.
+    from hpcgnn.launch import run_parallel
+
+    run_parallel(lambda comm: infer_in_parallel(comm, model, shards, out, repeat, **options))
+
+
+def infer_in_parallel(comm, path: Path, shards: Path, out: Path | None, repeat: int, bits: int | None,
+                      row_bits: int | None, other_graph: bool) -> None:
+    """Collective: open the model, run and time it, write its answers, and print on rank 0 what they are worth."""
+    from hpcgnn.launch import together
+    from hpcgnn.shards.reader import check_num_parts, read_graph_info
+
+    info = together(comm, lambda: read_graph_info(shards))
+    together(comm, lambda: check_num_parts(info, comm.size))
+    # These import torch, which takes seconds: what needs no torch is refused before.
+    from hpcgnn.inference.opened_model import open_model
+    from hpcgnn.inference.predictions import check_writable, write_predictions
+    from hpcgnn.inference.run import IntegerRun, peak_bytes, timed
+
+    together(comm, lambda: check_writable(out) if out is not None and comm.rank == 0 else None)
+    opened = open_model(comm, path, shards, info, bits, row_bits, other_graph, repeat)
+    run = IntegerRun.open(comm, opened.model, shards, info)
+    # A way to answer is a function of no arguments; batches are another one.
+    (logits, embeddings), seconds = timed(comm, run.forward, repeat)
+    scores = run.scores(logits, opened.score)
+    sent = [comm.allreduce(num_bytes) // repeat for num_bytes in (run.exchange.sent_bytes, run.exchange.float_bytes)]
+    sizes = run.feature_bytes(), run.code_bits() // 8, peak_bytes(comm)
+    if out is not None:
+        write_predictions(comm, out, opened.model, info.num_nodes, run.part.inner_id, logits, embeddings)
+    if comm.rank == 0:
+        click.echo(model_line(opened.model))
+        click.echo(scores_line(opened.score, scores))
+        click.echo(seconds_line(seconds, repeat, opened.float_seconds, comm.size))
+        click.echo(f"model: {opened.num_bytes:,} bytes, weights {opened.model.weight_bits / 8:,.0f}")
+        click.echo(f"features: {sizes[0]:,} bytes as {run.rows.form}, {sizes[1]:,} as the codes that all layers read")
+        click.echo(f"exchanged: {sent[0]:,} bytes a pass, {sent[1]:,} in float32")
+        click.echo(f"peak memory: {sizes[2] / 2**20:,.0f} MiB, of the largest rank")
+        if out is not None:
+            click.echo(f"predictions: {out}")
+
+
+def model_line(model) -> str:
+    """What a model is."""
+    kinds = "-".join(dict.fromkeys(convolution.kind for convolution in model.convolutions))
+    weights = sorted({one.scale.bit_width for convolution in model.convolutions for one in convolution.maps})
+    rows = sorted({int(width) for convolution in model.convolutions for width in convolution.rows.bit_width})
+    return (f"{model.dataset} {kinds} of {len(model.convolutions)} layers, {model.scheme}: weights of {_span(weights)} "
+            f"bits, rows of {_span(rows)}")
+
+
+def _span(widths: list[int]) -> str:
+    return str(widths[0]) if len(widths) == 1 else f"{widths[0]} to {widths[-1]}"
+
+
+def scores_line(score: str, scores: dict[str, float]) -> str:
+    """Scores of all splits."""
+    return f"{score}: " + ", ".join(f"{split} {100 * value:.2f} %" for split, value in scores.items())
+
+
+def seconds_line(seconds: float, repeat: int, float_seconds: float | None, num_ranks: int) -> str:
+    """Seconds of a pass, and of one in floats where it was timed."""
+    against = "" if float_seconds is None else (f"; in float32 {float_seconds:.4f} s, "
+                                                f"{float_seconds / seconds:.2f} times as long")
+    return f"seconds: {seconds:.4f} a pass on {num_ranks} ranks, median of {repeat}{against}"

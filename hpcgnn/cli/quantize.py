@@ -1,0 +1,77 @@
+"""`hpcgnn quantize`: a run folder in, one file with its model as integers out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+BITS = click.IntRange(2, 8)
+
+
+@click.command()
+@click.argument("run_folder", type=click.Path(path_type=Path))
+@click.argument("shards", type=click.Path(path_type=Path))
+@click.option("--bits", type=BITS, help="Bits of weights and of the rows that are summed. [default: 8]")
+@click.option("--row-bits", type=BITS, help="Bits of the rows that a layer reads. [default: --bits]")
+@click.option("--other-graph", is_flag=True, help="Calibrate on the shards of another graph than was trained on.")
+@click.option("--out", type=click.Path(path_type=Path), help="File to write. [default: RUN_FOLDER/model.h5]")
+def command(run_folder: Path, shards: Path, bits: int | None, row_bits: int | None, other_graph: bool,
+            out: Path | None) -> None:
+    """Make integers of the best model of RUN_FOLDER, and write them to a file for hpcgnn infer.
+
+    A run of hpcgnn train --quantize is exported as it is. Any other run is calibrated on the graph in SHARDS, one MPI
+    rank a part: every step is the one of least squared error.
+    """
+    # MPI is started, and the threads shared out, before torch is imported.
+    from hpcgnn.launch import run_parallel
+
+    run_parallel(lambda comm: quantize_in_parallel(comm, run_folder, shards, bits, row_bits, other_graph,
+                                                   out or run_folder / "model.h5"))
+
+
+def quantize_in_parallel(comm, run_folder: Path, shards: Path, bits: int | None, row_bits: int | None,
+                         other_graph: bool, out: Path) -> None:
+    """Collective: export or calibrate, write the file on rank 0, and print what it costs and keeps."""
+    from hpcgnn.launch import together
+    from hpcgnn.shards.reader import read_graph_info
+
+    info = together(comm, lambda: read_graph_info(shards))
+    # These import torch, which takes seconds: what needs no torch is refused before.
+    from hpcgnn.inference.model_file import write_model
+    from hpcgnn.inference.predictions import check_writable
+    from hpcgnn.inference.run import IntegerRun
+    from hpcgnn.inference.trained_run import TrainedRun
+
+    together(comm, lambda: check_writable(out) if comm.rank == 0 else None)
+    trained = TrainedRun.open(comm, run_folder, shards, info, other_graph)
+    model = trained.integer_model(bits, row_bits)
+    together(comm, lambda: write_model(out, model) if comm.rank == 0 else None)
+    before, score = trained.evaluate(), trained.session.score
+    run = IntegerRun.open(comm, model, shards, info)
+    after = run.scores(run.forward()[0], score)
+    code_bytes, feature_bytes = run.code_bits() / 8, run.feature_bytes()
+    if comm.rank == 0:
+        print_result(model, score, before, after, code_bytes, feature_bytes, run.rows.form, out)
+
+
+def scores_of(evaluation) -> dict[str, float]:
+    """Scores by split."""
+    return {"train": evaluation.train_score, "val": evaluation.val_score, "test": evaluation.test_score}
+
+
+def print_result(model, score: str, before, after: dict[str, float], code_bytes: float, feature_bytes: int,
+                 form: str, out: Path) -> None:
+    """Rank 0 alone: scores before and after, bytes before and after."""
+    from hpcgnn.cli.infer import model_line, scores_line
+    from hpcgnn.inference.model_file import payload_bytes
+
+    float_bytes = 4 * sum(one.codes.size for convolution in model.convolutions for one in convolution.maps)
+    click.echo(model_line(model))
+    click.echo(f"before {scores_line(score, scores_of(before))}")
+    click.echo(f"after  {scores_line(score, after)}")
+    click.echo(f"model: {out.stat().st_size:,} bytes in its file, of which {payload_bytes(model):,} are numbers and "
+               f"{-(-model.weight_bits // 8):,} weights, {float_bytes:,} in float32")
+    click.echo(f"features: {code_bytes:,.0f} bytes as the codes that all layers read; the input takes "
+               f"{feature_bytes:,} bytes as {form}")
+    click.echo(f"model file: {out}")

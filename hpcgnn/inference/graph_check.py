@@ -1,0 +1,41 @@
+"""Whether a model may answer for a graph. Neither is read here."""
+
+from __future__ import annotations
+
+from hpcgnn.errors import CheckpointError
+from hpcgnn.quantized.integer_model import IntegerModel
+from hpcgnn.shards.schema import GraphInfo
+
+PERMISSION = "name that graph's shards, or pass --other-graph if it is meant to answer for another one"
+
+
+def check_graph(source: str, model: IntegerModel, info: GraphInfo, other_graph: bool) -> None:
+    """Check that a model fits a graph; one of another name or size is refused unless `other_graph`.
+
+    Parameters
+    ----------
+    source : str              the model, as a sentence names it
+
+    Raises
+    ------
+    CheckpointError           another graph, or one with other features, classes or kind of labels
+    """
+    check_dataset(source, model.dataset, info, other_graph)
+    for name, found, expected in (("features", model.num_features, info.num_features),
+                                  ("classes", model.num_classes, info.num_classes)):
+        if found != expected:
+            raise CheckpointError(f"{source} was made for {found} {name}, {info.name} has {expected}; "
+                                  "name the shards of the graph that it was made on")
+    if model.is_multi_label != info.is_multi_label:
+        labels = {True: "several labels a node", False: "one label a node"}
+        raise CheckpointError(f"{source} was made for {labels[model.is_multi_label]}, {info.name} has "
+                              f"{labels[info.is_multi_label]}; name the shards of the graph that it was made on")
+    if model.num_nodes != info.num_nodes and not other_graph:
+        raise CheckpointError(f"{source} was made on {model.num_nodes} nodes, {info.name} has {info.num_nodes}; "
+                              f"{PERMISSION}")
+
+
+def check_dataset(source: str, dataset: str, info: GraphInfo, other_graph: bool) -> None:
+    """Check a model's name of its graph; parameters and errors as of `check_graph`."""
+    if dataset != info.name and not other_graph:
+        raise CheckpointError(f"{source} was made on {dataset}, these shards hold {info.name}; {PERMISSION}")

@@ -1,0 +1,81 @@
+"""Input rows as the shards store them, float32 or packages, and how they become a model's first codes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from hpcgnn.inference.coded_rows import CodedRows, code_packages, code_rows
+from hpcgnn.partition.partition import Partition
+from hpcgnn.quantized.integer_model import RowScale
+from hpcgnn.quantized.package import PackedRows
+from hpcgnn.shards.reader import read_packages
+from hpcgnn.shards.schema import PACKAGE, GraphInfo
+
+
+class InputRows(Protocol):
+    """Rows of one rank.
+
+    Attributes
+    ----------
+    form : str                 "float32", "float16" or "packages"
+    num_bytes : int            in memory and in the shard, before the shard's own compression
+    """
+
+    form: str
+    num_bytes: int
+
+    def coded(self, scale: RowScale, in_degree: np.ndarray) -> CodedRows:
+        """Codes of all rows; raises KernelError for NaN, and for negative values where codes have no sign."""
+
+
+@dataclass(frozen=True)
+class FloatRows:
+    """Rows as floats, (n, dim) float32 or float16."""
+
+    rows: np.ndarray
+
+    @property
+    def form(self) -> str:
+        return str(self.rows.dtype)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.rows.nbytes
+
+    def coded(self, scale: RowScale, in_degree: np.ndarray) -> CodedRows:
+        """See `InputRows`."""
+        return code_rows(scale, self.rows, in_degree)
+
+
+@dataclass(frozen=True)
+class PackageRows:
+    """Rows as packages; floats are never made of them."""
+
+    packed: PackedRows
+    scale: np.ndarray
+
+    form = "packages"
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(self.packed.stored_bits.values()) // 8 + self.scale.nbytes
+
+    def coded(self, scale: RowScale, in_degree: np.ndarray) -> CodedRows:
+        """See `InputRows`."""
+        return code_packages(scale, self.packed, self.scale, in_degree)
+
+
+def open_input(folder: Path, info: GraphInfo, part: Partition) -> InputRows:
+    """The features of a part in the form that its shard has.
+
+    Raises
+    ------
+    ShardError                as of `hpcgnn.shards.reader.read_packages`
+    """
+    if info.feature_dtype == PACKAGE:
+        return PackageRows(*read_packages(folder, part.part, info))
+    return FloatRows(part.features)

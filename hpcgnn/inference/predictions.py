@@ -1,0 +1,141 @@
+"""Predictions of all nodes as one sealed HDF5 file, written by rank 0 in the order of global ids, piece by piece.
+
+Format 1. Attributes: `dataset`, `scheme` (str), `num_nodes`, `num_classes` (int), `is_multi_label` (bool). Arrays,
+whose row v belongs to the node of global id v, as the shards number it:
+
+    prediction     (num_nodes,) int32 class ids, or (num_nodes, num_classes) uint8 indicators where labels are several
+    logits         (num_nodes, num_classes) float32
+    embeddings     (num_nodes, hidden) float32, what the last convolution reads; hidden is 0 where there is only one
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+from mpi4py import MPI
+
+from hpcgnn.errors import CheckpointError
+from hpcgnn.launch import together
+from hpcgnn.quantized.integer_model import IntegerModel
+from hpcgnn.shards.sealed import open_sealed, write_sealed
+
+KIND, VERSION = "predictions", 1
+PIECE_BYTES = 1 << 26      # of rows that rank 0 holds at a time
+ARRAYS = ("prediction", "logits", "embeddings")
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What the file holds; see the module."""
+
+    dataset: str
+    scheme: str
+    is_multi_label: bool
+    prediction: np.ndarray
+    logits: np.ndarray
+    embeddings: np.ndarray
+
+
+def predicted(logits: np.ndarray, is_multi_label: bool) -> np.ndarray:
+    """Class ids (n,) int32 of the largest logit, the first of equals; or indicators (n, num_classes) uint8 of positive
+    ones.
+    """
+    return (logits > 0).astype(np.uint8) if is_multi_label else logits.argmax(axis=1).astype(np.int32)
+
+
+def check_writable(path: Path) -> None:
+    """Raise CheckpointError unless a file can be made beside `path`, before work is done whose result goes there."""
+    parent = Path(path).absolute().parent
+    if Path(path).is_dir() or not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise CheckpointError(f"{path} can't be written: its folder does not exist or can't be written to, or it is a "
+                              "folder itself; choose another --out")
+
+
+def write_predictions(comm: MPI.Comm, path: Path, model: IntegerModel, num_nodes: int, node_id: np.ndarray,
+                      logits: np.ndarray, embeddings: np.ndarray) -> None:
+    """Collective: replace the file at `path` by the rows of all ranks.
+
+    Parameters
+    ----------
+    num_nodes : int                          of all ranks
+    node_id : (n,) int64                     global ids of this rank's rows
+    logits : (n, num_classes) float32, embeddings : (n, hidden) float32
+
+    Raises
+    ------
+    CollectiveError      the folder can't be written or the disk is full
+    """
+    hidden = comm.allreduce(embeddings.shape[1], MPI.MAX)
+    pieces = _pieces(comm, num_nodes, node_id, np.concatenate([logits, embeddings], axis=1) if len(node_id)
+                     else np.empty((0, model.num_classes + hidden), np.float32))
+
+    def fill(file: h5py.File) -> None:
+        for name in ("dataset", "scheme", "num_classes", "is_multi_label"):
+            file.attrs[name] = getattr(model, name)
+        file.attrs["num_nodes"] = num_nodes
+        shape = num_nodes, model.num_classes
+        stored = [file.create_dataset("logits", shape, np.float32),
+                  file.create_dataset("embeddings", (num_nodes, hidden), np.float32)]
+        prediction = file.create_dataset("prediction", shape if model.is_multi_label else shape[:1],
+                                         np.uint8 if model.is_multi_label else np.int32)
+        for first, rows in pieces:
+            block = slice(first, first + len(rows))
+            for array, columns in zip(stored, np.split(rows, [model.num_classes], axis=1), strict=True):
+                if array.size:
+                    array[block] = columns
+            prediction[block] = predicted(rows[:, :model.num_classes], model.is_multi_label)
+
+    def write() -> None:
+        try:
+            if comm.rank == 0:
+                write_sealed(path, KIND, VERSION, fill, error=CheckpointError)
+        finally:
+            # What rank 0 did not take, the others still send.
+            for _ in pieces:
+                pass
+
+    together(comm, write)
+
+
+def read_predictions(path: Path) -> Predictions:
+    """Read a file.
+
+    Raises
+    ------
+    CheckpointError      missing, truncated, damaged or of another format
+    """
+    with open_sealed(path, KIND, VERSION, error=CheckpointError, advice="run hpcgnn infer again") as file:
+        return Predictions(file.attrs["dataset"], file.attrs["scheme"], bool(file.attrs["is_multi_label"]),
+                           *(file[name][()] for name in ARRAYS))
+
+
+def _pieces(comm: MPI.Comm, num_nodes: int, node_id: np.ndarray,
+            rows: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Collective: (first global id, rows of the ids that follow it) on rank 0, where each is valid until the next; the
+    other ranks get no rows.
+    """
+    order = np.argsort(node_id)
+    sorted_id, dim = node_id[order], rows.shape[1]
+    step = max(1, PIECE_BYTES // (4 * max(1, dim)))
+    gathered = np.empty((min(step, num_nodes) if comm.rank == 0 else 0, dim), np.float32)
+    for first in range(0, num_nodes, step):
+        stop = min(first + step, num_nodes)
+        mine = slice(*np.searchsorted(sorted_id, [first, stop]))
+        ids = _gathered(comm, sorted_id[mine], MPI.INT64_T)
+        arrived = _gathered(comm, rows[order[mine]].reshape(-1), MPI.FLOAT)
+        if comm.rank == 0:
+            gathered[ids - first] = arrived.reshape(-1, dim)
+        yield first, gathered[:stop - first]
+
+
+def _gathered(comm: MPI.Comm, values: np.ndarray, kind: MPI.Datatype) -> np.ndarray | None:
+    """Collective: the values of all ranks, one after the other, on rank 0."""
+    counts = comm.gather(values.size)
+    out = np.empty(sum(counts), values.dtype) if comm.rank == 0 else None
+    comm.Gatherv([np.ascontiguousarray(values), kind], None if out is None else [out, counts, kind])
+    return out

@@ -1,0 +1,119 @@
+"""IntegerRun: an integer model on the shards of all ranks, its answers, scores, seconds and bytes."""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from mpi4py import MPI
+
+from hpcgnn.exchange.plan import ExchangePlan
+from hpcgnn.inference.code_exchange import CodeExchange
+from hpcgnn.inference.forward import forward_codes
+from hpcgnn.inference.input_rows import InputRows, open_input
+from hpcgnn.inference.rank_neighborhood import RankNeighborhood
+from hpcgnn.launch import together
+from hpcgnn.ops.host.simd import simd_level
+from hpcgnn.partition.partition import Partition
+from hpcgnn.quantized.integer_model import IntegerModel
+from hpcgnn.shards.reader import read_partition
+from hpcgnn.shards.schema import GraphInfo
+from hpcgnn.training.objective import SPLITS, Objective
+from hpcgnn.training.scores import SCORES
+
+Answer = tuple[np.ndarray, np.ndarray]      # logits (num_inner, num_classes) and embeddings (num_inner, hidden)
+
+
+@dataclass(frozen=True)
+class IntegerRun:
+    """A rank's part and the model that answers for it.
+
+    Attributes
+    ----------
+    comm : MPI communicator, one rank a part
+    model : IntegerModel
+    info : GraphInfo
+    part : Partition                 without features
+    rows : InputRows
+    exchange : CodeExchange
+    objective : Objective
+    """
+
+    comm: MPI.Comm
+    model: IntegerModel
+    info: GraphInfo
+    part: Partition
+    rows: InputRows
+    exchange: CodeExchange
+    objective: Objective
+
+    @classmethod
+    def open(cls, comm: MPI.Comm, model: IntegerModel, shards: Path, info: GraphInfo) -> IntegerRun:
+        """Collective: read this rank's shard.
+
+        Raises
+        ------
+        CollectiveError      a shard that is missing, damaged or for another number of ranks; an instruction set forced
+                             that a rank's processor lacks
+        """
+        together(comm, simd_level)
+        part = together(comm, lambda: read_partition(shards, comm.rank, comm.size, info))
+        rows = together(comm, lambda: open_input(shards, info, part))
+        part = replace(part, features=np.empty((part.num_inner, 0), np.float32))
+        masks = {"train": part.train_mask, "val": part.val_mask, "test": part.test_mask}
+        return cls(comm, model, info, part, rows, CodeExchange(comm, ExchangePlan.build(part)),
+                   Objective.build(comm, part.labels, masks))
+
+    @property
+    def in_degree(self) -> np.ndarray:
+        """(num_inner,) int32, in the whole graph."""
+        return self.part.in_degree[:self.part.num_inner]
+
+    def forward(self) -> Answer:
+        """Collective: one pass, from the rows as they are stored.
+
+        Raises
+        ------
+        CollectiveError      features that the model's first codes can't hold
+        """
+        coded = together(self.comm, lambda: self.rows.coded(self.model.convolutions[0].rows, self.in_degree))
+        return forward_codes(self.model, coded, self.in_degree, RankNeighborhood(self.part, self.exchange))
+
+    def scores(self, logits: np.ndarray, score: str) -> dict[str, float]:
+        """Collective: score by split, nan for a split without nodes."""
+        tensor = torch.from_numpy(logits)
+        return {split: SCORES[score](self.comm, tensor[rows], self.objective.labels[rows])
+                for split, rows in ((split, self.objective.rows[split]) for split in SPLITS)}
+
+    def feature_bytes(self) -> int:
+        """Collective: bytes of all ranks' input rows as they are stored."""
+        return self.comm.allreduce(self.rows.num_bytes)
+
+    def code_bits(self) -> int:
+        """Collective: bits of the codes that all convolutions read, of all nodes, at their own widths."""
+        scales = [(one.rows, one.neighbor.codes.shape[1]) for one in self.model.convolutions]
+        scales += [(one.second_rows, one.second.codes.shape[1]) for one in self.model.convolutions if one.second]
+        return self.comm.allreduce(sum(int(scale.bit_width[scale.entry(self.in_degree)].sum(dtype=np.int64)) * dim
+                                       for scale, dim in scales))
+
+
+def timed(comm: MPI.Comm, forward: Callable[[], Answer], repeat: int) -> tuple[Answer, float]:
+    """Collective: the answer of the last of `repeat` passes, and the median of the slowest ranks' seconds."""
+    seconds = []
+    for _ in range(repeat):
+        comm.Barrier()
+        started = time.perf_counter()
+        answer = forward()
+        seconds.append(comm.allreduce(time.perf_counter() - started, MPI.MAX))
+    return answer, statistics.median(seconds)
+
+
+def peak_bytes(comm: MPI.Comm) -> int:
+    """Collective: the largest resident set that any rank has had since it started."""
+    return comm.allreduce(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, MPI.MAX)

@@ -1,0 +1,139 @@
+"""TrainedRun: the best model of a run folder on the shards that it is to answer for, as floats and as integers.
+
+Nothing is trained here, and nothing in the run folder is changed.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from mpi4py import MPI
+from torch import nn
+
+from hpcgnn.config import QUANTIZED_MODELS, TrainConfig, check_keys
+from hpcgnn.errors import CheckpointError, CollectiveError, ConfigError
+from hpcgnn.inference.graph_check import check_dataset
+from hpcgnn.launch import together
+from hpcgnn.nn.quantized_models import QuantizedStack, calibrate
+from hpcgnn.quantized.integer_model import IntegerModel
+from hpcgnn.shards.reader import check_num_parts
+from hpcgnn.shards.schema import GraphInfo
+from hpcgnn.training.checkpoint import Checkpoint, check_shapes, read_checkpoint
+from hpcgnn.training.evaluate import Evaluation, evaluate
+from hpcgnn.training.metrics import RunFolder
+from hpcgnn.training.session import Session
+
+# What a model is built and scored from; how it was trained has no say in its answers.
+KEPT = ("model", "layers", "hidden", "heads", "norm", "dropout", "score", "seed", "quantize", "quantize_bits",
+        "target_kb", "size_weight", "quantize_gradient", "protect")
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A run folder's model, of the best validation score, and its graph.
+
+    Attributes
+    ----------
+    session : Session
+    model : ConvolutionStack or QuantizedStack
+    """
+
+    session: Session
+    model: nn.Module
+
+    @classmethod
+    def open(cls, comm: MPI.Comm, folder: Path, shards: Path, info: GraphInfo, other_graph: bool = False) -> TrainedRun:
+        """Collective: read the checkpoint and this rank's shard.
+
+        Raises
+        ------
+        CollectiveError      no checkpoint, or one that is damaged, of a model that can't become integers, or of another
+                             graph; shards that are damaged or cut for another number of ranks
+        """
+        checkpoint = together(comm, lambda: _read_best(folder))
+        together(comm, lambda: check_num_parts(info, comm.size))
+        together(comm, lambda: check_dataset(f"the model of {folder}", checkpoint.dataset, info, other_graph))
+        config = together(comm, lambda: config_of(checkpoint.settings, folder))
+        session = Session.open(comm, shards, config, info)
+        model = session.new_model(config.seed)
+        check_shapes(replace(checkpoint, model=checkpoint.best_model), model.state_dict())
+        model.load_state_dict(checkpoint.best_model)
+        return cls(session, model.eval())
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether it was trained as integers, and has widths of its own."""
+        return isinstance(self.model, QuantizedStack)
+
+    def evaluate(self) -> Evaluation:
+        """Collective: scores of the model as it was trained."""
+        session = self.session
+        return evaluate(session.comm, self.model, session.graph, session.objective, session.score)
+
+    @torch.no_grad()
+    def forward_seconds(self, repeat: int) -> list[float]:
+        """Collective: seconds of the slowest rank for each of so many passes in floats."""
+        session, seconds = self.session, []
+        for _ in range(repeat):
+            session.comm.Barrier()
+            started = time.perf_counter()
+            session.graph.begin_forward(seed=0, epoch=0, is_training=False)
+            self.model(session.graph, session.graph.x)
+            seconds.append(session.comm.allreduce(time.perf_counter() - started, MPI.MAX))
+        return seconds
+
+    def integer_model(self, bits: int | None, row_bits: int | None) -> IntegerModel:
+        """Collective: as integers; a float model is calibrated on this graph, one trained as integers is exported.
+
+        Parameters
+        ----------
+        bits : int, 2 to 8, or None          of weights and mapped rows; None is 8, or what was trained
+        row_bits : int, 2 to 8, or None      of rows; None is `bits`
+
+        Raises
+        ------
+        CollectiveError      widths for a model that has its own; input rows that are not finite
+        """
+        info, model = self.session.info, self.model
+        if self.is_quantized:
+            if bits is not None or row_bits is not None:
+                raise CollectiveError(f"this run was trained with --quantize {self.session.config.quantize} and has "
+                                      "widths of its own; leave --bits and --row-bits out")
+        else:
+            bits = 8 if bits is None else bits
+            model = calibrate(model, self.session.graph, self.session.comm, bits,
+                              bits if row_bits is None else row_bits)
+        return model.export(info.name, info.is_multi_label)
+
+
+def config_of(settings: dict[str, Any], folder: Path) -> TrainConfig:
+    """Settings under which a run's model answers: float32 rows, all of them, messages as they are stored.
+
+    Raises
+    ------
+    CheckpointError      the model can't become integers
+    """
+    try:
+        config = TrainConfig(**check_keys(settings, str(folder)))
+        answering = TrainConfig(**{name: getattr(config, name) for name in KEPT}, epoch_rows="all")
+    except ConfigError as error:
+        raise CheckpointError(f"{folder} holds a run whose settings this version can't take: {error}") from error
+    if config.model not in QUANTIZED_MODELS:
+        raise CheckpointError(f"{folder} holds a {config.model}, and only {', '.join(QUANTIZED_MODELS)} become "
+                              "integers; train one of them")
+    if config.model == "gin" and config.precision != "fp32":
+        raise CheckpointError(f"{folder} holds a gin trained in {config.precision}, which averages its neighbors, and "
+                              "integers sum them; train it with --precision fp32")
+    return answering
+
+
+def _read_best(folder: Path) -> Checkpoint:
+    checkpoint = RunFolder(folder).checkpoint
+    if not checkpoint.exists():
+        raise CheckpointError(f"{folder} has no {checkpoint.name}, so there is no trained model; name a run folder of "
+                              "hpcgnn train, or a file of hpcgnn quantize")
+    return read_checkpoint(checkpoint)
