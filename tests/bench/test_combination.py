@@ -23,7 +23,7 @@ def test_all_contestants_give_the_same_numbers(monkeypatch):
         results.append({name: np.asarray(work()) for name, work in contestants.items()})
         return {name: [1.0] for name in contestants}
 
-    monkeypatch.setattr(combination, "interleave", call_all)
+    monkeypatch.setattr(combination, "time_in_any_order", call_all)
     rows = list(CombinationBenchmark(30, 70, 9, (1, 4, 7), 4, (0.05, 1.0), Effort(1)).measure())
     assert len(rows) == 6 * len(WAYS)
     for found in results:
@@ -40,6 +40,11 @@ def test_the_command_writes_a_row_a_way_with_the_ratios_to_torch(tmp_path, monke
     rows = json.loads((tmp_path / "out/bench.json").read_text())["measurements"]
     assert [(row["bits"], row["way"]) for row in rows] == [(bits, way) for bits in (1, 8) for way in WAYS]
     assert all(set(row["peer_ratio"]) == {INT8, FP32} and row["amount"] == 2 * 20 * 40 * 8 / 1e9 for row in rows)
+
+
+def test_every_contestant_is_timed_as_often_whatever_the_order():
+    seconds = combination.time_in_any_order({"a": list, "b": dict, "c": set}, Effort(5))
+    assert {name: len(spent) for name, spent in seconds.items()} == {"a": 5, "b": 5, "c": 5}
 
 
 @pytest.mark.parametrize("arguments, message", [(("--density", "1.5"), "expected shares from 0 to 1"),
