@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#define TABLE_COLUMNS 16 /* of the weights that are turned together */
+#define TABLE_COLUMNS 8 /* of the weights that are turned together */
 #define SCAN_COLUMNS 64  /* that are looked at together */
 #define EAGER_COLUMNS 4  /* that are listed without asking whether they are there; also the slack of a list */
 #define LARGEST_HALF 32767
@@ -51,13 +51,13 @@ static const int LANES_OF[] = {4, 8, 16};
 
 static void *aligned(int64_t bytes) { return aligned_alloc(64, (size_t)((bytes + 127) / 64 * 64)); }
 
+/* A power of two that no weight passes in magnitude. */
 static int largest_weight(const weight_rows *weight) {
+    const int64_t size = weight->num_outputs * weight->dim;
+    uint8_t seen = 0;
+    for (int64_t i = 0; i < size; i++) seen |= (uint8_t)(weight->codes[i] ^ weight->codes[i] >> 7);
     int largest = 1;
-#pragma omp simd reduction(max : largest)
-    for (int64_t i = 0; i < weight->num_outputs * weight->dim; i++) {
-        const int magnitude = weight->codes[i] < 0 ? -weight->codes[i] : weight->codes[i];
-        largest = magnitude > largest ? magnitude : largest;
-    }
+    for (; seen; seen >>= 1) largest *= 2;
     return largest;
 }
 

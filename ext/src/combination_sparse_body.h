@@ -61,15 +61,28 @@ INLINE vector_halves LEVEL(load_halves)(const int16_t *p) {
 #endif
 }
 
-/* The weights of columns first .. first + TABLE_COLUMNS - 1. */
-static void LEVEL(fill_table)(const weight_rows *weight, int64_t first, const weight_table *table) {
-    const int64_t num_columns = least(TABLE_COLUMNS, weight->dim - first);
-    for (int64_t output = 0; output < table->row_length; output++) {
-        int16_t *place = table->weights + first * table->row_length + LEVEL(place_of)(output);
-        const int8_t *weights = weight->codes + output * weight->dim + first;
-        for (int64_t k = 0; k < num_columns; k++)
-            place[k * table->row_length] = output < weight->num_outputs ? weights[k] : 0;
+/* The weights of columns first .. first + num_columns - 1. */
+INLINE void LEVEL(turn_columns)(const weight_rows *weight, int64_t first, const weight_table *table,
+                                const int64_t num_columns) {
+    const int64_t length = table->row_length;
+    int16_t *rows = table->weights + first * length;
+    for (int64_t output = 0; output < length; output++) {
+        int8_t weights[TABLE_COLUMNS] = {0};
+        if (output < weight->num_outputs)
+            memcpy(weights, weight->codes + output * weight->dim + first, (size_t)num_columns);
+        int16_t *place = rows + LEVEL(place_of)(output);
+#pragma GCC unroll 8
+        for (int64_t k = 0; k < num_columns; k++) place[k * length] = weights[k];
     }
+}
+
+/* As turn_columns, TABLE_COLUMNS or those that are left. */
+static void LEVEL(fill_table)(const weight_rows *weight, int64_t first, const weight_table *table) {
+    const int64_t left = weight->dim - first;
+    if (left >= TABLE_COLUMNS)
+        LEVEL(turn_columns)(weight, first, table, TABLE_COLUMNS);
+    else
+        LEVEL(turn_columns)(weight, first, table, left);
 }
 
 /* Which of SCAN_COLUMNS codes are not zero, a bit each. */
