@@ -22,7 +22,7 @@ import hpcgnn
 from hpcgnn.config import as_toml
 from hpcgnn.errors import TrainingError
 from hpcgnn.nn.quantized_models import QuantizedStack
-from hpcgnn.nn.quantizer import BITS_A_KB
+from hpcgnn.nn.quantizer import BITS_A_KB, RowQuantizer
 from hpcgnn.ops.host.simd import simd_level
 
 CONFIG, METRICS, SUMMARY, CHECKPOINT = "config.toml", "metrics.jsonl", "summary.json", "checkpoint.h5"
@@ -159,7 +159,8 @@ def epoch_statistics(metrics: list[dict[str, Any]]) -> dict[str, Any]:
 def quantized_statistics(model: QuantizedStack, results: list[dict[str, Any]]) -> dict[str, Any]:
     """What the integers take, means over the seeds' best models: `feature_kb`, `mean_feature_bits` and `feature_bits`
     as in `QuantizedStack.feature_size`; `weight_bits` and `scale_bits`, of weights and of all that goes with them;
-    `stored_kb`, all of that, and `float_kb`, the same features and weights as float32.
+    `stored_kb`, all of that, and `float_kb`, the same features and weights as float32. `widths_by_degree`, an entry a
+    row quantizer that learns them, is of the last seed's last epoch: in-degrees that nodes have, how many, their bits.
     """
     columns = zip(*(result["feature_bits"] for result in results), strict=True)
     feature_kb = statistics.fmean(result["feature_kb"] for result in results)
@@ -169,9 +170,17 @@ def quantized_statistics(model: QuantizedStack, results: list[dict[str, Any]]) -
         "mean_feature_bits": statistics.fmean(result["mean_feature_bits"] for result in results),
         "feature_bits": [statistics.fmean(column) for column in columns],
         "meets_target": all(result["meets_target"] for result in results),
+        "widths_by_degree": [_widths_of(quantizer) for quantizer in model.row_quantizers
+                             if isinstance(quantizer, RowQuantizer) and quantizer.learns_width],
         "weight_bits": sizes.weights, "scale_bits": sizes.scales,
         "stored_kb": feature_kb + (sizes.weights + sizes.scales) / BITS_A_KB, "float_kb": sizes.floats / BITS_A_KB,
     }
+
+
+def _widths_of(quantizer: RowQuantizer) -> dict[str, list[int]]:
+    counts, width = quantizer.counts.long(), quantizer.scale().bit_width
+    degree = counts.nonzero()[:, 0]
+    return {"in_degree": degree.tolist(), "num_nodes": counts[degree].tolist(), "bit_width": width[degree].tolist()}
 
 
 def software_versions() -> dict[str, str]:
