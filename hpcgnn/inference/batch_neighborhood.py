@@ -72,7 +72,7 @@ class BatchNeighborhood:
     def sums(self, codes: np.ndarray, bit_width: int) -> Iterator[tuple[int, np.ndarray]]:
         """Exact sums over in-neighbors, int32."""
         row_begin, takes_tiles = self._batches.row_begin, self.takes_tiles(codes.shape[1], bit_width)
-        self._count(takes_tiles)
+        self.count(codes.shape[1], bit_width)
         for first, end in self._blocks(codes.shape[1]):
             start = int(row_begin[first])
             out = empty((int(row_begin[end]) - start, codes.shape[1]), torch.int32).numpy()
@@ -106,7 +106,9 @@ class BatchNeighborhood:
             yield first, end
             first = end
 
-    def _count(self, takes_tiles: np.ndarray) -> None:
+    def count(self, dim: int, bit_width: int) -> None:
+        """Count sums of all batches' codes of so many columns and bits."""
+        takes_tiles = self.takes_tiles(dim, bit_width)
         places = self._tiles.num_places[takes_tiles].sum()
         self.counts.by_tiles += int(takes_tiles.sum())
         self.counts.by_gather += int((~takes_tiles).sum())

@@ -6,6 +6,7 @@ import numpy as np
 
 from hpcgnn.inference.aggregation_choice import AggregationCosts
 from hpcgnn.inference.batch_neighborhood import AggregationCounts, BatchNeighborhood
+from hpcgnn.inference.batched_layers import layers_of, runs_by_batch
 from hpcgnn.inference.batches import Batches
 from hpcgnn.inference.coded_rows import CodedRows, code_rows
 from hpcgnn.inference.forward import forward_codes
@@ -26,11 +27,13 @@ class BatchedRun:
 
     def __init__(self, model: IntegerModel, packed: PackedBatches, aggregation: str = "auto",
                  costs: AggregationCosts | None = None):
-        codes = packed.codes()
         self._model, self._in_degree = model, packed.in_degree
-        self._coded = CodedRows.empty(model.convolutions[0].rows, packed.in_degree, codes.shape[1])
-        self._coded.codes[...] = codes
         self._neighborhood = BatchNeighborhood(packed, aggregation, costs)
+        self._layers = layers_of(model, packed, self._neighborhood) if runs_by_batch(model, packed) else None
+        if self._layers is None:
+            codes = packed.codes()
+            self._coded = CodedRows.empty(model.convolutions[0].rows, packed.in_degree, codes.shape[1])
+            self._coded.codes[...] = codes
 
     @property
     def counts(self) -> AggregationCounts:
@@ -38,8 +41,17 @@ class BatchedRun:
         return self._neighborhood.counts
 
     def forward(self) -> tuple[np.ndarray, np.ndarray]:
-        """Logits (num_rows, num_classes) and embeddings (num_rows, hidden), float32, in the order of the batches."""
-        return forward_codes(self._model, self._coded, self._in_degree, self._neighborhood)
+        """Logits (num_rows, num_classes) and embeddings (num_rows, hidden), float32, in the order of the batches.
+
+        Raises
+        ------
+        KernelError      a value that is NaN
+        """
+        if self._layers is None:
+            return forward_codes(self._model, self._coded, self._in_degree, self._neighborhood)
+        for convolution in self._model.convolutions:
+            self._neighborhood.count(len(convolution.neighbor.codes), convolution.mapped.bit_width)
+        return self._layers.forward()
 
 
 def pack_features(model: IntegerModel, batches: Batches, features: np.ndarray, in_degree: np.ndarray) -> PackedBatches:

@@ -13,6 +13,7 @@ from mpi4py import MPI
 from training_setup import easy_graph, random_owner
 
 from hpcgnn.errors import CollectiveError, ConfigError, KernelError
+from hpcgnn.inference import batched_layers
 from hpcgnn.inference.aggregation_choice import AggregationCosts
 from hpcgnn.inference.batch_dealing import DealtBatches, infer_in_batches
 from hpcgnn.inference.batch_neighborhood import BatchNeighborhood
@@ -89,10 +90,13 @@ def test_no_clusters_and_no_batches_are_refused(num_clusters, batch_size):
         cut_batches(dataset.indptr, dataset.indices, num_clusters, batch_size)
 
 
-@pytest.mark.parametrize("num_layers, has_norm", [(1, False), (3, True)])
+@pytest.mark.parametrize("is_by_batch", [True, False])
+@pytest.mark.parametrize("num_layers, has_norm", [(1, False), (3, False), (3, True)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_tiles_gathering_and_both_give_the_integers_of_the_contract(kind, num_layers, has_norm, simd):
+def test_tiles_gathering_and_both_give_the_integers_of_the_contract(kind, num_layers, has_norm, is_by_batch, simd,
+                                                                    monkeypatch):
     """The oracle computes the block-diagonal graph, with its own in-degrees in the reductions."""
+    monkeypatch.setattr(batched_layers, "LEAST_BATCHES", 1 if is_by_batch else 1000)
     model = some_model(kind, num_layers=num_layers, has_norm=has_norm)
     dataset, packed = packed_graph(model)
     found = {way: BatchedRun(model, packed, way, BY_SIZE) for way in ("tiles", "gather", "auto")}
@@ -106,6 +110,23 @@ def test_tiles_gathering_and_both_give_the_integers_of_the_contract(kind, num_la
     assert counts.by_tiles and counts.by_gather
     assert counts.by_tiles + counts.by_gather == num_layers * batches.num_batches
     assert found["gather"].counts.num_places == 0 < found["tiles"].counts.num_places
+
+
+@pytest.mark.parametrize("num_features, hidden, num_classes", [(1, 1, 1), (45, 33, 2), (12, 64, 41), (7, 100, 65)])
+@pytest.mark.parametrize("kind", ["gcn", "gin"])
+def test_batch_by_batch_gives_the_bits_of_layer_by_layer(kind, num_features, hidden, num_classes, simd, monkeypatch):
+    model = some_model(kind, num_features, hidden, num_classes, num_layers=3)
+    rows = np.random.default_rng(4).normal(size=(240, num_features)).astype(np.float32)
+    dataset = easy_graph()
+    batches = cut_batches(dataset.indptr, dataset.indices, 20, 1)
+    packed = pack_features(model, batches, rows, dataset.in_degree()[batches.node_id])
+    found = []
+    for least in (1, 1000):
+        monkeypatch.setattr(batched_layers, "LEAST_BATCHES", least)
+        found += [BatchedRun(model, packed, way, BY_SIZE).forward() for way in ("gather", "tiles", "auto")]
+    for logits, embeddings in found:
+        assert logits.tobytes() == found[0][0].tobytes() and embeddings.tobytes() == found[0][1].tobytes()
+    assert logits.shape == (240, num_classes) and (hidden == 1 or len(np.unique(logits)) > 10)
 
 
 def test_jumped_tiles_are_those_without_an_entry():
