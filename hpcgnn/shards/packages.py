@@ -31,8 +31,11 @@ def store_packages(file: h5py.File, blocks: Iterable[np.ndarray], dim: int, bits
         codes, scale, width = quantize_features(rows, bits, writer.format)
         writer.append(codes, width)
         scales.append(scale)
-    packed = writer.finish()
-    group = file.create_group(GROUP)
+    write_packages(file.create_group(GROUP), writer.finish(), np.concatenate(scales))
+
+
+def write_packages(group: h5py.Group, packed: PackedRows, scale: np.ndarray) -> None:
+    """Store packages and the scale of each row, (num_rows,) float32, in an empty group."""
     for name in SCALARS:
         group.attrs[name] = getattr(packed, name)
     group.attrs["lengths"] = np.array(packed.format.lengths, np.int64)
@@ -42,7 +45,7 @@ def store_packages(file: h5py.File, blocks: Iterable[np.ndarray], dim: int, bits
         # Bitmaps of sparse rows are mostly zero bytes, and longer than all else.
         how = {"compression": "lzf"} if name == "bitmap" and array.size else {}
         group.create_dataset(name, data=array, **how)
-    group["scale"] = np.concatenate(scales)
+    group["scale"] = scale
 
 
 def load_packages(file: h5py.File, path: Path, num_rows: int, dim: int) -> tuple[PackedRows, np.ndarray]:
@@ -57,21 +60,33 @@ def load_packages(file: h5py.File, path: Path, num_rows: int, dim: int) -> tuple
     ------
     ShardError                something is missing, or shapes do not fit
     """
-    group = file[GROUP]
-    for name, held in ((name, held) for names, held in ((ATTRIBUTES, group.attrs), ((*ARRAYS, "scale"), group))
-                       for name in names):
-        if name not in held:
-            raise ShardError(f"{path} has no {GROUP}/{name}; {AGAIN}")
+    packed, scale = read_packages_of(file[GROUP], GROUP, path, AGAIN)
+    if (packed.num_rows, packed.dim) != (num_rows, dim):
+        raise ShardError(f"{path} has packages of {packed.num_rows} rows of {packed.dim} columns, expected {num_rows} "
+                         f"rows of {dim} columns; {AGAIN}")
+    return packed, scale
+
+
+def read_packages_of(group: h5py.Group, name: str, path: Path, advice: str) -> tuple[PackedRows, np.ndarray]:
+    """What `write_packages` stored in a group called `name`; packages are not read yet.
+
+    Raises
+    ------
+    ShardError                something is missing, or shapes do not fit; ends with `advice`
+    """
+    for wanted, held in ((wanted, held) for names, held in ((ATTRIBUTES, group.attrs), ((*ARRAYS, "scale"), group))
+                         for wanted in names):
+        if wanted not in held:
+            raise ShardError(f"{path} has no {name}/{wanted}; {advice}")
     try:
         form = PackageFormat(tuple(group.attrs["lengths"].tolist()), bool(group.attrs["is_signed"]))
-        packed = PackedRows(form, **{name: int(group.attrs[name]) for name in SCALARS},
-                            **{name: group[name][()] for name in ARRAYS})
+        packed = PackedRows(form, **{scalar: int(group.attrs[scalar]) for scalar in SCALARS},
+                            **{array: group[array][()] for array in ARRAYS})
     except KernelError as error:
-        raise ShardError(f"{path}: {error}; {AGAIN}") from error
+        raise ShardError(f"{path}: {error}; {advice}") from error
     scale = group["scale"][()]
-    if (packed.num_rows, packed.dim) != (num_rows, dim) or (scale.dtype, scale.shape) != (np.float32, (num_rows,)):
-        raise ShardError(f"{path} has packages of {packed.num_rows} rows of {packed.dim} columns and {len(scale)} "
-                         f"scales, expected {num_rows} rows of {dim} columns; {AGAIN}")
+    if (scale.dtype, scale.shape) != (np.float32, (packed.num_rows,)):
+        raise ShardError(f"{path} has {len(scale)} scales for {packed.num_rows} rows of {name}; {advice}")
     return packed, scale
 
 
