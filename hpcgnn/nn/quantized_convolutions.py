@@ -23,7 +23,6 @@ from hpcgnn.ops.arena import empty
 from hpcgnn.ops.attention import attend
 from hpcgnn.quantized.integer_model import IntegerConvolution
 
-
 SPARSE_SHARE = 0.25      # of values other than zero, below which input rows are quantized value by value
 
 

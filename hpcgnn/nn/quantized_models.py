@@ -15,6 +15,7 @@ from torch import nn
 from hpcgnn.errors import CollectiveError
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.attention import GATConvolution
+from hpcgnn.nn.bit_sharing import share_bits
 from hpcgnn.nn.convolution import GCNConvolution, SAGEConvolution
 from hpcgnn.nn.isomorphism import GINConvolution
 from hpcgnn.nn.models import ConvolutionStack
@@ -93,10 +94,14 @@ class QuantizedStack(nn.Module):
             raise CollectiveError("input rows to quantize hold NaN or infinity; expected finite features")
         model = cls(stack, scheme, counts, comm, has_negative_input=bool(seen[1]))
         model._fit(graph, comm)
+        if scheme.name == "degree-aware":
+            share_bits(model.row_quantizers, model.target_kb * BITS_A_KB)
+            model._fit(graph, comm)
         return model
 
     @torch.no_grad()
     def _fit(self, graph: LocalGraph, comm) -> None:
+        """Collective: fit all quantizers, first to last, each to what those before it leave."""
         quantizers = [module for module in self.modules() if isinstance(module, Quantizer)]
         for quantizer in quantizers:
             quantizer.fitting_comm = comm

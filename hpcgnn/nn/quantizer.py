@@ -13,11 +13,13 @@ from torch import nn
 
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.fake_quantization import codes_of, fake_quantize, largest_code, look_up, round_through
-from hpcgnn.nn.step_search import search_steps, take_nearest
+from hpcgnn.nn.step_search import StepFit, search_steps, take_nearest
 from hpcgnn.quantized.integer_model import MAX_BIT_WIDTH, ColumnScale, IntegerMap, RowScale
 
 MAX_DEGREES = 1024      # entries of a table; larger in-degrees are few, and share the last one
 BITS_A_KB = 8 * 1024    # the paper's eta
+# On fitted steps of mapped rows: those are multiples of one unit, many of which would lie on the edge of two codes.
+OFF_EDGES = np.float32(1 + 2 ** -10)
 
 
 def count_in_degrees(graph: LocalGraph, comm) -> np.ndarray:
@@ -53,6 +55,9 @@ class Quantizer(nn.Module):
 class RowQuantizer(Quantizer):
     """Rows of a layer as codes, with a step and a width that a node's in-degree chooses.
 
+    What is learned beside a width is the largest magnitude that is not clipped, as a factor on the fitted one: where a
+    width changes, the step follows, and codes grow coarser instead of clipped.
+
     Parameters
     ----------
     dim : int                            columns of the rows
@@ -62,6 +67,10 @@ class RowQuantizer(Quantizer):
     learns_width : bool                  widths are parameters
     shrinks : bool                       where fitted codes need fewer bits, the width starts there
     is_local : bool                      steps and widths follow the rows' own error, see `fake_quantize`
+
+    Attributes
+    ----------
+    fit : StepFit or None                of the last fitting
     """
 
     def __init__(self, dim: int, counts: np.ndarray, bits: int, is_signed: bool, learns_width: bool = False,
@@ -70,57 +79,71 @@ class RowQuantizer(Quantizer):
         self.dim, self.counts, self.bits = dim, torch.from_numpy(counts.astype(np.float64)), bits
         self.is_signed, self.learns_width, self.shrinks = is_signed, learns_width, shrinks
         self.local_weight = 1.0 / max(1.0, dim * float(counts.sum())) if is_local else None
-        self.log_step = nn.Parameter(torch.zeros(len(counts)))
+        self.fit: StepFit | None = None
         width = torch.full((len(counts),), float(bits))
+        self.register_buffer("fitted_range", self._largest(width))
+        self.log_range = nn.Parameter(torch.zeros(len(counts)))
         if learns_width:
             self.width = nn.Parameter(width)
         else:
             self.register_buffer("width", width)
+
+    @property
+    def least_bits(self) -> int:
+        """The smallest width."""
+        return 1 + self.is_signed
+
+    @property
+    def step(self) -> torch.Tensor:
+        """(num_entries,) float32, differentiable in the range; the gradient of a width is that of clipped values."""
+        return self.fitted_range * self.log_range.exp() / self._largest(self.whole_width().detach())
 
     def forward(self, rows: torch.Tensor, nodes: Nodes) -> torch.Tensor:
         """(n, dim) float32, quantized."""
         entry = nodes.in_degree.clamp(max=len(self.counts) - 1)
         if self.fitting_comm is not None:
             self._fit(rows, entry)
-        step, width = look_up(self.log_step.exp(), entry), look_up(self.whole_width(), entry)
+        step, width = look_up(self.step, entry), look_up(self.whole_width(), entry)
         return fake_quantize(rows, step[:, None], width[:, None], self.is_signed, self.local_weight)
 
     def whole_width(self) -> torch.Tensor:
         """(num_entries,) float32 whole numbers, differentiable in the widths."""
         if self.learns_width:
             with torch.no_grad():
-                self.width.clamp_(1 + self.is_signed, MAX_BIT_WIDTH)
+                self.width.clamp_(self.least_bits, MAX_BIT_WIDTH)
         return round_through(self.width)
 
     def num_bits(self) -> torch.Tensor:
         """Stored bits of the rows of all nodes of all ranks, () float64, differentiable in the widths."""
         return (self.whole_width().double() * self.counts).sum() * self.dim
 
+    @torch.no_grad()
     def _fit(self, rows: torch.Tensor, entry: torch.Tensor) -> None:
         """Collective: start from the steps of least squared error."""
         place = rows.nonzero(as_tuple=True)
-        max_code = int(largest_code(torch.tensor(float(self.bits)), self.is_signed))
         values, group = rows[place], entry[place[0]]
-        step = search_steps(self.fitting_comm, values, group, len(self.counts), max_code)
-        with torch.no_grad():
-            self.log_step.copy_(torch.from_numpy(step).log())
+        self.fit = search_steps(self.fitting_comm, values, group, self._largest(self.whole_width()).numpy().astype(int))
         if self.shrinks:
-            self._shrink(values, group, max_code)
+            self._shrink(values, group)
+        self.fitted_range.copy_(torch.from_numpy(self.fit.step) * self._largest(self.whole_width()))
 
-    def _shrink(self, values: torch.Tensor, group: torch.Tensor, max_code: int) -> None:
+    def _shrink(self, values: torch.Tensor, group: torch.Tensor) -> None:
         """Collective: widths that hold the codes in use; rows of 0 and 1 need one bit."""
-        codes = codes_of(values.abs(), self.log_step.detach().exp()[group], torch.tensor(float(max_code)))
-        largest = torch.zeros(len(self.counts)).scatter_reduce_(0, group, codes, "amax").numpy()
-        largest = np.max(self.fitting_comm.allgather(largest), axis=0)
+        limit, step = self._largest(self.whole_width())[group], torch.from_numpy(self.fit.step)[group]
+        codes = torch.zeros(len(self.counts)).scatter_reduce_(0, group, codes_of(values.abs(), step, limit), "amax")
+        largest = np.max(self.fitting_comm.allgather(codes.numpy()), axis=0)
         needed = np.ceil(np.log2(np.maximum(largest, 1) + 1)) + self.is_signed
-        with torch.no_grad():
-            self.width.copy_(torch.from_numpy(take_nearest(needed, largest > 0, self.bits)))
+        self.width.copy_(torch.from_numpy(take_nearest(needed, largest > 0, self.least_bits)))
 
+    def _largest(self, width: torch.Tensor) -> torch.Tensor:
+        return largest_code(width, self.is_signed)
+
+    @torch.no_grad()
     def scale(self) -> RowScale:
         """The tables of the integer model; an in-degree that no node has takes the nearest one's entry."""
         is_known = self.counts.numpy() > 0
-        step = take_nearest(self.log_step.detach().exp().numpy(), is_known, 1.0)
-        width = take_nearest(self.whole_width().detach().numpy(), is_known, self.bits)
+        step = take_nearest(self.step.numpy(), is_known, 1.0)
+        width = take_nearest(self.whole_width().numpy(), is_known, MAX_BIT_WIDTH)
         return RowScale(step, width.astype(np.uint8), self.is_signed)
 
 
@@ -142,7 +165,8 @@ class ColumnQuantizer(Quantizer):
         """(n, dim) float32, quantized; whose they are does not matter."""
         if self.fitting_comm is not None:
             column = torch.arange(rows.shape[1]).expand(rows.shape).reshape(-1)
-            step = search_steps(self.fitting_comm, rows.reshape(-1), column, rows.shape[1], 2 ** (self.bits - 1) - 1)
+            max_code = np.full(rows.shape[1], 2 ** (self.bits - 1) - 1)
+            step = search_steps(self.fitting_comm, rows.reshape(-1), column, max_code).step * OFF_EDGES
             with torch.no_grad():
                 self.log_step.copy_(torch.from_numpy(step).log())
         return fake_quantize(rows, self.log_step.exp()[None], torch.tensor([[float(self.bits)]]), is_signed=True)
@@ -170,7 +194,8 @@ class WeightQuantizer(Quantizer):
         """(out_dim, in_dim) float32, quantized."""
         if self.fitting_comm is not None:
             output = torch.arange(len(weight))[:, None].expand(weight.shape).reshape(-1)
-            step = search_steps(None, weight.reshape(-1), output, len(weight), 2 ** (self.bits - 1) - 1)
+            max_code = np.full(len(weight), 2 ** (self.bits - 1) - 1)
+            step = search_steps(None, weight.reshape(-1), output, max_code).step
             with torch.no_grad():
                 self.log_step.copy_(torch.from_numpy(step).log())
         return fake_quantize(weight, self.log_step.exp()[:, None], torch.tensor([[float(self.bits)]]), is_signed=True)

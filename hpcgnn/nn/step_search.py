@@ -5,6 +5,8 @@ It knows groups of values, whether they are in-degrees, columns or rows of weigh
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 
@@ -17,19 +19,27 @@ NEGLIGIBLE = 1e-10               # of the sum of squares
 VALUES_AT_ONCE = 1 << 20
 
 
-def search_steps(comm, values: torch.Tensor, group: torch.Tensor, num_groups: int, max_code: int) -> np.ndarray:
+class StepFit(NamedTuple):
+    """By group, over all ranks: (num_groups,) float32 steps, and float64 squared errors with them and sums of squares.
+    """
+
+    step: np.ndarray
+    error: np.ndarray
+    energy: np.ndarray
+
+
+def search_steps(comm, values: torch.Tensor, group: torch.Tensor, max_code: np.ndarray) -> StepFit:
     """Collective: the step of least squared error for each group of values.
 
     Parameters
     ----------
     comm : MPI communicator, or None where all ranks hold the same values
     values : (n,) float32, group : (n,) int64 below num_groups         zeros fit any step and may be left out
-    max_code : int
+    max_code : (num_groups,) int                                       at least 1
 
     Returns
     -------
-    (num_groups,) float32        a group without values other than zero takes the step of the nearest that has some;
-                                 1 where none has
+    StepFit      a group without values other than zero takes the step of the nearest that has some; 1 where none has
 
     Raises
     ------
@@ -38,18 +48,17 @@ def search_steps(comm, values: torch.Tensor, group: torch.Tensor, num_groups: in
     magnitude = values.detach().abs()
     is_kept = magnitude != 0
     magnitude, group = magnitude[is_kept], group[is_kept]
-    peak = _peaks(comm, magnitude, group, num_groups)
+    peak = _peaks(comm, magnitude, group, len(max_code))
     if not np.isfinite(peak).all():
         raise CollectiveError("rows to quantize hold NaN or infinity; look for extreme values in the features")
-    divisor = _divisors(max_code)
-    steps = np.maximum(peak / divisor[:, None], np.finfo(np.float32).tiny).astype(np.float32)
-    errors = np.zeros((len(divisor) + 1, num_groups))
+    steps = np.maximum(peak / _divisors(max_code), np.finfo(np.float32).tiny).astype(np.float32)
+    errors = np.zeros((len(steps) + 1, len(max_code)))
     for some, their_group in zip(magnitude.split(VALUES_AT_ONCE), group.split(VALUES_AT_ONCE), strict=True):
         errors += _errors(some, their_group, steps, max_code)
     errors, energy = np.split(errors if comm is None else comm.allreduce(errors), [-1])
     is_good = errors <= (1 + TOLERANCE) * errors.min(axis=0) + NEGLIGIBLE * energy
-    best = steps[is_good.argmax(axis=0), np.arange(num_groups)]     # divisors ascend, so steps descend
-    return take_nearest(best, peak > 0, 1.0)
+    best = is_good.argmax(axis=0), np.arange(len(max_code))     # divisors ascend, so steps descend
+    return StepFit(take_nearest(steps[best], peak > 0, 1.0), errors[best], energy[0])
 
 
 def take_nearest(table: np.ndarray, is_known: np.ndarray, default: float) -> np.ndarray:
@@ -63,11 +72,13 @@ def take_nearest(table: np.ndarray, is_known: np.ndarray, default: float) -> np.
     return table[np.where(np.abs(place - before) <= np.abs(after - place), before, after)]
 
 
-def _divisors(max_code: int) -> np.ndarray:
-    """Codes that the largest value is given: whole numbers, every one below 8 and a fifth more each time, then clipped.
+def _divisors(max_code: np.ndarray) -> np.ndarray:
+    """(num_candidates, num_groups): codes that the largest value is given, ascending: whole numbers, every one up to 8
+    and a fifth more each time, at most max_code, and then clipped.
     """
-    whole = np.unique(np.minimum(np.round(1.2 ** np.arange(64)), max_code))
-    return np.concatenate([np.union1d(whole, np.arange(1, min(max_code, 8) + 1)), max_code * np.array(CLIPPED)])
+    whole = np.union1d(np.arange(1, 9), np.round(1.2 ** np.arange(64)))
+    whole = whole[whole < 2 * max_code.max(initial=1)]
+    return np.concatenate([np.minimum(whole[:, None], max_code), np.multiply.outer(CLIPPED, max_code)])
 
 
 def _peaks(comm, magnitude: torch.Tensor, group: torch.Tensor, num_groups: int) -> np.ndarray:
@@ -75,10 +86,10 @@ def _peaks(comm, magnitude: torch.Tensor, group: torch.Tensor, num_groups: int) 
     return peak if comm is None else np.max(comm.allgather(peak), axis=0)
 
 
-def _errors(magnitude: torch.Tensor, group: torch.Tensor, steps: np.ndarray, max_code: int) -> np.ndarray:
+def _errors(magnitude: torch.Tensor, group: torch.Tensor, steps: np.ndarray, max_code: np.ndarray) -> np.ndarray:
     """(num_steps + 1, num_groups) float64: squared errors of each step, and the sum of squares."""
     index, num_groups = group.numpy(), steps.shape[1]
-    limit = torch.tensor(float(max_code))
+    limit = torch.from_numpy(max_code.astype(np.float32))[group]
     of_steps = []
     for row in torch.from_numpy(steps):
         step = row[group]

@@ -28,7 +28,7 @@ from hpcgnn.training.methods import check_method, execution_of
 from hpcgnn.training.objective import Objective
 from hpcgnn.training.precision import STORAGE, storage_bits
 
-START_BITS = 8       # of degree-aware rows, before the penalty pulls
+FIRST_BITS = 4       # at which degree-aware rows are fitted, before their widths are chosen
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Session:
 
 def scheme_of(config: TrainConfig) -> QuantizationScheme:
     """How the configured model is quantized."""
-    row_bits = START_BITS if config.quantize == "degree-aware" else config.quantize_bits
+    row_bits = FIRST_BITS if config.quantize == "degree-aware" else config.quantize_bits
     return QuantizationScheme(config.quantize, config.quantize_bits, row_bits, config.target_kb, config.size_weight,
                               config.quantize_gradient == "local", parse_protection(config.protect))
 

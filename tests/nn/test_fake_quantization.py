@@ -125,13 +125,13 @@ def test_exact_rows_give_their_steps_no_gradient():
     rows = (torch.arange(60.0).view(12, 5) % 2)
     quantizer, out = rows_of_degrees(rows, np.arange(12) % 3, bits=8, learns_width=True, shrinks=True)
     out.backward(torch.randn(12, 5))
-    assert quantizer.log_step.grad.abs().max() == 0 and quantizer.width.grad.abs().max() == 0
+    assert quantizer.log_range.grad.abs().max() == 0 and quantizer.width.grad.abs().max() == 0
 
 
 def test_a_fitted_step_is_no_worse_than_any_of_a_fine_grid():
     values = torch.from_numpy(some_values(True, 400, 3))
     column = torch.arange(3).expand(400, 3).reshape(-1)
-    step = search_steps(ALONE, values.reshape(-1), column, 3, 7)
+    step = search_steps(ALONE, values.reshape(-1), column, np.full(3, 7)).step
 
     def error(steps):
         steps = torch.as_tensor(steps, dtype=torch.float32)
@@ -155,7 +155,7 @@ def test_in_degrees_that_no_node_has_take_the_nearest_one_that_some_has():
 def test_an_in_degree_beyond_the_table_takes_the_last_entry():
     quantizer = RowQuantizer(2, np.array([1, 1]), bits=2, is_signed=False)
     with torch.no_grad():
-        quantizer.log_step.copy_(torch.tensor([1.0, 4.0]).log())
+        quantizer.log_range.copy_(torch.tensor([1.0, 4.0]).log())
     rows = torch.tensor([[3.0, 8.0]])
     assert quantizer(rows, Nodes(torch.tensor([1]))).tolist() == quantizer(rows, Nodes(torch.tensor([99]))).tolist()
 
@@ -185,7 +185,7 @@ def test_steps_of_columns_and_of_outputs_follow_the_scale_of_each(quantizer, siz
 def test_values_that_are_not_finite_are_refused(bad):
     values = torch.tensor([1.0, bad, 2.0])
     with pytest.raises(CollectiveError, match="rows to quantize hold NaN or infinity"):
-        search_steps(ALONE, values, torch.tensor([0, 1, 1]), 2, 7)
+        search_steps(ALONE, values, torch.tensor([0, 1, 1]), np.array([7, 7]))
 
 
 def test_a_tracked_range_is_the_percentile_and_moves_slowly():

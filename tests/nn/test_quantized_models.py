@@ -53,7 +53,7 @@ def codes_of_passes(model, graph):
     seen = []
 
     def remember(name, scale):
-        return lambda module, inputs, out: seen.append((name, (out / scale).round().numpy().astype(np.int64)))
+        return lambda module, inputs, out: seen.append((name, np.round(out.numpy() / scale).astype(np.int64)))
 
     degree = graph.in_degree[:graph.num_inner]
     handles = []
