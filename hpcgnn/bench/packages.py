@@ -43,9 +43,13 @@ class PackageBenchmark:
         case = f"{self.num_rows:,} x {self.dim}, {width or '1-8'} bit, {100 * density:g} % non-zero"
         remarks = [size_remark(packed, case)]
         amount = codes.nbytes / 1e9
-        yield measure("package encode", case, amount, "GB/s",
-                      {CEILING: read_stream(torch.from_numpy(codes)), OURS: partial(encode, codes, bit_width),
-                       "scipy CSR": partial(scipy.sparse.csr_matrix, codes)}, self.effort, remarks)
+        encoding = measure("package encode", case, amount, "GB/s",
+                           {CEILING: read_stream(torch.from_numpy(codes)), OURS: partial(encode, codes, bit_width),
+                            "scipy CSR": partial(scipy.sparse.csr_matrix, codes)}, self.effort, remarks)
+        encoding.details.update(
+            bits=width or "1-8", density=density,
+            stored_bits={name: [size.value_bits, size.position_bits] for name, size in sizes(packed).items()})
+        yield encoding
         decoded = zeros(codes.shape, "uint8")
         yield measure("package decode", f"codes, {case}", amount, "GB/s",
                       {CEILING: write_stream(torch.from_numpy(decoded)),

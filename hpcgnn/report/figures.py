@@ -16,6 +16,7 @@ from hpcgnn.report.canvas import NumberedRuns, Theme
 from hpcgnn.report.curves import draw_descent, draw_loss, draw_score
 from hpcgnn.report.decisions import draw_execution, draw_widths, has_stale_epochs, has_varying_widths
 from hpcgnn.report.pairs import draw_pairs, last_pair_bytes
+from hpcgnn.report.quantization import draw_degree_widths
 from hpcgnn.report.run_folder import Run
 from hpcgnn.report.summary import values_of
 
@@ -74,6 +75,9 @@ CHARTS = (
     Chart("descent", "Rate of descent", "Training loss, and the rate at which its running mean falls (LDR), by which "
           "the base width and the execution of the next epoch are chosen.",
           draw_descent, lambda run: bool(values_of(run.records, "ldr")), about_seeds=MEAN_OF_SEEDS),
+    Chart("degrees", "Learned widths by in-degree", "Bits of a node's row in each layer, signs included, that training "
+          "chose by the node's in-degree, at the end of the last seed; a larger dot is more nodes.",
+          draw_degree_widths, lambda run: bool(run.summary.get("widths_by_degree"))),
     Chart("pairs", "Bytes by pair", "Bytes that each rank sent to each other in the last epoch that recorded them; "
           "colors are scaled run by run.", draw_pairs, lambda run: last_pair_bytes(run) is not None),
 )

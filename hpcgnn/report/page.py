@@ -9,6 +9,7 @@ import base64
 import io
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -16,6 +17,8 @@ from matplotlib.figure import Figure
 
 import hpcgnn
 from hpcgnn.errors import ConfigError
+from hpcgnn.report.bench_figures import BoundChart, bench_charts
+from hpcgnn.report.bench_folder import BenchFolder
 from hpcgnn.report.canvas import DARK, LIGHT, RUN_COLORS
 from hpcgnn.report.comparison import (
     OPTIONAL_COLUMNS,
@@ -42,17 +45,21 @@ class FigurePair:
     dark: str
 
 
-def write_report(runs: list[Run], path: Path) -> list[Path]:
+def write_report(runs: list[Run], path: Path, benches: list[BenchFolder] | None = None) -> list[Path]:
     """Write the HTML file at `path` and its figures as PATH-<figure>.png; return all of them, the HTML first.
+
+    Figures of benchmark folders follow those of the runs.
 
     Raises
     ------
     ConfigError      a file can't be written
     """
     pairs, pictures = [], {}
-    for chart, shown in drawable(runs):
-        light, dark = (_png(chart.draw(shown, theme)) for theme in (LIGHT, DARK))
-        pairs.append(FigurePair(chart.title, caption_of(chart, shown), _data_uri(light), _data_uri(dark)))
+    charts = [BoundChart(chart.name, chart.title, caption_of(chart, shown), partial(chart.draw, shown))
+              for chart, shown in drawable(runs)] + bench_charts(benches or [])
+    for chart in charts:
+        light, dark = (_png(chart.draw(theme)) for theme in (LIGHT, DARK))
+        pairs.append(FigurePair(chart.title, chart.caption, _data_uri(light), _data_uri(dark)))
         pictures[path.with_name(f"{path.stem}-{chart.name}.png")] = light
     files = {path: _render(runs, pairs).encode(), **pictures}
     try:

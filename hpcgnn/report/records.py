@@ -41,6 +41,18 @@ def read_text(path: Path) -> str:
         raise ConfigError(f"{path} can't be read: {error.strerror}") from error
 
 
+def has_valid_widths(summary: dict[str, Any]) -> bool:
+    """Whether what summary.json says of learned widths, if anything, is an entry a layer with numbers by in-degree."""
+    entries = summary.get("widths_by_degree", [])
+    return isinstance(entries, list) and all(isinstance(entry, dict) and _are_columns(
+        [entry.get(key) for key in ("in_degree", "num_nodes", "bit_width")]) for entry in entries)
+
+
+def _are_columns(columns: list[Any]) -> bool:
+    return all(isinstance(column, list) and len(column) == len(columns[0]) > 0 and all(map(_is_whole, column))
+               for column in columns)
+
+
 def _parse_record(path: Path, number: int, line: str) -> dict[str, Any]:
     try:
         record = json.loads(line)

@@ -15,7 +15,7 @@ import numpy as np
 
 from hpcgnn.config import read_toml
 from hpcgnn.errors import ConfigError
-from hpcgnn.report.records import read_records, read_text
+from hpcgnn.report.records import has_valid_widths, read_records, read_text
 from hpcgnn.report.summary import summarize, values_of
 
 
@@ -130,4 +130,7 @@ def _read_summary(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is damaged: {error}; remove it to report from metrics.jsonl alone") from error
     if not isinstance(summary, dict):
         raise ConfigError(f"{path} is damaged: it holds no object; remove it to report from metrics.jsonl alone")
+    if not has_valid_widths(summary):
+        raise ConfigError(f"{path} is damaged: widths_by_degree is no list of in_degree, num_nodes and bit_width, as "
+                          "many numbers each; remove it to report from metrics.jsonl alone")
     return summary

@@ -25,6 +25,9 @@ def test_each_width_and_density_is_encoded_and_decoded_against_ceiling_and_forma
     assert all({"hpcgnn", "ceiling"} <= row.seconds.keys() for row in rows)
     assert rows[1].peers == ["scipy CSR", "numpy bitmap"]
     assert [row.amount for row in rows[:3]] == [8e-6, 8e-6, 3.2e-5]
+    record = rows[0].as_record()
+    assert (record["bits"], record["density"], rows[3].details["bits"]) == (2, 0.5, "1-8")
+    assert record["stored_bits"]["dense"] == [200 * 40 * 2, 0] and record["stored_bits"]["ideal"][1] == 0
     assert "values of packages over the ideal 1.0" in rows[0].remarks[0]
 
 
