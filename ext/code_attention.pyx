@@ -13,6 +13,18 @@ cdef extern from "code_attention.h":
         const int64_t *coarse
         const int64_t *fine
     int c_attend_codes "attend_codes" (code_attention, float *) nogil
+    void c_score_codes "score_codes" (code_attention, const double *, int64_t *, int64_t *) nogil
+
+
+def score_codes(const int8_t[:, ::1] codes, const double[:, ::1] vectors, int64_t[:, ::1] target,
+                int64_t[:, ::1] source):
+    """See ext/src/code_attention.h."""
+    cdef code_attention a
+    if codes.shape[0] == 0 or codes.shape[1] == 0:
+        return
+    a.num_codes, a.dim, a.num_heads, a.codes = codes.shape[0], codes.shape[1], target.shape[1], &codes[0, 0]
+    with nogil:
+        c_score_codes(a, &vectors[0, 0], &target[0, 0], &source[0, 0])
 
 
 def attend_codes(const int64_t[::1] indptr, const int32_t[::1] indices, int64_t first, const int8_t[:, ::1] codes,

@@ -4,12 +4,29 @@
 #define LOG2_E 1549082005LL                     /* log2(e) 2^30 */
 #define STEP_BITS 20                            /* of the exponent that the tables resolve */
 #define FARTHEST (17LL << SCORE_BITS)           /* exp(-17) is less than half of a weight of 1 */
+#define LOW_BITS 11
+#define ENTRIES 1024                            /* of a row, weighed at a time: 2^12 2^7 2^10 is below 2^31 */
+#define COLUMNS 4                               /* vectors of columns that are summed in registers */
+#define AHEAD 8                                 /* entries whose row is fetched before it is read */
+
+typedef struct {
+    int64_t index;
+    int32_t high, low;
+} attended_row;
 
 #define BODY "code_attention_body.h"
 #include "levels.h"
 
 typedef int (*row_function)(const code_attention *, int64_t, int64_t *, float *);
+typedef void (*score_function)(const code_attention *, const double *, int64_t, int64_t *, int64_t *);
 static const row_function ATTEND[] = ALL_LEVELS(attend_row);
+static const score_function SCORE[] = ALL_LEVELS(score_row);
+
+void score_codes(code_attention a, const double *vectors, int64_t *target, int64_t *source) {
+    const score_function score_row = SCORE[simd_level()];
+#pragma omp parallel for schedule(static)
+    for (int64_t u = 0; u < a.num_codes; u++) score_row(&a, vectors, u, target, source);
+}
 
 int attend_codes(code_attention a, float *out) {
     const row_function attend_row = ATTEND[simd_level()];

@@ -23,6 +23,10 @@ typedef struct {
     const int64_t *coarse, *fine;   /* 2^-(i / 2^10) and 2^-(i / 2^20), 1024 each */
 } code_attention;
 
+/* Scores of all codes, num_codes x num_heads, by two vectors of dim whole numbers; no sum passes 2^53. Of the structure,
+ * num_codes, dim, num_heads and codes are read. */
+void score_codes(code_attention attention, const double *vectors, int64_t *target, int64_t *source);
+
 /* Returns 0, or 1 where an entry names no row, 2 where indptr does not rise within the entries, 3 without memory. */
 int attend_codes(code_attention attention, float *out);
 #endif

@@ -15,7 +15,6 @@ from hpcgnn.ops.host import code_attention as host
 SCORE_BITS = 36               # of fixed point, as in ext/src/code_attention.h
 LARGEST_SUM = 2**52           # float64 holds every integer of that magnitude and of twice it
 LARGEST_CODE = 128
-BLOCK_ROWS = 8192
 FAULTS = {1: "entries must name rows of codes", 2: "indptr must rise within the entries"}
 
 
@@ -39,21 +38,18 @@ def score_codes(codes: np.ndarray, vectors: np.ndarray, num_heads: int) -> Score
     ------
     KernelError      shapes that disagree; vectors by which a score could pass 65,536
     """
-    if codes.ndim != 2 or vectors.shape != (2, codes.shape[1]) or num_heads < 1 or codes.shape[1] % num_heads:
+    if codes.ndim != 2 or codes.dtype != np.int8 or vectors.shape != (2, codes.shape[1]) or num_heads < 1 or codes.shape[1] % num_heads:
         raise KernelError(f"attention of {num_heads} heads needs two vectors of {codes.shape[-1]} columns that they "
                           f"share evenly, found shape {vectors.shape}")
     fixed = np.rint(vectors.astype(np.float64) * 2**SCORE_BITS)
-    by_head = fixed.reshape(2, num_heads, -1)
-    if not np.abs(by_head).sum(axis=2).max(initial=0) * LARGEST_CODE < LARGEST_SUM:
+    largest = np.abs(fixed.reshape(2, num_heads, -1)).sum(axis=2).max(initial=0)
+    # Below 2**53 float64 holds every sum, in whatever order it is added.
+    if not largest * LARGEST_CODE < LARGEST_SUM:
         raise KernelError(f"attention vectors reach {np.abs(vectors).max():g} a code, and scores could pass "
                           f"{LARGEST_SUM / 2**SCORE_BITS:g}; expected smaller vectors or steps")
-    scores = np.empty((2, len(codes), num_heads), np.int64)
-    for first in range(0, len(codes), BLOCK_ROWS):
-        block = slice(first, first + BLOCK_ROWS)
-        rows = codes[block].reshape(-1, num_heads, by_head.shape[2]).transpose(1, 0, 2).astype(np.float64)
-        # Sums of integers below 2**53: exact, in whatever order they are added.
-        scores[:, block] = (rows @ by_head.transpose(1, 2, 0)).transpose(2, 1, 0)
-    return Scores(scores[0], scores[1])
+    scores = Scores(*np.zeros((2, len(codes), num_heads), np.int64))
+    host.score_codes(codes, fixed, scores.target, scores.source)
+    return scores
 
 
 def attend_codes(indptr: np.ndarray, indices: np.ndarray, codes: np.ndarray, scores: Scores,

@@ -11,6 +11,12 @@ from hpcgnn.ops.host.simd import simd_level
 COARSE, FINE = (np.rint(np.exp2(30 - np.arange(1024) / resolution)).astype(np.int64) for resolution in (2**10, 2**20))
 
 
+def score_codes(codes: np.ndarray, vectors: np.ndarray, target: np.ndarray, source: np.ndarray) -> None:
+    """Scores by two vectors of whole numbers, float64."""
+    simd_level()     # refuses an instruction set that this processor lacks
+    kernels.score_codes(codes, vectors, target, source)
+
+
 def attend_codes(indptr: np.ndarray, indices: np.ndarray, first: int, codes: np.ndarray, target: np.ndarray,
                  source: np.ndarray, out: np.ndarray) -> int:
     """Number of the fault that was met, or 0."""
