@@ -1,6 +1,7 @@
 """Forged, cut and flipped package streams are refused or read as some rows; never past their end.
 
-`python tests/quantized/test_package_faults.py N` reads N flipped streams: jobs/sanitize_packages.sh runs it.
+`python tests/quantized/test_package_faults.py N SEED` reads N flipped streams, and N / 10 of any bytes:
+jobs/sanitize_packages.sh runs it.
 """
 
 from __future__ import annotations
@@ -8,12 +9,14 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
+import hypothesis
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from reference_package import field, stream_of
 
+from hpcgnn._ext import combination_sparse
 from hpcgnn.errors import KernelError
 from hpcgnn.quantized.package import PackageFormat, PackedRows
 from hpcgnn.quantized.package_writer import encode
@@ -121,15 +124,27 @@ def is_refused(read):
     return False
 
 
+def sums_of(packed, is_by_bit):
+    """Rows times weights that follow from their place, by the kernel that reads packages as it multiplies."""
+    weight = (np.arange(5 * packed.dim).reshape(5, packed.dim) * 37 % 255 - 127).astype(np.int8)
+    sums = np.empty((packed.num_rows, 5), np.int32)
+    packed.refuse(*combination_sparse.combine_packages(packed.source, 0, packed.num_rows, weight, is_by_bit, sums))
+    return weight, sums
+
+
 def read_everything(packed):
     """Number of ways of reading that refuse; what is accepted whole is what the writer makes of its rows."""
     node = np.arange(packed.num_rows)
-    ways = (packed.codes, lambda: packed.chosen(node), packed.bit_width, packed.check)
+    ways = (packed.codes, lambda: packed.chosen(node), packed.bit_width, packed.check, lambda: sums_of(packed, False),
+            lambda: sums_of(packed, True))
     refused = sum(is_refused(read) for read in ways)
     try:
         codes, widths = packed.check().codes(), packed.bit_width()
     except KernelError:
         return refused
+    for is_by_bit in (False, True):
+        weight, sums = sums_of(packed, is_by_bit)
+        np.testing.assert_array_equal(sums, codes.astype(np.int64) @ weight.T.astype(np.int64))
     again = encode(codes, np.maximum(widths, 1 + packed.format.is_signed), packed.format)
     for name in ("num_bits", "stream", "bitmap", "index_bit", "index_values"):
         np.testing.assert_array_equal(getattr(again, name), getattr(packed, name))
@@ -155,9 +170,10 @@ def test_flipped_bytes_are_refused_or_read_as_the_rows_that_they_spell(simd):
     assert fuzz(400, seed=3) > 400
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.binary(max_size=120), st.integers(0, 90), st.integers(0, 20), st.booleans(), st.data())
-def test_any_bytes_are_refused_or_read_as_the_rows_that_they_spell(simd, stream, num_rows, dim, signed, data):
+ANY_BYTES = (st.binary(max_size=120), st.integers(0, 90), st.integers(0, 20), st.booleans(), st.data())
+
+
+def read_any_bytes(stream, num_rows, dim, signed, data):
     row_bytes, entries = -(-dim // 8), -(-num_rows // 64)
     bitmap = np.frombuffer(data.draw(st.binary(min_size=num_rows * row_bytes, max_size=num_rows * row_bytes)), np.uint8)
     places = st.lists(st.integers(-2**63, 2**63 - 1) | st.integers(-1, 200), min_size=entries, max_size=entries)
@@ -167,6 +183,12 @@ def test_any_bytes_are_refused_or_read_as_the_rows_that_they_spell(simd, stream,
                                np.array(data.draw(values), np.int32)))
 
 
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(*ANY_BYTES)
+def test_any_bytes_are_refused_or_read_as_the_rows_that_they_spell(simd, stream, num_rows, dim, signed, data):
+    read_any_bytes(stream, num_rows, dim, signed, data)
+
+
 def test_stream_of_the_oracle_is_accepted():
     """The forgeries above start from good streams."""
     bits = stream_of([[1] * 193], [1])
@@ -174,5 +196,9 @@ def test_stream_of_the_oracle_is_accepted():
 
 
 if __name__ == "__main__":
-    streams = int(sys.argv[1])
-    print(f"{streams} flipped streams, {fuzz(streams, seed=0)} of {4 * streams} readings refused, no fault of memory")
+    streams, seed = int(sys.argv[1]), int(sys.argv[2])
+    refused = fuzz(streams, seed)
+    any_bytes = settings(max_examples=streams // 10, deadline=None, database=None, suppress_health_check=[*HealthCheck])
+    any_bytes(hypothesis.seed(seed)(given(*ANY_BYTES)(read_any_bytes)))()
+    print(f"{streams} flipped streams, {refused} of {6 * streams} readings refused; {streams // 10} of any bytes; "
+          "no fault of memory")

@@ -52,7 +52,8 @@ def test_dots_lie_at_in_degree_and_width_with_layers_side_by_side(tmp_path):
     runs = list(enumerate(read_runs([write_quantized_run(tmp_path / "a")])))
     (axis,) = draw_degree_widths(runs, LIGHT).axes
     first, second = (dots.get_offsets() for dots in axis.collections)
-    np.testing.assert_allclose(first, np.array([[1, 2], [2, 3], [30, 5]]) + [0, LAYERS_APART / 2])
+    above = LAYERS_APART / 2
+    np.testing.assert_allclose(first, [[1, above + 2], [2, above + 3], [30, above + 5]])
     np.testing.assert_allclose(second[:, 1], np.array([1, 1, 2]) - LAYERS_APART / 2)
     sizes = axis.collections[0].get_sizes()
     assert sizes[0] > sizes[1] > sizes[2] > 0
