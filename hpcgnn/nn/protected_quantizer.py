@@ -95,7 +95,11 @@ class TrackedColumnQuantizer(TrackedRange):
         super().__init__(comm, bits, is_signed=True)
         self.dim = dim
 
-    def scale(self) -> ColumnScale:
+    def forward(self, rows: torch.Tensor, nodes: Nodes, weight: torch.Tensor) -> torch.Tensor:
+        """Collective: as every tracked range; the weights that mapped the rows don't matter."""
+        return super().forward(rows, nodes)
+
+    def scale(self, weight: torch.Tensor) -> ColumnScale:
         """The steps of the integer model."""
         return ColumnScale(self.step.expand(self.dim).numpy().copy(), self.bits)
 

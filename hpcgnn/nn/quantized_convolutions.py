@@ -33,7 +33,7 @@ class QuantizerMaker(Protocol):
         """Of a layer's rows: quantizer(rows, nodes), num_bits(), scale(), dim."""
 
     def columns(self, dim: int) -> nn.Module:
-        """Of mapped rows: quantizer(rows, nodes), scale()."""
+        """Of mapped rows: quantizer(rows, nodes, weight) and scale(weight), with the weights that mapped them."""
 
     def weights(self, out_dim: int) -> nn.Module:
         """Of weights: quantizer(weight), integers(weight)."""
@@ -123,7 +123,7 @@ class QuantizedConvolution(nn.Module, ABC):
              scale: torch.Tensor | None = None) -> torch.Tensor:
         """B: inner rows, mapped and quantized, as they travel."""
         mapped = linear(x, self.neighbor(weight))
-        return self.mapped(mapped if scale is None else mapped * scale, nodes)
+        return self.mapped(mapped if scale is None else mapped * scale, nodes, weight)
 
 
 class QuantizedGCN(QuantizedConvolution):
@@ -141,8 +141,9 @@ class QuantizedGCN(QuantizedConvolution):
 
     def export(self) -> IntegerConvolution:
         """As integers, without the normalization that follows."""
+        weight = self.convolution.weight_neighbor
         return IntegerConvolution(self.kind, self.rows.scale(),
-                                  self.neighbor.integers(self.convolution.weight_neighbor), self.mapped.scale(),
+                                  self.neighbor.integers(weight), self.mapped.scale(weight),
                                   _array(self.convolution.bias))
 
 
@@ -162,10 +163,10 @@ class QuantizedSAGE(QuantizedConvolution):
 
     def export(self) -> IntegerConvolution:
         """As integers, without the normalization that follows."""
+        weight = self.convolution.weight_neighbor
         return IntegerConvolution(self.kind, self.rows.scale(),
-                                  self.neighbor.integers(self.convolution.weight_neighbor), self.mapped.scale(),
-                                  _array(self.convolution.bias),
-                                  own=self.own.integers(self.convolution.weight_self))
+                                  self.neighbor.integers(weight), self.mapped.scale(weight),
+                                  _array(self.convolution.bias), own=self.own.integers(self.convolution.weight_self))
 
 
 class QuantizedGIN(QuantizedConvolution):
@@ -194,9 +195,9 @@ class QuantizedGIN(QuantizedConvolution):
         """As integers, without the normalization that follows."""
         first, second = self.convolution.first, self.convolution.second
         return IntegerConvolution(self.kind, self.rows.scale(), self.neighbor.integers(first.weight),
-                                  self.mapped.scale(), _array(first.bias), epsilon=self.convolution.epsilon.item(),
-                                  second_rows=self.second_rows.scale(), second=self.second.integers(second.weight),
-                                  second_bias=_array(second.bias))
+                                  self.mapped.scale(first.weight), _array(first.bias),
+                                  epsilon=self.convolution.epsilon.item(), second_rows=self.second_rows.scale(),
+                                  second=self.second.integers(second.weight), second_bias=_array(second.bias))
 
 
 class QuantizedGAT(QuantizedConvolution):
@@ -220,7 +221,7 @@ class QuantizedGAT(QuantizedConvolution):
         """As integers, without the normalization that follows."""
         convolution = self.convolution
         return IntegerConvolution(self.kind, self.rows.scale(), self.neighbor.integers(convolution.weight),
-                                  self.mapped.scale(), _array(convolution.bias),
+                                  self.mapped.scale(convolution.weight), _array(convolution.bias),
                                   attention=_array(convolution.attention), heads=convolution.heads,
                                   averages_heads=convolution.combine == "average")
 

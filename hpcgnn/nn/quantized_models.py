@@ -86,18 +86,27 @@ class QuantizedStack(nn.Module):
 
         Raises
         ------
-        CollectiveError      input rows that are not finite
+        CollectiveError      input rows that are not finite, or a target below the least size
         """
         counts = count_in_degrees(graph, comm) if counts is None else counts
         seen = comm.allreduce(np.array([not torch.isfinite(graph.x).all(), bool((graph.x < 0).any())], np.int64))
         if seen[0]:
             raise CollectiveError("input rows to quantize hold NaN or infinity; expected finite features")
         model = cls(stack, scheme, counts, comm, has_negative_input=bool(seen[1]))
+        model._check_target()
         model._fit(graph, comm)
         if scheme.name == "degree-aware":
             share_bits(model.row_quantizers, model.target_kb * BITS_A_KB)
             model._fit(graph, comm)
         return model
+
+    def _check_target(self) -> None:
+        if self.scheme.name != "degree-aware":
+            return
+        num_bits = sum(quantizer.least_bits * quantizer.dim for quantizer in self.row_quantizers) * self.num_nodes
+        if num_bits > self.target_kb * BITS_A_KB:
+            raise CollectiveError(f"target_kb is {self.target_kb:g}, and rows of the least widths, 1 bit and 2 where "
+                                  f"there are values below zero, take {num_bits / BITS_A_KB:g} KB; raise --target-kb")
 
     @torch.no_grad()
     def _fit(self, graph: LocalGraph, comm) -> None:

@@ -19,7 +19,8 @@ from hpcgnn.quantized.integer_model import MAX_BIT_WIDTH, ColumnScale, IntegerMa
 MAX_DEGREES = 1024      # entries of a table; larger in-degrees are few, and share the last one
 BITS_A_KB = 8 * 1024    # the paper's eta
 # On fitted steps of mapped rows: those are multiples of one unit, many of which would lie on the edge of two codes.
-OFF_EDGES = np.float32(1 + 2 ** -10)
+OFF_EDGES = 1 + 2 ** -10
+SMALLEST_ANCHOR = 1e-8  # of an output whose weights are zeros
 
 
 def count_in_degrees(graph: LocalGraph, comm) -> np.ndarray:
@@ -147,12 +148,14 @@ class RowQuantizer(Quantizer):
         return RowScale(step, width.astype(np.uint8), self.is_signed)
 
 
-class ColumnQuantizer(Quantizer):
-    """Mapped rows as signed codes of one width, with a step for each column.
+class AnchoredSteps(Quantizer):
+    """Steps of the columns that a linear map makes, as learned multiples of the mean magnitude of each one's weights.
+
+    Weights grow tenfold within some epochs of Adam; so anchored, steps keep up with them, and their rate is relative.
 
     Parameters
     ----------
-    dim : int
+    dim : int                columns
     bits : int, 2 to 8
     """
 
@@ -161,48 +164,58 @@ class ColumnQuantizer(Quantizer):
         self.bits = bits
         self.log_step = nn.Parameter(torch.zeros(dim))
 
-    def forward(self, rows: torch.Tensor, nodes: Nodes) -> torch.Tensor:
-        """(n, dim) float32, quantized; whose they are does not matter."""
+    @property
+    def max_code(self) -> int:
+        """The largest code."""
+        return 2 ** (self.bits - 1) - 1
+
+    def step(self, weight: torch.Tensor) -> torch.Tensor:
+        """(dim,) float32 for weight (dim, in_dim), differentiable in the multiples only."""
+        return self.log_step.exp() * _anchor(weight)
+
+    def _start(self, comm, values: torch.Tensor, column: torch.Tensor, weight: torch.Tensor, factor: float) -> None:
+        """Collective but without comm: steps of least squared error, times a factor."""
+        fit = search_steps(comm, values.reshape(-1), column.reshape(-1), np.full(len(weight), self.max_code))
+        with torch.no_grad():
+            self.log_step.copy_((torch.from_numpy(fit.step) * factor / _anchor(weight)).log())
+
+    def _quantized(self, values: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+        return fake_quantize(values, step, torch.tensor([[float(self.bits)]]), is_signed=True)
+
+
+def _anchor(weight: torch.Tensor) -> torch.Tensor:
+    mean = weight.detach().abs().mean(dim=1) if weight.shape[1] else torch.ones(len(weight))
+    return mean.clamp(min=SMALLEST_ANCHOR)
+
+
+class ColumnQuantizer(AnchoredSteps):
+    """Mapped rows as signed codes of one width, with a step for each column."""
+
+    def forward(self, rows: torch.Tensor, nodes: Nodes, weight: torch.Tensor) -> torch.Tensor:
+        """(n, dim) float32, mapped by weight (dim, in_dim), quantized; whose they are does not matter."""
         if self.fitting_comm is not None:
-            column = torch.arange(rows.shape[1]).expand(rows.shape).reshape(-1)
-            max_code = np.full(rows.shape[1], 2 ** (self.bits - 1) - 1)
-            step = search_steps(self.fitting_comm, rows.reshape(-1), column, max_code).step * OFF_EDGES
-            with torch.no_grad():
-                self.log_step.copy_(torch.from_numpy(step).log())
-        return fake_quantize(rows, self.log_step.exp()[None], torch.tensor([[float(self.bits)]]), is_signed=True)
+            column = torch.arange(rows.shape[1]).expand(rows.shape)
+            self._start(self.fitting_comm, rows, column, weight, OFF_EDGES)
+        return self._quantized(rows, self.step(weight)[None])
 
-    def scale(self) -> ColumnScale:
+    @torch.no_grad()
+    def scale(self, weight: torch.Tensor) -> ColumnScale:
         """The steps of the integer model."""
-        return ColumnScale(self.log_step.detach().exp().numpy(), self.bits)
+        return ColumnScale(self.step(weight).numpy(), self.bits)
 
 
-class WeightQuantizer(Quantizer):
-    """Weights as signed codes of one width, with a step for each output.
-
-    Parameters
-    ----------
-    out_dim : int
-    bits : int, 2 to 8
-    """
-
-    def __init__(self, out_dim: int, bits: int):
-        super().__init__()
-        self.bits = bits
-        self.log_step = nn.Parameter(torch.zeros(out_dim))
+class WeightQuantizer(AnchoredSteps):
+    """Weights as signed codes of one width, with a step for each output."""
 
     def forward(self, weight: torch.Tensor) -> torch.Tensor:
         """(out_dim, in_dim) float32, quantized."""
         if self.fitting_comm is not None:
-            output = torch.arange(len(weight))[:, None].expand(weight.shape).reshape(-1)
-            max_code = np.full(len(weight), 2 ** (self.bits - 1) - 1)
-            step = search_steps(None, weight.reshape(-1), output, max_code).step
-            with torch.no_grad():
-                self.log_step.copy_(torch.from_numpy(step).log())
-        return fake_quantize(weight, self.log_step.exp()[:, None], torch.tensor([[float(self.bits)]]), is_signed=True)
+            self._start(None, weight, torch.arange(len(weight))[:, None].expand(weight.shape), weight, 1.0)
+        return self._quantized(weight, self.step(weight)[:, None])
 
     @torch.no_grad()
     def integers(self, weight: torch.Tensor) -> IntegerMap:
         """The weights of the integer model."""
-        step = self.log_step.exp()
-        codes = codes_of(weight, step[:, None], torch.tensor(2.0 ** (self.bits - 1) - 1))
+        step = self.step(weight)
+        codes = codes_of(weight, step[:, None], torch.tensor(float(self.max_code)))
         return IntegerMap(codes.numpy().astype(np.int8), ColumnScale(step.numpy(), self.bits))

@@ -168,17 +168,40 @@ def test_widths_stay_between_one_or_two_and_eight_bits():
         assert quantizer.scale().bit_width.tolist() == [1 + is_signed, 8]
 
 
-@pytest.mark.parametrize("quantizer, size", [(ColumnQuantizer(4, 4), 4), (WeightQuantizer(4, 4), 4)])
-def test_steps_of_columns_and_of_outputs_follow_the_scale_of_each(quantizer, size):
-    values = torch.from_numpy(some_values(True, 50, size)) * torch.tensor([1.0, 10.0, 100.0, 0.1])
+SCALES = torch.tensor([1.0, 10.0, 100.0, 0.1])
+
+
+def weights_of_scales(seed=0):
+    return torch.from_numpy(some_values(True, 4, 50, seed)) * SCALES[:, None]
+
+
+def test_steps_of_outputs_follow_the_scale_of_each_and_grow_with_their_weights():
+    weight, quantizer = weights_of_scales(), WeightQuantizer(4, 4)
     quantizer.fitting_comm = ALONE
-    if isinstance(quantizer, ColumnQuantizer):
-        out = quantizer(values, Nodes(torch.zeros(50, dtype=torch.int64)))
-    else:
-        out = quantizer(values.t().contiguous()).t()
-    assert ((out - values).abs().amax(dim=0) < 0.4 * values.abs().amax(dim=0)).all()
-    steps = quantizer.log_step.exp()
-    assert (steps[1] / steps[0] > 4).item() and (steps[2] / steps[1] > 4).item()
+    out = quantizer(weight)
+    quantizer.fitting_comm = None
+    assert ((out - weight).abs().amax(dim=1) < 0.4 * weight.abs().amax(dim=1)).all()
+    torch.testing.assert_close(quantizer(3 * weight), 3 * out)
+    codes = quantizer.integers(weight)
+    torch.testing.assert_close(torch.from_numpy(codes.codes * codes.scale.step[:, None]), out)
+
+
+def test_steps_of_columns_follow_the_scale_of_each_and_grow_with_the_weights_that_mapped_them():
+    weight, quantizer, nodes = weights_of_scales(), ColumnQuantizer(4, 4), Nodes(torch.zeros(30, dtype=torch.int64))
+    rows = torch.from_numpy(some_values(False, 30, 50)) @ weight.t()
+    quantizer.fitting_comm = ALONE
+    out = quantizer(rows, nodes, weight)
+    quantizer.fitting_comm = None
+    assert ((out - rows).abs().amax(dim=0) < 0.4 * rows.abs().amax(dim=0)).all()
+    torch.testing.assert_close(quantizer(3 * rows, nodes, 3 * weight), 3 * out)
+    assert quantizer.scale(weight).step.shape == (4,)
+
+
+def test_an_output_without_weights_has_a_step_all_the_same():
+    quantizer = WeightQuantizer(2, 4)
+    quantizer.fitting_comm = ALONE
+    assert quantizer(torch.zeros(2, 3)).tolist() == [[0.0] * 3] * 2
+    assert (quantizer.integers(torch.zeros(2, 3)).scale.step > 0).all()
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

@@ -57,9 +57,8 @@ def codes_of_passes(model, graph):
 
     degree = graph.in_degree[:graph.num_inner]
     handles = []
-    for convolution in model.convolutions:
-        scale = convolution.rows.scale()
-        mapped = convolution.mapped.scale()
+    for convolution, exported in zip(model.convolutions, model.export("").convolutions, strict=True):
+        scale, mapped = exported.rows, exported.mapped
         handles.append(convolution.rows.register_forward_hook(remember("rows", scale.step[scale.entry(degree), None])))
         handles.append(convolution.mapped.register_forward_hook(remember("mapped", mapped.step[None])))
     logits_of(model, graph)
