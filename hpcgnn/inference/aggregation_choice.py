@@ -72,6 +72,12 @@ class AggregationCosts:
         return shapes.tile_terms(dim, bit_width) @ self.tiles < shapes.gather_terms(dim) @ self.gather
 
 
+def check_aggregation(aggregation: str) -> None:
+    """Raises ConfigError unless the word is one of AGGREGATIONS."""
+    if aggregation not in AGGREGATIONS:
+        raise ConfigError(f"aggregation is {aggregation!r}; expected one of {', '.join(AGGREGATIONS)}")
+
+
 def choose(aggregation: str, shapes: BatchShapes, dim: int, bit_width: int,
            costs: AggregationCosts | None = None) -> np.ndarray:
     """Which batches tiles aggregate, (num_batches,) bool.
@@ -86,8 +92,7 @@ def choose(aggregation: str, shapes: BatchShapes, dim: int, bit_width: int,
     ------
     ConfigError      another word for aggregation
     """
-    if aggregation not in AGGREGATIONS:
-        raise ConfigError(f"aggregation is {aggregation!r}; expected one of {', '.join(AGGREGATIONS)}")
+    check_aggregation(aggregation)
     if aggregation != "auto":
         return np.full(len(shapes.num_rows), aggregation == "tiles")
     return (costs or machine_costs()).takes_tiles(shapes, dim, bit_width)

@@ -6,7 +6,7 @@ which rank computes a batch changes no integer of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 import scipy.sparse
@@ -15,7 +15,6 @@ from mpi4py import MPI
 from hpcgnn.inference.batch_neighborhood import AggregationCounts
 from hpcgnn.inference.batched_run import BatchedRun
 from hpcgnn.inference.batches import Batches, cut_batches
-from hpcgnn.inference.coded_rows import code_rows
 from hpcgnn.inference.packed_batches import PackedBatches
 from hpcgnn.launch import together
 from hpcgnn.partition.partition import Partition
@@ -74,40 +73,43 @@ class DealtBatches:
                           self.num_inner)
 
 
-@dataclass(frozen=True)
-class BatchedAnswer:
-    """What the ranks' batches gave for this rank's inner rows.
-
-    Attributes
-    ----------
-    logits : (num_inner, num_classes) float32
-    embeddings : (num_inner, hidden) float32
-    counts : AggregationCounts           of this rank
-    packed_bytes : int                   of this rank's batches
-    """
-
-    logits: np.ndarray
-    embeddings: np.ndarray
-    counts: AggregationCounts
-    packed_bytes: int
-
-
-def infer_in_batches(comm: MPI.Comm, dealt: DealtBatches, model: IntegerModel, features: np.ndarray,
-                     in_degree: np.ndarray, aggregation: str = "auto") -> BatchedAnswer:
-    """Collective: logits of inner rows, each computed within its batch by the rank that the batch was dealt to.
+class DealtRun:
+    """Collective: an integer model on the batches of all ranks; each rank computes those that it was dealt.
 
     Parameters
     ----------
-    features : (num_inner, num_features) float32
-    in_degree : (num_inner,) integer     in the whole graph
+    dealt : DealtBatches
+    model : IntegerModel
+    codes : (num_inner, num_features) int8 or uint8      of the model's first convolution
+    in_degree : (num_inner,) integer                     in the whole graph
+    aggregation : {"auto", "tiles", "gather"}
+
+    Attributes
+    ----------
+    packed_bytes : int               of this rank's batches
+
+    Raises
+    ------
+    CollectiveError      sums over a batch could overflow, or another word for aggregation
     """
-    scale = model.convolutions[0].rows
-    coded = code_rows(scale, features, in_degree)
-    codes, degrees = dealt.to_batches(coded.codes), dealt.to_batches(in_degree.astype(np.int64))
-    packed = PackedBatches.pack(dealt.batches, codes, degrees, int(scale.bit_width.max()))
-    run = BatchedRun(model, packed, aggregation)
-    logits, embeddings = run.forward()
-    return BatchedAnswer(dealt.to_owners(logits), dealt.to_owners(embeddings), run.counts, packed.nbytes)
+
+    def __init__(self, dealt: DealtBatches, model: IntegerModel, codes: np.ndarray, in_degree: np.ndarray,
+                 aggregation: str = "auto"):
+        self._dealt = dealt
+        codes, degrees = dealt.to_batches(codes), dealt.to_batches(in_degree.astype(np.int64))
+        bit_width = int(model.convolutions[0].rows.bit_width.max())
+        packed = PackedBatches.pack(dealt.batches, codes, degrees, bit_width)
+        self._run = together(dealt.comm, lambda: BatchedRun(model, packed, aggregation))
+        self.packed_bytes = packed.nbytes
+
+    def forward(self) -> tuple[np.ndarray, np.ndarray]:
+        """Collective: logits (num_inner, num_classes) and embeddings (num_inner, hidden) of inner rows, float32."""
+        return tuple(self._dealt.to_owners(rows) for rows in self._run.forward())
+
+    def counts(self) -> AggregationCounts:
+        """Collective: of all ranks' passes so far."""
+        own = astuple(self._run.counts)
+        return AggregationCounts(*map(sum, zip(*self._dealt.comm.allgather(own), strict=True)))
 
 
 def _joined(arcs: list[tuple[np.ndarray, np.ndarray, np.ndarray]], num_nodes: int) -> tuple[np.ndarray, np.ndarray]:

@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from hpcgnn.inference.aggregation_choice import AggregationCosts, BatchShapes, choose
+from hpcgnn.inference.aggregation_choice import AggregationCosts, BatchShapes, check_aggregation, choose
 from hpcgnn.inference.neighborhood import row_factor_of
 from hpcgnn.inference.packed_batches import PackedBatches
 from hpcgnn.ops import batch_tiles
@@ -47,9 +47,14 @@ class BatchNeighborhood:
     packed : PackedBatches
     aggregation : {"auto", "tiles", "gather"}
     costs : AggregationCosts or None     that auto chooses by; None is this machine's
+
+    Raises
+    ------
+    ConfigError      another word for aggregation
     """
 
     def __init__(self, packed: PackedBatches, aggregation: str = "auto", costs: AggregationCosts | None = None):
+        check_aggregation(aggregation)
         self._batches, self._tiles = packed.batches, packed.tiles
         self._shapes, self._costs = BatchShapes.of(packed.tiles), costs
         self._aggregation = aggregation

@@ -15,10 +15,11 @@ from training_setup import easy_graph, random_owner
 from hpcgnn.errors import CollectiveError, ConfigError, KernelError
 from hpcgnn.inference import batched_layers
 from hpcgnn.inference.aggregation_choice import AggregationCosts
-from hpcgnn.inference.batch_dealing import DealtBatches, infer_in_batches
+from hpcgnn.inference.batch_dealing import DealtBatches, DealtRun
 from hpcgnn.inference.batch_neighborhood import BatchNeighborhood
 from hpcgnn.inference.batched_run import BatchedRun, pack_features
 from hpcgnn.inference.batches import cut_batches
+from hpcgnn.inference.coded_rows import code_rows
 from hpcgnn.inference.packed_batches import ALIGNMENT, HEADER, PackedBatches
 from hpcgnn.partition.build import build_partition
 
@@ -285,24 +286,50 @@ def test_any_number_of_ranks_and_any_partition_give_the_same_bits(kind):
     logits, embeddings = BatchedRun(model, packed, "gather").forward()
     row_of = np.argsort(packed.batches.node_id)
     part = build_partition(dataset, random_owner(dataset, comm.size), comm.rank, comm.size)
-    dealt = DealtBatches.deal(comm, part, 16, 3)
-    answer = infer_in_batches(comm, dealt, model, part.features.astype(np.float32),
-                              part.in_degree[:part.num_inner], "auto")
-    assert answer.logits.tobytes() == logits[row_of[part.inner_id]].tobytes()
-    assert answer.embeddings.tobytes() == embeddings[row_of[part.inner_id]].tobytes()
+    run = dealt_run(comm, part, model, 16, 3)
+    found = run.forward()
+    assert found[0].tobytes() == logits[row_of[part.inner_id]].tobytes()
+    assert found[1].tobytes() == embeddings[row_of[part.inner_id]].tobytes()
+    counts = run.counts()
+    assert counts.by_tiles + counts.by_gather == 3 * packed.batches.num_batches
+    assert comm.allreduce(run.packed_bytes) >= packed.nbytes
+
+
+def dealt_run(comm, part, model, num_clusters, batch_size, aggregation="auto"):
+    """Collective."""
+    degree = part.in_degree[:part.num_inner]
+    coded = code_rows(model.convolutions[0].rows, part.features.astype(np.float32), degree)
+    return DealtRun(DealtBatches.deal(comm, part, num_clusters, batch_size), model, coded.codes, degree, aggregation)
 
 
 @pytest.mark.parallel([1, 2, 4])
-def test_ranks_without_a_batch_answer_for_their_rows(kind="gcn"):
+@pytest.mark.parametrize("kind", ["gcn", "sage"])
+def test_ranks_without_a_batch_answer_for_their_rows(kind):
     """One batch for all ranks, and a rank that owns no node."""
     comm, dataset = MPI.COMM_WORLD, easy_graph()
     model = some_model(kind)
     part = build_partition(dataset, np.zeros(dataset.num_nodes, np.int32), comm.rank, comm.size)
-    dealt = DealtBatches.deal(comm, part, 1, 1)
-    assert dealt.batches.num_batches == (comm.rank == 0)
-    answer = infer_in_batches(comm, dealt, model, part.features.astype(np.float32),
-                              part.in_degree[:part.num_inner], "gather")
-    assert answer.logits.shape == (part.num_inner, model.num_classes) and np.isfinite(answer.logits).all()
+    assert DealtBatches.deal(comm, part, 1, 1).batches.num_batches == (comm.rank == 0)
+    logits, _ = dealt_run(comm, part, model, 1, 1, "gather").forward()
+    assert logits.shape == (part.num_inner, model.num_classes) and np.isfinite(logits).all()
+
+
+@pytest.mark.parallel([1, 2])
+def test_another_word_for_aggregation_fails_on_all_ranks():
+    comm, dataset = MPI.COMM_WORLD, easy_graph()
+    part = build_partition(dataset, random_owner(dataset, comm.size), comm.rank, comm.size)
+    with pytest.raises(CollectiveError, match="expected one of auto, tiles, gather"):
+        dealt_run(comm, part, some_model("gcn"), 16, 3, "dense")
+
+
+@pytest.mark.parametrize("least", [1, 1000])
+def test_values_that_are_no_number_are_refused(least, monkeypatch):
+    monkeypatch.setattr(batched_layers, "LEAST_BATCHES", least)
+    model = some_model("gcn")
+    model.convolutions[0].bias[3] = np.nan
+    _, packed = packed_graph(model)
+    with pytest.raises(KernelError, match="NaN"):
+        BatchedRun(model, packed, "gather").forward()
 
 
 @pytest.mark.parallel([1, 2])
