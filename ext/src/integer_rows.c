@@ -19,7 +19,7 @@ int rescale_rows(integer_rows source, row_target target) {
     {
         float *scratch = malloc((size_t)padded * sizeof(float));
         if (!scratch) faults = NO_SCRATCH;
-#pragma omp for schedule(static)
+#pragma omp for schedule(dynamic, 1)
         for (int64_t first = 0; first < source.num_rows; first += ROWS_A_TASK) {
             const int64_t stop = first + ROWS_A_TASK < source.num_rows ? first + ROWS_A_TASK : source.num_rows;
             if (scratch) faults |= rescale(&source, &target, first, stop, scratch);
