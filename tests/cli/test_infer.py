@@ -1,0 +1,155 @@
+"""`hpcgnn infer` from a model and shards to predictions: the same on any number of ranks; a fault is one sentence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from integer_models import some_model
+from mpi4py import MPI
+from training_setup import easy_graph, on_rank_zero, random_owner, train, write, write_once
+
+from hpcgnn.__main__ import main
+from hpcgnn.inference.model_file import read_model, write_model
+from hpcgnn.inference.predictions import read_predictions
+from hpcgnn.shards.schema import Provenance
+from hpcgnn.shards.writer import write_shards
+
+KINDS = ("gcn", "sage", "gin", "gat")
+
+
+@pytest.fixture
+def hpcgnn(capsys):
+    """Collective: run the command line on all ranks: (exit status, standard output, standard error) of rank 0."""
+    def run(*arguments):
+        with pytest.raises(SystemExit) as stop:
+            main([str(argument) for argument in arguments])
+        printed = capsys.readouterr()
+        return MPI.COMM_WORLD.bcast((stop.value.code or 0, printed.out, printed.err))
+
+    return run
+
+
+@pytest.fixture
+def shards(shared_path):
+    return write_once(MPI.COMM_WORLD, easy_graph(), shared_path / "shards")
+
+
+def model_file(path, kind="gcn", **options):
+    """Collective: a file of random weights that fits the easy graph."""
+    on_rank_zero(MPI.COMM_WORLD, lambda: write_model(path, some_model(kind, **options)))
+    return path
+
+
+def answers(path):
+    return on_rank_zero(MPI.COMM_WORLD, lambda: read_predictions(path))
+
+
+def expected_answers(path, folder):
+    """What one rank says, computed by every rank for itself."""
+    from hpcgnn.inference.run import IntegerRun
+    from hpcgnn.shards.reader import read_graph_info
+
+    dataset, comm = easy_graph(), MPI.COMM_WORLD
+    alone = on_rank_zero(comm, lambda: write(dataset, random_owner(dataset, 1), 1, folder))
+    model = read_model(path)
+    run = IntegerRun.open(MPI.COMM_SELF, model, alone, read_graph_info(alone))
+    return run.part.inner_id, *run.forward()
+
+
+@pytest.mark.parallel([1, 2, 3, 4])
+@pytest.mark.parametrize("kind", KINDS)
+def test_answers_have_the_bits_of_one_rank(hpcgnn, shards, shared_path, kind):
+    path, out = model_file(shared_path / "m.h5", kind), shared_path / "p.h5"
+    status, printed, complaints = hpcgnn("infer", path, shards, "--repeat", 1, "--out", out)
+    assert (status, complaints) == (0, "")
+    node_id, logits, embeddings = expected_answers(path, shared_path / "alone")
+    found = answers(out)
+    assert found.logits[node_id].tobytes() == logits.tobytes()
+    assert found.embeddings[node_id].tobytes() == embeddings.tobytes()
+    np.testing.assert_array_equal(found.prediction, found.logits.argmax(axis=1))
+    lines = printed.splitlines()
+    assert [line.split(":")[0] for line in lines[1:]] == ["accuracy", "seconds", "model", "features", "exchanged",
+                                                          "peak memory", "predictions"]
+
+
+@pytest.mark.parallel([1, 2])
+def test_a_run_folder_is_quantized_on_the_fly_and_timed_in_floats(hpcgnn, shards, shared_path):
+    train(MPI.COMM_WORLD, shards, shared_path / "run", epochs=20)
+    files = on_rank_zero(MPI.COMM_WORLD, lambda: sorted((shared_path / "run").iterdir()))
+    status, printed, complaints = hpcgnn("infer", shared_path / "run", shards, "--bits", 6, "--repeat", 2)
+    assert (status, complaints) == (0, "")
+    assert "weights of 6 bits, rows of " in printed and "in float32" in printed.splitlines()[2]
+    assert on_rank_zero(MPI.COMM_WORLD, lambda: sorted((shared_path / "run").iterdir())) == files
+
+
+@pytest.mark.parallel([1, 2])
+def test_packages_are_read_as_they_are_and_answer_as_their_floats_do(hpcgnn, shared_path):
+    from hpcgnn.inference.input_rows import FloatRows, PackageRows
+    from hpcgnn.inference.run import IntegerRun
+    from hpcgnn.shards.reader import read_graph_info, read_partition
+
+    comm, dataset, folder = MPI.COMM_WORLD, easy_graph(), shared_path / "shards"
+    path, out = model_file(shared_path / "m.h5", "sage"), shared_path / "p.h5"
+    on_rank_zero(comm, lambda: write_shards(dataset, random_owner(dataset, comm.size), comm.size, folder, "package",
+                                            Provenance("test", "given", 0)))
+    status, printed, complaints = hpcgnn("infer", path, folder, "--repeat", 1, "--out", out)
+    assert (status, complaints) == (0, "") and "bytes as packages" in printed
+    info = read_graph_info(folder)
+    run = IntegerRun.open(comm, read_model(path), folder, info)
+    assert isinstance(run.rows, PackageRows)
+    features = read_partition(folder, comm.rank, comm.size, info).features
+    logits, _ = replace(run, rows=FloatRows(features)).forward()
+    assert answers(out).logits[run.part.inner_id].tobytes() == logits.tobytes()
+
+
+def refusals(shared_path, shards):
+    """Arguments, and words of the sentence that refuses them."""
+    model = model_file(shared_path / "m.h5")
+    return [
+        ([shared_path / "none.h5", shards], "none.h5 is missing; run hpcgnn quantize again"),
+        ([model, shared_path / "none"], "graph.h5 is missing"),
+        ([model_file(shared_path / "a.h5", dataset="cora"), shards], "was made on cora, these shards hold synthetic"),
+        ([model_file(shared_path / "b.h5", num_nodes=99), shards], "was made on 99 nodes, synthetic has 240"),
+        ([model_file(shared_path / "c.h5", num_features=7), shards], "was made for 7 features, synthetic has 12"),
+        ([model_file(shared_path / "d.h5", num_classes=9), shards], "was made for 9 classes, synthetic has 4"),
+        ([model_file(shared_path / "e.h5", is_multi_label=True), shards], "was made for several labels a node"),
+        ([model, shards, "--bits", 4], "is a model file and has widths of its own"),
+        ([model, shards, "--out", shared_path / "none" / "p.h5"], "choose another --out"),
+        ([shared_path, shards], "has no checkpoint.h5"),
+        ([shards / "graph.h5", shards], "is a graph file, expected a integer-model file"),
+    ]
+
+
+@pytest.mark.parallel([1, 2, 3])
+def test_every_fault_is_one_sentence_and_ends_all_ranks(hpcgnn, shards, shared_path):
+    for arguments, words in refusals(shared_path, shards):
+        status, printed, complaint = hpcgnn("infer", *arguments)
+        assert (status, printed) == (1, ""), arguments
+        assert complaint.startswith("hpcgnn: ") and complaint.count("\n") == 1 and words in complaint, complaint
+
+
+@pytest.mark.parallel([1, 2])
+def test_another_graph_is_answered_for_where_that_is_meant(hpcgnn, shards, shared_path):
+    path = model_file(shared_path / "m.h5", dataset="cora", num_nodes=99)
+    assert hpcgnn("infer", path, shards, "--repeat", 1, "--other-graph")[0] == 0
+
+
+@pytest.mark.parallel([1, 2])
+def test_features_that_the_first_codes_can_not_hold_are_refused_on_all_ranks(hpcgnn, shards, shared_path):
+    model = some_model("gcn")
+    first = model.convolutions[0]
+    model.convolutions[0] = replace(first, rows=replace(first.rows, is_signed=False))
+    path = shared_path / "m.h5"
+    on_rank_zero(MPI.COMM_WORLD, lambda: write_model(path, model))
+    status, printed, complaint = hpcgnn("infer", path, shards)
+    assert (status, printed) == (1, "") and "rows hold negative values, and their codes have no sign" in complaint
+
+
+@pytest.mark.parallel([2])
+def test_shards_for_another_number_of_ranks_are_refused(hpcgnn, shared_path):
+    dataset = easy_graph()
+    three = on_rank_zero(MPI.COMM_WORLD, lambda: write(dataset, random_owner(dataset, 3), 3, shared_path / "three"))
+    status, _, complaint = hpcgnn("infer", model_file(shared_path / "m.h5"), three)
+    assert status == 1 and "was partitioned into 3 parts but 2 ranks were started" in complaint
