@@ -139,9 +139,14 @@ class QuantizedStack(nn.Module):
         return list(self.convolutions[0].convolution.parameters())
 
     def scale_parameters(self) -> list[nn.Parameter]:
-        """Logarithms of steps, and widths."""
+        """Logarithms of steps and ranges."""
+        widths = {id(width) for width in self.width_parameters()}
         return [parameter for module in self.modules() if isinstance(module, Quantizer)
-                for parameter in module.parameters(recurse=False)]
+                for parameter in module.parameters(recurse=False) if id(parameter) not in widths]
+
+    def width_parameters(self) -> list[nn.Parameter]:
+        """Widths, where they are learned."""
+        return [quantizer.width for quantizer in self.row_quantizers if getattr(quantizer, "learns_width", False)]
 
     @property
     def row_quantizers(self) -> list[nn.Module]:
@@ -177,7 +182,7 @@ class QuantizedStack(nn.Module):
         exported = self.export("").convolutions
         maps = [one for convolution in exported for one in convolution.maps]
         num_floats = sum(parameter.numel() for parameter in self.parameters()) - sum(
-            parameter.numel() for parameter in self.scale_parameters())
+            parameter.numel() for parameter in [*self.scale_parameters(), *self.width_parameters()])
         num_codes = sum(one.codes.size for one in maps)
         rows = [scale for one in exported for scale in (one.rows, one.second_rows) if scale is not None]
         num_steps = sum(len(one.scale.step) for one in maps) + sum(len(one.mapped.step) for one in exported)

@@ -29,6 +29,7 @@ from hpcgnn.training.objective import Objective
 from hpcgnn.training.precision import STORAGE, storage_bits
 
 FIRST_BITS = 4       # at which degree-aware rows are fitted, before their widths are chosen
+WIDTH_RATE = 0.2     # of quantize_lr; what Adam's momentum carries on after the penalty ends must stay well below a bit
 
 
 @dataclass(frozen=True)
@@ -114,17 +115,19 @@ class Session:
 
     def new_optimizer(self, model: nn.Module) -> torch.optim.Adam:
         """Adam in one pass over each parameter, its weight decay on all weights or on the first layer's only; steps and
-        widths have a rate of their own and no decay.
+        widths have rates of their own and no decay.
         """
         config = self.config
         scales = model.scale_parameters() if isinstance(model, QuantizedStack) else []
-        is_scale = {id(parameter) for parameter in scales}
+        widths = model.width_parameters() if isinstance(model, QuantizedStack) else []
+        is_scale = {id(parameter) for parameter in [*scales, *widths]}
         parameters = [parameter for parameter in model.parameters() if id(parameter) not in is_scale]
         decayed = parameters if config.weight_decay_layers == "all" else model.first_layer_parameters()
         chosen = {id(parameter) for parameter in decayed}
         groups = [{"params": decayed, "weight_decay": config.weight_decay},
                   {"params": [parameter for parameter in parameters if id(parameter) not in chosen]},
-                  {"params": scales, "lr": config.quantize_lr}]
+                  {"params": scales, "lr": config.quantize_lr},
+                  {"params": widths, "lr": WIDTH_RATE * config.quantize_lr}]
         return torch.optim.Adam([group for group in groups if group["params"]], lr=config.lr, fused=True)
 
 
