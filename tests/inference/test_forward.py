@@ -7,7 +7,7 @@ import pytest
 import reference_integer as reference
 from integer_models import some_model
 from mpi4py import MPI
-from training_setup import easy_graph, random_owner
+from training_setup import arcs_where, easy_graph, random_owner, two_islands
 
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.inference.code_exchange import CodeExchange
@@ -72,3 +72,55 @@ def test_every_integer_and_every_bit_of_the_logits_is_that_of_one_rank(kind):
         np.testing.assert_array_equal(mine, all_rows[rows])
     assert found[1].tobytes() == logits[rows].tobytes()
     assert found[2].tobytes() == embeddings[rows].tobytes()
+
+
+def with_isolated_nodes(dataset):
+    """The same graph, in which every third node has no arc."""
+    return arcs_where(dataset, lambda source, target: (source % 3 > 0) & (target % 3 > 0))
+
+
+@pytest.mark.parametrize("kind", SUMMED)
+def test_isolated_nodes_answer_as_the_contract_says(kind):
+    dataset = with_isolated_nodes(easy_graph())
+    model, degree = some_model(kind, num_layers=2), np.diff(dataset.indptr)
+    _, logits, _, seen, _ = run_on_part(model, dataset, np.zeros(dataset.num_nodes, np.int32))
+    expected, _, codes, _ = reference.forward(model, dataset.features, dataset.indptr, dataset.indices, degree)
+    assert (degree == 0).sum() >= 80
+    np.testing.assert_array_equal(seen[1], codes[1])
+    np.testing.assert_array_equal(logits, expected)
+
+
+# Where nodes live: the last rank has none; ranks share no arc; all live on one rank.
+PLACES = {
+    "a rank without nodes": (easy_graph, lambda num_nodes, size: np.arange(num_nodes) % max(1, size - 1)),
+    "ranks without a boundary": (two_islands, lambda num_nodes, size: np.arange(num_nodes) * 2 // num_nodes % size),
+    "nodes without an arc": (lambda: with_isolated_nodes(easy_graph()),
+                             lambda num_nodes, size: np.arange(num_nodes) % size),
+}
+
+
+@pytest.mark.parallel([1, 2, 3, 4])
+@pytest.mark.parametrize("place", PLACES)
+def test_odd_parts_answer_in_the_same_bits(place):
+    comm, (graph_of, owner_of) = MPI.COMM_WORLD, PLACES[place]
+    dataset = graph_of()
+    owner = owner_of(dataset.num_nodes, comm.size).astype(np.int32)
+    for kind in KINDS:
+        model = some_model(kind, num_features=dataset.num_features, num_classes=3)
+        _, logits, _, _, _ = run_on_part(model, dataset, np.zeros(dataset.num_nodes, np.int32))
+        part, found, _, _, exchange = run_on_part(model, dataset, owner, comm)
+        assert found.tobytes() == logits[part.inner_id].tobytes()
+        assert found.shape == (part.num_inner, 3)
+        if place == "ranks without a boundary" and comm.size < 3:
+            assert exchange.sent_bytes == 0
+
+
+@pytest.mark.parallel([2, 3])
+@pytest.mark.parametrize("mapped_bits", range(2, 9))
+def test_messages_are_as_long_as_their_codes(mapped_bits):
+    comm, dataset = MPI.COMM_WORLD, easy_graph()
+    model = some_model("gcn", hidden=11, num_classes=5, mapped_bits=mapped_bits)
+    part, _, _, _, exchange = run_on_part(model, dataset, random_owner(dataset, comm.size), comm)
+    rows = np.diff(part.boundary_offset)
+    assert exchange.sent_bytes == sum(-(-int(count) * dim * mapped_bits // 8) for count in rows for dim in (11, 5))
+    assert exchange.float_bytes == 4 * (11 + 5) * rows.sum()
