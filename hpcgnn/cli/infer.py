@@ -17,6 +17,12 @@ BITS = click.IntRange(2, 8)
 @click.option("--row-bits", type=BITS, help="Of a run folder: bits of the rows that a layer reads. [default: --bits]")
 @click.option("--repeat", type=click.IntRange(min=1), default=5, show_default=True, help="Passes to time.")
 @click.option("--other-graph", is_flag=True, help="Answer for a graph that the model was not made on.")
+@click.option("--clusters", type=click.IntRange(min=1), help="Answer in batches of so many METIS clusters "
+              "of the whole graph; arcs between clusters are left out. [default: the whole graph at once]")
+@click.option("--batch-size", type=click.IntRange(min=1), help="Clusters a batch. [default: 16]")
+@click.option("--between-clusters", is_flag=True, help="Keep the arcs between clusters of one batch.")
+@click.option("--aggregation", type=click.Choice(("auto", "tiles", "gather")),
+              help="Of batches: by tiles of bits, by gathering rows, or auto: what is faster for each. [default: auto]")
 @click.option("--out", type=click.Path(path_type=Path), help="HDF5 file of predictions, logits and embeddings; none "
               "is written without.")
 def command(model: Path, shards: Path, out: Path | None, repeat: int, **options: Any) -> None:
@@ -24,6 +30,8 @@ def command(model: Path, shards: Path, out: Path | None, repeat: int, **options:
 
     MODEL is a file of hpcgnn quantize, or a run folder, whose model is then quantized first and timed in floats too.
     """
+    if options["clusters"] is None and any(options[name] for name in ("batch_size", "between_clusters", "aggregation")):
+        raise click.UsageError("--batch-size, --between-clusters and --aggregation are of batches; add --clusters")
     # MPI is started, and the threads shared out, before torch is imported.
     from hpcgnn.launch import run_parallel
 
@@ -31,7 +39,7 @@ def command(model: Path, shards: Path, out: Path | None, repeat: int, **options:
 
 
 def infer_in_parallel(comm, path: Path, shards: Path, out: Path | None, repeat: int, bits: int | None,
-                      row_bits: int | None, other_graph: bool) -> None:
+                      row_bits: int | None, other_graph: bool, clusters: int | None, **batching: Any) -> None:
     """Collective: open the model, run and time it, write its answers, and print on rank 0 what they are worth."""
     from hpcgnn.launch import together
     from hpcgnn.shards.reader import check_num_parts, read_graph_info
@@ -46,10 +54,11 @@ def infer_in_parallel(comm, path: Path, shards: Path, out: Path | None, repeat: 
     together(comm, lambda: check_writable(out) if out is not None and comm.rank == 0 else None)
     opened = open_model(comm, path, shards, info, bits, row_bits, other_graph, repeat)
     run = IntegerRun.open(comm, opened.model, shards, info)
-    # A way to answer is a function of no arguments; batches are another one.
-    (logits, embeddings), seconds = timed(comm, run.forward, repeat)
+    batched = None if clusters is None else run_in_batches(run, clusters, **batching)
+    (logits, embeddings), seconds = timed(comm, (batched or run).forward, repeat)
     scores = run.scores(logits, opened.score)
     sent = [comm.allreduce(num_bytes) // repeat for num_bytes in (run.exchange.sent_bytes, run.exchange.float_bytes)]
+    batches = None if batched is None else batches_line(batched, repeat)
     sizes = run.feature_bytes(), run.code_bits() // 8, peak_bytes(comm)
     if out is not None:
         write_predictions(comm, out, opened.model, info.num_nodes, run.part.inner_id, logits, embeddings)
@@ -59,10 +68,29 @@ def infer_in_parallel(comm, path: Path, shards: Path, out: Path | None, repeat: 
         click.echo(seconds_line(seconds, repeat, opened.float_seconds, comm.size))
         click.echo(f"model: {opened.num_bytes:,} bytes, weights {opened.model.weight_bits / 8:,.0f}")
         click.echo(f"features: {sizes[0]:,} bytes as {run.rows.form}, {sizes[1]:,} as the codes that all layers read")
-        click.echo(f"exchanged: {sent[0]:,} bytes a pass, {sent[1]:,} in float32")
+        click.echo(batches or f"exchanged: {sent[0]:,} bytes a pass, {sent[1]:,} in float32")
         click.echo(f"peak memory: {sizes[2] / 2**20:,.0f} MiB, of the largest rank")
         if out is not None:
             click.echo(f"predictions: {out}")
+
+
+def run_in_batches(run, clusters: int, batch_size: int | None, between_clusters: bool, aggregation: str | None):
+    """Collective: the DealtRun that answers as an IntegerRun does, within batches."""
+    from hpcgnn.inference.batch_dealing import DealtBatches, DealtRun
+    from hpcgnn.launch import together
+
+    coded = together(run.comm, lambda: run.rows.coded(run.model.convolutions[0].rows, run.in_degree))
+    dealt = DealtBatches.deal(run.comm, run.part, clusters, batch_size or 16, keeps_all=between_clusters)
+    return DealtRun(dealt, run.model, coded.codes, run.in_degree, aggregation or "auto")
+
+
+def batches_line(batched, repeat: int) -> str:
+    """Collective: batches of all ranks, and what became of their tiles."""
+    totals, counts = batched.totals(), batched.counts()
+    num_sums = counts.by_tiles + counts.by_gather
+    return (f"batches: {totals.num_batches} with {totals.num_entries:,} of {totals.num_arcs:,} arcs, "
+            f"{totals.packed_bytes:,} bytes packed; tiles took {counts.by_tiles // repeat} of {num_sums // repeat} "
+            f"sums a pass and jumped {100 * counts.num_jumped / max(counts.num_places, 1):.1f} % of theirs, all zeros")
 
 
 def model_line(model) -> str:

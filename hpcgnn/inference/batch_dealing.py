@@ -7,6 +7,7 @@ which rank computes a batch changes no integer of it.
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass
+from typing import TypeVar
 
 import numpy as np
 import scipy.sparse
@@ -20,6 +21,8 @@ from hpcgnn.launch import together
 from hpcgnn.partition.partition import Partition
 from hpcgnn.quantized.integer_model import IntegerModel
 
+Counts = TypeVar("Counts")
+
 
 @dataclass(frozen=True)
 class DealtBatches:
@@ -31,7 +34,7 @@ class DealtBatches:
     batches : Batches                            of this rank
     sent : list of (n,) int64, one a rank        inner rows that its batches have, ascending
     received : list of (n,) int64, one a rank    rows of the batches that it owns, in the order in which it sends them
-    num_inner : int
+    num_inner, num_arcs : int                    of this rank's part
     """
 
     comm: MPI.Comm
@@ -39,6 +42,7 @@ class DealtBatches:
     sent: list[np.ndarray]
     received: list[np.ndarray]
     num_inner: int
+    num_arcs: int
 
     @classmethod
     def deal(cls, comm: MPI.Comm, part: Partition, num_clusters: int, batch_size: int, *,
@@ -60,7 +64,7 @@ class DealtBatches:
         ids = comm.alltoall([part.inner_id[rows] for rows in sent])
         order = np.argsort(batches.node_id)
         received = [order[np.searchsorted(batches.node_id, one, sorter=order)] for one in ids]
-        return cls(comm, batches, sent, received, part.num_inner)
+        return cls(comm, batches, sent, received, part.num_inner, part.num_edges)
 
     def to_batches(self, rows: np.ndarray) -> np.ndarray:
         """Collective: rows of this rank's batches, (batches.num_rows, ...), from inner rows (num_inner, ...)."""
@@ -71,6 +75,16 @@ class DealtBatches:
         """Collective: inner rows (num_inner, ...) from those of the batches."""
         return _scattered(self.comm.alltoall([rows[index] for index in self.received]), self.sent, rows,
                           self.num_inner)
+
+
+@dataclass(frozen=True)
+class BatchTotals:
+    """Batches, the arcs that they keep of so many, and bytes of their packed objects."""
+
+    num_batches: int
+    num_entries: int
+    num_arcs: int
+    packed_bytes: int
 
 
 class DealtRun:
@@ -84,10 +98,6 @@ class DealtRun:
     in_degree : (num_inner,) integer                     in the whole graph
     aggregation : {"auto", "tiles", "gather"}
 
-    Attributes
-    ----------
-    packed_bytes : int               of this rank's batches
-
     Raises
     ------
     CollectiveError      sums over a batch could overflow, or another word for aggregation
@@ -100,7 +110,7 @@ class DealtRun:
         bit_width = int(model.convolutions[0].rows.bit_width.max())
         packed = PackedBatches.pack(dealt.batches, codes, degrees, bit_width)
         self._run = together(dealt.comm, lambda: BatchedRun(model, packed, aggregation))
-        self.packed_bytes = packed.nbytes
+        self._totals = BatchTotals(dealt.batches.num_batches, len(dealt.batches.indices), dealt.num_arcs, packed.nbytes)
 
     def forward(self) -> tuple[np.ndarray, np.ndarray]:
         """Collective: logits (num_inner, num_classes) and embeddings (num_inner, hidden) of inner rows, float32."""
@@ -108,8 +118,16 @@ class DealtRun:
 
     def counts(self) -> AggregationCounts:
         """Collective: of all ranks' passes so far."""
-        own = astuple(self._run.counts)
-        return AggregationCounts(*map(sum, zip(*self._dealt.comm.allgather(own), strict=True)))
+        return _summed(self._dealt.comm, self._run.counts)
+
+    def totals(self) -> BatchTotals:
+        """Collective: of all ranks' batches."""
+        return _summed(self._dealt.comm, self._totals)
+
+
+def _summed(comm: MPI.Comm, own: Counts) -> Counts:
+    """Collective: field by field."""
+    return type(own)(*map(sum, zip(*comm.allgather(astuple(own)), strict=True)))
 
 
 def _joined(arcs: list[tuple[np.ndarray, np.ndarray, np.ndarray]], num_nodes: int) -> tuple[np.ndarray, np.ndarray]:

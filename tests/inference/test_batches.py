@@ -292,7 +292,9 @@ def test_any_number_of_ranks_and_any_partition_give_the_same_bits(kind):
     assert found[1].tobytes() == embeddings[row_of[part.inner_id]].tobytes()
     counts = run.counts()
     assert counts.by_tiles + counts.by_gather == 3 * packed.batches.num_batches
-    assert comm.allreduce(run.packed_bytes) >= packed.nbytes
+    totals = run.totals()
+    assert totals.num_batches == packed.batches.num_batches and totals.num_entries == len(packed.batches.indices)
+    assert totals.num_arcs == dataset.num_edges and totals.packed_bytes >= packed.nbytes
 
 
 def dealt_run(comm, part, model, num_clusters, batch_size, aggregation="auto"):
