@@ -10,6 +10,7 @@ from report.fake_runs import write_run
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed (pip install 'hpcgnn[report]')")
 
+from hpcgnn.__main__ import main
 from hpcgnn.errors import ConfigError
 from hpcgnn.report.bench_figures import bench_charts, draw_sizes, draw_traffic
 from hpcgnn.report.bench_folder import read_bench_folders
@@ -123,3 +124,11 @@ def test_folders_that_are_damaged_or_of_another_benchmark_are_refused(tmp_path, 
     write(tmp_path / "folder")
     with pytest.raises(ConfigError, match=complaint):
         read_bench_folders([tmp_path / "folder"])
+
+
+def test_the_command_draws_benchmarks_beside_a_run(tmp_path, capsys):
+    run, bench = write_quantized_run(tmp_path / "run"), write_package_bench(tmp_path / "sizes")
+    with pytest.raises(SystemExit) as stop:
+        main(["report", str(run), "--bench", str(bench), "--out", str(tmp_path / "all.html")])
+    assert not stop.value.code, capsys.readouterr().err
+    assert (tmp_path / "all-formats.png").exists() and (tmp_path / "all-degrees.png").exists()
