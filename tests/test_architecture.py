@@ -55,8 +55,8 @@ LIBRARY_HOMES = {
 }
 # Decisions that are pure functions of what rank 0 was told: they know neither messages nor their rows.
 DECISIONS = {f"adaptive.{name}" for name in (
-    "assigner", "assignment", "budget", "cost_model", "greedy", "grouping", "highs", "node_bits", "problem", "steps",
-    "time_bits")}
+    "assigner", "assignment", "budget", "cost_model", "greedy", "grouping", "highs", "node_bits", "problem",
+    "steadiness", "steps", "time_bits", "width_floor")}
 FORBIDDEN_NAMES = {"utils", "helpers", "common", "misc"}
 
 

@@ -15,6 +15,7 @@ from mpi4py import MPI
 from hpcgnn.adaptive.policies import Traces, WidthPolicy
 from hpcgnn.adaptive.steadiness import Steadiness
 from hpcgnn.adaptive.time_bits import Descent, is_slowing, next_base
+from hpcgnn.adaptive.width_floor import WidthFloor
 from hpcgnn.exchange.schedule import EpochPlan
 
 MODES = ("synchronous", "pipelined", "adaptive")
@@ -23,7 +24,7 @@ MODES = ("synchronous", "pipelined", "adaptive")
 @dataclass(frozen=True)
 class DescentTest:
     """When the loss counts as slowing, see `hpcgnn.adaptive.time_bits`, and as swinging, see
-    `hpcgnn.adaptive.steadiness`.
+    `hpcgnn.adaptive.steadiness`; periods of that and of `hpcgnn.adaptive.width_floor` follow from the window.
     """
 
     window: int
@@ -63,7 +64,7 @@ class Controller:
         self._begin()
 
     def _begin(self) -> None:
-        self._descent, self._steadiness = Descent(), Steadiness()
+        self._descent, self._steadiness, self._floor = Descent(), Steadiness(), WidthFloor()
         self.base = self._policy.base_widths[0]
         self._is_held = self._has_rows = False
 
@@ -98,14 +99,15 @@ class Controller:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps; rank 0's is complete."""
-        return {"descent": self._descent.as_dict(), "steadiness": self._steadiness.as_dict(), "base": self.base,
-                "is_held": self._is_held}
+        return {"descent": self._descent.as_dict(), "steadiness": self._steadiness.as_dict(),
+                "floor": self._floor.as_dict(), "base": self.base, "is_held": self._is_held}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint. Widths that were solved are traced and solved anew."""
         if state and state["base"] in self._policy.base_widths:
             self._descent = Descent.from_dict(state["descent"])
             self._steadiness = Steadiness.from_dict(state["steadiness"])
+            self._floor = WidthFloor(**state["floor"])
             self.base, self._is_held = state["base"], state["is_held"]
 
     def _decide(self, loss: float, seconds: float) -> None:
@@ -115,9 +117,10 @@ class Controller:
             test = self._test
             self._descent = self._descent.observe(loss, seconds, test.smoothing)
             self._steadiness = self._steadiness.observe(loss, test.window, test.most_rises)
+            self._floor = self._floor.observe(loss, self.base, test.window)
             slowing = is_slowing(self._descent, test.window, test.test)
             has_window = len(self._descent.rates) > test.window
             base = next_base(self.base, slowing, self._policy.base_widths) if has_window else self.base
-            answer[:] = base, slowing or self._steadiness.needs_synchronous
+            answer[:] = max(base, self._floor.floor), slowing or self._steadiness.needs_synchronous
         self._comm.Bcast(answer)
         self.base, self._is_held = int(answer[0]), bool(answer[1])

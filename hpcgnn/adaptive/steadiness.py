@@ -9,7 +9,7 @@ import itertools
 from dataclasses import asdict, dataclass
 from typing import Any
 
-GROWTH = 4               # of a synchronous period over the one before
+GROWTH = 4               # of a period over the one before
 MOST_GROWN = 10
 
 
@@ -54,8 +54,7 @@ class Steadiness:
         losses = (*self.losses[-num_steps:], loss)
         if len(losses) <= num_steps or not is_swinging(losses, most_rises):
             return Steadiness(losses, 0, self.num_periods)
-        length = window * GROWTH ** min(self.num_periods, MOST_GROWN)
-        return Steadiness((loss,), length, self.num_periods + 1)
+        return Steadiness((loss,), period_length(window, self.num_periods), self.num_periods + 1)
 
     def as_dict(self) -> dict[str, Any]:
         """The state in plain lists and numbers, for a checkpoint."""
@@ -65,6 +64,11 @@ class Steadiness:
     def from_dict(cls, state: dict[str, Any]) -> Steadiness:
         """The state that `as_dict` wrote."""
         return cls(tuple(state["losses"]), state["epochs_left"], state["num_periods"])
+
+
+def period_length(window: int, num_before: int) -> int:
+    """Epochs that a finding holds, after so many like it."""
+    return window * GROWTH ** min(num_before, MOST_GROWN)
 
 
 def is_swinging(losses: tuple[float, ...], most_rises: float) -> bool:

@@ -143,3 +143,19 @@ def test_a_loss_that_swings_makes_epochs_synchronous_for_a_while_and_each_time_f
     lengths = [(mode, len(list(same))) for mode, same in itertools.groupby(modes)]
     # Even epochs rise. A period ends on one, so the next async epoch falls, and the one after it is the evidence.
     assert lengths[:6] == [("sync", 1), ("async", 2), ("sync", 2), ("async", 2), ("sync", 8), ("async", 2)]
+
+
+@pytest.mark.parallel([1, 2])
+def test_a_base_that_did_harm_is_not_taken_again_for_a_while():
+    controller, bases, level = controller_of(window=2), [], 10_000.0
+    for epoch in range(40):
+        bases.append(controller.plan(0, epoch).bit_plan.bits)
+        # It falls more slowly at first, so the base doubles; then faster, so it halves, but 1 bit costs a third more.
+        level -= 10 - epoch if epoch < 7 else 4 + epoch
+        loss = level * (1.34 if epoch >= 7 and bases[-1] == 1 else 1)
+        controller.observe(loss if COMM.rank == 0 else float("nan"), 1.0, {})
+    tried = [epoch for epoch, base in enumerate(bases) if base == 1 and epoch >= 7]
+    assert bases[6] == 8 and len(tried) >= 2
+    # Each try lasts one epoch, and the second comes no sooner than the first period of two epochs is over.
+    assert all(1 not in bases[epoch + 1:epoch + 3] for epoch in tried)
+    assert all(1 not in bases[epoch + 1:epoch + 9] for epoch in tried[1:])
