@@ -38,7 +38,8 @@ def score_codes(codes: np.ndarray, vectors: np.ndarray, num_heads: int) -> Score
     ------
     KernelError      shapes that disagree; vectors by which a score could pass 65,536
     """
-    if codes.ndim != 2 or codes.dtype != np.int8 or vectors.shape != (2, codes.shape[1]) or num_heads < 1 or codes.shape[1] % num_heads:
+    if codes.ndim != 2 or codes.dtype != np.int8 or vectors.shape != (2, codes.shape[1]) or num_heads < 1 \
+            or codes.shape[1] % num_heads:
         raise KernelError(f"attention of {num_heads} heads needs two vectors of {codes.shape[-1]} columns that they "
                           f"share evenly, found shape {vectors.shape}")
     fixed = np.rint(vectors.astype(np.float64) * 2**SCORE_BITS)
