@@ -31,7 +31,7 @@ LAYERS = 3
 ONCE = "dgl, one batch"
 PASSES = 3      # in a row: the first one finds the caches full of another side's rows
 REMARK = (f"each time is of {PASSES} passes in a row; {ONCE}: all clusters in one block-diagonal graph, where dgl goes "
-          "batch after batch; hpcgnn takes all batches of a layer in one call")
+          "batch after batch; hpcgnn takes all batches in one call, a thread a batch, and in fp32 as one graph")
 
 
 @dataclass(frozen=True)
