@@ -107,7 +107,7 @@ class Controller:
         if state and state["base"] in self._policy.base_widths:
             self._descent = Descent.from_dict(state["descent"])
             self._steadiness = Steadiness.from_dict(state["steadiness"])
-            self._floor = WidthFloor(**state["floor"])
+            self._floor = WidthFloor.from_dict(state["floor"])
             self.base, self._is_held = state["base"], state["is_held"]
 
     def _decide(self, loss: float, seconds: float) -> None:
@@ -117,10 +117,13 @@ class Controller:
             test = self._test
             self._descent = self._descent.observe(loss, seconds, test.smoothing)
             self._steadiness = self._steadiness.observe(loss, test.window, test.most_rises)
-            self._floor = self._floor.observe(loss, self.base, test.window)
+            self._floor = self._floor.observe(loss, self.base, self._plan.is_asynchronous, test.window)
             slowing = is_slowing(self._descent, test.window, test.test)
             has_window = len(self._descent.rates) > test.window
-            base = next_base(self.base, slowing, self._policy.base_widths) if has_window else self.base
+            widens = slowing or self._floor.has_risen
+            base = self.base
+            if has_window or self._floor.has_risen:
+                base = next_base(base, widens, self._policy.base_widths)
             answer[:] = max(base, self._floor.floor), slowing or self._steadiness.needs_synchronous
         self._comm.Bcast(answer)
         self.base, self._is_held = int(answer[0]), bool(answer[1])

@@ -13,7 +13,7 @@ def floors(epochs, window=4):
     """The floor after each of (loss, base)."""
     state, seen = WidthFloor(), []
     for loss, base in epochs:
-        state = state.observe(loss, base, window)
+        state = state.observe(loss, base, False, window)
         seen.append(state.floor)
     return seen
 
@@ -47,5 +47,22 @@ def test_each_period_is_four_times_as_long():
 
 
 def test_the_state_survives_json():
-    state = WidthFloor().observe(3.0, 2, 4).observe(5.0, 1, 4)
-    assert state.floor == 2 and WidthFloor(**json.loads(json.dumps(state.as_dict()))) == state
+    state = WidthFloor().observe(3.0, 2, False, 4).observe(5.0, 1, False, 4)
+    assert state.floor == 2 and WidthFloor.from_dict(json.loads(json.dumps(state.as_dict()))) == state
+
+
+@pytest.mark.parametrize("losses, asynchronous, has_risen", [
+    ([2.0, 2.1, 2.3], (), True), ([2.0, 2.1, 2.19], (), False), ([2.0, 2.1, 2.3], (1,), False),
+    ([2.0, 2.3], (), False), ([3.0, 2.0, 2.1, 2.0], (), False), ([2.0, 3.0, 2.0], (), False)])
+def test_synchronous_epochs_at_one_base_whose_loss_rises_ask_for_a_wider_one(losses, asynchronous, has_risen):
+    state = WidthFloor()
+    for epoch, loss in enumerate(losses):
+        state = state.observe(loss, 1, epoch in asynchronous, 4)
+    assert state.has_risen is has_risen
+
+
+def test_another_base_begins_another_count():
+    state = WidthFloor()
+    for loss, base in ((2.0, 1), (2.2, 1), (2.4, 2), (2.6, 2)):
+        state = state.observe(loss, base, False, 4)
+    assert state.losses == (2.4, 2.6) and not state.has_risen
