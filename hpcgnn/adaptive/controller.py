@@ -54,18 +54,22 @@ class Controller:
         pipelined epochs compute with the halo rows of the epoch before; adaptive ones are synchronous while the loss is
         slowing, and for a while after it swung
     descent_test : DescentTest
+    starts_wide : bool
+        begin at the largest base width, else at the smallest; either way the first window goes by before it changes
 
     Reference: SYLVIE, section V. The first epoch, and the first after a resume, is synchronous.
     """
 
-    def __init__(self, comm: MPI.Comm, policy: WidthPolicy, mode: str, descent_test: DescentTest):
+    def __init__(self, comm: MPI.Comm, policy: WidthPolicy, mode: str, descent_test: DescentTest,
+                 starts_wide: bool = False):
         self._comm, self._policy, self._mode, self._test = comm, policy, mode, descent_test
+        self._first_base = policy.base_widths[-1 if starts_wide else 0]
         self._plan: EpochPlan | None = None
         self._begin()
 
     def _begin(self) -> None:
         self._descent, self._steadiness, self._floor = Descent(), Steadiness(), WidthFloor()
-        self.base = self._policy.base_widths[0]
+        self.base = self._first_base
         self._is_held = self._has_rows = False
 
     @property

@@ -38,6 +38,9 @@ SYLVIE_PERCENTILES = TrainConfig.percentiles
 # How a model's rows are summed, which weighs the variance of a message; attention is counted as a mean.
 REDUCTION = {"sage": "mean", "sage-max": "mean", "gat": "mean", "gin": "sum"}
 
+# A softmax over rows of 1 bit is biased, and weights that grew up with that bias can't do without it.
+STARTS_WIDE = ("gat",)
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -160,4 +163,4 @@ def new_controller(setting: Setting) -> Controller:
     config = setting.config
     method = METHODS[config.method]
     test = DescentTest(config.descent_window, config.descent_test, config.descent_smoothing, config.most_rises)
-    return Controller(setting.comm, method.widths(setting), method.mode, test)
+    return Controller(setting.comm, method.widths(setting), method.mode, test, config.model in STARTS_WIDE)

@@ -159,3 +159,13 @@ def test_a_base_that_did_harm_is_not_taken_again_for_a_while():
     # Each try lasts one epoch, and the second comes no sooner than the first period of two epochs is over.
     assert all(1 not in bases[epoch + 1:epoch + 3] for epoch in tried)
     assert all(1 not in bases[epoch + 1:epoch + 9] for epoch in tried[1:])
+
+
+@pytest.mark.parallel([1, 2])
+def test_a_controller_that_starts_wide_narrows_once_the_first_window_is_over():
+    test = DescentTest(2, "relative", 0.0, math.inf)
+    controller = Controller(COMM, ScriptedPolicy(), "adaptive", test, starts_wide=True)
+    losses = (100 * 0.9 ** np.arange(8)).tolist()
+    assert [base for _, base in run(controller, losses)] == [8, 8, 8, 8, 4, 2, 1, 1]
+    controller.forget()
+    assert [base for _, base in run(controller, losses)][:2] == [8, 8]
