@@ -24,8 +24,8 @@ from hpcgnn.ops.tiles import tiles_of_csr
 AGGREGATIONS = ("auto", "tiles", "gather")
 PANEL_COLUMNS = 16      # that a tile meets at once
 GATHER_COLUMNS = 32     # that an entry adds at once
-# Products of the fit: rows of a batch, and entries of a row.
-FITTED_BATCHES = ((32, 4), (128, 4), (128, 48), (384, 12), (384, 160))
+# Products of the fit: rows of a batch, entries of a row, and rows of a cluster, in which entries lie.
+FITTED_BATCHES = ((32, 4, 32), (128, 4, 128), (128, 48, 128), (384, 12, 384), (384, 160, 384), (2048, 6, 128))
 FITTED_DIMS, FITTED_WIDTHS = (16, 64), (2, 8)
 BATCHES_A_PRODUCT, REPETITIONS = 8, 4
 
@@ -119,8 +119,8 @@ def fit_costs(terms: np.ndarray, seconds: np.ndarray) -> np.ndarray:
 def _measured(level: str) -> AggregationCosts:
     gather, tiles = ([], []), ([], [])
     rng = np.random.default_rng(0)
-    for num_rows, degree in FITTED_BATCHES:
-        made = _random_batches(num_rows, degree, rng)
+    for num_rows, degree, cluster_rows in FITTED_BATCHES:
+        made = _random_batches(num_rows, degree, cluster_rows, rng)
         shapes, indices = BatchShapes.of(made[0]), made[1]
         for dim in FITTED_DIMS:
             codes = rng.integers(-1, 2, (int(shapes.num_rows.sum()), dim), np.int8)
@@ -134,9 +134,11 @@ def _measured(level: str) -> AggregationCosts:
     return AggregationCosts(*(fit_costs(np.array(terms), np.array(seconds)) for terms, seconds in (gather, tiles)))
 
 
-def _random_batches(num_rows: int, degree: int, rng: np.random.Generator) -> tuple[BatchTiles, np.ndarray]:
-    """Batches whose rows have so many entries anywhere; their tiles and the indices of their CSR."""
-    first = np.sort(rng.permuted(np.tile(np.arange(num_rows), (num_rows, 1)), axis=1)[:, :degree], axis=1)
+def _random_batches(num_rows: int, degree: int, cluster_rows: int,
+                    rng: np.random.Generator) -> tuple[BatchTiles, np.ndarray]:
+    """Batches whose rows have so many entries anywhere in their cluster; their tiles and the indices of their CSR."""
+    first = np.sort(rng.permuted(np.tile(np.arange(cluster_rows), (num_rows, 1)), axis=1)[:, :degree], axis=1)
+    first += cluster_rows * (np.arange(num_rows) // cluster_rows)[:, None]
     indptr = np.arange(BATCHES_A_PRODUCT * num_rows + 1, dtype=np.int64) * degree
     tiles = tiles_of_csr(indptr[:num_rows + 1].copy(), first.ravel().astype(np.int32), num_rows)
     shifts = num_rows * np.arange(BATCHES_A_PRODUCT, dtype=np.int32)
