@@ -23,6 +23,8 @@ BITS = click.IntRange(2, 8)
 @click.option("--between-clusters", is_flag=True, help="Keep the arcs between clusters of one batch.")
 @click.option("--aggregation", type=click.Choice(("auto", "tiles", "gather")),
               help="Of batches: by tiles of bits, by gathering rows, or auto: what is faster for each. [default: auto]")
+@click.option("--packages", type=click.Path(path_type=Path), help="Folder for the codes that layers read, as "
+              "Adaptive-Packages; their size in each format is printed.")
 @click.option("--out", type=click.Path(path_type=Path), help="HDF5 file of predictions, logits and embeddings; none "
               "is written without.")
 def command(model: Path, shards: Path, out: Path | None, repeat: int, **options: Any) -> None:
@@ -32,6 +34,8 @@ def command(model: Path, shards: Path, out: Path | None, repeat: int, **options:
     """
     if options["clusters"] is None and any(options[name] for name in ("batch_size", "between_clusters", "aggregation")):
         raise click.UsageError("--batch-size, --between-clusters and --aggregation are of batches; add --clusters")
+    if options["clusters"] is not None and options["packages"] is not None:
+        raise click.UsageError("--packages stores the codes of the whole graph; leave --clusters out")
     # MPI is started, and the threads shared out, before torch is imported.
     from hpcgnn.launch import run_parallel
 
@@ -39,7 +43,8 @@ def command(model: Path, shards: Path, out: Path | None, repeat: int, **options:
 
 
 def infer_in_parallel(comm, path: Path, shards: Path, out: Path | None, repeat: int, bits: int | None,
-                      row_bits: int | None, other_graph: bool, clusters: int | None, **batching: Any) -> None:
+                      row_bits: int | None, other_graph: bool, clusters: int | None, packages: Path | None,
+                      **batching: Any) -> None:
     """Collective: open the model, run and time it, write its answers, and print on rank 0 what they are worth."""
     from hpcgnn.launch import together
     from hpcgnn.shards.reader import check_num_parts, read_graph_info
@@ -72,6 +77,26 @@ def infer_in_parallel(comm, path: Path, shards: Path, out: Path | None, repeat: 
         click.echo(f"peak memory: {sizes[2] / 2**20:,.0f} MiB, of the largest rank")
         if out is not None:
             click.echo(f"predictions: {out}")
+    if packages is not None:
+        store_packages(run, packages)
+
+
+def store_packages(run, folder: Path) -> None:
+    """Collective: write what the layers read as packages, and print on rank 0 what each format takes."""
+    from rich.console import Console
+
+    from hpcgnn.cli.packages import sizes_table
+    from hpcgnn.inference.activations import format_sizes
+    from hpcgnn.launch import together
+    from hpcgnn.shards.activations import write_activations
+
+    packed = run.packed_layers()
+    layers = list(zip(packed, run.row_steps(), strict=True))
+    together(run.comm, lambda: write_activations(folder, run.comm.rank, run.part.inner_id, layers))
+    formats = format_sizes(run.comm, packed)
+    if run.comm.rank == 0:
+        Console(width=100).print(sizes_table(formats, "codes of all layers by format"))
+        click.echo(f"packages: {folder}")
 
 
 def run_in_batches(run, clusters: int, batch_size: int | None, between_clusters: bool, aggregation: str | None):

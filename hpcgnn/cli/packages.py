@@ -55,16 +55,16 @@ def package_lines(count: PackageCount, info: GraphInfo) -> list[str]:
     ]
 
 
-def sizes_table(count: PackageCount) -> Table:
+def sizes_table(formats: dict[str, StoredSize], title: str = "features by format") -> Table:
     """One row a format, its size also over that of the ideal and of the dense one."""
-    table = Table(title="features by format", title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True,
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True,
                   pad_edge=False, caption_justify="left",
                   caption="ideal: non-zero values at their own widths; dense, bitmap, csr, coo: at the largest width")
     table.add_column("format", no_wrap=True)
     for heading in ("values KB", "positions KB", "all KB", "values / ideal", "all / dense"):
         table.add_column(heading, justify="right", no_wrap=True)
-    ideal, dense = max(count.formats[IDEAL].bits, 1), max(count.formats[DENSE].bits, 1)
-    for name, size in count.formats.items():
+    ideal, dense = max(formats[IDEAL].bits, 1), max(formats[DENSE].bits, 1)
+    for name, size in formats.items():
         table.add_row(name, *(f"{bits / 8e3:,.1f}" for bits in (size.value_bits, size.position_bits, size.bits)),
                       f"{size.value_bits / ideal:.3f}", f"{size.bits / dense:.3f}")
     return table
@@ -75,4 +75,4 @@ def print_packages(folder: Path, info: GraphInfo, print_table) -> None:
     count = count_packages(folder, info)
     for line in package_lines(count, info):
         click.echo(line)
-    print_table(sizes_table(count))
+    print_table(sizes_table(count.formats))

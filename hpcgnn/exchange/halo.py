@@ -190,11 +190,8 @@ class HaloExchange:
                               "it; the first epoch must be synchronous")
         flight = self._send(messages, outgoing, key, site.next_arena(), self.training, site.table)
         before, site.previous = site.previous, flight
-        if is_asynchronous:
-            flights = (before,)
-        else:
-            flights = (flight,) if before is None else (before, flight)
-        return Arrival(flights, key.epoch, self._execution.staleness, site.table, accumulate, self.training)
+        flights = [before] if is_asynchronous else [one for one in (before, flight) if one is not None]
+        return Arrival(tuple(flights), key.epoch, self._execution.staleness, site.table, accumulate, self.training)
 
     def _new_table(self) -> ReceivedTable | None:
         if self._execution.predicts:

@@ -14,7 +14,9 @@ import torch
 from mpi4py import MPI
 
 from hpcgnn.exchange.plan import ExchangePlan
+from hpcgnn.inference.activations import packed_rows
 from hpcgnn.inference.code_exchange import CodeExchange
+from hpcgnn.inference.coded_rows import CodedRows
 from hpcgnn.inference.forward import forward_codes
 from hpcgnn.inference.input_rows import InputRows, open_input
 from hpcgnn.inference.rank_neighborhood import RankNeighborhood
@@ -22,6 +24,7 @@ from hpcgnn.launch import together
 from hpcgnn.ops.host.simd import simd_level
 from hpcgnn.partition.partition import Partition
 from hpcgnn.quantized.integer_model import IntegerModel
+from hpcgnn.quantized.package import PackedRows
 from hpcgnn.shards.reader import read_partition
 from hpcgnn.shards.schema import GraphInfo
 from hpcgnn.training.objective import SPLITS, Objective
@@ -82,8 +85,21 @@ class IntegerRun:
         ------
         CollectiveError      features that the model's first codes can't hold
         """
+        return self._forward()
+
+    def packed_layers(self) -> list[PackedRows]:
+        """Collective: what each convolution reads, as Adaptive-Packages, from one more pass. Errors as of `forward`."""
+        layers: list[PackedRows] = []
+        self._forward(lambda coded: layers.append(packed_rows(coded)))
+        return layers
+
+    def _forward(self, observe: Callable[[CodedRows], None] | None = None) -> Answer:
         coded = together(self.comm, lambda: self.rows.coded(self.model.convolutions[0].rows, self.in_degree))
-        return forward_codes(self.model, coded, self.in_degree, RankNeighborhood(self.part, self.exchange))
+        return forward_codes(self.model, coded, self.in_degree, RankNeighborhood(self.part, self.exchange), observe)
+
+    def row_steps(self) -> list[np.ndarray]:
+        """What a code of each row stands for, (num_inner,) float32 by convolution."""
+        return [scale.step[scale.entry(self.in_degree)] for scale in (one.rows for one in self.model.convolutions)]
 
     def scores(self, logits: np.ndarray, score: str) -> dict[str, float]:
         """Collective: score by split, nan for a split without nodes."""

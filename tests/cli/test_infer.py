@@ -13,6 +13,7 @@ from training_setup import easy_graph, on_rank_zero, random_owner, train, write,
 from hpcgnn.__main__ import main
 from hpcgnn.inference.model_file import read_model, write_model
 from hpcgnn.inference.predictions import read_predictions
+from hpcgnn.shards.activations import read_activations
 from hpcgnn.shards.schema import Provenance
 from hpcgnn.shards.writer import write_shards
 
@@ -153,3 +154,24 @@ def test_shards_for_another_number_of_ranks_are_refused(hpcgnn, shared_path):
     three = on_rank_zero(MPI.COMM_WORLD, lambda: write(dataset, random_owner(dataset, 3), 3, shared_path / "three"))
     status, _, complaint = hpcgnn("infer", model_file(shared_path / "m.h5"), three)
     assert status == 1 and "was partitioned into 3 parts but 2 ranks were started" in complaint
+
+
+@pytest.mark.parallel([1, 2, 3])
+def test_codes_that_layers_read_are_stored_as_packages(hpcgnn, shards, shared_path):
+    path, folder = model_file(shared_path / "model.h5"), shared_path / "codes"
+    status, printed, _ = hpcgnn("infer", path, shards, "--packages", folder, "--repeat", 1)
+    assert status == 0 and "codes of all layers by format" in printed and f"packages: {folder}" in printed
+    model, dataset = read_model(path), easy_graph()
+    ids = []
+    for part in range(MPI.COMM_WORLD.size):
+        node_id, layers = read_activations(folder, part)
+        ids.append(node_id)
+        assert [packed.dim for packed, _ in layers] == [one.neighbor.codes.shape[1] for one in model.convolutions]
+        packed, step = layers[0]
+        scale = model.convolutions[0].rows
+        entry = scale.entry(dataset.in_degree()[node_id])
+        np.testing.assert_array_equal(step, scale.step[entry])
+        exact = np.minimum(np.floor(np.abs(dataset.features[node_id]) / step[:, None] + np.float32(0.5)),
+                           scale.max_code[entry][:, None])
+        np.testing.assert_array_equal(packed.codes(), np.copysign(exact, dataset.features[node_id]))
+    np.testing.assert_array_equal(np.sort(np.concatenate(ids)), np.arange(dataset.num_nodes))

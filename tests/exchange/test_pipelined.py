@@ -63,7 +63,7 @@ def test_an_asynchronous_epoch_without_one_before_is_refused(cut, kind):
     rows = epochs.stamp(0)
     for _ in range(2):
         epochs.begin(0, UniformBits(8), is_asynchronous=True)
-        with pytest.raises(KernelError, match="^epoch 0 is asynchronous and no rows of layer 0 were sent before it;"):
+        with pytest.raises(KernelError, match=r"^epoch 0 is asynchronous and no rows of layer 0 were sent before it;"):
             epochs.graph.halo(rows[:epochs.num_inner])
         epochs.exchange.forget()
         for epoch in range(2):

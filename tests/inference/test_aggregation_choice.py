@@ -83,8 +83,8 @@ def test_the_machine_is_measured_once_and_its_costs_are_usable(monkeypatch):
 
 
 def test_products_of_the_fit_leave_no_term_undetermined():
-    batches = [aggregation_choice._random_batches(rows, degree, np.random.default_rng(0))[0]
-               for rows, degree in aggregation_choice.FITTED_BATCHES]
+    batches = [aggregation_choice._random_batches(*sizes, np.random.default_rng(0))[0]
+               for sizes in aggregation_choice.FITTED_BATCHES]
     shapes = [BatchShapes.of(tiles) for tiles in batches]
     gather = np.array([one.gather_terms(dim).sum(axis=0) for one in shapes for dim in FITTED_DIMS])
     tiles = np.array([one.tile_terms(dim, bits).sum(axis=0) for one in shapes for dim in FITTED_DIMS
