@@ -9,7 +9,8 @@ from conftest import SIMD_FLAGS, processor_flags
 
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.combination import WAYS, combine
-from hpcgnn.ops.host.combination import cheapest_way
+from hpcgnn.ops.host import combination
+from hpcgnn.ops.host.combination import Rates, cheapest_way
 
 WIDTHS = range(1, 9)
 SHAPES = [(1, 1, 1), (5, 7, 3), (9, 129, 17), (33, 300, 70), (50, 33, 130), (26, 1030, 64)]
@@ -96,9 +97,13 @@ def test_sums_that_could_pass_32_bits_are_refused_before_any_is_made():
     assert combined(few, few.view(np.int8), 1, 2).item() == longest + 1
 
 
-def test_few_codes_among_zeros_are_gathered_and_many_are_not():
-    assert cheapest_way((3000, 1500), 128, 0.005, 8, 4) == "sparse"
-    assert cheapest_way((3000, 1500), 128, 1.0, 8, 8) == "dense"
+@pytest.mark.parametrize("density, code_bits, weight_bits, way", [
+    (0.005, 8, 4, "sparse"), (1.0, 8, 8, "dense"), (1.0, 1, 1, "bits"), (0.0, 8, 8, "sparse"), (0.2, 8, 8, "dense")])
+def test_the_way_follows_from_rates_density_and_widths(density, code_bits, weight_bits, way, monkeypatch):
+    # A product costs 1 among all codes, 10 of a code that is not zero, and 0.1 a pair of bits.
+    rates = Rates(panel=0.0, table=0.0, dense=1.0, entry=10.0, scan=0.1, listed=0.1, bit=0.1, pack=0.1)
+    monkeypatch.setattr(combination, "measured_rates", lambda level, num_threads: rates)
+    assert cheapest_way((3000, 1500), 128, density, code_bits, weight_bits) == way
 
 
 def codes_of(*shape, dtype=torch.uint8):
