@@ -1,3 +1,19 @@
 """Fixtures of these tests."""
 
+import pytest
+from mpi4py import MPI
 from training_setup import shared_path  # noqa: F401
+
+from hpcgnn.__main__ import main
+
+
+@pytest.fixture
+def hpcgnn(capsys):
+    """Collective: run the command line on all ranks: (exit status, standard output, standard error) of rank 0."""
+    def run(*arguments):
+        with pytest.raises(SystemExit) as stop:
+            main([str(argument) for argument in arguments])
+        printed = capsys.readouterr()
+        return MPI.COMM_WORLD.bcast((stop.value.code or 0, printed.out, printed.err))
+
+    return run

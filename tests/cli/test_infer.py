@@ -10,7 +10,6 @@ from integer_models import some_model
 from mpi4py import MPI
 from training_setup import easy_graph, on_rank_zero, random_owner, train, write, write_once
 
-from hpcgnn.__main__ import main
 from hpcgnn.inference.model_file import read_model, write_model
 from hpcgnn.inference.predictions import read_predictions
 from hpcgnn.shards.activations import read_activations
@@ -18,18 +17,6 @@ from hpcgnn.shards.schema import Provenance
 from hpcgnn.shards.writer import write_shards
 
 KINDS = ("gcn", "sage", "gin", "gat")
-
-
-@pytest.fixture
-def hpcgnn(capsys):
-    """Collective: run the command line on all ranks: (exit status, standard output, standard error) of rank 0."""
-    def run(*arguments):
-        with pytest.raises(SystemExit) as stop:
-            main([str(argument) for argument in arguments])
-        printed = capsys.readouterr()
-        return MPI.COMM_WORLD.bcast((stop.value.code or 0, printed.out, printed.err))
-
-    return run
 
 
 @pytest.fixture

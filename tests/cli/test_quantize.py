@@ -8,20 +8,7 @@ import pytest
 from mpi4py import MPI
 from training_setup import easy_graph, on_rank_zero, snapshot, train, write_once
 
-from hpcgnn.__main__ import main
 from hpcgnn.inference.model_file import payload_bytes, read_model
-
-
-@pytest.fixture
-def hpcgnn(capsys):
-    """Collective: run the command line on all ranks: (exit status, standard output, standard error) of rank 0."""
-    def run(*arguments):
-        with pytest.raises(SystemExit) as stop:
-            main([str(argument) for argument in arguments])
-        printed = capsys.readouterr()
-        return MPI.COMM_WORLD.bcast((stop.value.code or 0, printed.out, printed.err))
-
-    return run
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import pytest
 from mpi4py import MPI
 from training_setup import SMALL, easy_graph, on_rank_zero, random_owner, without_seconds, write, write_once
 
-from hpcgnn.__main__ import main
 from hpcgnn.cli.train import train_in_parallel
 from hpcgnn.config import TrainConfig, read_toml
 from hpcgnn.errors import CollectiveError
@@ -16,18 +15,6 @@ from hpcgnn.training.checkpoint import read_checkpoint
 from hpcgnn.training.metrics import RunFolder
 
 FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
-
-
-@pytest.fixture
-def hpcgnn(capsys):
-    """Collective: run the command line on all ranks: (exit status, standard output, standard error) of rank 0."""
-    def run(*arguments):
-        with pytest.raises(SystemExit) as stop:
-            main([str(argument) for argument in arguments])
-        printed = capsys.readouterr()
-        return MPI.COMM_WORLD.bcast((stop.value.code or 0, printed.out, printed.err))
-
-    return run
 
 
 @pytest.fixture
