@@ -88,8 +88,11 @@ def test_infinite_values_take_the_largest_code():
 
 @pytest.mark.parametrize("num_rows, dim", [(0, 5), (5, 0)])
 def test_nothing_becomes_nothing(num_rows, dim):
-    codes, limit = np.empty((num_rows, dim), np.int8), np.ones(1, np.float32)
+    # The codes lie between others, which stay as they are.
+    around, limit = np.full(12, 7, np.int8), np.ones(1, np.float32)
+    codes = around[4:4 + num_rows * dim].reshape(num_rows, dim)
     rescale(np.empty((num_rows, dim), np.int32), Rescaling(), CodeTarget(codes, limit, limit))
+    assert (around == 7).all()
 
 
 @pytest.mark.parametrize("place", [(0, 0), (36, 32), (20, 15)])
