@@ -5,6 +5,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 include "package_source.pxi"
 
 cdef extern from "package.h":
+    enum:
+        PACKAGES_NO_MEMORY
     ctypedef struct package_place:
         int64_t bit, num_values, width
     int64_t c_count_codes "count_codes" (const uint8_t *, int64_t, int64_t, const uint8_t *, int, int32_t *) nogil
@@ -14,6 +16,11 @@ cdef extern from "package.h":
                                       int64_t, int64_t, int64_t, uint8_t *, uint8_t *, int64_t *, int32_t *) nogil
     package_fault c_decode_rows "decode_rows" (const packages *, int64_t, int64_t, uint8_t *, float *, const float *,
                                                uint8_t *) nogil
+    int64_t c_plan_positions "plan_positions" (const uint8_t *, int64_t, int64_t, int64_t, int32_t *, int64_t *,
+                                               uint8_t *) nogil
+    void c_write_positions "write_positions" (const uint8_t *, int64_t, int64_t, int64_t, const int32_t *,
+                                              const int64_t *, const uint8_t *, int64_t, uint8_t *, int64_t *) nogil
+    package_fault c_read_bitmaps "read_bitmaps" (const packages *, int64_t, int64_t, uint8_t *) nogil
     package_fault c_decode_chosen "decode_chosen" (const packages *, const int64_t *, int64_t, uint8_t *) nogil
 
 
@@ -59,7 +66,7 @@ def measure_stream(const int64_t[::1] lengths, const int64_t[::1] state, const i
 def append_rows(const int64_t[::1] lengths, bint is_signed, int64_t[::1] state, const uint8_t[:, ::1] codes,
                 const uint8_t[::1] width, int64_t first_row, int64_t interval, uint8_t[::1] stream,
                 uint8_t[:, ::1] bitmap, int64_t[::1] index_bit, int32_t[::1] index_values):
-    """Append rows to the stream and write their bitmaps and index entries; `state` moves on."""
+    """Append rows to the stream; note their bitmaps and write their index entries; `state` moves on."""
     cdef package_format form = format_of(lengths, is_signed)
     cdef package_place place = place_of(state)
     cdef int64_t num_rows = codes.shape[0], dim = codes.shape[1]
@@ -73,6 +80,47 @@ def append_rows(const int64_t[::1] lengths, bint is_signed, int64_t[::1] state, 
     state[0], state[1], state[2] = place.bit, place.num_values, place.width
 
 
+def plan_positions(const uint8_t[:, ::1] bitmap, int64_t dim, int64_t interval, int32_t[::1] counts,
+                   int64_t[::1] gap_bits, uint8_t[::1] count_width):
+    """Plan how positions of whole blocks are stored, into the last three; returns their bits."""
+    cdef int64_t num_rows = bitmap.shape[0], bits
+    cdef const uint8_t *rows = &bitmap[0, 0] if num_rows and bitmap.shape[1] else NULL
+    if num_rows == 0:
+        return 0
+    with nogil:
+        bits = c_plan_positions(rows, num_rows, dim, interval, &counts[0], &gap_bits[0], &count_width[0])
+    return bits
+
+
+def write_positions(const uint8_t[:, ::1] bitmap, int64_t dim, int64_t interval, const int32_t[::1] counts,
+                    const int64_t[::1] gap_bits, const uint8_t[::1] count_width, int64_t bit, uint8_t[::1] positions,
+                    int64_t[::1] index_position):
+    """Write positions as planned from `bit` on, and where their blocks begin into index_position."""
+    cdef int64_t num_rows = bitmap.shape[0]
+    cdef const uint8_t *rows = &bitmap[0, 0] if num_rows and bitmap.shape[1] else NULL
+    if num_rows == 0:
+        return
+    with nogil:
+        c_write_positions(rows, num_rows, dim, interval, &counts[0], &gap_bits[0], &count_width[0], bit, &positions[0],
+                          &index_position[0])
+
+
+cdef found_of(package_fault fault):
+    if fault.code == PACKAGES_NO_MEMORY:
+        raise MemoryError("no memory for the columns of a row of packages")
+    return fault.code, fault.row
+
+
+def read_bitmaps(source, int64_t first, int64_t last, uint8_t[:, ::1] bitmap):
+    """Bitmaps of rows [first, last) into bitmap; returns (fault, row)."""
+    cdef packages p = packages_of(source)
+    cdef uint8_t *bits = bytes_of(bitmap)
+    cdef package_fault fault
+    with nogil:
+        fault = c_read_bitmaps(&p, first, last, bits)
+    return found_of(fault)
+
+
 def decode_rows(source, int64_t first, int64_t last, uint8_t[:, ::1] codes, float[:, ::1] rows,
                 const float[::1] scale, uint8_t[::1] width):
     """Decode rows [first, last) into codes, rows and width, each of which may be None; returns (fault, row)."""
@@ -84,7 +132,7 @@ def decode_rows(source, int64_t first, int64_t last, uint8_t[:, ::1] codes, floa
     cdef package_fault fault
     with nogil:
         fault = c_decode_rows(&p, first, last, code, value, row_scale, row_width)
-    return fault.code, fault.row
+    return found_of(fault)
 
 
 def decode_chosen(source, const int64_t[::1] node, uint8_t[:, ::1] codes):
@@ -96,4 +144,4 @@ def decode_chosen(source, const int64_t[::1] node, uint8_t[:, ::1] codes):
     cdef package_fault fault
     with nogil:
         fault = c_decode_chosen(&p, chosen, num_chosen, code)
-    return fault.code, fault.row
+    return found_of(fault)

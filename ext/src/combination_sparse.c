@@ -1,5 +1,5 @@
 #include "combination_sparse.h"
-#include "package_reader.h"
+#include "package_positions.h"
 
 #include <stdlib.h>
 
@@ -41,7 +41,7 @@ static inline int64_t append_columns(uint64_t found, int64_t first, int32_t *col
 
 typedef void (*table_function)(const weight_rows *, int64_t, const weight_table *);
 typedef void (*list_function)(const code_rows *, int64_t, row_entries *);
-typedef int (*read_function)(package_reader *, int64_t, row_entries *);
+typedef int (*read_function)(row_reader *, row_entries *);
 typedef void (*sum_function)(row_entries *, const weight_table *, int, int32_t *);
 static const table_function FILL_TABLE[] = ALL_LEVELS(fill_table);
 static const list_function LIST[] = ALL_LEVELS(list_codes);
@@ -118,25 +118,28 @@ package_fault combine_packages(const packages *p, int64_t first, int64_t last, w
 #pragma omp parallel
     {
         row_entries entries;
-        const int is_short = !make_entries(&entries, p->dim);
+        row_reader reader;
+        package_reader *values = &reader.values;
+        const int has_entries = make_entries(&entries, p->dim), is_short = !open_rows(&reader, p) || !has_entries;
 #pragma omp for schedule(dynamic, 1)
         for (int64_t begin = first / p->interval * p->interval; begin < last; begin += p->interval) {
-            package_reader reader = {.p = p, .fault = is_short ? NO_MEMORY : PACKAGES_WHOLE};
             int64_t row = begin;
-            if (!is_short && start_at(&reader, begin))
+            values->fault = is_short ? NO_MEMORY : PACKAGES_WHOLE;
+            if (!is_short && start_at(values, begin) && start_block(values, &reader.place, begin))
                 for (; row < least(begin + p->interval, last); row++) {
-                    if (!read(&reader, row, &entries)) break;
+                    if (!read(&reader, &entries)) break;
                     if (row >= first) sum(&entries, &table, is_by_bit, out + (row - first) * weight.num_outputs);
-                    if (!check_place(&reader, row + 1)) break;
+                    if (!check_place(values, row + 1) || !check_block(values, &reader.place, row + 1)) break;
                 }
-            if (reader.fault) {
+            if (values->fault) {
 #pragma omp critical(combination_fault)
-                if (row < found.row) found = (package_fault){reader.fault, row};
+                if (row < found.row) found = (package_fault){values->fault, row};
             }
         }
         free_entries(&entries);
+        close_rows(&reader);
     }
     free(table.weights);
-    if (!found.code && first == last && p->num_rows == 0 && p->num_bits) found = (package_fault){FAULT_REST, 0};
+    if (!found.code && p->num_rows == 0) return fault_of_nothing(p);
     return found;
 }

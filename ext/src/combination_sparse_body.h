@@ -1,4 +1,5 @@
 #include "vector.h"
+#include "package_positions_body.h"
 
 /* The weights of two columns are interleaved, and each pair of halves meets the two codes. Registers interleave within
  * each 128 bits, so outputs lie in an order that brings the sums out in theirs. */
@@ -125,27 +126,43 @@ static void LEVEL(list_codes)(const code_rows *rows, int64_t row, row_entries *e
     entries->count = count;
 }
 
+/* The columns of one row that have a value; returns their number. */
+INLINE int64_t LEVEL(list_columns)(const row_positions *positions, int64_t dim, int32_t *column) {
+    int64_t count = 0, listed = 0;
+    if (positions->kind == LISTED_VALUES) {
+        memcpy(column, positions->column, (size_t)positions->num_listed * 4);
+        return positions->num_listed;
+    }
+    if (positions->kind == MAPPED) {
+        for (int64_t j = 0; j < dim; j += SCAN_COLUMNS) {
+            uint64_t found;
+            memcpy(&found, positions->bitmap + j / 8, 8);
+            count += append_columns(found, j, column + count);
+        }
+        return count;
+    }
+    for (int64_t j = 0; j < dim; j++)
+        if (listed < positions->num_listed && positions->column[listed] == j)
+            listed++;
+        else
+            column[count++] = (int32_t)j;
+    return count;
+}
+
 /* Lists the next row of a stream; returns success. */
-static int LEVEL(read_codes)(package_reader *reader, int64_t row, row_entries *entries) {
-    const packages *p = reader->p;
-    const uint8_t *bitmap = p->bitmap + row * ((p->dim + 7) / 8);
+static int LEVEL(read_codes)(row_reader *reader, row_entries *entries) {
+    package_reader *values = &reader->values;
+    const packages *p = values->p;
     uint8_t fields[BLOCK_COLUMNS + FIELD_SLACK];
     int width = 0;
-    entries->count = 0;
-    if (p->dim % 8 && bitmap[p->dim / 8] >> (p->dim % 8)) return stop_at(reader, FAULT_BITMAP);
-    for (int64_t j = 0; j < p->dim; j += BLOCK_COLUMNS) {
-        const int64_t last = least(j + BLOCK_COLUMNS, p->dim);
-        int64_t count = 0;
-        for (int64_t first = j; first < last; first += SCAN_COLUMNS) {
-            uint64_t found = 0;
-            memcpy(&found, bitmap + first / 8, (size_t)least(8, (last - first + 7) / 8));
-            count += append_columns(found, first, entries->column + entries->count + count);
-        }
-        if (!take_values(reader, count, &width, fields)) return 0;
-        if (p->format.is_signed && count) restore_signs(fields, count, width);
-        int16_t *code = entries->code + entries->count;
+    if (!LEVEL(read_positions)(values, &reader->place, &reader->positions)) return 0;
+    entries->count = LEVEL(list_columns)(&reader->positions, p->dim, entries->column);
+    for (int64_t first = 0; first < entries->count; first += BLOCK_COLUMNS) {
+        const int64_t count = least(BLOCK_COLUMNS, entries->count - first);
+        if (!take_values(values, count, &width, fields)) return 0;
+        if (p->format.is_signed) restore_signs(fields, count, width);
+        int16_t *code = entries->code + first;
         for (int64_t e = 0; e < count; e++) code[e] = p->format.is_signed ? (int8_t)fields[e] : fields[e];
-        entries->count += count;
     }
     return 1;
 }

@@ -1,4 +1,4 @@
-#include "package_reader.h"
+#include "package_position_writer.h"
 
 static inline int64_t end_of(const package_format *format, const package_place *place) {
     if (!place->num_values) return place->bit;
@@ -49,15 +49,21 @@ static void move_signs(uint8_t *codes, int64_t count, int width) {
     }
 }
 
+#define RUN_SLACK 16 /* bytes of a run of values that are copied at a time */
+
 #define BODY "package_body.h"
 #include "levels.h"
 
 typedef int64_t (*count_function)(const uint8_t *, int64_t, int, int, int32_t *);
 typedef int64_t (*gather_function)(const uint8_t *, int64_t, uint8_t *, uint8_t *);
-typedef int (*row_function)(package_reader *, int64_t, uint8_t *, float *, float, uint8_t *);
+typedef int64_t (*plan_function)(const uint8_t *, int64_t, int32_t *);
+typedef int (*row_function)(row_reader *, uint8_t *, float *, float, uint8_t *);
+typedef int (*bitmap_function)(row_reader *, uint8_t *);
 static const count_function COUNT[] = ALL_LEVELS(count_row);
 static const gather_function GATHER[] = ALL_LEVELS(gather_block);
+static const plan_function PLAN[] = ALL_LEVELS(plan_row);
 static const row_function DECODE[] = ALL_LEVELS(decode_row);
+static const bitmap_function READ_BITMAP[] = ALL_LEVELS(read_bitmap);
 
 int64_t count_codes(const uint8_t *codes, int64_t num_rows, int64_t dim, const uint8_t *width, int is_signed,
                     int32_t *counts) {
@@ -89,49 +95,133 @@ void append_rows(package_format format, package_place *place, const uint8_t *cod
     }
 }
 
+int64_t plan_positions(const uint8_t *bitmap, int64_t num_rows, int64_t dim, int64_t interval, int32_t *counts,
+                       int64_t *gap_bits, uint8_t *count_width) {
+    const plan_function plan = PLAN[simd_level()];
+    int64_t bits = 0;
+    for (int64_t row = 0; row < num_rows; row++)
+        gap_bits[row] = plan(bitmap + row * ((dim + 7) / 8), dim, counts + row);
+    for (int64_t row = 0; row < num_rows; row += interval)
+        count_width[row / interval] =
+            plan_block(least(interval, num_rows - row), dim, counts + row, gap_bits + row, &bits);
+    return bits;
+}
+
+void write_positions(const uint8_t *bitmap, int64_t num_rows, int64_t dim, int64_t interval, const int32_t *counts,
+                     const int64_t *gap_bits, const uint8_t *count_width, int64_t bit, uint8_t *positions,
+                     int64_t *index_position) {
+    bit_sink sink = sink_at(positions, bit);
+    for (int64_t row = 0; row < num_rows; row++, bitmap += (dim + 7) / 8) {
+        const int width = count_width[row / interval];
+        if (row % interval == 0) {
+            index_position[row / interval] = 8 * (sink.next - positions) + sink.num_held;
+            put_bits(&sink, (uint64_t)width, COUNT_WIDTH_BITS);
+        }
+        if (bits_of_row(dim, counts[row], gap_bits[row], width) < dim + MAP_HEADER_BITS)
+            put_list(&sink, bitmap, dim, counts[row], width);
+        else
+            put_map(&sink, bitmap, dim);
+    }
+    put_last(&sink);
+}
+
+/* Where rows [first, last) go; any may be null. */
+typedef struct {
+    int64_t first, last;
+    uint8_t *codes;
+    float *rows;
+    const float *scale;
+    uint8_t *width;
+} row_outputs;
+
+/* Decodes the interval of row `row` up to outputs->last, and returns the row that it stopped at. */
+static int64_t decode_interval(row_reader *reader, int64_t row, const row_outputs *out, row_function decode) {
+    const packages *p = reader->values.p;
+    const int64_t end = least(row + p->interval, out->last);
+    if (!start_at(&reader->values, row) || !start_block(&reader->values, &reader->place, row)) return row;
+    for (; row < end; row++) {
+        const int64_t i = row - out->first;
+        const int is_wanted = i >= 0;
+        uint8_t width;
+        if (!decode(reader, is_wanted && out->codes ? out->codes + i * p->dim : NULL,
+                    is_wanted && out->rows ? out->rows + i * p->dim : NULL, is_wanted && out->scale ? out->scale[i] : 0,
+                    &width))
+            return row;
+        if (is_wanted && out->width) out->width[i] = width;
+        if (!check_place(&reader->values, row + 1) || !check_block(&reader->values, &reader->place, row + 1)) return row;
+    }
+    return row;
+}
+
 package_fault decode_rows(const packages *p, int64_t first, int64_t last, uint8_t *codes, float *rows,
                           const float *scale, uint8_t *width) {
     const row_function decode = DECODE[simd_level()];
+    const row_outputs out = {first, last, codes, rows, scale, width};
     package_fault found = {PACKAGES_WHOLE, INT64_MAX};
-#pragma omp parallel for schedule(dynamic, 1)
-    for (int64_t begin = first / p->interval * p->interval; begin < last; begin += p->interval) {
-        package_reader reader = {.p = p};
-        int64_t row = begin;
-        if (start_at(&reader, begin))
-            for (; row < least(begin + p->interval, last); row++) {
-                const int64_t i = row - first;
-                uint8_t row_width;
-                const int is_wanted = i >= 0;
-                if (!decode(&reader, row, is_wanted && codes ? codes + i * p->dim : NULL,
-                            is_wanted && rows ? rows + i * p->dim : NULL, is_wanted && scale ? scale[i] : 0, &row_width))
-                    break;
-                if (is_wanted && width) width[i] = row_width;
-                if (!check_place(&reader, row + 1)) break;
-            }
-        if (reader.fault) {
+    int is_short = 0;
+    if (p->num_rows == 0) return fault_of_nothing(p);
+#pragma omp parallel reduction(| : is_short)
+    {
+        row_reader reader;
+        is_short |= !open_rows(&reader, p);
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t begin = first / p->interval * p->interval; begin < last; begin += p->interval) {
+            if (is_short) continue;
+            reader.values.fault = PACKAGES_WHOLE;
+            const int64_t row = decode_interval(&reader, begin, &out, decode);
+            if (!reader.values.fault) continue;
 #pragma omp critical(package_fault)
-            if (row < found.row) found = (package_fault){reader.fault, row};
+            if (row < found.row) found = (package_fault){reader.values.fault, row};
         }
+        close_rows(&reader);
     }
-    if (!found.code && first == last && p->num_rows == 0 && p->num_bits) found = (package_fault){FAULT_REST, 0};
-    return found;
+    return is_short ? (package_fault){PACKAGES_NO_MEMORY, 0} : found;
+}
+
+/* Decodes row `node` from the place noted before it, and returns the row that it stopped at. */
+static int64_t decode_one(row_reader *reader, int64_t node, uint8_t *codes, row_function decode) {
+    int64_t row = node / reader->values.p->interval * reader->values.p->interval;
+    uint8_t width;
+    if (!start_at(&reader->values, row) || !start_block(&reader->values, &reader->place, row)) return row;
+    for (; row < node; row++)
+        if (!decode(reader, NULL, NULL, 0, &width)) return row;
+    decode(reader, codes, NULL, 0, &width);
+    return row;
 }
 
 package_fault decode_chosen(const packages *p, const int64_t *node, int64_t num_chosen, uint8_t *codes) {
     const row_function decode = DECODE[simd_level()];
     package_fault found = {PACKAGES_WHOLE, INT64_MAX};
-#pragma omp parallel for schedule(dynamic, 16)
-    for (int64_t i = 0; i < num_chosen; i++) {
-        package_reader reader = {.p = p};
-        int64_t row = node[i] / p->interval * p->interval;
-        uint8_t width;
-        int is_good = start_at(&reader, row);
-        for (; is_good && row < node[i]; row++) is_good = decode(&reader, row, NULL, NULL, 0, &width);
-        if (is_good) decode(&reader, row, codes ? codes + i * p->dim : NULL, NULL, 0, &width);
-        if (reader.fault) {
+    int is_short = 0;
+#pragma omp parallel reduction(| : is_short)
+    {
+        row_reader reader;
+        is_short |= !open_rows(&reader, p);
+#pragma omp for schedule(dynamic, 16)
+        for (int64_t i = 0; i < num_chosen; i++) {
+            if (is_short) continue;
+            reader.values.fault = PACKAGES_WHOLE;
+            const int64_t row = decode_one(&reader, node[i], codes ? codes + i * p->dim : NULL, decode);
+            if (!reader.values.fault) continue;
 #pragma omp critical(package_fault)
-            if (row < found.row) found = (package_fault){reader.fault, row};
+            if (row < found.row) found = (package_fault){reader.values.fault, row};
         }
+        close_rows(&reader);
     }
-    return found;
+    return is_short ? (package_fault){PACKAGES_NO_MEMORY, 0} : found;
+}
+
+package_fault read_bitmaps(const packages *p, int64_t first, int64_t last, uint8_t *bitmap) {
+    const bitmap_function read = READ_BITMAP[simd_level()];
+    const int64_t row_bytes = (p->dim + 7) / 8;
+    row_reader reader;
+    int is_good = open_rows(&reader, p);
+    if (!is_good) reader.values.fault = PACKAGES_NO_MEMORY;
+    int64_t row = first / p->interval * p->interval;
+    for (; is_good && row < last; row += is_good)
+        is_good = (row % p->interval || start_block(&reader.values, &reader.place, row)) &&
+                  read(&reader, row < first ? NULL : bitmap + (row - first) * row_bytes) &&
+                  check_block(&reader.values, &reader.place, row + 1);
+    close_rows(&reader);
+    return (package_fault){reader.values.fault, row};
 }

@@ -1,4 +1,5 @@
-/* Adaptive-Package (MEGA, section V-B): rows of small codes as packages of non-zero values, and a bitmap a row.
+/* Adaptive-Package (MEGA, section V-B): rows of small codes as packages of non-zero values, and where in the row each
+ * value stands, as a bitmap or, where it is short, a list of columns: see package_positions.h.
  *
  * A stream is a run of bits; bit i is bit i % 8 of byte i / 8, and a field's lowest bit comes first. A package is
  *   mode (2 bits) | width - 1 (3 bits) | lengths[mode] bits of values
@@ -23,17 +24,21 @@ typedef struct {
     int64_t bit, num_values, width;
 } package_place;
 
-/* Rows as packages. Every `interval` rows, the place where the row's first value goes is noted; a width is not. */
+/* Rows as packages. Every `interval` rows, the places are noted where the row's first value goes and where the positions
+ * of its block begin; a width is not. */
 typedef struct {
     package_format format;
     int64_t num_rows, dim, num_bits, num_bytes, interval;
     const uint8_t *stream; /* num_bytes, at least num_bits / 8, rounded up */
-    const uint8_t *bitmap; /* (num_rows, (dim + 7) / 8) */
     const int64_t *index_bit;
     const int32_t *index_values;
+    int64_t num_position_bits, num_position_bytes;
+    const uint8_t *positions; /* num_position_bytes, num_position_bits / 8, rounded up */
+    const int64_t *index_position;
 } packages;
 
 enum {
+    PACKAGES_NO_MEMORY = -1,
     PACKAGES_WHOLE,
     FAULT_TRUNCATED,    /* a package passes the end of the stream */
     FAULT_MODE,         /* mode 3 */
@@ -41,9 +46,12 @@ enum {
     FAULT_ZERO,         /* a stored magnitude is zero */
     FAULT_PADDING,      /* bits after a package's values that are not zero */
     FAULT_LENGTH,       /* a package longer than its values need, or left although the next one has its width */
-    FAULT_BITMAP,       /* a bit past the last column */
+    FAULT_BITMAP,       /* a column past the last one */
     FAULT_INDEX,        /* a noted place that is not where its row begins */
     FAULT_REST,         /* bits after the last package */
+    FAULT_SHORT_POSITIONS, /* the positions of a row pass the end */
+    FAULT_MORE_POSITIONS,  /* positions after those of the last row */
+    FAULT_LIST,            /* columns that are listed though the others are fewer */
 };
 
 typedef struct {
@@ -60,14 +68,29 @@ int64_t count_codes(const uint8_t *codes, int64_t num_rows, int64_t dim, const u
 int64_t measure_stream(package_format format, package_place place, const int32_t *counts, const uint8_t *width,
                        int64_t num_rows);
 
-/* Appends rows, the first of which is row `first_row` of the stream, and moves `place`. The stream has 16 bytes more
- * than measure_stream says and is zero from the place's end on. Index entries of the rows are written at row / interval. */
+/* Appends rows, the first of which is row `first_row` of the stream, and moves `place`; notes the bitmap of each. The
+ * stream has 16 bytes more than measure_stream says and is zero from the place's end on. Index entries of the rows are
+ * written at row / interval. */
 void append_rows(package_format format, package_place *place, const uint8_t *codes, const uint8_t *width,
                  int64_t num_rows, int64_t dim, int64_t first_row, int64_t interval, uint8_t *stream, uint8_t *bitmap,
                  int64_t *index_bit, int32_t *index_values);
 
+/* Plans how positions of rows are stored that begin a block: for each row the number of columns that a list would have
+ * and the bits of their gaps, for each block the count width of the fewest bits. Returns the bits of all rows. */
+int64_t plan_positions(const uint8_t *bitmap, int64_t num_rows, int64_t dim, int64_t interval, int32_t *counts,
+                       int64_t *gap_bits, uint8_t *count_width);
+
+/* Writes positions as planned from `bit` on, where they are zero and have 16 bytes more than that; notes each block's. */
+void write_positions(const uint8_t *bitmap, int64_t num_rows, int64_t dim, int64_t interval, const int32_t *counts,
+                     const int64_t *gap_bits, const uint8_t *count_width, int64_t bit, uint8_t *positions,
+                     int64_t *index_position);
+
+/* Bitmaps of rows [first, last), (last - first, (dim + 7) / 8); packages are not read. Faults as of decode_rows. */
+package_fault read_bitmaps(const packages *p, int64_t first, int64_t last, uint8_t *bitmap);
+
 /* Decodes rows [first, last) into codes, or into float32 rows, code * scale; notes each row's width, 0 for a row of
- * zeros. Each output may be null. Where a fault is found, it is that of the lowest interval; outputs are then undefined. */
+ * zeros. Each output may be null. Where a fault is found, it is that of the lowest interval, or PACKAGES_NO_MEMORY;
+ * outputs are then undefined. */
 package_fault decode_rows(const packages *p, int64_t first, int64_t last, uint8_t *codes, float *rows,
                           const float *scale, uint8_t *width);
 

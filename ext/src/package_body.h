@@ -1,4 +1,5 @@
 /* Rows of codes to and from bitmaps and values, once a SIMD level. All levels give the same bytes. */
+#include "package_positions_body.h"
 
 /* Counts the non-zero codes of a row; returns whether all fit `width` bits. */
 static int64_t LEVEL(count_row)(const uint8_t *codes, int64_t dim, int width, int is_signed, int32_t *count) {
@@ -93,24 +94,94 @@ static inline void LEVEL(scale_block)(const uint8_t *codes, int64_t num_columns,
         for (int64_t j = 0; j < num_columns; j++) row[j] = (float)codes[j] * scale;
 }
 
+/* Columns from `first` on from the values at the listed ones, zero elsewhere. */
+static inline void LEVEL(scatter_block)(const int32_t *column, int64_t count, int64_t first, int64_t num_columns,
+                                        const uint8_t *fields, uint8_t *codes) {
+    memset(codes, 0, (size_t)num_columns);
+    for (int64_t i = 0; i < count; i++) codes[column[i] - first] = fields[i];
+}
+
+/* Columns from `first` on from the values between the listed ones, which are zero. RUN_SLACK bytes may be written after
+ * them, and read after the fields. */
+static inline void LEVEL(fill_block)(const int32_t *column, int64_t count, int64_t first, int64_t num_columns,
+                                     const uint8_t *fields, uint8_t *codes) {
+    int64_t next = 0;
+    for (int64_t i = 0; i <= count; i++) {
+        const int64_t end = i < count ? column[i] - first : num_columns;
+        const int64_t rest = end - next - RUN_SLACK;
+        memcpy(codes + next, fields + next - i, RUN_SLACK);
+        if (rest > 0) memcpy(codes + next + RUN_SLACK, fields + next - i + RUN_SLACK, (size_t)rest);
+        codes[end] = 0;
+        next = end + 1;
+    }
+}
+
 /* Reads one row into codes, or into `row`; either may be null. *width is 0 where the row has no value. */
-static int LEVEL(decode_row)(package_reader *reader, int64_t index, uint8_t *codes, float *row, float scale,
-                             uint8_t *width) {
-    const packages *p = reader->p;
-    const uint8_t *bitmap = p->bitmap + index * ((p->dim + 7) / 8);
-    uint8_t fields[BLOCK_COLUMNS + FIELD_SLACK], block_codes[BLOCK_COLUMNS];
+static int LEVEL(decode_row)(row_reader *reader, uint8_t *codes, float *row, float scale, uint8_t *width) {
+    package_reader *values = &reader->values;
+    const packages *p = values->p;
+    row_positions *positions = &reader->positions;
+    uint8_t fields[BLOCK_COLUMNS + FIELD_SLACK], block[BLOCK_COLUMNS + RUN_SLACK];
     int row_width = 0;
-    if (p->dim % 8 && bitmap[p->dim / 8] >> (p->dim % 8)) return stop_at(reader, FAULT_BITMAP);
+    int64_t passed = 0;
+    if (!LEVEL(read_positions)(values, &reader->place, positions)) return 0;
     for (int64_t j = 0; j < p->dim; j += BLOCK_COLUMNS) {
         const int64_t num_columns = least(BLOCK_COLUMNS, p->dim - j);
-        const int64_t count = count_ones(bitmap + j / 8, (num_columns + 7) / 8);
-        if (!take_values(reader, count, &row_width, fields)) return 0;
+        const int is_map = positions->kind == MAPPED;
+        const int64_t listed = is_map ? 0 : listed_before(positions, passed, j + num_columns) - passed;
+        const int64_t count = is_map ? count_ones(positions->bitmap + j / 8, (num_columns + 7) / 8)
+                              : positions->kind == LISTED_VALUES ? listed : num_columns - listed;
+        const int32_t *column = positions->column + passed;
+        passed += listed;
+        if (!take_values(values, count, &row_width, fields)) return 0;
         if (!codes && !row) continue;
         if (p->format.is_signed && count) restore_signs(fields, count, row_width);
-        uint8_t *out = codes ? codes + j : block_codes;
-        LEVEL(spread_block)(bitmap + j / 8, num_columns, fields, out);
+        uint8_t *out = codes ? codes + j : block;
+        if (is_map)
+            LEVEL(spread_block)(positions->bitmap + j / 8, num_columns, fields, out);
+        else if (positions->kind == LISTED_VALUES)
+            LEVEL(scatter_block)(column, listed, j, num_columns, fields, out);
+        else {
+            LEVEL(fill_block)(column, listed, j, num_columns, fields, block);
+            if (codes) memcpy(codes + j, block, (size_t)num_columns);
+        }
         if (row) LEVEL(scale_block)(out, num_columns, p->format.is_signed, scale, row + j);
     }
     *width = (uint8_t)row_width;
     return 1;
+}
+
+/* Reads where the values of one row stand into a bitmap of (dim + 7) / 8 bytes, which may be null. */
+static int LEVEL(read_bitmap)(row_reader *reader, uint8_t *bitmap) {
+    const row_positions *positions = &reader->positions;
+    const int64_t dim = reader->values.p->dim;
+    if (!LEVEL(read_positions)(&reader->values, &reader->place, &reader->positions)) return 0;
+    if (!bitmap || !dim) return 1;
+    if (positions->kind == MAPPED) {
+        memcpy(bitmap, positions->bitmap, (size_t)((dim + 7) / 8));
+        return 1;
+    }
+    memset(bitmap, positions->kind == LISTED_ZEROS ? 0xff : 0, (size_t)((dim + 7) / 8));
+    if (dim % 8) bitmap[dim / 8] &= (uint8_t)((1 << dim % 8) - 1);
+    for (int64_t i = 0; i < positions->num_listed; i++)
+        bitmap[positions->column[i] / 8] ^= (uint8_t)(1 << positions->column[i] % 8);
+    return 1;
+}
+
+/* Columns of one row, of the rarer kind, and the bits of their gaps. */
+static int64_t LEVEL(plan_row)(const uint8_t *bitmap, int64_t dim, int32_t *count) {
+    int64_t num_values = 0, gap_bits = 0, next = 0;
+    for (int64_t j = 0; j < dim; j += 64) num_values += __builtin_popcountll(word_of(bitmap, dim, j));
+    const uint64_t flip = 2 * num_values > dim ? ~UINT64_C(0) : 0;
+    *count = (int32_t)(flip ? dim - num_values : num_values);
+    const int shift = list_shift(dim, *count);
+    /* Even if all gaps were of full high bits. */
+    if (!list_pays(dim, *count * (int64_t)(shift + 1) + LIST_HEADER_BITS)) return dim;
+    for (int64_t j = 0; j < dim; j += 64)
+        for (uint64_t ones = listed_of(bitmap, dim, j, flip); ones; ones &= ones - 1) {
+            const int64_t column = j + __builtin_ctzll(ones);
+            gap_bits += (column - next) >> shift;
+            next = column + 1;
+        }
+    return gap_bits + *count * (int64_t)(shift + 1);
 }

@@ -18,7 +18,7 @@ SCALE_BITS = 32
 
 @dataclass
 class PackageCount:
-    """Of the packages of all parts: bits by format, of the index, and the sum of the rows' widths."""
+    """Of the packages of all parts: bits by format, those of the index among them, and the sum of the rows' widths."""
 
     formats: dict[str, StoredSize]
     index_bits: int
@@ -46,11 +46,11 @@ def count_packages(folder: Path, info: GraphInfo) -> PackageCount:
 def package_lines(count: PackageCount, info: GraphInfo) -> list[str]:
     """Average bits as sentences; every stored bit is in the second one."""
     num_rows, num_values = max(info.num_nodes, 1), max(info.num_nodes * info.num_features, 1)
-    stored = count.formats[PACKAGE].bits + count.index_bits + SCALE_BITS * info.num_nodes
+    stored = count.formats[PACKAGE].bits + SCALE_BITS * info.num_nodes
     return [
         f"packages: {count.width_bits / num_rows:.3f} bits a node on average, zero rows counted as 0",
         f"packages: {stored / num_values:.3f} bits stored a value, {32 * num_values / max(stored, 1):.1f} times less "
-        f"than float32: {stored / 8e6:,.3f} MB with bitmaps, {count.index_bits / 8e6:,.3f} MB of index and "
+        f"than float32: {stored / 8e6:,.3f} MB with positions, {count.index_bits / 8e6:,.3f} MB of index and "
         f"{SCALE_BITS * info.num_nodes / 8e6:,.3f} MB of scales",
     ]
 
@@ -59,7 +59,8 @@ def sizes_table(formats: dict[str, StoredSize], title: str = "features by format
     """One row a format, its size also over that of the ideal and of the dense one."""
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True,
                   pad_edge=False, caption_justify="left",
-                  caption="ideal: non-zero values at their own widths; dense, bitmap, csr, coo: at the largest width")
+                  caption="ideal: non-zero values at their own widths; dense, bitmap, csr, coo: at the largest width; "
+                          "positions of packages: the index too")
     table.add_column("format", no_wrap=True)
     for heading in ("values KB", "positions KB", "all KB", "values / ideal", "all / dense"):
         table.add_column(heading, justify="right", no_wrap=True)

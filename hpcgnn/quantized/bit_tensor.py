@@ -70,9 +70,10 @@ class BitTensor:
         """
         num_lines, length = shape if packing == "column" else shape[::-1]
         made = cls(BitLines(words, num_lines, length), packing, step, zero_point)
-        bits = torch.arange(WORD_BITS) + WORD_BITS * torch.arange(words.shape[2])[:, None]
+        bit, word = (torch.arange(number, device=words.device) for number in (WORD_BITS, words.shape[2]))
+        bits = bit + WORD_BITS * word[:, None]
         is_padding = (bits[-STEP_BITS // WORD_BITS:] >= length).to(torch.int64)
-        mask = (is_padding << torch.arange(WORD_BITS)).sum(dim=1)
+        mask = (is_padding << bit).sum(dim=1)
         if (words[:, :, -len(mask):].to(torch.int64) & mask).any():
             raise KernelError(f"lines of {length} codes have ones past their end; their padding must be zero")
         return made
@@ -81,6 +82,11 @@ class BitTensor:
     def words(self) -> torch.Tensor:
         """(bit_width, padded lines, words a line) int32, the memory itself."""
         return self.lines.words
+
+    @property
+    def device(self) -> torch.device:
+        """Where the words lie."""
+        return self.words.device
 
     @property
     def bit_width(self) -> int:
@@ -181,7 +187,8 @@ def to_val(bits: BitTensor, bit_width: int | None = None) -> torch.Tensor:
 
 def of_codes(lines: BitLines, packing: str, codes: CodeRange) -> BitTensor:
     """Codes that a product left, with the scale that they were drawn with."""
-    step, low = (torch.tensor([value], dtype=torch.float32) for value in (codes.step, codes.low))
+    device = lines.words.device
+    step, low = (torch.tensor([value], dtype=torch.float32, device=device) for value in (codes.step, codes.low))
     return BitTensor(lines, packing, step, zero_point_of(CodeRange(codes.bit_width, low, step, codes.offset)))
 
 

@@ -111,17 +111,17 @@ def sizes(packed: PackedRows) -> dict[str, StoredSize]:
     Returns
     -------
     sizes : dict name -> StoredSize         "ideal" is the non-zero values at their rows' widths, and nothing else;
-                                            other formats store all rows at the largest width. Packages count their
-                                            bitmap and the padding to bytes, not the index: only random access needs it
+                                            other formats store all rows at the largest width. Packages count every
+                                            bit that is stored, the index and the padding to bytes too
 
     Raises
     ------
     KernelError                             a package is malformed
     """
-    width, count = packed.bit_width().astype(np.int64), POPCOUNT[packed.bitmap].sum(axis=1)
+    width, count = packed.bit_width().astype(np.int64), POPCOUNT[packed.bitmap()].sum(axis=1)
     stored = packed.stored_bits
     found = {IDEAL: StoredSize(int((width * count).sum()), 0),
-             PACKAGE: StoredSize(stored["packages"], stored["bitmap"])}
+             PACKAGE: StoredSize(stored["packages"], stored["positions"] + stored["index"])}
     return found | fixed_sizes(packed.num_rows, packed.dim, int(count.sum()), int(width.max(initial=1)))
 
 

@@ -1,4 +1,4 @@
-"""Adaptive-Package: rows of small codes as packages of their non-zero values and a bitmap a row, and how they are read.
+"""Adaptive-Package: rows of small codes as packages of non-zero values and where those stand, and how they are read.
 
 What the codes mean, and where they are kept, is not known here.
 """
@@ -12,14 +12,17 @@ import numpy as np
 
 from hpcgnn._ext import package as kernels
 from hpcgnn.errors import KernelError
+from hpcgnn.quantized.package_positions import PositionWriter
 
 HEADER_BITS = 5
 MAX_BIT_WIDTH = 8
 MIN_LENGTH, MAX_LENGTH = 8, 4096
 MAX_INTERVAL = 2**31 - 1
-INDEX_BITS = 96    # of an index entry: int64 bit, int32 number of values
+INDEX_BITS = 160    # of an index entry: int64 bit, int32 number of values, int64 bit of positions
+MAX_DIM = 2**30    # sums of columns on the way to a column fit int32
 
-# By the faults of ext/src/package.h.
+# By the faults of ext/src/package.h; the last one is found here.
+WASTED_BITS = 13
 FAULTS = {
     1: "a package passes the end of the stream",
     2: "a package has mode 3",
@@ -27,9 +30,13 @@ FAULTS = {
     4: "a stored value is zero",
     5: "the padding of a package is not zero",
     6: "a package is longer than its values need, or was left before it was full",
-    7: "the bitmap has a bit past the last column",
+    7: "a column is past the last one",
     8: "the index names another place",
     9: "the stream goes on after the last package",
+    10: "its positions pass the end of the positions",
+    11: "the positions go on after the last row",
+    12: "its list of columns is longer than that of the others would be",
+    WASTED_BITS: "positions take more bits than they need",
 }
 
 
@@ -73,45 +80,52 @@ class PackedRows:
     format : PackageFormat
     dim : int
     num_bits : int                         of the stream; later bits of its last byte are zero
+    num_position_bits : int                of the positions, likewise
     stream : (ceil(num_bits / 8),) uint8   packages, one after the other: see ext/src/package.h
-    bitmap : (num_rows, ceil(dim / 8)) uint8            bit j % 8 of byte j // 8: column j is not zero
+    positions : (ceil(num_position_bits / 8),) uint8    a bitmap or, where it is short, a list of columns a row: see
+                                                        ext/src/package_positions.h
     interval : int                         rows from one index entry to the next
     index_bit : (ceil(num_rows / interval),) int64      where the open package begins as the row begins
     index_values : the same shape, int32                values that it holds by then
+    index_position : the same shape, int64              where the positions of the row and of those after it begin
     """
 
     format: PackageFormat
+    num_rows: int
     dim: int
     num_bits: int
+    num_position_bits: int
     stream: np.ndarray
-    bitmap: np.ndarray
+    positions: np.ndarray
     interval: int
     index_bit: np.ndarray
     index_values: np.ndarray
+    index_position: np.ndarray
 
     def __post_init__(self) -> None:
         if not 1 <= self.interval <= MAX_INTERVAL:
             raise KernelError(f"packages have an index entry every {self.interval} rows; expected 1 to {MAX_INTERVAL}")
-        num_entries = -(-self.num_rows // self.interval)
+        # A row takes a bit of positions at least, so no number of rows is believed that the file does not pay for.
+        if not (0 <= self.num_rows <= max(self.num_position_bits, 0) and 0 <= self.dim <= MAX_DIM):
+            raise KernelError(f"packages of {self.num_rows} rows of {self.dim} columns have {self.num_position_bits} "
+                              f"bits of positions; expected a bit a row or more and at most {MAX_DIM} columns")
+        entries = (-(-self.num_rows // self.interval),)
         expected = {"stream": (np.uint8, (-(-self.num_bits // 8),)),
-                    "bitmap": (np.uint8, (self.num_rows, -(-self.dim // 8))),
-                    "index_bit": (np.int64, (num_entries,)), "index_values": (np.int32, (num_entries,))}
+                    "positions": (np.uint8, (-(-self.num_position_bits // 8),)), "index_bit": (np.int64, entries),
+                    "index_values": (np.int32, entries), "index_position": (np.int64, entries)}
         for name, (dtype, shape) in expected.items():
             array = getattr(self, name)
             if array.dtype != dtype or array.shape != shape:
                 raise KernelError(f"packages of {self.num_rows} rows of {self.dim} columns have {name} of "
                                   f"{array.dtype} and shape {array.shape}; expected {np.dtype(dtype)} and {shape}")
-        if self.num_bits % 8 and self.stream[-1] >> self.num_bits % 8:
-            raise KernelError(f"packages can't be read: bits after the last of {self.num_bits} are not zero")
-
-    @property
-    def num_rows(self) -> int:
-        return len(self.bitmap)
+        for num_bits, array in ((self.num_bits, self.stream), (self.num_position_bits, self.positions)):
+            if num_bits % 8 and array[-1] >> num_bits % 8:
+                raise KernelError(f"packages can't be read: bits after the last of {num_bits} are not zero")
 
     @property
     def stored_bits(self) -> dict[str, int]:
-        """Every stored bit: of the packages, the bitmaps and the index, their padding to bytes included."""
-        return {"packages": 8 * self.stream.size, "bitmap": 8 * self.bitmap.size,
+        """Every stored bit: of the packages, the positions and the index, their padding to bytes included."""
+        return {"packages": 8 * self.stream.size, "positions": 8 * self.positions.size,
                 "index": INDEX_BITS * self.index_bit.size}
 
     def codes(self, first: int = 0, last: int | None = None, out: np.ndarray | None = None) -> np.ndarray:
@@ -183,6 +197,17 @@ class PackedRows:
         for first in range(0, self.num_rows, num_rows):
             yield first, self.codes(first, min(first + num_rows, self.num_rows))
 
+    def bitmap(self) -> np.ndarray:
+        """Where values stand, (num_rows, ceil(dim / 8)) uint8: bit j % 8 of byte j // 8 where column j is not zero.
+
+        Raises
+        ------
+        KernelError      positions are malformed
+        """
+        bitmap = np.empty((self.num_rows, -(-self.dim // 8)), np.uint8)
+        self.refuse(*kernels.read_bitmaps(self.source, 0, self.num_rows, bitmap))
+        return bitmap
+
     def bit_width(self) -> np.ndarray:
         """Bit-width of each row, (num_rows,) uint8; 0 for a row of zeros, which has none. Errors as of `codes`."""
         width = np.zeros(self.num_rows, np.uint8)
@@ -194,17 +219,29 @@ class PackedRows:
 
         Raises
         ------
-        KernelError      some package, bitmap or index entry is malformed
+        KernelError      some package, position or index entry is malformed, or takes more bits than it needs
         """
         self._decode(0, self.num_rows)
+        writer = PositionWriter(self.dim, self.interval)
+        writer.append(self.bitmap())
+        num_bits, positions, _ = writer.finish()
+        if num_bits != self.num_position_bits or not np.array_equal(positions, self.positions):
+            self.refuse(WASTED_BITS, self._first_other_row(positions))
         return self
+
+    def _first_other_row(self, positions: np.ndarray) -> int:
+        """The first row of the block where other positions first differ from these."""
+        size = min(len(positions), len(self.positions))
+        is_same = positions[:size] == self.positions[:size]
+        last_bit = 8 * (size if is_same.all() else int(is_same.argmin())) + 7
+        return max(int(np.searchsorted(self.index_position, last_bit, "right")) - 1, 0) * self.interval
 
     @property
     def source(self) -> tuple:
         """What the kernels take."""
-        arrays = (self.stream, self.bitmap, self.index_bit, self.index_values)
-        return (np.array(self.format.lengths, np.int64), self.format.is_signed, self.dim, self.num_bits, self.interval,
-                *(np.ascontiguousarray(array) for array in arrays))
+        arrays = (self.stream, self.positions, self.index_bit, self.index_values, self.index_position)
+        return (np.array(self.format.lengths, np.int64), self.format.is_signed, self.num_rows, self.dim, self.num_bits,
+                self.num_position_bits, self.interval, *(np.ascontiguousarray(array) for array in arrays))
 
     def range_of(self, first: int, last: int | None) -> tuple[int, int]:
         """Rows [first, last), to the end where last is None; raises KernelError where some are not there."""

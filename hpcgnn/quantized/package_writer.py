@@ -8,15 +8,15 @@ import numpy as np
 
 from hpcgnn._ext import package as kernels
 from hpcgnn.errors import KernelError
-from hpcgnn.quantized.package import MAX_BIT_WIDTH, MAX_INTERVAL, PackageFormat, PackedRows
+from hpcgnn.quantized.package import MAX_BIT_WIDTH, MAX_DIM, MAX_INTERVAL, PackageFormat, PackedRows
+from hpcgnn.quantized.package_positions import SLACK_BYTES, PositionWriter, grown
 
 INTERVAL = 64
-SLACK_BYTES = 16   # that the kernel may set to zero after the stream
 
 
 @dataclass
 class PackageWriter:
-    """Encodes rows as they come; memory: the packages, bitmaps and index so far.
+    """Encodes rows as they come; memory: the packages, positions and index so far.
 
     Attributes
     ----------
@@ -30,15 +30,15 @@ class PackageWriter:
     interval: int = INTERVAL
 
     def __post_init__(self) -> None:
-        if self.dim < 0 or not 1 <= self.interval <= MAX_INTERVAL:
+        if not 0 <= self.dim <= MAX_DIM or not 1 <= self.interval <= MAX_INTERVAL:
             raise KernelError(f"packages of {self.dim} columns with an index entry every {self.interval} rows; "
-                              f"expected 0 columns or more and 1 to {MAX_INTERVAL} rows")
+                              f"expected 0 to {MAX_DIM} columns and 1 to {MAX_INTERVAL} rows")
         self._lengths = np.array(self.format.lengths, np.int64)
         self._place = np.zeros(3, np.int64)
         self._num_rows = self._num_bits = 0
         self._stream = np.zeros(0, np.uint8)
         self._index_bit, self._index_values = np.zeros(0, np.int64), np.zeros(0, np.int32)
-        self._bitmaps = [np.empty((0, -(-self.dim // 8)), np.uint8)]
+        self._positions = PositionWriter(self.dim, self.interval)
 
     def append(self, codes: np.ndarray, bit_width: np.ndarray) -> None:
         """Encode the next rows.
@@ -61,21 +61,22 @@ class PackageWriter:
                               f"{width[bad]} bits end at {self.format.max_code(int(width[bad]))}; use more bits")
         self._num_bits = kernels.measure_stream(self._lengths, self._place, counts, width)
         num_rows = self._num_rows + len(codes)
-        self._stream = _grown(self._stream, self._num_bits // 8 + SLACK_BYTES)
-        self._index_bit = _grown(self._index_bit, -(-num_rows // self.interval))
-        self._index_values = _grown(self._index_values, -(-num_rows // self.interval))
+        self._stream = grown(self._stream, self._num_bits // 8 + SLACK_BYTES)
+        self._index_bit = grown(self._index_bit, -(-num_rows // self.interval))
+        self._index_values = grown(self._index_values, -(-num_rows // self.interval))
         bitmap = np.empty((len(codes), -(-self.dim // 8)), np.uint8)
         kernels.append_rows(self._lengths, self.format.is_signed, self._place, codes, width, self._num_rows,
                             self.interval, self._stream, bitmap, self._index_bit, self._index_values)
-        self._bitmaps.append(bitmap)
+        self._positions.append(bitmap)
         self._num_rows = num_rows
 
     def finish(self) -> PackedRows:
         """All rows so far."""
         num_entries = -(-self._num_rows // self.interval)
-        return PackedRows(self.format, self.dim, self._num_bits, self._stream[:-(-self._num_bits // 8)].copy(),
-                          np.concatenate(self._bitmaps), self.interval, self._index_bit[:num_entries].copy(),
-                          self._index_values[:num_entries].copy())
+        num_position_bits, positions, index_position = self._positions.finish()
+        return PackedRows(self.format, self._num_rows, self.dim, self._num_bits, num_position_bits,
+                          self._stream[:-(-self._num_bits // 8)].copy(), positions, self.interval,
+                          self._index_bit[:num_entries].copy(), self._index_values[:num_entries].copy(), index_position)
 
     def _checked(self, codes: np.ndarray, bit_width: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         width = np.asarray(bit_width)
@@ -95,12 +96,3 @@ def encode(codes: np.ndarray, bit_width: np.ndarray, form: PackageFormat | None 
     writer = PackageWriter(codes.shape[1], form or PackageFormat())
     writer.append(codes, bit_width)
     return writer.finish()
-
-
-def _grown(array: np.ndarray, size: int) -> np.ndarray:
-    """At least `size` entries, zero after those of `array`."""
-    if size <= len(array):
-        return array
-    grown = np.zeros(max(size, 2 * len(array)), array.dtype)
-    grown[:len(array)] = array
-    return grown

@@ -22,6 +22,7 @@ class ProductSide(Protocol):
     step: torch.Tensor | None
     zero_point: torch.Tensor | None
     code_sums: torch.Tensor
+    device: torch.device
 
 
 def rescaling_of(left: ProductSide, right: ProductSide, gain: torch.Tensor | None, bias: torch.Tensor | None,
@@ -49,8 +50,9 @@ def fixed_range(bit_width: int, low: float, high: float, rounding: str) -> CodeR
 
 
 def _line_values(side: ProductSide, other: ProductSide) -> LineValues:
-    step = torch.ones(1) if side.step is None else side.step
-    zero_point = torch.zeros(1) if side.zero_point is None else side.zero_point
+    device = side.device
+    step = torch.ones(1, device=device) if side.step is None else side.step
+    zero_point = torch.zeros(1, device=device) if side.zero_point is None else side.zero_point
     # Sums of codes matter only beside a zero point of the other side.
-    sums = torch.zeros(1) if other.zero_point is None else step * side.code_sums
+    sums = torch.zeros(1, device=device) if other.zero_point is None else step * side.code_sums
     return LineValues(*(part.expand(side.num_lines).contiguous() for part in (step, zero_point, sums)))

@@ -66,7 +66,7 @@ def zero_point_of(codes: CodeRange) -> torch.Tensor:
 def _extremes(values: torch.Tensor, line_axis: int | None) -> tuple[torch.Tensor, torch.Tensor]:
     if values.numel() == 0:
         num_lines = 1 if line_axis is None else max(1, values.shape[1 - line_axis])
-        return torch.zeros(num_lines), torch.zeros(num_lines)
+        return values.new_zeros(num_lines), values.new_zeros(num_lines)
     if line_axis is None:
         return tuple(end.reshape(1) for end in torch.aminmax(values))
     return torch.aminmax(values, dim=line_axis)

@@ -49,7 +49,7 @@ class BitTiles:
 
     @classmethod
     def from_csr(cls, indptr: np.ndarray, indices: np.ndarray, num_columns: int, dense: bool = False,
-                 row_scale: torch.Tensor | None = None) -> BitTiles:
+                 row_scale: torch.Tensor | None = None, device: torch.device | str = "cpu") -> BitTiles:
         """Tiles of an adjacency by destination: row v lists the sources of the arcs into v.
 
         Parameters
@@ -58,19 +58,20 @@ class BitTiles:
         indices : (num_entries,) int32
         dense : bool                        keep the tiles of zeros too
         row_scale : (num_rows,) float32
+        device : where the tiles shall lie
 
         Raises
         ------
         KernelError                         no CSR of such a matrix
         """
-        return cls(tiles_of_csr(indptr, indices, num_columns, dense), row_scale)
+        return cls(tiles_of_csr(indptr, indices, num_columns, dense, device), row_scale)
 
     @classmethod
     def from_matrix(cls, matrix: torch.Tensor, dense: bool = False, row_scale: torch.Tensor | None = None) -> BitTiles:
         """Tiles of a matrix whose entries other than zero are ones."""
-        pattern = scipy.sparse.csr_matrix(matrix.numpy() != 0)
+        pattern = scipy.sparse.csr_matrix(matrix.cpu().numpy() != 0)
         return cls.from_csr(pattern.indptr.astype(np.int64), pattern.indices.astype(np.int32), matrix.shape[1], dense,
-                            row_scale)
+                            row_scale, matrix.device)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -79,6 +80,11 @@ class BitTiles:
     @property
     def num_lines(self) -> int:
         return self.tiles.num_rows
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tiles lie."""
+        return self.tiles.words.device
 
     @property
     def nbytes(self) -> int:

@@ -17,7 +17,7 @@ from hpcgnn.quantized.package import PackedRows
 from hpcgnn.shards.packages import read_packages_of, write_packages
 from hpcgnn.shards.sealed import open_sealed, write_sealed
 
-KIND, VERSION = "activations", 1
+KIND, VERSION = "activations", 2
 ADVICE = "run hpcgnn infer --packages again"
 Layers = Sequence[tuple[PackedRows, np.ndarray]]     # packages of all rows, and a scale a row
 

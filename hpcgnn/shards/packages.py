@@ -18,8 +18,8 @@ from hpcgnn.quantized.package_writer import PackageWriter
 from hpcgnn.shards.sealed import AGAIN
 
 GROUP = "packages"
-SCALARS = ("dim", "num_bits", "interval")
-ARRAYS = ("stream", "bitmap", "index_bit", "index_values")
+SCALARS = ("num_rows", "dim", "num_bits", "num_position_bits", "interval")
+ARRAYS = ("stream", "positions", "index_bit", "index_values", "index_position")
 ATTRIBUTES = (*SCALARS, "lengths", "is_signed")
 
 
@@ -41,10 +41,7 @@ def write_packages(group: h5py.Group, packed: PackedRows, scale: np.ndarray) -> 
     group.attrs["lengths"] = np.array(packed.format.lengths, np.int64)
     group.attrs["is_signed"] = packed.format.is_signed
     for name in ARRAYS:
-        array = getattr(packed, name)
-        # Bitmaps of sparse rows are mostly zero bytes, and longer than all else.
-        how = {"compression": "lzf"} if name == "bitmap" and array.size else {}
-        group.create_dataset(name, data=array, **how)
+        group[name] = getattr(packed, name)
     group["scale"] = scale
 
 

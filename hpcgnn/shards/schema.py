@@ -12,7 +12,7 @@ from hpcgnn.datasets.dataset import CleaningReport
 from hpcgnn.partition.statistics import PartitionStatistics
 
 FORMAT_VERSION = 2
-PACKAGE_PART_VERSION = 3   # of a part file whose features are packages; all else in it is of format 2
+PACKAGE_PART_VERSION = 4   # of a part file whose features are packages; all else in it is of format 2
 GRAPH_KIND, PART_KIND = "graph", "part"
 GRAPH_FILE = "graph.h5"
 PART_PATTERN, INCOMING_PATTERN = "part-*.h5", ".incoming-*"

@@ -80,7 +80,7 @@ def test_every_flipped_bit_is_refused_as_the_decoder_does_or_changes_no_reading(
     codes, bit_width = drawn(20, 30, False, 0.4)
     packages, weight = encode(codes, bit_width), weights_of(6, 30)
     num_refused = 0
-    for name in ("stream", "bitmap"):
+    for name in ("stream", "positions"):
         for bit in range(8 * getattr(packages, name).size):
             array = getattr(packages, name).copy()
             array.reshape(-1)[bit // 8] ^= 1 << bit % 8

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from reference_package import bitmap_of, bits_of, stream_of
+from reference_package import bits_of, positions_of, stream_of
 
 from hpcgnn.errors import KernelError
 from hpcgnn.quantized.package import PackageFormat
@@ -31,12 +31,14 @@ def assert_as_written_by_hand(packed, codes, widths):
     expected = stream_of(codes.tolist(), widths.tolist(), packed.format.lengths, packed.format.is_signed)
     assert packed.num_bits == len(expected)
     assert bits_of(packed.stream)[:packed.num_bits] == expected
-    assert bits_of(packed.bitmap) == "".join(bitmap_of(codes.tolist()))
+    positions, starts = positions_of(codes.tolist(), packed.interval)
+    assert packed.num_position_bits == len(positions) and packed.index_position.tolist() == starts
+    assert bits_of(packed.positions)[:packed.num_position_bits] == positions
 
 
 @pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize("lengths", LENGTHS)
-@pytest.mark.parametrize("density", [0.0, 0.02, 0.5, 1.0])
+@pytest.mark.parametrize("density", [0.0, 0.02, 0.25, 0.5, 0.9, 1.0])
 def test_stream_is_the_one_written_by_hand_and_reads_back(simd, lengths, signed, density):
     form = PackageFormat(lengths, signed)
     for num_rows, dim in ((1, 1), (70, 7), (130, 64), (9, 1030)):
@@ -89,6 +91,36 @@ def test_rows_of_one_width_share_a_package_and_a_change_of_width_ends_it():
     assert encode(codes, np.array([2, 3, 2, 2])).num_bits == 69, "a row of zeros has no value, so no width"
 
 
+@pytest.mark.parametrize("row, positions", [
+    ([0] * 40, "1" + "0"),                                              # no column, and no bits for their number
+    ([1] * 40, "1" + "1"),
+    ([0] * 9 + [1] + [0] * 30, "1" + "0" + "1" + "1001" + "1"),         # 41 // 2: the gap's four lowest bits apart
+    ([0] * 20 + [1] + [0] * 19, "1" + "0" + "1" + "0010" + "01"),
+    ([1] * 20 + [0] + [1] * 19, "1" + "1" + "1" + "0010" + "01"),
+    ([0, 1] * 20, "0" + "01" * 20), ([0, 0], "1" + "0"), ([0], "0" + "0"),
+])
+def test_a_row_is_its_bitmap_or_the_columns_of_the_fewer_kind(row, positions):
+    packed = encode(np.array([row], np.uint8), np.array([1]))
+    assert bits_of(packed.positions)[5:packed.num_position_bits] == positions
+
+
+@pytest.mark.parametrize("density, dim", [(0.01, 1433), (0.01, 3703), (0.1, 500), (0.95, 500)])
+def test_listed_columns_take_few_more_bits_than_their_entropy(density, dim):
+    """The number of a row's columns and the rule for low bits cost some; a bitmap takes dim bits."""
+    codes, widths = random_rows(640, dim, density, PackageFormat())
+    entropy = -640 * dim * (density * np.log2(density) + (1 - density) * np.log2(1 - density))
+    assert encode(codes, widths).num_position_bits < 1.08 * entropy
+
+
+def test_rows_may_follow_after_a_first_result():
+    codes, widths = random_rows(100, 33, 0.1, PackageFormat())
+    writer = PackageWriter(33)
+    writer.append(codes[:70], widths[:70])
+    np.testing.assert_array_equal(writer.finish().check().codes(), codes[:70])
+    writer.append(codes[70:], widths[70:])
+    np.testing.assert_array_equal(writer.finish().positions, encode(codes, widths).positions)
+
+
 @pytest.mark.parametrize("cuts", [[1], [10, 64, 65], [64, 128], list(range(1, 150))])
 def test_rows_that_come_in_blocks_give_the_same_stream(simd, cuts):
     codes, widths = random_rows(150, 33, 0.4, PackageFormat())
@@ -96,13 +128,14 @@ def test_rows_that_come_in_blocks_give_the_same_stream(simd, cuts):
     for block, width in zip(np.split(codes, cuts), np.split(widths, cuts), strict=True):
         writer.append(block, width)
     found, expected = writer.finish(), encode(codes, widths)
-    for name in ("stream", "bitmap", "index_bit", "index_values", "num_bits"):
+    for name in ("stream", "positions", "index_bit", "index_values", "index_position", "num_bits", "num_position_bits"):
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
 
 
 @pytest.mark.parametrize("signed", [False, True])
-def test_any_rows_can_be_read_alone(simd, signed):
-    codes, widths = random_rows(300, 50, 0.3, PackageFormat(is_signed=signed))
+@pytest.mark.parametrize("density", [0.05, 0.3, 0.95])
+def test_any_rows_can_be_read_alone(simd, signed, density):
+    codes, widths = random_rows(300, 50, density, PackageFormat(is_signed=signed))
     packed = encode(codes, widths, PackageFormat(is_signed=signed))
     node = np.random.default_rng(1).integers(0, 300, 100)
     np.testing.assert_array_equal(packed.chosen(node), codes[node])
@@ -113,15 +146,23 @@ def test_any_rows_can_be_read_alone(simd, signed):
 
 
 @pytest.mark.parametrize("signed", [False, True])
-def test_values_are_codes_times_scales_to_the_bit(simd, signed):
+@pytest.mark.parametrize("density", [0.01, 0.5, 0.95])
+def test_values_are_codes_times_scales_to_the_bit(simd, signed, density):
     form = PackageFormat(is_signed=signed)
-    codes, widths = random_rows(90, 600, 0.5, form)
+    codes, widths = random_rows(90, 600, density, form)
     scale = np.random.default_rng(2).random(90, np.float32)
     packed = encode(codes, widths, form)
     np.testing.assert_array_equal(packed.values(scale), codes.astype(np.float32) * scale[:, None])
     out = np.full((26, 600), np.nan, np.float32)
     assert packed.values(scale[64:], 64, out=out) is out
     np.testing.assert_array_equal(out, codes[64:].astype(np.float32) * scale[64:, None])
+
+
+@pytest.mark.parametrize("density", [0.03, 0.5, 0.97])
+@pytest.mark.parametrize("dim", [1, 8, 63, 130, 1030])
+def test_bitmaps_tell_where_values_stand(simd, density, dim):
+    codes, widths = random_rows(130, dim, density, PackageFormat())
+    np.testing.assert_array_equal(encode(codes, widths).bitmap(), np.packbits(codes != 0, axis=1, bitorder="little"))
 
 
 def test_widths_come_back_except_of_rows_of_zeros(simd):

@@ -78,6 +78,14 @@ def test_what_does_not_fit_is_refused(tmp_path, change, complaint):
     assert str(refused.value) == f"{activation_path(tmp_path, 0)} {complaint}; {activations.ADVICE}"
 
 
+def test_a_file_of_an_older_format_is_refused_and_says_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setattr(activations, "VERSION", 1)
+    write_activations(tmp_path, 0, np.arange(50), some_layers())
+    monkeypatch.undo()
+    with pytest.raises(ShardError, match=f"has format 1, this version reads 2; {activations.ADVICE}"):
+        read_activations(tmp_path, 0)
+
+
 def test_a_damaged_file_is_refused(tmp_path):
     write_activations(tmp_path, 0, np.arange(50), some_layers())
     path = activation_path(tmp_path, 0)

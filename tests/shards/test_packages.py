@@ -69,7 +69,7 @@ def test_rows_do_not_depend_on_blocks(tmp_path, monkeypatch):
 def test_part_files_name_their_format_and_the_graph_file_keeps_its_own(tmp_path):
     info = write(tmp_path, binary_dataset())
     assert info.feature_dtype == "package" and verify_shards(tmp_path) == info
-    assert (tmp_path / "part-0000.h5").read_bytes().startswith(b"hpcgnn part\nformat 3\n")
+    assert (tmp_path / "part-0000.h5").read_bytes().startswith(b"hpcgnn part\nformat 4\n")
     assert (tmp_path / "graph.h5").read_bytes().startswith(b"hpcgnn graph\nformat 2\n")
 
 
@@ -117,6 +117,18 @@ def claim_bits(group):
     group.attrs["num_bits"] = 10**9
 
 
+def drop_positions(group):
+    del group["positions"]
+
+
+def claim_rows(group):
+    group.attrs["num_rows"] = 10**9
+
+
+def flip_position(group):
+    group["positions"][0] |= 31
+
+
 def claim_lengths(group):
     group.attrs["lengths"] = np.array([64, 32, 1])
 
@@ -130,12 +142,25 @@ def shorten_scale(group):
 @pytest.mark.parametrize("change, message", [
     (flip_mode, "packages can't be read at row 0 of .*mode 3"), (drop_scale, "has no packages/scale"),
     (drop_bits, "has no packages/num_bits"), (claim_bits, "have stream of uint8"),
+    (drop_positions, "has no packages/positions"), (claim_rows, "expected a bit a row or more"),
+    (flip_position, "packages can't be read at row 0 of .*: its"),
     (claim_lengths, "package lengths are 64, 32, 1"), (shorten_scale, "scales for .* rows of packages")])
 def test_forged_packages_are_refused_by_name(tmp_path, change, message):
     write(tmp_path, binary_dataset())
     rewrite(tmp_path / "part-0001.h5", change)
     with pytest.raises(ShardError, match=f"part-0001.h5.*{message}.*run hpcgnn preprocess again"):
         read_partition(tmp_path, 1, 2)
+
+
+@pytest.mark.parametrize("read", [lambda folder: read_partition(folder, 1, 2), verify_shards,
+                                  lambda folder: read_packages(folder, 1, read_graph_info(folder))])
+def test_packages_of_an_older_format_are_refused_and_say_what_to_do(tmp_path, monkeypatch, read):
+    monkeypatch.setattr(schema, "PACKAGE_PART_VERSION", 3)
+    write(tmp_path, binary_dataset())
+    monkeypatch.undo()
+    with pytest.raises(ShardError) as refused:
+        read(tmp_path)
+    assert str(refused.value).endswith("has format 3, this version reads 4; run hpcgnn preprocess again")
 
 
 def test_shards_of_floats_have_no_packages(tmp_path):
