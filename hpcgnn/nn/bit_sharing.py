@@ -26,7 +26,7 @@ def share_bits(quantizers: list[RowQuantizer], num_bits: float) -> None:
     widths = [np.full(len(quantizer.counts), quantizer.least_bits) for quantizer in quantizers]
     limits = [_limits(quantizer) for quantizer in quantizers]
     losses = [_losses(quantizer) for quantizer in quantizers]
-    costs = [quantizer.counts.numpy() * quantizer.dim for quantizer in quantizers]
+    costs = [quantizer.counts.cpu().numpy() * quantizer.dim for quantizer in quantizers]
     left = num_bits - sum(float(width @ cost) for width, cost in zip(widths, costs, strict=True))
     # In order of saving for cost, then of layer and in-degree: the same on all ranks.
     queue = [(-losses[layer][entry] / costs[layer][entry], layer, entry)
@@ -45,12 +45,12 @@ def share_bits(quantizers: list[RowQuantizer], num_bits: float) -> None:
 
 def _limits(quantizer: RowQuantizer) -> np.ndarray:
     """(num_entries,) int: the largest useful width."""
-    width = quantizer.whole_width().numpy().astype(int)
+    width = quantizer.whole_width().cpu().numpy().astype(int)
     return np.where(width < quantizer.bits, width, MAX_BIT_WIDTH)
 
 
 def _losses(quantizer: RowQuantizer) -> np.ndarray:
     """(num_entries,) float64: squared errors at the least width, relative to the sum of squares of the layer."""
     fit = quantizer.fit
-    steps_back = quantizer.whole_width().numpy() - quantizer.least_bits
+    steps_back = quantizer.whole_width().cpu().numpy() - quantizer.least_bits
     return fit.error * 4.0 ** steps_back / max(fit.energy.sum(), np.finfo(np.float64).tiny)

@@ -10,36 +10,37 @@ import math
 import numpy as np
 import torch
 
+from hpcgnn.ops.fake_quantization import quantize_values, quantize_values_backward
+
 
 class _FakeQuantize(torch.autograd.Function):
     """Keeps the values; backward divides again."""
 
     @staticmethod
     def forward(ctx, values, step, bit_width, is_signed, local_weight):
+        values = values.contiguous()
         ctx.save_for_backward(values, step, bit_width)
         ctx.arguments = is_signed, local_weight
-        return codes_of(values, step, largest_code(bit_width, is_signed)).mul_(step)
+        return quantize_values(values, _by_row_or_column(step, values), largest_code(bit_width, is_signed))
 
     @staticmethod
     def backward(ctx, gradient):
         values, step, bit_width = ctx.saved_tensors
         is_signed, local_weight = ctx.arguments
         max_code = largest_code(bit_width, is_signed)
-        ratio = values / step
-        is_clipped = ratio.abs() > max_code
-        of_values = gradient.masked_fill(is_clipped, 0.0) if ctx.needs_input_grad[0] else None
-        codes = codes_of(values, step, max_code)
-        if local_weight is not None:
-            gradient = torch.sign(codes * step - values).mul_(local_weight)
-        error = codes - ratio.masked_fill_(is_clipped, 0.0)
-        of_step = (gradient * error).sum_to_size(step.shape)
+        found = quantize_values_backward(values, _by_row_or_column(step, values), max_code, gradient.contiguous(),
+                                         local_weight, ctx.needs_input_grad[0])
         of_width = None
         if ctx.needs_input_grad[2]:
             # The derivative of max_code by the width, where a value takes it.
-            clipped = (gradient * torch.sign(values)).masked_fill_(~is_clipped, 0.0)
             slope = step * (max_code + 1) * math.log(2.0)
-            of_width = (clipped.sum_to_size(step.shape) * slope).sum_to_size(bit_width.shape)
-        return of_values, of_step, of_width, None, None
+            of_width = (found.clipped * slope).sum_to_size(bit_width.shape)
+        return found.of_values, found.of_step.sum_to_size(step.shape), of_width, None, None
+
+
+def _by_row_or_column(step: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """A step that all values share becomes one a row."""
+    return step.expand(len(values), 1) if step.numel() == 1 else step
 
 
 def fake_quantize(values: torch.Tensor, step: torch.Tensor, bit_width: torch.Tensor, is_signed: bool,
@@ -53,8 +54,8 @@ def fake_quantize(values: torch.Tensor, step: torch.Tensor, bit_width: torch.Ten
     Parameters
     ----------
     values : (n, dim) float32
-    step : (n, 1) or (1, dim) float32, above 0
-    bit_width : float32 of whole numbers, of the step's shape or (1, 1)
+    step : (n, 1), (1, dim) or (1, 1) float32, above 0
+    bit_width : (n, 1) or (1, 1) float32 of whole numbers; without gradient where steps are the columns'
     is_signed : bool                whether one of the bits is a sign; without it no value is below 0
     local_weight : float or None
         where given, steps and widths get the gradient of local_weight * sum of |quantized - x| instead of the loss's
@@ -87,9 +88,14 @@ class _LookUp(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        # In float64 and in order: torch's own scatter adds in whatever order its threads come.
-        sums = np.bincount(ctx.entry.numpy(), gradient.double().numpy(), ctx.num_entries)
-        return torch.from_numpy(sums).to(gradient.dtype), None
+        # In float64 and in order: torch's own scatter adds in whatever order its threads come. On a device index_put_
+        # sorts before it adds.
+        if gradient.device.type == "cpu":
+            sums = torch.from_numpy(np.bincount(ctx.entry.numpy(), gradient.double().numpy(), ctx.num_entries))
+        else:
+            sums = torch.zeros(ctx.num_entries, dtype=torch.float64, device=gradient.device)
+            sums.index_put_((ctx.entry,), gradient.double(), accumulate=True)
+        return sums.to(gradient.dtype), None
 
 
 def look_up(table: torch.Tensor, entry: torch.Tensor) -> torch.Tensor:

@@ -58,7 +58,7 @@ class GCNII(nn.Module):
     def _map(self, layer: int) -> torch.Tensor:
         """(1 - beta) I + beta W, so that rows take one product and no sum."""
         weight = self.weights[layer]
-        return torch.eye(len(weight)).to(weight).lerp(weight, self.beta[layer])
+        return torch.eye(len(weight), dtype=weight.dtype, device=weight.device).lerp(weight, self.beta[layer])
 
     def first_layer_parameters(self) -> list[nn.Parameter]:
         """Parameters of the first linear map."""

@@ -19,6 +19,7 @@ from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import CounterKey
 from hpcgnn.ops.dense import column_sums, map_back, map_rows, weight_gradient
 from hpcgnn.ops.pointwise import dropout
+from hpcgnn.ops.streams import streams_of
 
 Gradients = tuple[torch.Tensor | None, ...]
 
@@ -58,7 +59,7 @@ class Neighborhood:
 
     def drop_inner(self, h: torch.Tensor) -> torch.Tensor:
         """Mask inner rows, or their gradients."""
-        return self._drop(h, slice(0, len(h)))
+        return self._drop(h, 0, len(h))
 
     @property
     def is_by_peer(self) -> bool:
@@ -68,7 +69,7 @@ class Neighborhood:
     def drop_halo(self, h: torch.Tensor, peer: int | None = None) -> torch.Tensor:
         """Mask halo rows of all peers or of one, or their gradients, as their owners do."""
         start, stop = (0, self.graph.num_halo) if peer is None else self.graph.halo_spans[peer]
-        return self._drop(h, slice(self.graph.num_inner + start, self.graph.num_inner + stop))
+        return self._drop(h, self.graph.num_inner + start, self.graph.num_inner + stop)
 
     def input_halo(self) -> torch.Tensor:
         """The halo rows of the input, which are already here, masked."""
@@ -105,16 +106,20 @@ class Neighborhood:
             return multiply(matrix, near, self.input_halo()), near
         arrival = self.graph.start_fetch(h, self.site)
         near = self.drop_inner(h)
-        out, far = empty((self.hop.num_out, h.shape[1]), h.dtype), empty((self.graph.num_halo, h.shape[1]), h.dtype)
-        for span in self.hop.central:
-            multiply(matrix, near, far, out, span=span)
-            arrival.poll()
+        out = empty((self.hop.num_out, h.shape[1]), h.dtype, h.device)
+        far = empty((self.graph.num_halo, h.shape[1]), h.dtype, h.device)
+        central_stream = streams_of(h.device).central
+        with central_stream.after_computing():
+            for span in self.hop.central:
+                multiply(matrix, near, far, out, span=span)
+                arrival.poll()
         packed = arrival.packed() if self.key is None else None
         if packed is None:
             arrival.finish(far)
             far = self.drop_halo(far)
         for span in self.hop.marginal:
             multiply(matrix, near, far if packed is None else None, out, packed=packed, span=span)
+        central_stream.join()
         return out, near
 
     def aggregate_back(self, gradient: torch.Tensor) -> tuple[torch.Tensor, Arrival]:
@@ -122,7 +127,7 @@ class Neighborhood:
         the arrival that adds what other ranks' sums have. The gradients of halo rows travel meanwhile.
         """
         arrival = self._start_take_home(gradient)
-        of_rows = empty((self.hop.num_in, gradient.shape[1]), gradient.dtype)
+        of_rows = empty((self.hop.num_in, gradient.shape[1]), gradient.dtype, gradient.device)
         for span in blocks(0, self.hop.num_in):
             multiply(self.hop.matrices.near_back, gradient, out=of_rows, span=span)
             arrival.poll()
@@ -144,7 +149,7 @@ class Neighborhood:
             near = self.drop_inner(h)
             return self.sum_by_peer(multiply(self.hop.by_peer.near, near), self.input_halo_by_peer()), near
         arrival = self.graph.start_fetch_by_peer(h, self.site)
-        near, out = self.drop_inner(h), empty((self.hop.num_out, h.shape[1]), h.dtype)
+        near, out = self.drop_inner(h), empty((self.hop.num_out, h.shape[1]), h.dtype, h.device)
         for span in blocks(0, self.hop.num_out):
             multiply(self.hop.by_peer.near, near, out=out, span=span)
             arrival.poll()
@@ -156,8 +161,8 @@ class Neighborhood:
             multiply(self.hop.by_peer.far[peer], rows[:0], rows, out)
         return out
 
-    def _drop(self, h: torch.Tensor, rows: slice) -> torch.Tensor:
-        return h if self.key is None else dropout(h, self.probability, self.graph.node_id[rows], self.key)
+    def _drop(self, h: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+        return h if self.key is None else dropout(h, self.probability, self.graph.ids(start, stop), self.key)
 
 
 class AggregateFirst(torch.autograd.Function):
@@ -251,7 +256,7 @@ class MapFirst(torch.autograd.Function):
 def _combine(aggregated: torch.Tensor, near: torch.Tensor, weight_neighbor: torch.Tensor,
              weight_self: torch.Tensor | None, bias: torch.Tensor) -> torch.Tensor:
     """aggregated W_neighbor + near W_self + b, each product added where the first one was stored."""
-    out = empty((len(aggregated), len(bias)), aggregated.dtype)
+    out = empty((len(aggregated), len(bias)), aggregated.dtype, aggregated.device)
     out[:] = bias
     map_rows(aggregated, weight_neighbor, out=out)
     return out if weight_self is None else map_rows(near, weight_self, out=out)

@@ -45,7 +45,7 @@ def _padded(rows: torch.Tensor, num_rows: int) -> torch.Tensor:
     """`rows` followed by zeros."""
     if len(rows) == num_rows:
         return rows
-    padded = empty((num_rows, rows.shape[1]), rows.dtype)
+    padded = empty((num_rows, rows.shape[1]), rows.dtype, rows.device)
     padded[:len(rows)], padded[len(rows):] = rows, 0
     return padded
 

@@ -46,7 +46,7 @@ class TrackedRange(Quantizer):
         if self.fitting_comm is not None or self.training:
             self._follow(rows.detach(), 1.0 if self.fitting_comm is not None else MOMENTUM)
         # A copy: the range moves before the backward pass of a layer that is run twice.
-        step, width = self.step.clone()[:, None], torch.tensor([[float(self.bits)]])
+        step, width = self.step.clone()[:, None], torch.full((1, 1), float(self.bits), device=rows.device)
         quantized = fake_quantize(rows, step, width, self.is_signed)
         if nodes.is_protected is None:
             return quantized
@@ -55,13 +55,13 @@ class TrackedRange(Quantizer):
     def _follow(self, rows: torch.Tensor, momentum: float) -> None:
         """Collective: the percentile of counted magnitudes, so that it is the same for any number of ranks."""
         bins = rows.contiguous().view(torch.int32).reshape(-1).bitwise_and(0x7FFFFFFF).bitwise_right_shift(16)
-        counts = self._comm.allreduce(torch.bincount(bins, minlength=NUM_BINS).numpy())
+        counts = self._comm.allreduce(torch.bincount(bins, minlength=NUM_BINS).cpu().numpy())
         counts[0] = 0
         if not counts.sum():
             return
         place = np.searchsorted(np.cumsum(counts), PERCENTILE * counts.sum())
         newest = np.array([(place << 16) | 0xFFFF], np.int32).view(np.float32)     # the upper end of its bin
-        self.largest.lerp_(torch.from_numpy(newest), momentum)
+        self.largest.lerp_(torch.from_numpy(newest).to(self.largest.device), momentum)
 
 
 class TrackedRowQuantizer(TrackedRange):
@@ -85,7 +85,7 @@ class TrackedRowQuantizer(TrackedRange):
 
     def scale(self) -> RowScale:
         """The one entry of the integer model's table."""
-        return RowScale(self.step.numpy(), np.array([self.bits], np.uint8), self.is_signed)
+        return RowScale(self.step.cpu().numpy(), np.array([self.bits], np.uint8), self.is_signed)
 
 
 class TrackedColumnQuantizer(TrackedRange):
@@ -101,7 +101,7 @@ class TrackedColumnQuantizer(TrackedRange):
 
     def scale(self, weight: torch.Tensor) -> ColumnScale:
         """The steps of the integer model."""
-        return ColumnScale(self.step.expand(self.dim).numpy().copy(), self.bits)
+        return ColumnScale(self.step.expand(self.dim).cpu().numpy().copy(), self.bits)
 
 
 class LargestWeightQuantizer(Quantizer):
@@ -113,18 +113,21 @@ class LargestWeightQuantizer(Quantizer):
 
     def forward(self, weight: torch.Tensor) -> torch.Tensor:
         """(out_dim, in_dim) float32, quantized."""
-        return fake_quantize(weight, self._step(weight), torch.tensor([[float(self.bits)]]), is_signed=True)
+        width = torch.full((1, 1), float(self.bits), device=weight.device)
+        return fake_quantize(weight, self._step(weight), width, is_signed=True)
 
     @torch.no_grad()
     def integers(self, weight: torch.Tensor) -> IntegerMap:
         """The weights of the integer model."""
+        weight = weight.cpu()
         step = self._step(weight)
         codes = codes_of(weight, step, torch.tensor(2.0 ** (self.bits - 1) - 1))
         return IntegerMap(codes.numpy().astype(np.int8), ColumnScale(step[:, 0].numpy(), self.bits))
 
     def _step(self, weight: torch.Tensor) -> torch.Tensor:
-        peak = weight.detach().abs().amax(dim=1, keepdim=True) if weight.shape[1] else torch.ones(len(weight), 1)
-        return torch.where(peak > 0, peak, torch.ones(())) / (2 ** (self.bits - 1) - 1)
+        peak = (weight.detach().abs().amax(dim=1, keepdim=True) if weight.shape[1]
+                else torch.ones(len(weight), 1, device=weight.device))
+        return torch.where(peak > 0, peak, torch.ones((), device=weight.device)) / (2 ** (self.bits - 1) - 1)
 
 
 def protection_by_degree(counts: np.ndarray, low: float, high: float) -> torch.Tensor:
@@ -143,5 +146,6 @@ def draw_protected(graph: LocalGraph, probability: torch.Tensor) -> torch.Tensor
     """
     current = graph.current_pass
     key = CounterKey(current.seed, current.epoch, PROTECT, 0)
-    coins = dropout(torch.ones(graph.num_inner, DRAW_BITS), 0.5, graph.node_id[:graph.num_inner], key) > 0
-    return coins.float() @ 0.5 ** torch.arange(1.0, DRAW_BITS + 1) < probability
+    device, num_inner = graph.x.device, graph.num_inner
+    coins = dropout(torch.ones(num_inner, DRAW_BITS, device=device), 0.5, graph.ids(0, num_inner), key) > 0
+    return coins.float() @ 0.5 ** torch.arange(1.0, DRAW_BITS + 1, device=device) < probability

@@ -45,7 +45,7 @@ class _Spread(torch.autograd.Function):
     @staticmethod
     def forward(ctx, values, place, shape):
         ctx.place = place
-        rows = empty(shape).zero_()
+        rows = empty(shape, device=values.device).zero_()
         rows.view(-1)[place] = values
         return rows
 
@@ -135,7 +135,7 @@ class QuantizedGCN(QuantizedConvolution):
         super().__init__(convolution, make, convolution.in_dim, convolution.out_dim, is_signed)
 
     def _combine(self, graph: LocalGraph, x: torch.Tensor, nodes: Nodes) -> torch.Tensor:
-        scale = torch.from_numpy((1.0 / np.sqrt(nodes.in_degree.numpy() + 1.0)).astype(np.float32))[:, None]
+        scale = (1.0 / torch.sqrt(nodes.in_degree.double() + 1.0)).float()[:, None]
         mapped = self._map(x, self.convolution.weight_neighbor, nodes, scale)
         return (graph.aggregate(graph.halo(mapped), "sum") + mapped) * scale + self.convolution.bias
 
@@ -227,4 +227,4 @@ class QuantizedGAT(QuantizedConvolution):
 
 
 def _array(parameter: torch.Tensor) -> np.ndarray:
-    return parameter.detach().numpy().copy()
+    return parameter.detach().cpu().numpy().copy()

@@ -75,7 +75,7 @@ class QuantizedStack(nn.Module):
             for number, convolution in enumerate(stack.convolutions))
         self.norms = stack.norms
         self.num_nodes = int(counts.sum())
-        self._protection = protection_by_degree(counts, *scheme.protection)
+        self.register_buffer("_protection", protection_by_degree(counts, *scheme.protection), persistent=False)
 
     @classmethod
     def fit(cls, stack: ConvolutionStack, scheme: QuantizationScheme, graph: LocalGraph, comm,
@@ -92,7 +92,7 @@ class QuantizedStack(nn.Module):
         seen = comm.allreduce(np.array([not torch.isfinite(graph.x).all(), bool((graph.x < 0).any())], np.int64))
         if seen[0]:
             raise CollectiveError("input rows to quantize hold NaN or infinity; expected finite features")
-        model = cls(stack, scheme, counts, comm, has_negative_input=bool(seen[1]))
+        model = cls(stack, scheme, counts, comm, has_negative_input=bool(seen[1])).to(graph.x.device)
         model._check_target()
         model._fit(graph, comm)
         if scheme.name == "degree-aware":
@@ -129,7 +129,7 @@ class QuantizedStack(nn.Module):
         return self.convolutions[-1](graph, h, nodes)
 
     def _nodes(self, graph: LocalGraph) -> Nodes:
-        in_degree = torch.from_numpy(graph.in_degree[:graph.num_inner].astype(np.int64))
+        in_degree = graph.inner_degree
         if self.scheme.name != "degree-quant" or not graph.current_pass.is_training:
             return Nodes(in_degree)
         return Nodes(in_degree, draw_protected(graph, self._protection[in_degree.clamp(max=len(self._protection) - 1)]))
@@ -195,12 +195,15 @@ class QuantizedStack(nn.Module):
         return self.scheme.name != "degree-aware" or feature_kb <= (1 + TARGET_TOLERANCE) * self.target_kb
 
     def penalty(self) -> torch.Tensor:
-        """size_weight times the squared relative excess over the target, the same on every rank.
+        """size_weight times the squared relative excess over the target, the same on every rank; 0 where no width is
+        learned.
 
         Reference: Zhu et al., HPCA 2024, Eq. (4)-(5). Deviations: relative to the target, so that its weight is not
         tuned to one graph; and none below the target, as in the authors' program, which would buy bits that nothing
         needs.
         """
+        if not self.width_parameters():
+            return torch.zeros(())
         excess = torch.relu(self.feature_kb() / self.target_kb - 1.0)
         return (self.scheme.size_weight * excess.square()).float()
 
@@ -250,4 +253,5 @@ def calibrate(stack: ConvolutionStack, graph: LocalGraph, comm, bits: int = 8, r
 def _normalization(norm: nn.LayerNorm | None) -> Normalization | None:
     if norm is None:
         return None
-    return Normalization(norm.weight.detach().numpy().copy(), norm.bias.detach().numpy().copy(), norm.eps)
+    weight, bias = (parameter.detach().cpu().numpy().copy() for parameter in (norm.weight, norm.bias))
+    return Normalization(weight, bias, norm.eps)

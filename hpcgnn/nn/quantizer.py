@@ -77,7 +77,8 @@ class RowQuantizer(Quantizer):
     def __init__(self, dim: int, counts: np.ndarray, bits: int, is_signed: bool, learns_width: bool = False,
                  shrinks: bool = False, is_local: bool = False):
         super().__init__()
-        self.dim, self.counts, self.bits = dim, torch.from_numpy(counts.astype(np.float64)), bits
+        self.dim, self.bits = dim, bits
+        self.register_buffer("counts", torch.from_numpy(counts.astype(np.float64)), persistent=False)
         self.is_signed, self.learns_width, self.shrinks = is_signed, learns_width, shrinks
         self.local_weight = 1.0 / max(1.0, dim * float(counts.sum())) if is_local else None
         self.fit: StepFit | None = None
@@ -123,14 +124,17 @@ class RowQuantizer(Quantizer):
         """Collective: start from the steps of least squared error."""
         place = rows.nonzero(as_tuple=True)
         values, group = rows[place], entry[place[0]]
-        self.fit = search_steps(self.fitting_comm, values, group, self._largest(self.whole_width()).numpy().astype(int))
+        limit = self._largest(self.whole_width()).cpu().numpy().astype(int)
+        self.fit = search_steps(self.fitting_comm, values, group, limit)
         if self.shrinks:
             self._shrink(values, group)
-        self.fitted_range.copy_(torch.from_numpy(self.fit.step) * self._largest(self.whole_width()))
+        step = torch.from_numpy(self.fit.step).to(self.fitted_range.device)
+        self.fitted_range.copy_(step * self._largest(self.whole_width()))
 
     def _shrink(self, values: torch.Tensor, group: torch.Tensor) -> None:
         """Collective: widths that hold the codes in use; rows of 0 and 1 need one bit."""
-        limit, step = self._largest(self.whole_width())[group], torch.from_numpy(self.fit.step)[group]
+        values, group = values.cpu(), group.cpu()
+        limit, step = self._largest(self.whole_width()).cpu()[group], torch.from_numpy(self.fit.step)[group]
         codes = torch.zeros(len(self.counts)).scatter_reduce_(0, group, codes_of(values.abs(), step, limit), "amax")
         largest = np.max(self.fitting_comm.allgather(codes.numpy()), axis=0)
         needed = np.ceil(np.log2(np.maximum(largest, 1) + 1)) + self.is_signed
@@ -142,9 +146,9 @@ class RowQuantizer(Quantizer):
     @torch.no_grad()
     def scale(self) -> RowScale:
         """The tables of the integer model; an in-degree that no node has takes the nearest one's entry."""
-        is_known = self.counts.numpy() > 0
-        step = take_nearest(self.step.numpy(), is_known, 1.0)
-        width = take_nearest(self.whole_width().numpy(), is_known, MAX_BIT_WIDTH)
+        is_known = self.counts.cpu().numpy() > 0
+        step = take_nearest(self.step.cpu().numpy(), is_known, 1.0)
+        width = take_nearest(self.whole_width().cpu().numpy(), is_known, MAX_BIT_WIDTH)
         return RowScale(step, width.astype(np.uint8), self.is_signed)
 
 
@@ -177,14 +181,15 @@ class AnchoredSteps(Quantizer):
         """Collective but without comm: steps of least squared error, times a factor."""
         fit = search_steps(comm, values.reshape(-1), column.reshape(-1), np.full(len(weight), self.max_code))
         with torch.no_grad():
-            self.log_step.copy_((torch.from_numpy(fit.step) * factor / _anchor(weight)).log())
+            step = torch.from_numpy(fit.step).to(weight.device)
+            self.log_step.copy_((step * factor / _anchor(weight)).log())
 
     def _quantized(self, values: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
-        return fake_quantize(values, step, torch.tensor([[float(self.bits)]]), is_signed=True)
+        return fake_quantize(values, step, torch.full((1, 1), float(self.bits), device=values.device), is_signed=True)
 
 
 def _anchor(weight: torch.Tensor) -> torch.Tensor:
-    mean = weight.detach().abs().mean(dim=1) if weight.shape[1] else torch.ones(len(weight))
+    mean = weight.detach().abs().mean(dim=1) if weight.shape[1] else torch.ones(len(weight), device=weight.device)
     return mean.clamp(min=SMALLEST_ANCHOR)
 
 
@@ -194,14 +199,14 @@ class ColumnQuantizer(AnchoredSteps):
     def forward(self, rows: torch.Tensor, nodes: Nodes, weight: torch.Tensor) -> torch.Tensor:
         """(n, dim) float32, mapped by weight (dim, in_dim), quantized; whose they are does not matter."""
         if self.fitting_comm is not None:
-            column = torch.arange(rows.shape[1]).expand(rows.shape)
+            column = torch.arange(rows.shape[1], device=rows.device).expand(rows.shape)
             self._start(self.fitting_comm, rows, column, weight, OFF_EDGES)
         return self._quantized(rows, self.step(weight)[None])
 
     @torch.no_grad()
     def scale(self, weight: torch.Tensor) -> ColumnScale:
         """The steps of the integer model."""
-        return ColumnScale(self.step(weight).numpy(), self.bits)
+        return ColumnScale(self.step(weight).cpu().numpy(), self.bits)
 
 
 class WeightQuantizer(AnchoredSteps):
@@ -210,12 +215,13 @@ class WeightQuantizer(AnchoredSteps):
     def forward(self, weight: torch.Tensor) -> torch.Tensor:
         """(out_dim, in_dim) float32, quantized."""
         if self.fitting_comm is not None:
-            self._start(None, weight, torch.arange(len(weight))[:, None].expand(weight.shape), weight, 1.0)
+            output = torch.arange(len(weight), device=weight.device)[:, None].expand(weight.shape)
+            self._start(None, weight, output, weight, 1.0)
         return self._quantized(weight, self.step(weight)[:, None])
 
     @torch.no_grad()
     def integers(self, weight: torch.Tensor) -> IntegerMap:
         """The weights of the integer model."""
-        step = self.step(weight)
+        weight, step = weight.cpu(), self.step(weight).cpu()
         codes = codes_of(weight, step[:, None], torch.tensor(float(self.max_code)))
         return IntegerMap(codes.numpy().astype(np.int8), ColumnScale(step.numpy(), self.bits))

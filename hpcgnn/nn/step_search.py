@@ -45,7 +45,7 @@ def search_steps(comm, values: torch.Tensor, group: torch.Tensor, max_code: np.n
     ------
     CollectiveError      values that are not finite
     """
-    magnitude = values.detach().abs()
+    magnitude, group = values.detach().cpu().abs(), group.cpu()     # once, before training
     is_kept = magnitude != 0
     magnitude, group = magnitude[is_kept], group[is_kept]
     peak = _peaks(comm, magnitude, group, len(max_code))

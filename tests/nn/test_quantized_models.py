@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -171,6 +173,14 @@ def test_the_penalty_is_the_squared_relative_excess_and_none_below_the_target():
         assert penalty.item() == pytest.approx(weight * excess ** 2, rel=1e-5)
         slope = 2 * weight * excess / target_kb * counts * 8 / 8192
         np.testing.assert_allclose(model.convolutions[1].rows.width.grad.numpy(), slope, rtol=1e-5)
+
+
+@pytest.mark.parametrize("scheme", ["uniform", "degree-quant"])
+def test_fixed_widths_have_no_penalty_however_far_above_the_target(scheme):
+    model = QuantizedStack(float_stack("gcn", 6), replace(SCHEMES[scheme], target_kb=0.001), np.array([0, 10]),
+                           MPI.COMM_SELF, False)
+    assert model.feature_kb().item() > 10 * model.target_kb
+    assert model.penalty().item() == 0
 
 
 def test_the_default_target_is_two_bits_a_value():

@@ -1,0 +1,91 @@
+"""Rounding to what small integers stand for, in float32, and the straight-through gradients of it.
+
+Whose steps and widths these are, and how they are learned, is not known here.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from hpcgnn.errors import KernelError
+from hpcgnn.ops.dispatch import backend_of
+from hpcgnn.ops.storage import check_rows
+
+LARGEST_CODE = 255
+
+
+class CodeGradients(NamedTuple):
+    """Gradients of quantized values.
+
+    Attributes
+    ----------
+    of_values : (n, dim) float32 or None      the upstream gradient where a value is not clipped, else 0
+    of_step : float32, of the step's shape    sum of gradient * (signed code - x / step where x is not clipped)
+    clipped : (n, 1) float32 or None          sum of gradient * sign(x) where x is clipped; None for steps of columns
+    """
+
+    of_values: torch.Tensor | None
+    of_step: torch.Tensor
+    clipped: torch.Tensor | None
+
+
+def quantize_values(values: torch.Tensor, step: torch.Tensor, max_code: torch.Tensor) -> torch.Tensor:
+    """step * sign(x) * min(floor(|x| / step + 0.5), max_code); NaN stays NaN.
+
+    Parameters
+    ----------
+    values : (n, dim) float32
+    step : (n, 1) or (1, dim) float32, above 0
+    max_code : (n, 1) or (1, 1) float32 of whole numbers, at most 255
+
+    Returns
+    -------
+    (n, dim) float32
+
+    Raises
+    ------
+    KernelError      types or shapes that disagree
+
+    Reference: Zhu et al., HPCA 2024, Eq. (2).
+    """
+    _check(values, step, max_code)
+    return backend_of("fake_quantization", values).quantize_values(values, step, max_code)
+
+
+def quantize_values_backward(values: torch.Tensor, step: torch.Tensor, max_code: torch.Tensor, gradient: torch.Tensor,
+                             local_weight: float | None = None, needs_values: bool = True) -> CodeGradients:
+    """Gradients of `quantize_values`, in one pass; x is clipped where |x| / step > max_code.
+
+    Parameters
+    ----------
+    gradient : (n, dim) float32
+    local_weight : float or None      where given, of_step and clipped are of local_weight * sum of |quantized - x|
+    needs_values : bool               whether of_values is wanted
+
+    Returns
+    -------
+    CodeGradients, each sum in one order, whatever the threads
+
+    Raises
+    ------
+    KernelError      types or shapes that disagree
+    """
+    _check(values, step, max_code)
+    check_rows(gradient, len(values), "fake quantization", torch.float32)
+    if gradient.shape != values.shape:
+        raise KernelError(f"values of shape {tuple(values.shape)} were given a gradient of {tuple(gradient.shape)}")
+    return backend_of("fake_quantization", values).quantize_values_backward(values, step, max_code, gradient,
+                                                                            local_weight, needs_values)
+
+
+def _check(values: torch.Tensor, step: torch.Tensor, max_code: torch.Tensor) -> None:
+    check_rows(values, len(values), "fake quantization", torch.float32)
+    by_row, by_column = (len(values), 1), (1, values.shape[1])
+    if step.dtype != torch.float32 or tuple(step.shape) not in (by_row, by_column):
+        raise KernelError(f"{len(values)} rows of {values.shape[1]} values need a float32 step of shape {by_row} or "
+                          f"{by_column}, found {step.dtype} of shape {tuple(step.shape)}")
+    if max_code.dtype != torch.float32 or tuple(max_code.shape) not in (by_row, (1, 1)):
+        raise KernelError(f"{len(values)} rows need a float32 max_code of shape {by_row} or (1, 1), "
+                          f"found {max_code.dtype} of shape {tuple(max_code.shape)}")
