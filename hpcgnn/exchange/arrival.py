@@ -10,14 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
 import torch
 
 from hpcgnn.errors import KernelError
 from hpcgnn.exchange.codec import Messages, decode
 from hpcgnn.exchange.ring import MessageArena, Transfer
 from hpcgnn.exchange.traffic import Traffic
+from hpcgnn.exchange.transport import HOST, Transport
 from hpcgnn.ops.aggregation import PackedRows
+from hpcgnn.ops.quantization import Buffer
+from hpcgnn.ops.streams import HOST_STREAMS, Streams
 
 
 @dataclass
@@ -27,18 +29,23 @@ class Flight:
     Attributes
     ----------
     messages : Messages
-    receive : list of uint8 arrays, one a rank; received : the buffer that they lie in
+    receive : list of uint8 buffers, one a rank; received : the buffer that they lie in
     transfer : Transfer
     epoch : int                  whose rows they are
     is_applied : bool            a table of received rows holds them
     """
 
     messages: Messages
-    receive: list[np.ndarray]
-    received: np.ndarray
+    receive: list[Buffer]
+    received: Buffer
     transfer: Transfer
     epoch: int
     is_applied: bool = False
+
+    @property
+    def device(self) -> torch.device:
+        """Where the messages lie."""
+        return self.received.device if isinstance(self.received, torch.Tensor) else torch.device("cpu")
 
 
 class ReceivedTable(Protocol):
@@ -57,10 +64,10 @@ class Site:
     Two arenas take turns, so that an epoch's messages stay readable while the next one's arrive.
     """
 
-    def __init__(self, table: ReceivedTable | None):
+    def __init__(self, table: ReceivedTable | None, transport: Transport = HOST):
         self.table = table
         self.previous: Flight | None = None
-        self._arenas = MessageArena(), MessageArena()
+        self._arenas = MessageArena(transport), MessageArena(transport)
         self._turn = 0
 
     def next_arena(self) -> MessageArena:
@@ -86,10 +93,13 @@ class Arrival:
     accumulate : bool               whether rows are added
     traffic : Traffic
     after : function or None        called with the rows that were written
+    streams : Streams               on whose message stream rows are decoded; the computing stream waits, not the host
     """
 
     def __init__(self, flights: tuple[Flight, ...], epoch: int, max_age: int, table: ReceivedTable | None,
-                 accumulate: bool, traffic: Traffic, after: Callable[[torch.Tensor], None] | None = None):
+                 accumulate: bool, traffic: Traffic, after: Callable[[torch.Tensor], None] | None = None,
+                 streams: Streams = HOST_STREAMS):
+        self._message_stream = streams.message
         self._flights, self._table, self._accumulate = flights, table, accumulate
         self._traffic, self._after = traffic, after
         self._age, self._max_age = epoch - flights[-1].epoch, max_age
@@ -104,6 +114,7 @@ class Arrival:
         if self._table is not None or self._after is not None or not last.messages.is_packed:
             return None
         self.wait()
+        self._message_stream.join()
         return PackedRows(last.received, *last.messages.halo_rows)
 
     def finish(self, rows: torch.Tensor) -> None:
@@ -115,6 +126,12 @@ class Arrival:
         """
         self.wait()
         started = time.perf_counter()
+        with self._message_stream.after_computing():
+            self._write(rows)
+        self._message_stream.join()
+        self._traffic.quantize_seconds += time.perf_counter() - started
+
+    def _write(self, rows: torch.Tensor) -> None:
         last = self._flights[-1]
         if self._table is None:
             decode(last.messages, last.receive, rows, self._accumulate)
@@ -126,7 +143,6 @@ class Arrival:
             self._table.place(last.messages, rows, self._accumulate)
         if self._after is not None:
             self._after(rows)
-        self._traffic.quantize_seconds += time.perf_counter() - started
 
     def wait(self) -> None:
         """Return when all has arrived.

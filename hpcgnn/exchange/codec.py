@@ -5,7 +5,7 @@ Layouts are made once per (layer, purpose, dim) and bit plan, and kept.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -15,14 +15,26 @@ from hpcgnn.exchange.bits import BitPlan
 from hpcgnn.exchange.plan import ExchangePlan, RowList
 from hpcgnn.exchange.ring import starts
 from hpcgnn.ops.counter import BACKWARD, CounterKey
-from hpcgnn.ops.quantization import BIT_WIDTHS, LARGEST_PARAMETER_WIDTH, MessageLayout, dequantize_rows, quantize_rows
+from hpcgnn.ops.quantization import (
+    BIT_WIDTHS,
+    LARGEST_PARAMETER_WIDTH,
+    NO_BAD_ROW,
+    Buffer,
+    MessageLayout,
+    dequantize_rows,
+    quantize_rows,
+    start_quantizing,
+)
 
 NAN_BYTE = 0xFF    # a row of such bytes is NaN at every width: its bfloat16 parameters are, or its values
 
 
 @dataclass(frozen=True)
 class Messages:
-    """The messages of one exchange: rows and layout for each peer, to send and to receive."""
+    """The messages of one exchange: rows and layout for each peer, to send and to receive.
+
+    rounds : by (destination, source), the messages of one round of the ring alone; see `peerwise`
+    """
 
     send_rows: tuple[RowList, ...]
     receive_rows: tuple[RowList, ...]
@@ -30,6 +42,7 @@ class Messages:
     receive_layouts: tuple[MessageLayout, ...]
     num_halo: int
     dim: int
+    rounds: dict[tuple[int, int], Messages] = field(default_factory=dict, repr=False)
 
     @property
     def send_sizes(self) -> list[int]:
@@ -56,6 +69,21 @@ class Messages:
             payload[rows.index] = first + layout.payload_offset
             parameter[rows.index] = first + layout.parameter_offset
         return bit_width, payload, parameter
+
+    @cached_property
+    def send_index(self) -> np.ndarray:
+        """(num_sent,) int32, the rows of all messages to send, one after another."""
+        return np.concatenate([rows.index for rows in self.send_rows])
+
+    @cached_property
+    def send_order(self) -> tuple[np.ndarray, ...]:
+        """0, 1, .. as int32 for the rows of each message to send."""
+        return tuple(np.arange(len(rows), dtype=np.int32) for rows in self.send_rows)
+
+    @cached_property
+    def receive_order(self) -> tuple[np.ndarray, ...]:
+        """0, 1, .. as int32 for the rows of each message received."""
+        return tuple(np.arange(len(rows), dtype=np.int32) for rows in self.receive_rows)
 
     @cached_property
     def width_rows(self) -> np.ndarray:
@@ -103,21 +131,53 @@ class Codec:
                         plan.num_halo, dim)
 
 
-def encode(messages: Messages, rows: torch.Tensor, key: CounterKey, buffers: list[np.ndarray]) -> None:
+def encode(messages: Messages, rows: torch.Tensor, key: CounterKey, buffers: list[Buffer]) -> torch.Tensor | None:
     """Quantize and pack the rows of every message to send into its buffer.
 
     Scaled float16 gradients may overflow: then every value arrives as NaN, and all ranks leave the step out.
+
+    Returns
+    -------
+    None, or what is still to be read of a device's rows; see `RowChecks`
     """
-    if key.purpose == BACKWARD and rows.dtype == torch.float16 and not torch.isfinite(rows).all():
+    if isinstance(buffers[0], torch.Tensor):
+        return _encode_on_device(messages, rows, key, buffers)
+    if _may_overflow(rows, key) and not torch.isfinite(rows).all():
         for buffer in buffers:
             buffer.fill(NAN_BYTE)
-        return
+        return None
     for listed, layout, buffer in zip(messages.send_rows, messages.send_layouts, buffers, strict=True):
         if len(listed):
             quantize_rows(rows, listed.index, listed.node_id, layout, key, buffer)
+    return None
 
 
-def decode(messages: Messages, buffers: list[np.ndarray], rows: torch.Tensor, accumulate: bool) -> None:
+def _encode_on_device(messages: Messages, rows: torch.Tensor, key: CounterKey,
+                      buffers: list[torch.Tensor]) -> torch.Tensor | None:
+    """`encode` without waiting for the device."""
+    found = no_bad_rows(messages, rows)
+    for peer, (listed, layout) in enumerate(zip(messages.send_rows, messages.send_layouts, strict=True)):
+        if len(listed):
+            start_quantizing(rows, listed.index, listed.node_id, layout, key, buffers[peer], found[peer:peer + 1])
+    if not _may_overflow(rows, key):
+        return found
+    # The device finds out whether they do and overwrites the messages, of which nothing else can be bad.
+    overflows = torch.isfinite(rows).all().logical_not_()
+    for buffer in buffers:
+        buffer.masked_fill_(overflows, NAN_BYTE)
+    return None
+
+
+def no_bad_rows(messages: Messages, rows: torch.Tensor) -> torch.Tensor:
+    """(num_ranks,) int32 beside the rows: what `start_quantizing` takes of each message to send."""
+    return torch.full((len(messages.send_rows),), NO_BAD_ROW, dtype=torch.int32, device=rows.device)
+
+
+def _may_overflow(rows: torch.Tensor, key: CounterKey) -> bool:
+    return key.purpose == BACKWARD and rows.dtype == torch.float16
+
+
+def decode(messages: Messages, buffers: list[Buffer], rows: torch.Tensor, accumulate: bool) -> None:
     """Unpack every message received into its rows, in the order of the ranks, so that sums are reproducible."""
     for listed, layout, buffer in zip(messages.receive_rows, messages.receive_layouts, buffers, strict=True):
         if len(listed):

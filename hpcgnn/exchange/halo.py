@@ -21,14 +21,18 @@ from hpcgnn.exchange.peerwise import GradientsByPeer, RowsByPeer, halo_spans_of,
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.reach import Reach
 from hpcgnn.exchange.ring import EXCHANGES, Link, MessageArena
+from hpcgnn.exchange.row_checks import RowChecks
 from hpcgnn.exchange.sampling import kept_halo, sampled
 from hpcgnn.exchange.schedule import EpochPlan, Execution
 from hpcgnn.exchange.skipping import Broadcaster
 from hpcgnn.exchange.tables import PredictedRows, SmoothedRows, encode_difference
 from hpcgnn.exchange.trace import Trace
 from hpcgnn.exchange.traffic import Traffic
+from hpcgnn.exchange.transport import HOST, Transport
 from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.ops.counter import BACKWARD, FORWARD, CounterKey
+from hpcgnn.ops.cuda.resident import on_device
+from hpcgnn.ops.quantization import Buffer
 
 MAX_TAG = 32767    # the least upper bound of tags that MPI grants
 PLANS_KEPT = 4     # plans whose layouts are kept: SYLVIE's base widths return, widths drawn or solved anew don't
@@ -46,21 +50,23 @@ class HaloExchange:
     full_bits : {32, 16}                        width of rows as they are stored; evaluation's
     reach : Reach or None                       rows that training passes may leave out
     execution : Execution
+    transport : Transport                       where messages lie, beside the rows, and how they travel
 
     Attributes
     ----------
     halo_spans : see `hpcgnn.graph.hop.Exchange`; not None where the execution rematerializes
     training, evaluation, setup : Traffic       kept apart; evaluation and setup are no part of an epoch's bytes
     last_sent : dict                            rank -> bytes sent to it in the last training epoch
-    traces : dict                               (layer, purpose) -> Trace of the last epoch that was traced
     """
 
     def __init__(self, comm: MPI.Comm, plan: ExchangePlan, bit_plan: BitPlan, algorithm: str = "ring",
-                 full_bits: int = 32, reach: Reach | None = None, execution: Execution | None = None):
+                 full_bits: int = 32, reach: Reach | None = None, execution: Execution | None = None,
+                 transport: Transport = HOST):
         self._comm, self._plan, self._algorithm = comm, plan, EXCHANGES[algorithm]
         self._reach, self._execution = reach, execution or Execution()
         self._epoch_plan = EpochPlan(bit_plan)
-        self._arena, self._link = MessageArena(), Link(self._execution.link_bytes_per_second)
+        self._transport, self._streams = transport, transport.streams
+        self._arena, self._link = MessageArena(transport), Link(self._execution.link_bytes_per_second)
         self._full_codec = Codec(plan, UniformBits(full_bits))
         self._codecs: OrderedDict[tuple, dict[int | None, Codec]] = OrderedDict()
         self._kept: tuple[tuple[int, int], np.ndarray] | None = None
@@ -68,7 +74,8 @@ class HaloExchange:
         self._sites: dict[tuple[int, int, int], Site] = {}
         self._broadcasters: dict[tuple[int, int, int], Broadcaster] = {}
         self.training, self.evaluation, self.setup = Traffic(), Traffic(), Traffic()
-        self.traces: dict[tuple[int, int], Trace] = {}
+        self._traces: dict[tuple[int, int], Trace] = {}
+        self._unread: list[tuple[Messages, CounterKey, torch.Tensor]] = []
         self.last_sent: dict[int, int] = {}
 
     @property
@@ -85,7 +92,7 @@ class HaloExchange:
         """Take the plan of the next training pass, the same on all ranks."""
         self._epoch_plan = epoch_plan
         if epoch_plan.is_traced:
-            self.traces = {}
+            self._traces, self._unread = {}, []
 
     def forget(self) -> None:
         """Collective: end what is on its way and keep nothing of earlier epochs, before another training or the end."""
@@ -113,7 +120,7 @@ class HaloExchange:
             return self._start_round(number, h, site, key, after)
 
         sources = tuple(source for _, source in self._plan.rounds)
-        return RowsByPeer(sources, self.halo_spans, h.shape[1], h.dtype, start)
+        return RowsByPeer(sources, self.halo_spans, h.shape[1], h.dtype, h.device, start)
 
     def start_take_home_by_peer(self, gradient_of: Callable[[int], torch.Tensor],
                                 site: ExchangeSite) -> GradientsByPeer:
@@ -136,11 +143,12 @@ class HaloExchange:
 
     def input_rows(self, features: torch.Tensor) -> torch.Tensor:
         """Collective: inner features followed by halo features, which cross once, in float32."""
-        rows = torch.empty(self._plan.num_inner + self._plan.num_halo, features.shape[1], dtype=torch.float32)
+        shape = self._plan.num_inner + self._plan.num_halo, features.shape[1]
+        rows = torch.empty(shape, dtype=torch.float32, device=features.device)
         rows[:self._plan.num_inner] = features
         messages = Codec(self._plan, UniformBits(32)).messages(0, FORWARD, features.shape[1])
-        flight = self._send(messages, features, CounterKey(0, 0, FORWARD, 0), MessageArena(), self.setup)
-        Arrival((flight,), 0, 0, None, False, self.setup).finish(rows[self._plan.num_inner:])
+        flight = self._send(messages, features, CounterKey(0, 0, FORWARD, 0), MessageArena(self._transport), self.setup)
+        Arrival((flight,), 0, 0, None, False, self.setup, None, self._streams).finish(rows[self._plan.num_inner:])
         return rows
 
     def _backward_key(self, site: ExchangeSite) -> CounterKey:
@@ -154,7 +162,7 @@ class HaloExchange:
         messages = round_messages(whole, self._plan.rounds[number], key.purpose, self.halo_spans)
         traffic = self.training if site.is_training else self.evaluation
         flight = self._send(messages, outgoing, key, self._arena, traffic, rounds=self._plan.rounds[number:number + 1])
-        return Arrival((flight,), key.epoch, 0, None, key.purpose == BACKWARD, traffic, after)
+        return Arrival((flight,), key.epoch, 0, None, key.purpose == BACKWARD, traffic, after, self._streams)
 
     def _start(self, outgoing: torch.Tensor, site: ExchangeSite, key: CounterKey) -> Arrival:
         traffic = self.training if site.is_training else self.evaluation
@@ -162,7 +170,7 @@ class HaloExchange:
         accumulate = key.purpose == BACKWARD
         if not site.is_training:
             flight = self._send(messages, outgoing, key, self._arena, traffic)
-            return Arrival((flight,), key.epoch, 0, None, accumulate, traffic)
+            return Arrival((flight,), key.epoch, 0, None, accumulate, traffic, None, self._streams)
         if self._execution.skip_change is not None:
             return self._start_broadcast(messages, outgoing, key)
         after = None
@@ -171,7 +179,7 @@ class HaloExchange:
             outgoing = outgoing / self._execution.share if accumulate and site.is_scaled else outgoing
         if not self._keeps_rows:
             flight = self._send(messages, outgoing, key, self._arena, traffic)
-            return Arrival((flight,), key.epoch, 0, None, accumulate, traffic, after)
+            return Arrival((flight,), key.epoch, 0, None, accumulate, traffic, after, self._streams)
         return self._start_at_site(messages, outgoing, key, accumulate)
 
     @property
@@ -183,7 +191,7 @@ class HaloExchange:
         """An exchange whose messages or reconstructions outlive the epoch."""
         place = key.layer, key.purpose, outgoing.shape[1]
         if place not in self._sites:
-            self._sites[place] = Site(self._new_table())
+            self._sites[place] = Site(self._new_table(), self._transport)
         site, is_asynchronous = self._sites[place], self._epoch_plan.is_asynchronous
         if is_asynchronous and site.previous is None:
             raise KernelError(f"epoch {key.epoch} is asynchronous and no rows of layer {key.layer} were sent before "
@@ -191,7 +199,8 @@ class HaloExchange:
         flight = self._send(messages, outgoing, key, site.next_arena(), self.training, site.table)
         before, site.previous = site.previous, flight
         flights = [before] if is_asynchronous else [one for one in (before, flight) if one is not None]
-        return Arrival(tuple(flights), key.epoch, self._execution.staleness, site.table, accumulate, self.training)
+        return Arrival(tuple(flights), key.epoch, self._execution.staleness, site.table, accumulate, self.training,
+                       None, self._streams)
 
     def _new_table(self) -> ReceivedTable | None:
         if self._execution.predicts:
@@ -202,15 +211,15 @@ class HaloExchange:
         """An exchange in which only the ranks whose rows have moved send."""
         place = key.layer, key.purpose, outgoing.shape[1]
         if place not in self._broadcasters:
-            self._broadcasters[place] = Broadcaster(self._execution.skip_change, self._execution.staleness)
+            self._broadcasters[place] = Broadcaster(self._execution.skip_change, self._execution.staleness,
+                                                    self._transport)
         broadcaster = self._broadcasters[place]
-        index = np.concatenate([rows.index for rows in messages.send_rows])
-        sends = broadcaster.agree(self._comm, outgoing, index, key.epoch)
+        sends = broadcaster.agree(self._comm, outgoing, messages.send_index, key.epoch)
         flight = self._send(messages, outgoing, key, broadcaster.arena, self.training, sends=sends)
         has_rows = np.array([len(rows) > 0 for rows in messages.receive_rows])
         age = broadcaster.age(key.epoch, has_rows)
         return Arrival((flight,), key.epoch + age, self._execution.staleness, None, key.purpose == BACKWARD,
-                       self.training)
+                       self.training, None, self._streams)
 
     def _send(self, messages: Messages, outgoing: torch.Tensor, key: CounterKey, arena: MessageArena, traffic: Traffic,
               table: ReceivedTable | None = None, sends: np.ndarray | None = None,
@@ -221,20 +230,24 @@ class HaloExchange:
             send = [buffer[:0] for buffer in send]
         arriving = receive if sends is None else [buffer if sends[peer] else buffer[:0]
                                                   for peer, buffer in enumerate(receive)]
-        started = time.perf_counter()
-        if sends is None or sends[self._plan.rank]:
-            if isinstance(table, PredictedRows):
-                encode_difference(messages, outgoing, key, send, table.sent)
-            else:
-                encode(messages, outgoing, key, send)
-            self._note_sent(messages, key, send, traffic)
-        encoded = time.perf_counter()
+        started, is_open = time.perf_counter(), self._epoch_plan.is_asynchronous and traffic is self.training
+        with self._streams.message.after_computing():
+            found = None
+            if sends is None or sends[self._plan.rank]:
+                self._streams.message.keep(outgoing)
+                if isinstance(table, PredictedRows):
+                    found = encode_difference(messages, outgoing, key, send, table.sent)
+                else:
+                    found = encode(messages, outgoing, key, send)
+                self._note_sent(messages, key, send, traffic)
+            checks = RowChecks(found, messages.send_rows, key, self._streams)
+            delivery = arena.deliver(self._comm, send, arriving, _tag(key), checks, is_open)
+        traffic.quantize_seconds += time.perf_counter() - started
         transfer = self._algorithm(self._comm, rounds or self._plan.rounds, send, arriving, _tag(key), self._link,
-                                   traffic, is_open=self._epoch_plan.is_asynchronous and traffic is self.training)
-        traffic.quantize_seconds += encoded - started
+                                   traffic, is_open, delivery)
         return Flight(messages, receive, arena.received, transfer, key.epoch)
 
-    def _note_sent(self, messages: Messages, key: CounterKey, send: list[np.ndarray], traffic: Traffic) -> None:
+    def _note_sent(self, messages: Messages, key: CounterKey, send: list[Buffer], traffic: Traffic) -> None:
         traffic.parameter_bytes += messages.parameter_bytes
         traffic.payload_bytes += messages.payload_bytes
         traffic.num_values += messages.num_values
@@ -243,8 +256,30 @@ class HaloExchange:
             if len(buffer):
                 traffic.sent_by_peer[peer] = traffic.sent_by_peer.get(peer, 0) + len(buffer)
         if traffic is self.training and self._epoch_plan.is_traced:
-            trace, before = Trace.read(messages, send), self.traces.get((key.layer, key.purpose))
-            self.traces[key.layer, key.purpose] = trace if before is None else before.joined(trace)
+            self._note_ranges(messages, key, send)
+
+    def _note_ranges(self, messages: Messages, key: CounterKey, send: list[Buffer]) -> None:
+        if isinstance(send[0], np.ndarray):
+            self._add_trace(key, Trace.read(messages, send))
+            return
+        # The device's kernels are only queued; their parameters are kept there and read when the epoch has ended.
+        heads = [buffer[:layout.parameter_bytes] for buffer, layout in zip(send, messages.send_layouts, strict=True)]
+        self._unread.append((messages, key, torch.cat(heads)))
+
+    def _add_trace(self, key: CounterKey, trace: Trace) -> None:
+        before = self._traces.get((key.layer, key.purpose))
+        self._traces[key.layer, key.purpose] = trace if before is None else before.joined(trace)
+
+    @property
+    def traces(self) -> dict[tuple[int, int], Trace]:
+        """(layer, purpose) -> Trace of the last epoch that was traced. Waits for a device."""
+        self._streams.message.join()
+        for messages, key, parameters in self._unread:
+            sizes = [layout.parameter_bytes for layout in messages.send_layouts]
+            heads = np.split(parameters.cpu().numpy(), np.cumsum(sizes)[:-1])
+            self._add_trace(key, Trace.read(messages, heads))
+        self._unread = []
+        return self._traces
 
     def _codec(self, site: ExchangeSite) -> Codec:
         if not site.is_training:
@@ -279,10 +314,11 @@ class HaloExchange:
 
         It takes the rows start .. stop - 1, all by default.
         """
-        is_absent = torch.from_numpy(~self._kept_halo(site))
+        is_absent = ~self._kept_halo(site)
 
         def complete(rows: torch.Tensor, start: int = 0, stop: int | None = None) -> None:
-            rows[is_absent[start:stop]] = 0
+            absent = np.flatnonzero(is_absent[start:stop])
+            rows.index_fill_(0, on_device(absent, rows), 0)
             if site.is_scaled:
                 rows /= self._execution.share
 

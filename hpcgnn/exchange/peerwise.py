@@ -31,8 +31,14 @@ def halo_spans_of(plan: ExchangePlan) -> Spans:
 def round_messages(messages: Messages, pair: tuple[int, int], purpose: int, halo_spans: Spans) -> Messages:
     """The messages of one round alone, its halo rows counted from the first one of their owner.
 
-    pair : (destination, source) of the round
+    They are made once and kept with the whole messages. pair : (destination, source) of the round
     """
+    if pair not in messages.rounds:
+        messages.rounds[pair] = _cut_round(messages, pair, purpose, halo_spans)
+    return messages.rounds[pair]
+
+
+def _cut_round(messages: Messages, pair: tuple[int, int], purpose: int, halo_spans: Spans) -> Messages:
     destination, source = pair
     owner = destination if purpose == BACKWARD else source
     start, stop = halo_spans[owner]
@@ -81,19 +87,19 @@ class RowsByPeer(_Rounds):
     ----------
     sources : tuple of int       the peers in the order of the ring
     halo_spans : where each rank's halo rows begin and end
-    dim, dtype : of the rows
+    dim, dtype, device : of the rows
     start : see `_Rounds`
     """
 
     def __init__(self, sources: tuple[int, ...], halo_spans: Spans, dim: int, dtype: torch.dtype,
-                 start: Callable[[int], Arrival]):
-        self._sources, self._dim, self._dtype = sources, dim, dtype
+                 device: torch.device, start: Callable[[int], Arrival]):
+        self._sources, self._dim, self._dtype, self._device = sources, dim, dtype, device
         self._num_rows = [stop - start for start, stop in halo_spans]
         super().__init__(len(sources), start)
 
     def __iter__(self) -> Iterator[tuple[int, torch.Tensor]]:
         """Collective: see `hpcgnn.graph.hop.PeerArrival`; one table serves all peers."""
-        table = empty((max(self._num_rows), self._dim), self._dtype)
+        table = empty((max(self._num_rows), self._dim), self._dtype, self._device)
         for source in self._sources:
             rows = table[:self._num_rows[source]]
             self._finish_round(rows)

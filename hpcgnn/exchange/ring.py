@@ -11,10 +11,12 @@ from collections import deque
 import numpy as np
 from mpi4py import MPI
 
-from hpcgnn.errors import KernelError
+from hpcgnn.exchange.delivery import Delivery, HostDelivery
+from hpcgnn.exchange.row_checks import RowChecks
 from hpcgnn.exchange.traffic import Traffic
+from hpcgnn.exchange.transport import HOST, Transport
+from hpcgnn.ops.quantization import Buffer
 
-MAX_MESSAGE_BYTES = 1 << 30    # longer messages travel as several, below MPI's 32-bit counts
 ALIGNMENT = 64                 # bytes; each message of an arena begins on a cache line
 
 
@@ -22,25 +24,39 @@ class MessageArena:
     """One send and one receive buffer, grown when a larger exchange comes and reused by all.
 
     Its content is valid until the next call of `slices`.
+
+    Parameters
+    ----------
+    transport : Transport      where the buffers lie
     """
 
-    def __init__(self) -> None:
-        self._send = np.empty(0, np.uint8)
-        self._receive = np.empty(0, np.uint8)
+    def __init__(self, transport: Transport = HOST) -> None:
+        self._transport, self._staging = transport, transport.new_staging()
+        self._send, self._receive = transport.empty(0), transport.empty(0)
 
-    def slices(self, send_bytes: list[int], receive_bytes: list[int]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    def slices(self, send_bytes: list[int], receive_bytes: list[int]) -> tuple[list[Buffer], list[Buffer]]:
         """A writable uint8 view for each peer's message, to send and to receive."""
-        self._send = _grown(self._send, send_bytes)
-        self._receive = _grown(self._receive, receive_bytes)
+        self._send = self._grown(self._send, send_bytes)
+        self._receive = self._grown(self._receive, receive_bytes)
         return _cut(self._send, send_bytes), _cut(self._receive, receive_bytes)
+
+    def deliver(self, comm: MPI.Comm, send: list[Buffer], receive: list[Buffer], tag: int,
+                checks: RowChecks | None = None, is_open: bool = False) -> Delivery:
+        """See `Transport.deliver`; the messages are `slices`, or empty where they are left out."""
+        return self._transport.deliver(comm, send, receive, tag, self._staging, checks, is_open)
+
+    def _grown(self, buffer: Buffer, sizes: list[int]) -> Buffer:
+        needed = sum(map(_padded, sizes))
+        return buffer if len(buffer) >= needed else self._transport.empty(needed)
 
     @property
     def num_bytes(self) -> int:
         """Memory kept."""
-        return len(self._send) + len(self._receive)
+        staged = 0 if self._staging is None else self._staging.num_bytes
+        return len(self._send) + len(self._receive) + staged
 
     @property
-    def received(self) -> np.ndarray:
+    def received(self) -> Buffer:
         """The whole receive buffer, in which messages begin at `starts` of their sizes."""
         return self._receive
 
@@ -54,21 +70,12 @@ def _padded(num_bytes: int) -> int:
     return -(-num_bytes // ALIGNMENT) * ALIGNMENT
 
 
-def _grown(buffer: np.ndarray, sizes: list[int]) -> np.ndarray:
-    needed = sum(map(_padded, sizes))
-    return buffer if len(buffer) >= needed else np.empty(needed, np.uint8)
-
-
-def _cut(buffer: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
+def _cut(buffer: Buffer, sizes: list[int]) -> list[Buffer]:
     views, start = [], 0
     for size in sizes:
         views.append(buffer[start:start + size])
         start += _padded(size)
     return views
-
-
-def _pieces(message: np.ndarray) -> list[np.ndarray]:
-    return [message[start:start + MAX_MESSAGE_BYTES] for start in range(0, len(message), MAX_MESSAGE_BYTES)]
 
 
 class Link:
@@ -95,34 +102,38 @@ class Transfer:
     ----------
     rounds : (destination, source) of each round of the ring; round i is posted when round i - 1 has arrived, since
         one partner at a time congests no link, or all at once with `is_open`, for messages that nobody waits for
-    send, receive : list of uint8 arrays, one a rank, left alone until the transfer has arrived; empty ones cost nothing
+    send, receive : list of uint8 buffers, one a rank, left alone until the transfer has arrived; empty ones cost
+        nothing
     tag : int                    equal on all ranks for one exchange
     link : Link or None
     traffic : Traffic or None    counts the seconds
+    delivery : Delivery or None  of the same messages; on the host by default
 
     Attributes
     ----------
     sent_bytes : int             handed to MPI by this rank
     """
 
-    def __init__(self, comm: MPI.Comm, rounds: tuple[tuple[int, int], ...], send: list[np.ndarray],
-                 receive: list[np.ndarray], tag: int, link: Link | None = None, traffic: Traffic | None = None,
-                 is_open: bool = False):
-        self._comm, self._send, self._receive, self._tag = comm, send, receive, tag
-        self._rounds, self._requests = deque(rounds), []
+    def __init__(self, comm: MPI.Comm, rounds: tuple[tuple[int, int], ...], send: list[Buffer],
+                 receive: list[Buffer], tag: int, link: Link | None = None, traffic: Traffic | None = None,
+                 is_open: bool = False, delivery: Delivery | None = None):
+        self._delivery = HostDelivery(comm, send, receive, tag) if delivery is None else delivery
+        self._rounds = deque(rounds)
         self.sent_bytes = sum(map(len, send))
         self._traffic = traffic or Traffic()
         self._has_arrived = False
         self._posted_at = time.perf_counter()
         self._due = (link or Link()).reserve(max(self.sent_bytes, sum(map(len, receive))))
-        while self._rounds and (is_open or not self._requests):
+        is_first = True
+        while self._rounds and (is_open or is_first or self._delivery.poll()):
             self._post_round()
+            is_first = False
         self._traffic.exchange_seconds += time.perf_counter() - self._posted_at
 
     def poll(self) -> bool:
         """Let MPI make progress, which it does only when it is called; whether all messages have arrived."""
         started = time.perf_counter()
-        while not self._has_arrived and MPI.Request.Testall(self._requests):
+        while not self._has_arrived and self._delivery.poll():
             if not self._rounds:
                 if time.perf_counter() < self._due:
                     break
@@ -137,10 +148,10 @@ class Transfer:
         if self._has_arrived:
             return
         started = time.perf_counter()
-        MPI.Request.Waitall(self._requests)
+        self._delivery.wait()
         while self._rounds:
             self._post_round()
-            MPI.Request.Waitall(self._requests)
+            self._delivery.wait()
         time.sleep(max(0.0, self._due - time.perf_counter()))
         self._arrive()
         seconds = time.perf_counter() - started
@@ -148,16 +159,10 @@ class Transfer:
         self._traffic.blocked_seconds += seconds
 
     def _post_round(self) -> None:
-        destination, source = self._rounds.popleft()
-        self._requests = [request for request in self._requests if request != MPI.REQUEST_NULL]
-        self._requests += [self._comm.Irecv([piece, MPI.BYTE], source, self._tag)
-                           for piece in _pieces(self._receive[source])]
-        self._requests += [self._comm.Isend([piece, MPI.BYTE], destination, self._tag)
-                           for piece in _pieces(self._send[destination])]
+        self._delivery.post(*self._rounds.popleft())
 
     def _arrive(self) -> None:
         self._has_arrived = True
-        self._requests = []
         self._traffic.travel_seconds += time.perf_counter() - self._posted_at
 
 
@@ -172,27 +177,8 @@ class AlltoallvTransfer(Transfer):
     def _post_round(self) -> None:
         self._rounds.clear()
         started = time.perf_counter()
-        send, receive = self._send, self._receive
-        if max(_extent(send), _extent(receive)) > np.iinfo(np.int32).max:
-            raise KernelError(f"an exchange of {_extent(send)} bytes passes Alltoallv's limit of 2 GiB a rank; "
-                              "use --exchange ring")
-        self._comm.Alltoallv(_vector(send), _vector(receive))
+        self._delivery.post_all()
         self._traffic.blocked_seconds += time.perf_counter() - started
-
-
-def _first_bytes(messages: list[np.ndarray]) -> list[int]:
-    """Where each of an exchange's messages lies in the arena's buffer; one that is left out moves no other."""
-    first = messages[0].base.__array_interface__["data"][0]
-    return [message.__array_interface__["data"][0] - first if len(message) else 0 for message in messages]
-
-
-def _extent(messages: list[np.ndarray]) -> int:
-    return max(first + len(message) for first, message in zip(_first_bytes(messages), messages, strict=True))
-
-
-def _vector(messages: list[np.ndarray]) -> list:
-    """MPI's (buffer, (counts, displacements), type) of views cut from one arena buffer."""
-    return [messages[0].base, ([len(message) for message in messages], _first_bytes(messages)), MPI.BYTE]
 
 
 EXCHANGES: dict[str, type[Transfer]] = {"ring": Transfer, "alltoallv": AlltoallvTransfer}

@@ -11,6 +11,8 @@ from mpi4py import MPI
 
 from hpcgnn.errors import KernelError
 from hpcgnn.exchange.ring import MessageArena
+from hpcgnn.exchange.transport import HOST, Transport
+from hpcgnn.ops.cuda.resident import on_device
 
 
 class Broadcaster:
@@ -20,18 +22,22 @@ class Broadcaster:
     ----------
     change : float         relative change of the rows, in the 2-norm, from which on they are sent
     staleness : int        epochs after which they are sent in any case
+    transport : Transport
     """
 
-    def __init__(self, change: float, staleness: int):
+    def __init__(self, change: float, staleness: int, transport: Transport = HOST):
         self._change, self._staleness = change, staleness
         self._last: torch.Tensor | None = None
         self._sent_epoch = -1
         self._arrived_epoch: np.ndarray | None = None
-        self.arena = MessageArena()
+        self.arena = MessageArena(transport)
 
     def agree(self, comm: MPI.Comm, rows: torch.Tensor, index: np.ndarray, epoch: int) -> np.ndarray:
-        """Collective: (num_ranks,) bool, which ranks send the rows `index` of theirs in this epoch; notes its own."""
-        leaving = rows[torch.from_numpy(index).long()].float()
+        """Collective: (num_ranks,) bool, which ranks send the rows `index` of theirs in this epoch; notes its own.
+
+        Rows of a device are waited for: whether they leave is told to all ranks by MPI.
+        """
+        leaving = rows[on_device(index, rows).long()].float()
         sends = np.array([self._has_moved(leaving) or epoch - self._sent_epoch > self._staleness], np.uint8)
         if sends[0]:
             self._last, self._sent_epoch = leaving, epoch

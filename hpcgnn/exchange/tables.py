@@ -4,14 +4,14 @@ mean of stale rows.
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
 from hpcgnn.exchange.arrival import Flight
-from hpcgnn.exchange.codec import Messages
+from hpcgnn.exchange.codec import Messages, no_bad_rows
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import CounterKey
-from hpcgnn.ops.quantization import dequantize_rows, quantize_rows
+from hpcgnn.ops.cuda.resident import on_device
+from hpcgnn.ops.quantization import Buffer, dequantize_rows, quantize_rows, start_quantizing
 
 
 class Reconstruction:
@@ -25,10 +25,10 @@ class Reconstruction:
         self._rows: torch.Tensor | None = None
         self._epoch = -1
 
-    def before(self, epoch: int, num_rows: int, dim: int) -> torch.Tensor:
+    def before(self, epoch: int, num_rows: int, dim: int, device: torch.device) -> torch.Tensor:
         """The rows that the message of `epoch` corrects."""
         if self._rows is None or self._epoch != epoch - 1 or self._rows.shape != (num_rows, dim):
-            self._rows = empty((num_rows, dim), torch.float32).zero_()
+            self._rows = empty((num_rows, dim), torch.float32, device).zero_()
         self._epoch = epoch
         return self._rows
 
@@ -41,22 +41,32 @@ class Reconstruction:
         return 0 if self._rows is None else 4 * self._rows.numel()
 
 
-def encode_difference(messages: Messages, rows: torch.Tensor, key: CounterKey, buffers: list[np.ndarray],
-                      sent: Reconstruction) -> None:
+def encode_difference(messages: Messages, rows: torch.Tensor, key: CounterKey, buffers: list[Buffer],
+                      sent: Reconstruction) -> torch.Tensor | None:
     """Quantize what the receiver's reconstruction lacks of each row to send, and correct the sender's copy of it.
 
     Rounding is to the nearest: what a message leaves out is part of the next difference, so errors don't add up, but
     only a quantizer whose error is below its input lets them fade (Richtarik et al., NeurIPS 2021, EF21). The range of
     a difference shrinks as training settles, and the error with it, at the same width.
+
+    Returns
+    -------
+    None, or what is still to be read of a device's rows; see `RowChecks`
     """
-    known = sent.before(key.epoch, sum(map(len, messages.send_rows)), rows.shape[1])
-    for listed, layout, buffer, held in zip(messages.send_rows, messages.send_layouts, buffers,
-                                            known.split([len(listed) for listed in messages.send_rows]), strict=True):
-        if len(listed):
-            order = np.arange(len(listed), dtype=np.int32)
-            difference = rows[torch.from_numpy(listed.index).long()].float() - held
-            quantize_rows(difference, order, listed.node_id, layout, key, buffer, rounding="nearest")
-            dequantize_rows(buffer, order, listed.node_id, layout, held, accumulate=True)
+    known = sent.before(key.epoch, sum(map(len, messages.send_rows)), rows.shape[1], rows.device)
+    found = no_bad_rows(messages, rows) if isinstance(buffers[0], torch.Tensor) else None
+    for peer, held in enumerate(known.split([len(listed) for listed in messages.send_rows])):
+        listed, order, layout = messages.send_rows[peer], messages.send_order[peer], messages.send_layouts[peer]
+        if not len(listed):
+            continue
+        difference = rows[on_device(listed.index, rows).long()].float() - held
+        arguments = difference, order, listed.node_id, layout, key, buffers[peer]
+        if found is None:
+            quantize_rows(*arguments, rounding="nearest")
+        else:
+            start_quantizing(*arguments, found[peer:peer + 1], rounding="nearest")
+        dequantize_rows(buffers[peer], order, listed.node_id, layout, held, accumulate=True)
+    return found
 
 
 class PredictedRows:
@@ -69,11 +79,11 @@ class PredictedRows:
         """Correct the reconstruction."""
         messages = flight.messages
         sizes = [len(listed) for listed in messages.receive_rows]
-        known = self._received.before(flight.epoch, sum(sizes), messages.dim)
-        for listed, layout, buffer, held in zip(messages.receive_rows, messages.receive_layouts, flight.receive,
-                                                known.split(sizes), strict=True):
+        known = self._received.before(flight.epoch, sum(sizes), messages.dim, flight.device)
+        for listed, order, layout, buffer, held in zip(messages.receive_rows, messages.receive_order,
+                                                       messages.receive_layouts, flight.receive, known.split(sizes),
+                                                       strict=True):
             if len(listed):
-                order = np.arange(len(listed), dtype=np.int32)
                 dequantize_rows(buffer, order, listed.node_id, layout, held, accumulate=True)
 
     def place(self, messages: Messages, rows: torch.Tensor, accumulate: bool) -> None:
@@ -97,14 +107,14 @@ class SmoothedRows:
 
     def apply(self, flight: Flight) -> None:
         """Move the mean towards what arrived; the first rows are the mean."""
-        messages, start = flight.messages, 0
+        messages = flight.messages
         sizes = [len(listed) for listed in messages.receive_rows]
-        fresh = empty((sum(sizes), messages.dim), torch.float32)
-        for listed, layout, buffer in zip(messages.receive_rows, messages.receive_layouts, flight.receive, strict=True):
+        fresh = empty((sum(sizes), messages.dim), torch.float32, flight.device)
+        for listed, order, layout, buffer, rows in zip(messages.receive_rows, messages.receive_order,
+                                                       messages.receive_layouts, flight.receive, fresh.split(sizes),
+                                                       strict=True):
             if len(listed):
-                order = np.arange(start, start + len(listed), dtype=np.int32)
-                dequantize_rows(buffer, order, listed.node_id, layout, fresh)
-                start += len(listed)
+                dequantize_rows(buffer, order, listed.node_id, layout, rows)
         self._mean = fresh if self._mean is None else self._mean.lerp_(fresh, 1.0 - self._smoothing)
 
     def place(self, messages: Messages, rows: torch.Tensor, accumulate: bool) -> None:
@@ -120,7 +130,7 @@ def _place(table: torch.Tensor, messages: Messages, rows: torch.Tensor, accumula
     """Rows of a table to their places, in the order of the ranks; a message names a row at most once."""
     pieces = table.split([len(listed) for listed in messages.receive_rows])
     for listed, piece in zip(messages.receive_rows, pieces, strict=True):
-        index = torch.from_numpy(listed.index).long()
+        index = on_device(listed.index, rows).long()
         if accumulate:
             rows.index_add_(0, index, piece.to(rows.dtype))
         else:

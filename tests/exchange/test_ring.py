@@ -7,7 +7,7 @@ import pytest
 from mpi4py import MPI
 
 from hpcgnn.errors import KernelError
-from hpcgnn.exchange import ring
+from hpcgnn.exchange import delivery
 from hpcgnn.exchange.plan import ring_rounds
 from hpcgnn.exchange.ring import ALIGNMENT, EXCHANGES, AlltoallvTransfer, MessageArena
 
@@ -26,7 +26,7 @@ def bytes_between(source, destination):
 @pytest.mark.parametrize("algorithm", list(EXCHANGES))
 @pytest.mark.parametrize("max_bytes", [1 << 30, 64, 1])
 def test_every_message_arrives_at_its_peer(monkeypatch, algorithm, max_bytes):
-    monkeypatch.setattr(ring, "MAX_MESSAGE_BYTES", max_bytes)
+    monkeypatch.setattr(delivery, "MAX_MESSAGE_BYTES", max_bytes)
     comm, arena = MPI.COMM_WORLD, MessageArena()
     ranks = range(comm.size)
     send, receive = arena.slices([size_between(comm.rank, q) for q in ranks],

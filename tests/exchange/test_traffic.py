@@ -7,7 +7,7 @@ import pytest
 import torch
 from mpi4py import MPI
 
-from hpcgnn.exchange import ring
+from hpcgnn.exchange import delivery
 from hpcgnn.exchange.bits import UniformBits
 from hpcgnn.exchange.ring import EXCHANGES
 from hpcgnn.exchange.traffic import Traffic
@@ -109,7 +109,7 @@ def test_long_messages_travel_in_pieces_and_arrive_whole(open_part, cut, countin
     counting_comm.sent.clear()
     whole = forward_and_backward(opened)
     sent_whole, counting_comm.sent = counting_comm.sent, []
-    monkeypatch.setattr(ring, "MAX_MESSAGE_BYTES", 100)
+    monkeypatch.setattr(delivery, "MAX_MESSAGE_BYTES", 100)
     in_pieces = forward_and_backward(opened)
     assert torch.equal(whole[0], in_pieces[0]) and torch.equal(whole[1], in_pieces[1])
     assert counting_comm.sent_bytes == sum(size for _, size in sent_whole)

@@ -1,0 +1,178 @@
+"""Deliveries: how the messages of one exchange are handed to MPI, from the host's memory or by pointers to a device's.
+
+Which rounds there are, and when the next one begins, is the ring's business; staging through the host is staging's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol
+
+import numpy as np
+import torch
+from mpi4py import MPI
+
+from hpcgnn.errors import KernelError
+from hpcgnn.exchange.row_checks import RowChecks
+from hpcgnn.ops.streams import Mark
+
+MAX_MESSAGE_BYTES = 1 << 30    # longer messages travel as several, below MPI's 32-bit counts
+
+
+class Delivery(Protocol):
+    """The messages of one exchange between their buffers and MPI."""
+
+    def post(self, destination: int, source: int) -> None:
+        """Begin a round: send to `destination`, receive from `source`."""
+
+    def post_all(self) -> None:
+        """Collective: send and receive all messages in one MPI_Alltoallv.
+
+        Raises
+        ------
+        KernelError      a rank's messages pass 2 GiB, the limit of Alltoallv's 32-bit counts
+        """
+
+    def poll(self) -> bool:
+        """Make progress; whether all that was begun has arrived."""
+
+    def wait(self) -> None:
+        """Return when all that was begun has arrived."""
+
+
+class HostDelivery:
+    """Messages in memory that MPI reads and writes; see `Delivery`.
+
+    Parameters
+    ----------
+    send, receive : list of uint8 buffers, one a rank, left alone until they have arrived
+    tag : int      equal on all ranks for one exchange
+    """
+
+    def __init__(self, comm: MPI.Comm, send: list[np.ndarray], receive: list[np.ndarray], tag: int):
+        self._comm, self._send, self._receive, self._tag = comm, send, receive, tag
+        self._requests: list[MPI.Request] = []
+
+    def post(self, destination: int, source: int) -> None:
+        """See `Delivery`."""
+        self._requests = [request for request in self._requests if request != MPI.REQUEST_NULL]
+        self._requests += [self._comm.Irecv([piece, MPI.BYTE], source, self._tag)
+                           for piece in pieces(self._receive[source])]
+        self._requests += [self._comm.Isend([piece, MPI.BYTE], destination, self._tag)
+                           for piece in pieces(self._send[destination])]
+
+    def post_all(self) -> None:
+        """See `Delivery`."""
+        all_to_all(self._comm, _block(self._send), _block(self._receive))
+
+    def poll(self) -> bool:
+        """See `Delivery`."""
+        return MPI.Request.Testall(self._requests)
+
+    def wait(self) -> None:
+        """See `Delivery`."""
+        MPI.Request.Waitall(self._requests)
+
+
+class DirectDelivery:
+    """Messages in a device's memory, whose pointers MPI takes; see `Delivery`.
+
+    Nothing is posted before the device has passed `ready`: it has then written what is sent, and read what the receive
+    buffer held. Kernels that are queued meanwhile run on.
+
+    Parameters
+    ----------
+    ready : Mark
+    checks : RowChecks or None      of the rows that are sent
+    is_open : bool          nobody polls this exchange, so it is posted at once
+    others : see `HostDelivery`
+    """
+
+    def __init__(self, comm: MPI.Comm, send: list[torch.Tensor], receive: list[torch.Tensor], tag: int, ready: Mark,
+                 checks: RowChecks | None, is_open: bool):
+        self._tensors, self._ready, self._checks, self._is_open = (send, receive), ready, checks, is_open
+        self._comm, self._tag = comm, tag
+        self._delivery: HostDelivery | None = None
+        self._unposted: deque[tuple[int, int]] = deque()
+
+    def post(self, destination: int, source: int) -> None:
+        """See `Delivery`."""
+        self._unposted.append((destination, source))
+        if self._is_open or self._ready.query():
+            self._hand_over()
+
+    def post_all(self) -> None:
+        """See `Delivery`."""
+        self._begin()
+        all_to_all(self._comm, *map(_device_block, self._tensors))
+
+    def poll(self) -> bool:
+        """See `Delivery`."""
+        if self._unposted:
+            if not self._ready.query():
+                return False
+            self._hand_over()
+        return self._delivery is None or self._delivery.poll()
+
+    def wait(self) -> None:
+        """See `Delivery`."""
+        if self._unposted:
+            self._hand_over()
+        if self._delivery is not None:
+            self._delivery.wait()
+
+    def _hand_over(self) -> None:
+        self._begin()
+        while self._unposted:
+            self._delivery.post(*self._unposted.popleft())
+
+    def _begin(self) -> None:
+        if self._delivery is None:
+            self._ready.synchronize()     # MPI touches these buffers from here on
+            if self._checks is not None:
+                self._checks.read()
+            self._delivery = HostDelivery(self._comm, *[[device_memory(message) for message in messages]
+                                                        for messages in self._tensors], self._tag)
+
+
+def pieces(message: np.ndarray | MPI.buffer) -> list:
+    """A message as the few that it travels as."""
+    return [message[start:start + MAX_MESSAGE_BYTES] for start in range(0, len(message), MAX_MESSAGE_BYTES)]
+
+
+def device_memory(tensor: torch.Tensor) -> MPI.buffer:
+    """Contiguous bytes of a device, as MPI takes them: by their address."""
+    return MPI.buffer.fromaddress(tensor.data_ptr(), len(tensor))
+
+
+class Block(tuple):
+    """(buffer, counts, displacements) of messages that are views of one buffer."""
+
+
+def all_to_all(comm: MPI.Comm, send: Block, receive: Block) -> None:
+    """Collective: see `Delivery.post_all`."""
+    extent = max(max(map(sum, zip(*block[1:], strict=True))) for block in (send, receive))
+    if extent > np.iinfo(np.int32).max:
+        raise KernelError(f"an exchange of {extent} bytes passes Alltoallv's limit of 2 GiB a rank; "
+                          "use --exchange ring")
+    comm.Alltoallv(*([buffer, (counts, first), MPI.BYTE] for buffer, counts, first in (send, receive)))
+
+
+def _block(messages: list[np.ndarray]) -> Block:
+    base = messages[0].base
+    address = base.__array_interface__["data"][0]
+    return placed(base, messages, [message.__array_interface__["data"][0] - address for message in messages])
+
+
+def _device_block(messages: list[torch.Tensor]) -> Block:
+    first = [message.storage_offset() for message in messages]     # views of an arena's buffer
+    present = [(message.data_ptr() - start, start + len(message))
+               for message, start in zip(messages, first, strict=True) if len(message)]
+    address, extent = max(present, default=(0, 0))
+    return placed(MPI.buffer.fromaddress(address, extent), messages, first)
+
+
+def placed(buffer, messages: list, first: list[int]) -> Block:
+    """Messages that begin at the bytes `first` of a buffer; one that is left out moves no other."""
+    counts = [len(message) for message in messages]
+    return Block((buffer, counts, [start if count else 0 for start, count in zip(first, counts, strict=True)]))

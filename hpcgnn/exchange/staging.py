@@ -1,0 +1,237 @@
+"""Staged deliveries: messages of a device that travel through pinned memory of the host, piece by piece.
+
+While one piece travels the next one is copied. MPI touches pinned memory only, and only after the copy that it must not
+overtake; kernels never wait for the host here.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from mpi4py import MPI
+
+from hpcgnn.exchange.delivery import Block, all_to_all, placed
+from hpcgnn.exchange.row_checks import RowChecks
+from hpcgnn.ops.streams import Mark, Streams
+
+PIECE_BYTES = 1 << 22    # long enough for the bandwidth of PCIe and of the network, short beside a message
+DOUBLE = 2               # pieces of a lane in pinned memory, where somebody polls
+
+
+class Slot:
+    """Pinned memory of one piece, and what is still using it: a copy, or MPI."""
+
+    def __init__(self) -> None:
+        self._memory: torch.Tensor | None = None
+        self.copied: Mark | None = None
+        self.request = MPI.REQUEST_NULL
+
+    def memory(self, streams: Streams, num_bytes: int) -> torch.Tensor:
+        """(num_bytes,) uint8."""
+        if self._memory is None or len(self._memory) < num_bytes:
+            self._memory = streams.pinned(num_bytes)
+        return self._memory[:num_bytes]
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory kept."""
+        return 0 if self._memory is None else len(self._memory)
+
+    def is_copied(self) -> bool:
+        """Whether the copy that was queued last has ended."""
+        return self.copied is None or self.copied.query()
+
+    def has_travelled(self) -> bool:
+        """Whether MPI is done with it; lets MPI make progress."""
+        return self.request.Test()
+
+
+class Staging:
+    """The pinned memory of one arena, kept from exchange to exchange."""
+
+    def __init__(self, streams: Streams):
+        self.streams = streams
+        self._slots: tuple[list[Slot], list[Slot]] = [], []
+        self._mirrors = Slot(), Slot()
+
+    def slots(self, is_received: bool, first: int, number: int) -> list[Slot]:
+        """`number` slots from `first` on, of those that are received into or sent from."""
+        slots = self._slots[is_received]
+        slots += [Slot() for _ in range(first + number - len(slots))]
+        return slots[first:first + number]
+
+    def mirror(self, is_received: bool) -> Slot:
+        """The pinned memory of a whole send or receive buffer."""
+        return self._mirrors[is_received]
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory kept."""
+        return sum(slot.num_bytes for slot in [*self._slots[0], *self._slots[1], *self._mirrors])
+
+
+class _Lane:
+    """One message in pieces, each through the next of some slots."""
+
+    def __init__(self, comm: MPI.Comm, message: torch.Tensor, peer: int, tag: int, streams: Streams, slots: list[Slot]):
+        self._comm, self._peer, self._tag, self._streams, self._slots = comm, peer, tag, streams, slots
+        self._pieces = message.split(PIECE_BYTES) if len(message) else ()
+        self._num_copied = self._num_posted = 0
+
+    @property
+    def requests(self) -> list[MPI.Request]:
+        """What MPI has not finished."""
+        return [slot.request for slot in self._slots if slot.request != MPI.REQUEST_NULL]
+
+    def _slot(self, number: int) -> Slot:
+        return self._slots[number % len(self._slots)]
+
+    def _memory(self, number: int) -> torch.Tensor:
+        return self._slot(number).memory(self._streams, len(self._pieces[number]))
+
+    def _buffer(self, number: int) -> list:
+        return [self._memory(number).numpy(), MPI.BYTE]
+
+    def _note_copy(self) -> None:
+        self._slot(self._num_copied).copied = self._streams.message.mark()
+        self._num_copied += 1
+
+
+class _Outgoing(_Lane):
+    """Copied to the host, then sent."""
+
+    def advance(self) -> bool:
+        """Queue and post what can be; whether all has left."""
+        while self._can_copy():
+            self._streams.message.copy(self._memory(self._num_copied), self._pieces[self._num_copied])
+            self._note_copy()
+        while self._num_posted < self._num_copied and self._slot(self._num_posted).is_copied():
+            request = self._comm.Isend(self._buffer(self._num_posted), self._peer, self._tag)
+            self._slot(self._num_posted).request = request
+            self._num_posted += 1
+        return self._num_posted == len(self._pieces) and all([slot.has_travelled() for slot in self._slots])
+
+    def _can_copy(self) -> bool:
+        return (self._num_copied < min(len(self._pieces), self._num_posted + len(self._slots))
+                and self._slot(self._num_copied).has_travelled())
+
+    @property
+    def blocking_copy(self) -> Mark | None:
+        """The copy that the next piece to send waits for."""
+        return self._slot(self._num_posted).copied if self._num_posted < self._num_copied else None
+
+
+class _Incoming(_Lane):
+    """Received, then copied to the device."""
+
+    def advance(self) -> bool:
+        """Post and queue what can be; whether the copies of all pieces are queued."""
+        while self._can_post():
+            request = self._comm.Irecv(self._buffer(self._num_posted), self._peer, self._tag)
+            self._slot(self._num_posted).request = request
+            self._num_posted += 1
+        while self._num_copied < self._num_posted and self._slot(self._num_copied).has_travelled():
+            self._streams.message.copy(self._pieces[self._num_copied], self._memory(self._num_copied))
+            self._note_copy()
+        return self._num_copied == len(self._pieces)
+
+    def _has_slot(self) -> bool:
+        return self._num_posted < min(len(self._pieces), self._num_copied + len(self._slots))
+
+    def _can_post(self) -> bool:
+        return self._has_slot() and self._slot(self._num_posted).is_copied()
+
+    @property
+    def blocking_copy(self) -> Mark | None:
+        """The copy that the next piece to receive waits for."""
+        return self._slot(self._num_posted).copied if self._has_slot() else None
+
+
+class StagedDelivery:
+    """See `hpcgnn.exchange.delivery.Delivery`.
+
+    A lane has two slots, so that pinned memory does not grow with messages; one of an exchange that nobody polls has a
+    slot for every piece, so that all can be posted at once.
+
+    Parameters
+    ----------
+    send, receive : list of uint8 tensors on the device, one a rank
+    staging : Staging       of the arena that they lie in
+    checks : RowChecks or None      of the rows that are sent, whose kernels are queued on the message stream
+    is_open : bool          nobody polls this exchange
+    """
+
+    def __init__(self, comm: MPI.Comm, send: list[torch.Tensor], receive: list[torch.Tensor], tag: int,
+                 staging: Staging, checks: RowChecks | None, is_open: bool):
+        self._comm, self._send, self._receive, self._tag, self._staging = comm, send, receive, tag, staging
+        self._lanes: list[_Outgoing | _Incoming] = []
+        self._num_slots = [0, 0]
+        self._is_open, self._checks, self._encoded = is_open, checks, staging.streams.message.mark()
+
+    def post(self, destination: int, source: int) -> None:
+        """See `Delivery`."""
+        incoming = _Incoming(*self._lane(self._receive, source, True))
+        outgoing = _Outgoing(*self._lane(self._send, destination, False))
+        # A round that begins when the one before has arrived finds nothing of it to look after.
+        self._lanes = [*(self._lanes if self._is_open else ()), incoming, outgoing]
+        self.poll()
+        if self._is_open:
+            for lane in (incoming, outgoing):
+                while lane.blocking_copy is not None:
+                    lane.blocking_copy.synchronize()
+                    lane.advance()
+
+    def _lane(self, messages: list[torch.Tensor], peer: int, is_received: bool) -> tuple:
+        message = messages[peer]
+        first, number = 0, DOUBLE
+        if self._is_open:
+            first, number = self._num_slots[is_received], -(-len(message) // PIECE_BYTES)
+            self._num_slots[is_received] += number
+        return (self._comm, message, peer, self._tag, self._staging.streams,
+                self._staging.slots(is_received, first, number))
+
+    def post_all(self) -> None:
+        """See `Delivery`. Nothing is hidden here: all is copied, then sent, then copied back."""
+        message_stream, slot = self._staging.streams.message, self._staging.mirror(is_received=True)
+        sent, block = self._mirror(self._send, is_received=False)
+        received, received_block = self._mirror(self._receive, is_received=True)
+        for pinned, message in zip(sent, self._send, strict=True):
+            message_stream.copy(pinned, message)
+        message_stream.mark().synchronize()     # MPI reads what was copied
+        self._read_checks()
+        all_to_all(self._comm, block, received_block)
+        for pinned, message in zip(received, self._receive, strict=True):
+            message_stream.copy(message, pinned)
+        slot.copied = message_stream.mark()
+
+    def _mirror(self, messages: list[torch.Tensor], is_received: bool) -> tuple[list[torch.Tensor], Block]:
+        """Pinned memory of each message, and all of it as MPI takes it."""
+        slot, sizes = self._staging.mirror(is_received), [len(message) for message in messages]
+        if slot.copied is not None:
+            slot.copied.synchronize()           # MPI touches this memory
+        memory = slot.memory(self._staging.streams, sum(sizes))
+        return list(memory.split(sizes)), placed(memory.numpy(), messages, [0, *itertools.accumulate(sizes[:-1])])
+
+    def poll(self) -> bool:
+        """See `Delivery`."""
+        has_arrived = all([lane.advance() for lane in self._lanes])
+        # What has left was queued behind the checks, so none is left unread.
+        if self._checks is not None and self._encoded.query():
+            self._read_checks()
+        return has_arrived
+
+    def wait(self) -> None:
+        """See `Delivery`."""
+        while not self.poll():
+            copies = [copy for lane in self._lanes if (copy := lane.blocking_copy) is not None]
+            requests = [request for lane in self._lanes for request in lane.requests]
+            if copies:
+                copies[0].synchronize()     # MPI touches its memory next, and others may wait for that
+            elif requests:
+                MPI.Request.Waitany(requests)
+
+    def _read_checks(self) -> None:
+        checks, self._checks = self._checks, None
+        if checks is not None:
+            checks.read()
