@@ -11,7 +11,7 @@ import torch
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.dispatch import backend_of
-from hpcgnn.ops.quantization import LARGEST_PARAMETER_WIDTH
+from hpcgnn.ops.quantization import LARGEST_PARAMETER_WIDTH, Buffer
 from hpcgnn.ops.storage import check_rows
 
 ENTRIES_A_TASK = 4096     # a thread takes about so many entries at once
@@ -82,12 +82,12 @@ class PackedRows:
 
     Attributes
     ----------
-    message : (num_bytes,) uint8                              see `hpcgnn.ops.quantization`
+    message : (num_bytes,) uint8                              see `hpcgnn.ops.quantization`; beside the rows
     bit_width : (num_far,) uint8, of 1, 2, 4, 8
     payload_offset, parameter_offset : (num_far,) int64       bytes from the start of `message`
     """
 
-    message: np.ndarray
+    message: Buffer
     bit_width: np.ndarray
     payload_offset: np.ndarray
     parameter_offset: np.ndarray
@@ -146,7 +146,7 @@ def multiply(matrix: SparseRows, near: torch.Tensor, far: torch.Tensor | None = 
     if span is not None and (out is None or not 0 <= span[0] <= span[1] <= matrix.num_rows):
         raise KernelError(f"a span of rows lies in [0, {matrix.num_rows}] and needs an out, found {span}")
     if out is None:
-        out = empty((matrix.num_rows, near.shape[1]), near.dtype)
+        out = empty((matrix.num_rows, near.shape[1]), near.dtype, near.device)
     backend_of("aggregation", near).multiply(matrix, near, far, out, is_added, entry_scale, entry_index, packed,
                                             matrix.tasks if span is None else matrix.tasks_of(*span))
     return out

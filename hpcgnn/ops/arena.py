@@ -105,8 +105,13 @@ def _open_arena() -> Arena | None:
 _ARENA = _open_arena()
 
 
-def empty(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """An uninitialized tensor on the host, from the arena where it is large."""
+def empty(shape: tuple[int, ...], dtype: torch.dtype = torch.float32,
+          device: torch.device | None = None) -> torch.Tensor:
+    """An uninitialized tensor: on the host, where no device is named, from the arena if it is large; on a device from
+    torch's allocator, which keeps what is freed too.
+    """
+    if device is not None and device.type != "cpu":
+        return torch.empty(shape, dtype=dtype, device=device)
     if _ARENA is None or math.prod(shape) * dtype.itemsize < MIN_BYTES:
         return torch.empty(shape, dtype=dtype)
     return _ARENA.empty(shape, dtype)

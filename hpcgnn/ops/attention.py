@@ -10,6 +10,7 @@ import torch
 
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.aggregation import SparseRows, multiply
+from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.ops.dispatch import backend_of
 from hpcgnn.ops.storage import check_rows
 
@@ -133,7 +134,7 @@ class _Attend(torch.autograd.Function):
         z = z.contiguous()
         score = head_scores(z, vectors, num_heads)
         if is_present is not None:
-            score[1, torch.from_numpy(~is_present)] = -torch.inf
+            score[1].index_fill_(0, on_device(np.flatnonzero(~is_present), score), -torch.inf)
         alpha = edge_softmax(matrix, score[0, :matrix.num_rows], score[1], slope)
         ctx.save_for_backward(z, vectors, score, alpha)
         ctx.structure = matrix, transposed, entry_index, slope

@@ -185,5 +185,6 @@ def _empty_lines(matrix: torch.Tensor, dtype: torch.dtype, bit_width: int, is_by
     if line_padding not in (PAD8, PAD128):
         raise KernelError(f"lines are padded to multiples of {PAD8} or {PAD128}, found {line_padding}")
     num_lines, length = matrix.shape[::-1] if is_by_column else matrix.shape
-    words = torch.zeros(bit_width, padded(num_lines, line_padding), words_of(length), dtype=torch.int32)
+    words = torch.zeros(bit_width, padded(num_lines, line_padding), words_of(length), dtype=torch.int32,
+                        device=matrix.device)
     return BitLines(words, num_lines, length)

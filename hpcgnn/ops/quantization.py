@@ -1,6 +1,6 @@
 """Rows of an embedding matrix to the bytes of one message and back, each row at its own bit-width.
 
-The contract and its checks live here, the computation in `ops/host` (and later `ops/cuda`).
+The contract and its checks live here, the computation in `ops/host` and `ops/cuda`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ BIT_WIDTHS = (1, 2, 4, 8, 16, 32)
 ROUNDINGS = ("stochastic", "nearest")
 PARAMETER_BYTES = 4           # zero_point and step, bfloat16 each
 LARGEST_PARAMETER_WIDTH = 8   # wider rows are 16- or 32-bit values and need no parameters
+NO_BAD_ROW = 2**31 - 1        # what a device notes of a message whose rows can all be quantized
+
+Buffer = np.ndarray | torch.Tensor    # bytes of a message: an array beside rows on the host, else a tensor beside them
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class MessageLayout:
 
 
 def quantize_rows(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray, layout: MessageLayout,
-                  key: CounterKey, message: np.ndarray, rounding: str = "stochastic") -> None:
+                  key: CounterKey, message: Buffer, rounding: str = "stochastic") -> None:
     """Gather rows, round each to its bit-width and write the message.
 
     Rows are widened to float32, exactly. A row of 1, 2, 4 or 8 bits becomes stochastic codes with bfloat16 zero_point
@@ -95,13 +98,13 @@ def quantize_rows(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray
     row_index : (layout.num_rows,) int32        rows to send
     node_id : (layout.num_rows,) int64          their global ids, which key the rounding
     key : CounterKey                            of the draws, of which rounding to the nearest needs none
-    message : (layout.num_bytes,) uint8         written
+    message : (layout.num_bytes,) uint8         written; on the device of the rows
     rounding : of ROUNDINGS
 
     Raises
     ------
-    KernelError      a row of 1 to 8 bits holds NaN, infinity or a magnitude above 1.6e38; shapes that disagree; a
-                     rounding outside ROUNDINGS
+    KernelError      a row of 1 to 8 bits holds NaN, infinity or a magnitude above 1.6e38, for which a device is waited
+                     for; shapes or devices that disagree; a rounding outside ROUNDINGS
 
     Reference: Wan et al., MLSys 2023, Eq. (4); Zhang et al., SYLVIE, Eq. (3). Deviation: parameters are rounded before
     the codes are drawn, so that the estimate stays unbiased on the wire. Contractive compressors: Richtarik et al.,
@@ -110,14 +113,46 @@ def quantize_rows(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray
     _check_shapes(rows, row_index, node_id, layout, message)
     if rounding not in ROUNDINGS:
         raise KernelError(f"rounding must be of {ROUNDINGS}, found {rounding!r}")
-    bad = backend_of("quantization", rows).quantize_rows(rows, row_index, node_id, layout, key, message,
-                                                         rounding == "nearest")
-    if bad >= 0:
-        raise KernelError(f"message row of node {int(node_id[bad])} (layer {key.layer}, epoch {key.epoch}) "
+    found = backend_of("quantization", rows).quantize_rows(rows, row_index, node_id, layout, key, message,
+                                                           rounding == "nearest")
+    refuse_bad_row(found, node_id, key)
+
+
+def start_quantizing(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray, layout: MessageLayout,
+                     key: CounterKey, message: torch.Tensor, first_bad: torch.Tensor,
+                     rounding: str = "stochastic") -> None:
+    """`quantize_rows` on a device's current stream, without waiting for it.
+
+    Parameters
+    ----------
+    first_bad : (1,) int32 on the device       NO_BAD_ROW before; lowered to the position of the first row that can't be
+                                               quantized, which `refuse_bad_row` takes when the stream was waited for
+    others : see `quantize_rows`
+
+    Raises
+    ------
+    KernelError      shapes or devices that disagree; a rounding outside ROUNDINGS
+    """
+    _check_shapes(rows, row_index, node_id, layout, message)
+    if rounding not in ROUNDINGS:
+        raise KernelError(f"rounding must be of {ROUNDINGS}, found {rounding!r}")
+    backend_of("quantization", rows).start_quantizing(rows, row_index, node_id, layout, key, message,
+                                                      rounding == "nearest", first_bad)
+
+
+def refuse_bad_row(found: int, node_id: np.ndarray, key: CounterKey) -> None:
+    """Raise where `found` is a position in node_id (num_rows,) int64: that row of a message can't be quantized.
+
+    Raises
+    ------
+    KernelError      as `quantize_rows`
+    """
+    if 0 <= found < len(node_id):
+        raise KernelError(f"message row of node {int(node_id[found])} (layer {key.layer}, epoch {key.epoch}) "
                           "holds a value that is NaN, infinite or too large to quantize; lower the learning rate")
 
 
-def dequantize_rows(message: np.ndarray, row_index: np.ndarray, node_id: np.ndarray, layout: MessageLayout,
+def dequantize_rows(message: Buffer, row_index: np.ndarray, node_id: np.ndarray, layout: MessageLayout,
                     rows: torch.Tensor, accumulate: bool = False) -> None:
     """Read a message into rows[row_index], assigning or, with `accumulate`, adding.
 
@@ -125,14 +160,14 @@ def dequantize_rows(message: np.ndarray, row_index: np.ndarray, node_id: np.ndar
 
     Parameters
     ----------
-    message : (layout.num_bytes,) uint8
+    message : (layout.num_bytes,) uint8         on the device of the rows
     row_index : (layout.num_rows,) int32, distinct
     rows : (n, dim) float32, bfloat16 or float16, contiguous      written; of the sender's storage
     accumulate : bool
 
     Raises
     ------
-    KernelError      shapes that disagree
+    KernelError      shapes or devices that disagree
 
     Reference: Wan et al., MLSys 2023, Eq. (5).
     """
@@ -141,13 +176,13 @@ def dequantize_rows(message: np.ndarray, row_index: np.ndarray, node_id: np.ndar
 
 
 def parameters_of(message: np.ndarray, layout: MessageLayout) -> tuple[np.ndarray, np.ndarray]:
-    """Read the rows' parameters back from a message.
+    """Read the rows' parameters back from a message on the host.
 
     Rounded by draws, a row of b <= 8 bits spans step * (2**b - 1) from zero_point on; to the nearest, its codes do.
 
     Parameters
     ----------
-    message : (layout.num_bytes,) uint8, written by `quantize_rows`
+    message : (layout.num_bytes,) uint8, written by `quantize_rows`, or its first layout.parameter_bytes
 
     Returns
     -------
@@ -157,7 +192,8 @@ def parameters_of(message: np.ndarray, layout: MessageLayout) -> tuple[np.ndarra
     ------
     KernelError      a message of another number of bytes
     """
-    _check_bytes(layout, message)
+    if len(message) != layout.parameter_bytes:
+        _check_bytes(layout, message)
     halves = message[:layout.parameter_bytes].view("<u2").astype(np.uint32).reshape(-1, 2)
     parameters = np.zeros((2, layout.num_rows), np.float32)
     parameters[:, layout.bit_width <= LARGEST_PARAMETER_WIDTH] = (halves.T << np.uint32(16)).view(np.float32)
@@ -165,16 +201,19 @@ def parameters_of(message: np.ndarray, layout: MessageLayout) -> tuple[np.ndarra
 
 
 def _check_shapes(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray, layout: MessageLayout,
-                  message: np.ndarray) -> None:
+                  message: Buffer) -> None:
     if rows.dtype not in STORAGES or not rows.is_contiguous() or rows.ndim != 2 or rows.shape[1] != layout.dim:
         raise KernelError(f"rows must be contiguous float32, bfloat16 or float16 of {layout.dim} columns, "
                           f"found {rows.dtype} of shape {tuple(rows.shape)}")
     if not len(row_index) == len(node_id) == layout.num_rows:
         raise KernelError(f"message of {layout.num_rows} rows was given {len(row_index)} row indices "
                           f"and {len(node_id)} node ids")
+    place = str(message.device) if isinstance(message, torch.Tensor) else "cpu"
+    if place != str(rows.device):
+        raise KernelError(f"a message on {place} can't hold rows on {rows.device}; they belong on one device")
     _check_bytes(layout, message)
 
 
-def _check_bytes(layout: MessageLayout, message: np.ndarray) -> None:
+def _check_bytes(layout: MessageLayout, message: Buffer) -> None:
     if len(message) != layout.num_bytes:
         raise KernelError(f"message needs {layout.num_bytes} bytes, its buffer has {len(message)}")

@@ -48,20 +48,23 @@ class TileList:
         return (len(self.begin) - 1) * -(-self.num_columns // TILE_COLUMNS)
 
 
-def tiles_of_csr(indptr: np.ndarray, indices: np.ndarray, num_columns: int, is_dense: bool = False) -> TileList:
+def tiles_of_csr(indptr: np.ndarray, indices: np.ndarray, num_columns: int, is_dense: bool = False,
+                 device: torch.device | str = "cpu") -> TileList:
     """Tiles of a CSR pattern; an entry that is there twice counts once.
 
     Parameters
     ----------
     indptr : (num_rows + 1,) int64
     indices : (num_entries,) int32, in [0, num_columns)
+    device : where the words shall lie
 
     Raises
     ------
     KernelError      the arrays are of another type, or no CSR of such a matrix
     """
     _check_csr(indptr, indices, num_columns)
-    return backend_of("tiles", torch.empty(0)).tiles_of_csr(indptr, indices, num_columns, is_dense)
+    place = torch.empty(0, device=device)
+    return backend_of("tiles", place).tiles_of_csr(indptr, indices, num_columns, is_dense, place.device)
 
 
 def count_entries(tiles: TileList) -> torch.Tensor:

@@ -14,6 +14,7 @@ import torch
 from hpcgnn.ops.aggregation import from_csr, multiply
 from hpcgnn.ops.counter import CounterKey
 from hpcgnn.ops.dense import column_sums
+from hpcgnn.ops.fake_quantization import quantize_values_backward
 from hpcgnn.ops.pointwise import dropout
 from hpcgnn.ops.quantization import MessageLayout, dequantize_rows, quantize_rows
 
@@ -30,8 +31,11 @@ whole = np.empty(layout.num_bytes, np.uint8)
 quantize_rows(h, index, node_id, layout, key, whole)
 received = torch.ones(n, dim)
 dequantize_rows(whole, index, node_id, layout, received, accumulate=True)
-received, sums = received.numpy(), column_sums(h).numpy()
-for result in (aggregated, dropped, whole, received, sums):
+received_rows, received, sums = received, received.numpy(), column_sums(h).numpy()
+limit = torch.full((1, 1), 7.0)
+by_row = quantize_values_backward(h, torch.full((n, 1), 0.1), limit, received_rows).of_step.numpy()
+by_column = quantize_values_backward(h, torch.full((1, dim), 0.1), limit, received_rows).of_step.numpy()
+for result in (aggregated, dropped, whole, received, sums, by_row, by_column):
     print(hashlib.sha256(result).hexdigest())
 """
 
@@ -44,5 +48,5 @@ def digests(num_threads):
 
 def test_results_do_not_depend_on_the_number_of_threads():
     one = digests(1)
-    assert len(set(one)) == 5
+    assert len(set(one)) == 7
     assert digests(2) == digests(5) == one

@@ -1,0 +1,116 @@
+"""Device side of `hpcgnn.ops.attention`. Contracts are already checked.
+
+kernels/softmax.cu has the softmax, kernels/attention.cu all others; the weighted sum is `aggregation.multiply`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from hpcgnn.ops.cuda.folds import THREADS, fold_segments, fold_spilled, over_entries, staging
+from hpcgnn.ops.cuda.module import kernel
+from hpcgnn.ops.cuda.resident import on_device
+from hpcgnn.ops.cuda.segments import WARP, rows_by_length, segments_of, sub_warp
+from hpcgnn.ops.cuda.storage import SUFFIX, alignment
+
+TASK_ROWS = 1024      # whose gradients of the vectors a block sums
+ROW_THREADS = {"lanes": 8, "warp": WARP, "block": THREADS}     # that share a row's softmax, in the order of its length
+
+
+def head_scores(rows: torch.Tensor, vectors: torch.Tensor, num_heads: int) -> torch.Tensor:
+    """<row, vector> over each head's columns, (num_vectors, num_rows, num_heads) float32."""
+    score = torch.empty((len(vectors), len(rows), num_heads), device=rows.device)
+    if score.numel():
+        head_dim = rows.shape[1] // num_heads
+        vector = _vector(head_dim, rows, vectors)
+        products_a_block = THREADS // sub_warp(-(-head_dim // vector))
+        kernel("attention", f"head_scores_{SUFFIX[rows.dtype]}")(
+            (-(-len(rows) * num_heads // products_a_block),), (THREADS,), rows.detach(), vectors.detach(),
+            len(vectors), len(rows), num_heads, head_dim, vector, score)
+    return score
+
+
+def head_scores_backward(rows: torch.Tensor, gradient: torch.Tensor, vectors: torch.Tensor,
+                         score_gradient: torch.Tensor) -> torch.Tensor:
+    """Adds the gradient of `rows` to `gradient`; returns that of `vectors`, summed in float64 over blocks of rows."""
+    num_vectors, num_rows, num_heads = score_gradient.shape
+    dim, suffix, of_vectors = rows.shape[1], SUFFIX[rows.dtype], torch.zeros_like(vectors)
+    if rows.numel() == 0 or vectors.numel() == 0:
+        return of_vectors
+    num_tasks = -(-num_rows // TASK_ROWS)
+    partial = torch.empty((num_tasks, num_vectors, dim), device=rows.device)
+    sizes = num_rows, num_heads, dim // num_heads
+    kernel("attention", f"vector_gradients_{suffix}")((num_tasks, -(-dim // WARP), num_vectors), (THREADS,),
+                                                      rows.detach(), score_gradient, *sizes, TASK_ROWS, partial)
+    kernel("attention", "sum_tasks")((-(-num_vectors * dim // THREADS),), (THREADS,), partial, num_tasks,
+                                     num_vectors * dim, of_vectors)
+    kernel("attention", f"score_gradients_{suffix}")(
+        (-(-num_rows * -(-dim // 2) // THREADS),), (THREADS,), gradient, vectors.detach(), score_gradient, num_vectors,
+        *sizes, int(alignment(gradient) >= 2))
+    return of_vectors
+
+
+def edge_softmax(matrix, target: torch.Tensor, source: torch.Tensor, slope: float) -> torch.Tensor:
+    """Softmax over each row's entries, (num_entries, num_heads) float32."""
+    alpha = torch.empty((len(matrix.indices), target.shape[1]), device=target.device)
+    _over_rows("edge_softmax", matrix, target, source, slope, alpha)
+    return alpha
+
+
+def edge_softmax_backward(matrix, target: torch.Tensor, source: torch.Tensor, slope: float, alpha: torch.Tensor,
+                          gradient: torch.Tensor) -> torch.Tensor:
+    """Turns the gradient of alpha into that of the scores, in place; returns its sum over each row."""
+    target_gradient = torch.empty((matrix.num_rows, alpha.shape[1]), device=alpha.device)
+    _over_rows("edge_softmax_backward", matrix, target, source, slope, alpha, gradient, target_gradient)
+    return target_gradient
+
+
+def _over_rows(name: str, matrix, target: torch.Tensor, source: torch.Tensor, slope: float, *arguments) -> None:
+    """Threads for each row by its length."""
+    if target.shape[1] == 0:
+        return
+    arrays = (on_device(array, target) for array in (matrix.begin, matrix.end, matrix.indices))
+    scores = *arrays, target.shape[1], target.detach(), source.detach(), slope
+    for rows, (suffix, threads) in zip(rows_by_length(matrix), ROW_THREADS.items(), strict=True):
+        kernel("softmax", f"{name}_{suffix}")((-(-len(rows) * threads // THREADS),), (THREADS,), len(rows),
+                                              on_device(rows, target), *scores, *arguments)
+
+
+def sum_entries(matrix, value: torch.Tensor, entry_index: np.ndarray) -> torch.Tensor:
+    """Sum of the values of each row's entries, (num_rows, num_heads) float32."""
+    num_heads = value.shape[1]
+    out = torch.empty((matrix.num_rows, num_heads), device=value.device)
+    if out.numel():
+        cut = segments_of(matrix, 0, matrix.num_rows)
+        parts = staging(cut, num_heads, value)
+        fold_segments("attention", "sum_entries", cut, matrix, value, num_heads, on_device(entry_index, value),
+                      value.detach(), num_heads, parts, out)
+        fold_spilled("aggregation", "aggregate_spilled_f32", cut, value, num_heads, None, 0, 0, parts, out)
+    return out
+
+
+def take_entries(value: torch.Tensor, entry_index: np.ndarray) -> torch.Tensor:
+    """value[entry_index], (num_entries, num_heads) float32."""
+    out = torch.empty((len(entry_index), value.shape[1]), device=value.device)
+    kernel("attention", "take_entries")((-(-out.numel() // THREADS),), (THREADS,), on_device(entry_index, value),
+                                        len(entry_index), value.shape[1], value.detach(), out)
+    return out
+
+
+def sampled_products(matrix, left: torch.Tensor, right: torch.Tensor, num_heads: int) -> torch.Tensor:
+    """<left row, right row> of each entry over each head's columns, (num_entries, num_heads) float32."""
+    out = torch.empty((len(matrix.indices), num_heads), device=left.device)
+    if out.numel() and matrix.num_rows:
+        cut, head_dim = segments_of(matrix, 0, matrix.num_rows), left.shape[1] // num_heads
+        over_entries("attention", f"sampled_products_{SUFFIX[left.dtype]}", (cut.num_blocks,), cut, matrix, left,
+                     left.detach(), right.detach(), num_heads, head_dim, _vector(head_dim, left, right), out)
+    return out
+
+
+def _vector(head_dim: int, *rows: torch.Tensor) -> int:
+    """Columns that one load may take of every head: half8, half4, half2, or what the storage and alignment leave."""
+    vector = alignment(*rows)
+    while head_dim % vector:
+        vector //= 2
+    return vector

@@ -1,0 +1,182 @@
+"""Device side of `hpcgnn.ops.bit_gemm`: launches of kernels/bit_packing.cu and kernels/bit_gemm.cu.
+
+Contracts are already checked. `product_end` serves every product of bits, also that of tiles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from hpcgnn.errors import KernelError
+from hpcgnn.ops.bit_gemm import PAD8, WORD_BITS, BitLines, CodeRange, LineValues, Rescaling, padded, words_of
+from hpcgnn.ops.cuda.module import kernel
+
+WARP = 32
+PACKING_WARPS = 8       # of a block
+PRODUCT_WARPS = 4       # of a block; each has other rows
+END_COLUMNS = 32        # of a warp
+STEP_WORDS = 4
+FORM_ROWS = {"popcount": 8, "mma8": 8, "mma16": 16}     # of a warp
+AND_CAPABILITY = (8, 0)     # tensor cores multiply bits by AND from here on
+
+_packing = partial(kernel, "bit_packing", is_exact=True)
+_product = partial(kernel, "bit_gemm", is_exact=True)
+
+
+@dataclass(frozen=True)
+class ProductEnd:
+    """Where the sums of a product go.
+
+    Attributes
+    ----------
+    result : torch.Tensor or BitLines
+    arguments : of every product's kernel, from num_rows on
+    num_column_groups : warps that share a row, 32 columns each
+    """
+
+    result: torch.Tensor | BitLines
+    arguments: tuple
+    num_column_groups: int
+
+
+def form_of(capability: tuple[int, int], is_small: bool) -> str:
+    """The form of the 1-bit product that a chip of this compute capability runs: is_small, the smaller tile fills."""
+    if capability < AND_CAPABILITY:
+        return "popcount"
+    return "mma8" if is_small else "mma16"
+
+
+def checked_form(form: str | None, device: torch.device, is_small: bool) -> str:
+    """The form that was asked for, or that of the device; the emulated device runs what current chips do.
+
+    Raises
+    ------
+    KernelError      a form that there is not
+    """
+    if form is None:
+        capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else AND_CAPABILITY
+        return form_of(capability, is_small)
+    if form not in FORM_ROWS:
+        raise KernelError(f"the forms of a product of bits are {', '.join(FORM_ROWS)}, found {form!r}")
+    return form
+
+
+def blocks_of(num_warps: int, warps_a_block: int) -> int:
+    """Blocks that hold so many warps."""
+    return -(-num_warps // warps_a_block)
+
+
+def packing_warps(num_rows: int, num_columns: int, is_by_column: bool) -> int:
+    """Warps that pack a matrix: one a word of 32 columns of a row, or of 32 rows of 32 columns."""
+    lines, length = (-(-num_columns // WARP), num_rows) if is_by_column else (num_rows, num_columns)
+    return lines * -(-length // WORD_BITS)
+
+
+def product_blocks(num_rows: int, num_column_groups: int, form: str) -> int:
+    """Blocks of a product of lines: PRODUCT_WARPS times the form's rows, and one group of columns each."""
+    return blocks_of(num_rows, PRODUCT_WARPS * FORM_ROWS[form]) * num_column_groups
+
+
+def pack_codes(codes: torch.Tensor, lines: BitLines, is_by_column: bool) -> None:
+    """Codes of a byte each into the zeroed words of `lines`."""
+    name = "pack_codes_of_columns" if is_by_column else "pack_codes_of_rows"
+    _pack(_packing(name), codes, (codes,), lines, is_by_column)
+
+
+def pack_values(values: torch.Tensor, codes: CodeRange, lines: BitLines, is_by_column: bool) -> None:
+    """Codes of float32 values into the zeroed words of `lines`."""
+    name = "pack_values_of_columns" if is_by_column else "pack_values_of_rows"
+    values, low, step = (matrix.detach() for matrix in (values, codes.low, codes.step))
+    is_per_line = len(codes.low) > 1
+    _pack(_packing(name), values, (values, low, step, is_per_line, codes.offset), lines, is_by_column)
+
+
+def unpack_codes(lines: BitLines) -> torch.Tensor:
+    """(num_lines, length) uint8."""
+    codes = torch.empty(lines.num_lines, lines.length, dtype=torch.uint8, device=lines.words.device)
+    num_warps = packing_warps(lines.num_lines, lines.length, False)
+    _packing("unpack_codes")((blocks_of(num_warps, PACKING_WARPS),), (PACKING_WARPS * WARP,), *_planes(lines),
+                             lines.num_lines, lines.length, codes)
+    return codes
+
+
+def sum_codes(lines: BitLines) -> torch.Tensor:
+    """(num_lines,) int64."""
+    sums = torch.empty(lines.num_lines, dtype=torch.int64, device=lines.words.device)
+    _packing("sum_codes")((blocks_of(lines.num_lines, PACKING_WARPS),), (PACKING_WARPS * WARP,), *_planes(lines),
+                          lines.num_lines, sums)
+    return sums
+
+
+def multiply(left: BitLines, right: BitLines, rescaling: Rescaling | None, codes: CodeRange | None,
+             form: str | None = None) -> torch.Tensor | BitLines:
+    """The product of lines, finished as the arguments say; `form` of FORM_ROWS, or that of the chip."""
+    is_small = left.num_lines <= PRODUCT_WARPS * FORM_ROWS["mma8"]
+    form = checked_form(form, right.words.device, is_small)
+    end = product_end(left.num_lines, right, rescaling, codes)
+    num_blocks = product_blocks(left.num_lines, end.num_column_groups, form)
+    _product(f"multiply_{form}")(
+        (num_blocks,), (PRODUCT_WARPS * WARP,), left.words, left.words.shape[1], left.bit_width,
+        *right_arguments(right), end.num_column_groups, *end.arguments)
+    return end.result
+
+
+def right_arguments(right: BitLines) -> tuple:
+    """words, padded lines, planes and steps of a product's right side."""
+    num_planes, num_padded, line_words = right.words.shape
+    return right.words, num_padded, num_planes, line_words // STEP_WORDS
+
+
+def product_end(num_rows: int, right: BitLines, rescaling: Rescaling | None, codes: CodeRange | None) -> ProductEnd:
+    """Room for the result of a product with `right`, and the kernel's arguments that lead there."""
+    num_columns, device = right.num_lines, right.words.device
+    num_groups = blocks_of(num_columns, END_COLUMNS)
+    sums = values = planes = None
+    if rescaling is None:
+        result = sums = torch.empty(num_rows, num_columns, dtype=torch.int32, device=device)
+    elif codes is None:
+        result = values = torch.empty(num_rows, num_columns, device=device)
+    else:
+        # Words of padding are written too.
+        planes = torch.empty(codes.bit_width, padded(num_rows, PAD8), words_of(num_columns), dtype=torch.int32,
+                             device=device)
+        result, num_groups = BitLines(planes, num_rows, num_columns), planes.shape[2]
+    return ProductEnd(result, (num_rows, num_columns, sums, values, planes, *_scaling(rescaling, right.length),
+                               *_coding(codes, planes)), num_groups)
+
+
+def _scaling(rescaling: Rescaling | None, length: int) -> tuple:
+    if rescaling is None:
+        return (None,) * 6 + (0.0, None, None, False, False)
+    return (*_vectors(rescaling.rows), *_vectors(rescaling.columns), length, _vector(rescaling.gain),
+            _vector(rescaling.bias), rescaling.is_by_row, rescaling.has_relu)
+
+
+def _coding(codes: CodeRange | None, planes: torch.Tensor | None) -> tuple:
+    if planes is None:
+        return 0.0, 1.0, 0.0, 1, 0, 0
+    return codes.low, codes.step, codes.offset, codes.bit_width, planes.shape[1], planes.shape[2]
+
+
+def _pack(pack, matrix: torch.Tensor, source: tuple, lines: BitLines, is_by_column: bool) -> None:
+    num_rows, num_columns = matrix.shape
+    num_blocks = blocks_of(packing_warps(num_rows, num_columns, is_by_column), PACKING_WARPS)
+    num_planes, num_padded, line_words = lines.words.shape
+    pack((num_blocks,), (PACKING_WARPS * WARP,), *source, num_rows, num_columns, lines.words, num_planes, num_padded,
+         line_words)
+
+
+def _planes(lines: BitLines) -> tuple:
+    num_planes, num_padded, line_words = lines.words.shape
+    return lines.words, num_planes, num_padded, line_words
+
+
+def _vectors(lines: LineValues) -> tuple[torch.Tensor | None, ...]:
+    return tuple(_vector(values) for values in (lines.step, lines.zero_point, lines.sum))
+
+
+def _vector(values: torch.Tensor | None) -> torch.Tensor | None:
+    return None if values is None else values.detach().contiguous()

@@ -1,0 +1,85 @@
+"""Device side of `hpcgnn.ops.dense`: torch's own products (cuBLAS), and column sums by kernels/column_sums.cu.
+
+Products of 16-bit rows are summed in float32 to the end, also where cuBLAS cuts the contracted side into parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from hpcgnn.ops.cuda.module import kernel
+from hpcgnn.ops.cuda.storage import SUFFIX
+
+BLOCK_THREADS = 256
+MAX_ROW_BLOCKS, LEAST_ROWS = 512, 256     # of column sums: blocks of rows, and rows of each but the last
+JOINED_COLUMNS = 32                       # columns a block when few sums are left of each
+
+
+def map_rows(rows: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+    """rows @ weight.T."""
+    return _product(rows, weight.t(), out)
+
+
+def map_back(gradient: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+    """gradient @ weight."""
+    return _product(gradient, weight, out)
+
+
+def weight_gradient(gradient: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """gradient.T @ rows, float32 as it is summed: over all rows it may be more than float16 holds."""
+    if rows.dtype == torch.float32:
+        return gradient.t() @ rows
+    if not rows.is_cuda:    # emulated: products of the CPU are no wider than their factors
+        return gradient.float().t() @ rows.float()
+    with _float32_sums():
+        return torch.mm(gradient.t(), rows, out_dtype=torch.float32)
+
+
+def column_sums(rows: torch.Tensor) -> torch.Tensor:
+    """Sums in float32, in an order that depends on the numbers of rows and columns alone."""
+    num_rows, dim = rows.shape
+    if not rows.numel():
+        return torch.zeros(dim, device=rows.device)
+    rows_a_block, num_blocks = row_blocks(num_rows)
+    parts = _sum_blocks(rows, rows_a_block, num_blocks, min(dim, BLOCK_THREADS))
+    return parts[0] if num_blocks == 1 else _sum_blocks(parts, num_blocks, 1, min(dim, JOINED_COLUMNS))[0]
+
+
+def row_blocks(num_rows: int) -> tuple[int, int]:
+    """Rows a block and blocks of the sum over so many rows, one at least."""
+    rows_a_block = max(LEAST_ROWS, -(-num_rows // MAX_ROW_BLOCKS))
+    return rows_a_block, -(-num_rows // rows_a_block)
+
+
+def _sum_blocks(rows: torch.Tensor, rows_a_block: int, num_blocks: int, columns_a_block: int) -> torch.Tensor:
+    """(num_blocks, dim) float32."""
+    num_rows, dim = rows.shape
+    sums = torch.empty(num_blocks, dim, device=rows.device)
+    kernel("column_sums", f"sum_columns_{SUFFIX[rows.dtype]}")(
+        (-(-dim // columns_a_block), num_blocks), (BLOCK_THREADS,), rows.detach(), num_rows, dim, rows_a_block,
+        columns_a_block, sums)
+    return sums
+
+
+def _product(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+    """left @ right, or added to `out` in place."""
+    with _float32_sums():
+        return left @ right if out is None else torch.addmm(out, left, right, out=out)
+
+
+@contextmanager
+def _float32_sums() -> Iterator[None]:
+    """cuBLAS may add the parts of a long sum in 16 bits unless it is told not to."""
+    settings = torch.backends.cuda.matmul
+    names = ("allow_bf16_reduced_precision_reduction", "allow_fp16_reduced_precision_reduction")
+    before = [getattr(settings, name) for name in names]
+    try:
+        for name in names:
+            setattr(settings, name, False)
+        yield
+    finally:
+        for name, value in zip(names, before, strict=True):
+            setattr(settings, name, value)

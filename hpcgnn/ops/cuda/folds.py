@@ -1,0 +1,39 @@
+"""Launch of the folds of kernels/segments.cuh: over the blocks of a matrix's entries, then over the rows they share."""
+
+from __future__ import annotations
+
+import torch
+
+from hpcgnn.ops.aggregation import SparseRows
+from hpcgnn.ops.cuda.module import kernel
+from hpcgnn.ops.cuda.resident import on_device
+from hpcgnn.ops.cuda.segments import Segments, column_blocks
+
+THREADS = 256
+
+
+def fold_segments(file: str, name: str, cut: Segments, matrix: SparseRows, like: torch.Tensor, dim: int,
+                  *arguments) -> None:
+    """Start a kernel over all blocks of items and of columns; `arguments` follow the items and the matrix."""
+    over_entries(file, name, (cut.num_blocks, column_blocks(dim)), cut, matrix, like, *arguments)
+
+
+def over_entries(file: str, name: str, grid: tuple[int, ...], cut: Segments, matrix: SparseRows, like: torch.Tensor,
+                 *arguments) -> None:
+    """Start a kernel whose first parameters are the items and the matrix."""
+    kernel(file, name)(grid, (cut.threads,), on_device(cut.offset, like), on_device(cut.block_row, like), cut.start,
+                       cut.stop, cut.items_a_block, on_device(matrix.begin, like), on_device(matrix.end, like),
+                       on_device(matrix.indices, like), matrix.num_self, *arguments)
+
+
+def fold_spilled(file: str, name: str, cut: Segments, like: torch.Tensor, dim: int, *arguments) -> None:
+    """Start the kernel that follows, a thread a pair of columns; `arguments` follow the rows and dim."""
+    num_spilled = len(cut.spilled_row)
+    spilled = (on_device(array, like) for array in (cut.spilled_row, cut.spilled_first, cut.spilled_last))
+    kernel(file, name)((-(-num_spilled * -(-dim // 2) // THREADS),), (THREADS,), num_spilled, *spilled, dim,
+                       *arguments)
+
+
+def staging(cut: Segments, dim: int, like: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Where blocks leave their parts of the rows that they share."""
+    return torch.empty((cut.num_slots, dim), dtype=dtype, device=like.device)

@@ -1,0 +1,147 @@
+/* Softmax over the entries of each row, head by head: alpha[e] = exp(s[e] - m) / sum of exp(s[.] - m), where s[e] =
+ * LeakyReLU(target[v] + source[u]) for the entry e = (v, u) and m is the row's maximum, which keeps every exponential
+ * in (0, 1]. A score of minus infinity has alpha 0, also in a row that has no other. Backward, with the gradient g of
+ * alpha: d[e] = LeakyReLU'(target[v] + source[u]) * alpha[e] * (g[e] - sum of alpha g), put in place of g, and summed
+ * over a row.
+ *
+ * Threads: 8 lanes a short row, a warp a longer one, a block a long one. Lanes lie along the heads first, then along
+ * the entries; heads that are more than the lanes take turns.
+ *
+ * Determinism: a thread takes every so-many-th entry in ascending order; lanes are joined by halves, warps in their
+ * order. All in float32. */
+#include "pairs.cuh"
+
+constexpr int BLOCK = 256;
+
+/* THREADS threads that share a row: a part of a warp, a warp, or the block. All threads of a warp call alike. */
+template <int THREADS> struct row_threads {
+    static constexpr int LANES = THREADS < WARP_SIZE ? THREADS : WARP_SIZE;
+    int rank, width; /* of the lanes along the heads */
+
+    DEVICE explicit row_threads(int num_heads) : rank(threadIdx.x % THREADS), width(1) {
+        while (width < num_heads && width < LANES) width *= 2;
+    }
+    DEVICE int head() const { return rank % width; }
+    DEVICE int64_t first_entry() const { return rank / width; }
+    DEVICE int64_t entry_step() const { return THREADS / width; }
+
+    /* x joined over all threads of the head. */
+    template <class Join> DEVICE float joined(float x, Join join) const {
+        for (int step = LANES / 2; step >= width; step /= 2) x = join(x, __shfl_xor_sync(FULL_WARP, x, step));
+        if constexpr (THREADS <= WARP_SIZE) {
+            return x;
+        } else {
+            SHARED_ARRAY(float, of_warp, THREADS);
+            __syncthreads();
+            of_warp[rank] = x;
+            __syncthreads();
+            float all = of_warp[rank % WARP_SIZE];
+            for (int i = WARP_SIZE; i < THREADS; i += WARP_SIZE) all = join(all, of_warp[rank % WARP_SIZE + i]);
+            return all;
+        }
+    }
+    DEVICE float sum(float x) const {
+        return joined(x, [](float a, float b) { return a + b; });
+    }
+    DEVICE float maximum(float x) const {
+        return joined(x, [](float a, float b) { return fmaxf(a, b); });
+    }
+};
+
+/* The row of this thread's group, or -1 for a group that has none. */
+template <int THREADS> DEVICE int64_t row_of_group(int num_rows, const int32_t *row) {
+    const int64_t group = static_cast<int64_t>(blockIdx.x) * (BLOCK / THREADS) + threadIdx.x / THREADS;
+    return group < num_rows ? row[group] : -1;
+}
+
+/* The entries of one head that a thread takes: every `step`-th of first .. end-1. */
+struct thread_entries {
+    int64_t first, end, step;
+};
+
+struct scored_rows {
+    const int64_t *begin, *end;
+    const int32_t *indices;
+    int num_heads;
+    const float *target, *source;
+    float slope;
+
+    template <int THREADS>
+    DEVICE thread_entries entries(const row_threads<THREADS> &group, int64_t v, int head) const {
+        if (v < 0 || head >= num_heads) return {0, 0, 1};
+        return {begin[v] + group.first_entry(), end[v], group.entry_step()};
+    }
+    DEVICE float score(int64_t v, int64_t e, int head) const {
+        return target[v * num_heads + head] + source[static_cast<int64_t>(indices[e]) * num_heads + head];
+    }
+};
+
+/* Minus infinity, the score of an absent column, stays as it is whatever the slope. */
+DEVICE float leaky(float score, float slope) {
+    return score > 0.0f || score == negative_infinity() ? score : slope * score;
+}
+
+template <int THREADS> DEVICE void softmax_row(const scored_rows &a, int64_t v, float *alpha) {
+    const row_threads<THREADS> group(a.num_heads);
+    for (int turn = 0; turn < a.num_heads; turn += group.width) {
+        const int head = turn + group.head();
+        const thread_entries own = a.entries(group, v, head);
+        float maximum = negative_infinity(), sum = 0.0f;
+        for (int64_t e = own.first; e < own.end; e += own.step) {
+            const float score = leaky(a.score(v, e, head), a.slope);
+            alpha[e * a.num_heads + head] = score;
+            maximum = fmaxf(maximum, score);
+        }
+        maximum = group.maximum(maximum);
+        if (maximum == negative_infinity()) maximum = 0.0f;
+        for (int64_t e = own.first; e < own.end; e += own.step) {
+            const float power = expf(alpha[e * a.num_heads + head] - maximum);
+            alpha[e * a.num_heads + head] = power;
+            sum += power;
+        }
+        sum = group.sum(sum);
+        const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
+        for (int64_t e = own.first; e < own.end; e += own.step) alpha[e * a.num_heads + head] *= inverse;
+    }
+}
+
+template <int THREADS>
+DEVICE void softmax_backward_row(const scored_rows &a, int64_t v, const float *alpha, float *gradient,
+                                 float *target_gradient) {
+    const row_threads<THREADS> group(a.num_heads);
+    for (int turn = 0; turn < a.num_heads; turn += group.width) {
+        const int head = turn + group.head();
+        const thread_entries own = a.entries(group, v, head);
+        float mean = 0.0f, sum = 0.0f;
+        for (int64_t e = own.first; e < own.end; e += own.step)
+            mean = fmaf(alpha[e * a.num_heads + head], gradient[e * a.num_heads + head], mean);
+        mean = group.sum(mean);
+        for (int64_t e = own.first; e < own.end; e += own.step) {
+            const float d_score = alpha[e * a.num_heads + head] * (gradient[e * a.num_heads + head] - mean);
+            const float d = a.score(v, e, head) > 0.0f ? d_score : a.slope * d_score;
+            gradient[e * a.num_heads + head] = d;
+            sum += d;
+        }
+        sum = group.sum(sum);
+        if (v >= 0 && head < a.num_heads && group.first_entry() == 0) target_gradient[v * a.num_heads + head] = sum;
+    }
+}
+
+#define EDGE_SOFTMAX(THREADS, suffix) \
+    extern "C" __global__ void __launch_bounds__(BLOCK) edge_softmax_##suffix( \
+        int num_rows, const int32_t *row, const int64_t *begin, const int64_t *end, const int32_t *indices, \
+        int num_heads, const float *target, const float *source, float slope, float *alpha) { \
+        const int64_t v = row_of_group<THREADS>(num_rows, row); \
+        softmax_row<THREADS>({begin, end, indices, num_heads, target, source, slope}, v, alpha); \
+    } \
+    extern "C" __global__ void __launch_bounds__(BLOCK) edge_softmax_backward_##suffix( \
+        int num_rows, const int32_t *row, const int64_t *begin, const int64_t *end, const int32_t *indices, \
+        int num_heads, const float *target, const float *source, float slope, const float *alpha, float *gradient, \
+        float *target_gradient) { \
+        const int64_t v = row_of_group<THREADS>(num_rows, row); \
+        softmax_backward_row<THREADS>({begin, end, indices, num_heads, target, source, slope}, v, alpha, gradient, \
+                                      target_gradient); \
+    }
+EDGE_SOFTMAX(8, lanes)
+EDGE_SOFTMAX(32, warp)
+EDGE_SOFTMAX(256, block)

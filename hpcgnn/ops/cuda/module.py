@@ -1,0 +1,199 @@
+"""Kernels by file and name, what compiles them, and their launch with checked arguments.
+
+Tensors are torch's, in its memory and on its current stream; cupy compiles and launches, and is imported here only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import operator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from hpcgnn.errors import KernelError
+from hpcgnn.ops.cuda.arguments import argument_of
+from hpcgnn.ops.cuda.signatures import Parameter, signatures_of
+
+KERNELS = Path(__file__).parent / "kernels"
+MAX_BLOCK_THREADS = 1024
+MAX_GRID = (2**31 - 1, 65535, 65535)
+STATIC_SHARED_BYTES = 48 << 10    # more has to be asked for, kernel by kernel
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One checked start of a kernel.
+
+    Attributes
+    ----------
+    source : path of the .cu file
+    is_exact : no multiplication is fused with an addition
+    grid, block : three int each
+    shared_bytes : dynamic shared memory of a block
+    arguments : torch.Tensor, None or NumPy scalar of the parameter's type, in the order of `parameters`
+    """
+
+    source: Path
+    name: str
+    is_exact: bool
+    parameters: tuple[Parameter, ...]
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    arguments: tuple
+
+
+class Backend(Protocol):
+    """What compiles kernels and starts them."""
+
+    device_type: str
+
+    def launch(self, launch: Launch) -> None: ...
+
+
+class CupyBackend:
+    """Kernels on the GPU that torch's tensors live on, each file compiled once a device."""
+
+    device_type = "cuda"
+
+    def __init__(self) -> None:
+        self._modules: dict[tuple[Path, bool, int], object] = {}
+
+    def launch(self, launch: Launch) -> None:
+        """Start the kernel on torch's current stream of the tensors' device; returns at once."""
+        import cupy
+
+        device = next((a.device.index for a in launch.arguments if isinstance(a, torch.Tensor)), None)
+        device = torch.cuda.current_device() if device is None else device
+        stream = torch.cuda.current_stream(device).cuda_stream
+        with cupy.cuda.Device(device), cupy.cuda.ExternalStream(stream):
+            function = self._module(cupy, launch, device).get_function(launch.name)
+            if launch.shared_bytes > STATIC_SHARED_BYTES:
+                function.max_dynamic_shared_size_bytes = launch.shared_bytes
+            function(launch.grid, launch.block, tuple(map(_as_scalar, launch.arguments)),
+                     shared_mem=launch.shared_bytes)
+
+    def _module(self, cupy, launch: Launch, device: int):
+        key = (launch.source, launch.is_exact, device)
+        if key not in self._modules:
+            self._modules[key] = cupy.RawModule(code=launch.source.read_text(),
+                                                options=compile_options(launch.is_exact))
+        return self._modules[key]
+
+
+def compile_options(is_exact: bool) -> tuple[str, ...]:
+    """Options that NVRTC compiles a kernel file with.
+
+    cupy keeps compiled files on disk by their own text and options, so the text of what they include is an option too.
+    """
+    return ("-std=c++17", f"-I{KERNELS}", f"-DHPCGNN_INCLUDED={_digest_of_includes()}",
+            *(("--fmad=false",) if is_exact else ()))
+
+
+@cache
+def _digest_of_includes() -> str:
+    texts = (path.read_bytes() for path in sorted(KERNELS.glob("*.cuh")))
+    return "0x" + hashlib.sha256(b"\0".join(texts)).hexdigest()[:15]
+
+
+def _as_scalar(argument):
+    """A pointer as a number of its size: a kernel's arguments are passed by value."""
+    if argument is None:
+        return np.uint64(0)
+    return np.uint64(argument.data_ptr()) if isinstance(argument, torch.Tensor) else argument
+
+
+_backend: Backend = CupyBackend()
+
+
+@contextmanager
+def use_backend(backend: Backend) -> Iterator[Backend]:
+    """Launch kernels by `backend` inside the block."""
+    global _backend
+    before, _backend = _backend, backend
+    try:
+        yield backend
+    finally:
+        _backend = before
+
+
+class Kernel:
+    """A kernel of kernels/FILE.cu, called with its grid, its block and its arguments."""
+
+    def __init__(self, source: Path, name: str, parameters: tuple[Parameter, ...], is_exact: bool) -> None:
+        self.source, self.name, self.parameters, self.is_exact = source, name, parameters, is_exact
+
+    def __call__(self, grid: Sequence[int], block: Sequence[int], *arguments, shared_bytes: int = 0) -> None:
+        """Start the kernel; a grid without blocks starts nothing.
+
+        Parameters
+        ----------
+        grid, block : one to three int
+        arguments : for a pointer a contiguous tensor of the pointee's type, or None; for a number an int or a float
+        shared_bytes : dynamic shared memory of a block
+
+        Raises
+        ------
+        KernelError      a wrong number of arguments; one that is not of its parameter's type, out of its range, not
+                         contiguous or on another device; a grid or block that no device takes
+        """
+        if len(arguments) != len(self.parameters):
+            raise KernelError(f"kernel {self.name} takes {len(self.parameters)} arguments, found {len(arguments)}")
+        checked = tuple(self._checked(parameter, argument)
+                        for parameter, argument in zip(self.parameters, arguments, strict=True))
+        self._check_devices(checked)
+        grid, block = self._extent("grid", grid, MAX_GRID), self._extent("block", block, (MAX_BLOCK_THREADS,) * 3)
+        if math.prod(block) > MAX_BLOCK_THREADS or 0 in block:
+            raise KernelError(f"kernel {self.name} needs blocks of 1 to {MAX_BLOCK_THREADS} threads, found {block}")
+        if 0 not in grid:
+            _backend.launch(Launch(self.source, self.name, self.is_exact, self.parameters, grid, block,
+                                   operator.index(shared_bytes), checked))
+
+    def _extent(self, what: str, sizes: Sequence[int], limits: tuple[int, ...]) -> tuple[int, int, int]:
+        extent = tuple(operator.index(size) for size in sizes) + (1,) * (3 - len(sizes))
+        if len(extent) != 3 or any(not 0 <= size <= limit for size, limit in zip(extent, limits, strict=True)):
+            raise KernelError(f"kernel {self.name} was given a {what} of {tuple(sizes)}, allowed is up to {limits}")
+        return extent
+
+    def _checked(self, parameter: Parameter, argument):
+        try:
+            return argument_of(parameter, argument, _backend.device_type)
+        except KernelError as wrong:
+            raise KernelError(f"kernel {self.name} needs {parameter}, found {wrong}") from None
+
+    def _check_devices(self, arguments: tuple) -> None:
+        devices = {str(argument.device) for argument in arguments if isinstance(argument, torch.Tensor)}
+        if len(devices) > 1:
+            raise KernelError(f"kernel {self.name} was given tensors on {' and '.join(sorted(devices))}")
+
+
+@cache
+def _signatures(source: Path) -> dict[str, tuple[Parameter, ...]]:
+    return signatures_of(source.read_text())
+
+
+@cache
+def kernel(file: str | Path, name: str, is_exact: bool = False) -> Kernel:
+    """The kernel `name` of kernels/`file`.cu, or of the path `file` where that is one.
+
+    `is_exact` compiles the file so that no multiplication is fused with an addition, which would round once.
+
+    Raises
+    ------
+    KernelError      no such file, or no such kernel in it
+    """
+    source = file if isinstance(file, Path) else KERNELS / f"{file}.cu"
+    if not source.is_file():
+        raise KernelError(f"there is no kernel file {source}")
+    parameters = _signatures(source)
+    if name not in parameters:
+        raise KernelError(f"{source.name} has no kernel {name}; it has {', '.join(sorted(parameters))}")
+    return Kernel(source, name, parameters[name], is_exact)

@@ -1,0 +1,110 @@
+"""Device side of `hpcgnn.ops.pointwise`: launches of kernels/pointwise.cu. Contracts are already checked.
+
+Geometry depends on the numbers of rows and columns alone, so gradients have the same bits on every device.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import torch
+
+from hpcgnn.ops.counter import DRAW_LEVELS, CounterKey
+from hpcgnn.ops.cuda.dense import column_sums
+from hpcgnn.ops.cuda.module import kernel
+from hpcgnn.ops.cuda.resident import on_device
+from hpcgnn.ops.cuda.storage import SUFFIX
+
+BLOCK_THREADS, WARP = 256, 32
+LANE_COLUMNS = 8                        # of one block of draws
+VECTOR_BYTES = 16
+LEAST_ROUNDS, MAX_ROW_BLOCKS = 8, 1024  # of a backward: rows of a sub-warp at least, and blocks
+
+_kernel = partial(kernel, "pointwise", is_exact=True)
+
+
+def dropout(rows: torch.Tensor, node_id: np.ndarray, key: CounterKey, threshold: int) -> torch.Tensor:
+    """Drop the elements whose draw is below `threshold`; scale the others by 1 / P(kept)."""
+    return _mask(rows, None, node_id, key, threshold)
+
+
+def activate(rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | None, threshold: int,
+             weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Activated rows, and (n, 2) float32 of each row's mean and 1 / deviation; threshold 0 makes no draws."""
+    num_rows, dim = rows.shape
+    moments = torch.empty(0 if weight is None else num_rows, 2, device=rows.device)
+    if weight is None:
+        return _mask(rows, rows, node_id, key, threshold), moments
+    out, lanes = torch.empty_like(rows), lanes_a_row(dim)
+    _kernel(f"normalize_rows_{SUFFIX[rows.dtype]}")(
+        (-(-num_rows * lanes // BLOCK_THREADS) if dim else 0,), (BLOCK_THREADS,), rows.detach(),
+        *_dropout_arguments(rows, node_id, key, threshold), weight.detach(), bias.detach(), eps, moments, out, lanes,
+        num_rows, dim, _is_vector(rows, weight, bias, out))
+    return out, moments
+
+
+def activate_backward(gradient: torch.Tensor, rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | None,
+                      threshold: int, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float,
+                      moments: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    """Gradients of rows, weight and bias; the last two are None where rows are not normalized."""
+    if weight is None:
+        return _mask(gradient, rows, node_id, key, threshold), None, None
+    num_rows, dim = rows.shape
+    lanes = lanes_a_row(dim)
+    rows_a_block, num_blocks = backward_blocks(num_rows, lanes)
+    num_blocks = num_blocks if dim else 0
+    rows_gradient = torch.empty_like(rows)
+    sums = torch.empty(num_blocks * (BLOCK_THREADS // lanes), 2 * dim, device=rows.device)
+    _kernel(f"normalize_backward_{SUFFIX[rows.dtype]}")(
+        (num_blocks,), (BLOCK_THREADS,), rows.detach(), gradient.detach(),
+        *_dropout_arguments(rows, node_id, key, threshold), weight.detach(), bias.detach(), moments, rows_gradient,
+        sums, rows_a_block, lanes, num_rows, dim, _is_vector(rows, gradient, weight, bias, rows_gradient, sums))
+    weight_gradient, bias_gradient = column_sums(sums).view(2, dim)
+    return rows_gradient, weight_gradient, bias_gradient
+
+
+def lanes_a_row(dim: int) -> int:
+    """Lanes that share a row: a power of two, the fewest that hold it by eights, and a warp at most."""
+    num_eights = -(-dim // LANE_COLUMNS)
+    return min(WARP, 1 << max(num_eights - 1, 0).bit_length())
+
+
+def backward_blocks(num_rows: int, lanes: int) -> tuple[int, int]:
+    """Rows a block, in whole rounds of its sub-warps, and blocks.
+
+    A sub-warp sums LEAST_ROUNDS rows before it writes, or more where that were over MAX_ROW_BLOCKS.
+    """
+    rows_together = BLOCK_THREADS // lanes
+    rows_a_block = rows_together * max(LEAST_ROUNDS, -(-num_rows // (rows_together * MAX_ROW_BLOCKS)))
+    return rows_a_block, -(-num_rows // rows_a_block)
+
+
+def mask_blocks(num_rows: int, dim: int) -> int:
+    """Blocks of threads with eight columns each."""
+    return -(-num_rows * -(-dim // LANE_COLUMNS) // BLOCK_THREADS)
+
+
+def _mask(values: torch.Tensor, rectifier: torch.Tensor | None, node_id: np.ndarray | None, key: CounterKey | None,
+          threshold: int) -> torch.Tensor:
+    """`values` that are kept, scaled, and of positive elements of `rectifier` where given; elsewhere 0."""
+    num_rows, dim = values.shape
+    out = torch.empty_like(values)
+    _kernel(f"mask_rows_{SUFFIX[values.dtype]}")(
+        (mask_blocks(num_rows, dim),), (BLOCK_THREADS,), values.detach(),
+        None if rectifier is None else rectifier.detach(), *_dropout_arguments(values, node_id, key, threshold), out,
+        num_rows, dim, _is_vector(values, out, *(() if rectifier is None else (rectifier,))))
+    return out
+
+
+def _is_vector(*matrices: torch.Tensor) -> bool:
+    """Whether lanes load and store whole vectors: rows of whole eights, on addresses of vectors."""
+    return all(m.shape[-1] % LANE_COLUMNS == 0 and m.data_ptr() % VECTOR_BYTES == 0 for m in matrices)
+
+
+def _dropout_arguments(rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | None, threshold: int) -> tuple:
+    """node_id, seed, epoch, stream, threshold and scale, as every kernel takes them."""
+    if threshold == 0:
+        return None, 0, 0, 0, 0, 1.0
+    return (on_device(node_id, rows), key.seed, key.epoch, key.stream, threshold,
+            DRAW_LEVELS / (DRAW_LEVELS - threshold))

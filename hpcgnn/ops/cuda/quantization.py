@@ -1,0 +1,73 @@
+"""Device side of `hpcgnn.ops.quantization`: launches of kernels/quantization.cu. Contracts are already checked.
+
+A message is a uint8 tensor on the rows' device; its bytes are those that the host's kernels write.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from hpcgnn.ops.counter import CounterKey
+from hpcgnn.ops.cuda.module import kernel
+from hpcgnn.ops.cuda.resident import on_device
+from hpcgnn.ops.cuda.storage import SUFFIX
+from hpcgnn.ops.quantization import NO_BAD_ROW
+
+BLOCK_THREADS = 256
+WARP, GROUP = 32, 8           # lanes; columns that a lane takes at a time
+NEAREST_LANES = 16            # sums of a row are over 16 lanes, as the host's
+
+
+def lanes_of_row(dim: int) -> int:
+    """Lanes of a warp that share a row: the least power of two that takes all columns at once, up to a warp."""
+    groups = max(-(-dim // GROUP), 1)
+    return min(1 << (groups - 1).bit_length(), WARP)
+
+
+def num_blocks(num_rows: int, lanes: int) -> int:
+    """Blocks that hold `lanes` threads a row."""
+    return -(-num_rows * lanes // BLOCK_THREADS)
+
+
+def quantize_rows(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray, layout, key: CounterKey,
+                  message: torch.Tensor, is_nearest: bool) -> int:
+    """Return -1, or the position of the first row that can't be quantized; waits for the device."""
+    first_bad = torch.full((1,), NO_BAD_ROW, dtype=torch.int32, device=rows.device)
+    start_quantizing(rows, row_index, node_id, layout, key, message, is_nearest, first_bad)
+    position = int(first_bad)
+    return -1 if position == NO_BAD_ROW else position
+
+
+def start_quantizing(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray, layout, key: CounterKey,
+                     message: torch.Tensor, is_nearest: bool, first_bad: torch.Tensor) -> None:
+    """Write a message on the current stream, without waiting.
+
+    Parameters
+    ----------
+    message : (layout.num_bytes,) uint8, on the rows' device      written
+    first_bad : (1,) int32, NO_BAD_ROW before the first message
+        lowered to the position of the first row that can't be quantized; read once, where the stream is waited for
+    """
+    if layout.num_rows == 0 or layout.dim == 0:
+        return
+    name, lanes = ("quantize_nearest", NEAREST_LANES) if is_nearest else ("quantize", lanes_of_row(layout.dim))
+    kernel("quantization", f"{name}_{SUFFIX[rows.dtype]}", is_exact=True)(
+        (num_blocks(layout.num_rows, lanes),), (BLOCK_THREADS,), rows, on_device(row_index, rows),
+        on_device(node_id, rows), *_layout_arguments(layout, rows), layout.num_rows, layout.dim, lanes, key.seed,
+        key.epoch, key.stream, message, first_bad)
+
+
+def dequantize_rows(message: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray, layout, rows: torch.Tensor,
+                    accumulate: bool) -> None:
+    """Assign or add the message's rows to rows[row_index], without waiting for the device."""
+    if layout.num_rows == 0 or layout.dim == 0:
+        return
+    lanes = lanes_of_row(layout.dim)
+    kernel("quantization", f"dequantize_{SUFFIX[rows.dtype]}", is_exact=True)(
+        (num_blocks(layout.num_rows, lanes),), (BLOCK_THREADS,), message, on_device(row_index, rows),
+        *_layout_arguments(layout, rows), layout.num_rows, layout.dim, lanes, accumulate, rows)
+
+
+def _layout_arguments(layout, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return tuple(on_device(array, rows) for array in (layout.bit_width, layout.payload_offset, layout.parameter_offset))

@@ -1,0 +1,123 @@
+"""Geometry of the edge-parallel kernels: equal shares of a matrix's entries a block, and the rows that blocks share.
+
+Plain NumPy, computed once a matrix and a span of its rows; kernels/segments.cuh states how the kernels read it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcgnn.ops.aggregation import SparseRows
+
+WARP = 32
+LARGE = 1 << 20                    # items from which on a device has blocks enough of the larger shape
+SMALL_SHAPE, LARGE_SHAPE = (4, 64), (8, 128)     # warps a block, items a warp: HalfGNN asks for 64 edges at least
+LANES_ROW, WARP_ROW = 16, 512      # entries of the longest rows that 8 lanes take, and a warp
+COLUMNS_A_BLOCK = 2 * WARP         # a lane holds two columns
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Items start .. stop - 1 of a span of rows, cut into blocks of equally many.
+
+    The items of a row are its implied self-loop, then its entries; a row without either has one item that adds nothing,
+    so that every row is stored by a thread that meets it.
+
+    Attributes
+    ----------
+    offset : (num_rows + 1,) int64              row v of the matrix has the items offset[v] .. offset[v + 1] - 1
+    start, stop : int
+    threads, items_a_block : int
+    block_row : (num_blocks + 1,) int32         row of each block's first item; then that of the last item of all
+    spilled_row, spilled_first, spilled_last : (num_spilled,) int32     rows that lie in more than one block, and the
+                                                first and the last of their blocks
+    """
+
+    offset: np.ndarray
+    start: int
+    stop: int
+    threads: int
+    items_a_block: int
+    block_row: np.ndarray
+    spilled_row: np.ndarray
+    spilled_first: np.ndarray
+    spilled_last: np.ndarray
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self.block_row) - 1
+
+    @property
+    def num_slots(self) -> int:
+        """Partial results that blocks hand on: of the row that they begin with, and of the row that they end with."""
+        return 2 * self.num_blocks if len(self.spilled_row) else 0
+
+
+def item_offsets(matrix: SparseRows) -> np.ndarray:
+    """(num_rows + 1,) int64: where the items of each row begin."""
+    num_items = matrix.end - matrix.begin
+    num_items[:matrix.num_self] += 1
+    return np.concatenate([[0], np.cumsum(np.maximum(num_items, 1))]).astype(np.int64)
+
+
+def block_shape(num_items: int) -> tuple[int, int]:
+    """Warps a block and items a warp: few small blocks would leave processors idle, many would hand on more rows."""
+    return LARGE_SHAPE if num_items >= LARGE else SMALL_SHAPE
+
+
+def cut(offset: np.ndarray, first_row: int, last_row: int, warps: int, items_a_warp: int) -> Segments:
+    """Segments of the rows first_row .. last_row - 1, of which there is one at least."""
+    start, stop = int(offset[first_row]), int(offset[last_row])
+    items_a_block = warps * items_a_warp
+    first_item = np.arange(start, stop, items_a_block)
+    row = (np.searchsorted(offset, np.append(first_item, stop - 1), side="right") - 1).astype(np.int32)
+    begins_inside = offset[row[1:-1]] < first_item[1:]      # the block before holds items of this row too
+    first_block = (offset[row[1:-1][begins_inside]] - start) // items_a_block
+    spilled, index = np.unique(row[1:-1][begins_inside], return_index=True)
+    last_block = (offset[spilled + 1] - 1 - start) // items_a_block
+    return Segments(offset, start, stop, warps * WARP, items_a_block, row, spilled,
+                    first_block[index].astype(np.int32), last_block.astype(np.int32))
+
+
+def segments_of(matrix: SparseRows, first_row: int, last_row: int) -> Segments:
+    """The segments of a span of a matrix's rows, computed at its first use and kept as long as the matrix lives."""
+    kept, span = _kept(matrix), (first_row, last_row)
+    if "offset" not in kept:
+        kept["offset"] = item_offsets(matrix)
+    if span not in kept:
+        offset = kept["offset"]
+        kept[span] = cut(offset, *span, *block_shape(int(offset[last_row] - offset[first_row])))
+    return kept[span]
+
+
+def _kept(matrix: SparseRows) -> dict:
+    """What was computed of a matrix, by its identity: it is immutable, but arrays do not hash."""
+    if id(matrix) not in _KEPT:
+        _KEPT[id(matrix)] = {}
+        weakref.finalize(matrix, _KEPT.pop, id(matrix))
+    return _KEPT[id(matrix)]
+
+
+_KEPT: dict[int, dict] = {}
+
+
+def rows_by_length(matrix: SparseRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The rows that 8 lanes take, those that a warp takes, and those that a block takes: int32, ascending."""
+    kept = _kept(matrix)
+    if "lengths" not in kept:
+        kind = np.searchsorted([LANES_ROW, WARP_ROW], matrix.end - matrix.begin)
+        kept["lengths"] = tuple(np.flatnonzero(kind == k).astype(np.int32) for k in range(3))
+    return kept["lengths"]
+
+
+def sub_warp(num_loads: int) -> int:
+    """Lanes that share a product of so many loads."""
+    return min(WARP, 1 << max(num_loads - 1, 0).bit_length())
+
+
+def column_blocks(dim: int) -> int:
+    """Blocks of columns that a grid has beside its blocks of items."""
+    return -(-dim // COLUMNS_A_BLOCK)

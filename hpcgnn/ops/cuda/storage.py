@@ -1,0 +1,18 @@
+"""How kernels take rows of any storage type: the suffix of their names, and how many columns a load may take."""
+
+from __future__ import annotations
+
+import torch
+
+SUFFIX = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
+
+
+def alignment(*rows: torch.Tensor | None) -> int:
+    """Elements that one load may take at once wherever it begins: the largest power of two that every given matrix's
+    address and number of columns are a multiple of, at most 16 bytes.
+    """
+    elements = min(16 // matrix.itemsize for matrix in rows if matrix is not None)
+    while any(matrix.shape[1] % elements or matrix.data_ptr() % (elements * matrix.itemsize)
+              for matrix in rows if matrix is not None):
+        elements //= 2
+    return elements

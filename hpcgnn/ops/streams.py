@@ -1,0 +1,156 @@
+"""Streams of a device beside its computing stream, and the events that order them; on the host all of it is nothing.
+
+The computing stream is torch's current one. What is copied or launched is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
+from typing import Protocol
+
+import torch
+
+
+class Mark(Protocol):
+    """An event behind what was queued on a stream when it was made; as torch.cuda.Event."""
+
+    def query(self) -> bool:
+        """Whether the stream has passed it."""
+
+    def synchronize(self) -> None:
+        """Have the host wait until the stream has passed it."""
+
+
+class SideStream(Protocol):
+    """A stream beside the computing one."""
+
+    def after_computing(self) -> AbstractContextManager[None]:
+        """Inside, kernels and copies are queued here, behind all that the computing stream holds now."""
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """Queue a copy of bytes between the device and pinned memory, behind all that is queued here."""
+
+    def keep(self, tensor: torch.Tensor) -> None:
+        """Give the tensor's memory to nobody before this stream has passed what is queued here now."""
+
+    def mark(self) -> Mark:
+        """An event behind all that is queued here."""
+
+    def join(self) -> None:
+        """Have the computing stream wait for all that is queued here. The host does not wait."""
+
+
+class Streams(Protocol):
+    """A device's side streams: one for message kernels and copies, one for the sums of central rows."""
+
+    message: SideStream
+    central: SideStream
+
+    def pinned(self, num_bytes: int) -> torch.Tensor:
+        """Uninitialized uint8 memory of the host that the device copies to and from by itself."""
+
+
+class _Passed:
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        pass
+
+
+class _HostStream:
+    """The host computes in order: whatever is called has happened."""
+
+    def after_computing(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        target.copy_(source)
+
+    def keep(self, tensor: torch.Tensor) -> None:
+        pass
+
+    def mark(self) -> Mark:
+        return _Passed()
+
+    def join(self) -> None:
+        pass
+
+
+class HostStreams:
+    """See `Streams`."""
+
+    def __init__(self) -> None:
+        self.message = self.central = _HostStream()
+
+    def pinned(self, num_bytes: int) -> torch.Tensor:
+        """Ordinary memory."""
+        return torch.empty(num_bytes, dtype=torch.uint8)
+
+
+class _CudaStream:
+    """See `SideStream`."""
+
+    def __init__(self, device: torch.device):
+        self._device, self._stream = device, torch.cuda.Stream(device)
+
+    @contextmanager
+    def after_computing(self) -> Iterator[None]:
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._stream):
+            yield
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        with torch.cuda.stream(self._stream):
+            target.copy_(source, non_blocking=True)
+
+    def keep(self, tensor: torch.Tensor) -> None:
+        tensor.record_stream(self._stream)
+
+    def mark(self) -> Mark:
+        event = torch.cuda.Event(blocking=True)     # ranks may share cores: one that waits must not spin
+        event.record(self._stream)
+        return event
+
+    def join(self) -> None:
+        torch.cuda.current_stream(self._device).wait_stream(self._stream)
+
+
+class CudaStreams:
+    """See `Streams`."""
+
+    def __init__(self, device: torch.device):
+        self.message, self.central = _CudaStream(device), _CudaStream(device)
+
+    def pinned(self, num_bytes: int) -> torch.Tensor:
+        """Page-locked memory, which torch keeps when it is freed."""
+        return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
+
+
+HOST_STREAMS = HostStreams()
+
+
+@cache
+def _streams_of(device: torch.device) -> Streams:
+    return HOST_STREAMS if device.type == "cpu" else CudaStreams(device)
+
+
+_of_device: Callable[[torch.device], Streams] = _streams_of
+
+
+def streams_of(device: torch.device) -> Streams:
+    """The side streams of a device, made once."""
+    return _of_device(device)
+
+
+@contextmanager
+def use_streams(streams: Streams) -> Iterator[None]:
+    """Inside, these are the streams of every device; for tests that watch them."""
+    global _of_device
+    before, _of_device = _of_device, lambda device: streams
+    try:
+        yield
+    finally:
+        _of_device = before

@@ -1,0 +1,231 @@
+"""Planes of bits and their products on the device: int64 NumPy and the host's bits, in every form of the product."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from reference_bits import packed_words, product_by_planes
+
+from hpcgnn.errors import KernelError
+from hpcgnn.ops import bit_gemm as contract
+from hpcgnn.ops.bit_gemm import BitLines, CodeRange, LineValues, Rescaling, padded, words_of
+from hpcgnn.ops.cuda import bit_gemm
+from hpcgnn.ops.cuda.bit_gemm import FORM_ROWS, checked_form, form_of, packing_warps, product_blocks
+from hpcgnn.ops.host import bit_gemm as host
+
+WIDTHS = range(1, 9)
+FORMS = list(FORM_ROWS)
+one_order = pytest.mark.parametrize("device", [1], indirect=True)    # of blocks, where others would take long
+
+
+def random_codes(shape, bit_width, seed=0):
+    return np.random.default_rng(seed).integers(0, 2**bit_width, shape, dtype=np.uint8)
+
+
+def empty_lines(shape, bit_width, is_by_column, device, line_padding=8):
+    num_lines, length = shape[::-1] if is_by_column else shape
+    words = torch.zeros(bit_width, padded(num_lines, line_padding), words_of(length), dtype=torch.int32, device=device)
+    return BitLines(words, num_lines, length)
+
+
+def lines_of(codes, bit_width, is_by_column, device, line_padding=8):
+    lines = empty_lines(codes.shape, bit_width, is_by_column, device, line_padding)
+    bit_gemm.pack_codes(torch.from_numpy(codes).to(device), lines, is_by_column)
+    return lines
+
+
+def sides(left, right, left_width, right_width, device):
+    return lines_of(left, left_width, False, device), lines_of(right, right_width, True, device)
+
+
+def product(left, right, left_width, right_width, device, form):
+    return bit_gemm.multiply(*sides(left, right, left_width, right_width, device), None, None, form).cpu()
+
+
+def exact(left, right):
+    return left.astype(np.int64) @ right.astype(np.int64)
+
+
+@pytest.mark.parametrize("bit_width", [1, 3, 8])
+@pytest.mark.parametrize("shape", [(1, 1), (8, 128), (13, 37), (35, 33), (0, 3), (3, 0)])
+@pytest.mark.parametrize("line_padding", [8, 128])
+def test_packed_words_are_those_of_the_oracle_and_come_back(device, bit_width, shape, line_padding):
+    codes = random_codes(shape, bit_width)
+    for matrix, is_by_column in ((codes, False), (codes.T, True)):
+        lines = lines_of(codes, bit_width, is_by_column, device, line_padding)
+        assert np.array_equal(lines.words.cpu(), packed_words(matrix, bit_width, line_padding))
+        assert np.array_equal(bit_gemm.unpack_codes(lines).cpu(), matrix)
+        sums = bit_gemm.sum_codes(lines)
+        assert sums.dtype == torch.int64 and np.array_equal(sums.cpu(), matrix.sum(1))
+
+
+@one_order
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("left_width", WIDTHS)
+@pytest.mark.parametrize("right_width", WIDTHS)
+def test_products_equal_int64_at_all_pairs_of_widths(device, form, left_width, right_width):
+    left, right = random_codes((5, 150), left_width), random_codes((150, 11), right_width, 1)
+    assert np.array_equal(product(left, right, left_width, right_width, device, form), exact(left, right))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("shape", [(1, 1, 1), (8, 128, 8), (9, 129, 33), (33, 300, 40), (70, 530, 5), (16, 512, 32)])
+def test_products_of_odd_shapes_equal_int64(device, form, shape):
+    m, k, n = shape
+    left, right = random_codes((m, k), 2), random_codes((k, n), 3, 1)
+    assert np.array_equal(product(left, right, 2, 3, device, form), exact(left, right))
+
+
+def test_the_sum_over_planes_is_the_product():
+    """The oracle of the paper's equations agrees with the plain product that the other tests use."""
+    left, right = random_codes((6, 40), 3), random_codes((40, 5), 5, 1)
+    assert np.array_equal(product_by_planes(left, right, 3, 5), exact(left, right))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("widths", [(1, 1), (1, 8), (3, 5)])
+@pytest.mark.parametrize("fill", [0, 1])
+def test_all_zeros_and_all_ones(device, form, widths, fill):
+    left, right = (np.full(shape, fill * (2**width - 1), np.uint8)
+                   for shape, width in zip([(9, 515), (515, 3)], widths, strict=True))
+    assert np.array_equal(product(left, right, *widths, device, form), exact(left, right))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("shape", [(0, 5, 3), (4, 0, 3), (4, 5, 0), (0, 0, 0)])
+def test_empty_sides_give_empty_products_or_zeros(device, form, shape):
+    m, k, n = shape
+    left, right = random_codes((m, k), 2), random_codes((k, n), 3)
+    out = product(left, right, 2, 3, device, form)
+    assert out.shape == (m, n) and not out.any()
+    how = rescaling(m, n, device, bias=torch.ones(n, device=device))
+    lines = bit_gemm.multiply(*sides(left, right, 2, 3, device), how, CodeRange(2, 0.0, 1.0, 0.0), form)
+    assert np.array_equal(lines.words.cpu(), packed_words(finished(left, right, how, 0.0, 1.0, 0.0, 2), 2))
+
+
+@one_order
+@pytest.mark.parametrize("form", FORMS)
+def test_the_largest_sum_that_is_allowed_is_exact(device, form):
+    longest = (2**31 - 1) // 255**2
+    words = torch.full((8, 8, words_of(longest)), -1, dtype=torch.int32)
+    words[:, 1:], words[:, :, -(-longest // 32):] = 0, 0
+    words[:, 0, longest // 32] = (1 << longest % 32) - 1
+    lines = BitLines(words.to(device), 1, longest)
+    assert bit_gemm.multiply(lines, lines, None, None, form).item() == longest * 255**2
+
+
+def rescaling(num_rows, num_columns, device, seed=0, **more):
+    rng = np.random.default_rng(seed)
+    sides = [LineValues(*(torch.from_numpy(rng.normal(size=number).astype(np.float32)).to(device) for _ in range(3)))
+             for number in (num_rows, num_columns)]
+    return Rescaling(*sides, **more)
+
+
+def rescaled(left, right, how):
+    """The formula of product_end.cuh in the same order, in float32."""
+    row, column = ([part.cpu().numpy() for part in (side.step, side.zero_point, side.sum)]
+                   for side in (how.rows, how.columns))
+    row = [part[:, None] for part in row]
+    values = (row[0] * column[0]) * exact(left, right).astype(np.float32) + (
+        (row[1] * column[2] + row[2] * column[1]) + np.float32(left.shape[1]) * (row[1] * column[1]))
+    shape = (-1, 1) if how.is_by_row else (1, -1)
+    if how.gain is not None:
+        values = values * how.gain.cpu().numpy().reshape(shape)
+    if how.bias is not None:
+        values = values + how.bias.cpu().numpy().reshape(shape)
+    return np.maximum(values, 0) if how.has_relu else values
+
+
+def finished(left, right, how, low, step, offset, bit_width):
+    """Codes of the values, in float32."""
+    codes = np.floor((rescaled(left, right, how) - np.float32(low)) / np.float32(step) + np.float32(offset))
+    return np.clip(codes, 0, 2**bit_width - 1)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("shape", [(5, 40, 3), (17, 200, 33), (3, 130, 140)])
+@pytest.mark.parametrize("is_by_row, has_relu", [(False, False), (True, True)])
+def test_the_end_of_a_product_scales_activates_and_quantizes_bit_for_bit(device, form, shape, is_by_row, has_relu):
+    m, k, n = shape
+    left, right = random_codes((m, k), 2), random_codes((k, n), 3, 1)
+    gain, bias = (torch.from_numpy(np.random.default_rng(seed).normal(size=m if is_by_row else n).astype(np.float32))
+                  .to(device) for seed in (5, 6))
+    how = rescaling(m, n, device, gain=gain, bias=bias, is_by_row=is_by_row, has_relu=has_relu)
+    both = sides(left, right, 2, 3, device)
+    assert np.array_equal(bit_gemm.multiply(*both, how, None, form).cpu(), rescaled(left, right, how))
+    lines = bit_gemm.multiply(*both, how, CodeRange(5, -20.0, 3.0, 0.5), form)
+    assert (lines.num_lines, lines.length) == (m, n)
+    # Words of padding too: nothing is left as it was allocated.
+    assert np.array_equal(lines.words.cpu(), packed_words(finished(left, right, how, -20.0, 3.0, 0.5, 5), 5))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_values_and_codes_are_the_host_s_without_gain_and_bias(device, form):
+    left, right = random_codes((9, 70), 4), random_codes((70, 37), 2, 1)
+    host_left, host_right = sides_on_host(left, right, 4, 2)
+    codes = CodeRange(3, -5.0, 1.7, 0.0)
+    for target in (None, codes):
+        found = bit_gemm.multiply(*sides(left, right, 4, 2, device), rescaling(9, 37, device), target, form)
+        expected = host.multiply(host_left, host_right, rescaling(9, 37, "cpu"), target)
+        found, expected = (side if target is None else side.words for side in (found, expected))
+        assert torch.equal(found.cpu(), expected)
+
+
+def sides_on_host(left, right, left_width, right_width):
+    return (contract.pack_codes(torch.from_numpy(left), left_width, False),
+            contract.pack_codes(torch.from_numpy(right), right_width, True))
+
+
+@pytest.mark.parametrize("rounding_offset", [0.0, 0.5])
+@pytest.mark.parametrize("is_by_column", [False, True])
+@pytest.mark.parametrize("is_per_line", [False, True])
+def test_planes_of_values_are_the_host_s(device, rounding_offset, is_by_column, is_per_line):
+    values = torch.from_numpy(np.random.default_rng(3).normal(size=(37, 45)).astype(np.float32))
+    num_lines = values.shape[is_by_column] if is_per_line else 1
+    low, step = torch.linspace(-2, -1, num_lines), torch.linspace(0.1, 0.2, num_lines)
+    expected = contract.pack_values(values, CodeRange(4, low, step, rounding_offset), is_by_column)
+    lines = empty_lines(values.shape, 4, is_by_column, device)
+    codes = CodeRange(4, low.to(device), step.to(device), rounding_offset)
+    bit_gemm.pack_values(values.to(device), codes, lines, is_by_column)
+    assert torch.equal(lines.words.cpu(), expected.words)
+
+
+def test_words_of_more_lines_than_a_block_has_warps_are_all_written(device):
+    codes = random_codes((19, 260), 1)
+    assert np.array_equal(lines_of(codes, 1, False, device).words.cpu(), packed_words(codes, 1))
+
+
+@pytest.mark.parametrize("capability, forms", [((7, 0), ["popcount"] * 2), ((7, 5), ["popcount"] * 2),
+                                               ((8, 0), ["mma16", "mma8"]), ((9, 0), ["mma16", "mma8"])])
+def test_tensor_cores_multiply_bits_where_they_have_and(capability, forms):
+    assert [form_of(capability, is_small) for is_small in (False, True)] == forms
+
+
+@pytest.mark.parametrize("num_rows, name", [(32, "multiply_mma8"), (33, "multiply_mma16")])
+def test_small_products_take_the_small_tile_by_themselves(emulated, num_rows, name):
+    left, right = random_codes((num_rows, 130), 1), random_codes((130, 5), 2, 1)
+    assert np.array_equal(product(left, right, 1, 2, "cpu", None), exact(left, right))
+    assert emulated.launches[-1][0] == name
+
+
+def test_a_form_that_there_is_not_is_refused():
+    with pytest.raises(KernelError, match="popcount, mma8, mma16, found 'mma32'"):
+        checked_form("mma32", torch.device("cpu"), False)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_element_of_a_product_belongs_to_one_warp(form):
+    rows_a_block = 4 * FORM_ROWS[form]
+    for num_rows in (0, 1, 31, 32, 33, 64, 65, 1000):
+        for num_groups in (1, 5):
+            num_blocks, left_over = divmod(product_blocks(num_rows, num_groups, form), num_groups)
+            assert left_over == 0
+            assert num_rows <= num_blocks * rows_a_block < num_rows + rows_a_block
+    assert product_blocks(7, 0, form) == 0
+
+
+def test_every_word_belongs_to_one_warp():
+    for shape in ((0, 7), (7, 0), (1, 1), (3, 33), (64, 31)):
+        assert packing_warps(*shape, False) == shape[0] * -(-shape[1] // 32)
+        assert packing_warps(*shape, True) == -(-shape[1] // 32) * -(-shape[0] // 32)

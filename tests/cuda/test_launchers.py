@@ -1,0 +1,182 @@
+"""What a launch sends to cupy, recorded by a stand-in for it: source, options, stream, grid, block and arguments."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch._subclasses import FakeTensorMode
+
+import hpcgnn.ops.cuda.quantization as device_side
+from hpcgnn.errors import KernelError
+from hpcgnn.ops.counter import FORWARD, CounterKey
+from hpcgnn.ops.cuda import module
+from hpcgnn.ops.cuda.arguments import SCALAR_TYPES
+from hpcgnn.ops.cuda.module import KERNELS, CupyBackend, kernel, use_backend
+from hpcgnn.ops.cuda.signatures import signatures_of
+from hpcgnn.ops.quantization import MessageLayout
+
+STREAM, DEVICE = 0xabc0, 3
+PRIMITIVES = Path(__file__).parent / "primitives.cu"
+
+
+class CpuMemory(CupyBackend):
+    """The backend that is tested, given tensors that every machine can make."""
+
+    device_type = "cpu"
+
+
+class StandIn(types.ModuleType):
+    """The part of cupy that the backend uses; keeps what it was told."""
+
+    def __init__(self):
+        super().__init__("cupy")
+        self.modules, self.calls, self.inside = [], [], []
+        self.cuda = types.SimpleNamespace(Device=lambda index: self._entered(("device", index)),
+                                          ExternalStream=lambda pointer: self._entered(("stream", pointer)))
+
+    @contextlib.contextmanager
+    def _entered(self, what):
+        self.inside.append(what)
+        yield
+        self.inside.remove(what)
+
+    def RawModule(self, code, options):
+        assert ("device", DEVICE) in self.inside
+        self.modules.append((code, options))
+        return types.SimpleNamespace(get_function=self._function)
+
+    def _function(self, name):
+        return Function(name, self)
+
+
+class Function:
+    """A compiled kernel, with the limit that may be set on it; each call is kept with what it was inside of."""
+
+    max_dynamic_shared_size_bytes = None
+
+    def __init__(self, name, stand_in):
+        self.name, self.stand_in = name, stand_in
+
+    def __call__(self, grid, block, arguments, shared_mem):
+        self.stand_in.calls.append(types.SimpleNamespace(
+            name=self.name, grid=grid, block=block, arguments=arguments, shared_mem=shared_mem,
+            limit=self.max_dynamic_shared_size_bytes, inside=list(self.stand_in.inside)))
+
+
+@pytest.fixture
+def cupy(monkeypatch):
+    """The stand-in, in place of cupy, and a device 3 with a stream of its own."""
+    stand_in = StandIn()
+    monkeypatch.setitem(sys.modules, "cupy", stand_in)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: DEVICE)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: types.SimpleNamespace(
+        cuda_stream=STREAM if device == DEVICE else None))
+    with use_backend(CpuMemory()):
+        yield stand_in
+
+
+def sent(call, source):
+    """Arguments by the parameter's name; each must have the bytes of its C type."""
+    parameters = signatures_of(source.read_text())[call.name]
+    for parameter, argument in zip(parameters, call.arguments, strict=True):
+        assert type(argument) is (np.uint64 if parameter.is_pointer else SCALAR_TYPES[parameter.type])
+    return {parameter.name: argument.item() for parameter, argument in zip(parameters, call.arguments, strict=True)}
+
+
+def message_of(dtype, dim, num_rows):
+    layout = MessageLayout.build(np.tile([1, 2, 4, 8, 16, 32], num_rows)[:num_rows], dim)
+    rows, index = torch.zeros(9, dim, dtype=dtype), np.arange(num_rows, dtype=np.int32) % 9
+    return layout, rows, index, np.arange(num_rows, dtype=np.int64), torch.zeros(layout.num_bytes, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("dtype, suffix", [(torch.float32, "f32"), (torch.bfloat16, "bf16"), (torch.float16, "f16")])
+@pytest.mark.parametrize("is_nearest, name, blocks, width", [(False, "quantize", 2, 8),
+                                                             (True, "quantize_nearest", 3, 16)])
+def test_quantizing_sends_rows_message_and_key(cupy, dtype, suffix, is_nearest, name, blocks, width):
+    """40 rows of 41 columns: six groups share 8 lanes, so a block of 256 threads takes 32 rows; or 16 lanes and 16."""
+    layout, rows, index, node_id, message = message_of(dtype, 41, 40)
+    key = CounterKey(2**32 - 1, 7, FORWARD, 2)
+    first_bad = torch.zeros(1, dtype=torch.int32)
+    device_side.start_quantizing(rows, index, node_id, layout, key, message, is_nearest, first_bad)
+    call, = cupy.calls
+    assert (call.name, call.grid, call.block, call.shared_mem) == (f"{name}_{suffix}", (blocks, 1, 1), (256, 1, 1), 0)
+    assert sent(call, KERNELS / "quantization.cu") == {
+        "rows": rows.data_ptr(), "row_index": index.ctypes.data, "node_id": node_id.ctypes.data,
+        "bit_width": layout.bit_width.ctypes.data, "payload_offset": layout.payload_offset.ctypes.data,
+        "parameter_offset": layout.parameter_offset.ctypes.data, "num_rows": 40, "dim": 41, "width": width,
+        "seed": 2**32 - 1, "epoch": 7, "stream": key.stream, "message": message.data_ptr(),
+        "first_bad": first_bad.data_ptr()}
+
+
+@pytest.mark.parametrize("is_added", [False, True])
+def test_dequantizing_sends_message_and_rows(cupy, is_added):
+    layout, rows, index, node_id, message = message_of(torch.float16, 128, 33)
+    device_side.dequantize_rows(message, index, node_id, layout, rows, is_added)
+    call, = cupy.calls
+    assert (call.name, call.grid, call.block) == ("dequantize_f16", (3, 1, 1), (256, 1, 1))
+    assert sent(call, KERNELS / "quantization.cu") == {
+        "message": message.data_ptr(), "row_index": index.ctypes.data, "bit_width": layout.bit_width.ctypes.data,
+        "payload_offset": layout.payload_offset.ctypes.data, "parameter_offset": layout.parameter_offset.ctypes.data,
+        "num_rows": 33, "dim": 128, "width": 16, "is_accumulated": int(is_added), "rows": rows.data_ptr()}
+
+
+def test_launches_run_on_the_current_stream_of_the_device(cupy):
+    layout, rows, index, node_id, message = message_of(torch.float32, 8, 6)
+    device_side.dequantize_rows(message, index, node_id, layout, rows, False)
+    assert cupy.calls[0].inside == [("device", DEVICE), ("stream", STREAM)] and cupy.inside == []
+
+
+def test_a_file_is_compiled_once_and_where_it_asks_without_fused_products(cupy):
+    layout, rows, index, node_id, message = message_of(torch.float32, 8, 6)
+    for _ in range(2):
+        device_side.dequantize_rows(message, index, node_id, layout, rows, False)
+    ints = torch.zeros(64, dtype=torch.int32)
+    kernel(PRIMITIVES, "transpose")((1,), (32,), ints, ints)
+    sources, options = zip(*cupy.modules, strict=True)
+    assert sources == ((KERNELS / "quantization.cu").read_text(), PRIMITIVES.read_text())
+    assert all({"-std=c++17", f"-I{KERNELS}"} <= set(given) for given in options)
+    assert ["--fmad=false" in given for given in options] == [True, False]
+
+
+def test_a_changed_include_changes_the_options_by_which_cupy_keeps_what_it_compiled(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "KERNELS", tmp_path)
+    options = []
+    for text in ("constexpr int A = 1;", "constexpr int A = 2;", "constexpr int A = 1;"):
+        (tmp_path / "shared.cuh").write_text(text)
+        module._digest_of_includes.cache_clear()
+        options.append(module.compile_options(is_exact=False))
+    module._digest_of_includes.cache_clear()
+    assert options[0] != options[1] and options[0] == options[2]
+
+
+def test_absent_tensors_are_null_and_much_shared_memory_is_asked_for(cupy):
+    launch = kernel(PRIMITIVES, "reverse")
+    launch((3,), (64,), None, torch.zeros(192, dtype=torch.int32), shared_bytes=48 << 10)
+    launch((3,), (64,), None, torch.zeros(192, dtype=torch.int32), shared_bytes=(48 << 10) + 4)
+    assert sent(cupy.calls[0], PRIMITIVES)["in"] == 0
+    assert [(call.shared_mem, call.limit) for call in cupy.calls] == [(49152, None), (49156, 49156)]
+
+
+def test_tensors_of_two_devices_are_refused(cupy):
+    with FakeTensorMode():    # has tensors of devices that are not there
+        first, second, host = (torch.empty(64, dtype=torch.int32, device=name) for name in ("cuda:0", "cuda:1", "cpu"))
+    with use_backend(CupyBackend()):
+        launch = kernel(PRIMITIVES, "transpose")
+        with pytest.raises(KernelError, match="kernel transpose was given tensors on cuda:0 and cuda:1"):
+            launch((1,), (32,), first, second)
+        with pytest.raises(KernelError, match=r"transpose needs int \*out, found a tensor on cpu"):
+            launch((1,), (32,), first, host)
+    assert cupy.calls == []
+
+
+def test_cupy_is_not_imported_before_the_first_launch():
+    code = ("import sys, hpcgnn.ops.cuda.quantization as q; from hpcgnn.ops.cuda.module import kernel; "
+            "kernel('quantization', 'dequantize_f32'); assert 'cupy' not in sys.modules")
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

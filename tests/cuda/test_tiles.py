@@ -1,0 +1,142 @@
+"""Products of tiles on the device against int64, with every switch and form, and with the host's ends of a product."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+from reference_bits import tiles_with_an_entry
+
+from hpcgnn.ops import bit_gemm as contract
+from hpcgnn.ops.bit_gemm import CodeRange, LineValues, Rescaling
+from hpcgnn.ops.cuda import tiles as cuda_tiles
+from hpcgnn.ops.cuda.bit_gemm import FORM_ROWS
+from hpcgnn.ops.cuda.tiles import tile_blocks
+from hpcgnn.ops.host import tiles as host
+
+FORMS = list(FORM_ROWS)
+SHAPES = [(1, 1), (9, 129), (70, 513)]
+SWITCHES = [(False, True, True), (False, True, False), (True, True, True), (True, True, False), (True, False, True),
+            (True, False, False)]    # dense, jump, reuse
+
+
+def random_matrix(shape, density=0.03, seed=0):
+    return (np.random.default_rng(seed).random(shape) < density).astype(np.uint8)
+
+
+def scattered_matrix(shape, seed):
+    """Rows 16 to 31 are empty, rows 32 to 39 have an entry in every tile, others few."""
+    matrix = random_matrix(shape, 0.0005, seed)
+    matrix[16:32], matrix[32:40, ::64] = 0, 1
+    return matrix
+
+
+def tiles_of(matrix, is_dense, device):
+    pattern = scipy.sparse.csr_matrix(matrix)
+    return cuda_tiles.tiles_of_csr(pattern.indptr.astype(np.int64), pattern.indices.astype(np.int32), matrix.shape[1],
+                                   is_dense, device)
+
+
+def right_of(codes, bit_width, device):
+    lines = contract.pack_codes(torch.from_numpy(codes), bit_width, True)
+    return contract.BitLines(lines.words.to(device), lines.num_lines, lines.length)
+
+
+def random_codes(shape, bit_width, seed=0):
+    return np.random.default_rng(seed).integers(0, 2**bit_width, shape, dtype=np.uint8)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("is_dense, jump, reuse", SWITCHES)
+@pytest.mark.parametrize("bit_width", [1, 3, 8])
+def test_products_equal_int64_with_every_switch(device, form, is_dense, jump, reuse, bit_width):
+    for number, (m, k) in enumerate(SHAPES):
+        matrix = scattered_matrix((m, k), number)
+        codes = random_codes((k, 3 + 20 * number), bit_width, number)
+        tiles = tiles_of(matrix, is_dense, device)
+        sums, num_multiplied = cuda_tiles.multiply(tiles, right_of(codes, bit_width, device), jump, reuse, None, None,
+                                                   form)
+        assert np.array_equal(sums.cpu(), matrix.astype(np.int64) @ codes), (m, k)
+        assert num_multiplied == (tiles_with_an_entry(matrix) if jump else tiles.num_places)
+
+
+def test_the_largest_of_these_matrices_has_rows_of_no_tile_of_few_and_of_all():
+    rows = [scattered_matrix(SHAPES[-1], 2)[first:first + 8] for first in range(0, 70, 8)]
+    assert {tiles_with_an_entry(row) for row in rows} >= {0, 1, 2, 5}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("is_dense", [False, True])
+@pytest.mark.parametrize("fill", [0, 1])
+def test_all_zeros_jump_every_tile_and_all_ones_none(device, form, is_dense, fill):
+    matrix, codes = np.full((20, 260), fill, np.uint8), np.full((260, 5), 7, np.uint8)
+    tiles = tiles_of(matrix, is_dense, device)
+    sums, num_multiplied = cuda_tiles.multiply(tiles, right_of(codes, 3, device), True, True, None, None, form)
+    assert np.array_equal(sums.cpu(), np.full((20, 5), fill * 7 * 260))
+    assert num_multiplied == fill * tiles.num_places == fill * 9
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("shape", [(0, 5, 3), (4, 0, 3), (4, 5, 0)])
+@pytest.mark.parametrize("is_dense", [False, True])
+def test_empty_sides_give_empty_products_or_zeros(device, form, shape, is_dense):
+    m, k, n = shape
+    for jump in (True, False):
+        sums, num_multiplied = cuda_tiles.multiply(
+            tiles_of(np.zeros((m, k), np.uint8), is_dense, device), right_of(np.zeros((k, n), np.uint8), 2, device),
+            jump or not is_dense, True, None, None, form)
+        assert sums.shape == (m, n) and not sums.any()
+        assert num_multiplied == (not jump and is_dense and m * k * n > 0)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("is_dense, jump, reuse", SWITCHES)
+@pytest.mark.parametrize("shape", [(19, 260, 37), (5, 300, 130)])
+def test_values_and_planes_of_codes_are_the_host_s(device, form, is_dense, jump, reuse, shape):
+    m, k, n = shape
+    matrix, codes = random_matrix((m, k), 0.01), random_codes((k, n), 3)
+    gain, bias = (torch.from_numpy(np.random.default_rng(seed).normal(size=n).astype(np.float32)) for seed in (5, 6))
+    for target in (None, CodeRange(5, -20.0, 3.0, 0.5)):
+        found, num_found = cuda_tiles.multiply(
+            tiles_of(matrix, is_dense, device), right_of(codes, 3, device), jump, reuse,
+            rescaling(m, n, device, gain=gain.to(device), bias=bias.to(device), has_relu=True), target, form)
+        expected, num_expected = host.multiply(
+            tiles_of(matrix, is_dense, "cpu"), right_of(codes, 3, "cpu"), jump, reuse,
+            rescaling(m, n, "cpu", gain=gain, bias=bias, has_relu=True), target)
+        found, expected = (side if target is None else side.words for side in (found, expected))
+        assert torch.equal(found.cpu(), expected) and num_found == num_expected
+
+
+def rescaling(num_rows, num_columns, device, **more):
+    rng = np.random.default_rng(0)
+    sides = [LineValues(*(torch.from_numpy(rng.normal(size=number).astype(np.float32)).to(device) for _ in range(3)))
+             for number in (num_rows, num_columns)]
+    return Rescaling(*sides, **more)
+
+
+@pytest.mark.parametrize("num_columns, name", [(128, "multiply_mma8"), (129, "multiply_mma16")])
+def test_rows_of_one_tile_take_the_small_form_by_themselves(emulated, num_columns, name):
+    matrix, codes = np.ones((9, num_columns), np.uint8), random_codes((num_columns, 3), 2)
+    sums, _ = cuda_tiles.multiply(tiles_of(matrix, False, "cpu"), right_of(codes, 2, "cpu"), True, True, None, None)
+    assert np.array_equal(sums, matrix.astype(np.int64) @ codes)
+    assert emulated.launches[-1][0] == name
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (300, 300), (9, 129), (0, 3), (3, 0)])
+@pytest.mark.parametrize("is_dense", [False, True])
+def test_entries_of_rows_are_counted(device, shape, is_dense):
+    matrix = random_matrix(shape)
+    counts = cuda_tiles.count_entries(tiles_of(matrix, is_dense, device))
+    assert counts.dtype == torch.int64 and np.array_equal(counts.cpu(), matrix.sum(1, dtype=np.int64))
+
+
+def test_an_entry_that_is_there_twice_counts_once(device):
+    tiles = cuda_tiles.tiles_of_csr(np.array([0, 3], np.int64), np.array([4, 4, 130], np.int32), 200, False, device)
+    assert tiles.num_tiles == 2 and cuda_tiles.count_entries(tiles).item() == 2
+
+
+@pytest.mark.parametrize("num_tile_rows, num_groups", [(0, 3), (3, 0), (1, 1), (1, 4), (3, 3), (8, 2)])
+def test_every_row_of_tiles_and_group_of_columns_has_one_warp(num_tile_rows, num_groups):
+    num_warps = 4 * tile_blocks(num_tile_rows, num_groups)
+    assert num_tile_rows * num_groups <= num_warps < num_tile_rows * num_groups + 4
