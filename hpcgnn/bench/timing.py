@@ -30,8 +30,8 @@ class Measurement:
     Attributes
     ----------
     group, case : str                     kernel, and what it was run on
-    amount : float                        work in 1e9 units: GB moved or GFLOP
-    unit : {"GB/s", "GFLOP/s", "s"}       of amount over seconds; "s" shows the seconds themselves
+    amount : float                        work in 1e9 units: GB moved or GFLOP; in 1e12, TFLOP
+    unit : {"GB/s", "GFLOP/s", "TFLOP/s", "s"}      of amount over seconds; "s" shows the seconds themselves
     seconds : dict name -> list of float  every repetition of every contestant: hpcgnn, ceiling and peers
     remarks : list of str                 what a reader must know, e.g. a peer that can't do this
     details : dict                        what else bench.json holds of it

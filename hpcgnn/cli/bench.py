@@ -10,6 +10,8 @@ import click
 
 from hpcgnn.bench import environment
 from hpcgnn.bench.peers.names import PEERS, parse_peers
+from hpcgnn.cli import bench_device
+from hpcgnn.cli.lists import parse_choices, parse_list
 from hpcgnn.cli.progress import shown_progress
 
 PATH, FILE = click.Path(path_type=Path), click.Path(path_type=Path, dir_okay=False)
@@ -35,6 +37,9 @@ def _shared_options(peers: tuple[str, ...]):
 @click.group("bench", context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
     """Measure kernels, epochs and exchanges against the machine's ceilings and against peers."""
+
+
+command.add_command(bench_device.command)
 
 
 @command.command("kernels")
@@ -308,26 +313,6 @@ def dram(source: Path, widths: str, repeat: int, threads: int | None, out: Path 
         write_traffic(out, {"title": title, **flags}, describe_machine(threads), counts)
     if columns:
         finish("dram", threads, benchmark, out)
-
-
-def parse_list(option: str, text: str, kind: type) -> tuple:
-    """Positive numbers of a list with commas."""
-    try:
-        numbers = tuple(kind(item) for item in text.split(","))
-    except ValueError:
-        numbers = ()
-    if not numbers or min(numbers) <= 0:
-        raise click.UsageError(f"{option} is {text!r}; expected positive numbers with commas between them")
-    return numbers
-
-
-def parse_choices(option: str, text: str, choices: tuple[str, ...]) -> tuple[str, ...]:
-    """Known words of a list with commas, each once."""
-    words = tuple(dict.fromkeys(word.strip() for word in text.split(",")))
-    for word in words:
-        if word not in choices:
-            raise click.UsageError(f"{option} has {word!r}; expected a list of {', '.join(choices)}")
-    return words
 
 
 def prepare_output(out: Path | None) -> None:

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted([*ROOT.glob("jobs/*.sh"), *ROOT.glob("jobs/*.sbatch"), ROOT / ".ci/run"])
 BATCH_SCRIPTS = [script for script in SCRIPTS if script.suffix == ".sbatch"]
-RUN_DIRECTLY = ("quickstart.sh", "test.sh", "workstation.sh", "run")
+RUN_DIRECTLY = ("gpu_check.sh", "quickstart.sh", "test.sh", "workstation.sh", "run")
 
 # Options of sbatch(1) that the scripts use, with the form of their values; None takes no value.
 SBATCH_OPTIONS = {

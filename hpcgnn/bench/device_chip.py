@@ -1,0 +1,79 @@
+"""The GPU that `hpcgnn bench device` runs on: whether there is one, and what a reader of its figures must know of it.
+
+Nothing is measured here, and cupy is asked for, not imported.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+
+from hpcgnn.errors import ConfigError
+
+CUPY_PROJECTS = ("cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x", "cupy")    # one package, a name a CUDA release
+
+
+@dataclass(frozen=True)
+class Chip:
+    """What a launch or a figure depends on.
+
+    Attributes
+    ----------
+    capability : (int, int)        compute capability
+    num_processors : int           streaming multiprocessors
+    memory_bytes, l2_bytes : int
+    """
+
+    name: str
+    capability: tuple[int, int]
+    num_processors: int
+    memory_bytes: int
+    l2_bytes: int
+
+    @classmethod
+    def current(cls) -> Chip:
+        """torch's current device."""
+        found = torch.cuda.get_device_properties(torch.cuda.current_device())
+        return cls(found.name, (found.major, found.minor), found.multi_processor_count, found.total_memory,
+                   getattr(found, "L2_cache_size", 0))
+
+    def describe(self) -> dict[str, Any]:
+        """The chip, its driver and what compiles for it, as bench.json holds them."""
+        return {"chip": {**asdict(self), "driver": driver_version()},
+                "cuda": {"torch": torch.version.cuda, "cupy": cupy_version()}}
+
+
+def check_device() -> None:
+    """Raise ConfigError, with what is missing, where kernels can't run on a device."""
+    if not torch.cuda.is_available():
+        raise ConfigError(f"bench device needs a GPU with CUDA, and torch {torch.__version__} finds none; "
+                          "run it on a machine that has one, or hpcgnn bench kernels on this one")
+    if importlib.util.find_spec("cupy") is None:
+        raise ConfigError("bench device needs cupy, which compiles the kernels; run pip install 'hpcgnn[cuda13]'")
+
+
+def driver_version() -> str | None:
+    """Of the GPU, or None where nvidia-smi can't tell."""
+    if shutil.which("nvidia-smi") is None:
+        return None
+    found = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True,
+                           text=True)
+    return found.stdout.splitlines()[0].strip() if found.returncode == 0 and found.stdout.strip() else None
+
+
+def cupy_version() -> str | None:
+    """Of the project that cupy was installed as."""
+    return next(filter(None, map(_version_of, CUPY_PROJECTS)), None)
+
+
+def _version_of(project: str) -> str | None:
+    try:
+        return version(project)
+    except PackageNotFoundError:
+        return None
