@@ -2,7 +2,7 @@
 # MEGA's Table VI: test score of GCN, GIN and SAGE on cora, citeseer and pubmed in float32, with degree-aware widths at
 # the paper's average bits, with Degree-Quant at 4 bits and uniformly at 4 bits; and all bits that are stored.
 # Settings are the same for all graphs, the epoch is chosen on validation, within the target. Ends with a table;
-# finished runs are kept, a run that was stopped goes on, so call it again until it is done.
+# finished runs are kept, a run that was stopped or has fewer seeds goes on, so call it again until it is done.
 #   HPCGNN_DATASETS               folder that holds the three .npz files (data/README.md has the format)
 #   HPCGNN_BENCHMARK_SEEDS        default: 10
 #   HPCGNN_BENCHMARK_DATASETS     default: "cora citeseer pubmed"
@@ -59,12 +59,19 @@ flags_of_model() {
     esac
 }
 
+# has_seeds RUN COUNT: whether the run is complete with as many seeds
+has_seeds() {
+    [[ -f $1/summary.json ]] &&
+        python -c 'import json, sys; sys.exit(len(json.load(open(sys.argv[1]))["seeds"]) < int(sys.argv[2]))' \
+            "$1/summary.json" "$2"
+}
+
 # train DATASET MODEL SCHEME
 train() {
     local run=$out/$1/$2/$3 model scheme
     read -ra model <<<"$(flags_of_model "$2")"
     read -ra scheme <<<"$(flags_of_scheme "$1" "$2" "$3")"
-    [[ -f $run/summary.json ]] || hpcgnn_mpirun 1 hpcgnn train "data/shards/$1-raw-p1" --layers 2 --norm none \
+    has_seeds "$run" "$seeds" || hpcgnn_mpirun 1 hpcgnn train "data/shards/$1-raw-p1" --layers 2 --norm none \
         --dropout 0.5 --weight-decay 5e-4 --weight-decay-layers first --epochs 200 --eval-every 1 --seed 0 \
         --repeat "$seeds" --checkpoint-every 50 --out "$run" --resume "${model[@]}" "${scheme[@]}"
 }

@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Accuracy after quantization-aware training: cluster-GCN (3 x 16) and batched GIN (3 x 64) of QGTC at 8, 4 and 2 bits
+# beside float32, answering from the whole graph and in batches of METIS clusters, with and without the arcs between the
+# clusters of a batch. Settings are the same for all widths, the epoch is chosen on validation. Ends with a table;
+# finished runs are kept, a run that was stopped goes on, so call it again until it is done.
+#   HPCGNN_DATASETS               folder that holds the three .npz files (data/README.md has the format)
+#   HPCGNN_BENCHMARK_SEEDS        default: 3
+#   HPCGNN_BENCHMARK_DATASETS     default: "pubmed amazon_computers ogbn_arxiv_nofeat"
+#   HPCGNN_BENCHMARK_MODELS       default: "gcn gin"
+#   HPCGNN_BENCHMARK_CLUSTERS     default: 1500, 16 a batch
+#   HPCGNN_BENCHMARK_OUT          default: runs/benchmark-low-bit
+set -euo pipefail
+
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
+: "${HPCGNN_DATASETS:?set it to the folder that holds pubmed.npz, amazon_computers.npz and ogbn_arxiv_nofeat.npz}"
+datasets=$(cd -- "$HPCGNN_DATASETS" && pwd -P)
+# shellcheck source=jobs/env.sh
+source "$here/env.sh"
+cd "$HPCGNN_ROOT"
+seeds=${HPCGNN_BENCHMARK_SEEDS:-3}
+out=${HPCGNN_BENCHMARK_OUT:-runs/benchmark-low-bit}
+chosen=${HPCGNN_BENCHMARK_DATASETS:-pubmed amazon_computers ogbn_arxiv_nofeat}
+models=${HPCGNN_BENCHMARK_MODELS:-gcn gin}
+clusters=${HPCGNN_BENCHMARK_CLUSTERS:-1500}
+
+# flags_of_dataset DATASET
+flags_of_dataset() {
+    case $1 in
+        # Without decay, and long: the classes of this graph are learned slowly from features made of the graph.
+        ogbn_arxiv_nofeat) echo --weight-decay 0 --epochs 150 --eval-every 5 ;;
+        *) echo --weight-decay 5e-4 --epochs 200 --eval-every 2 ;;
+    esac
+}
+
+# flags_of_model MODEL
+flags_of_model() {
+    case $1 in
+        gcn) echo --model gcn --hidden 16 --lr 0.01 ;;
+        # At 0.01 its last ReLU dies on pubmed, in float32 too.
+        gin) echo --model gin --hidden 64 --lr 0.002 ;;
+    esac
+}
+
+# flags_of_bits BITS
+flags_of_bits() {
+    [[ $1 == 32 ]] || echo --quantize uniform --quantize-bits "$1"
+}
+
+# train RUN DATASET MODEL BITS SEED
+train() {
+    local dataset model bits
+    read -ra dataset <<<"$(flags_of_dataset "$2")"
+    read -ra model <<<"$(flags_of_model "$3")"
+    read -ra bits <<<"$(flags_of_bits "$4")"
+    [[ -f $1/summary.json ]] || hpcgnn_mpirun 1 hpcgnn train "data/shards/$2-p1" --layers 3 --norm layer \
+        --dropout 0.5 --seed "$5" --checkpoint-every 50 --out "$1" --resume "${dataset[@]}" "${model[@]}" "${bits[@]}"
+}
+
+# answer_in_batches RUN DATASET FILE OPTIONS...: what infer says, complete or not there
+answer_in_batches() {
+    local run=$1 shards=data/shards/$2-p1 file=$1/$3
+    shift 3
+    [[ -f $file ]] || { hpcgnn_mpirun 1 hpcgnn infer "$run" "$shards" --clusters "$clusters" --repeat 1 "$@" \
+        >"$file.part" && mv "$file.part" "$file"; }
+}
+
+for dataset in $chosen; do
+    [[ -f data/shards/$dataset-p1/graph.h5 ]] ||
+        hpcgnn preprocess "npz:$datasets/$dataset.npz" --out "data/shards/$dataset-p1" --parts 1
+    for model in $models; do
+        for bits in 32 8 4 2; do
+            for ((seed = 0; seed < seeds; seed++)); do
+                run=$out/$dataset/$model/$bits/$seed
+                train "$run" "$dataset" "$model" "$bits" "$seed"
+                [[ $bits == 32 ]] || answer_in_batches "$run" "$dataset" clusters.txt
+                [[ $bits == 32 ]] || answer_in_batches "$run" "$dataset" batches.txt --between-clusters
+            done
+        done
+    done
+done
+python "$here/low_bit_table.py" "$out"
