@@ -30,10 +30,11 @@ QUANTIZED_MODELS = ("gcn", "sage", "gin", "gat")
 
 def _setting(default: Any, description: str, choices: tuple | None = None, low: float | None = None,
              high: float | None = None, methods: tuple[str, ...] = (), models: tuple[str, ...] = (),
-             schemes: tuple[str, ...] = ()):
-    """A field; `methods`, `models` or `schemes` are the only ones that it means something for, empty for all."""
+             schemes: tuple[str, ...] = (), devices: tuple[str, ...] = ()):
+    """A field; `methods`, `models`, `schemes` or `devices` are the only ones it means something for, empty for all."""
     return field(default=default, metadata={"description": description, "choices": choices, "low": low, "high": high,
-                                            "methods": methods, "models": models, "schemes": schemes})
+                                            "methods": methods, "models": models, "schemes": schemes,
+                                            "devices": devices})
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,11 @@ class TrainConfig:
     repeat: int = _setting(1, "Trainings with consecutive seeds.", low=1)
     checkpoint_every: int = _setting(50, "Epochs between checkpoints; 0 writes one at the end and at a signal only.",
                                      low=0)
-    device: str = _setting("cpu", "Where to compute.", ("cpu", "cuda"))
+    transport: str = _setting("auto", "How messages leave a GPU: MPI takes its pointers (cuda-aware), or pinned memory "
+                              "of the host (staged); auto is cuda-aware where an exchange at the start proves it.",
+                              ("auto", "cuda-aware", "staged"), devices=("cuda",))
+    device: str = _setting("cpu", "Where to compute; with cuda, ranks of a node share its GPUs out among them.",
+                           ("cpu", "cuda"))
 
     def __post_init__(self):
         for setting in fields(self):
@@ -195,10 +200,12 @@ class TrainConfig:
         parse_protection(self.protect)
 
     def _check_use(self, setting) -> None:
-        """A setting that the method, model or scheme has no use for must not be changed: its user expects an effect."""
+        """A setting that the method, model, scheme or device has no use for must not be changed: its user expects an
+        effect.
+        """
         value = getattr(self, setting.name)
         for kind, flag, chosen in (("methods", "method", self.method), ("models", "model", self.model),
-                                   ("schemes", "quantize", self.quantize)):
+                                   ("schemes", "quantize", self.quantize), ("devices", "device", self.device)):
             users = setting.metadata[kind]
             if users and chosen not in users and value != setting.default:
                 raise ConfigError(f"{setting.name} = {value} has no effect on {flag} {chosen}, only on "

@@ -6,19 +6,23 @@ Must be imported before torch, so that the thread count that it chooses is the o
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import os
 import sys
 import traceback
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import mpi4py
 
 mpi4py.rc.thread_level = "serialized"
 from mpi4py import MPI  # noqa: E402  (rc must be set first)
 
-from hpcgnn.errors import CollectiveError, HpcgnnError  # noqa: E402
+from hpcgnn.errors import CollectiveError, HpcgnnError, TrainingError  # noqa: E402
 from hpcgnn.threads import THREAD_VARIABLES, WAITING  # noqa: E402
+
+if TYPE_CHECKING:
+    import torch
 
 Result = TypeVar("Result")
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4    # of glibc's malloc.h
@@ -75,6 +79,51 @@ def together(comm: MPI.Comm, step: Callable[[], Result]) -> Result:
     sentence = failures[failed[0]]
     everywhere = len(failed) == comm.size and all(other == sentence for other in failures)
     raise CollectiveError(sentence if everywhere else f"rank {failed[0]}: {sentence}")
+
+
+def choose_device(comm: MPI.Comm, name: str) -> torch.device:
+    """Collective: where this rank computes. Its GPU, of those that CUDA_VISIBLE_DEVICES leaves it, is the one of its
+    place among the node's ranks; with more ranks than GPUs, several share one.
+
+    Parameters
+    ----------
+    name : {"cpu", "cuda"}
+
+    Raises
+    ------
+    CollectiveError      cuda, and a rank has no GPU that torch and cupy can use
+    """
+    import torch
+
+    if name == "cpu":
+        return torch.device("cpu")
+    num_gpus = together(comm, _count_gpus)
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    device = torch.device("cuda", node.rank % num_gpus)
+    node.Free()
+    torch.cuda.set_device(device)
+    return device
+
+
+def _count_gpus() -> int:
+    """GPUs that this rank may use.
+
+    Raises
+    ------
+    TrainingError      none, with the reason
+    """
+    import torch
+
+    num_gpus, visible = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    if not torch.backends.cuda.is_built():
+        reason = f"torch {torch.__version__} was built without CUDA"
+    elif num_gpus == 0:
+        reason = "torch finds no GPU" + ("" if visible is None else f" with CUDA_VISIBLE_DEVICES={visible}")
+    elif importlib.util.find_spec("cupy") is None:
+        reason = "cupy, which compiles the kernels, is not installed (pip install 'hpcgnn[cuda13]')"
+    else:
+        return num_gpus
+    raise TrainingError(f"device cuda can't be used: {reason}; use --device cpu")
 
 
 def share_cores(comm: MPI.Comm) -> None:

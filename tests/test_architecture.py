@@ -46,12 +46,12 @@ MAY_IMPORT = {
 # Rooms or modules that may import a library.
 LIBRARY_HOMES = {
     "mpi4py": ("launch", "exchange", "adaptive.controller", "adaptive.solving", "training", "inference"),
-    "cupy": ("ops.dispatch", "ops.cuda", "launch", "exchange.transport"),
+    "cupy": ("ops.cuda.module",),
     "h5py": ("shards", "training.checkpoint", "inference.model_file", "inference.predictions"),
     "ogb": ("datasets.ogb",),
     "pymetis": ("partition",),
-    "hpcgnn._ext": ("ops.host", "partition", "quantized.package", "quantized.package_writer",
-                    "bench.ceilings"),
+    "hpcgnn._ext": ("ops.host", "partition", "quantized.package", "quantized.package_positions",
+                    "quantized.package_writer", "bench.ceilings"),
 }
 # Decisions that are pure functions of what rank 0 was told: they know neither messages nor their rows.
 DECISIONS = {f"adaptive.{name}" for name in (

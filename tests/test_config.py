@@ -68,6 +68,9 @@ def test_an_unknown_setting_is_refused_with_a_hint(key, hint):
     ({"model": "gat", "hidden": 30}, "hidden must be a multiple of the 4 attention heads, found 30; "
                                      "change --hidden or --heads"),
     ({"method": "uniform", "bits": 3}, "bits must be one of 1, 2, 4, 8, 16, 32, found 3"),
+    ({"transport": "staged"}, "transport = staged has no effect on device cpu, only on cuda; leave it out or change "
+                              "--device"),
+    ({"device": "cuda", "transport": "pinned"}, "transport must be one of auto, cuda-aware, staged, found 'pinned'"),
     ({"bits": 2}, "bits = 2 has no effect on method vanilla, only on uniform; leave it out or change --method"),
 ])
 def test_a_value_outside_its_range_is_refused(settings, complaint):

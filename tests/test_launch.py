@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 
 import pytest
+import torch
 from mpi4py import MPI
 from parallel_run import ENDING_LIMIT, run_parallel_command
 
 from hpcgnn.errors import CollectiveError, ShardError
-from hpcgnn.launch import run_parallel, share_cores, together
+from hpcgnn.launch import choose_device, run_parallel, share_cores, together
 from hpcgnn.threads import THREAD_VARIABLES
 
 
@@ -65,6 +67,61 @@ def test_cores_are_shared_out_and_the_users_choice_stays(monkeypatch):
     cores = set().union(*MPI.COMM_WORLD.allgather(os.sched_getaffinity(0)))
     assert os.environ["OMP_NUM_THREADS"] == str(max(1, len(cores) // MPI.COMM_WORLD.size))
     assert os.environ["MKL_NUM_THREADS"] == "7"
+
+
+class GPUs:
+    """What torch.cuda says of a machine; remembers the device that was made current."""
+
+    def __init__(self, monkeypatch, num_gpus, is_built=True, has_cupy=True):
+        self.current = None
+        monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: is_built)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
+        monkeypatch.setattr(torch.cuda, "set_device", lambda device: setattr(self, "current", device))
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if has_cupy else None)
+
+
+@pytest.mark.parallel([1, 2, 3, 4])
+@pytest.mark.parametrize("num_gpus", [1, 2, 3, 8])
+def test_ranks_of_a_node_take_its_gpus_in_turn(monkeypatch, num_gpus):
+    gpus = GPUs(monkeypatch, num_gpus)
+    device = choose_device(MPI.COMM_WORLD, "cuda")
+    assert device == gpus.current == torch.device("cuda", MPI.COMM_WORLD.rank % num_gpus)
+
+
+@pytest.mark.parallel([2, 3])
+def test_a_rank_that_was_given_one_gpu_takes_that_one(monkeypatch):
+    """As Slurm does with a GPU a task: every rank sees another one, as its first."""
+    GPUs(monkeypatch, 1)
+    assert choose_device(MPI.COMM_WORLD, "cuda") == torch.device("cuda", 0)
+
+
+@pytest.mark.parallel([1, 2, 3])
+def test_the_host_is_no_gpu(monkeypatch):
+    gpus = GPUs(monkeypatch, 4)
+    assert choose_device(MPI.COMM_WORLD, "cpu") == torch.device("cpu") and gpus.current is None
+
+
+@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parametrize("num_gpus, is_built, has_cupy, reason", [
+    (0, False, True, f"torch {torch.__version__} was built without CUDA"),
+    (0, True, True, "torch finds no GPU with CUDA_VISIBLE_DEVICES=7"),
+    (2, True, False, "cupy, which compiles the kernels, is not installed (pip install 'hpcgnn[cuda13]')"),
+])
+def test_a_gpu_that_is_missing_is_one_sentence_on_all_ranks(monkeypatch, num_gpus, is_built, has_cupy, reason):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    GPUs(monkeypatch, num_gpus, is_built, has_cupy)
+    with pytest.raises(CollectiveError) as refused:
+        choose_device(MPI.COMM_WORLD, "cuda")
+    assert str(refused.value) == f"device cuda can't be used: {reason}; use --device cpu"
+
+
+@pytest.mark.parallel([2, 3])
+def test_one_rank_without_a_gpu_stops_all(monkeypatch):
+    GPUs(monkeypatch, 0 if MPI.COMM_WORLD.rank == 1 else 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with pytest.raises(CollectiveError) as refused:
+        choose_device(MPI.COMM_WORLD, "cuda")
+    assert str(refused.value) == "rank 1: device cuda can't be used: torch finds no GPU; use --device cpu"
 
 
 FAILING_RANK = """

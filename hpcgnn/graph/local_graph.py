@@ -83,6 +83,8 @@ class LocalGraph:
         self._peer_entries: PeerEntries | None = None
         self._overlaps, self._waits = overlaps and not exchange.is_alone, not overlaps
         self._spans: dict[int, tuple] = {}
+        self._ids: dict[tuple[int, int], np.ndarray] = {}
+        self._inner_degree: torch.Tensor | None = None
         self._is_marginal = _has_entry_from(indptr, indices, self.num_inner)
         self._input_aggregates: dict[str, torch.Tensor] = {}
         self._adjacencies: dict[bool, Adjacency] = {}
@@ -107,13 +109,27 @@ class LocalGraph:
     def edge_index(self) -> torch.Tensor:
         """(2, num_edges) int64: local source (inner or halo) and destination (inner), as PyTorch Geometric has it."""
         target = np.repeat(np.arange(self.num_inner), np.diff(self._indptr))
-        return torch.from_numpy(np.stack([self._indices.astype(np.int64), target]))
+        return torch.from_numpy(np.stack([self._indices.astype(np.int64), target])).to(self.x.device)
 
     def adjacency(self, with_self: bool = True) -> Adjacency:
         """The entries by destination and by source, for layers that weigh them."""
         if with_self not in self._adjacencies:
             self._adjacencies[with_self] = build_adjacency(self._indptr, self._indices, self.num_rows, with_self)
         return self._adjacencies[with_self]
+
+    def ids(self, start: int, stop: int) -> np.ndarray:
+        """(stop - start,) int64 global ids of some rows: the same array every time, so that a device keeps its copy."""
+        if (start, stop) not in self._ids:
+            self._ids[start, stop] = self.node_id[start:stop]
+        return self._ids[start, stop]
+
+    @property
+    def inner_degree(self) -> torch.Tensor:
+        """(num_inner,) int64 in-degrees in the whole graph, beside the rows."""
+        if self._inner_degree is None:
+            degree = self.in_degree[:self.num_inner].astype(np.int64)
+            self._inner_degree = torch.from_numpy(degree).to(self.x.device)
+        return self._inner_degree
 
     def begin_forward(self, seed: int, epoch: int, is_training: bool, num_hops: int | None = None) -> None:
         """Start a forward pass; every model calls its layers after this, in the same order on all ranks.
@@ -187,14 +203,14 @@ class LocalGraph:
     def dropout(self, h: torch.Tensor, probability: float) -> torch.Tensor:
         """Dropout whose mask depends on the global node id only, for inner rows or for inner and halo rows."""
         key = self.next_dropout(probability)
-        return h if key is None else dropout(h, probability, self.node_id[:len(h)], key)
+        return h if key is None else dropout(h, probability, self.ids(0, len(h)), key)
 
     def activate(self, h: torch.Tensor, norm: torch.nn.LayerNorm | None, probability: float,
                  is_dropped: bool = True) -> torch.Tensor:
         """relu(norm(h)) and, with `is_dropped`, one counted dropout of it, in one pass over the first len(h) rows."""
         key = self.next_dropout(probability) if is_dropped else None
         weight, bias, eps = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
-        return activate(h, 0.0 if key is None else probability, self.node_id[:len(h)], key, weight, bias, eps)
+        return activate(h, 0.0 if key is None else probability, self.ids(0, len(h)), key, weight, bias, eps)
 
     def next_dropout(self, probability: float) -> CounterKey | None:
         """Count one dropout; the key of its draws, or None where it changes nothing."""
@@ -306,7 +322,7 @@ class _Halo(torch.autograd.Function):
     @staticmethod
     def forward(ctx, h: torch.Tensor, graph: LocalGraph, site: ExchangeSite) -> torch.Tensor:
         ctx.graph, ctx.site = graph, site
-        rows = empty((graph.num_rows, h.shape[1]), h.dtype)
+        rows = empty((graph.num_rows, h.shape[1]), h.dtype, h.device)
         rows[:graph.num_inner] = h
         graph.fetch(rows[:graph.num_inner], rows[graph.num_inner:], site)
         return rows

@@ -6,13 +6,21 @@ import torch
 from mpi4py import MPI
 from torch import nn
 
+from hpcgnn.exchange.transport import HOST, Transport
+
 
 class FlatGradients:
-    """Parameters' `.grad` are views of one float32 buffer, which autograd accumulates into."""
+    """Parameters' `.grad` are views of one float32 buffer beside them, which autograd accumulates into.
 
-    def __init__(self, model: nn.Module):
-        parameters = list(model.parameters())
-        self._flat = torch.zeros(sum(parameter.numel() for parameter in parameters))
+    Parameters
+    ----------
+    model : nn.Module          its parameters on one device
+    transport : Transport      how the buffer reaches the other ranks
+    """
+
+    def __init__(self, model: nn.Module, transport: Transport = HOST):
+        parameters, self._transport = list(model.parameters()), transport
+        self._flat = torch.zeros(sum(parameter.numel() for parameter in parameters), device=parameters[0].device)
         start = 0
         for parameter in parameters:
             parameter.grad = self._flat[start:start + parameter.numel()].view_as(parameter)
@@ -24,7 +32,7 @@ class FlatGradients:
 
     def sum_over_ranks(self, comm: MPI.Comm) -> None:
         """Collective: replace every gradient by its sum over the ranks."""
-        comm.Allreduce(MPI.IN_PLACE, self._flat.numpy(), MPI.SUM)
+        self._transport.sum_over_ranks(comm, self._flat)
 
     def unscale(self, scale: float) -> bool:
         """Divide by the loss scale; whether all gradients are finite."""

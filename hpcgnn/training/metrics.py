@@ -178,7 +178,7 @@ def quantized_statistics(model: QuantizedStack, results: list[dict[str, Any]]) -
 
 
 def _widths_of(quantizer: RowQuantizer) -> dict[str, list[int]]:
-    counts, width = quantizer.counts.long(), quantizer.scale().bit_width
+    counts, width = quantizer.counts.long().cpu(), quantizer.scale().bit_width
     degree = counts.nonzero()[:, 0]
     return {"in_degree": degree.tolist(), "num_nodes": counts[degree].tolist(), "bit_width": width[degree].tolist()}
 

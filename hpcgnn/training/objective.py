@@ -10,6 +10,7 @@ from mpi4py import MPI
 from torch.nn import functional
 
 SPLITS = ("train", "val", "test")
+HOST_DEVICE = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -28,13 +29,14 @@ class Objective:
     num_global: dict[str, int]
 
     @classmethod
-    def build(cls, comm: MPI.Comm, labels: np.ndarray, masks: dict[str, np.ndarray]) -> Objective:
-        """Collective: count each split over all ranks."""
-        rows = {split: torch.from_numpy(np.flatnonzero(masks[split])) for split in SPLITS}
+    def build(cls, comm: MPI.Comm, labels: np.ndarray, masks: dict[str, np.ndarray],
+              device: torch.device = HOST_DEVICE) -> Objective:
+        """Collective: count each split over all ranks; tensors lie on `device`."""
+        rows = {split: torch.from_numpy(np.flatnonzero(masks[split])).to(device) for split in SPLITS}
         counts = np.array([len(rows[split]) for split in SPLITS], dtype=np.int64)
         comm.Allreduce(MPI.IN_PLACE, counts)
         typed = torch.from_numpy(labels.astype(np.float32 if labels.ndim == 2 else np.int64))
-        return cls(typed, rows, dict(zip(SPLITS, counts.tolist(), strict=True)))
+        return cls(typed.to(device), rows, dict(zip(SPLITS, counts.tolist(), strict=True)))
 
     @property
     def is_multi_label(self) -> bool:

@@ -61,7 +61,7 @@ class Learner:
             best_model = checkpoint.best_model
             optimizer.load_state_dict({**optimizer.state_dict(), "state": checkpoint.optimizer})
             loss_scale = checkpoint.loss_scale
-        return cls(model, optimizer, FlatGradients(model), best_model, loss_scale)
+        return cls(model, optimizer, FlatGradients(model, session.transport), best_model, loss_scale)
 
 
 class TrainingRun:
@@ -219,6 +219,7 @@ class TrainingRun:
             "score_name": session.score, "val_score": val_score, "test_score": test_score,
             "test_score_std": test_std, "results": results,
             **(epoch_statistics(self.folder.read_metrics()) if self._is_main else {}),
+            "device": config.device, "transport": session.transport.name,
             "setup_bytes": int(setup[0]), "peak_rss_bytes": peak_bytes, "precision": config.precision,
             "predict": config.predict, "method_state_bytes": state_bytes,
             "rows_within": session.rows_within, "epochs": config.epochs,

@@ -37,8 +37,8 @@ def roc_auc(comm: MPI.Comm, logits: torch.Tensor, labels: torch.Tensor) -> float
 
     logits : (n, 2) float32, labels : (n,) int64 of 0 and 1; nan where a class is absent
     """
-    margins = comm.allgather((logits[:, 1] - logits[:, 0]).double().numpy())
-    positives = np.concatenate(comm.allgather(labels.numpy() == 1))
+    margins = comm.allgather((logits[:, 1] - logits[:, 0]).double().cpu().numpy())
+    positives = np.concatenate(comm.allgather(labels.cpu().numpy() == 1))
     num_positive = int(positives.sum())
     num_negative = len(positives) - num_positive
     if num_positive == 0 or num_negative == 0:

@@ -16,8 +16,9 @@ from hpcgnn.exchange.bits import UniformBits
 from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.reach import Reach, nearest_first
+from hpcgnn.exchange.transport import HOST, Transport, choose_transport
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.launch import together
+from hpcgnn.launch import choose_device, together
 from hpcgnn.nn.models import ModelShape, build_model
 from hpcgnn.nn.quantized_models import QuantizationScheme, QuantizedStack
 from hpcgnn.nn.quantizer import count_in_degrees
@@ -43,6 +44,7 @@ class Session:
     info : GraphInfo
     graph : LocalGraph
     exchange : HaloExchange
+    transport : Transport
     plan : ExchangePlan
     importance : (num_inner + num_halo,) float32
     objective : Objective
@@ -56,6 +58,7 @@ class Session:
     info: GraphInfo
     graph: LocalGraph
     exchange: HaloExchange
+    transport: Transport
     plan: ExchangePlan
     importance: np.ndarray
     objective: Objective
@@ -71,29 +74,31 @@ class Session:
         Raises
         ------
         CollectiveError      a shard that is missing, damaged or for another number of ranks; no training node; an
-                             instruction set forced that a rank's processor lacks
+                             instruction set forced that a rank's processor lacks; a GPU or a transport that was asked
+                             for and can't be used
         """
         info = info or together(comm, lambda: read_graph_info(shards))
         score = together(comm, lambda: choose_score(config, info))
-        together(comm, lambda: check_device(config.device))
+        device = choose_device(comm, config.device)
         together(comm, simd_level)
         together(comm, lambda: check_method(config))
         part = together(comm, lambda: read_partition(shards, comm.rank, comm.size, info))
         part, reach = _within_reach(comm, part, config)
         masks = {"train": part.train_mask, "val": part.val_mask, "test": part.test_mask}
-        objective = Objective.build(comm, part.labels, masks)
+        objective = Objective.build(comm, part.labels, masks, device)
         if objective.num_global["train"] == 0:
             raise CollectiveError(f"{shards} has no training node in the whole graph; at least one is needed")
         full_bits, plan = storage_bits(config.precision), ExchangePlan.build(part)
+        transport = HOST if config.device == "cpu" else choose_transport(comm, config.transport, device)
         exchange = HaloExchange(comm, plan, UniformBits(full_bits), config.exchange, full_bits, reach,
-                                execution_of(config))
-        features = exchange.input_rows(torch.from_numpy(part.features.astype(np.float32, copy=False)))
+                                execution_of(config), transport)
+        features = exchange.input_rows(torch.from_numpy(part.features.astype(np.float32, copy=False)).to(device))
         graph = LocalGraph(part.indptr, part.indices, np.concatenate([part.inner_id, part.halo_id]), part.in_degree,
                            features.to(STORAGE[config.precision]), exchange, reach.num_within if reach else None,
                            config.overlap)
         rows_within = comm.allreduce(np.array(reach.num_within)).tolist() if reach else []
         degree_counts = None if config.quantize == "none" else count_in_degrees(graph, comm)
-        return cls(comm, config, info, graph, exchange, plan, part.importance, objective, score, rows_within,
+        return cls(comm, config, info, graph, exchange, transport, plan, part.importance, objective, score, rows_within,
                    degree_counts)
 
     def new_model(self, seed: int) -> nn.Module:
@@ -109,6 +114,7 @@ class Session:
         model = build_model(ModelShape(
             config.model, self.info.num_features, config.hidden, self.info.num_classes, config.layers, config.dropout,
             config.norm, config.heads, config.precision == "fp32", config.alpha, config.theta, config.jump))
+        model.to(self.graph.x.device)     # made on the host, from the same draws everywhere
         if config.quantize == "none":
             return model
         return QuantizedStack.fit(model, scheme_of(config), self.graph, self.comm, self.degree_counts)
@@ -160,14 +166,3 @@ def choose_score(config: TrainConfig, info: GraphInfo) -> str:
     if score == "roc_auc" and info.num_classes != 2:
         raise TrainingError(f"score roc_auc needs two classes, {info.name} has {info.num_classes}; use {default}")
     return score
-
-
-def check_device(device: str) -> None:
-    """Refuse a device that this machine or this version can't compute on.
-
-    Raises
-    ------
-    TrainingError      always for cuda, whose kernels this version does not have
-    """
-    if device == "cuda":
-        raise TrainingError("this version of hpcgnn has host kernels only; use --device cpu")

@@ -54,7 +54,9 @@ def test_losses_equal_those_of_one_rank_with_dropout(shared_path, model, scheme)
     shards = write_once(comm, dataset, shared_path / "shards")
     _, metrics, _ = train(comm, shards, shared_path / "run", **settings)
     # Sums over ranks differ in their last bits; sooner or later a code or a width rounds the other way.
-    np.testing.assert_allclose(losses(metrics)[:6], losses(expected)[:6], rtol=1e-4)
+    np.testing.assert_allclose(losses(metrics)[:2], losses(expected)[:2], rtol=1e-5)
+    tolerance = 1e-4 if scheme == "degree-aware" else 5e-4
+    np.testing.assert_allclose(losses(metrics)[:6], losses(expected)[:6], rtol=tolerance)
     np.testing.assert_allclose(losses(metrics), losses(expected), rtol=5e-3)
     assert metrics[0]["feature_kb"] == expected[0]["feature_kb"]
 

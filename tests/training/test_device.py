@@ -1,0 +1,56 @@
+"""A device trains as the host does: the same losses and the same bytes, by every method and however messages travel."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from mpi4py import MPI
+from stand_in_device import StandInDevice, WatchedComm, use_host_kernels
+from training_setup import easy_graph, losses, train, without_seconds, write_once
+
+from hpcgnn.exchange.transport import CudaAwareTransport, StagedTransport
+from hpcgnn.ops.streams import use_streams
+from hpcgnn.training import session
+
+TRANSPORTS = {"staged": StagedTransport, "cuda-aware": CudaAwareTransport}
+CPU = torch.device("cpu")
+SHORT = {"epochs": 4, "eval_every": 2, "checkpoint_every": 0}
+ADAPTIVE = {"deterministic": True, "epochs": 8, "descent_window": 2}
+METHODS = [
+    {"method": "uniform", "bits": 2}, {"method": "random"}, {"method": "sylvie", **ADAPTIVE},
+    {"method": "adaqp", "deterministic": True, "period": 2}, {"method": "pipegcn", "smoothing": 0.5},
+    {"method": "bns", "share": 0.4}, {"method": "sancus"}, {"method": "uniform", "bits": 2, "predict": "previous"},
+    {"method": "uniform", "bits": 4, "rematerialize": True}, {"method": "uniform", "bits": 4, "exchange": "alltoallv"},
+    {"method": "uniform", "bits": 8, "precision": "fp16"}, {"model": "gat", "method": "uniform", "bits": 4},
+    {"model": "sage-max"}, {"quantize": "degree-aware"},
+]
+
+
+@pytest.fixture(params=list(TRANSPORTS))
+def stand_in(request, monkeypatch):
+    """Sessions of cuda compute on a stand-in device, with this transport."""
+    device = StandInDevice()
+    monkeypatch.setattr(session, "choose_device", lambda comm, name: CPU)
+    monkeypatch.setattr(session, "choose_transport", lambda comm, name, where: TRANSPORTS[request.param](where))
+    device.name = request.param
+    return device
+
+
+@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parametrize("settings", METHODS, ids=json.dumps)
+def test_every_method_gives_the_hosts_losses_and_bytes(shared_path, monkeypatch, stand_in, settings):
+    comm = MPI.COMM_WORLD
+    shards = write_once(comm, easy_graph(), shared_path / "shards")
+    summary, expected, _ = train(comm, shards, shared_path / "host", **{**SHORT, **settings})
+    assert (summary["device"], summary["transport"]) == ("cpu", "host")
+    use_host_kernels(monkeypatch)
+    with use_streams(stand_in):
+        summary, found, _ = train(WatchedComm(comm, stand_in), shards, shared_path / "device", device="cuda",
+                                  **{**SHORT, **settings})
+    assert (summary["device"], summary["transport"]) == ("cuda", stand_in.name)
+    assert without_seconds(found) == without_seconds(expected)
+    assert comm.size == 1 or sum(record["sent_bytes_payload"] for record in found) > 0
+    assert np.isfinite(losses(found)).all()

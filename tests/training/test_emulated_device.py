@@ -1,0 +1,43 @@
+"""Training on the device's own kernels, emulated on the CPU: the host's losses up to rounding, and its bytes."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from cuda.emulation import COMPILER, EmulatedBackend
+from mpi4py import MPI
+from stand_in_device import StandInDevice, WatchedComm
+from training_setup import easy_graph, losses, train, write_once
+
+from hpcgnn.exchange.transport import StagedTransport
+from hpcgnn.ops.cuda.module import use_backend
+from hpcgnn.ops.dispatch import device_kernels_on_cpu
+from hpcgnn.ops.streams import use_streams
+from hpcgnn.training import session
+
+TINY = "synthetic:nodes=30,mean_degree=4,classes=3,features=6,signal=2"
+SETTINGS = {"epochs": 2, "eval_every": 2, "hidden": 8, "heads": 2, "checkpoint_every": 0}
+SENT = ("sent_bytes_payload", "sent_bytes_parameters", "width_histogram")
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("method", [{"method": "vanilla"}, {"method": "uniform", "bits": 2}], ids=["full", "two bits"])
+@pytest.mark.parametrize("model", ["gcn", "gat"])
+@pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"there is no {COMPILER} to compile the kernels with")
+def test_emulated_kernels_train_as_the_host(monkeypatch, shared_path, model, method):
+    comm, cpu, device = MPI.COMM_WORLD, torch.device("cpu"), StandInDevice()
+    shards = write_once(comm, easy_graph(spec=TINY), shared_path / "shards")
+    settings = {**SETTINGS, "model": model, **method}
+    _, expected, _ = train(comm, shards, shared_path / "host", **settings)
+    monkeypatch.setattr(session, "choose_device", lambda comm, name: cpu)
+    monkeypatch.setattr(session, "choose_transport", lambda comm, name, where: StagedTransport(where))
+    with use_backend(EmulatedBackend()) as backend, device_kernels_on_cpu(), use_streams(device):
+        _, found, _ = train(WatchedComm(comm, device), shards, shared_path / "device", device="cuda", **settings)
+    np.testing.assert_allclose(losses(found), losses(expected), rtol=1e-5, atol=0)
+    assert [[record[key] for key in SENT] for record in found] == [[record[key] for key in SENT] for record in expected]
+    started = {name.split("_")[0] for name, _, _ in backend.launches}
+    assert {"aggregate", "normalize", "mask"} <= started
+    assert comm.size == 1 or {"quantize", "dequantize"} <= started
