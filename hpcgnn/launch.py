@@ -5,13 +5,18 @@ Must be imported before torch, so that the thread count that it chooses is the o
 
 from __future__ import annotations
 
+import array
 import ctypes
+import fcntl
 import importlib.util
 import os
+import stat
 import sys
+import termios
+import time
 import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 import mpi4py
 
@@ -58,6 +63,27 @@ def _print_failure(rank: int, error: BaseException) -> None:
         text = f"hpcgnn: rank {rank}: {type(error).__name__}: {error}\n{traceback.format_exc()}"
     sys.stderr.write(text)
     sys.stderr.flush()
+    _wait_for_reader(sys.stderr)
+
+
+def _wait_for_reader(stream: TextIO) -> None:
+    """Wait until the launcher has read what was written: Open MPI's drops what still lies in a pipe of an aborted rank.
+
+    At most 2 s, and 0.2 s more in which the launcher passes it on; nothing for a file or a terminal.
+    """
+    try:
+        descriptor = stream.fileno()
+        if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            return
+        for _ in range(100):
+            unread = array.array("i", [0])
+            fcntl.ioctl(descriptor, termios.FIONREAD, unread)
+            if unread[0] == 0:
+                break
+            time.sleep(0.02)
+    except (OSError, ValueError):       # closed, or no descriptor
+        return
+    time.sleep(0.2)
 
 
 def together(comm: MPI.Comm, step: Callable[[], Result]) -> Result:

@@ -5,6 +5,7 @@ This process stays small and imports neither NumPy nor torch: a child's peak mem
 
 from __future__ import annotations
 
+import statistics
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -29,6 +30,7 @@ class EpochBenchmark:
     num_ranks : 0, or ranks of one thread each that train besides the one process
     peers : of "dgl", "pyg"; they train in float32
     repeat : rounds; round r trains everything once, with seed r
+    eval_every : epochs between evaluations, which are not timed; 0: after the last only
     """
 
     source: Path
@@ -41,6 +43,7 @@ class EpochBenchmark:
     repeat: int
     layers: int
     hidden: int
+    eval_every: int = 0
 
     def measure(self) -> Iterator[Measurement]:
         """One measurement a model and precision."""
@@ -64,7 +67,7 @@ class EpochBenchmark:
                     for precision in self.precisions}
         runs: dict[RunKey, list[Trained]] = {}
         for seed in range(self.repeat):
-            settings = EpochSettings(model, self.layers, self.hidden, self.epochs, seed)
+            settings = EpochSettings(model, self.layers, self.hidden, self.epochs, seed, eval_every=self.eval_every)
             for key, trained in self._train_round(settings, shards, arrays, folder):
                 runs.setdefault(key, []).append(trained)
         for precision in self.precisions:
@@ -125,10 +128,13 @@ def memory_line(case: str, chosen: dict[str, list[Trained]]) -> str:
 
 
 def score_line(case: str, chosen: dict[str, list[Trained]]) -> str:
-    """Mean test score of every contestant over the rounds."""
-    parts = (f"{name} {100 * sum(run.test_score for run in trained) / len(trained):.2f}"
-             for name, trained in chosen.items())
-    return f"{case}: test score in % after the last epoch, mean of the rounds: {', '.join(parts)}"
+    """Mean test score of every contestant over the rounds, with its standard deviation."""
+    parts = []
+    for name, trained in chosen.items():
+        scores = [100 * run.test_score for run in trained]
+        spread = f" ± {statistics.stdev(scores):.2f}" if len(scores) > 1 else ""
+        parts.append(f"{name} {statistics.mean(scores):.2f}{spread}")
+    return f"{case}: test score in % at the best validation score, mean of the rounds: {', '.join(parts)}"
 
 
 def ceiling_line(case: str, ceiling: dict[str, float]) -> str:

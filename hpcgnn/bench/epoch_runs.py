@@ -22,7 +22,12 @@ WARM_UP_EPOCHS = 2    # memory is allocated and caches are filled in these
 
 @dataclass(frozen=True)
 class EpochSettings:
-    """A training that all contestants can do: dropout, convolution, LayerNorm, ReLU; Adam."""
+    """A training that all contestants can do: dropout, convolution, LayerNorm, ReLU; Adam.
+
+    Attributes
+    ----------
+    eval_every : epochs between evaluations, the last epoch's among them; 0: after the last only
+    """
 
     model: str
     layers: int
@@ -31,11 +36,17 @@ class EpochSettings:
     seed: int
     dropout: float = 0.5
     lr: float = 0.01
+    eval_every: int = 0
+
+    def is_evaluated(self, epoch: int) -> bool:
+        """Whether scores are taken after this many epochs."""
+        return epoch == self.epochs or (self.eval_every > 0 and epoch % self.eval_every == 0)
 
 
 @dataclass(frozen=True)
 class Trained:
-    """One training: seconds of its epochs without the first two, peak bytes of its largest process, test score."""
+    """One training: seconds of its epochs without the first two, peak bytes of its largest process, test score at the
+    best validation score."""
 
     epoch_seconds: list[float]
     peak_bytes: int
@@ -63,13 +74,13 @@ def preprocess(archive: Path, shards: Path, ranks: int) -> Path:
 
 
 def train_ours(settings: EpochSettings, shards: Path, precision: str, ranks: int, threads: int, out: Path) -> Trained:
-    """`hpcgnn train` on shards of `ranks` parts, evaluated once, at its end."""
-    flags = {**asdict(settings), "norm": "layer", "weight-decay": 0, "method": "vanilla", "early-stop": 0, "repeat": 1,
-             "eval-every": settings.epochs, "checkpoint-every": 0}
+    """`hpcgnn train` on shards of `ranks` parts."""
+    flags = {**asdict(settings), "norm": "layer", "weight_decay": 0, "method": "vanilla", "early_stop": 0, "repeat": 1,
+             "eval_every": settings.eval_every or settings.epochs, "checkpoint_every": 0}
     if precision != "fp32":
         flags["precision"] = precision
     command = hpcgnn_command("train", shards, "--out", out, "--overwrite",
-                             *(f"--{name}={value}" for name, value in flags.items()))
+                             *(f"--{name.replace('_', '-')}={value}" for name, value in flags.items()))
     environment = thread_environment(threads)
     run([find_mpirun(), "-n", str(ranks), *command] if ranks > 1 else command, environment)
     lines = (out / "metrics.jsonl").read_text().splitlines()

@@ -78,6 +78,9 @@ def kernels(peer: str, out: Path | None, repeat: int | None, threads: int | None
 @click.option("--ranks", type=click.IntRange(min=0), default=0, help="Also train on so many ranks of one thread.")
 @click.option("--epochs", type=click.IntRange(min=3), default=10, show_default=True,
               help="A training; the first two are not counted.")
+@click.option("--eval-every", type=click.IntRange(min=0), default=0, show_default=True,
+              help="Epochs between evaluations, which are not timed; the test score is that at the best validation "
+                   "score. 0: after the last epoch only.")
 @click.option("--layers", type=click.IntRange(min=1), default=3, show_default=True)
 @click.option("--hidden", type=click.IntRange(min=1), default=256, show_default=True)
 @_shared_options(("dgl", "pyg"))
@@ -98,7 +101,8 @@ def epoch(source: Path, peer: str, out: Path | None, repeat: int | None, threads
     threads = threads or environment.available_cores()
     benchmark = EpochBenchmark(
         source=source, models=models, precisions=precisions, threads=threads, num_ranks=flags["ranks"], peers=peers,
-        epochs=flags["epochs"], repeat=repeat or 3, layers=flags["layers"], hidden=flags["hidden"])
+        epochs=flags["epochs"], repeat=repeat or 3, layers=flags["layers"], hidden=flags["hidden"],
+        eval_every=flags["eval_every"])
     finish("epoch", threads, benchmark, out)
 
 
