@@ -16,6 +16,13 @@ def pytest_configure(config):
         config.addinivalue_line("markers", f"parallel[{ranks}]: runs at this number of ranks")
 
 
+def pytest_ignore_collect(collection_path):
+    """Leave out, on several ranks, files without a parallel test: they would be read on every rank for nothing."""
+    if MPI.COMM_WORLD.size > 1 and collection_path.name.startswith("test_") and collection_path.suffix == ".py":
+        return True if "parallel" not in collection_path.read_text() else None
+    return None
+
+
 def pytest_runtest_logreport(report):
     """Print a failure at once: a rank whose peers hang never reaches its summary."""
     if report.failed and MPI.COMM_WORLD.size > 1:

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # All tests: ruff, the serial ones, then those for 2, 3 and 4 MPI ranks. Arguments go to pytest: jobs/test.sh -k codec
-#   HPCGNN_TEST_MPI="openmpi mpich"   runs the parallel tests under each of these; default: the MPI of jobs/env.sh
+#   HPCGNN_TEST_MPI="openmpi mpich:3"   runs the parallel tests under each of these, at 2, 3 and 4 ranks or those named
+#                                       (mpich:2,4); default: the MPI of jobs/env.sh
 # The last line, `N passed, N failed, N skipped`, adds up all runs; the exit status is 0 only when nothing failed.
 set -euo pipefail
 
@@ -47,7 +48,9 @@ python -m ruff check . || failed=1
 read -ra mpis <<<"${HPCGNN_TEST_MPI:-}"
 ((${#mpis[@]})) || mpis=("")
 for index in "${!mpis[@]}"; do
-    [[ -z ${mpis[index]} ]] || hpcgnn_use_mpi "${mpis[index]}"
+    mpi=${mpis[index]%%:*} counts=2,3,4
+    [[ ${mpis[index]} != *:* ]] || counts=${mpis[index]#*:}
+    [[ -z $mpi ]] || hpcgnn_use_mpi "$mpi"
     if ((index == 0)); then
         heading "serial tests"
         mkdir "$results/serial-1"
@@ -55,8 +58,8 @@ for index in "${!mpis[@]}"; do
         OMP_NUM_THREADS=${OMP_NUM_THREADS:-2} OMP_WAIT_POLICY=passive bash jobs/test_rank.sh "$results/serial-1" \
             -m "parallel[1]" --numprocesses auto --maxprocesses 8 --dist loadfile "$@" || true
     fi
-    for ranks in 2 3 4; do
-        run_parallel "${mpis[index]:-$MPI4PY_MPIABI}" "$ranks" "$@"
+    for ranks in ${counts//,/ }; do
+        run_parallel "${mpi:-$MPI4PY_MPIABI}" "$ranks" "$@"
     done
 done
 
