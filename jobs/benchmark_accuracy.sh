@@ -6,18 +6,15 @@
 set -euo pipefail
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
-: "${HPCGNN_DATASETS:?set it to the folder that holds cora.npz, citeseer.npz and pubmed.npz}"
-datasets=$(cd -- "$HPCGNN_DATASETS" && pwd -P)
-# shellcheck source=jobs/env.sh
-source "$here/env.sh"
-cd "$HPCGNN_ROOT"
+# shellcheck source=jobs/benchmark_setup.sh
+source "$here/benchmark_setup.sh"
 out=${HPCGNN_BENCHMARK_OUT:-runs/benchmark-accuracy}
 
 # train GRAPH RANKS NAME OPTIONS...
 train() {
     local graph=$1 ranks=$2 run=$out/$1-$3 shards=data/shards/$1-p$2
     shift 3
-    [[ -f $shards/graph.h5 ]] || hpcgnn preprocess "npz:$datasets/$graph.npz" --out "$shards" --parts "$ranks"
+    make_shards "$graph" "$shards" "$ranks"
     [[ -f $run/summary.json ]] || hpcgnn_mpirun "$ranks" hpcgnn train "$shards" --model gcn --preset planetoid \
         --repeat 10 --out "$run" --resume "$@"
 }

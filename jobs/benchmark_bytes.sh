@@ -7,16 +7,13 @@
 set -euo pipefail
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
-: "${HPCGNN_DATASETS:?set it to the folder that holds ogbn_arxiv_nofeat.npz}"
-datasets=$(cd -- "$HPCGNN_DATASETS" && pwd -P)
 epochs=${HPCGNN_BENCHMARK_EPOCHS:-100}
-# shellcheck source=jobs/env.sh
-source "$here/env.sh"
-cd "$HPCGNN_ROOT"
+# shellcheck source=jobs/benchmark_setup.sh
+source "$here/benchmark_setup.sh"
 out=${HPCGNN_BENCHMARK_OUT:-runs/benchmark-bytes}
 shards=data/shards/ogbn_arxiv_nofeat-p2
 
-[[ -f $shards/graph.h5 ]] || hpcgnn preprocess "npz:$datasets/ogbn_arxiv_nofeat.npz" --out "$shards" --parts 2
+make_shards ogbn_arxiv_nofeat "$shards" 2
 
 # train NAME OPTIONS...
 train() {

@@ -11,11 +11,8 @@
 set -euo pipefail
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
-: "${HPCGNN_DATASETS:?set it to the folder that holds cora.npz, citeseer.npz and pubmed.npz}"
-datasets=$(cd -- "$HPCGNN_DATASETS" && pwd -P)
-# shellcheck source=jobs/env.sh
-source "$here/env.sh"
-cd "$HPCGNN_ROOT"
+# shellcheck source=jobs/benchmark_setup.sh
+source "$here/benchmark_setup.sh"
 seeds=${HPCGNN_BENCHMARK_SEEDS:-10}
 out=${HPCGNN_BENCHMARK_OUT:-runs/benchmark-degree-aware}
 chosen=${HPCGNN_BENCHMARK_DATASETS:-cora citeseer pubmed}
@@ -59,13 +56,6 @@ flags_of_model() {
     esac
 }
 
-# has_seeds RUN COUNT: whether the run is complete with as many seeds
-has_seeds() {
-    [[ -f $1/summary.json ]] &&
-        python -c 'import json, sys; sys.exit(len(json.load(open(sys.argv[1]))["seeds"]) < int(sys.argv[2]))' \
-            "$1/summary.json" "$2"
-}
-
 # train DATASET MODEL SCHEME
 train() {
     local run=$out/$1/$2/$3 model scheme
@@ -77,9 +67,7 @@ train() {
 }
 
 for dataset in $chosen; do
-    [[ -f data/shards/$dataset-raw-p1/graph.h5 ]] ||
-        hpcgnn preprocess "npz:$datasets/$dataset.npz" --normalize-features none --out "data/shards/$dataset-raw-p1" \
-            --parts 1
+    make_shards "$dataset" "data/shards/$dataset-raw-p1" 1 --normalize-features none
     for model in $models; do
         for scheme in fp32 degree-aware degree-quant uniform; do train "$dataset" "$model" "$scheme"; done
     done

@@ -12,11 +12,8 @@
 set -euo pipefail
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
-: "${HPCGNN_DATASETS:?set it to the folder that holds pubmed.npz, amazon_computers.npz and ogbn_arxiv_nofeat.npz}"
-datasets=$(cd -- "$HPCGNN_DATASETS" && pwd -P)
-# shellcheck source=jobs/env.sh
-source "$here/env.sh"
-cd "$HPCGNN_ROOT"
+# shellcheck source=jobs/benchmark_setup.sh
+source "$here/benchmark_setup.sh"
 seeds=${HPCGNN_BENCHMARK_SEEDS:-5}
 ranks=${HPCGNN_BENCHMARK_RANKS:-4}
 out=${HPCGNN_BENCHMARK_OUT:-runs/benchmark-fidelity}
@@ -53,13 +50,6 @@ flags_of_model() {
     esac
 }
 
-# has_seeds RUN COUNT: whether the run is complete with as many seeds
-has_seeds() {
-    [[ -f $1/summary.json ]] &&
-        python -c 'import json, sys; sys.exit(len(json.load(open(sys.argv[1]))["seeds"]) < int(sys.argv[2]))' \
-            "$1/summary.json" "$2"
-}
-
 # train DATASET MODEL METHOD SEEDS OPTIONS...
 train() {
     local run=$out/$1/$2/$3 shards=data/shards/$1-p$ranks model method
@@ -85,8 +75,7 @@ train_large() {
 }
 
 for dataset in $chosen; do
-    [[ -f data/shards/$dataset-p$ranks/graph.h5 ]] ||
-        hpcgnn preprocess "npz:$datasets/$dataset.npz" --out "data/shards/$dataset-p$ranks" --parts "$ranks"
+    make_shards "$dataset" "data/shards/$dataset-p$ranks" "$ranks"
     if [[ $dataset == ogbn_arxiv_nofeat ]]; then
         for model in $large; do
             width=64

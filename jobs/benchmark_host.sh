@@ -10,13 +10,10 @@
 set -euo pipefail
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
-: "${HPCGNN_DATASETS:?set it to the folder that holds ogbn_arxiv_nofeat.npz and topo_cnr2000.npz}"
-datasets=$(cd -- "$HPCGNN_DATASETS" && pwd -P)
 threads=${HPCGNN_BENCHMARK_THREADS:-2}
 epochs=${HPCGNN_BENCHMARK_EPOCHS:-12}
-# shellcheck source=jobs/env.sh
-source "$here/env.sh"
-cd "$HPCGNN_ROOT"
+# shellcheck source=jobs/benchmark_setup.sh
+source "$here/benchmark_setup.sh"
 out=${HPCGNN_BENCHMARK_OUT:-runs/benchmark-host}
 
 # installed NAME=PACKAGE...: the names, with commas, whose packages Python finds.

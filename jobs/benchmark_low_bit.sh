@@ -12,11 +12,8 @@
 set -euo pipefail
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
-: "${HPCGNN_DATASETS:?set it to the folder that holds pubmed.npz, amazon_computers.npz and ogbn_arxiv_nofeat.npz}"
-datasets=$(cd -- "$HPCGNN_DATASETS" && pwd -P)
-# shellcheck source=jobs/env.sh
-source "$here/env.sh"
-cd "$HPCGNN_ROOT"
+# shellcheck source=jobs/benchmark_setup.sh
+source "$here/benchmark_setup.sh"
 seeds=${HPCGNN_BENCHMARK_SEEDS:-3}
 out=${HPCGNN_BENCHMARK_OUT:-runs/benchmark-low-bit}
 chosen=${HPCGNN_BENCHMARK_DATASETS:-pubmed amazon_computers ogbn_arxiv_nofeat}
@@ -65,8 +62,7 @@ answer_in_batches() {
 }
 
 for dataset in $chosen; do
-    [[ -f data/shards/$dataset-p1/graph.h5 ]] ||
-        hpcgnn preprocess "npz:$datasets/$dataset.npz" --out "data/shards/$dataset-p1" --parts 1
+    make_shards "$dataset" "data/shards/$dataset-p1" 1
     for model in $models; do
         for bits in 32 8 4 2; do
             for ((seed = 0; seed < seeds; seed++)); do

@@ -8,18 +8,14 @@
 set -euo pipefail
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
-: "${HPCGNN_DATASETS:?set it to the folder that holds ogbn_arxiv_nofeat.npz}"
-datasets=$(cd -- "$HPCGNN_DATASETS" && pwd -P)
-# shellcheck source=jobs/env.sh
-source "$here/env.sh"
-cd "$HPCGNN_ROOT"
+# shellcheck source=jobs/benchmark_setup.sh
+source "$here/benchmark_setup.sh"
 ranks=${HPCGNN_BENCHMARK_RANKS:-2}
 epochs=${HPCGNN_BENCHMARK_EPOCHS:-12}
 out=${HPCGNN_BENCHMARK_OUT:-runs/benchmark-overlap}
 shards=data/shards/ogbn_arxiv_nofeat-p$ranks
 
-[[ -f $shards/graph.h5 ]] ||
-    hpcgnn preprocess "npz:$datasets/ogbn_arxiv_nofeat.npz" --out "$shards" --parts "$ranks"
+make_shards ogbn_arxiv_nofeat "$shards" "$ranks"
 
 # train NAME OPTIONS...
 train() {

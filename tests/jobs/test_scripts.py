@@ -40,6 +40,15 @@ def test_shellcheck_finds_nothing():
     assert check.stdout == ""
 
 
+@pytest.mark.parametrize("script", sorted(ROOT.glob("jobs/benchmark_*.sh")), ids=lambda script: script.name)
+def test_a_benchmark_without_its_graphs_ends_with_one_sentence(script):
+    done = subprocess.run(["bash", script], capture_output=True, text=True,
+                          env={"PATH": os.environ["PATH"], "HPCGNN_DATASETS": "/nowhere"})
+    assert done.returncode == 1
+    assert done.stderr == ("hpcgnn: HPCGNN_DATASETS is '/nowhere'; set it to the folder that holds the graphs' .npz "
+                           "files\n")
+
+
 @pytest.mark.parametrize("name", RUN_DIRECTLY)
 def test_what_is_run_directly_is_executable(name):
     (script,) = [script for script in SCRIPTS if script.name == name]

@@ -1,0 +1,28 @@
+# What the benchmarks on real graphs share; sourced by them, it runs nothing itself. Afterwards the folder is the
+# repository's and the environment is there.
+#   HPCGNN_DATASETS     folder that holds the .npz files (data/README.md has the format)
+# shellcheck shell=bash
+
+if [[ ! -d ${HPCGNN_DATASETS:-} ]]; then
+    echo "hpcgnn: HPCGNN_DATASETS is '${HPCGNN_DATASETS:-}'; set it to the folder that holds the graphs' .npz files" >&2
+    exit 1
+fi
+datasets=$(cd -- "$HPCGNN_DATASETS" && pwd -P)
+# shellcheck source=jobs/env.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/env.sh"
+cd "$HPCGNN_ROOT"
+
+# make_shards GRAPH FOLDER PARTS OPTIONS...: unless they are there
+make_shards() {
+    local graph=$1 shards=$2 parts=$3
+    shift 3
+    [[ -f $shards/graph.h5 ]] ||
+        hpcgnn preprocess "npz:$datasets/$graph.npz" --out "$shards" --parts "$parts" "$@"
+}
+
+# has_seeds RUN COUNT: whether the run is complete with as many seeds
+has_seeds() {
+    [[ -f $1/summary.json ]] &&
+        python -c 'import json, sys; sys.exit(len(json.load(open(sys.argv[1]))["seeds"]) < int(sys.argv[2]))' \
+            "$1/summary.json" "$2"
+}
