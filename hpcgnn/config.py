@@ -102,6 +102,9 @@ class TrainConfig:
                                 low=0.0)
     precision: str = _setting("fp32", "Storage and products of rows; sums, weights and the loss stay float32.",
                               ("fp32", "bf16", "fp16"))
+    sums: str = _setting("float32", "Sums of 16-bit rows on a GPU: float32 throughout, or 16 products at a time in the "
+                         "rows' own type (half), as HalfGNN has them: faster, and rounded once a product.",
+                         ("float32", "half"), devices=("cuda",))
     quantize: str = _setting("none", "Train weights and rows as small integers: widths and steps learned by in-degree "
                              "(degree-aware), steps learned at one width (uniform), or ranges tracked while nodes are "
                              "protected at random (degree-quant).", SCHEMES)
@@ -165,6 +168,8 @@ class TrainConfig:
         for is_met, setting, reason in clashes:
             if is_met:
                 raise ConfigError(f"{setting} can't be used with method {self.method}: {reason}")
+        if self.sums == "half" and self.precision == "fp32":
+            raise ConfigError("sums half can't be used with precision fp32: it sums 16-bit rows; use bf16 or fp16")
         self._check_rematerialize()
         self._check_quantize()
 

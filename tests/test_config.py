@@ -70,6 +70,10 @@ def test_an_unknown_setting_is_refused_with_a_hint(key, hint):
     ({"method": "uniform", "bits": 3}, "bits must be one of 1, 2, 4, 8, 16, 32, found 3"),
     ({"transport": "staged"}, "transport = staged has no effect on device cpu, only on cuda; leave it out or change "
                               "--device"),
+    ({"sums": "half", "precision": "bf16"}, "sums = half has no effect on device cpu, only on cuda; leave it out or "
+                                            "change --device"),
+    ({"device": "cuda", "sums": "half"}, "sums half can't be used with precision fp32: it sums 16-bit rows; use bf16 "
+                                         "or fp16"),
     ({"device": "cuda", "transport": "pinned"}, "transport must be one of auto, cuda-aware, staged, found 'pinned'"),
     ({"bits": 2}, "bits = 2 has no effect on method vanilla, only on uniform; leave it out or change --method"),
 ])

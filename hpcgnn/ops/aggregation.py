@@ -18,6 +18,16 @@ ENTRIES_A_TASK = 4096     # a thread takes about so many entries at once
 ENTRIES_A_ROW = 8         # what a row costs beside its entries
 
 
+def use_half_sums(is_used: bool) -> None:
+    """Have GPUs add products of 16-bit rows 16 at a time in the rows' own type, or, as they begin, all in float32.
+
+    Reference: HalfGNN, section 4.3.1; `hpcgnn.ops.cuda.aggregation` has the bound of the error.
+    """
+    from hpcgnn.ops.cuda import aggregation as device
+
+    device.is_half_arithmetic = is_used
+
+
 @dataclass(frozen=True)
 class SparseRows:
     """A sparse 0/1 matrix by rows, scaled on both sides: row_scale[v] * A[v, u] * column_scale[u].

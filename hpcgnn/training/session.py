@@ -22,6 +22,7 @@ from hpcgnn.launch import choose_device, together
 from hpcgnn.nn.models import ModelShape, build_model
 from hpcgnn.nn.quantized_models import QuantizationScheme, QuantizedStack
 from hpcgnn.nn.quantizer import count_in_degrees
+from hpcgnn.ops.aggregation import use_half_sums
 from hpcgnn.ops.host.simd import simd_level
 from hpcgnn.partition.partition import Partition
 from hpcgnn.shards.reader import GraphInfo, read_graph_info, read_partition
@@ -80,6 +81,8 @@ class Session:
         info = info or together(comm, lambda: read_graph_info(shards))
         score = together(comm, lambda: choose_score(config, info))
         device = choose_device(comm, config.device)
+        if config.device == "cuda":
+            use_half_sums(config.sums == "half")
         together(comm, simd_level)
         together(comm, lambda: check_method(config))
         part = together(comm, lambda: read_partition(shards, comm.rank, comm.size, info))

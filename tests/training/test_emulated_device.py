@@ -23,21 +23,45 @@ SETTINGS = {"epochs": 2, "eval_every": 2, "hidden": 8, "heads": 2, "checkpoint_e
 SENT = ("sent_bytes_payload", "sent_bytes_parameters", "width_histogram")
 
 
+def train_on_emulated_kernels(monkeypatch, comm, shards, out, **settings):
+    """Metrics of every epoch, and the backend that the kernels ran on."""
+    cpu, device = torch.device("cpu"), StandInDevice()
+    monkeypatch.setattr(session, "choose_device", lambda comm, name: cpu)
+    monkeypatch.setattr(session, "choose_transport", lambda comm, name, where: StagedTransport(where))
+    with use_backend(EmulatedBackend()) as backend, device_kernels_on_cpu(), use_streams(device):
+        _, metrics, _ = train(WatchedComm(comm, device), shards, out, device="cuda", **settings)
+    return metrics, backend
+
+
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("method", [{"method": "vanilla"}, {"method": "uniform", "bits": 2}], ids=["full", "two bits"])
 @pytest.mark.parametrize("model", ["gcn", "gat"])
 @pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"there is no {COMPILER} to compile the kernels with")
 def test_emulated_kernels_train_as_the_host(monkeypatch, shared_path, model, method):
-    comm, cpu, device = MPI.COMM_WORLD, torch.device("cpu"), StandInDevice()
+    comm = MPI.COMM_WORLD
     shards = write_once(comm, easy_graph(spec=TINY), shared_path / "shards")
     settings = {**SETTINGS, "model": model, **method}
     _, expected, _ = train(comm, shards, shared_path / "host", **settings)
-    monkeypatch.setattr(session, "choose_device", lambda comm, name: cpu)
-    monkeypatch.setattr(session, "choose_transport", lambda comm, name, where: StagedTransport(where))
-    with use_backend(EmulatedBackend()) as backend, device_kernels_on_cpu(), use_streams(device):
-        _, found, _ = train(WatchedComm(comm, device), shards, shared_path / "device", device="cuda", **settings)
+    found, backend = train_on_emulated_kernels(monkeypatch, comm, shards, shared_path / "device", **settings)
     np.testing.assert_allclose(losses(found), losses(expected), rtol=1e-5, atol=0)
     assert [[record[key] for key in SENT] for record in found] == [[record[key] for key in SENT] for record in expected]
     started = {name.split("_")[0] for name, _, _ in backend.launches}
     assert {"aggregate", "normalize", "mask"} <= started
     assert comm.size == 1 or {"quantize", "dequantize"} <= started
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"there is no {COMPILER} to compile the kernels with")
+def test_half_sums_are_trained_with_where_they_are_asked_for(monkeypatch, shared_path):
+    comm = MPI.COMM_WORLD
+    shards = write_once(comm, easy_graph(spec=TINY), shared_path / "shards")
+    settings = {**SETTINGS, "model": "gcn", "precision": "fp16"}
+    kernels, found = {}, {}
+    for sums in ("half", "float32"):
+        found[sums], backend = train_on_emulated_kernels(monkeypatch, comm, shards, shared_path / sums, sums=sums,
+                                                         **settings)
+        kernels[sums] = {name for name, _, _ in backend.launches if name.startswith("aggregate_")}
+    assert all("half" in name or "spilled" in name for name in kernels["half"])
+    assert kernels["float32"] and not any("half" in name for name in kernels["float32"])
+    np.testing.assert_allclose(losses(found["half"]), losses(found["float32"]), rtol=1e-2)
+    assert not np.array_equal(losses(found["half"]), losses(found["float32"]))

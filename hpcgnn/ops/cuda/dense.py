@@ -32,7 +32,8 @@ def weight_gradient(gradient: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """gradient.T @ rows, float32 as it is summed: over all rows it may be more than float16 holds."""
     if rows.dtype == torch.float32:
         return gradient.t() @ rows
-    if not rows.is_cuda:    # emulated: products of the CPU are no wider than their factors
+    # Products of the CPU, where kernels are emulated, and of torch before 2.8 are no wider than their factors.
+    if not (rows.is_cuda and "dtype" in torch.ops.aten.mm.overloads()):
         return gradient.float().t() @ rows.float()
     with _float32_sums():
         return torch.mm(gradient.t(), rows, out_dtype=torch.float32)
