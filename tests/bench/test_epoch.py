@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from reference_partition import random_dataset
 
 from hpcgnn.bench.environment import allocator_name, thread_environment, with_kept_memory, with_tcmalloc
-from hpcgnn.bench.epoch_runs import complaint
+from hpcgnn.bench.epoch import score_line
+from hpcgnn.bench.epoch_runs import EpochSettings, Trained, complaint
 from hpcgnn.bench.epoch_work import count_parts, epoch_ceiling, export_arrays, layer_products, layer_widths
+from hpcgnn.bench.peers import epoch_loop
 from hpcgnn.shards.schema import Provenance
 from hpcgnn.shards.writer import write_shards
 
@@ -63,3 +66,37 @@ def test_a_contestants_environment_names_its_threads_and_allocator(monkeypatch):
 def test_a_failed_run_is_reported_by_its_own_sentence():
     assert complaint("warning\nhpcgnn: no shards\n---\n") == "hpcgnn: no shards"
     assert complaint("Traceback\nKeyError: 'x'\n\n") == "KeyError: 'x'" and complaint("") == "it said nothing"
+
+
+class Rows(torch.nn.Module):
+    """A peer's model whose logits are a multiple of its rows, whatever the graph."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(1))
+
+    def forward(self, graph, rows):
+        return rows * self.scale
+
+
+def test_a_peers_score_is_that_of_the_test_nodes_at_the_first_best_validation_score(monkeypatch):
+    scores = iter([(0.5, 0.9), (0.7, 0.2), (0.7, 0.8)])
+    monkeypatch.setattr(epoch_loop, "evaluate", lambda *arguments: next(scores))
+    rows, labels, mask = torch.eye(2), torch.tensor([0, 1]), torch.tensor([True, True])
+    settings = EpochSettings("sage", 1, 1, epochs=5, seed=0, eval_every=2)
+    assert [epoch for epoch in range(1, 6) if settings.is_evaluated(epoch)] == [2, 4, 5]
+    seconds, score = epoch_loop.train(Rows(), None, rows, labels, {"train": mask}, settings)
+    assert (len(seconds), score, list(scores)) == (5, 0.2, [])
+
+
+def test_a_peer_is_scored_on_each_split_and_on_none_of_its_nodes_with_zero():
+    logits = torch.tensor([[2.0, 1.0], [0.0, 1.0], [3.0, 1.0], [0.0, 1.0]])
+    masks = {"val": torch.tensor([True, True, True, False]), "test": torch.tensor([False] * 4)}
+    found = epoch_loop.evaluate(Rows(), None, logits, torch.tensor([0, 1, 1, 1]), masks)
+    assert found == pytest.approx((2 / 3, 0.0))
+
+
+def test_scores_of_several_rounds_have_their_standard_deviation():
+    runs = {"ours": [Trained([1.0], 1, score, "glibc") for score in (0.5, 0.6)], "dgl": [Trained([1.0], 1, 0.4, "")]}
+    assert score_line("case", runs) == ("case: test score in % at the best validation score, mean of the rounds: "
+                                        "ours 55.00 ± 7.07, dgl 40.00")
