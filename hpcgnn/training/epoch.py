@@ -6,13 +6,13 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from mpi4py import MPI
 from torch import nn
 
 from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.ops.quantization import BIT_WIDTHS
+from hpcgnn.training.adam import FlatAdam
 from hpcgnn.training.gradients import FlatGradients
 from hpcgnn.training.objective import Objective
 from hpcgnn.training.precision import LossScale
@@ -45,7 +45,7 @@ class EpochTrace:
 
 
 def train_epoch(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, exchange: HaloExchange, objective: Objective,
-                optimizer: torch.optim.Optimizer, gradients: FlatGradients, seed: int, epoch: int,
+                optimizer: FlatAdam, gradients: FlatGradients, seed: int, epoch: int,
                 stop_signal: int, loss_scale: LossScale | None = None) -> EpochTrace:
     """Collective: train one epoch on the whole graph.
 

@@ -8,6 +8,8 @@ from torch import nn
 
 from hpcgnn.exchange.transport import HOST, Transport
 
+ALIGNMENT = 16     # floats: every parameter begins on a cache line
+
 
 class FlatGradients:
     """Parameters' `.grad` are views of one float32 buffer beside them, which autograd accumulates into.
@@ -16,25 +18,32 @@ class FlatGradients:
     ----------
     model : nn.Module          its parameters on one device
     transport : Transport      how the buffer reaches the other ranks
+
+    Attributes
+    ----------
+    flat : 1-D float32               the buffer, with zeros between parameters
+    places : dict of slices of it, by parameter
     """
 
     def __init__(self, model: nn.Module, transport: Transport = HOST):
-        parameters, self._transport = list(model.parameters()), transport
-        self._flat = torch.zeros(sum(parameter.numel() for parameter in parameters), device=parameters[0].device)
-        start = 0
-        for parameter in parameters:
-            parameter.grad = self._flat[start:start + parameter.numel()].view_as(parameter)
-            start += parameter.numel()
+        self._transport, self.places, end = transport, {}, 0
+        for parameter in model.parameters():
+            start = -(-end // ALIGNMENT) * ALIGNMENT
+            end = start + parameter.numel()
+            self.places[parameter] = slice(start, end)
+        self.flat = torch.zeros(end, device=next(iter(self.places)).device)
+        for parameter, place in self.places.items():
+            parameter.grad = self.flat[place].view_as(parameter)
 
     def zero(self) -> None:
         """Forget the last step's gradients."""
-        self._flat.zero_()
+        self.flat.zero_()
 
     def sum_over_ranks(self, comm: MPI.Comm) -> None:
         """Collective: replace every gradient by its sum over the ranks."""
-        self._transport.sum_over_ranks(comm, self._flat)
+        self._transport.sum_over_ranks(comm, self.flat)
 
     def unscale(self, scale: float) -> bool:
         """Divide by the loss scale; whether all gradients are finite."""
-        self._flat /= scale
-        return bool(torch.isfinite(self._flat).all())
+        self.flat /= scale
+        return bool(torch.isfinite(self.flat).all())

@@ -17,6 +17,7 @@ from hpcgnn.config import settings_of
 from hpcgnn.errors import CollectiveError, Interrupted
 from hpcgnn.launch import together
 from hpcgnn.nn.quantized_models import QuantizedStack
+from hpcgnn.training.adam import FlatAdam
 from hpcgnn.training.checkpoint import Checkpoint, Progress, check_shapes, write_checkpoint
 from hpcgnn.training.clock import modeled_seconds
 from hpcgnn.training.epoch import EpochTrace, train_epoch
@@ -43,7 +44,7 @@ class Learner:
     """What training changes: weights, optimizer, gradients, and a copy of the best weights so far."""
 
     model: torch.nn.Module
-    optimizer: torch.optim.Adam
+    optimizer: FlatAdam
     gradients: FlatGradients
     best_model: dict[str, torch.Tensor]
     loss_scale: LossScale
@@ -52,16 +53,17 @@ class Learner:
     def start(cls, session: Session, seed: int, checkpoint: Checkpoint | None) -> Learner:
         """Fresh from the seed, or as the checkpoint left it; raises CollectiveError where its weights don't fit."""
         model = session.new_model(seed)
-        optimizer = session.new_optimizer(model)
+        gradients = FlatGradients(model, session.transport)
+        optimizer = FlatAdam(gradients, session.weight_groups(model))
         best_model = copy.deepcopy(model.state_dict())
         loss_scale = LossScale.of(session.config.precision)
         if checkpoint is not None:
             check_shapes(checkpoint, best_model)
             model.load_state_dict(checkpoint.model)
             best_model = checkpoint.best_model
-            optimizer.load_state_dict({**optimizer.state_dict(), "state": checkpoint.optimizer})
+            optimizer.load_state(checkpoint.optimizer)
             loss_scale = checkpoint.loss_scale
-        return cls(model, optimizer, FlatGradients(model, session.transport), best_model, loss_scale)
+        return cls(model, optimizer, gradients, best_model, loss_scale)
 
 
 class TrainingRun:
@@ -196,7 +198,7 @@ class TrainingRun:
         write_checkpoint(self.folder.checkpoint, Checkpoint(
             settings=settings_of(self.session.config), dataset=self.session.info.name, progress=self.progress,
             model=learner.model.state_dict(), best_model=learner.best_model,
-            optimizer=learner.optimizer.state_dict()["state"], loss_scale=learner.loss_scale,
+            optimizer=learner.optimizer.state(), loss_scale=learner.loss_scale,
             controller=self.controller.state()))
 
     def _summarize(self, state_bytes: int) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from hpcgnn.ops.aggregation import use_half_sums
 from hpcgnn.ops.host.simd import simd_level
 from hpcgnn.partition.partition import Partition
 from hpcgnn.shards.reader import GraphInfo, read_graph_info, read_partition
+from hpcgnn.training.adam import WeightGroup
 from hpcgnn.training.methods import check_method, execution_of
 from hpcgnn.training.objective import Objective
 from hpcgnn.training.precision import STORAGE, storage_bits
@@ -122,9 +123,9 @@ class Session:
             return model
         return QuantizedStack.fit(model, scheme_of(config), self.graph, self.comm, self.degree_counts)
 
-    def new_optimizer(self, model: nn.Module) -> torch.optim.Adam:
-        """Adam in one pass over each parameter, its weight decay on all weights or on the first layer's only; steps and
-        widths have rates of their own and no decay.
+    def weight_groups(self, model: nn.Module) -> list[WeightGroup]:
+        """Weights by rate and decay, which is on all weights or on the first layer's only; steps and widths have rates
+        of their own and no decay.
         """
         config = self.config
         scales = model.scale_parameters() if isinstance(model, QuantizedStack) else []
@@ -133,11 +134,9 @@ class Session:
         parameters = [parameter for parameter in model.parameters() if id(parameter) not in is_scale]
         decayed = parameters if config.weight_decay_layers == "all" else model.first_layer_parameters()
         chosen = {id(parameter) for parameter in decayed}
-        groups = [{"params": decayed, "weight_decay": config.weight_decay},
-                  {"params": [parameter for parameter in parameters if id(parameter) not in chosen]},
-                  {"params": scales, "lr": config.quantize_lr},
-                  {"params": widths, "lr": WIDTH_RATE * config.quantize_lr}]
-        return torch.optim.Adam([group for group in groups if group["params"]], lr=config.lr, fused=True)
+        others = [parameter for parameter in parameters if id(parameter) not in chosen]
+        return [WeightGroup(decayed, config.lr, config.weight_decay), WeightGroup(others, config.lr),
+                WeightGroup(scales, config.quantize_lr), WeightGroup(widths, WIDTH_RATE * config.quantize_lr)]
 
 
 def scheme_of(config: TrainConfig) -> QuantizationScheme:

@@ -1,0 +1,84 @@
+"""FlatAdam: Adam over one buffer of all weights.
+
+torch's own would import its compiler first, which doubles the time that a rank takes to start and reads thousands of
+files, and on CPUs takes all weights in one pass from torch 2.4 on only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from hpcgnn.training.gradients import FlatGradients
+
+MEAN_DECAY, SQUARE_DECAY = 0.9, 0.999
+EPSILON = 1e-8
+Moments = dict[int, dict[str, torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class WeightGroup:
+    """Weights with one learning rate and one weight decay."""
+
+    parameters: Sequence[nn.Parameter]
+    lr: float
+    weight_decay: float = 0.0
+
+
+class FlatAdam:
+    """Adam with L2 weight decay, as torch.optim.Adam has it; weights become views of one buffer.
+
+    Parameters
+    ----------
+    gradients : FlatGradients        of the same weights
+    groups : sequence of WeightGroup      every weight in one of them
+
+    Reference: Kingma and Ba, "Adam: a method for stochastic optimization", ICLR 2015, algorithm 1.
+    """
+
+    def __init__(self, gradients: FlatGradients, groups: Sequence[WeightGroup]):
+        self._gradient, self._groups = gradients.flat, groups
+        self._weights, self._lr, self._decay, self._mean, self._square = (torch.zeros_like(gradients.flat)
+                                                                          for _ in range(5))
+        self._place: dict[nn.Parameter, slice] = gradients.places
+        self._num_steps = 0
+        for group in groups:
+            for parameter in group.parameters:
+                place = self._place[parameter]
+                self._lr[place], self._decay[place] = group.lr, group.weight_decay
+                self._weights[place] = parameter.detach().flatten()
+                parameter.data = self._weights[place].view_as(parameter)
+
+    def step(self) -> None:
+        """Move all weights against their gradients."""
+        self._num_steps += 1
+        gradient = torch.addcmul(self._gradient, self._decay, self._weights)
+        self._mean.lerp_(gradient, 1 - MEAN_DECAY)
+        self._square.mul_(SQUARE_DECAY).addcmul_(gradient, gradient, value=1 - SQUARE_DECAY)
+        unbiased = math.sqrt(1 - SQUARE_DECAY ** self._num_steps)
+        change = self._mean / (self._square.sqrt().div_(unbiased).add_(EPSILON))
+        self._weights.addcmul_(self._lr, change, value=-1 / (1 - MEAN_DECAY ** self._num_steps))
+
+    def state(self) -> Moments:
+        """Moments of each weight, numbered group by group; empty before the first step."""
+        if self._num_steps == 0:
+            return {}
+        step = torch.tensor(float(self._num_steps))
+        return {number: {"step": step, "exp_avg": self._mean[place].view_as(parameter),
+                         "exp_avg_sq": self._square[place].view_as(parameter)}
+                for number, (parameter, place) in enumerate(self._numbered())}
+
+    def load_state(self, state: Moments) -> None:
+        """Go on from what `state` returned, with shapes that fit."""
+        for number, (_, place) in enumerate(self._numbered()):
+            if number in state:
+                self._num_steps = int(state[number]["step"])
+                self._mean[place] = state[number]["exp_avg"].flatten().to(self._mean)
+                self._square[place] = state[number]["exp_avg_sq"].flatten().to(self._square)
+
+    def _numbered(self) -> list[tuple[nn.Parameter, slice]]:
+        return [(parameter, self._place[parameter]) for group in self._groups for parameter in group.parameters]

@@ -1,0 +1,97 @@
+"""FlatAdam takes torch's steps, its state goes on where it stopped, and starting a training imports no compiler."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from training_setup import easy_graph, write
+
+from hpcgnn.training.adam import FlatAdam, WeightGroup
+from hpcgnn.training.gradients import FlatGradients
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 3, bias=False), nn.Linear(3, 1))
+
+
+def groups_of(model):
+    """Three kinds of weights, in another order than the model's own."""
+    first, second, third = model
+    return [WeightGroup([second.weight], 0.01, 5e-4), WeightGroup([*third.parameters()], 0.1), WeightGroup([], 0.3),
+            WeightGroup([*first.parameters()], 0.02, 0.1)]
+
+
+def started(model):
+    gradients = FlatGradients(model)
+    return gradients, FlatAdam(gradients, groups_of(model))
+
+
+def take_steps(model, step, zero, first, count):
+    for number in range(first, first + count):
+        zero()
+        rows = torch.randn(20, 5, generator=torch.Generator().manual_seed(number))
+        model(rows).square().mean().backward()
+        step()
+
+
+def test_steps_are_those_of_torch():
+    model, expected = network(), network()
+    optimizer = torch.optim.Adam([{"params": [*group.parameters], "lr": group.lr, "weight_decay": group.weight_decay}
+                                  for group in groups_of(expected)])
+    take_steps(expected, optimizer.step, optimizer.zero_grad, 0, 30)
+    gradients, flat = started(model)
+    take_steps(model, flat.step, gradients.zero, 0, 30)
+    for found, wanted, first in zip(model.parameters(), expected.parameters(), network().parameters(), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+        assert (found - first).abs().max() > 0.02
+    moments = optimizer.state_dict()["state"]
+    assert flat.state().keys() == moments.keys()
+    for number, tensors in flat.state().items():
+        assert tensors.keys() == moments[number].keys()
+        for name in tensors:
+            torch.testing.assert_close(tensors[name], moments[number][name], rtol=1e-4, atol=1e-7)
+
+
+def test_a_state_goes_on_bit_for_bit():
+    whole, halves = network(), network()
+    gradients, flat = started(whole)
+    assert flat.state() == {}
+    take_steps(whole, flat.step, gradients.zero, 0, 10)
+    gradients, flat = started(halves)
+    take_steps(halves, flat.step, gradients.zero, 0, 4)
+    weights, state = halves.state_dict(), flat.state()
+    resumed = network()
+    gradients, flat = started(resumed)
+    resumed.load_state_dict(weights)
+    flat.load_state(state)
+    take_steps(resumed, flat.step, gradients.zero, 4, 6)
+    for found, wanted in zip(resumed.parameters(), whole.parameters(), strict=True):
+        assert torch.equal(found, wanted)
+
+
+def test_weights_and_gradients_begin_on_cache_lines_of_one_buffer():
+    model = network()
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    gradients, _ = started(model)
+    starts = [place.start for place in gradients.places.values()]
+    assert starts == [0, 48, 64, 96, 112] and gradients.flat.numel() == 113
+    base = next(model.parameters()).data_ptr()
+    assert [(parameter.data_ptr() - base) // 4 for parameter in model.parameters()] == starts
+    assert all(torch.equal(parameter, old) for parameter, old in zip(model.parameters(), before, strict=True))
+
+
+@pytest.mark.parametrize("quantize", [[], ["--quantize", "degree-aware"]], ids=["float32", "degree-aware"])
+def test_a_training_imports_no_compiler(tmp_path, quantize):
+    dataset = easy_graph()
+    shards = write(dataset, np.zeros(dataset.num_nodes, np.int32), 1, tmp_path / "shards")
+    program = ("import sys; from hpcgnn.__main__ import main; sys.argv[0] = 'hpcgnn'\n"
+               "try: main()\nfinally: assert 'torch._dynamo' not in sys.modules")
+    done = subprocess.run([sys.executable, "-c", program, "train", shards, "--model", "gcn", "--epochs", "2", "--out",
+                           tmp_path / "run", *quantize], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
