@@ -7,6 +7,7 @@
 #   HPCGNN_BENCHMARK_SEEDS        default: 5; of the large graph always 1
 #   HPCGNN_BENCHMARK_RANKS        default: 4
 #   HPCGNN_BENCHMARK_DATASETS     default: "pubmed amazon_computers ogbn_arxiv_nofeat"
+#   HPCGNN_BENCHMARK_MODELS       of the others; default: "gcn sage gat gcnii dagnn sgc jknet"
 #   HPCGNN_BENCHMARK_LARGE        models of the large graph; default: "sage gcnii"
 #   HPCGNN_BENCHMARK_OUT          default: runs/benchmark-fidelity
 set -euo pipefail
@@ -18,6 +19,7 @@ seeds=${HPCGNN_BENCHMARK_SEEDS:-5}
 ranks=${HPCGNN_BENCHMARK_RANKS:-4}
 out=${HPCGNN_BENCHMARK_OUT:-runs/benchmark-fidelity}
 large=${HPCGNN_BENCHMARK_LARGE:-sage gcnii}
+models=${HPCGNN_BENCHMARK_MODELS:-gcn sage gat gcnii dagnn sgc jknet}
 chosen=${HPCGNN_BENCHMARK_DATASETS:-pubmed amazon_computers ogbn_arxiv_nofeat}
 
 main_methods=(vanilla sylvie adaqp joint)
@@ -86,11 +88,10 @@ for dataset in $chosen; do
         done
         continue
     fi
-    for model in gcn sage gat gcnii dagnn sgc jknet; do
-        for method in "${main_methods[@]}"; do train_small "$dataset" "$model" "$method"; done
-    done
-    for model in gcn gat gcnii; do
-        for method in "${more_methods[@]}"; do train_small "$dataset" "$model" "$method"; done
+    for model in $models; do
+        methods=("${main_methods[@]}")
+        case $model in gcn | gat | gcnii) methods+=("${more_methods[@]}") ;; esac
+        for method in "${methods[@]}"; do train_small "$dataset" "$model" "$method"; done
     done
 done
 python "$here/fidelity_table.py" "$out"
