@@ -7,20 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
 from mpi4py import MPI
 
-from hpcgnn.inference.coded_rows import CodedRows
 from hpcgnn.quantized.formats import StoredSize, sizes
-from hpcgnn.quantized.package import PackageFormat, PackedRows
-from hpcgnn.quantized.package_writer import encode
-
-
-def packed_rows(coded: CodedRows) -> PackedRows:
-    """Codes of rows as packages, each row at its own width."""
-    is_signed = coded.codes.dtype == np.int8
-    width = np.frexp(coded.limit)[1] + is_signed
-    return encode(coded.codes, width, PackageFormat(is_signed=is_signed))
+from hpcgnn.quantized.package import PackedRows
 
 
 def format_sizes(comm: MPI.Comm, layers: Iterable[PackedRows]) -> dict[str, StoredSize]:

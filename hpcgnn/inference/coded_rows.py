@@ -1,19 +1,45 @@
-"""Rows as codes with a step each, and how floats, packages and sums become such codes. No layer is known here."""
+"""Rows as codes with a step each, dense or as packages, and how floats, packages and sums become such codes.
+
+No layer is known here.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 
 from hpcgnn.inference.neighborhood import row_blocks
+from hpcgnn.inference.products import package_product, product_of
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.integer_rows import CodeTarget, Rescaling, rescale
-from hpcgnn.quantized.integer_model import ColumnScale, RowScale
-from hpcgnn.quantized.package import PackedRows
+from hpcgnn.quantized.integer_model import ColumnScale, IntegerMap, RowScale
+from hpcgnn.quantized.package import PackageFormat, PackedRows
+from hpcgnn.quantized.package_writer import encode
 
 ONE = np.ones(1, np.float32)
+
+
+class LayerRows(Protocol):
+    """What a layer reads: value = code · step of the row.
+
+    Attributes
+    ----------
+    step : (n,) float32
+    """
+
+    step: np.ndarray
+
+    def product(self, first: int, stop: int, weights: IntegerMap) -> np.ndarray:
+        """Codes of rows first .. stop - 1 times weights.codes.T, (stop - first, out_dim) int32.
+
+        Raises KernelError for so many columns that a sum could pass 32 bits.
+        """
+
+    def packages(self) -> PackedRows:
+        """The codes as Adaptive-Packages, each row at its own width."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +66,45 @@ class CodedRows:
         return cls(codes, scale.step[entry], scale.max_code.astype(np.float32)[entry],
                    int(scale.bit_width.max()))
 
+    def product(self, first: int, stop: int, weights: IntegerMap) -> np.ndarray:
+        """See `LayerRows`."""
+        return product_of(self.codes[first:stop], self.bit_width, weights)
+
+    def packages(self) -> PackedRows:
+        """See `LayerRows`."""
+        is_signed = self.codes.dtype == np.int8
+        return encode(self.codes, np.frexp(self.limit)[1] + is_signed, PackageFormat(is_signed=is_signed))
+
     def target(self, first: int, stop: int) -> CodeTarget:
         """Where codes of rows first .. stop - 1 go."""
         return CodeTarget(self.codes[first:stop], self.step[first:stop], self.limit[first:stop])
+
+
+@dataclass(frozen=True)
+class PackedCodes:
+    """Rows as Adaptive-Packages, that are multiplied in place: zeros take neither memory nor products.
+
+    Attributes
+    ----------
+    packed : PackedRows of n rows
+    step : (n,) float32
+    """
+
+    packed: PackedRows
+    step: np.ndarray
+
+    @classmethod
+    def of(cls, coded: CodedRows) -> PackedCodes:
+        """The same rows."""
+        return cls(coded.packages(), coded.step)
+
+    def product(self, first: int, stop: int, weights: IntegerMap) -> np.ndarray:
+        """See `LayerRows`."""
+        return package_product(self.packed, first, stop, weights)
+
+    def packages(self) -> PackedRows:
+        """See `LayerRows`."""
+        return self.packed
 
 
 def code_rows(scale: RowScale, rows: np.ndarray, in_degree: np.ndarray) -> CodedRows:

@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from hpcgnn.inference.coded_rows import CodedRows, code_rows, column_target
+from hpcgnn.inference.coded_rows import CodedRows, LayerRows, code_rows, column_target
 from hpcgnn.inference.neighborhood import REDUCTIONS, Neighborhood, row_blocks
-from hpcgnn.inference.products import product_of
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.integer_rows import LayerNorm, OwnPart, Rescaling, rescale
 from hpcgnn.quantized.integer_model import IntegerConvolution, IntegerModel, RowScale
@@ -45,8 +44,8 @@ def forward(model: IntegerModel, rows: np.ndarray, in_degree: np.ndarray,
     return forward_codes(model, code_rows(model.convolutions[0].rows, rows, in_degree), in_degree, neighborhood)
 
 
-def forward_codes(model: IntegerModel, coded: CodedRows, in_degree: np.ndarray, neighborhood: Neighborhood,
-                  observe: Callable[[CodedRows], None] | None = None) -> tuple[np.ndarray, np.ndarray]:
+def forward_codes(model: IntegerModel, coded: LayerRows, in_degree: np.ndarray, neighborhood: Neighborhood,
+                  observe: Callable[[LayerRows], None] | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Collective: as `forward`, from the codes of the first convolution's rows.
 
     Parameters
@@ -69,7 +68,7 @@ class _Layer:
     """One convolution of a pass and the rows that it reads."""
 
     convolution: IntegerConvolution
-    coded: CodedRows
+    coded: LayerRows
     in_degree: np.ndarray
     neighborhood: Neighborhood
 
@@ -129,9 +128,9 @@ class _Layer:
         factor = self.neighborhood.row_factor("gcn") if self.convolution.kind == "gcn" else None
         row_scale = coded.step if factor is None else coded.step * factor
         ratio = weights.scale.step / scale.step
-        mapped = empty((len(coded.codes), len(weights.codes)), torch.int8).numpy()
+        mapped = empty((len(self.in_degree), len(weights.codes)), torch.int8).numpy()
         for first, stop in row_blocks(0, *mapped.shape):
-            rescale(product_of(coded.codes[first:stop], coded.bit_width, weights),
+            rescale(coded.product(first, stop, weights),
                     Rescaling(row_scale=row_scale[first:stop], column_scale=ratio),
                     column_target(mapped[first:stop], scale))
         return mapped
@@ -140,8 +139,7 @@ class _Layer:
         own, coded = self.convolution.own, self.coded
         if own is None:
             return None
-        product = product_of(coded.codes[first:stop], coded.bit_width, own)
-        return OwnPart(product, coded.step[first:stop], own.scale.step)
+        return OwnPart(coded.product(first, stop, own), coded.step[first:stop], own.scale.step)
 
     def _second(self, blocks: Iterator[Block]) -> Iterator[Block]:
         """The second map of gin; its rows become codes first."""
@@ -149,7 +147,7 @@ class _Layer:
         for first, sums, rescaling in blocks:
             between = CodedRows.empty(convolution.second_rows, self.in_degree[first:first + len(sums)], sums.shape[1])
             rescale(sums, replace(rescaling, rectifies=True), between.target(0, len(sums)))
-            second = product_of(between.codes, between.bit_width, convolution.second)
+            second = between.product(0, len(sums), convolution.second)
             yield first, second, Rescaling(row_scale=between.step, column_scale=convolution.second.scale.step,
                                            bias=convolution.second_bias)
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from hpcgnn.inference.coded_rows import CodedRows, code_packages, code_rows
+from hpcgnn.inference.coded_rows import CodedRows, LayerRows, PackedCodes, code_packages, code_rows
 from hpcgnn.partition.partition import Partition
 from hpcgnn.quantized.integer_model import RowScale
 from hpcgnn.quantized.package import PackedRows
@@ -21,14 +21,14 @@ class InputRows(Protocol):
 
     Attributes
     ----------
-    form : str                 "float32", "float16" or "packages"
-    num_bytes : int            in memory and in the shard, before the shard's own compression
+    form : str                 "float32", "float16", "packages" or "packed codes"
+    num_bytes : int            in memory and, but for packed codes, in the shard, before the shard's own compression
     """
 
     form: str
     num_bytes: int
 
-    def coded(self, scale: RowScale, in_degree: np.ndarray) -> CodedRows:
+    def coded(self, scale: RowScale, in_degree: np.ndarray) -> LayerRows:
         """Codes of all rows; raises KernelError for NaN, and for negative values where codes have no sign."""
 
 
@@ -67,6 +67,28 @@ class PackageRows:
     def coded(self, scale: RowScale, in_degree: np.ndarray) -> CodedRows:
         """See `InputRows`."""
         return code_packages(scale, self.packed, self.scale, in_degree)
+
+
+@dataclass(frozen=True)
+class PackedInput:
+    """Rows as the codes of one model's first convolution, in packages; nothing is left of what they were made from."""
+
+    codes: PackedCodes
+
+    form = "packed codes"
+
+    @classmethod
+    def of(cls, rows: InputRows, scale: RowScale, in_degree: np.ndarray) -> PackedInput:
+        """The same rows for the convolution that reads at this scale; errors as of `InputRows.coded`."""
+        return cls(PackedCodes.of(rows.coded(scale, in_degree)))
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(self.codes.packed.stored_bits.values()) // 8 + self.codes.step.nbytes
+
+    def coded(self, scale: RowScale, in_degree: np.ndarray) -> PackedCodes:
+        """The codes, which are of the scale that they were made with."""
+        return self.codes
 
 
 def open_input(folder: Path, info: GraphInfo, part: Partition) -> InputRows:

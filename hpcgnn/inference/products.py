@@ -6,7 +6,9 @@ import numpy as np
 import torch
 
 from hpcgnn.ops.combination import combine
+from hpcgnn.quantized.combination import combine_packages
 from hpcgnn.quantized.integer_model import IntegerMap
+from hpcgnn.quantized.package import PackedRows
 
 
 def product_of(codes: np.ndarray, code_bits: int, weights: IntegerMap) -> np.ndarray:
@@ -23,3 +25,13 @@ def product_of(codes: np.ndarray, code_bits: int, weights: IntegerMap) -> np.nda
     """
     return combine(torch.from_numpy(codes), torch.from_numpy(weights.codes), code_bits=code_bits,
                    weight_bits=weights.scale.bit_width).numpy()
+
+
+def package_product(packed: PackedRows, first: int, stop: int, weights: IntegerMap) -> np.ndarray:
+    """Rows first .. stop - 1 of packages times weights.codes.T, (stop - first, out_dim) int32.
+
+    Raises
+    ------
+    KernelError      a package is malformed, or so many columns that a sum could pass 32 bits
+    """
+    return combine_packages(packed, weights.codes, first, stop, weight_bits=weights.scale.bit_width)

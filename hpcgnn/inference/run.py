@@ -14,11 +14,10 @@ import torch
 from mpi4py import MPI
 
 from hpcgnn.exchange.plan import ExchangePlan
-from hpcgnn.inference.activations import packed_rows
 from hpcgnn.inference.code_exchange import CodeExchange
-from hpcgnn.inference.coded_rows import CodedRows
+from hpcgnn.inference.coded_rows import LayerRows
 from hpcgnn.inference.forward import forward_codes
-from hpcgnn.inference.input_rows import InputRows, open_input
+from hpcgnn.inference.input_rows import InputRows, PackedInput, open_input
 from hpcgnn.inference.rank_neighborhood import RankNeighborhood
 from hpcgnn.launch import together
 from hpcgnn.ops.host.simd import simd_level
@@ -57,17 +56,27 @@ class IntegerRun:
     objective: Objective
 
     @classmethod
-    def open(cls, comm: MPI.Comm, model: IntegerModel, shards: Path, info: GraphInfo) -> IntegerRun:
+    def open(cls, comm: MPI.Comm, model: IntegerModel, shards: Path, info: GraphInfo,
+             packs_features: bool = False) -> IntegerRun:
         """Collective: read this rank's shard.
+
+        Parameters
+        ----------
+        packs_features : bool      keep the rows as packages of the codes that the first convolution reads, once they
+                                   are made, and multiply from them in every pass
 
         Raises
         ------
         CollectiveError      a shard that is missing, damaged or for another number of ranks; an instruction set forced
-                             that a rank's processor lacks
+                             that a rank's processor lacks; features, where they are packed, that the model's first
+                             codes can't hold
         """
         together(comm, simd_level)
         part = together(comm, lambda: read_partition(shards, comm.rank, comm.size, info))
         rows = together(comm, lambda: open_input(shards, info, part))
+        if packs_features:
+            scale, in_degree = model.convolutions[0].rows, part.in_degree[:part.num_inner]
+            rows = together(comm, lambda: PackedInput.of(rows, scale, in_degree))
         part = replace(part, features=np.empty((part.num_inner, 0), np.float32))
         masks = {"train": part.train_mask, "val": part.val_mask, "test": part.test_mask}
         return cls(comm, model, info, part, rows, CodeExchange(comm, ExchangePlan.build(part)),
@@ -90,10 +99,10 @@ class IntegerRun:
     def packed_layers(self) -> list[PackedRows]:
         """Collective: what each convolution reads, as Adaptive-Packages, from one more pass. Errors as of `forward`."""
         layers: list[PackedRows] = []
-        self._forward(lambda coded: layers.append(packed_rows(coded)))
+        self._forward(lambda coded: layers.append(coded.packages()))
         return layers
 
-    def _forward(self, observe: Callable[[CodedRows], None] | None = None) -> Answer:
+    def _forward(self, observe: Callable[[LayerRows], None] | None = None) -> Answer:
         coded = together(self.comm, lambda: self.rows.coded(self.model.convolutions[0].rows, self.in_degree))
         return forward_codes(self.model, coded, self.in_degree, RankNeighborhood(self.part, self.exchange), observe)
 

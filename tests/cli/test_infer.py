@@ -10,6 +10,7 @@ from integer_models import some_model
 from mpi4py import MPI
 from training_setup import easy_graph, on_rank_zero, random_owner, train, write, write_once
 
+from hpcgnn.inference import coded_rows
 from hpcgnn.inference.model_file import read_model, write_model
 from hpcgnn.inference.predictions import read_predictions
 from hpcgnn.shards.activations import read_activations
@@ -90,6 +91,24 @@ def test_packages_are_read_as_they_are_and_answer_as_their_floats_do(hpcgnn, sha
     features = read_partition(folder, comm.rank, comm.size, info).features
     logits, _ = replace(run, rows=FloatRows(features)).forward()
     assert answers(out).logits[run.part.inner_id].tobytes() == logits.tobytes()
+
+
+@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_packed_features_give_the_same_bits_and_are_multiplied_from_in_every_pass(hpcgnn, shards, shared_path,
+                                                                                  monkeypatch, kind):
+    path, multiplied = model_file(shared_path / "m.h5", kind), []
+    product = coded_rows.package_product
+    monkeypatch.setattr(coded_rows, "package_product", lambda *rows: multiplied.append(rows) or product(*rows))
+    for out, flags in (("codes.h5", []), ("packed.h5", ["--pack-features"])):
+        assert not multiplied
+        status, printed, complaints = hpcgnn("infer", path, shards, "--repeat", 2, "--out", shared_path / out, *flags)
+        assert (status, complaints) == (0, "")
+    assert "bytes as packed codes" in printed
+    assert len(multiplied) >= 2
+    found, expected = (answers(shared_path / out) for out in ("packed.h5", "codes.h5"))
+    assert found.logits.tobytes() == expected.logits.tobytes()
+    assert found.embeddings.tobytes() == expected.embeddings.tobytes()
 
 
 def refusals(shared_path, shards):

@@ -59,6 +59,8 @@ def alone(dataset, folder, kind):
 @pytest.mark.parametrize("flags, words", [(["--clusters", 0], "0 is not in the range"),
                                           (["--clusters", 4, "--aggregation", "dense"], "'dense' is not one of"),
                                           (["--batch-size", 4], "add --clusters"),
+                                          (["--clusters", 4, "--packages", "p"], "leave --clusters out"),
+                                          (["--clusters", 4, "--pack-features"], "leave --clusters out"),
                                           (["--aggregation", "tiles"], "add --clusters")])
 def test_batches_that_can_not_be_are_refused(flags, words, shared_path, capsys):
     code, _, err = infer(capsys, "model.h5", "shards", *flags)

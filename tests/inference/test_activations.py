@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from hpcgnn.inference.activations import format_sizes, packed_rows
+from hpcgnn.inference.activations import format_sizes
 from hpcgnn.inference.coded_rows import code_rows
 from hpcgnn.quantized.formats import IDEAL, PACKAGE, sizes
 from hpcgnn.quantized.integer_model import RowScale
@@ -26,7 +26,7 @@ def coded_rows(is_signed, seed=0):
 @pytest.mark.parametrize("is_signed", [False, True])
 def test_packages_hold_the_codes_at_the_widths_of_their_in_degrees(is_signed):
     coded, scale, in_degree = coded_rows(is_signed)
-    packed = packed_rows(coded).check()
+    packed = coded.packages().check()
     np.testing.assert_array_equal(packed.codes(), coded.codes)
     width = np.where(coded.codes.any(axis=1), scale.bit_width[np.minimum(in_degree, 7)], 0)
     np.testing.assert_array_equal(packed.bit_width(), width)
@@ -34,7 +34,7 @@ def test_packages_hold_the_codes_at_the_widths_of_their_in_degrees(is_signed):
 
 @pytest.mark.parallel([1, 2, 3])
 def test_sizes_are_summed_over_layers_and_ranks(num_layers=2):
-    layers = [packed_rows(coded_rows(False, COMM.rank + 10 * layer)[0]) for layer in range(num_layers)]
+    layers = [coded_rows(False, COMM.rank + 10 * layer)[0].packages() for layer in range(num_layers)]
     found = format_sizes(COMM, layers)
     for name in (IDEAL, PACKAGE):
         mine = sum(sizes(packed)[name].bits for packed in layers)
