@@ -72,7 +72,7 @@ class IntegerRun:
                              codes can't hold
         """
         together(comm, simd_level)
-        part = together(comm, lambda: read_partition(shards, comm.rank, comm.size, info))
+        part = together(comm, lambda: read_partition(shards, comm.rank, comm.size, info, expands_packages=False))
         rows = together(comm, lambda: open_input(shards, info, part))
         if packs_features:
             scale, in_degree = model.convolutions[0].rows, part.in_degree[:part.num_inner]

@@ -32,7 +32,8 @@ def read_graph_info(folder: Path) -> GraphInfo:
         return load_info(file)
 
 
-def read_partition(folder: Path, part: int, num_parts: int, info: GraphInfo | None = None) -> Partition:
+def read_partition(folder: Path, part: int, num_parts: int, info: GraphInfo | None = None,
+                   expands_packages: bool = True) -> Partition:
     """Read one part.
 
     Parameters
@@ -40,6 +41,7 @@ def read_partition(folder: Path, part: int, num_parts: int, info: GraphInfo | No
     num_parts : int           parts that the caller runs with, one a rank
     info : GraphInfo          of this folder, where the caller has read it: graph.h5, which is as long as the graph has
                               nodes, is then not read again
+    expands_packages : bool   False leaves features that are packages out, (num_inner, 0), for `read_packages` to read
 
     Raises
     ------
@@ -51,7 +53,10 @@ def read_partition(folder: Path, part: int, num_parts: int, info: GraphInfo | No
     with _open_part(folder, part, info) as file:
         scalars = {name: int(file.attrs[name]) for name in schema.PART_SCALARS}
         arrays = {name: file[name][()] for name in schema.PART_ARRAYS}
-        features = _read_features(file, schema.part_file(folder, part), info)
+        if info.feature_dtype == schema.PACKAGE and not expands_packages:
+            features = np.empty((len(file["inner_id"]), 0), np.float32)
+        else:
+            features = _read_features(file, schema.part_file(folder, part), info)
     return Partition(**scalars, **arrays, features=features)
 
 

@@ -45,6 +45,15 @@ def test_binary_features_come_back_exactly(tmp_path, sparse, bits):
         np.testing.assert_array_equal(found.inner_id, expected.inner_id)
 
 
+@pytest.mark.parametrize("form, width", [("package", 0), ("float32", 40)])
+def test_a_part_is_read_without_making_floats_of_its_packages(tmp_path, form, width):
+    write(tmp_path, binary_dataset(), form)
+    whole, found = read_partition(tmp_path, 1, 2), read_partition(tmp_path, 1, 2, expands_packages=False)
+    assert found.features.shape == (len(found.inner_id), width)
+    np.testing.assert_array_equal(found.features, whole.features[:, :width])
+    np.testing.assert_array_equal(found.indices, whole.indices)
+
+
 @pytest.mark.parametrize("bits, bound", [(2, 0.5), (4, 1 / 14), (8, 1 / 254)])
 def test_other_features_are_rounded_to_the_bits_asked_for(tmp_path, bits, bound):
     dataset = random_dataset(60, 200, seed=1, num_features=40)
