@@ -160,7 +160,7 @@ def quantized_statistics(model: QuantizedStack, results: list[dict[str, Any]]) -
     """What the integers take, means over the seeds' best models: `feature_kb`, `mean_feature_bits` and `feature_bits`
     as in `QuantizedStack.feature_size`; `weight_bits` and `scale_bits`, of weights and of all that goes with them;
     `stored_kb`, all of that, and `float_kb`, the same features and weights as float32. `widths_by_degree`, an entry a
-    row quantizer that learns them, is of the last seed's last epoch: in-degrees that nodes have, how many, their bits.
+    row quantizer that learns them, is of the last seed's best model: in-degrees that nodes have, how many, bits.
     """
     columns = zip(*(result["feature_bits"] for result in results), strict=True)
     feature_kb = statistics.fmean(result["feature_kb"] for result in results)

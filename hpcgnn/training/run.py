@@ -65,6 +65,12 @@ class Learner:
             loss_scale = checkpoint.loss_scale
         return cls(model, optimizer, gradients, best_model, loss_scale)
 
+    def with_best_weights(self) -> torch.nn.Module:
+        """A copy of the model with the best weights so far."""
+        model = copy.deepcopy(self.model)
+        model.load_state_dict(self.best_model)
+        return model
+
 
 class TrainingRun:
     """The epochs of one `hpcgnn train`.
@@ -225,7 +231,7 @@ class TrainingRun:
             "setup_bytes": int(setup[0]), "peak_rss_bytes": peak_bytes, "precision": config.precision,
             "predict": config.predict, "method_state_bytes": state_bytes,
             "rows_within": session.rows_within, "epochs": config.epochs,
-            **(quantized_statistics(self.learner.model, results) if isinstance(self.learner.model, QuantizedStack)
-               else {}),
+            **(quantized_statistics(self.learner.with_best_weights(), results)
+               if isinstance(self.learner.model, QuantizedStack) else {}),
             "versions": software_versions(),
         }

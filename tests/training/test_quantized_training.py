@@ -98,6 +98,14 @@ def test_widths_meet_the_target_and_every_line_says_their_size(shared_path, mode
     assert stored["stored_kb"] == pytest.approx(
         stored["feature_kb"] + (stored["weight_bits"] + stored["scale_bits"]) / 8192)
     assert len(stored["feature_bits"]) == len(run.learner.model.row_quantizers)
+    for of_degree, mean in zip(stored["widths_by_degree"], stored["feature_bits"], strict=True):
+        assert np.average(of_degree["bit_width"], weights=of_degree["num_nodes"]) == pytest.approx(mean)
+    (first, *_), best = run.learner.model.row_quantizers, run.learner.best_model
+    with torch.no_grad():
+        first.width.fill_(7.5)
+    copied = run.learner.with_best_weights()
+    assert all(torch.equal(tensor, best[name]) for name, tensor in copied.state_dict().items())
+    assert (first.width == 7.5).all() and not (copied.row_quantizers[0].width == 7.5).any()
     assert stored["float_kb"] > 4 * stored["stored_kb"]
 
 
