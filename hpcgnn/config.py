@@ -64,7 +64,8 @@ class TrainConfig:
     method: str = _setting("vanilla", "Training method.", METHODS)
     bits: int = _setting(32, "Bits a message value.", (1, 2, 4, 8, 16, 32), methods=("uniform",))
     widths: str = _setting("auto", "Bit-widths to choose from, joined by commas; auto is 2,4,8 for adaqp and random, "
-                           "1,2,4,8 for sylvie and joint.", methods=("random", *SOLVED, *TIMED))
+                           "1,2,4,8 for sylvie and joint, and with gat a base width of 4 or 8.",
+                           methods=("random", *SOLVED, *TIMED))
     percentiles: str = _setting("85,95,99", "Percentiles of importance at which a boundary node's width doubles.",
                                 methods=("sylvie",))
     descent_test: str = _setting("relative", "When the loss counts as slowing: its rate of descent is below that of "

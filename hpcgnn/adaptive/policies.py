@@ -79,17 +79,18 @@ class LeveledWidths(FixedWidths):
     Parameters
     ----------
     importance : (num_inner + num_halo,) float32
+    least_base : int      the base width is one of `widths` from this one on
     """
 
     def __init__(self, widths: tuple[int, ...], percentiles: tuple[float, ...], importance: np.ndarray,
-                 plan: ExchangePlan):
+                 plan: ExchangePlan, least_base: int = 1):
         super().__init__(widths[0])
-        self.base_widths = widths
+        self.base_widths = tuple(width for width in widths if width >= least_base)
         level = levels(importance, percentiles)
         inner, halo = level[:plan.num_inner], level[plan.num_inner:]
         shared = {(plan.rank, peer): inner[rows.index] for peer, rows in enumerate(plan.boundary)}
         shared |= {(peer, plan.rank): halo[rows.index] for peer, rows in enumerate(plan.halo) if peer != plan.rank}
-        self._plans = {base: LeveledBits(shared, width_table(base, widths), widths) for base in widths}
+        self._plans = {base: LeveledBits(shared, width_table(base, widths), widths) for base in self.base_widths}
 
     def bit_plan(self, seed: int, epoch: int, base: int) -> BitPlan:
         """See `WidthPolicy`."""
@@ -133,12 +134,13 @@ class BudgetedWidths(SolvedWidths):
     ----------
     level_shares : (num_levels,) float64      shares of rows that SYLVIE's percentiles give each level: at each base
         width the budget is the mean width that its policy would spend
+    least_base : int      the base width is one of the solver's from this one on
     """
 
-    def __init__(self, solver: Solver, period: int, level_shares: np.ndarray):
+    def __init__(self, solver: Solver, period: int, level_shares: np.ndarray, least_base: int = 1):
         super().__init__(solver, period)
-        self.base_widths = solver.widths
-        self._budget = {base: float(level_shares @ width_table(base, solver.widths)) for base in solver.widths}
+        self.base_widths = tuple(width for width in solver.widths if width >= least_base)
+        self._budget = {base: float(level_shares @ width_table(base, solver.widths)) for base in self.base_widths}
         self._traces: Traces = {}
 
     def learn(self, base: int, traces: Traces) -> bool:

@@ -38,8 +38,10 @@ SYLVIE_PERCENTILES = TrainConfig.percentiles
 # How a model's rows are summed, which weighs the variance of a message; attention is counted as a mean.
 REDUCTION = {"sage": "mean", "sage-max": "mean", "gat": "mean", "gin": "sum"}
 
-# A softmax over rows of 1 bit is biased, and weights that grew up with that bias can't do without it.
+# A softmax over rows of 1 or 2 bits is biased, and weights that grew up with that bias can't do without it: they fit
+# the training nodes, and answer wrongly from rows as they are.
 STARTS_WIDE = ("gat",)
+LEAST_BASE = {"gat": 4}     # where the user names no widths
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def _stored(setting: Setting) -> WidthPolicy:
 def _leveled(setting: Setting) -> WidthPolicy:
     widths = widths_of(setting.config)
     percentiles = parse_percentiles(setting.config.percentiles, len(widths))
-    return LeveledWidths(widths, percentiles, setting.importance, setting.plan)
+    return LeveledWidths(widths, percentiles, setting.importance, setting.plan, least_base(setting.config))
 
 
 def _solver(setting: Setting) -> Solver:
@@ -105,7 +107,7 @@ def _solver(setting: Setting) -> Solver:
 def _budgeted(setting: Setting) -> WidthPolicy:
     solver = _solver(setting)
     shares = level_shares(parse_percentiles(SYLVIE_PERCENTILES), len(solver.widths))
-    return BudgetedWidths(solver, setting.config.period, shares)
+    return BudgetedWidths(solver, setting.config.period, shares, least_base(setting.config))
 
 
 PIPELINED = {"is_pipelined": True, "staleness": 1}
@@ -137,6 +139,11 @@ def widths_of(config: TrainConfig) -> tuple[int, ...]:
     ConfigError      malformed --widths
     """
     return parse_widths(AUTO_WIDTHS[config.method] if config.widths == "auto" else config.widths)
+
+
+def least_base(config: TrainConfig) -> int:
+    """The least base width of sylvie and joint."""
+    return LEAST_BASE.get(config.model, 1) if config.widths == "auto" else 1
 
 
 def check_method(config: TrainConfig) -> None:

@@ -74,6 +74,18 @@ def test_leveled_widths_are_those_of_importance_and_never_below_the_base(cut):
                     == expected[plan.num_inner + rows.index]).all()
 
 
+@pytest.mark.parallel([1, 2])
+def test_no_base_is_below_the_least(cut):
+    part, plan = plan_of(cut, "directed")
+    leveled = LeveledWidths((1, 2, 4, 8), PERCENTILES, part.importance, plan, least_base=4)
+    assert leveled.base_widths == (4, 8)
+    for peer, rows in enumerate(plan.boundary):
+        assert (leveled.bit_plan(0, 0, 4).widths(1, FORWARD, plan.rank, peer, rows, 64) >= 4).all()
+    solver = ScriptedSolver((1, 2, 4, 8))
+    budgeted = BudgetedWidths(solver, 5, level_shares(PERCENTILES, 4), least_base=4)
+    assert budgeted.base_widths == (4, 8)
+
+
 @pytest.mark.parametrize("dim, least", [(1, 8), (3, 8), (4, 8), (5, 8), (7, 8), (8, 4), (10, 4), (15, 4), (16, 2),
                                         (31, 2), (32, 1), (500, 1)])
 def test_the_least_width_that_pays_makes_values_as_long_as_parameters(dim, least):

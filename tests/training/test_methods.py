@@ -122,3 +122,13 @@ def test_metrics_say_what_every_epoch_was_run_with(shared_path):
             pairs = np.array(record["sent_bytes_by_pair"])
             assert pairs.shape == (COMM.size, COMM.size) and not pairs.diagonal().any()
             assert pairs.sum() == record["sent_bytes_payload"] + record["sent_bytes_parameters"]
+
+
+@pytest.mark.parallel([2])
+@pytest.mark.parametrize("method", ["sylvie", "joint"])
+@pytest.mark.parametrize("model, widths, least", [("gat", "auto", 4), ("gat", "1,2,4,8", 1), ("sage", "auto", 1)])
+def test_attention_has_a_base_of_4_bits_unless_widths_are_named(shared_path, method, model, widths, least):
+    shards = write_once(COMM, easy_graph(), shared_path / "shards")
+    settings = {**SETTINGS, **OPTIONS[method], "model": model, "method": method, "widths": widths, "epochs": 12}
+    _, metrics, _ = train(COMM, shards, shared_path / "run", **settings)
+    assert min(record["base_bits"] for record in metrics) == least
