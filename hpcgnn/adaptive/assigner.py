@@ -44,10 +44,8 @@ def assign(problems: list[Problem], lam: float, solver: str, time_limit: float) 
 
 
 def assign_budget(problems: list[Problem], mean_bits: float) -> list[Assignment]:
-    """Widths of every problem with the least variance at a given mean of bits a value, or at the smallest width where
-    that is more; see `solve_budget`.
-    """
-    return [solve_budget(problem, max(mean_bits, problem.widths[0])) for problem in problems]
+    """Widths of every problem with the least variance at a given mean of bits a value; see `solve_budget`."""
+    return [solve_budget(problem, mean_bits) for problem in problems]
 
 
 def _solve_or_fall_back(problem: Problem, lam: float, time_limit: float) -> Assignment:

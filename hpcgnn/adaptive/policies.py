@@ -90,7 +90,7 @@ class LeveledWidths(FixedWidths):
         inner, halo = level[:plan.num_inner], level[plan.num_inner:]
         shared = {(plan.rank, peer): inner[rows.index] for peer, rows in enumerate(plan.boundary)}
         shared |= {(peer, plan.rank): halo[rows.index] for peer, rows in enumerate(plan.halo) if peer != plan.rank}
-        self._plans = {base: LeveledBits(shared, width_table(base, widths), widths) for base in self.base_widths}
+        self._plans = {base: LeveledBits(shared, width_table(base, widths)) for base in self.base_widths}
 
     def bit_plan(self, seed: int, epoch: int, base: int) -> BitPlan:
         """See `WidthPolicy`."""

@@ -17,7 +17,7 @@ from hpcgnn.adaptive.assignment import Assignment
 from hpcgnn.adaptive.cost_model import LinkModel, pair_round
 from hpcgnn.adaptive.grouping import group_rows, group_sums, row_widths
 from hpcgnn.adaptive.problem import Problem
-from hpcgnn.exchange.bits import SolvedBits, paying_width
+from hpcgnn.exchange.bits import SolvedBits
 from hpcgnn.exchange.halo import Trace
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.ops.counter import BACKWARD
@@ -82,7 +82,7 @@ class Solver:
         gathered = self._comm.gather(told)
         answers = None
         if gathered is not None:
-            problems = [self._problem([part[number] for part in gathered], traces[site].dim, mean_bits is not None)
+            problems = [self._problem([part[number] for part in gathered], traces[site].dim)
                         for number, site in enumerate(sites)]
             answers = self._scatterable(problems, self._assigned(problems, mean_bits))
         mine = self._comm.scatter(answers)
@@ -96,11 +96,8 @@ class Solver:
         order, group_start = group_rows(beta, self._group_size)
         return Groups(order, group_start, group_sums(beta, order, group_start))
 
-    def _problem(self, told: list[list[tuple[np.ndarray, np.ndarray]]], dim: int, has_budget: bool) -> Problem:
-        """What all ranks told of one exchange, by sender and receiver, as one problem.
-
-        A budget of bits a value knows nothing of parameters' bytes, so no width below `paying_width` is a choice then.
-        """
+    def _problem(self, told: list[list[tuple[np.ndarray, np.ndarray]]], dim: int) -> Problem:
+        """What all ranks told of one exchange, by sender and receiver, as one problem."""
         size = self._comm.size
         flat = [told[source][destination] for source in range(size) for destination in range(size)]
         rows = np.array([counts.sum() for _, counts in flat], np.float64)
@@ -111,7 +108,7 @@ class Solver:
             pair_round=pair_round(size),
             theta=self._links.theta,
             gamma=self._links.gamma + self._links.theta * PARAMETER_BYTES * rows,
-            widths=tuple(width for width in self.widths if not has_budget or width >= paying_width(dim, self.widths)),
+            widths=self.widths,
         )
 
     def _assigned(self, problems: list[Problem], mean_bits: float | None) -> list[Assignment]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,7 +11,6 @@ import torch
 from hpcgnn.exchange.plan import RowList
 from hpcgnn.ops.counter import BACKWARD, WIDTH, CounterKey
 from hpcgnn.ops.pointwise import dropout
-from hpcgnn.ops.quantization import PARAMETER_BYTES
 
 MAX_DRAWS = 4    # a row, for one of few widths; times 1024 layers they fit a key
 
@@ -20,16 +18,8 @@ MAX_DRAWS = 4    # a row, for one of few widths; times 1024 layers they fit a ke
 class BitPlan(Protocol):
     """An immutable choice of widths. Sender and receiver ask with the same arguments and get the same answer."""
 
-    def widths(self, layer: int, purpose: int, source: int, destination: int, rows: RowList,
-               dim: int) -> np.ndarray:
-        """(len(rows),) uint8, the width of each row, of dim values, of one message."""
-
-
-def paying_width(dim: int, choices: Sequence[int]) -> np.uint8:
-    """The narrowest of ascending widths at which a row's values take as many bytes as its parameters do; else the
-    widest. From there on half the width saves less than a quarter of the bytes, and costs as much accuracy as ever.
-    """
-    return np.uint8(next((bits for bits in choices if dim * bits >= 8 * PARAMETER_BYTES), choices[-1]))
+    def widths(self, layer: int, purpose: int, source: int, destination: int, rows: RowList) -> np.ndarray:
+        """(len(rows),) uint8, the width of each row of one message."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +28,7 @@ class UniformBits:
 
     bits: int
 
-    def widths(self, layer: int, purpose: int, source: int, destination: int, rows: RowList,
-               dim: int) -> np.ndarray:
+    def widths(self, layer: int, purpose: int, source: int, destination: int, rows: RowList) -> np.ndarray:
         """(len(rows),) uint8, all equal to `bits`."""
         return np.full(len(rows), self.bits, dtype=np.uint8)
 
@@ -55,8 +44,7 @@ class DrawnBits:
     seed: int
     epoch: int
 
-    def widths(self, layer: int, purpose: int, source: int, destination: int, rows: RowList,
-               dim: int) -> np.ndarray:
+    def widths(self, layer: int, purpose: int, source: int, destination: int, rows: RowList) -> np.ndarray:
         """(len(rows),) uint8, of `choices`."""
         width = np.full(len(rows), self.choices[-1], np.uint8)
         is_open = np.ones(len(rows), bool)
@@ -79,24 +67,21 @@ def draw(node_id: np.ndarray, probability: float, key: CounterKey) -> np.ndarray
 
 @dataclass(frozen=True, eq=False)
 class LeveledBits:
-    """A width for each level of importance, none below `paying_width`.
+    """A width for each level of importance.
 
     Attributes
     ----------
     levels : dict        (owner, user) rank -> (num_rows,) uint8 levels of the rows that they share
     width : (num_levels,) uint8
-    choices : ascending widths to choose from
     """
 
     levels: dict[tuple[int, int], np.ndarray]
     width: np.ndarray
-    choices: tuple[int, ...]
 
-    def widths(self, layer: int, purpose: int, source: int, destination: int, rows: RowList,
-               dim: int) -> np.ndarray:
-        """(len(rows),) uint8; a row has the same width forward and backward, at every layer of one dim."""
+    def widths(self, layer: int, purpose: int, source: int, destination: int, rows: RowList) -> np.ndarray:
+        """(len(rows),) uint8; a row has the same width forward and backward, at every layer."""
         pair = (destination, source) if purpose == BACKWARD else (source, destination)
-        return np.maximum(self.width, paying_width(dim, self.choices))[self.levels[pair][rows.position]]
+        return self.width[self.levels[pair][rows.position]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,8 +97,7 @@ class SolvedBits:
     table: dict[tuple[int, int, int, int], np.ndarray]
     default: int
 
-    def widths(self, layer: int, purpose: int, source: int, destination: int, rows: RowList,
-               dim: int) -> np.ndarray:
+    def widths(self, layer: int, purpose: int, source: int, destination: int, rows: RowList) -> np.ndarray:
         """(len(rows),) uint8."""
         chosen = self.table.get((layer, purpose, source, destination))
         return np.full(len(rows), self.default, np.uint8) if chosen is None else chosen[rows.position]

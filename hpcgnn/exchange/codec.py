@@ -123,7 +123,7 @@ class Codec:
         send, receive = (plan.halo, plan.boundary) if purpose == BACKWARD else (plan.boundary, plan.halo)
 
         def layout(rows: RowList, source: int, destination: int) -> MessageLayout:
-            return MessageLayout.build(self._bit_plan.widths(layer, purpose, source, destination, rows, dim), dim)
+            return MessageLayout.build(self._bit_plan.widths(layer, purpose, source, destination, rows), dim)
 
         return Messages(send, receive,
                         tuple(layout(rows, plan.rank, peer) for peer, rows in enumerate(send)),

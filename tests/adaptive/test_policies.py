@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 from hpcgnn.adaptive.node_bits import levels, width_table
 from hpcgnn.adaptive.policies import BudgetedWidths, DrawnWidths, FixedWidths, LeveledWidths, SolvedWidths, level_shares
-from hpcgnn.exchange.bits import SolvedBits, UniformBits, paying_width
+from hpcgnn.exchange.bits import SolvedBits, UniformBits
 from hpcgnn.exchange.plan import ExchangePlan, RowList
 from hpcgnn.ops.counter import BACKWARD, FORWARD
 
@@ -36,9 +36,8 @@ def plan_of(cut, shape):
 def assert_both_sides_agree(plan, bit_plan, layer, purpose):
     """Collective: the receiver of every message expects the widths that its sender gives."""
     send, receive = (plan.halo, plan.boundary) if purpose == BACKWARD else (plan.boundary, plan.halo)
-    sent = [bit_plan.widths(layer, purpose, plan.rank, peer, rows, 64).tolist() for peer, rows in enumerate(send)]
-    expected = [bit_plan.widths(layer, purpose, peer, plan.rank, rows, 64).tolist()
-                for peer, rows in enumerate(receive)]
+    sent = [bit_plan.widths(layer, purpose, plan.rank, peer, rows).tolist() for peer, rows in enumerate(send)]
+    expected = [bit_plan.widths(layer, purpose, peer, plan.rank, rows).tolist() for peer, rows in enumerate(receive)]
     assert COMM.alltoall(sent) == expected
     return np.concatenate(sent)
 
@@ -66,11 +65,11 @@ def test_leveled_widths_are_those_of_importance_and_never_below_the_base(cut):
         bit_plan = policy.bit_plan(0, 9, base)
         expected = width_table(base, policy.base_widths)[level]
         for peer, rows in enumerate(plan.boundary):
-            assert (bit_plan.widths(1, FORWARD, plan.rank, peer, rows, 64) == expected[rows.index]).all()
+            assert (bit_plan.widths(1, FORWARD, plan.rank, peer, rows) == expected[rows.index]).all()
             some = rows.where(rows.node_id % 3 == 0)
-            assert (bit_plan.widths(1, FORWARD, plan.rank, peer, some, 64) == expected[some.index]).all()
+            assert (bit_plan.widths(1, FORWARD, plan.rank, peer, some) == expected[some.index]).all()
         for peer, rows in enumerate(plan.halo):
-            assert (bit_plan.widths(1, BACKWARD, plan.rank, peer, rows, 64)
+            assert (bit_plan.widths(1, BACKWARD, plan.rank, peer, rows)
                     == expected[plan.num_inner + rows.index]).all()
 
 
@@ -80,31 +79,10 @@ def test_no_base_is_below_the_least(cut):
     leveled = LeveledWidths((1, 2, 4, 8), PERCENTILES, part.importance, plan, least_base=4)
     assert leveled.base_widths == (4, 8)
     for peer, rows in enumerate(plan.boundary):
-        assert (leveled.bit_plan(0, 0, 4).widths(1, FORWARD, plan.rank, peer, rows, 64) >= 4).all()
+        assert (leveled.bit_plan(0, 0, 4).widths(1, FORWARD, plan.rank, peer, rows) >= 4).all()
     solver = ScriptedSolver((1, 2, 4, 8))
     budgeted = BudgetedWidths(solver, 5, level_shares(PERCENTILES, 4), least_base=4)
     assert budgeted.base_widths == (4, 8)
-
-
-@pytest.mark.parametrize("dim, least", [(1, 8), (3, 8), (4, 8), (5, 8), (7, 8), (8, 4), (10, 4), (15, 4), (16, 2),
-                                        (31, 2), (32, 1), (500, 1)])
-def test_the_least_width_that_pays_makes_values_as_long_as_parameters(dim, least):
-    choices = (1, 2, 4, 8)
-    assert paying_width(dim, choices) == least
-    assert dim * least >= 32 or least == 8
-    assert least == 1 or dim * least / 2 < 32
-    assert paying_width(dim, (2, 8)) == (8 if least > 2 else 2)
-
-
-@pytest.mark.parallel([2])
-def test_rows_of_few_values_are_not_sent_at_widths_that_do_not_pay(cut):
-    part, plan = plan_of(cut, "directed")
-    policy = LeveledWidths((1, 2, 4, 8), PERCENTILES, part.importance, plan)
-    for peer, rows in enumerate(plan.boundary):
-        for base in (1, 8):
-            wide, narrow = (policy.bit_plan(0, 0, base).widths(1, FORWARD, plan.rank, peer, rows, dim)
-                            for dim in (64, 10))
-            np.testing.assert_array_equal(narrow, np.maximum(wide, 4))
 
 
 def test_drawn_widths_are_even_and_change_with_epoch_layer_and_direction():
@@ -113,12 +91,12 @@ def test_drawn_widths_are_even_and_change_with_epoch_layer_and_direction():
     policy = DrawnWidths((2, 4, 8))
     seen = set()
     for epoch, layer, purpose in [(0, 0, FORWARD), (1, 0, FORWARD), (0, 1, FORWARD), (0, 0, BACKWARD)]:
-        width = policy.bit_plan(0, epoch, 8).widths(layer, purpose, 0, 1, rows, 64)
+        width = policy.bit_plan(0, epoch, 8).widths(layer, purpose, 0, 1, rows)
         assert all(abs((width == bits).mean() - 1 / 3) < 6 * np.sqrt(2 / 9 / 4000) for bits in (2, 4, 8))
         seen.add(width.tobytes())
     assert len(seen) == 4
     # Deep models have hundreds of exchanges, each with draws of its own.
-    deep = {policy.bit_plan(0, 0, 8).widths(layer, purpose, 0, 1, rows, 64).tobytes()
+    deep = {policy.bit_plan(0, 0, 8).widths(layer, purpose, 0, 1, rows).tobytes()
             for layer in (0, 1, 63, 64, 512, 1023) for purpose in (FORWARD, BACKWARD)}
     assert len(deep) == 12
 

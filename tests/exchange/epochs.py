@@ -29,7 +29,7 @@ class ChangingBits:
     epoch: int
     choices: tuple[int, ...] = BIT_WIDTHS
 
-    def widths(self, layer, purpose, source, destination, rows, dim):
+    def widths(self, layer, purpose, source, destination, rows):
         place = np.arange(len(rows)) + 5 * self.epoch + layer + purpose + 2 * source + destination
         return np.array(self.choices, np.uint8)[place % len(self.choices)]
 

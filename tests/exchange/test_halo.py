@@ -21,7 +21,7 @@ DIMS = [1, 7, 41, 128]
 class MixedBits:
     """Widths that depend on everything that a plan may know."""
 
-    def widths(self, layer, purpose, source, destination, rows, dim):
+    def widths(self, layer, purpose, source, destination, rows):
         return np.array(BIT_WIDTHS, np.uint8)[(np.arange(len(rows)) + layer + purpose + 2 * source + destination) % 6]
 
 
@@ -35,7 +35,7 @@ def values_of(num_rows, dim, seed):
 
 def received_rows(bit_plan, rows, node_id, source, destination, layer, purpose):
     """What `destination` holds of the rows that `source` sent."""
-    width = bit_plan.widths(layer, purpose, source, destination, rows, 64)
+    width = bit_plan.widths(layer, purpose, source, destination, rows)
     stream = stream_of(purpose, layer, source if purpose == BACKWARD else 0)
     return round_trip_each(rows, width, draws_of(node_id, rows.shape[1], SEED, EPOCH, stream))
 
