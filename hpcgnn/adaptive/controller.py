@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 from hpcgnn.adaptive.policies import Traces, WidthPolicy
 from hpcgnn.adaptive.steadiness import Steadiness
-from hpcgnn.adaptive.time_bits import Descent, is_slowing, next_base
+from hpcgnn.adaptive.time_bits import Descent, can_tell, is_slowing, next_base
 from hpcgnn.adaptive.width_floor import WidthFloor
 from hpcgnn.exchange.schedule import EpochPlan
 
@@ -51,13 +51,15 @@ class Controller:
     comm : MPI communicator
     policy : WidthPolicy
     mode : {"synchronous", "pipelined", "adaptive"}
-        pipelined epochs compute with the halo rows of the epoch before; adaptive ones are synchronous while the loss is
-        slowing, and for a while after it swung
+        pipelined epochs compute with the halo rows of the epoch before; adaptive ones are synchronous until the descent
+        test can tell, while the loss is slowing, and for a while after it swung
     descent_test : DescentTest
     starts_wide : bool
         begin at the largest base width, else at the smallest; either way the first window goes by before it changes
 
-    Reference: SYLVIE, section V. The first epoch, and the first after a resume, is synchronous.
+    Reference: SYLVIE, section V. The first epoch, and the first after a resume, is synchronous. Deviation: so are the
+    first two windows, in which weights move fastest and nothing is known yet of how the loss falls; attention that
+    begins with rows of the epoch before learns to answer from them only.
     """
 
     def __init__(self, comm: MPI.Comm, policy: WidthPolicy, mode: str, descent_test: DescentTest,
@@ -70,7 +72,7 @@ class Controller:
     def _begin(self) -> None:
         self._descent, self._steadiness, self._floor = Descent(), Steadiness(), WidthFloor()
         self.base = self._first_base
-        self._is_held = self._has_rows = False
+        self._is_held, self._has_rows = True, False
 
     @property
     def is_adaptive(self) -> bool:
@@ -120,7 +122,9 @@ class Controller:
         if self._comm.rank == 0:
             test = self._test
             self._descent = self._descent.observe(loss, seconds, test.smoothing)
-            self._steadiness = self._steadiness.observe(loss, test.window, test.most_rises)
+            is_known = can_tell(self._descent, test.window, test.test)
+            if is_known:    # before, no epoch was asynchronous
+                self._steadiness = self._steadiness.observe(loss, test.window, test.most_rises)
             self._floor = self._floor.observe(loss, self.base, self._plan.is_asynchronous, test.window)
             slowing = is_slowing(self._descent, test.window, test.test)
             has_window = len(self._descent.rates) > test.window
@@ -128,6 +132,6 @@ class Controller:
             base = self.base
             if has_window or self._floor.has_risen:
                 base = next_base(base, widens, self._policy.base_widths)
-            answer[:] = max(base, self._floor.floor), slowing or self._steadiness.needs_synchronous
+            answer[:] = max(base, self._floor.floor), slowing or not is_known or self._steadiness.needs_synchronous
         self._comm.Bcast(answer)
         self.base, self._is_held = int(answer[0]), bool(answer[1])

@@ -70,8 +70,13 @@ class Descent:
         return cls(tuple(state["mean_losses"]), tuple(state["rates"]))
 
 
+def can_tell(descent: Descent, window: int, test: str) -> bool:
+    """Whether there are losses enough for `is_slowing` to be an answer."""
+    return len(descent.mean_losses) > 2 * window if test == "relative" else len(descent.rates) > window
+
+
 def is_slowing(descent: Descent, window: int, test: str) -> bool:
-    """Whether the loss falls more slowly than `window` epochs ago; False before there are rates to compare.
+    """Whether the loss falls more slowly than `window` epochs ago; False where `can_tell` is.
 
     Parameters
     ----------
@@ -86,14 +91,12 @@ def is_slowing(descent: Descent, window: int, test: str) -> bool:
     windows and leaves the clock out, so it is met where the training itself slows.
     """
     losses, rates = descent.mean_losses, descent.rates
+    if not can_tell(descent, window, test):
+        return False
     if test == "relative":
-        if len(losses) <= 2 * window:
-            return False
         first, middle, last = losses[-1 - 2 * window], losses[-1 - window], losses[-1]
         # Products, not quotients: a loss that has reached 0 is no error.
         return (middle - last) * middle < CLEAR_DROP * (first - middle) * last
-    if len(rates) <= window:
-        return False
     if test == "monotone":
         return all(later < earlier for earlier, later in itertools.pairwise(rates[-window - 1:]))
     return rates[-1] < rates[-1 - window]
