@@ -78,6 +78,8 @@ class TrainConfig:
                                         methods=TIMED)
     most_rises: float = _setting(0.15, "Rises of the loss over half a descent window, as a share of its falls, past "
                                  "which epochs are synchronous for a while.", low=0.0, methods=TIMED)
+    most_drift: float = _setting(0.02, "Change of the loss over as many epochs as the model has layers, as a share of "
+                                 "the first loss, past which epochs are synchronous.", low=0.0, methods=TIMED)
     period: int = _setting(50, "Epochs between assignments of widths.", low=1, methods=SOLVED)
     group_size: int = _setting(500, "Messages of a pair of ranks that share a width.", low=1, methods=SOLVED)
     lam: float = _setting(0.5, "Weight of variance against time when widths are assigned.", low=0.0, high=1.0,

@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 from hpcgnn.adaptive.policies import Traces, WidthPolicy
 from hpcgnn.adaptive.steadiness import Steadiness
-from hpcgnn.adaptive.time_bits import Descent, can_tell, is_slowing, next_base
+from hpcgnn.adaptive.time_bits import Descent, can_tell, drift, is_slowing, next_base
 from hpcgnn.adaptive.width_floor import WidthFloor
 from hpcgnn.exchange.schedule import EpochPlan
 
@@ -23,14 +23,16 @@ MODES = ("synchronous", "pipelined", "adaptive")
 
 @dataclass(frozen=True)
 class DescentTest:
-    """When the loss counts as slowing, see `hpcgnn.adaptive.time_bits`, and as swinging, see
-    `hpcgnn.adaptive.steadiness`; periods of that and of `hpcgnn.adaptive.width_floor` follow from the window.
+    """When the loss counts as slowing, or as too fast for stale rows, see `hpcgnn.adaptive.time_bits`, and as swinging,
+    see `hpcgnn.adaptive.steadiness`; periods of that and of `hpcgnn.adaptive.width_floor` follow from the window.
     """
 
     window: int
     test: str
     smoothing: float
     most_rises: float
+    most_drift: float
+    num_layers: int
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,8 @@ class Controller:
     policy : WidthPolicy
     mode : {"synchronous", "pipelined", "adaptive"}
         pipelined epochs compute with the halo rows of the epoch before; adaptive ones are synchronous until the descent
-        test can tell, while the loss is slowing, and for a while after it swung
+        test can tell, while the loss is slowing or moves too far within the age of stale rows, and for a while after
+        it swung
     descent_test : DescentTest
     starts_wide : bool
         begin at the largest base width, else at the smallest; either way the first window goes by before it changes
@@ -132,6 +135,8 @@ class Controller:
             base = self.base
             if has_window or self._floor.has_risen:
                 base = next_base(base, widens, self._policy.base_widths)
-            answer[:] = max(base, self._floor.floor), slowing or not is_known or self._steadiness.needs_synchronous
+            is_held = (slowing or not is_known or self._steadiness.needs_synchronous
+                       or drift(self._descent, test.num_layers) > test.most_drift)
+            answer[:] = max(base, self._floor.floor), is_held
         self._comm.Bcast(answer)
         self.base, self._is_held = int(answer[0]), bool(answer[1])

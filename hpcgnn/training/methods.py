@@ -169,5 +169,6 @@ def new_controller(setting: Setting) -> Controller:
     """Collective: the controller of the configured method."""
     config = setting.config
     method = METHODS[config.method]
-    test = DescentTest(config.descent_window, config.descent_test, config.descent_smoothing, config.most_rises)
+    test = DescentTest(config.descent_window, config.descent_test, config.descent_smoothing, config.most_rises,
+                       config.most_drift, config.layers)
     return Controller(setting.comm, method.widths(setting), method.mode, test, config.model in STARTS_WIDE)

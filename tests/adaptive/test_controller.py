@@ -37,8 +37,12 @@ class ScriptedPolicy:
         self.num_forgotten += 1
 
 
-def controller_of(policy=None, mode="adaptive", window=2, test="plain", most_rises=math.inf):
-    return Controller(COMM, policy or ScriptedPolicy(), mode, DescentTest(window, test, 0.0, most_rises))
+def descent_test(window=2, test="plain", smoothing=0.0, most_rises=math.inf, most_drift=math.inf, num_layers=1):
+    return DescentTest(window, test, smoothing, most_rises, most_drift, num_layers)
+
+
+def controller_of(policy=None, mode="adaptive", **settings):
+    return Controller(COMM, policy or ScriptedPolicy(), mode, descent_test(**settings))
 
 
 def run(controller, scripted, first_epoch=0, traces=None):
@@ -105,7 +109,7 @@ def test_a_restored_controller_goes_on_as_the_one_that_stopped_but_for_a_synchro
 
 
 def test_a_base_width_that_the_run_no_longer_has_is_not_restored():
-    controller = Controller(MPI.COMM_SELF, ScriptedPolicy((2, 4)), "adaptive", DescentTest(2, "plain", 0.0, 0.15))
+    controller = Controller(MPI.COMM_SELF, ScriptedPolicy((2, 4)), "adaptive", descent_test())
     fresh = controller.state()
     controller.restore({"base": 8, "is_held": True, "descent": {"mean_losses": [1.0], "rates": []},
                         "steadiness": {"losses": [1.0], "epochs_left": 3, "num_periods": 1}})
@@ -130,8 +134,7 @@ def test_noise_alone_does_not_count_as_slowing_where_the_test_is_relative():
     """A loss that decays by a constant share and some noise: most epochs stay asynchronous at the smallest width."""
     rng = np.random.default_rng(0)
     losses = 2 * 0.97 ** np.arange(100) * (1 + 0.01 * rng.normal(size=100))
-    test = DescentTest(10, "relative", 0.9, math.inf)
-    seen = run(Controller(COMM, ScriptedPolicy(), "adaptive", test), losses.tolist())
+    seen = run(controller_of(window=10, test="relative", smoothing=0.9), losses.tolist())
     assert seen[:21] == [("sync", 1)] * 21
     assert seen[21:].count(("async", 1)) > 70
 
@@ -156,6 +159,18 @@ def test_a_loss_that_swings_makes_epochs_synchronous_for_a_while_and_each_time_f
 
 
 @pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("num_layers", [1, 2, 4])
+def test_epochs_are_synchronous_while_the_loss_moves_far_within_the_age_of_stale_rows(num_layers):
+    """It falls by 3 % an epoch, of the first loss by less and less; the deeper a model, the longer too far."""
+    losses = 100 * 0.97 ** np.arange(120.0)
+    controller = controller_of(window=2, test="relative", most_drift=0.02, num_layers=num_layers)
+    modes = [mode for mode, _ in run(controller, losses.tolist())]
+    fallen = (losses[:-num_layers] - losses[num_layers:]) / 100
+    first = num_layers + int(np.argmax(fallen <= 0.02)) + 1
+    assert modes == ["sync"] * first + ["async"] * (120 - first) and 5 < first < 110
+
+
+@pytest.mark.parallel([1, 2])
 def test_a_base_that_did_harm_is_not_taken_again_for_a_while():
     controller, bases, level = controller_of(window=2), [], 10_000.0
     for epoch in range(40):
@@ -173,8 +188,7 @@ def test_a_base_that_did_harm_is_not_taken_again_for_a_while():
 
 @pytest.mark.parallel([1, 2])
 def test_a_controller_that_starts_wide_narrows_once_the_first_window_is_over():
-    test = DescentTest(2, "relative", 0.0, math.inf)
-    controller = Controller(COMM, ScriptedPolicy(), "adaptive", test, starts_wide=True)
+    controller = Controller(COMM, ScriptedPolicy(), "adaptive", descent_test(test="relative"), starts_wide=True)
     losses = (100 * 0.9 ** np.arange(8)).tolist()
     assert [base for _, base in run(controller, losses)] == [8, 8, 8, 8, 4, 2, 1, 1]
     controller.forget()

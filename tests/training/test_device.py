@@ -18,7 +18,7 @@ from hpcgnn.training import session
 TRANSPORTS = {"staged": StagedTransport, "cuda-aware": CudaAwareTransport}
 CPU = torch.device("cpu")
 SHORT = {"epochs": 4, "eval_every": 2, "checkpoint_every": 0}
-ADAPTIVE = {"deterministic": True, "epochs": 8, "descent_window": 2}
+ADAPTIVE = {"deterministic": True, "epochs": 8, "descent_window": 2, "most_drift": 9.0}
 METHODS = [
     {"method": "uniform", "bits": 2}, {"method": "random"}, {"method": "sylvie", **ADAPTIVE},
     {"method": "adaqp", "deterministic": True, "period": 2}, {"method": "pipegcn", "smoothing": 0.5},

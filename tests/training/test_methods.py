@@ -24,8 +24,9 @@ from hpcgnn.exchange.schedule import Execution
 from hpcgnn.training import session
 
 COMM = MPI.COMM_WORLD
-# Few epochs must meet an assignment, a wider base and both modes.
-OPTIONS = {"uniform": {"bits": 4}, "sylvie": {"descent_window": 1}, "joint": {"descent_window": 1, "period": 3},
+# Few epochs must meet an assignment, a wider base and both modes, however fast the loss falls.
+TIMED = {"descent_window": 1, "most_drift": 9.0}
+OPTIONS = {"uniform": {"bits": 4}, "sylvie": TIMED, "joint": {**TIMED, "period": 3},
            "adaqp": {"period": 3, "group_size": 20}, "bns": {"share": 0.5}, "sancus": {"skip_change": 0.3},
            "pipegcn": {"smoothing": 0.5}}
 PREDICTABLE = [method for method in METHODS if method not in ("bns", "sancus")]
