@@ -19,11 +19,11 @@ from hpcgnn.nn.convolution import GCNConvolution, SAGEConvolution
 from hpcgnn.nn.isomorphism import GINConvolution
 from hpcgnn.nn.linear import linear
 from hpcgnn.nn.quantizer import Nodes
-from hpcgnn.ops.arena import empty
+from hpcgnn.nn.sparse_input import DenseRows, SparseInput, SparseValues
 from hpcgnn.ops.attention import attend
 from hpcgnn.quantized.integer_model import IntegerConvolution
 
-SPARSE_SHARE = 0.25      # of values other than zero, below which input rows are quantized value by value
+Rows = DenseRows | SparseValues
 
 
 class QuantizerMaker(Protocol):
@@ -39,42 +39,6 @@ class QuantizerMaker(Protocol):
         """Of weights: quantizer(weight), integers(weight)."""
 
 
-class _Spread(torch.autograd.Function):
-    """Values at their places in rows of zeros; out of place, torch would write those twice."""
-
-    @staticmethod
-    def forward(ctx, values, place, shape):
-        ctx.place = place
-        rows = empty(shape, device=values.device).zero_()
-        rows.view(-1)[place] = values
-        return rows
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient.reshape(-1)[ctx.place], None, None
-
-
-class SparseInput:
-    """Constant rows; where they are mostly zeros, which any step stands for, only the others are quantized.
-
-    Parameters
-    ----------
-    rows : (n, dim) float32
-    """
-
-    def __init__(self, rows: torch.Tensor):
-        self.rows, self.is_sparse = rows, bool(rows.count_nonzero() <= SPARSE_SHARE * rows.numel())
-        self._row, column = (rows if self.is_sparse else rows[:0]).nonzero(as_tuple=True)
-        self._place = self._row * rows.shape[1] + column
-        self._values = rows.reshape(-1)[self._place, None]
-
-    def quantized(self, quantizer: nn.Module, nodes: Nodes) -> torch.Tensor:
-        """(n, dim): each value other than zero quantized as a row of one column of its node."""
-        is_protected = None if nodes.is_protected is None else nodes.is_protected[self._row]
-        values = quantizer(self._values, Nodes(nodes.in_degree[self._row], is_protected))
-        return _Spread.apply(values[:, 0], self._place, self.rows.shape)
-
-
 class QuantizedConvolution(nn.Module, ABC):
     """What the kinds share.
 
@@ -84,34 +48,41 @@ class QuantizedConvolution(nn.Module, ABC):
     make : QuantizerMaker
     in_dim, mapped_dim : int         columns of its rows, and of the rows that travel
     is_signed : bool                 its rows have values below zero
+
+    Attributes
+    ----------
+    has_sparse_input : bool          input rows are mostly zeros, see `SparseInput`; alike on all ranks
     """
 
     kind: str
 
     def __init__(self, convolution: nn.Module, make: QuantizerMaker, in_dim: int, mapped_dim: int, is_signed: bool):
         super().__init__()
-        self.convolution = convolution
+        self.convolution, self.has_sparse_input = convolution, False
         self.rows, self.mapped, self.neighbor = (make.rows(in_dim, is_signed), make.columns(mapped_dim),
                                                  make.weights(mapped_dim))
         self._input: SparseInput | None = None
 
     def forward(self, graph: LocalGraph, h: torch.Tensor, nodes: Nodes) -> torch.Tensor:
         """Collective: (num_inner, in_dim) float32 rows of the inner nodes to (num_inner, out_dim)."""
-        quantized = self._input_rows(h, nodes) if graph.is_input(h) else self.rows(h, nodes)
+        if self.has_sparse_input and graph.is_input(h):
+            quantized = self._sparse_input(graph).quantized(self.rows, nodes)
+        else:
+            quantized = DenseRows(self.rows(h, nodes))
         # Quantized before dropout, so that inference meets the same rows.
-        return self._combine(graph, graph.dropout(quantized, self.convolution.dropout), nodes)
+        return self._combine(graph, quantized.dropped_out(graph, self.convolution.dropout), nodes)
 
-    def _input_rows(self, x: torch.Tensor, nodes: Nodes) -> torch.Tensor:
-        if self._input is None or self._input.rows is not x:
-            self._input = SparseInput(x)
-        return self._input.quantized(self.rows, nodes) if self._input.is_sparse else self.rows(x, nodes)
+    def _sparse_input(self, graph: LocalGraph) -> SparseInput:
+        if self._input is None or self._input.rows is not graph.x:
+            self._input = SparseInput(graph.x, graph.ids(0, graph.num_inner))
+        return self._input
 
     @abstractmethod
     def export(self) -> IntegerConvolution:
         """As integers, without the normalization that follows."""
 
     @abstractmethod
-    def _combine(self, graph: LocalGraph, x: torch.Tensor, nodes: Nodes) -> torch.Tensor:
+    def _combine(self, graph: LocalGraph, x: Rows, nodes: Nodes) -> torch.Tensor:
         """Collective: what the kind makes of quantized rows."""
 
     @property
@@ -119,10 +90,9 @@ class QuantizedConvolution(nn.Module, ABC):
         """Those whose codes are stored as features."""
         return [self.rows]
 
-    def _map(self, x: torch.Tensor, weight: torch.Tensor, nodes: Nodes,
-             scale: torch.Tensor | None = None) -> torch.Tensor:
+    def _map(self, x: Rows, weight: torch.Tensor, nodes: Nodes, scale: torch.Tensor | None = None) -> torch.Tensor:
         """B: inner rows, mapped and quantized, as they travel."""
-        mapped = linear(x, self.neighbor(weight))
+        mapped = x.mapped(self.neighbor(weight))
         return self.mapped(mapped if scale is None else mapped * scale, nodes, weight)
 
 
@@ -134,7 +104,7 @@ class QuantizedGCN(QuantizedConvolution):
     def __init__(self, convolution: GCNConvolution, make: QuantizerMaker, is_signed: bool):
         super().__init__(convolution, make, convolution.in_dim, convolution.out_dim, is_signed)
 
-    def _combine(self, graph: LocalGraph, x: torch.Tensor, nodes: Nodes) -> torch.Tensor:
+    def _combine(self, graph: LocalGraph, x: Rows, nodes: Nodes) -> torch.Tensor:
         scale = (1.0 / torch.sqrt(nodes.in_degree.double() + 1.0)).float()[:, None]
         mapped = self._map(x, self.convolution.weight_neighbor, nodes, scale)
         return (graph.aggregate(graph.halo(mapped), "sum") + mapped) * scale + self.convolution.bias
@@ -156,9 +126,9 @@ class QuantizedSAGE(QuantizedConvolution):
         super().__init__(convolution, make, convolution.in_dim, convolution.out_dim, is_signed)
         self.own = make.weights(convolution.out_dim)
 
-    def _combine(self, graph: LocalGraph, x: torch.Tensor, nodes: Nodes) -> torch.Tensor:
+    def _combine(self, graph: LocalGraph, x: Rows, nodes: Nodes) -> torch.Tensor:
         mapped = self._map(x, self.convolution.weight_neighbor, nodes)
-        own = linear(x, self.own(self.convolution.weight_self))
+        own = x.mapped(self.own(self.convolution.weight_self))
         return graph.aggregate(graph.halo(mapped), "mean") + own + self.convolution.bias
 
     def export(self) -> IntegerConvolution:
@@ -184,7 +154,7 @@ class QuantizedGIN(QuantizedConvolution):
         """Those whose codes are stored as features."""
         return [self.rows, self.second_rows]
 
-    def _combine(self, graph: LocalGraph, x: torch.Tensor, nodes: Nodes) -> torch.Tensor:
+    def _combine(self, graph: LocalGraph, x: Rows, nodes: Nodes) -> torch.Tensor:
         first, second, epsilon = self.convolution.first, self.convolution.second, self.convolution.epsilon
         mapped = self._map(x, first.weight, nodes)
         combined = graph.aggregate(graph.halo(mapped), "sum") + (1 + epsilon) * mapped
@@ -208,7 +178,7 @@ class QuantizedGAT(QuantizedConvolution):
     def __init__(self, convolution: GATConvolution, make: QuantizerMaker, is_signed: bool):
         super().__init__(convolution, make, convolution.in_dim, len(convolution.weight), is_signed)
 
-    def _combine(self, graph: LocalGraph, x: torch.Tensor, nodes: Nodes) -> torch.Tensor:
+    def _combine(self, graph: LocalGraph, x: Rows, nodes: Nodes) -> torch.Tensor:
         convolution = self.convolution
         mapped = self._map(x, convolution.weight, nodes)
         out = attend(graph.halo(mapped, is_scaled=False), convolution.attention, *graph.adjacency(with_self=True),

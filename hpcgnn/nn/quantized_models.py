@@ -30,6 +30,7 @@ from hpcgnn.nn.quantized_convolutions import (
     QuantizedSAGE,
 )
 from hpcgnn.nn.quantizer import BITS_A_KB, Nodes, Quantizer, count_in_degrees
+from hpcgnn.nn.sparse_input import SPARSE_SHARE
 from hpcgnn.quantized.integer_model import IntegerModel, Normalization
 
 KINDS: dict[type[nn.Module], type[QuantizedConvolution]] = {
@@ -89,10 +90,13 @@ class QuantizedStack(nn.Module):
         CollectiveError      input rows that are not finite, or a target below the least size
         """
         counts = count_in_degrees(graph, comm) if counts is None else counts
-        seen = comm.allreduce(np.array([not torch.isfinite(graph.x).all(), bool((graph.x < 0).any())], np.int64))
+        x = graph.x
+        seen = comm.allreduce(np.array([not torch.isfinite(x).all(), bool((x < 0).any()), x.count_nonzero(), x.numel()],
+                                       np.int64))
         if seen[0]:
             raise CollectiveError("input rows to quantize hold NaN or infinity; expected finite features")
         model = cls(stack, scheme, counts, comm, has_negative_input=bool(seen[1])).to(graph.x.device)
+        model.convolutions[0].has_sparse_input = bool(seen[2] <= SPARSE_SHARE * seen[3])
         model._check_target()
         model._fit(graph, comm)
         if scheme.name == "degree-aware":
