@@ -88,9 +88,9 @@ def test_a_map_and_its_gradients_are_those_of_dense_rows(num_rows, dim, density)
     np.testing.assert_allclose(values.grad[:, 0], expected_values, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parallel([1, 2, 3])
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("kind", ["gcn", "sage", "gin", "gat"])
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("kind, scheme", [("gcn", "degree-aware"), ("gcn", "uniform"), ("gcn", "degree-quant"),
+                                          ("sage", "degree-aware"), ("gin", "uniform"), ("gat", "degree-quant")])
 def test_a_training_pass_equals_that_of_dense_rows(sparse_graph, kind, scheme):
     graph = sparse_graph()
     model = fitted(graph, kind, scheme, dropout=0.0)
