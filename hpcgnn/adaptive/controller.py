@@ -136,7 +136,7 @@ class Controller:
             if has_window or self._floor.has_risen:
                 base = next_base(base, widens, self._policy.base_widths)
             is_held = (slowing or not is_known or self._steadiness.needs_synchronous
-                       or drift(self._descent, test.num_layers) > test.most_drift)
+                       or drift(self._descent, test.num_layers, self._floor.first_loss) > test.most_drift)
             answer[:] = max(base, self._floor.floor), is_held
         self._comm.Bcast(answer)
         self.base, self._is_held = int(answer[0]), bool(answer[1])

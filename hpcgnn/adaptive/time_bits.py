@@ -25,7 +25,6 @@ class Descent:
     ----------
     mean_losses : tuple of float     F_t, the running mean after each epoch, at most LONGEST_PAST + 1 of them
     rates : tuple of float           (F_{t-1} - F_t) / seconds of epoch t, as many at most; the first epoch has none
-    first_loss : float or None       F_0; None before the first epoch
 
     Reference: SYLVIE, section V-A. Deviation: the rate is positive while the loss falls; with the sign as printed the
     rule would act against the text's words. The running mean starts at the first loss.
@@ -33,7 +32,6 @@ class Descent:
 
     mean_losses: tuple[float, ...] = ()
     rates: tuple[float, ...] = ()
-    first_loss: float | None = None
 
     def observe(self, loss: float, seconds: float, smoothing: float) -> Descent:
         """The state after one more epoch.
@@ -52,12 +50,11 @@ class Descent:
             raise TrainingError(f"an epoch took {seconds} s, where the rate of descent needs a positive time; "
                                 "check the clock or the cost model")
         if not self.mean_losses:
-            return Descent((loss,), (), loss)
+            return Descent((loss,))
         before = self.mean_losses[-1]
         mean_loss = smoothing * before + (1 - smoothing) * loss
         rate = (before - mean_loss) / seconds
-        return Descent((*self.mean_losses[-LONGEST_PAST:], mean_loss), (*self.rates[-LONGEST_PAST:], rate),
-                       self.first_loss)
+        return Descent((*self.mean_losses[-LONGEST_PAST:], mean_loss), (*self.rates[-LONGEST_PAST:], rate))
 
     @property
     def ldr(self) -> float | None:
@@ -66,12 +63,12 @@ class Descent:
 
     def as_dict(self) -> dict[str, Any]:
         """The state in plain lists and numbers, for a checkpoint."""
-        return {**asdict(self), "mean_losses": list(self.mean_losses), "rates": list(self.rates)}
+        return {name: list(values) for name, values in asdict(self).items()}
 
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> Descent:
         """The state that `as_dict` wrote."""
-        return cls(tuple(state["mean_losses"]), tuple(state["rates"]), state["first_loss"])
+        return cls(tuple(state["mean_losses"]), tuple(state["rates"]))
 
 
 def can_tell(descent: Descent, window: int, test: str) -> bool:
@@ -106,7 +103,7 @@ def is_slowing(descent: Descent, window: int, test: str) -> bool:
     return rates[-1] < rates[-1 - window]
 
 
-def drift(descent: Descent, num_layers: int) -> float:
+def drift(descent: Descent, num_layers: int, first_loss: float) -> float:
     """How far the model moves while rows grow stale: the change of the mean loss over as many epochs as a model has
     layers, as a share of the first loss; infinite before there are as many.
 
@@ -118,7 +115,7 @@ def drift(descent: Descent, num_layers: int) -> float:
     if len(losses) <= num_layers:
         return math.inf
     change = abs(losses[-1] - losses[-1 - num_layers])
-    return change / descent.first_loss if descent.first_loss else change
+    return change / first_loss if first_loss else change
 
 
 def next_base(base: int, slowing: bool, widths: tuple[int, ...]) -> int:

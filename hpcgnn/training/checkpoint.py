@@ -1,6 +1,6 @@
 """Checkpoints: all that a run needs to go on, in one sealed HDF5 file that replaces its predecessor atomically.
 
-Format 5: attribute `state` (JSON) holds counters, results, the loss scale and the controller's memory; groups `model`,
+Format 4: attribute `state` (JSON) holds counters, results, the loss scale and the controller's memory; groups `model`,
 `best_model` hold weights by name, group `optimizer` Adam's moments by parameter number. No random state exists: draws
 are functions of seed and epoch. Files of earlier formats know less of the controller; a run of theirs is started anew.
 """
@@ -21,7 +21,7 @@ from hpcgnn.shards.sealed import open_sealed, write_sealed
 from hpcgnn.training.evaluate import Evaluation, evaluation_from
 from hpcgnn.training.precision import LossScale
 
-KIND, VERSION = "checkpoint", 5
+KIND, VERSION = "checkpoint", 4
 ADVICE = "start without --resume, or restore the file"
 
 

@@ -163,7 +163,7 @@ def test_a_run_folder_that_holds_a_run(capsys, shared_path, shards):
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("damage, complaint", [
     (lambda content: content[:-7], "is truncated: it has {less} bytes, expected {size}" + CHECKPOINT_ADVICE),
-    (as_format_0, "has format 0, this version reads 5" + CHECKPOINT_ADVICE),
+    (as_format_0, "has format 0, this version reads 4" + CHECKPOINT_ADVICE),
 ], ids=["truncated", "older"])
 def test_a_bad_checkpoint(capsys, shared_path, shards, damage, complaint):
     out = shared_path / "run"
