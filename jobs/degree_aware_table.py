@@ -6,30 +6,35 @@ import json
 import sys
 from pathlib import Path
 
-HEADER = ("dataset", "model", "scheme", "test score", "± std", "less fp32", "average bits", "bits by layer",
-          "features KB", "all stored KB", "times smaller", "meets target")
+from best_rate import best_rate
+from score_table import less, print_table, score
+
+HEADER = ("dataset", "model", "scheme", "lr", "seeds", "test score", "± std", "less fp32", "± its error",
+          "average bits", "bits by layer", "features KB", "all stored KB", "times smaller", "meets target")
 SCHEMES = ("fp32", "degree-aware", "degree-quant", "uniform")
 
 
-def row(dataset: str, model: str, scheme: str, summary: dict, full: dict | None) -> tuple[str, ...]:
+def row(dataset: str, model: str, scheme: str, rate: str, summary: dict, full: dict | None) -> tuple[str, ...]:
     """One run as text; average bits are those of all layers' rows, all stored KB count weights and scales too."""
-    difference = "-" if full is None else f"{100 * (summary['test_score'] - full['test_score']):+.2f}"
-    score = dataset, model, scheme, f"{100 * summary['test_score']:.2f}", f"{100 * summary['test_score_std']:.2f}"
+    scores = dataset, model, scheme, rate, *score(summary), *less(summary, full)
     if "quantize" not in summary:
-        return (*score, difference, "32.00", *["-"] * 5)
+        return (*scores, "32.00", *["-"] * 5)
     layers = " ".join(f"{bits:.2f}" for bits in summary["feature_bits"])
-    return (*score, difference, f"{summary['mean_feature_bits']:.2f}", layers, f"{summary['feature_kb']:.0f}",
+    return (*scores, f"{summary['mean_feature_bits']:.2f}", layers, f"{summary['feature_kb']:.0f}",
             f"{summary['stored_kb']:.0f}", f"{summary['float_kb'] / summary['stored_kb']:.1f}",
             "yes" if summary["meets_target"] else "no")
 
 
-def table(folder: Path) -> list[tuple[str, ...]]:
-    """The lines of all finished runs below FOLDER/DATASET/MODEL/SCHEME, in the order of the schemes."""
-    found = {tuple(path.parent.parts[-3:]): json.loads(path.read_text()) for path in folder.glob("*/*/*/summary.json")}
+def table(out: Path) -> list[tuple[str, ...]]:
+    """A line for each OUT/DATASET/MODEL/SCHEME that has finished runs, of the rate that is best on validation."""
+    runs: dict[tuple[str, ...], list[Path]] = {}
+    for path in sorted(out.glob("*/*/*/*/summary.json")):
+        runs.setdefault(path.parts[-5:-2], []).append(path.parent)
+    best = {place: best_rate(found) for place, found in runs.items()}
+    found = {place: json.loads((run / "summary.json").read_text()) for place, run in best.items()}
     places = sorted(found, key=lambda place: (*place[:2], SCHEMES.index(place[2])))
-    return [row(*place, found[place], found.get((*place[:2], "fp32"))) for place in places]
+    return [row(*place, best[place].name, found[place], found.get((*place[:2], "fp32"))) for place in places]
 
 
 if __name__ == "__main__":
-    lines = [HEADER, ("---",) * len(HEADER), *table(Path(sys.argv[1]))]
-    print("\n".join("| " + " | ".join(line) + " |" for line in lines))
+    print_table(HEADER, table(Path(sys.argv[1])))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from pathlib import Path
+
+from score_table import less, print_table, score
 
 HEADER = ("dataset", "model", "method", "seeds", "test score", "± std", "less vanilla", "± its error", "MB an epoch",
           "times fewer", "mean bits", "synchronous", "state MB")
@@ -14,20 +15,10 @@ HEADER = ("dataset", "model", "method", "seeds", "test score", "± std", "less v
 def row(dataset: str, model: str, method: str, summary: dict, vanilla: dict | None) -> tuple[str, ...]:
     """One run as text."""
     sent = summary["sent_bytes_per_epoch"]
-    difference = error = fewer = "-"
-    if vanilla is not None:
-        difference = f"{100 * (summary['test_score'] - vanilla['test_score']):+.2f}"
-        if summary is not vanilla and min(len(summary["seeds"]), len(vanilla["seeds"])) > 1:
-            error = f"{100 * math.hypot(_standard_error(summary), _standard_error(vanilla)):.2f}"
-        fewer = f"{vanilla['sent_bytes_per_epoch'] / sent:.1f}" if sent else "-"
+    fewer = f"{vanilla['sent_bytes_per_epoch'] / sent:.1f}" if vanilla is not None and sent else "-"
     bits = "-" if summary["mean_bits"] is None else f"{summary['mean_bits']:.2f}"
-    return (dataset, model, method, str(len(summary["seeds"])), f"{100 * summary['test_score']:.2f}",
-            f"{100 * summary['test_score_std']:.2f}", difference, error, f"{sent / 1e6:.3f}", fewer, bits,
+    return (dataset, model, method, *score(summary), *less(summary, vanilla), f"{sent / 1e6:.3f}", fewer, bits,
             f"{100 * summary['synchronous_share']:.0f} %", f"{summary['method_state_bytes'] / 1e6:.1f}")
-
-
-def _standard_error(summary: dict) -> float:
-    return summary["test_score_std"] / math.sqrt(len(summary["seeds"]))
 
 
 def table(folder: Path) -> list[tuple[str, ...]]:
@@ -38,5 +29,4 @@ def table(folder: Path) -> list[tuple[str, ...]]:
 
 
 if __name__ == "__main__":
-    lines = [HEADER, ("---",) * len(HEADER), *table(Path(sys.argv[1]))]
-    print("\n".join("| " + " | ".join(line) + " |" for line in lines))
+    print_table(HEADER, table(Path(sys.argv[1])))

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from statistics import mean, stdev
 
+from score_table import print_table
+
 HEADER = ("dataset", "model", "bits", "seeds", "test score", "± std", "less fp32", "in batches", "in clusters alone")
 FULL_BITS = 32
 
@@ -42,5 +44,4 @@ def table(out: Path) -> list[tuple[str, ...]]:
 
 
 if __name__ == "__main__":
-    lines = [HEADER, ("---",) * len(HEADER), *table(Path(sys.argv[1]))]
-    print("\n".join("| " + " | ".join(line) + " |" for line in lines))
+    print_table(HEADER, table(Path(sys.argv[1])))

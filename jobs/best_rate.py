@@ -1,0 +1,25 @@
+"""Prints which of some runs, alike but for the learning rate, has the best validation score: `best_rate.py RUN...`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import mean
+
+NUM_SEEDS = 3      # that rates are compared by; the chosen run may have more
+
+
+def best_rate(runs: Iterable[Path]) -> Path:
+    """The run with the best mean validation score of its first seeds, the first one of equals; each is complete."""
+    return max(runs, key=_validation_score)
+
+
+def _validation_score(run: Path) -> float:
+    results = json.loads((run / "summary.json").read_text())["results"]
+    return mean(one["val_score"] for one in results[:NUM_SEEDS])
+
+
+if __name__ == "__main__":
+    print(best_rate(map(Path, sys.argv[1:])))
