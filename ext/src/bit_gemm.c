@@ -52,17 +52,8 @@ static const fill_function FILL[] = KERNEL(fill_panel);
 static const finish_function FINISH[] = KERNEL(finish_row);
 static const int PANEL_COLUMNS[] = {4, 8, 16, 16};
 
-/* simd_level(), or 3 where AVX-512 may count bits. HPCGNN_VPOPCNT=0 holds it to the instructions of older processors. */
-static int kernel_number(void) {
-    const int level = simd_level();
-#if HPCGNN_LEVELS == 3
-    const char *allowed = getenv("HPCGNN_VPOPCNT");
-    if (level == SIMD_AVX512 && !(allowed && !strcmp(allowed, "0")) && __builtin_cpu_supports("avx512vpopcntdq") &&
-        __builtin_cpu_supports("avx512bitalg") && __builtin_cpu_supports("avx512vnni"))
-        return 3;
-#endif
-    return level;
-}
+/* simd_level(), or 3 where AVX-512 may count bits. */
+static int kernel_number(void) { return simd_counts_bits() ? 3 : simd_level(); }
 
 static int is_zero(const uint32_t *tile) {
     uint64_t any = 0, words[TILE_WORDS / 2];

@@ -47,15 +47,8 @@ static const task_function MULTIPLY[] = KERNEL(multiply_task);
 static const survey_function SURVEY[] = KERNEL(survey_block);
 static const int PANEL_OUTPUTS[] = {4, 8, 16, 16}, WORD_CODES[] = {2, 2, 2, 4};
 
-/* simd_level(), or 3 where AVX-512 may sum products of bytes. HPCGNN_VNNI=0 holds it to older processors. */
-static int kernel_number(void) {
-    const int level = simd_level();
-#if HPCGNN_LEVELS == 3
-    const char *allowed = getenv("HPCGNN_VNNI");
-    if (level == SIMD_AVX512 && !(allowed && !strcmp(allowed, "0")) && __builtin_cpu_supports("avx512vnni")) return 3;
-#endif
-    return level;
-}
+/* simd_level(), or 3 where AVX-512 may sum products of bytes. */
+static int kernel_number(void) { return simd_sums_bytes() ? 3 : simd_level(); }
 
 static void *aligned(int64_t bytes) { return aligned_alloc(64, (size_t)(parts(bytes, 64) * 64 + 64)); }
 

@@ -40,4 +40,30 @@ static inline int simd_level(void) {
     if (forced && !strcmp(forced, "avx2") && level > SIMD_AVX2) return SIMD_AVX2;
     return level;
 }
+
+static inline int simd_is_refused(const char *variable) {
+    const char *allowed = getenv(variable);
+    return allowed && !strcmp(allowed, "0");
+}
+
+/* AVX-512 in effect, with instructions that count bits (Ice Lake, Zen 4 and later). HPCGNN_VPOPCNT=0 does without. */
+static inline int simd_counts_bits(void) {
+#if HPCGNN_LEVELS == 3
+    return simd_level() == SIMD_AVX512 && !simd_is_refused("HPCGNN_VPOPCNT") &&
+           __builtin_cpu_supports("avx512vpopcntdq") && __builtin_cpu_supports("avx512bitalg") &&
+           __builtin_cpu_supports("avx512vnni");
+#else
+    return 0;
+#endif
+}
+
+/* AVX-512 in effect, with one that sums four products of bytes (Cascade Lake, Zen 4 and later). HPCGNN_VNNI=0 does
+ * without. */
+static inline int simd_sums_bytes(void) {
+#if HPCGNN_LEVELS == 3
+    return simd_level() == SIMD_AVX512 && !simd_is_refused("HPCGNN_VNNI") && __builtin_cpu_supports("avx512vnni");
+#else
+    return 0;
+#endif
+}
 #endif

@@ -1,7 +1,8 @@
 """`hpcgnn bench bits`: products of bits against products of int8 and float32, and what jumping and reuse of tiles gain.
 
 The cases are those of QGTC's Table 3, Fig. 8 and Fig. 10. Rates count 2 * M * N * K operations whatever the widths, and
-packing is measured apart, as an adjacency and weights are packed once.
+packing is measured apart, as an adjacency and weights are packed once. The ceiling of a product is as many products of
+bits on registers, that of packing a stream that reads the rows.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import numpy as np
 import scipy.sparse
 import torch
 
+from hpcgnn.bench.ceilings import bit_product_ceiling, read_stream
 from hpcgnn.bench.graphs import Topology
 from hpcgnn.bench.memory import random_rows
-from hpcgnn.bench.timing import OURS, Effort, Measurement, measure
+from hpcgnn.bench.timing import CEILING, OURS, Effort, Measurement, measure
 from hpcgnn.ops.aggregation import from_csr, multiply
 from hpcgnn.partition.metis import metis_parts
 from hpcgnn.quantized import BitTensor, BitTiles, aggregate_bits, bit_mm_to_int, to_bit
@@ -25,6 +27,7 @@ from hpcgnn.quantized import BitTensor, BitTiles, aggregate_bits, bit_mm_to_int,
 REUSE_DIM = 1024
 REUSE_WIDTHS = (2, 4, 8)
 OPERATIONS = "GOP/s"
+BITS_A_TILE = 8 * 128
 LAYERS = 3      # products in a row with one adjacency
 REMARK = f"product: each time is of {LAYERS} products in a row, as a batch's layers make with one adjacency"
 
@@ -73,6 +76,7 @@ def measure_products(size: int, dim: int, widths: tuple[int, ...], effort: Effor
         right, values = to_bit(codes, width, "row"), codes.float()
         out = torch.empty(size, dim)
         products = {
+            CEILING: bit_product_ceiling(size**2 * dim * width),
             OURS: partial(bit_mm_to_int, left, right),
             "torch int8": partial(torch._int_mm, ones, codes),
             "torch fp32": partial(torch.mm, dense, values, out=out),
@@ -82,7 +86,7 @@ def measure_products(size: int, dim: int, widths: tuple[int, ...], effort: Effor
                       [REMARK])
     features = random_rows(size, dim)
     yield measure("quantize + pack", f"{size} x {dim}, {widths[-1]} bits", features.nbytes / 1e9, "GB/s",
-                  {OURS: partial(to_bit, features, widths[-1], "row")}, effort)
+                  {CEILING: read_stream(features), OURS: partial(to_bit, features, widths[-1], "row")}, effort)
 
 
 def clustered_batches(graph: Topology, num_clusters: int, batch_size: int) -> list[scipy.sparse.csr_matrix]:
@@ -118,6 +122,7 @@ def measure_batches(name: str, batches: list[scipy.sparse.csr_matrix], dim: int,
     for width in widths:
         right = [to_bit(part, width, "row") for part in rows]
         yield measure("batches", f"{case}, {width} bits", amount, OPERATIONS, {
+            CEILING: bit_product_ceiling((places - zeros) * BITS_A_TILE * dim * width),
             OURS: partial(_aggregate, lists, right),
             "once a plane": partial(_aggregate, lists, right, reuse=False),
             "jumped in all tiles": partial(_aggregate, dense, right),
@@ -131,6 +136,7 @@ def measure_reuse(size: int, effort: Effort) -> Iterator[Measurement]:
     for width in REUSE_WIDTHS:
         features = to_bit(random_rows(size, REUSE_DIM), width, "row")
         contestants: dict[str, Callable] = {
+            CEILING: bit_product_ceiling(size**2 * REUSE_DIM * width),
             OURS: partial(aggregate_bits, tiles, features, jump=False),
             "once a plane": partial(aggregate_bits, tiles, features, jump=False, reuse=False)}
         yield measure("reuse", f"{size} x {size} x {REUSE_DIM}, {width} bits", 2 * size**2 * REUSE_DIM / 1e9,

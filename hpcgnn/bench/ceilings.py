@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from hpcgnn._ext import ceilings as kernels
+from hpcgnn._ext import peaks
 from hpcgnn.bench.memory import as_stream, empty_rows, random_rows, zeros
 from hpcgnn.bench.timing import OURS, Effort, Measurement, interleave
 from hpcgnn.ops.host.storage import STORAGE_NUMBER, as_bytes
@@ -76,3 +77,13 @@ def gather_ceiling(rows: torch.Tensor, indices: np.ndarray) -> Callable[[], None
     works = {ahead: partial(kernels.gather_sum, table, dim, storage, indices, ahead) for ahead in PREFETCH_DISTANCES}
     seconds = interleave(works, Effort(repeat=3))
     return works[min(seconds, key=lambda ahead: min(seconds[ahead]))]
+
+
+def bit_product_ceiling(num_products: int) -> Callable[[], int]:
+    """Work that does so many products of bits, on registers, with the instructions of the product kernels."""
+    return partial(peaks.bit_products, num_products)
+
+
+def byte_product_ceiling(num_products: int) -> Callable[[], int]:
+    """Work that does so many products of small integers, on registers, with the instructions of the combination."""
+    return partial(peaks.byte_products, num_products)

@@ -1,6 +1,7 @@
 """`hpcgnn bench combination`: every way to multiply codes with weight codes, against torch's int8 and fp32 products.
 
-Rates count 2 * rows * columns * outputs operations whatever the way, the widths and the density.
+Rates count 2 * rows * columns * outputs operations whatever the way, the widths and the density. A way's ceiling does
+the products that the way needs on registers; auto, which needs those of another way, has none.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from functools import partial
 import numpy as np
 import torch
 
+from hpcgnn.bench.ceilings import bit_product_ceiling, byte_product_ceiling
 from hpcgnn.bench.memory import empty_rows
 from hpcgnn.bench.packages import random_codes
-from hpcgnn.bench.timing import OURS, Effort, Measurement, interleave
+from hpcgnn.bench.timing import CEILING, OURS, Effort, Measurement, interleave
 from hpcgnn.ops.combination import WAYS, combine
 from hpcgnn.quantized.combination import combine_packages
 from hpcgnn.quantized.package_writer import encode
@@ -23,6 +25,9 @@ from hpcgnn.quantized.package_writer import encode
 OPERATIONS = "GOP/s"
 PACKAGES, SERIAL_PACKAGES = "packages", "packages, serial"
 INT8, FP32 = "torch int8", "torch fp32"
+ALL_CODES, ALL_BITS, NON_ZERO = "ceiling: all codes", "ceiling: all bits", "ceiling: codes that are not zero"
+CEILING_OF = {"dense": ALL_CODES, "bits": ALL_BITS, **dict.fromkeys(("sparse", "serial", PACKAGES, SERIAL_PACKAGES),
+                                                                   NON_ZERO)}
 
 
 @dataclass(frozen=True)
@@ -49,12 +54,15 @@ class CombinationBenchmark:
     def _measure_one(self, width: int, density: float, weight: torch.Tensor) -> Iterator[Measurement]:
         codes, bit_width = random_codes(self.num_rows, self.dim, width, density)
         ways, peers = self._ways(codes, bit_width, weight, width), self._peers(codes, weight)
-        seconds = time_in_any_order(ways | peers, self.effort)
+        ceilings = self._ceilings(width, int(np.count_nonzero(codes)))
+        seconds = time_in_any_order(ways | peers | ceilings, self.effort)
         case = f"{self.num_rows:,} x {self.dim} x {self.num_outputs}, {width} x {self.weight_bits} bit, {density:g}"
         amount = 2 * self.num_rows * self.dim * self.num_outputs / 1e9
         for way in ways:
+            bound = CEILING_OF.get(way)
             yield Measurement("combination", f"{way}: {case}", amount, OPERATIONS,
-                              {OURS: seconds[way]} | {name: seconds[name] for name in peers},
+                              ({CEILING: seconds[bound]} if bound else {}) | {OURS: seconds[way]}
+                              | {name: seconds[name] for name in peers},
                               details={"way": way, "bits": width, "density": density})
 
     def _ways(self, codes: np.ndarray, bit_width: np.ndarray, weight: torch.Tensor,
@@ -67,6 +75,13 @@ class CombinationBenchmark:
             ways[name] = partial(combine_packages, packages, weight.numpy(), weight_bits=self.weight_bits,
                                  is_serial=is_serial)
         return ways
+
+    def _ceilings(self, width: int, num_codes: int) -> dict[str, Callable]:
+        """By what is multiplied: all codes, their bits, or those that are not zero."""
+        num_all = self.num_rows * self.dim * self.num_outputs
+        return {ALL_CODES: byte_product_ceiling(num_all),
+                ALL_BITS: bit_product_ceiling(num_all * width * self.weight_bits),
+                NON_ZERO: byte_product_ceiling(num_codes * self.num_outputs)}
 
     def _peers(self, codes: np.ndarray, weight: torch.Tensor) -> dict[str, Callable]:
         """torch's products of the same shape, whose int8 takes codes over 127 as negative ones, in the same time."""

@@ -13,9 +13,10 @@ import numpy as np
 import scipy.sparse
 import torch
 
+from hpcgnn.bench.ceilings import gather_ceiling
 from hpcgnn.bench.graphs import Topology
 from hpcgnn.bench.memory import empty_rows, random_rows
-from hpcgnn.bench.timing import OURS, Effort, Measurement, measure
+from hpcgnn.bench.timing import CEILING, OURS, Effort, Measurement, measure
 from hpcgnn.errors import ConfigError
 from hpcgnn.ops.aggregation import SparseRows, from_csr, multiply
 from hpcgnn.partition.condense import ClusteredRows, condensed_order, condensed_regions, lay_out, permute_rows
@@ -111,10 +112,14 @@ class DramBenchmark:
         yield f"{CONDENSED}, no metis", condensed_traffic(blocks, self.row_bytes, self.buffer)
 
     def measure(self) -> Iterator[Measurement]:
-        """Seconds of the aggregation a width, fp32, in every order and from condensed regions."""
+        """Seconds of the aggregation a width, fp32, in every order and from condensed regions; the ceiling gathers the
+        rows of the condense-edge order.
+        """
+        _, condensed = permute_rows(self.arcs, self.orders[CONDENSED])
         for width in self.widths:
             rows, out = (make(self.graph.num_nodes, width) for make in (random_rows, empty_rows))
-            contestants = {OURS if reorder == CONDENSED else reorder: self._product(order, rows, out)
+            contestants: dict[str, Callable] = {CEILING: gather_ceiling(rows, condensed)}
+            contestants |= {OURS if reorder == CONDENSED else reorder: self._product(order, rows, out)
                            for reorder, order in self.orders.items()}
             contestants |= self._products_of_copies(rows, out)
             yield measure("aggregation", f"{self.graph.name} x{width} fp32, rows by {CONDENSED}",

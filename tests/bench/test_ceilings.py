@@ -7,7 +7,13 @@ import pytest
 import torch
 
 from hpcgnn._ext import ceilings as kernels
-from hpcgnn.bench.ceilings import gather_ceiling, gemm_ceiling, stream_ceilings
+from hpcgnn.bench.ceilings import (
+    bit_product_ceiling,
+    byte_product_ceiling,
+    gather_ceiling,
+    gemm_ceiling,
+    stream_ceilings,
+)
 from hpcgnn.bench.memory import as_stream, random_rows, zeros
 from hpcgnn.bench.timing import Effort
 from hpcgnn.ops.host.storage import STORAGE_NUMBER, as_bytes
@@ -54,6 +60,19 @@ def test_the_gather_ceiling_reads_the_graphs_own_rows():
     rows, indices = random_rows(50, 24), np.arange(50, dtype=np.int32)
     work = gather_ceiling(rows, indices)
     assert work() == pytest.approx(rows.sum().item(), abs=1e-3)
+
+
+@pytest.mark.parametrize("ceiling, a_round", [(bit_product_ceiling, 12 * 16 * 32), (byte_product_ceiling, 12 * 16 * 4)])
+@pytest.mark.parametrize("number", [0, 1, 5_000, 1_000_003])
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_peak_does_as_many_products_as_it_is_asked_for(simd, monkeypatch, ceiling, a_round, number, is_refused):
+    """Each adds one, so that none can be left out; the last round of each thread is whole."""
+    if is_refused:
+        monkeypatch.setenv("HPCGNN_VPOPCNT", "0")
+        monkeypatch.setenv("HPCGNN_VNNI", "0")
+    done = ceiling(number)()
+    assert number <= done <= number + torch.get_num_threads() * (a_round + 1)
+    assert (done == 0) == (number == 0)
 
 
 def test_streams_and_products_have_rates():

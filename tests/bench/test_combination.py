@@ -9,7 +9,7 @@ import pytest
 
 from hpcgnn.__main__ import main
 from hpcgnn.bench import combination
-from hpcgnn.bench.combination import FP32, INT8, CombinationBenchmark
+from hpcgnn.bench.combination import ALL_BITS, ALL_CODES, FP32, INT8, NON_ZERO, CombinationBenchmark
 from hpcgnn.bench.timing import Effort
 
 WAYS = ["auto", "dense", "bits", "sparse", "serial", "packages", "packages, serial"]
@@ -27,8 +27,29 @@ def test_all_contestants_give_the_same_numbers(monkeypatch):
     rows = list(CombinationBenchmark(30, 70, 9, (1, 4, 7), 4, (0.05, 1.0), Effort(1)).measure())
     assert len(rows) == 6 * len(WAYS)
     for found in results:
-        assert list(found) == [*WAYS, INT8, FP32]
-        assert all(np.array_equal(one, found["dense"]) for one in found.values())
+        assert list(found) == [*WAYS, INT8, FP32, ALL_CODES, ALL_BITS, NON_ZERO]
+        assert all(np.array_equal(found[name], found["dense"]) for name in (*WAYS, INT8, FP32))
+        assert 30 * 70 * 9 <= found[ALL_CODES] < found[ALL_BITS]
+
+
+@pytest.mark.parametrize("density", [0.0, 0.3, 1.0])
+def test_a_way_is_held_against_the_products_that_it_needs(monkeypatch, density):
+    done = {}
+    for kind in ("bit", "byte"):
+        monkeypatch.setattr(combination, f"{kind}_product_ceiling", lambda number, kind=kind: lambda: (kind, number))
+
+    def call_all(contestants, effort):
+        done.update({name: work() for name, work in contestants.items()})
+        return {name: [len(name)] for name in contestants}
+
+    monkeypatch.setattr(combination, "time_in_any_order", call_all)
+    measured = CombinationBenchmark(30, 70, 9, (3,), 4, (density,), Effort(1)).measure()
+    shares = {row.details["way"]: row.seconds.get("ceiling") for row in measured}
+    assert done[ALL_CODES] == ("byte", 30 * 70 * 9) and done[ALL_BITS] == ("bit", 30 * 70 * 9 * 3 * 4)
+    assert done[NON_ZERO] == ("byte", 9 * np.count_nonzero(combination.random_codes(30, 70, 3, density)[0]))
+    assert shares.pop("auto") is None and shares.pop("dense") == [len(ALL_CODES)]
+    assert shares.pop("bits") == [len(ALL_BITS)]
+    assert shares == {way: [len(NON_ZERO)] for way in ("sparse", "serial", "packages", "packages, serial")}
 
 
 def test_the_command_writes_a_row_a_way_with_the_ratios_to_torch(tmp_path, monkeypatch, capsys):
