@@ -62,18 +62,20 @@ class QuantizedStack(nn.Module):
     counts : (num_entries,) int64    see `count_in_degrees`
     comm : MPI communicator          that the ranges of degree-quant are agreed on with
     has_negative_input : bool        input rows have values below zero on some rank
+    has_sparse_input : bool          they are mostly zeros, over all ranks, and mapped value by value
     """
 
     num_hops = None     # every row is computed: sizes and ranges are those of all nodes
 
     def __init__(self, stack: ConvolutionStack, scheme: QuantizationScheme, counts: np.ndarray, comm,
-                 has_negative_input: bool):
+                 has_negative_input: bool, has_sparse_input: bool = False):
         super().__init__()
         self.scheme, make = scheme, maker_of(scheme, counts, comm)
         # Rows between layers come from ReLU.
         self.convolutions = nn.ModuleList(
             KINDS[type(convolution)](convolution, make, is_signed=number == 0 and has_negative_input)
             for number, convolution in enumerate(stack.convolutions))
+        self.convolutions[0].has_sparse_input = has_sparse_input
         self.norms = stack.norms
         self.num_nodes = int(counts.sum())
         self.register_buffer("_protection", protection_by_degree(counts, *scheme.protection), persistent=False)
@@ -95,8 +97,8 @@ class QuantizedStack(nn.Module):
                                        np.int64))
         if seen[0]:
             raise CollectiveError("input rows to quantize hold NaN or infinity; expected finite features")
-        model = cls(stack, scheme, counts, comm, has_negative_input=bool(seen[1])).to(graph.x.device)
-        model.convolutions[0].has_sparse_input = bool(seen[2] <= SPARSE_SHARE * seen[3])
+        model = cls(stack, scheme, counts, comm, has_negative_input=bool(seen[1]),
+                    has_sparse_input=bool(seen[2] <= SPARSE_SHARE * seen[3])).to(graph.x.device)
         model._check_target()
         model._fit(graph, comm)
         if scheme.name == "degree-aware":
