@@ -12,8 +12,11 @@ NUM_SEEDS = 3      # that rates are compared by; the chosen run may have more
 
 
 def best_rate(runs: Iterable[Path]) -> Path:
-    """The run with the best mean validation score of its first seeds, the first one of equals; each is complete."""
-    return max(runs, key=_validation_score)
+    """The run with the best mean validation score of its first seeds, of equals the one with the largest rate.
+
+    Each is complete and named after its rate.
+    """
+    return max(runs, key=lambda run: (_validation_score(run), float(run.name)))
 
 
 def _validation_score(run: Path) -> float:
