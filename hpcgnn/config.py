@@ -119,9 +119,10 @@ class TrainConfig:
                                   schemes=("degree-aware",))
     quantize_lr: float = _setting(0.05, "Learning rate of Adam for logarithms of steps; a fifth of it for widths.",
                                   low=0.0, schemes=LEARNED)
-    quantize_gradient: str = _setting("local", "Gradient of steps and widths of rows: that of the rows' own error "
-                                      "(local), which every node has, or of the loss (straight-through), which few "
-                                      "have where few are labeled.", ("local", "straight-through"), schemes=LEARNED)
+    quantize_gradient: str = _setting("local", "Gradient of steps and widths of rows and of steps of mapped rows: that "
+                                      "of their own error (local), which every node has, or of the loss "
+                                      "(straight-through), which few have where few are labeled.",
+                                      ("local", "straight-through"), schemes=LEARNED)
     protect: str = _setting("0,0.2", "Probabilities that a training pass leaves the rows of a node unquantized, at the "
                             "lowest and at the highest in-degree.", schemes=("degree-quant",))
     epoch_rows: str = _setting("reachable", "Rows that a training epoch computes: those within reach of the loss, "

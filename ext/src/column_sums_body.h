@@ -21,3 +21,9 @@ static void LEVEL(sum_block)(const void *rows, int64_t num_rows, int64_t dim, in
     else
         LEVEL(sum_rows)(rows, num_rows, dim, STORAGE_F16, out);
 }
+
+static void LEVEL(magnitude_block)(const float *restrict rows, int64_t num_rows, int64_t dim, double *restrict out) {
+    memset(out, 0, (size_t)dim * sizeof(double));
+    for (int64_t i = 0; i < num_rows; i++)
+        for (int64_t j = 0; j < dim; j++) out[j] += (double)__builtin_fabsf(rows[i * dim + j]);
+}

@@ -10,13 +10,12 @@ import torch
 
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.fake_quantization import codes_of, fake_quantize
-from hpcgnn.nn.quantizer import Nodes, Quantizer
+from hpcgnn.nn.quantizer import MOMENTUM, Nodes, Quantizer, SharedComm
 from hpcgnn.ops.counter import PROTECT, CounterKey
 from hpcgnn.ops.pointwise import dropout
 from hpcgnn.quantized.integer_model import ColumnScale, IntegerMap, RowScale
 
 PERCENTILE = 0.999      # of the magnitudes that are not zero
-MOMENTUM = 0.1          # weight of the newest percentile
 NUM_BINS = 1 << 15      # magnitudes are counted by their upper 15 bits, bfloat16 without a sign
 DRAW_BITS = 16
 
@@ -33,7 +32,7 @@ class TrackedRange(Quantizer):
 
     def __init__(self, comm, bits: int, is_signed: bool):
         super().__init__()
-        self._comm, self.bits, self.is_signed = comm, bits, is_signed
+        self._shared, self.bits, self.is_signed = SharedComm(comm), bits, is_signed
         self.register_buffer("largest", torch.ones(1))
 
     @property
@@ -55,7 +54,7 @@ class TrackedRange(Quantizer):
     def _follow(self, rows: torch.Tensor, momentum: float) -> None:
         """Collective: the percentile of counted magnitudes, so that it is the same for any number of ranks."""
         bins = rows.contiguous().view(torch.int32).reshape(-1).bitwise_and(0x7FFFFFFF).bitwise_right_shift(16)
-        counts = self._comm.allreduce(torch.bincount(bins, minlength=NUM_BINS).cpu().numpy())
+        counts = self._shared.comm.allreduce(torch.bincount(bins, minlength=NUM_BINS).cpu().numpy())
         counts[0] = 0
         if not counts.sum():
             return
@@ -95,11 +94,7 @@ class TrackedColumnQuantizer(TrackedRange):
         super().__init__(comm, bits, is_signed=True)
         self.dim = dim
 
-    def forward(self, rows: torch.Tensor, nodes: Nodes, weight: torch.Tensor) -> torch.Tensor:
-        """Collective: as every tracked range; the weights that mapped the rows don't matter."""
-        return super().forward(rows, nodes)
-
-    def scale(self, weight: torch.Tensor) -> ColumnScale:
+    def scale(self) -> ColumnScale:
         """The steps of the integer model."""
         return ColumnScale(self.step.expand(self.dim).cpu().numpy().copy(), self.bits)
 

@@ -25,7 +25,7 @@ class QuantizationScheme:
     row_bits : int                of rows; the width to start from where widths are learned
     target_kb : float             of all layers' rows, see `QuantizedStack.penalty`; 0 is 2 bits a value
     size_weight : float           lambda of Eq. (5)
-    is_local : bool               rows' steps and widths follow their own error, not the loss
+    is_local : bool               steps and widths of rows and mapped rows follow their own error, not the loss
     protection : (low, high)      probabilities, of degree-quant
     """
 
@@ -41,8 +41,8 @@ class QuantizationScheme:
 class LearnedMaker:
     """Quantizers of the schemes that learn steps; by in-degree, but for uniform, whose tables have one entry."""
 
-    def __init__(self, scheme: QuantizationScheme, counts: np.ndarray):
-        self._scheme = scheme
+    def __init__(self, scheme: QuantizationScheme, counts: np.ndarray, comm):
+        self._scheme, self._comm = scheme, comm
         self._counts = counts.sum(keepdims=True) if scheme.name == "uniform" else counts
 
     def rows(self, dim: int, is_signed: bool) -> RowQuantizer:
@@ -53,7 +53,8 @@ class LearnedMaker:
 
     def columns(self, dim: int) -> ColumnQuantizer:
         """See `QuantizerMaker`."""
-        return ColumnQuantizer(dim, self._scheme.bits)
+        scheme = self._scheme
+        return ColumnQuantizer(self._comm, dim, int(self._counts.sum()), scheme.bits, scheme.is_local)
 
     def weights(self, out_dim: int) -> WeightQuantizer:
         """See `QuantizerMaker`."""
@@ -85,6 +86,6 @@ def maker_of(scheme: QuantizationScheme, counts: np.ndarray, comm) -> QuantizerM
     Parameters
     ----------
     counts : (num_entries,) int64    nodes of the whole graph by in-degree
-    comm : MPI communicator          that tracked ranges are agreed on with
+    comm : MPI communicator          that what is tracked is agreed on with
     """
-    return TrackedMaker(scheme, counts, comm) if scheme.name == "degree-quant" else LearnedMaker(scheme, counts)
+    return (TrackedMaker if scheme.name == "degree-quant" else LearnedMaker)(scheme, counts, comm)

@@ -33,7 +33,7 @@ class QuantizerMaker(Protocol):
         """Of a layer's rows: quantizer(rows, nodes), num_bits(), scale(), dim."""
 
     def columns(self, dim: int) -> nn.Module:
-        """Of mapped rows: quantizer(rows, nodes, weight) and scale(weight), with the weights that mapped them."""
+        """Of mapped rows: quantizer(rows, nodes), scale()."""
 
     def weights(self, out_dim: int) -> nn.Module:
         """Of weights: quantizer(weight), integers(weight)."""
@@ -93,7 +93,7 @@ class QuantizedConvolution(nn.Module, ABC):
     def _map(self, x: Rows, weight: torch.Tensor, nodes: Nodes, scale: torch.Tensor | None = None) -> torch.Tensor:
         """B: inner rows, mapped and quantized, as they travel."""
         mapped = x.mapped(self.neighbor(weight))
-        return self.mapped(mapped if scale is None else mapped * scale, nodes, weight)
+        return self.mapped(mapped if scale is None else mapped * scale, nodes)
 
 
 class QuantizedGCN(QuantizedConvolution):
@@ -113,7 +113,7 @@ class QuantizedGCN(QuantizedConvolution):
         """As integers, without the normalization that follows."""
         weight = self.convolution.weight_neighbor
         return IntegerConvolution(self.kind, self.rows.scale(),
-                                  self.neighbor.integers(weight), self.mapped.scale(weight),
+                                  self.neighbor.integers(weight), self.mapped.scale(),
                                   _array(self.convolution.bias))
 
 
@@ -135,7 +135,7 @@ class QuantizedSAGE(QuantizedConvolution):
         """As integers, without the normalization that follows."""
         weight = self.convolution.weight_neighbor
         return IntegerConvolution(self.kind, self.rows.scale(),
-                                  self.neighbor.integers(weight), self.mapped.scale(weight),
+                                  self.neighbor.integers(weight), self.mapped.scale(),
                                   _array(self.convolution.bias), own=self.own.integers(self.convolution.weight_self))
 
 
@@ -165,7 +165,7 @@ class QuantizedGIN(QuantizedConvolution):
         """As integers, without the normalization that follows."""
         first, second = self.convolution.first, self.convolution.second
         return IntegerConvolution(self.kind, self.rows.scale(), self.neighbor.integers(first.weight),
-                                  self.mapped.scale(first.weight), _array(first.bias),
+                                  self.mapped.scale(), _array(first.bias),
                                   epsilon=self.convolution.epsilon.item(), second_rows=self.second_rows.scale(),
                                   second=self.second.integers(second.weight), second_bias=_array(second.bias))
 
@@ -191,7 +191,7 @@ class QuantizedGAT(QuantizedConvolution):
         """As integers, without the normalization that follows."""
         convolution = self.convolution
         return IntegerConvolution(self.kind, self.rows.scale(), self.neighbor.integers(convolution.weight),
-                                  self.mapped.scale(convolution.weight), _array(convolution.bias),
+                                  self.mapped.scale(), _array(convolution.bias),
                                   attention=_array(convolution.attention), heads=convolution.heads,
                                   averages_heads=convolution.combine == "average")
 

@@ -60,7 +60,7 @@ class QuantizedStack(nn.Module):
     stack : ConvolutionStack         of gcn, sage, gin or gat; its weights become this model's
     scheme : QuantizationScheme
     counts : (num_entries,) int64    see `count_in_degrees`
-    comm : MPI communicator          that the ranges of degree-quant are agreed on with
+    comm : MPI communicator          that ranges and magnitudes are agreed on with
     has_negative_input : bool        input rows have values below zero on some rank
     has_sparse_input : bool          they are mostly zeros, over all ranks, and mapped value by value
     """

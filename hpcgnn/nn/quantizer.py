@@ -5,7 +5,8 @@ Each is fitted to the values of a first pass, then trained; none knows a convolu
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,13 +15,15 @@ from torch import nn
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.fake_quantization import codes_of, fake_quantize, largest_code, look_up, round_through
 from hpcgnn.nn.step_search import StepFit, search_steps, take_nearest
+from hpcgnn.ops.dense import column_magnitudes
 from hpcgnn.quantized.integer_model import MAX_BIT_WIDTH, ColumnScale, IntegerMap, RowScale
 
 MAX_DEGREES = 1024      # entries of a table; larger in-degrees are few, and share the last one
 BITS_A_KB = 8 * 1024    # the paper's eta
 # On fitted steps of mapped rows: those are multiples of one unit, many of which would lie on the edge of two codes.
 OFF_EDGES = 1 + 2 ** -10
-SMALLEST_ANCHOR = 1e-8  # of an output whose weights are zeros
+SMALLEST_MEAN = 1e-8    # of an output whose weights are zeros
+MOMENTUM = 0.1          # weight of the newest value in a running mean
 
 
 def count_in_degrees(graph: LocalGraph, comm) -> np.ndarray:
@@ -37,6 +40,16 @@ class Nodes(NamedTuple):
 
     in_degree: torch.Tensor
     is_protected: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class SharedComm:
+    """A communicator that copies of a module have in common: most can't be copied."""
+
+    comm: Any
+
+    def __deepcopy__(self, memo: dict) -> SharedComm:
+        return self
 
 
 class Quantizer(nn.Module):
@@ -152,14 +165,73 @@ class RowQuantizer(Quantizer):
         return RowScale(step, width.astype(np.uint8), self.is_signed)
 
 
-class AnchoredSteps(Quantizer):
-    """Steps of the columns that a linear map makes, as learned multiples of the mean magnitude of each one's weights.
+class ColumnQuantizer(Quantizer):
+    """Mapped rows as signed codes of one width, with a step for each column: a learned multiple of the mean magnitude
+    that the column has had lately.
+
+    Mapped rows grow tenfold within some epochs of Adam, faster than the weights that map them: with steps that were
+    multiples of the weights' magnitudes a quarter of the values were clipped, and models a point worse.
+
+    Parameters
+    ----------
+    comm : MPI communicator  that magnitudes are agreed on with
+    dim, num_nodes : int     columns, and nodes of the whole graph
+    bits : int, 2 to 8
+    is_local : bool          steps follow the mapped rows' own error, see `fake_quantize`
+    """
+
+    def __init__(self, comm, dim: int, num_nodes: int, bits: int, is_local: bool = False):
+        super().__init__()
+        self._shared, self.bits = SharedComm(comm), bits
+        self.local_weight = 1.0 / max(1, dim * num_nodes) if is_local else None
+        self.log_step = nn.Parameter(torch.zeros(dim))
+        self.register_buffer("magnitude", torch.ones(dim))
+
+    @property
+    def step(self) -> torch.Tensor:
+        """(dim,) float32, differentiable in the multiples."""
+        return self.log_step.exp() * self.magnitude
+
+    def forward(self, rows: torch.Tensor, nodes: Nodes) -> torch.Tensor:
+        """Collective: (n, dim) float32, quantized, whosever they are; a training pass moves the magnitudes."""
+        if self.fitting_comm is not None:
+            self._fit(rows.detach())
+        elif self.training:
+            newest = self._mean_magnitude(rows.detach())
+            self.magnitude = torch.where(newest > 0, self.magnitude.lerp(newest, MOMENTUM), self.magnitude)
+        width = torch.full((1, 1), float(self.bits), device=rows.device)
+        return fake_quantize(rows, self.step[None], width, is_signed=True, local_weight=self.local_weight)
+
+    @torch.no_grad()
+    def _fit(self, rows: torch.Tensor) -> None:
+        """Collective: start from the steps of least squared error."""
+        column, max_code = torch.arange(rows.shape[1], device=rows.device).expand(rows.shape), _max_code(self.bits)
+        fit = search_steps(self.fitting_comm, rows.reshape(-1), column.reshape(-1), np.full(rows.shape[1], max_code))
+        step, mean = torch.from_numpy(fit.step).to(rows.device) * OFF_EDGES, self._mean_magnitude(rows)
+        # A column of zeros waits with a step like its neighbor's for values of about half its largest code.
+        self.magnitude = torch.where(mean > 0, mean, step * max_code / 2)
+        self.log_step.copy_((step / self.magnitude).log())
+
+    def _mean_magnitude(self, rows: torch.Tensor) -> torch.Tensor:
+        """Collective: (dim,) float32 over the rows of all ranks."""
+        total = self._shared.comm.allreduce(np.append(column_magnitudes(rows).cpu().numpy(), len(rows)))
+        return torch.from_numpy(total[:-1] / max(total[-1], 1.0)).to(rows)
+
+    @torch.no_grad()
+    def scale(self) -> ColumnScale:
+        """The steps of the integer model."""
+        return ColumnScale(self.step.cpu().numpy(), self.bits)
+
+
+class WeightQuantizer(Quantizer):
+    """Weights as signed codes of one width, with a step for each output: a learned multiple of the mean magnitude of
+    its weights.
 
     Weights grow tenfold within some epochs of Adam; so anchored, steps keep up with them, and their rate is relative.
 
     Parameters
     ----------
-    dim : int                columns
+    dim : int                outputs
     bits : int, 2 to 8
     """
 
@@ -168,60 +240,36 @@ class AnchoredSteps(Quantizer):
         self.bits = bits
         self.log_step = nn.Parameter(torch.zeros(dim))
 
-    @property
-    def max_code(self) -> int:
-        """The largest code."""
-        return 2 ** (self.bits - 1) - 1
-
     def step(self, weight: torch.Tensor) -> torch.Tensor:
         """(dim,) float32 for weight (dim, in_dim), differentiable in the multiples only."""
-        return self.log_step.exp() * _anchor(weight)
-
-    def _start(self, comm, values: torch.Tensor, column: torch.Tensor, weight: torch.Tensor, factor: float) -> None:
-        """Collective but without comm: steps of least squared error, times a factor."""
-        fit = search_steps(comm, values.reshape(-1), column.reshape(-1), np.full(len(weight), self.max_code))
-        with torch.no_grad():
-            step = torch.from_numpy(fit.step).to(weight.device)
-            self.log_step.copy_((step * factor / _anchor(weight)).log())
-
-    def _quantized(self, values: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
-        return fake_quantize(values, step, torch.full((1, 1), float(self.bits), device=values.device), is_signed=True)
-
-
-def _anchor(weight: torch.Tensor) -> torch.Tensor:
-    mean = weight.detach().abs().mean(dim=1) if weight.shape[1] else torch.ones(len(weight), device=weight.device)
-    return mean.clamp(min=SMALLEST_ANCHOR)
-
-
-class ColumnQuantizer(AnchoredSteps):
-    """Mapped rows as signed codes of one width, with a step for each column."""
-
-    def forward(self, rows: torch.Tensor, nodes: Nodes, weight: torch.Tensor) -> torch.Tensor:
-        """(n, dim) float32, mapped by weight (dim, in_dim), quantized; whose they are does not matter."""
-        if self.fitting_comm is not None:
-            column = torch.arange(rows.shape[1], device=rows.device).expand(rows.shape)
-            self._start(self.fitting_comm, rows, column, weight, OFF_EDGES)
-        return self._quantized(rows, self.step(weight)[None])
-
-    @torch.no_grad()
-    def scale(self, weight: torch.Tensor) -> ColumnScale:
-        """The steps of the integer model."""
-        return ColumnScale(self.step(weight).cpu().numpy(), self.bits)
-
-
-class WeightQuantizer(AnchoredSteps):
-    """Weights as signed codes of one width, with a step for each output."""
+        return self.log_step.exp() * _mean_weight(weight)
 
     def forward(self, weight: torch.Tensor) -> torch.Tensor:
         """(out_dim, in_dim) float32, quantized."""
         if self.fitting_comm is not None:
-            output = torch.arange(len(weight), device=weight.device)[:, None].expand(weight.shape)
-            self._start(None, weight, output, weight, 1.0)
-        return self._quantized(weight, self.step(weight)[:, None])
+            self._fit(weight)
+        width = torch.full((1, 1), float(self.bits), device=weight.device)
+        return fake_quantize(weight, self.step(weight)[:, None], width, is_signed=True)
+
+    @torch.no_grad()
+    def _fit(self, weight: torch.Tensor) -> None:
+        """Start from the steps of least squared error, the same on all ranks as the weights are."""
+        output = torch.arange(len(weight), device=weight.device)[:, None].expand(weight.shape)
+        fit = search_steps(None, weight.reshape(-1), output.reshape(-1), np.full(len(weight), _max_code(self.bits)))
+        self.log_step.copy_((torch.from_numpy(fit.step).to(weight.device) / _mean_weight(weight)).log())
 
     @torch.no_grad()
     def integers(self, weight: torch.Tensor) -> IntegerMap:
         """The weights of the integer model."""
         weight, step = weight.cpu(), self.step(weight).cpu()
-        codes = codes_of(weight, step[:, None], torch.tensor(float(self.max_code)))
+        codes = codes_of(weight, step[:, None], torch.tensor(float(_max_code(self.bits))))
         return IntegerMap(codes.numpy().astype(np.int8), ColumnScale(step.numpy(), self.bits))
+
+
+def _max_code(bits: int) -> int:
+    return 2 ** (bits - 1) - 1
+
+
+def _mean_weight(weight: torch.Tensor) -> torch.Tensor:
+    mean = weight.detach().abs().mean(dim=1) if weight.shape[1] else torch.ones(len(weight), device=weight.device)
+    return mean.clamp(min=SMALLEST_MEAN)

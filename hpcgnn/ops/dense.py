@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 
 from hpcgnn.ops.dispatch import backend_of
+from hpcgnn.ops.storage import check_rows
 
 
 def map_rows(rows: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -34,3 +35,11 @@ def weight_gradient(gradient: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 def column_sums(rows: torch.Tensor) -> torch.Tensor:
     """Sum over the rows, (dim,) float32: the gradient of a bias."""
     return backend_of("dense", rows).column_sums(rows)
+
+
+def column_magnitudes(rows: torch.Tensor) -> torch.Tensor:
+    """Sum of |rows| over the rows, (dim,) float64 for (n, dim) float32: the same to float32 however rows are shared out
+    among ranks.
+    """
+    check_rows(rows, len(rows), "column magnitudes", torch.float32)
+    return backend_of("dense", rows).column_magnitudes(rows)

@@ -94,6 +94,13 @@ def test_column_sums_have_the_same_bits_in_any_order_of_blocks(device, first_sum
     assert found == first_sums.setdefault("sums", found) == dense.column_sums(rows).cpu().numpy().tobytes()
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (513, 41), (0, 5), (5, 0)])
+def test_column_magnitudes_equal_those_of_the_host(device, shape):
+    rows = matrices(torch.float32, shape)[0]
+    found = dense.column_magnitudes(rows.to(device)).cpu()
+    torch.testing.assert_close(found, rows.double().abs().sum(0), rtol=1e-13, atol=0)
+
+
 @pytest.fixture(scope="module")
 def first_sums():
     """Of whichever order of blocks ran first."""

@@ -14,6 +14,7 @@ from hpcgnn.nn.quantizer import ColumnQuantizer, Nodes, RowQuantizer, WeightQuan
 from hpcgnn.nn.step_search import search_steps, take_nearest
 
 ALONE = MPI.COMM_SELF
+NOBODYS = Nodes(torch.zeros(0, dtype=torch.int64))      # of columns it does not matter whose the rows are
 
 
 def some_values(is_signed, num_rows=7, dim=5, seed=0):
@@ -186,15 +187,71 @@ def test_steps_of_outputs_follow_the_scale_of_each_and_grow_with_their_weights()
     torch.testing.assert_close(torch.from_numpy(codes.codes * codes.scale.step[:, None]), out)
 
 
-def test_steps_of_columns_follow_the_scale_of_each_and_grow_with_the_weights_that_mapped_them():
-    weight, quantizer, nodes = weights_of_scales(), ColumnQuantizer(4, 4), Nodes(torch.zeros(30, dtype=torch.int64))
-    rows = torch.from_numpy(some_values(False, 30, 50)) @ weight.t()
+def fitted_columns(rows, is_local=False):
+    quantizer = ColumnQuantizer(ALONE, rows.shape[1], len(rows), 4, is_local)
     quantizer.fitting_comm = ALONE
-    out = quantizer(rows, nodes, weight)
+    quantizer(rows, NOBODYS)
     quantizer.fitting_comm = None
+    return quantizer
+
+
+def mapped_rows():
+    return torch.from_numpy(some_values(False, 30, 50)) @ weights_of_scales().t()
+
+
+def test_steps_of_columns_follow_the_scale_of_each_and_what_the_column_has_been_lately():
+    rows = mapped_rows()
+    quantizer = fitted_columns(rows)
+    before, out = quantizer.step.detach(), quantizer.eval()(rows, NOBODYS)
     assert ((out - rows).abs().amax(dim=0) < 0.4 * rows.abs().amax(dim=0)).all()
-    torch.testing.assert_close(quantizer(3 * rows, nodes, 3 * weight), 3 * out)
-    assert quantizer.scale(weight).step.shape == (4,)
+    quantizer(9 * rows, NOBODYS)
+    assert torch.equal(quantizer.step, before)       # an evaluation moves nothing
+    quantizer.train()(3 * rows, NOBODYS)
+    torch.testing.assert_close(quantizer.step.detach(), before * (0.9 + 0.1 * 3))
+    for _ in range(200):
+        quantizer(3 * rows, NOBODYS)
+    torch.testing.assert_close(quantizer.eval()(3 * rows, NOBODYS), 3 * out)
+    assert quantizer.scale().step.tolist() == quantizer.step.tolist()
+
+
+def test_a_column_of_zeros_keeps_its_step_and_takes_values_when_they_come():
+    rows = mapped_rows()
+    rows[:, 1] = 0.0
+    quantizer = fitted_columns(rows)
+    before = quantizer.step.detach()
+    quantizer.train()(rows, NOBODYS)
+    assert quantizer.step[1] == before[1] > 0
+    for _ in range(60):
+        late = quantizer(mapped_rows(), NOBODYS)
+    assert late[:, 1].abs().max() > 0.2 * mapped_rows()[:, 1].abs().max()
+
+
+def test_multiples_of_columns_follow_the_loss_or_the_error():
+    """At half the fitted steps: a loss that is even in the rows has no slope, the error of clipped values shrinks."""
+    gradients = []
+    for is_local in (False, True):
+        rows = torch.cat([mapped_rows(), -mapped_rows()])
+        quantizer = fitted_columns(rows, is_local).eval()
+        with torch.no_grad():
+            quantizer.log_step -= np.log(2.0)
+        quantizer(rows, NOBODYS).sum().backward()
+        gradients.append(quantizer.log_step.grad)
+    torch.testing.assert_close(gradients[0], torch.zeros(4), atol=1e-4, rtol=0)
+    assert (gradients[1] < 0).all()
+
+
+@pytest.mark.parallel([1, 2, 3])
+def test_columns_have_the_same_steps_on_any_number_of_ranks():
+    comm, rows = MPI.COMM_WORLD, mapped_rows()
+    mine = rows[[*range(comm.rank, 20, comm.size), *(range(20, 30) if comm.rank == 0 else ())]]
+    alone, shared = fitted_columns(rows), ColumnQuantizer(comm, 4, 30, 4)
+    shared.fitting_comm = comm
+    shared(mine, NOBODYS)
+    shared.fitting_comm = None
+    for factor in (1.0, 2.0, 5.0):
+        alone.train()(factor * rows, NOBODYS)
+        shared.train()(factor * mine, NOBODYS)
+    torch.testing.assert_close(shared.step, alone.step, rtol=1e-6, atol=0)
 
 
 def test_an_output_without_weights_has_a_step_all_the_same():

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from hpcgnn.ops.dense import column_sums, map_back, map_rows, weight_gradient
+from hpcgnn.errors import KernelError
+from hpcgnn.ops.dense import column_magnitudes, column_sums, map_back, map_rows, weight_gradient
 
 # Relative to the sum of magnitudes: float32 sums, and the result's own rounding.
 BOUND = {torch.float32: 1e-6, torch.bfloat16: 2.0 ** -8, torch.float16: 2.0 ** -10}
@@ -61,3 +62,17 @@ def test_column_sums_equal_those_of_float64_at_every_level(simd, storage, shape)
     found = column_sums(rows)
     assert found.dtype == torch.float32
     assert ((found.double() - rows.double().sum(0)).abs() <= 1e-5 * rows.double().abs().sum(0)).all()
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (512, 3), (513, 41), (2000, 256), (0, 5), (5, 0)])
+def test_column_magnitudes_are_float64_sums_at_every_level(simd, shape):
+    rows, = matrices(torch.float32, shape)
+    found = column_magnitudes(rows)
+    assert found.dtype == torch.float64 and found.shape == shape[1:]
+    expected = rows.double().abs().sum(0)
+    assert ((found - expected).abs() <= 1e-13 * expected).all()
+
+
+def test_column_magnitudes_of_other_types_are_refused():
+    with pytest.raises(KernelError, match="column magnitudes"):
+        column_magnitudes(torch.ones(2, 3, dtype=torch.float16))

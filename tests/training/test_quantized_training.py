@@ -36,7 +36,8 @@ FINE = {"quantize_bits": 8, "lr": 0.005}
 
 
 def settings_of_scheme(scheme):
-    return {"quantize": scheme, **FINE, **({"target_kb": 4.0} if scheme == "degree-aware" else {})}
+    learned = {} if scheme == "degree-quant" else {"quantize_lr": 0.01}
+    return {"quantize": scheme, **FINE, **learned, **({"target_kb": 4.0} if scheme == "degree-aware" else {})}
 
 
 @pytest.mark.parallel([2, 3])
@@ -53,10 +54,10 @@ def test_losses_equal_those_of_one_rank_with_dropout(shared_path, model, scheme)
     expected = on_rank_zero(comm, train_alone)
     shards = write_once(comm, dataset, shared_path / "shards")
     _, metrics, _ = train(comm, shards, shared_path / "run", **settings)
-    # Sums over ranks differ in their last bits; sooner or later a code or a width rounds the other way.
+    # Sums over ranks differ in their last bits; sooner or later a code or a width rounds the other way, and with it the
+    # sign of an error, which Adam makes a whole step of where steps fit best.
     np.testing.assert_allclose(losses(metrics)[:2], losses(expected)[:2], rtol=1e-5)
-    tolerance = 1e-4 if scheme == "degree-aware" else 5e-4
-    np.testing.assert_allclose(losses(metrics)[:6], losses(expected)[:6], rtol=tolerance)
+    np.testing.assert_allclose(losses(metrics)[:6], losses(expected)[:6], rtol=5e-4)
     np.testing.assert_allclose(losses(metrics), losses(expected), rtol=5e-3)
     assert metrics[0]["feature_kb"] == expected[0]["feature_kb"]
 

@@ -49,6 +49,11 @@ def column_sums(rows: torch.Tensor) -> torch.Tensor:
     return parts[0] if num_blocks == 1 else _sum_blocks(parts, num_blocks, 1, min(dim, JOINED_COLUMNS))[0]
 
 
+def column_magnitudes(rows: torch.Tensor) -> torch.Tensor:
+    """Sums in float64, by torch."""
+    return rows.detach().abs().sum(0, dtype=torch.float64)
+
+
 def row_blocks(num_rows: int) -> tuple[int, int]:
     """Rows a block and blocks of the sum over so many rows, one at least."""
     rows_a_block = max(LEAST_ROWS, -(-num_rows // MAX_ROW_BLOCKS))

@@ -43,6 +43,13 @@ def column_sums(rows: torch.Tensor) -> torch.Tensor:
     return total
 
 
+def column_magnitudes(rows: torch.Tensor) -> torch.Tensor:
+    """Sums in float64, in an order that does not depend on the threads."""
+    total = torch.zeros(rows.shape[1], dtype=torch.float64)
+    kernels.column_magnitudes(rows.detach().numpy(), total.numpy())
+    return total
+
+
 def _blocks(rows: torch.Tensor) -> list[slice]:
     size = BLOCK_ROWS if rows.dtype == torch.float16 else max(1, len(rows))
     return [slice(start, start + size) for start in range(0, len(rows), size)]
