@@ -169,8 +169,8 @@ class ColumnQuantizer(Quantizer):
     """Mapped rows as signed codes of one width, with a step for each column: a learned multiple of the mean magnitude
     that the column has had lately.
 
-    Mapped rows grow tenfold within some epochs of Adam, faster than the weights that map them: with steps that were
-    multiples of the weights' magnitudes a quarter of the values were clipped, and models a point worse.
+    Mapped rows grow faster than the weights that map them. With steps that were multiples of the weights' magnitudes,
+    most of the last layer's values were clipped from the first epochs on, and the loss kept them so.
 
     Parameters
     ----------
