@@ -131,8 +131,13 @@ def check_shapes(checkpoint: Checkpoint, weights: dict[str, torch.Tensor]) -> No
 
     Raises
     ------
-    CollectiveError      the graph that was trained has another number of features or classes
+    CollectiveError      the graph that was trained has another number of features or classes, or the model had other
+                         weights in the version that trained it
     """
+    missing = [name for name in weights if name not in checkpoint.model]
+    if missing:
+        raise CollectiveError(f"the checkpoint has no {missing[0]}; another version of hpcgnn wrote it, train the "
+                              "model anew")
     for name, tensor in weights.items():
         found, needed = tuple(checkpoint.model[name].shape), tuple(tensor.shape)
         if found != needed:

@@ -14,7 +14,7 @@ from training_setup import easy_graph, on_rank_zero, train, write_once
 
 from hpcgnn.errors import CheckpointError, CollectiveError
 from hpcgnn.shards.seal import SEAL_BYTES, parse_seal
-from hpcgnn.training.checkpoint import Checkpoint, Progress, read_checkpoint, write_checkpoint
+from hpcgnn.training.checkpoint import Checkpoint, Progress, check_shapes, read_checkpoint, write_checkpoint
 from hpcgnn.training.evaluate import Evaluation
 from hpcgnn.training.metrics import RunFolder
 from hpcgnn.training.precision import LossScale
@@ -48,6 +48,15 @@ def test_a_checkpoint_comes_back_equal(tmp_path):
     write_checkpoint(tmp_path / "c.h5", expected)
     assert_equal(read_checkpoint(tmp_path / "c.h5"), expected)
     assert [path.name for path in tmp_path.iterdir()] == ["c.h5"]
+
+
+def test_weights_that_another_version_did_not_have_are_named():
+    checkpoint = some_checkpoint()
+    check_shapes(checkpoint, checkpoint.model)
+    with pytest.raises(CollectiveError) as refusal:
+        check_shapes(checkpoint, {**checkpoint.model, "convolutions.0.magnitude": torch.ones(3)})
+    assert str(refusal.value) == ("the checkpoint has no convolutions.0.magnitude; another version of hpcgnn wrote it, "
+                                  "train the model anew")
 
 
 def test_a_best_score_that_is_nan_comes_back_as_nan(tmp_path):
