@@ -9,6 +9,7 @@
 #else
 #define ROWS 4
 #endif
+
 /* One word of WORD weights of an output from column k on, zero past the last one. */
 INLINE uint32_t LEVEL(weight_word)(const int8_t *weights, int64_t count) {
     int8_t bytes[WORD] = {0};
