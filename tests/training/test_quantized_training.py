@@ -41,11 +41,10 @@ def settings_of_scheme(scheme, gradient="local"):
 
 
 @pytest.mark.parallel([2, 3])
-@pytest.mark.parametrize("scheme, gradient, tolerance", [
-    ("degree-aware", "straight-through", 1e-4), ("degree-aware", "local", 5e-4), ("uniform", "local", 5e-4),
-    ("degree-quant", "local", 5e-4)])
+@pytest.mark.parametrize("scheme, gradient", [
+    ("degree-aware", "straight-through"), ("degree-aware", "local"), ("uniform", "local"), ("degree-quant", "local")])
 @pytest.mark.parametrize("model", ["gcn", "sage", "gin", "gat"])
-def test_losses_equal_those_of_one_rank_with_dropout(shared_path, model, scheme, gradient, tolerance):
+def test_losses_equal_those_of_one_rank_with_dropout(shared_path, model, scheme, gradient):
     comm = MPI.COMM_WORLD
     dataset, settings = easy_graph(), {"model": model, "dropout": 0.5, **settings_of_scheme(scheme, gradient)}
 
@@ -59,7 +58,7 @@ def test_losses_equal_those_of_one_rank_with_dropout(shared_path, model, scheme,
     # Sums over ranks differ in their last bits; sooner or later a code or a width rounds the other way, and with it the
     # sign of an error, which Adam makes a whole step of where steps fit best.
     np.testing.assert_allclose(losses(metrics)[:2], losses(expected)[:2], rtol=1e-5)
-    np.testing.assert_allclose(losses(metrics)[:6], losses(expected)[:6], rtol=tolerance)
+    np.testing.assert_allclose(losses(metrics)[:6], losses(expected)[:6], rtol=5e-4)
     np.testing.assert_allclose(losses(metrics), losses(expected), rtol=5e-3)
     assert metrics[0]["feature_kb"] == expected[0]["feature_kb"]
 
