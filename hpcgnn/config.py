@@ -23,8 +23,8 @@ else:
 METHODS = ("vanilla", "uniform", "random", "sylvie", "adaqp", "joint", "pipegcn", "bns", "sancus")
 SOLVED, TIMED = ("adaqp", "joint"), ("sylvie", "joint")    # methods by how they choose widths
 MODELS = ("gcn", "sage", "sage-max", "gat", "gin", "gcnii", "dagnn", "sgc", "jknet", "appnp")
-SCHEMES = ("none", "degree-aware", "uniform", "degree-quant")    # of quantization-aware training
-QUANTIZED, LEARNED = SCHEMES[1:], SCHEMES[1:3]
+SCHEMES = ("none", "degree-aware", "degree-steps", "uniform", "degree-quant")    # of quantization-aware training
+QUANTIZED, LEARNED = SCHEMES[1:], SCHEMES[1:4]
 QUANTIZED_MODELS = ("gcn", "sage", "gin", "gat")
 
 
@@ -109,8 +109,9 @@ class TrainConfig:
                          "rows' own type (half), as HalfGNN has them: faster, and rounded once a product.",
                          ("float32", "half"), devices=("cuda",))
     quantize: str = _setting("none", "Train weights and rows as small integers: widths and steps learned by in-degree "
-                             "(degree-aware), steps learned at one width (uniform), or ranges tracked while nodes are "
-                             "protected at random (degree-quant).", SCHEMES)
+                             "(degree-aware), at one width steps learned by in-degree (degree-steps) or one for all "
+                             "rows of a layer (uniform), or ranges tracked while nodes are protected at random "
+                             "(degree-quant).", SCHEMES)
     quantize_bits: int = _setting(4, "Bits of weights and of mapped rows; of rows too but for degree-aware.", low=2,
                                   high=8, schemes=QUANTIZED)
     target_kb: float = _setting(0.0, "KB of all layers' rows that widths are pulled to; 0 is 2 bits a value.", low=0.0,

@@ -13,6 +13,8 @@ from hpcgnn.nn.protected_quantizer import LargestWeightQuantizer, TrackedColumnQ
 from hpcgnn.nn.quantized_convolutions import QuantizerMaker
 from hpcgnn.nn.quantizer import ColumnQuantizer, RowQuantizer, WeightQuantizer
 
+SHRINKING = ("degree-aware", "calibrated")    # schemes by which rows of fewer codes have fewer bits
+
 
 @dataclass(frozen=True)
 class QuantizationScheme:
@@ -20,7 +22,7 @@ class QuantizationScheme:
 
     Attributes
     ----------
-    name : {"degree-aware", "uniform", "degree-quant", "calibrated"}
+    name : {"degree-aware", "degree-steps", "uniform", "degree-quant", "calibrated"}
     bits : int                    of weights and mapped rows
     row_bits : int                of rows; the width to start from where widths are learned
     target_kb : float             of all layers' rows, see `QuantizedStack.penalty`; 0 is 2 bits a value
@@ -49,7 +51,7 @@ class LearnedMaker:
         """See `QuantizerMaker`."""
         scheme = self._scheme
         return RowQuantizer(dim, self._counts, scheme.row_bits, is_signed, scheme.name == "degree-aware",
-                            scheme.name != "uniform", scheme.is_local)
+                            scheme.name in SHRINKING, scheme.is_local)
 
     def columns(self, dim: int) -> ColumnQuantizer:
         """See `QuantizerMaker`."""

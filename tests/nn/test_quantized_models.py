@@ -19,7 +19,8 @@ from hpcgnn.nn.quantized_models import QuantizedStack, calibrate
 from hpcgnn.nn.quantizer import MAX_DEGREES, count_in_degrees
 
 KINDS = ("gcn", "sage", "gin", "gat")
-SCHEMES = {"degree-aware": QuantizationScheme("degree-aware", 4, 6), "uniform": QuantizationScheme("uniform", 4, 4),
+SCHEMES = {"degree-aware": QuantizationScheme("degree-aware", 4, 6),
+           "degree-steps": QuantizationScheme("degree-steps", 4, 4), "uniform": QuantizationScheme("uniform", 4, 4),
            "degree-quant": QuantizationScheme("degree-quant", 4, 4, protection=(0.1, 0.3))}
 
 
@@ -175,7 +176,7 @@ def test_the_penalty_is_the_squared_relative_excess_and_none_below_the_target():
         np.testing.assert_allclose(model.convolutions[1].rows.width.grad.numpy(), slope, rtol=1e-5)
 
 
-@pytest.mark.parametrize("scheme", ["uniform", "degree-quant"])
+@pytest.mark.parametrize("scheme", ["degree-steps", "uniform", "degree-quant"])
 def test_fixed_widths_have_no_penalty_however_far_above_the_target(scheme):
     model = QuantizedStack(float_stack("gcn", 6), replace(SCHEMES[scheme], target_kb=0.001), np.array([0, 10]),
                            MPI.COMM_SELF, False)
