@@ -177,7 +177,7 @@ class IntegerModel:
     dataset : str
     num_nodes, num_features, num_classes : int
     is_multi_label : bool
-    scheme : str                  how its scales were found: a name of `hpcgnn.config.SCHEMES`, or calibrated
+    scheme : str                  how its scales were found: a scheme of `train --quantize`, or calibrated
     """
 
     convolutions: list[IntegerConvolution]
