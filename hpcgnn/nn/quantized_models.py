@@ -39,6 +39,7 @@ KINDS: dict[type[nn.Module], type[QuantizedConvolution]] = {
 }
 DEFAULT_TARGET_BITS = 2
 TARGET_TOLERANCE = 0.01
+PRESSURE_RATE = 0.1                 # share of an epoch's excess that the pressure on widths takes up
 FLOAT_BITS, WIDTH_BITS = 32, 4      # of a float, and of a number from 1 to 8 in a table
 
 
@@ -78,6 +79,7 @@ class QuantizedStack(nn.Module):
         self.convolutions[0].has_sparse_input = has_sparse_input
         self.norms = stack.norms
         self.num_nodes = int(counts.sum())
+        self.register_buffer("pressure", torch.zeros((), dtype=torch.float64))
         self.register_buffer("_protection", protection_by_degree(counts, *scheme.protection), persistent=False)
 
     @classmethod
@@ -201,17 +203,24 @@ class QuantizedStack(nn.Module):
         return self.scheme.name != "degree-aware" or feature_kb <= (1 + TARGET_TOLERANCE) * self.target_kb
 
     def penalty(self) -> torch.Tensor:
-        """size_weight times the squared relative excess over the target, the same on every rank; 0 where no width is
-        learned.
+        """size_weight (max(p + e, 0)^2 - p^2), e the relative excess over the target and p the pressure, the same on
+        every rank; 0 where no width is learned.
+
+        p is 0 until the target is missed by more than its tolerance, and moves in training passes: so the target is met
+        however much wider rows would lessen their own error, as of sums over thousands of neighbors.
 
         Reference: Zhu et al., HPCA 2024, Eq. (4)-(5). Deviations: relative to the target, so that its weight is not
-        tuned to one graph; and none below the target, as in the authors' program, which would buy bits that nothing
-        needs.
+        tuned to one graph; none below the target, as in the authors' program, which would buy bits that nothing needs;
+        and p, the multiplier of an augmented Lagrangian (Nocedal and Wright, Numerical Optimization, 2006, sec. 17.4).
         """
         if not self.width_parameters():
             return torch.zeros(())
-        excess = torch.relu(self.feature_kb() / self.target_kb - 1.0)
-        return (self.scheme.size_weight * excess.square()).float()
+        excess = self.feature_kb() / self.target_kb - 1.0
+        penalty = torch.relu(self.pressure + excess).square() - self.pressure.square()
+        if self.training:
+            # A new tensor: the one above is kept for the backward pass.
+            self.pressure = (self.pressure + PRESSURE_RATE * (excess.detach() - TARGET_TOLERANCE)).clamp(min=0.0)
+        return (self.scheme.size_weight * penalty).float()
 
     def export(self, dataset: str, is_multi_label: bool = False) -> IntegerModel:
         """The model as integers.

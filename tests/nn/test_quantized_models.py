@@ -12,10 +12,11 @@ from reference_integer import forward
 
 from hpcgnn.errors import CollectiveError
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn import quantized_models
 from hpcgnn.nn.models import ModelShape, build_model
 from hpcgnn.nn.protected_quantizer import draw_protected
 from hpcgnn.nn.quantization_scheme import QuantizationScheme
-from hpcgnn.nn.quantized_models import QuantizedStack, calibrate
+from hpcgnn.nn.quantized_models import PRESSURE_RATE, TARGET_TOLERANCE, QuantizedStack, calibrate
 from hpcgnn.nn.quantizer import MAX_DEGREES, count_in_degrees
 
 KINDS = ("gcn", "sage", "gin", "gat")
@@ -159,6 +160,37 @@ def test_every_stored_bit_is_counted(open_part, graph_with, kind, dims):
     assert stored.weights == exported.weight_bits == 4 * sum(
         one.codes.size for convolution in exported.convolutions for one in convolution.maps)
     assert stored.scales > 32 * sum(len(scale.step) for scale in scales)
+
+
+@pytest.mark.parametrize("rate, low, high", [(PRESSURE_RATE, 0.9, 1.1), (0.0, 1.4, 1.6)])
+def test_pressure_on_widths_grows_until_the_target_is_met(monkeypatch, rate, low, high):
+    monkeypatch.setattr(quantized_models, "PRESSURE_RATE", rate)
+    scheme = QuantizationScheme("degree-aware", 4, 8, target_kb=0.35)
+    model = QuantizedStack(float_stack("gcn", 6), scheme, np.array([0, 10, 20, 5]), MPI.COMM_SELF, False).train()
+    optimizer, sizes = torch.optim.SGD(model.width_parameters(), lr=0.3), []
+    for _ in range(1000):
+        optimizer.zero_grad()
+        # What rows gain by bits has the slope of the penalty alone at half too much: 2 e = 1.
+        (model.penalty() - model.feature_kb() / model.target_kb).backward()
+        optimizer.step()
+        sizes.append(model.feature_kb().item() / model.target_kb)
+    # One bit of one in-degree is up to a tenth of the target here.
+    assert low < min(sizes[500:]) and max(sizes[500:]) < high
+    assert any(model.meets_target(size * model.target_kb) for size in sizes[500:]) == (rate > 0)
+
+
+def test_pressure_on_widths_waits_for_an_excess_and_is_trained_only():
+    counts = np.array([0, 10, 20, 5])
+    for target_kb, is_missed in ((0.68, True), (0.75, False)):
+        scheme = QuantizationScheme("degree-aware", 4, 8, target_kb=target_kb)
+        model = QuantizedStack(float_stack("gcn", 6), scheme, counts, MPI.COMM_SELF, has_negative_input=True)
+        excess = 8 * 35 * (6 + 8 + 8) / 8192 / target_kb - 1
+        model.eval().penalty()
+        assert model.pressure.item() == 0
+        for number in (1, 2):
+            model.train().penalty()
+            expected = number * PRESSURE_RATE * (excess - TARGET_TOLERANCE) if is_missed else 0.0
+            assert model.pressure.item() == pytest.approx(expected)
 
 
 def test_the_penalty_is_the_squared_relative_excess_and_none_below_the_target():
