@@ -50,7 +50,7 @@ class LearnedMaker:
     def rows(self, dim: int, is_signed: bool) -> RowQuantizer:
         """See `QuantizerMaker`."""
         scheme = self._scheme
-        return RowQuantizer(dim, self._counts, scheme.row_bits, is_signed, scheme.name == "degree-aware",
+        return RowQuantizer(self._comm, dim, self._counts, scheme.row_bits, is_signed, scheme.name == "degree-aware",
                             scheme.name in SHRINKING, scheme.is_local)
 
     def columns(self, dim: int) -> ColumnQuantizer:

@@ -74,6 +74,7 @@ class RowQuantizer(Quantizer):
 
     Parameters
     ----------
+    comm : MPI communicator              that magnitudes are agreed on with
     dim : int                            columns of the rows
     counts : (num_entries,) int64        nodes of the whole graph by in-degree; larger ones belong to the last entry
     bits : int                           width that steps are fitted for
@@ -87,10 +88,10 @@ class RowQuantizer(Quantizer):
     fit : StepFit or None                of the last fitting
     """
 
-    def __init__(self, dim: int, counts: np.ndarray, bits: int, is_signed: bool, learns_width: bool = False,
+    def __init__(self, comm, dim: int, counts: np.ndarray, bits: int, is_signed: bool, learns_width: bool = False,
                  shrinks: bool = False, is_local: bool = False):
         super().__init__()
-        self.dim, self.bits = dim, bits
+        self._shared, self.dim, self.bits = SharedComm(comm), dim, bits
         self.register_buffer("counts", torch.from_numpy(counts.astype(np.float64)), persistent=False)
         self.is_signed, self.learns_width, self.shrinks = is_signed, learns_width, shrinks
         self.local_weight = 1.0 / max(1.0, dim * float(counts.sum())) if is_local else None
@@ -114,12 +115,22 @@ class RowQuantizer(Quantizer):
         return self.fitted_range * self.log_range.exp() / self._largest(self.whole_width().detach())
 
     def forward(self, rows: torch.Tensor, nodes: Nodes) -> torch.Tensor:
-        """(n, dim) float32, quantized."""
+        """(n, dim) float32, quantized. Collective where widths are learned."""
         entry = nodes.in_degree.clamp(max=len(self.counts) - 1)
         if self.fitting_comm is not None:
             self._fit(rows, entry)
         step, width = look_up(self.step, entry), look_up(self.whole_width(), entry)
-        return fake_quantize(rows, step[:, None], width[:, None], self.is_signed, self.local_weight)
+        return fake_quantize(rows, step[:, None], width[:, None], self.is_signed, self._error_weight(rows.detach()))
+
+    def _error_weight(self, rows: torch.Tensor) -> float | None:
+        """Collective: that of the rows' own error.
+
+        Where widths follow it, the error is relative to the rows, so that a layer of large values doesn't take the bits
+        of the others; the rate of steps does not depend on it.
+        """
+        if self.local_weight is None or not (self.learns_width and self.training):
+            return self.local_weight
+        return 1.0 / max(self._shared.comm.allreduce(column_magnitudes(rows).sum().item()), SMALLEST_MEAN)
 
     def whole_width(self) -> torch.Tensor:
         """(num_entries,) float32 whole numbers, differentiable in the widths."""

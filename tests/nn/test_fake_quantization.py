@@ -105,7 +105,7 @@ def test_a_width_is_rounded_and_its_gradient_is_not():
 def rows_of_degrees(rows, in_degree, **settings):
     """A fitted quantizer of these rows, and what it makes of them."""
     in_degree = np.asarray(in_degree)
-    quantizer = RowQuantizer(rows.shape[1], np.bincount(in_degree), is_signed=bool((rows < 0).any()), **settings)
+    quantizer = RowQuantizer(ALONE, rows.shape[1], np.bincount(in_degree), is_signed=bool((rows < 0).any()), **settings)
     quantizer.fitting_comm = ALONE
     out = quantizer(rows, Nodes(torch.from_numpy(in_degree)))
     quantizer.fitting_comm = None
@@ -127,6 +127,19 @@ def test_exact_rows_give_their_steps_no_gradient():
     quantizer, out = rows_of_degrees(rows, np.arange(12) % 3, bits=8, learns_width=True, shrinks=True)
     out.backward(torch.randn(12, 5))
     assert quantizer.log_range.grad.abs().max() == 0 and quantizer.width.grad.abs().max() == 0
+
+
+def test_the_unit_of_rows_does_not_change_what_their_own_error_asks_of_widths():
+    rows, in_degree = torch.from_numpy(some_values(True, 40, 6)), np.arange(40) % 4
+    gradients = []
+    for unit in (1.0, 1024.0):
+        quantizer, _ = rows_of_degrees(rows * unit, in_degree, bits=3, learns_width=True, is_local=True)
+        with torch.no_grad():
+            quantizer.log_range.sub_(1.0)       # so that values are clipped, which more bits would mend
+        quantizer(rows * unit, Nodes(torch.from_numpy(in_degree))).sum().backward()
+        gradients.append(quantizer.width.grad)
+    assert (gradients[0] < 0).all()
+    torch.testing.assert_close(gradients[1], gradients[0])
 
 
 def test_a_fitted_step_is_no_worse_than_any_of_a_fine_grid():
@@ -154,7 +167,7 @@ def test_in_degrees_that_no_node_has_take_the_nearest_one_that_some_has():
 
 
 def test_an_in_degree_beyond_the_table_takes_the_last_entry():
-    quantizer = RowQuantizer(2, np.array([1, 1]), bits=2, is_signed=False)
+    quantizer = RowQuantizer(ALONE, 2, np.array([1, 1]), bits=2, is_signed=False)
     with torch.no_grad():
         quantizer.log_range.copy_(torch.tensor([1.0, 4.0]).log())
     rows = torch.tensor([[3.0, 8.0]])
@@ -163,7 +176,7 @@ def test_an_in_degree_beyond_the_table_takes_the_last_entry():
 
 def test_widths_stay_between_one_or_two_and_eight_bits():
     for is_signed in (False, True):
-        quantizer = RowQuantizer(2, np.array([1, 1]), bits=4, is_signed=is_signed, learns_width=True)
+        quantizer = RowQuantizer(ALONE, 2, np.array([1, 1]), bits=4, is_signed=is_signed, learns_width=True)
         with torch.no_grad():
             quantizer.width.copy_(torch.tensor([-3.0, 30.0]))
         assert quantizer.scale().bit_width.tolist() == [1 + is_signed, 8]
