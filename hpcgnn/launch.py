@@ -155,15 +155,17 @@ def _count_gpus() -> int:
 def share_cores(comm: MPI.Comm) -> None:
     """Collective: give each rank of a node an equal share of the cores that the node's ranks may use.
 
-    Variables that the user has set stay as they are.
+    Variables that the user has set stay as they are, and OMP_NUM_THREADS, where it is set, holds for all pools of
+    threads: two threads of OpenBLAS on one core wait for each other.
     """
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     cores = set().union(*node.allgather(usable))
-    threads = max(1, len(cores) // node.size)
+    # It may be a list, of a number for each level of nested regions.
+    threads = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0] or str(max(1, len(cores) // node.size))
     node.Free()
     for name in THREAD_VARIABLES:
-        os.environ.setdefault(name, str(threads))
+        os.environ.setdefault(name, threads)
     for name, value in WAITING.items():
         os.environ.setdefault(name, value)
 

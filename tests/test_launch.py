@@ -72,6 +72,18 @@ def test_cores_are_shared_out_and_the_users_choice_stays(monkeypatch):
     assert os.environ["MKL_NUM_THREADS"] == "7"
 
 
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("chosen, expected", [("3", "3"), ("3,2", "3")])
+def test_a_number_of_openmp_threads_holds_for_all_pools(monkeypatch, chosen, expected):
+    for name in THREAD_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", chosen)
+    monkeypatch.setenv("MKL_NUM_THREADS", "7")
+    share_cores(MPI.COMM_WORLD)
+    assert (os.environ["OMP_NUM_THREADS"], os.environ["OPENBLAS_NUM_THREADS"]) == (chosen, expected)
+    assert os.environ["MKL_NUM_THREADS"] == "7"
+
+
 class GPUs:
     """What torch.cuda says of a machine; remembers the device that was made current."""
 
