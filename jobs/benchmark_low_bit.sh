@@ -24,8 +24,8 @@ clusters=${HPCGNN_BENCHMARK_CLUSTERS:-1500}
 flags_of_dataset() {
     case $1 in
         ogbn_arxiv_nofeat) echo --weight-decay 0 --epochs 200 --eval-every 10 ;;
-        # Half of the classes are learned after epoch 200 only, in float32 too.
-        amazon_computers) echo --weight-decay 5e-4 --epochs 800 --eval-every 4 ;;
+        # After 800 epochs GIN still gains, by two points from seed to seed, in float32 too.
+        amazon_computers) echo --weight-decay 5e-4 --epochs 1600 --eval-every 4 ;;
         *) echo --weight-decay 5e-4 --epochs 200 --eval-every 2 ;;
     esac
 }
