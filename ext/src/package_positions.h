@@ -37,7 +37,8 @@ typedef struct {
 
 static const int32_t LANE_NUMBERS[16] __attribute__((aligned(64))) = {0, 1, 2, 3, 4, 5, 6, 7,
                                                                        8, 9, 10, 11, 12, 13, 14, 15};
-typedef int32_t eight_columns __attribute__((vector_size(32)));
+/* Unsigned: lanes past the last one hold whatever was there, and may wrap. */
+typedef uint32_t eight_columns __attribute__((vector_size(32)));
 typedef uint8_t eight_bytes __attribute__((vector_size(8)));
 
 static inline int bits_of(uint64_t number) { return number ? 64 - __builtin_clzll(number) : 0; }

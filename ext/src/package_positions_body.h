@@ -53,7 +53,7 @@ static inline int64_t LEVEL(add_lows)(const packages *p, int64_t at, int64_t cou
         memcpy(&columns, column + i, sizeof columns);
         columns = ((columns - before) << shift) + before + lows + __builtin_convertvector(bytes, eight_columns);
         memcpy(column + i, &columns, sizeof columns);
-        lows += (int32_t)(all >> 56);
+        lows += (uint32_t)(all >> 56);
         before += 8;
     }
     return column[count - 1];
