@@ -1,29 +1,36 @@
 """Build every `ext/NAME.pyx`, with its C source `ext/src/NAME.c`, into `hpcgnn._ext.NAME`.
 
-`HPCGNN_BOUNDS_CHECK=1` turns Cython's bounds checks on; `CFLAGS` is honoured as usual.
+`HPCGNN_BOUNDS_CHECK=1` turns Cython's bounds checks on, `HPCGNN_SANITIZE=1` builds under the address and the
+undefined-behavior sanitizer (`jobs/sanitize.sh` does); `CFLAGS` is honoured as usual.
 """
 
 import os
 import re
+import sys
 from pathlib import Path
 
 from Cython.Build import cythonize
-from setuptools import Extension, setup
+from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 
 BOUNDS_CHECK = os.environ.get("HPCGNN_BOUNDS_CHECK", "0") == "1"
+SANITIZE = os.environ.get("HPCGNN_SANITIZE", "0") == "1"
 # -ffp-contract=off: every SIMD variant, and later the device, rounds alike.
 # Vectors wider than a level's registers never cross a call: the functions that take them are inlined (-Wno-psabi).
 # GCC 12 takes vector stores of inlined loops into 128-byte buffers for overflows (a false positive; clang is silent).
 CYTHON_FOLDER = "build/cython"
 COMPILE_ARGS = ["-O3", "-g0", "-std=c11", "-fopenmp", "-ffp-contract=off", "-fno-math-errno", "-Wall",
                 "-Wno-stringop-overflow", "-Wno-psabi"]
+# The first fault ends the process: no kernel computes on with what is undefined.
+SANITIZE_ARGS = ["-O1", "-g1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+SHELL_ARGS = ["-O0" if SANITIZE else "-O1"]
 
 
 class BuildExtensions(build_ext):
     """Compiles on all cores, unless --parallel says otherwise; pip gives no options on.
 
-    Cython's shells only pass arguments on: they are optimized little, which halves the time that they compile.
+    Cython's shells only pass arguments on: they are optimized little, which halves the time that they compile, and
+    under sanitizers not at all, which halves it again.
     """
 
     def finalize_options(self) -> None:
@@ -31,11 +38,12 @@ class BuildExtensions(build_ext):
         self.parallel = self.parallel or os.cpu_count()
 
     def build_extensions(self) -> None:
+        translate(self.extensions)
         compile_one = self.compiler._compile
 
         def compile_source(obj, source, extension, cc_args, extra_postargs, pp_opts):
             is_shell = Path(CYTHON_FOLDER) in Path(source).parents
-            compile_one(obj, source, extension, cc_args, [*extra_postargs, *(["-O1"] if is_shell else [])], pp_opts)
+            compile_one(obj, source, extension, cc_args, [*extra_postargs, *(SHELL_ARGS if is_shell else [])], pp_opts)
 
         self.compiler._compile = compile_source
         super().build_extensions()
@@ -59,26 +67,39 @@ def build_extension(source: Path) -> Extension:
         sources,
         include_dirs=["ext/src"],
         depends=sorted(map(str, files_named_in(source, set()) | files_named_in(Path(sources[-1]), set()))),
-        extra_compile_args=COMPILE_ARGS,
-        extra_link_args=["-fopenmp"],
+        extra_compile_args=COMPILE_ARGS + (SANITIZE_ARGS if SANITIZE else []),
+        extra_link_args=["-fopenmp", *(["-fsanitize=address,undefined"] if SANITIZE else [])],
     )
+
+
+def find_extensions() -> list[Extension]:
+    """All kernels. Without them there is nothing to install: a build from an incomplete copy ends here."""
+    sources = sorted(Path("ext").glob("*.pyx"))
+    if not sources:
+        sys.exit(f"hpcgnn: {Path('ext').resolve()} has no .pyx file, so the kernels can't be built; "
+                 "take a complete copy of the sources, from the repository or an sdist")
+    return [build_extension(source) for source in sources]
+
+
+def translate(extensions: list[Extension]) -> None:
+    """Put C in the place of Cython in the sources of each extension; only a build needs it, an sdist does not."""
+    translated = cythonize(
+        extensions,
+        build_dir=CYTHON_FOLDER,
+        compiler_directives={"language_level": 3, "boundscheck": BOUNDS_CHECK, "wraparound": False,
+                             "initializedcheck": False, "cdivision": True},
+    )
+    sources = {extension.name: extension.sources for extension in translated}
+    for extension in extensions:
+        extension.sources = sources[extension.name]
 
 
 setup(
     cmdclass={"build_ext": BuildExtensions},
-    packages=[
-        "hpcgnn", "hpcgnn._ext", "hpcgnn.adaptive", "hpcgnn.bench", "hpcgnn.bench.peers", "hpcgnn.cli",
-        "hpcgnn.datasets", "hpcgnn.exchange", "hpcgnn.graph", "hpcgnn.inference", "hpcgnn.nn", "hpcgnn.ops",
-        "hpcgnn.ops.cuda", "hpcgnn.ops.host", "hpcgnn.partition", "hpcgnn.quantized", "hpcgnn.report", "hpcgnn.shards",
-        "hpcgnn.training",
-    ],
+    packages=find_packages(include=["hpcgnn", "hpcgnn.*"]),
+    include_package_data=False,     # else all files of MANIFEST.in would be
     # hpcgnn/data is a link to data/, so that the registry is found in a checkout and in an installed package alike.
     package_data={"hpcgnn": ["data/registry.toml"], "hpcgnn.ops.cuda": ["kernels/*.cu", "kernels/*.cuh"],
                   "hpcgnn.report": ["*.html"]},
-    ext_modules=cythonize(
-        [build_extension(source) for source in sorted(Path("ext").glob("*.pyx"))],
-        build_dir=CYTHON_FOLDER,
-        compiler_directives={"language_level": 3, "boundscheck": BOUNDS_CHECK, "wraparound": False,
-                             "initializedcheck": False, "cdivision": True},
-    ),
+    ext_modules=find_extensions(),
 )

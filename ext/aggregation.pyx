@@ -25,6 +25,8 @@ cdef extern from "aggregation.h":
         int storage
         packed_rows packed
     void c_aggregate_rows "aggregate_rows" (sparse_rows, dense_rows, int, void *) nogil
+    int64_t c_first_bad_row "first_bad_row" (sparse_rows, int64_t, int64_t, int64_t, int64_t) nogil
+    int64_t c_first_outside "first_outside" (packed_rows, int64_t, int64_t, int64_t) nogil
 
 cdef const float *floats(const float[::1] values) noexcept:
     return NULL if values is None or values.shape[0] == 0 else &values[0]
@@ -73,3 +75,29 @@ def aggregate_rows(const int64_t[::1] begin, const int64_t[::1] end, const int64
         h.packed = packed_rows_of(packed[0], packed[1], packed[2], packed[3])
     with nogil:
         c_aggregate_rows(a, h, accumulate, &out[0, 0])
+
+
+def first_bad_row(const int64_t[::1] begin, const int64_t[::1] end, const int32_t[::1] indices, int64_t num_columns,
+                  int64_t no_row, int64_t split):
+    """The first row with entries outside `indices`, or columns that no table has; -1. See ext/src/aggregation.h."""
+    cdef sparse_rows a
+    cdef int64_t num_rows = begin.shape[0], bad
+    if num_rows == 0:
+        return -1
+    a.num_entries, a.begin, a.end = indices.shape[0], &begin[0], &end[0]
+    a.indices = &indices[0] if indices.shape[0] else NULL
+    with nogil:
+        bad = c_first_bad_row(a, num_rows, num_columns, no_row, split)
+    return bad
+
+
+def first_outside(const uint8_t[::1] message, const uint8_t[::1] bit_width, const int64_t[::1] payload_offset,
+                  const int64_t[::1] parameter_offset, int64_t dim):
+    """The first packed row that does not lie within the message, or has a width that is not packed; -1."""
+    cdef packed_rows rows = packed_rows_of(message, bit_width, payload_offset, parameter_offset)
+    cdef int64_t num_rows = bit_width.shape[0], outside
+    if num_rows and rows.message == NULL:
+        return 0
+    with nogil:
+        outside = c_first_outside(rows, num_rows, dim, message.shape[0])
+    return outside

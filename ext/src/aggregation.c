@@ -16,9 +16,10 @@ typedef struct {
 } column_block;
 
 /* Where the block's columns of row 0 would lie in each table, and the highest row of each whose vectors may be read whole:
- * those that pass a row's end are read from the next row, and never stored. */
+ * those that pass a row's end are read from the next row, and never stored. Addresses, not pointers: row 0 of a far
+ * table lies before its memory, and a table without rows has none. */
 typedef struct {
-    const char *near, *far;
+    uintptr_t near, far;
     int64_t row_bytes, whole_near, whole_far;
 } block_tables;
 
@@ -33,4 +34,33 @@ void aggregate_rows(sparse_rows a, dense_rows h, int accumulate, void *out) {
 #pragma omp parallel for schedule(dynamic, 1)
     for (int64_t i = 0; i < a.num_heads * a.num_tasks; i++)
         run(&a, &h, i % a.num_tasks, i / a.num_tasks, accumulate, out);
+}
+
+static int has_bad_entry(const sparse_rows *a, int64_t v, int64_t num_columns, int64_t no_row, int64_t split) {
+    const int64_t begin = a->begin[v], end = a->end[v];
+    int is_bad = 0;
+    if (begin < 0 || begin > end || end > a->num_entries) return 1;
+    for (int64_t e = begin; e < end; e++) {
+        const int64_t u = a->indices[e];
+        is_bad |= (u < 0) | (u >= num_columns) | ((u >= no_row) & (u < split));
+    }
+    return is_bad;
+}
+
+int64_t first_bad_row(sparse_rows a, int64_t num_rows, int64_t num_columns, int64_t no_row, int64_t split) {
+    int64_t first = num_rows;
+#pragma omp parallel for schedule(static) reduction(min : first)
+    for (int64_t v = 0; v < num_rows; v++)
+        if (v < first && has_bad_entry(&a, v, num_columns, no_row, split)) first = v;
+    return first == num_rows ? -1 : first;
+}
+
+int64_t first_outside(packed_rows rows, int64_t num_rows, int64_t dim, int64_t num_bytes) {
+    for (int64_t i = 0; i < num_rows; i++) {
+        const int64_t b = rows.bit_width[i], row_bytes = (dim * b + 7) / 8;
+        if ((b != 1 && b != 2 && b != 4 && b != 8) || rows.payload_offset[i] < 0 || rows.parameter_offset[i] < 0 ||
+            rows.payload_offset[i] > num_bytes - row_bytes || rows.parameter_offset[i] > num_bytes - 4)
+            return i;
+    }
+    return -1;
 }

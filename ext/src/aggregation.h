@@ -37,4 +37,12 @@ typedef struct {
 /* out[v] = sum of weight * row over the entries of row v, in float32, stored once; added to out[v] where accumulate.
  * Each row is summed by one thread in the order of its entries, so the result doesn't depend on the thread count. */
 void aggregate_rows(sparse_rows a, dense_rows h, int accumulate, void *out);
+
+/* The first of num_rows rows whose entries lie outside [0, num_entries), or name a column outside [0, num_columns) or
+ * one of [no_row, split), which neither table has; -1 where there is none. */
+int64_t first_bad_row(sparse_rows a, int64_t num_rows, int64_t num_columns, int64_t no_row, int64_t split);
+
+/* The first of num_rows packed rows of dim columns that does not lie within a message of num_bytes, or whose width is
+ * not 1, 2, 4 or 8; -1 where there is none. */
+int64_t first_outside(packed_rows rows, int64_t num_rows, int64_t dim, int64_t num_bytes);
 #endif

@@ -10,19 +10,25 @@ static int64_t LEVEL(last_whole)(int64_t num_rows, int64_t dim, int64_t first, i
 static block_tables LEVEL(tables_of)(const dense_rows *h, column_block block) {
     const int64_t size = storage_bytes(h->storage), row_bytes = h->dim * size;
     const int64_t num_read = (block.num_columns + BLOCK_MARGIN - 1) / BLOCK_MARGIN * BLOCK_MARGIN;
-    return (block_tables){(const char *)h->near + block.first * size,
-                          (const char *)h->far + (block.first - h->split * h->dim) * size, row_bytes,
+    return (block_tables){(uintptr_t)h->near + (uintptr_t)(block.first * size),
+                          (uintptr_t)h->far + (uintptr_t)((block.first - h->split * h->dim) * size), row_bytes,
                           LEVEL(last_whole)(h->num_near, h->dim, block.first, num_read),
                           LEVEL(last_whole)(h->num_far, h->dim, block.first, num_read) + h->split};
 }
 
-INLINE const char *LEVEL(columns_of)(const block_tables *tables, int64_t split, int64_t u) {
-    return (u < split ? tables->near : tables->far) + u * tables->row_bytes;
+INLINE uintptr_t LEVEL(address_of)(const block_tables *tables, int64_t split, int64_t u) {
+    return (u < split ? tables->near : tables->far) + (uintptr_t)(u * tables->row_bytes);
 }
 
-INLINE void LEVEL(prefetch)(const char *columns, int num_bytes) {
-    for (int b = 0; b < num_bytes; b += CACHE_LINE) __builtin_prefetch(columns + b);
-    __builtin_prefetch(columns + num_bytes - 1); /* rows need not begin on a line */
+INLINE const char *LEVEL(columns_of)(const block_tables *tables, int64_t split, int64_t u) {
+    return (const char *)LEVEL(address_of)(tables, split, u);
+}
+
+/* Of a row that may be in a table that is not there. */
+INLINE void LEVEL(prefetch)(uintptr_t columns, int num_bytes) {
+    for (int b = 0; b < num_bytes; b += CACHE_LINE) __builtin_prefetch((const void *)(columns + (uintptr_t)b));
+    /* rows need not begin on a line */
+    __builtin_prefetch((const void *)(columns + (uintptr_t)num_bytes - 1));
 }
 
 INLINE const uint8_t *LEVEL(packed_columns)(const packed_rows *packed, int64_t i, int64_t first) {
@@ -112,7 +118,7 @@ INLINE void LEVEL(sum_block)(const sparse_rows *a, const dense_rows *h, const bl
         if (kind == PACKED && next >= h->split)
             __builtin_prefetch(LEVEL(packed_columns)(&h->packed, next - h->split, block.first));
         else
-            LEVEL(prefetch)(LEVEL(columns_of)(tables, h->split, next), num_bytes);
+            LEVEL(prefetch)(LEVEL(address_of)(tables, h->split, next), num_bytes);
         if (kind == PACKED && u >= h->split) {
             LEVEL(decode_block)(&h->packed, u - h->split, block, (float *)copy);
             LEVEL(add_row)(sum, num_vectors, copy, STORAGE_F32, 0, is_weighted, weight);

@@ -34,14 +34,14 @@ static int64_t product_in_thread(const bit_rows *a, const bit_columns *b, const 
     return num_multiplied;
 }
 
-/* One batch; returns its tiles, or -1. A batch that is alone has all threads. */
+/* One batch, whose rows h holds; returns its tiles, or -1. A batch that is alone has all threads. */
 static int64_t sum_batch(const batch_tiles *a, const signed_rows *h, int64_t b, int is_alone, int32_t *sums) {
     const int64_t begin = a->row_begin[b], num_rows = a->row_begin[b + 1] - begin;
     const int64_t num_steps = (num_rows + 32 * STEP_WORDS - 1) / (32 * STEP_WORDS);
     const int64_t num_lines = (h->dim + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS, line_bytes = num_steps * STEP_WORDS * 4;
     uint8_t *planes = calloc((size_t)(h->bit_width * num_lines * line_bytes) + 1, 1);
     if (!planes) return -1;
-    PACK[simd_level()](h->codes + begin * h->dim, num_rows, h, planes, num_lines, line_bytes);
+    PACK[simd_level()](h->codes, num_rows, h, planes, num_lines, line_bytes);
     const int64_t tile_row = a->tile_row_begin[b];
     const bit_rows left = {.words = a->tile_words, .num_rows = (a->tile_row_begin[b + 1] - tile_row) * TILE_ROWS,
                            .num_steps = num_steps, .num_planes = 1, .tile_begin = a->tile_begin + tile_row,
@@ -62,7 +62,8 @@ int64_t sum_batch_tiles(batch_tiles a, signed_rows h, int64_t first, int64_t end
     int is_short = 0;
 #pragma omp parallel for schedule(dynamic, 1) reduction(+ : num_multiplied) reduction(| : is_short) if (end - first > 1)
     for (int64_t b = first; b < end; b++) {
-        const int64_t done = sum_batch(&a, &h, b, end - first == 1, out + (a.row_begin[b] - a.row_begin[first]) * h.dim);
+        const signed_rows own = {h.codes + a.row_begin[b] * h.dim, h.dim, h.bit_width};
+        const int64_t done = sum_batch(&a, &own, b, end - first == 1, out + (a.row_begin[b] - a.row_begin[first]) * h.dim);
         is_short |= done < 0;
         num_multiplied += done;
     }

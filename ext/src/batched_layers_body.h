@@ -127,7 +127,7 @@ static int LEVEL(map_rows)(const batched_layer *layer, int64_t begin, int64_t nu
 }
 
 /* Sums over the in-neighbors of one row: n vectors of columns from `first` on; n is a constant. */
-INLINE void LEVEL(gather_columns)(const int32_t *entries, int64_t count, const uint8_t *rows, int64_t width, int n,
+INLINE void LEVEL(gather_columns)(const int32_t *entries, int64_t count, uintptr_t rows, int64_t width, int n,
                                   int32_t *sums) {
     int64_t e = 0;
     int is_added = 0;
@@ -136,7 +136,8 @@ INLINE void LEVEL(gather_columns)(const int32_t *entries, int64_t count, const u
         vector_sums sum[4];
         for (int v = 0; v < n; v++) sum[v] = (vector_sums){0};
         for (; e < stop; e++)
-            for (int v = 0; v < n; v++) sum[v] += LEVEL(load_byte_codes)(rows + entries[e] * width + v * COLUMNS, 1);
+            for (int v = 0; v < n; v++)
+                sum[v] += LEVEL(load_byte_codes)((const uint8_t *)(rows + (uintptr_t)(entries[e] * width + v * COLUMNS)), 1);
         for (int v = 0; v < 2 * n; v++) {
             vector_i32 total = LEVEL(widen_sums)(sum[v / 2], v % 2, 1), old = {0};
             if (is_added) memcpy(&old, sums + v * LANES, sizeof old);
@@ -147,18 +148,18 @@ INLINE void LEVEL(gather_columns)(const int32_t *entries, int64_t count, const u
     } while (e < count);
 }
 
-/* Entries name rows of the whole object; `rows` is where row 0 would lie. */
-static void LEVEL(gather_row)(const int32_t *entries, int64_t count, const uint8_t *rows, int64_t width, int64_t used,
+/* Entries name rows of the whole object; `rows` is the address at which row 0 would lie, which need not be memory. */
+static void LEVEL(gather_row)(const int32_t *entries, int64_t count, uintptr_t rows, int64_t width, int64_t used,
                               int32_t *sums) {
     const int64_t needed = padded_to(used, COLUMNS);
     for (int64_t first = 0; first < needed;) {
         const int64_t left = (needed - first) / COLUMNS;
         if (left >= 4)
-            LEVEL(gather_columns)(entries, count, rows + first, width, 4, sums + first);
+            LEVEL(gather_columns)(entries, count, rows + (uintptr_t)first, width, 4, sums + first);
         else if (left >= 2)
-            LEVEL(gather_columns)(entries, count, rows + first, width, 2, sums + first);
+            LEVEL(gather_columns)(entries, count, rows + (uintptr_t)first, width, 2, sums + first);
         else
-            LEVEL(gather_columns)(entries, count, rows + first, width, 1, sums + first);
+            LEVEL(gather_columns)(entries, count, rows + (uintptr_t)first, width, 1, sums + first);
         first += (left >= 4 ? 4 : left >= 2 ? 2 : 1) * COLUMNS;
     }
 }
@@ -212,7 +213,7 @@ static int LEVEL(sum_tiles)(const batch_tiles *a, const batched_layer *layer, in
     const int64_t begin = a->row_begin[b], num_rows = a->row_begin[b + 1] - begin, dim = layer->map.out_dim;
     for (int64_t i = 0; i < num_rows; i++)
         memcpy(space->dense + i * dim, space->mapped + i * padded_to(dim, PADDING), (size_t)dim);
-    const signed_rows rows = {space->dense - begin * dim, dim, layer->mapped_bits};
+    const signed_rows rows = {space->dense, dim, layer->mapped_bits};
     return sum_batch(a, &rows, b, 0, space->tiled) < 0 ? LAYERS_SHORT : LAYERS_FINE;
 }
 
@@ -224,8 +225,8 @@ INLINE int LEVEL(sum_row)(const batch_tiles *a, const batched_model *m, const ba
     if (by_tiles)
         memcpy(space->sums, space->tiled + i * dim, (size_t)dim * 4);
     else
-        LEVEL(gather_row)(m->indices + first, a->indptr[row + 1] - first, space->mapped - begin * width, width, used,
-                          space->sums);
+        LEVEL(gather_row)(m->indices + first, a->indptr[row + 1] - first,
+                          (uintptr_t)space->mapped - (uintptr_t)(begin * width), width, used, space->sums);
     return LEVEL(scale_sums)(layer, row, space->mapped + i * width, space->sums, used, rectifies, out);
 }
 

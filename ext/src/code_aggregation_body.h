@@ -18,7 +18,7 @@ INLINE void LEVEL(flush)(vector_sums sum, int64_t n, int is_added, int is_signed
 INLINE int LEVEL(sum_block)(const code_rows *a, int64_t v, code_block block, int32_t *out, int num_vectors,
                             int is_signed, int is_far) {
     const int64_t end = a->indptr[v + 1], last = a->num_entries - 1;
-    const uint8_t *first = a->codes + block.first;
+    const uint8_t *first = a->num_codes ? a->codes + block.first : NULL;
     uint8_t copy[MAX_VECTORS * COLUMNS] = {0};
     int64_t e = a->indptr[v];
     int is_added = 0;

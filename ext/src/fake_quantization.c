@@ -29,7 +29,8 @@ void fake_quantize_backward(quantized_values values, quantized_gradients gradien
     const int64_t num_blocks = num_step_sums(values.num_rows), dim = values.dim;
 #pragma omp parallel for schedule(static)
     for (int64_t b = 0; b < num_blocks; b++)
-        backward(&values, &gradients, b * BLOCK_ROWS, end_of_block(b, values.num_rows), partial + b * dim);
+        backward(&values, &gradients, b * BLOCK_ROWS, end_of_block(b, values.num_rows),
+                 values.is_by_column ? partial + b * dim : NULL);
     if (!values.is_by_column) return;
     memset(gradients.of_step, 0, (size_t)dim * sizeof(float));
     for (int64_t b = 0; b < num_blocks; b++)

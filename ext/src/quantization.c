@@ -77,6 +77,19 @@ static inline int wire_storage(int bit_width, int storage) {
     return storage == STORAGE_F32 ? STORAGE_BF16 : storage;
 }
 
+static inline int is_outside(const message_rows *m, int64_t i) {
+    const int64_t b = m->bit_width[i], room = m->num_bytes - (m->dim * b + 7) / 8;
+    return (uint64_t)m->row_index[i] >= (uint64_t)m->num_table_rows || m->payload_offset[i] < 0 ||
+           m->payload_offset[i] > room ||
+           (b <= 8 && (m->parameter_offset[i] < 0 || m->parameter_offset[i] > m->num_bytes - 4));
+}
+
+/* Of the rows first .. end - 1; `end` where there is none. */
+static int64_t first_outside(const message_rows *m, int64_t first, int64_t end) {
+    while (first < end && !is_outside(m, first)) first++;
+    return first;
+}
+
 #define BODY "quantization_body.h"
 #include "levels.h"
 
@@ -89,19 +102,32 @@ static const dequantize_function DEQUANTIZE[] = ALL_LEVELS(dequantize_one);
 int64_t quantize_rows(const void *rows, message_rows m, counter_key key, int rounding, uint8_t *message) {
     const quantize_function quantize = QUANTIZE[simd_level()];
     const philox_schedule schedule = philox_schedule_of(key);
-    int64_t first_bad = m.num_rows;
+    int64_t first_bad = m.num_rows, outside = m.num_rows;
     if (m.dim == 0) return -1;
-#pragma omp parallel for schedule(static) reduction(min : first_bad)
+#pragma omp parallel for schedule(static) reduction(min : first_bad, outside)
     for (int64_t first = 0; first < m.num_rows; first += BLOCK_ROWS) {
         const int64_t end = first + BLOCK_ROWS < m.num_rows ? first + BLOCK_ROWS : m.num_rows;
+        const int64_t found = first_outside(&m, first, end);
+        if (found < end) {
+            outside = found < outside ? found : outside;
+            continue;
+        }
         const int64_t stop = quantize(rows, &m, first, end, &schedule, rounding, message);
         if (stop < end && stop < first_bad) first_bad = stop;
     }
+    if (outside < m.num_rows) return -2 - outside;
     return first_bad == m.num_rows ? -1 : first_bad;
 }
 
-void dequantize_rows(const uint8_t *message, message_rows m, int accumulate, void *rows) {
+int64_t dequantize_rows(const uint8_t *message, message_rows m, int accumulate, void *rows) {
     const dequantize_function dequantize = DEQUANTIZE[simd_level()];
-#pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < m.num_rows; i++) dequantize(message, &m, i, accumulate, rows);
+    int64_t outside = m.num_rows;
+#pragma omp parallel for schedule(static) reduction(min : outside)
+    for (int64_t i = 0; i < m.num_rows; i++) {
+        if (__builtin_expect(is_outside(&m, i), 0))
+            outside = i < outside ? i : outside;
+        else
+            dequantize(message, &m, i, accumulate, rows);
+    }
+    return outside == m.num_rows ? -1 : -2 - outside;
 }

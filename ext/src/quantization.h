@@ -20,7 +20,7 @@
 /* One message: rows row_index[i] of `rows` (leading dimension dim, of one storage) at bit_width[i]; its bytes begin at
  * message[payload_offset[i]], its parameters at message[parameter_offset[i]]. node_id[i] keys the randomness. */
 typedef struct {
-    int64_t num_rows, dim;
+    int64_t num_rows, dim, num_table_rows, num_bytes; /* of the message; of `rows`; of the message's bytes */
     int storage;
     const int32_t *row_index;
     const int64_t *node_id;
@@ -30,9 +30,11 @@ typedef struct {
 
 enum { ROUND_STOCHASTIC = 0, ROUND_NEAREST = 1 };
 
-/* Returns -1, or the first i whose row can't be quantized: NaN, infinite or too large (checked at 1 to 8 bits only). */
+/* Returns -1, or the first i whose row can't be quantized: NaN, infinite or too large (checked at 1 to 8 bits only); or
+ * -2 - i for the first i whose row is not in the table or not within the message. */
 int64_t quantize_rows(const void *rows, message_rows m, counter_key key, int rounding, uint8_t *message);
 
-/* accumulate = 0: rows[row_index[i]] = value; 1: rows[row_index[i]] += value, in float32. Stored to nearest even. */
-void dequantize_rows(const uint8_t *message, message_rows m, int accumulate, void *rows);
+/* accumulate = 0: rows[row_index[i]] = value; 1: rows[row_index[i]] += value, in float32. Stored to nearest even.
+ * Returns -1, or -2 - i as above. */
+int64_t dequantize_rows(const uint8_t *message, message_rows m, int accumulate, void *rows);
 #endif

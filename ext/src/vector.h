@@ -101,29 +101,33 @@ INLINE vector_u16 LEVEL(narrow_f16)(vector_f32 v) {
 }
 #endif
 
-/* Columns j .. j+LANES-1 of a row, as float32. */
+/* Columns j .. j+LANES-1 of a row, as float32. Addresses are those of bytes: a row of a message begins at any byte. */
 INLINE vector_f32 LEVEL(load)(const void *row, int64_t j, int storage) {
-    if (storage == STORAGE_F32) return LEVEL(load_f32)((const float *)row + j);
+    vector_f32 value;
     vector_u16 half;
-    memcpy(&half, (const uint16_t *)row + j, sizeof half);
+    if (storage == STORAGE_F32) {
+        memcpy(&value, (const char *)row + 4 * j, sizeof value);
+        return value;
+    }
+    memcpy(&half, (const char *)row + 2 * j, sizeof half);
     return storage == STORAGE_BF16 ? LEVEL(widen_bf16)(half) : LEVEL(widen_f16)(half);
 }
 
 INLINE void LEVEL(store)(void *row, int64_t j, int storage, vector_f32 v) {
     if (storage == STORAGE_F32) {
-        memcpy((float *)row + j, &v, sizeof v);
+        memcpy((char *)row + 4 * j, &v, sizeof v);
         return;
     }
     const vector_u16 half = storage == STORAGE_BF16 ? LEVEL(narrow_bf16)(v) : LEVEL(narrow_f16)(v);
-    memcpy((uint16_t *)row + j, &half, sizeof half);
+    memcpy((char *)row + 2 * j, &half, sizeof half);
 }
 
 /* The first n < LANES of these columns; the others read as zero and are not touched by a store. */
 INLINE vector_f32 LEVEL(load_first)(const void *row, int64_t j, int64_t n, int storage) {
 #if LEVEL_LANES == 16
     const __mmask16 first = (__mmask16)((1u << n) - 1);
-    if (storage == STORAGE_F32) return (vector_f32)_mm512_maskz_loadu_ps(first, (const float *)row + j);
-    const vector_u16 half = (vector_u16)_mm256_maskz_loadu_epi16(first, (const uint16_t *)row + j);
+    if (storage == STORAGE_F32) return (vector_f32)_mm512_maskz_loadu_ps(first, (const char *)row + 4 * j);
+    const vector_u16 half = (vector_u16)_mm256_maskz_loadu_epi16(first, (const char *)row + 2 * j);
     return storage == STORAGE_BF16 ? LEVEL(widen_bf16)(half) : LEVEL(widen_f16)(half);
 #else
     const size_t size = storage == STORAGE_F32 ? 4 : 2;
@@ -137,11 +141,11 @@ INLINE void LEVEL(store_first)(void *row, int64_t j, int64_t n, int storage, vec
 #if LEVEL_LANES == 16
     const __mmask16 first = (__mmask16)((1u << n) - 1);
     if (storage == STORAGE_F32) {
-        _mm512_mask_storeu_ps((float *)row + j, first, (__m512)v);
+        _mm512_mask_storeu_ps((char *)row + 4 * j, first, (__m512)v);
         return;
     }
     const vector_u16 half = storage == STORAGE_BF16 ? LEVEL(narrow_bf16)(v) : LEVEL(narrow_f16)(v);
-    _mm256_mask_storeu_epi16((uint16_t *)row + j, first, (__m256i)half);
+    _mm256_mask_storeu_epi16((char *)row + 2 * j, first, (__m256i)half);
 #else
     const size_t size = storage == STORAGE_F32 ? 4 : 2;
     float padded[LANES];

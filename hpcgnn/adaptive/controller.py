@@ -16,6 +16,7 @@ from hpcgnn.adaptive.policies import Traces, WidthPolicy
 from hpcgnn.adaptive.steadiness import Steadiness
 from hpcgnn.adaptive.time_bits import Descent, can_tell, drift, is_slowing, next_base
 from hpcgnn.adaptive.width_floor import WidthFloor
+from hpcgnn.exchange.kept import State
 from hpcgnn.exchange.schedule import EpochPlan
 
 MODES = ("synchronous", "pipelined", "adaptive")
@@ -60,9 +61,9 @@ class Controller:
     starts_wide : bool
         begin at the largest base width, else at the smallest; either way the first window goes by before it changes
 
-    Reference: SYLVIE, section V. The first epoch, and the first after a resume, is synchronous. Deviation: so are the
-    first two windows, in which weights move fastest and nothing is known yet of how the loss falls; attention that
-    begins with rows of the epoch before learns to answer from them only.
+    Reference: SYLVIE, section V. The first epoch is synchronous, and so is the first after a resume that finds no state
+    of the ranks. Deviation: so are the first two windows, in which weights move fastest and nothing is known yet of how
+    the loss falls; attention that begins with rows of the epoch before learns to answer from them only.
     """
 
     def __init__(self, comm: MPI.Comm, policy: WidthPolicy, mode: str, descent_test: DescentTest,
@@ -112,12 +113,37 @@ class Controller:
                 "floor": self._floor.as_dict(), "base": self.base, "is_held": self._is_held}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint. Widths that were solved are traced and solved anew."""
+        """Go on from a checkpoint. The next epoch is synchronous, and widths that were solved are traced and solved
+        anew, unless `restore_rank` follows.
+        """
         if state and state["base"] in self._policy.base_widths:
             self._descent = Descent.from_dict(state["descent"])
             self._steadiness = Steadiness.from_dict(state["steadiness"])
             self._floor = WidthFloor.from_dict(state["floor"])
             self.base, self._is_held = state["base"], state["is_held"]
+
+    @property
+    def keeps_rank_state(self) -> bool:
+        """Whether a rank remembers more than a checkpoint keeps."""
+        return self._policy.keeps_state
+
+    def rank_state(self) -> State:
+        """What this rank remembers beside `state`, which is rank 0's."""
+        return {"has_rows": self._has_rows, "policy": self._policy.state()}
+
+    def restore_rank(self, state: State) -> None:
+        """Go on from what `rank_state` returned on this rank, after `restore`, as the exchange does from its own."""
+        self._has_rows = bool(state["has_rows"])
+        self._policy.restore(state["policy"])
+
+    def agrees(self) -> bool:
+        """Collective, after `restore_rank`: whether what the ranks remember fits each other."""
+        return len(set(self._comm.allgather(self._has_rows))) == 1 and self._policy.agrees()
+
+    def forget_rank(self) -> None:
+        """Forget what `restore_rank` read."""
+        self._has_rows = False
+        self._policy.forget()
 
     def _decide(self, loss: float, seconds: float) -> None:
         """Collective: rank 0 looks at how the loss moved; its answer holds everywhere."""

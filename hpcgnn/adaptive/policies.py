@@ -13,15 +13,23 @@ from hpcgnn.adaptive.node_bits import levels, width_table
 from hpcgnn.adaptive.solving import Solver
 from hpcgnn.exchange.bits import BitPlan, DrawnBits, LeveledBits, SolvedBits, UniformBits
 from hpcgnn.exchange.halo import Trace
+from hpcgnn.exchange.kept import State
 from hpcgnn.exchange.plan import ExchangePlan
 
 Traces = dict[tuple[int, int], Trace]
 
 
 class WidthPolicy(Protocol):
-    """Chooses widths. The base width moves among `base_widths` as the controller decides; with one it stays."""
+    """Chooses widths. The base width moves among `base_widths` as the controller decides; with one it stays.
+
+    Attributes
+    ----------
+    base_widths : ascending
+    keeps_state : bool      it remembers what `state` returns
+    """
 
     base_widths: tuple[int, ...]
+    keeps_state: bool
 
     def bit_plan(self, seed: int, epoch: int, base: int) -> BitPlan:
         """The widths of an epoch."""
@@ -37,9 +45,25 @@ class WidthPolicy(Protocol):
     def forget(self) -> None:
         """Begin another training."""
 
+    def state(self) -> State:
+        """What this rank remembers of earlier epochs."""
+
+    def restore(self, state: State) -> None:
+        """Go on from what `state` returned on this rank.
+
+        Raises
+        ------
+        KernelError, KeyError      a state that no `state` returned
+        """
+
+    def agrees(self) -> bool:
+        """Collective, after `restore`: whether what the ranks remember fits each other."""
+
 
 class FixedWidths:
     """Every message at one width."""
+
+    keeps_state = False
 
     def __init__(self, bits: int):
         self.base_widths = (bits,)
@@ -59,6 +83,17 @@ class FixedWidths:
 
     def forget(self) -> None:
         """See `WidthPolicy`."""
+
+    def state(self) -> State:
+        """See `WidthPolicy`."""
+        return {}
+
+    def restore(self, state: State) -> None:
+        """See `WidthPolicy`."""
+
+    def agrees(self) -> bool:
+        """See `WidthPolicy`."""
+        return True
 
 
 class DrawnWidths(FixedWidths):
@@ -103,6 +138,8 @@ class SolvedWidths(FixedWidths):
     Reference: AdaQP, section 3.3.
     """
 
+    keeps_state = True
+
     def __init__(self, solver: Solver, period: int):
         super().__init__(solver.widths[-1])
         self._solver, self._period = solver, period
@@ -113,7 +150,7 @@ class SolvedWidths(FixedWidths):
         return self._plan if self._solved is None else self._solved
 
     def is_traced(self, epoch: int) -> bool:
-        """See `WidthPolicy`: at the end of each period, and in the first epoch of a run or of one that is resumed."""
+        """See `WidthPolicy`: at the end of each period, and in the first epoch that knows no widths."""
         return self._solved is None or epoch % self._period == 0
 
     def learn(self, base: int, traces: Traces) -> bool:
@@ -125,6 +162,22 @@ class SolvedWidths(FixedWidths):
     def forget(self) -> None:
         """See `WidthPolicy`."""
         self._solved = None
+
+    def state(self) -> State:
+        """See `WidthPolicy`."""
+        return {"solver": self._solver.state(), "solved": {} if self._solved is None else self._solved.state()}
+
+    def restore(self, state: State) -> None:
+        """See `WidthPolicy`."""
+        self._solver.restore(state["solver"])
+        solved = SolvedBits.restored(state["solved"]) if state["solved"] else None
+        if solved is not None:
+            self._solver.check(solved)
+        self._solved = solved
+
+    def agrees(self) -> bool:
+        """Collective: see `WidthPolicy`."""
+        return self._solver.agrees(self._solved, [])
 
 
 class BudgetedWidths(SolvedWidths):
@@ -154,6 +207,22 @@ class BudgetedWidths(SolvedWidths):
         """See `WidthPolicy`."""
         super().forget()
         self._traces = {}
+
+    def state(self) -> State:
+        """See `WidthPolicy`."""
+        traces = {f"{layer}-{purpose}": trace.state() for (layer, purpose), trace in self._traces.items()}
+        return {**super().state(), "traces": traces}
+
+    def restore(self, state: State) -> None:
+        """See `WidthPolicy`."""
+        super().restore(state)
+        traces = {tuple(map(int, name.split("-"))): Trace.restored(trace) for name, trace in state["traces"].items()}
+        self._solver.check_traces(traces)
+        self._traces = traces
+
+    def agrees(self) -> bool:
+        """Collective: see `WidthPolicy`."""
+        return self._solver.agrees(self._solved, list(self._traces))
 
 
 def level_shares(percentiles: tuple[float, ...], num_levels: int) -> np.ndarray:

@@ -5,6 +5,7 @@ It gathers groups, has them assigned, and brings the widths to the senders and r
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from dataclasses import dataclass
@@ -17,8 +18,10 @@ from hpcgnn.adaptive.assignment import Assignment
 from hpcgnn.adaptive.cost_model import LinkModel, pair_round
 from hpcgnn.adaptive.grouping import group_rows, group_sums, row_widths
 from hpcgnn.adaptive.problem import Problem
+from hpcgnn.errors import KernelError
 from hpcgnn.exchange.bits import SolvedBits
 from hpcgnn.exchange.halo import Trace
+from hpcgnn.exchange.kept import State
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.ops.counter import BACKWARD
 from hpcgnn.ops.quantization import PARAMETER_BYTES
@@ -66,6 +69,85 @@ class Solver:
         self._comm, self._plan, self._squares, self._links = comm, plan, squares, links
         self._group_size, self._lam, self._solver, self._seconds = group_size, lam, solver, seconds
         self._has_warned = False
+
+    def state(self) -> State:
+        """What the links cost, which a resumed run must not measure anew; on rank 0, which solves."""
+        return {"theta": self._links.theta, "gamma": self._links.gamma} if self._comm.rank == 0 else {}
+
+    def restore(self, state: State) -> None:
+        """Go on with the links that `state` told of.
+
+        Raises
+        ------
+        KernelError      they are of another number of ranks, or no costs
+        """
+        if state:
+            theta, gamma = state["theta"], state["gamma"]
+            for cost in (theta, gamma):
+                if cost.shape != (self._comm.size ** 2,) or not (np.isfinite(cost) & (cost >= 0)).all():
+                    raise KernelError(f"costs of links have shape {cost.shape} or are no costs")
+            self._links = LinkModel(self._comm.size, theta, gamma)
+
+    def check(self, solved: SolvedBits) -> None:
+        """Check that widths read from a file are of this rank's rows.
+
+        Raises
+        ------
+        KernelError      they are not
+        """
+        rank = self._plan.rank
+        for (layer, purpose, source, destination), width in solved.table.items():
+            num_rows = self._num_rows(purpose, source, destination)
+            if len(width) != num_rows or not np.isin(width, self.widths).all():
+                raise KernelError(f"widths of layer {layer} from rank {source} to {destination} fit no message of "
+                                  f"rank {rank}")
+
+    def check_traces(self, traces: dict[tuple[int, int], Trace]) -> None:
+        """Check that ranges read from a file are of rows that this rank sends.
+
+        Raises
+        ------
+        KernelError      they are not
+        """
+        rank, size = self._plan.rank, self._comm.size
+        for (layer, purpose), trace in traces.items():
+            for peer in range(size):
+                position, row_range = trace.position[peer], trace.row_range[peer]
+                num_rows = self._num_rows(purpose, rank, peer)
+                if len(position) != len(row_range) or not ((position >= 0) & (position < num_rows)).all():
+                    raise KernelError(f"ranges of layer {layer} to rank {peer} are not of the {num_rows} rows that "
+                                      f"rank {rank} sends there")
+
+    def _num_rows(self, purpose: int, source: int, destination: int) -> int:
+        """Rows that can go from one rank to another, of which this is one; -1 where it is not."""
+        rank, size = self._plan.rank, self._comm.size
+        if rank not in (source, destination) or not (0 <= source < size and 0 <= destination < size):
+            return -1
+        lists = self._plan.halo if (purpose == BACKWARD) == (source == rank) else self._plan.boundary
+        return len(lists[destination if source == rank else source])
+
+    def agrees(self, solved: SolvedBits | None, sites: list[tuple[int, int]]) -> bool:
+        """Collective: whether every rank expects the widths that its peers send at, and traced the same exchanges.
+
+        Messages whose sides disagree on their length would end the program or hang it.
+        """
+        told = np.empty(self._comm.size, np.int64)
+        self._comm.Alltoall(self._digests(solved, sites, is_sender=True), told)
+        return all(self._comm.allgather(bool((told == self._digests(solved, sites, is_sender=False)).all())))
+
+    def _digests(self, solved: SolvedBits | None, sites: list[tuple[int, int]], is_sender: bool) -> np.ndarray:
+        """(num_ranks,) int64 of what goes to each rank, or comes from it."""
+        rank, table = self._plan.rank, {} if solved is None else solved.table
+        found = np.empty(self._comm.size, np.int64)
+        for peer in range(len(found)):
+            pair = (rank, peer) if is_sender else (peer, rank)
+            default = None if solved is None else solved.default
+            digest = hashlib.blake2b(repr((default, sorted(sites))).encode(), digest_size=8)
+            for place in sorted(table):
+                if place[2:] == pair:
+                    digest.update(repr(place[:2]).encode() + table[place].tobytes())
+            found[peer] = int.from_bytes(digest.digest(), "little", signed=True)
+        return found
 
     def solve(self, traces: dict[tuple[int, int], Trace], mean_bits: float | None = None) -> SolvedBits:
         """Collective: the widths of all rows, for every exchange that was traced.

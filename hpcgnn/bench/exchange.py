@@ -1,10 +1,12 @@
-"""`hpcgnn bench exchange`: one exchange of rows on all ranks at each bit-width, against Sendrecvs of the same bytes.
+"""`hpcgnn bench exchange`: one exchange of rows on all ranks at each bit-width, from its start until all has arrived,
+against Sendrecvs of the same bytes and copies of them in memory.
 
 The communicator is an argument; all ranks call in the same order.
 """
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -13,11 +15,12 @@ from functools import partial
 import numpy as np
 import torch
 
-from hpcgnn.bench.memory import empty_rows, random_rows, zeros
-from hpcgnn.bench.timing import OURS, Effort, Measurement
+from hpcgnn.bench.ceilings import copy_stream
+from hpcgnn.bench.memory import empty_rows, random_rows
+from hpcgnn.bench.timing import CEILING, OURS, Effort, Measurement
 from hpcgnn.errors import ConfigError
 from hpcgnn.exchange.plan import ring_rounds
-from hpcgnn.exchange.ring import EXCHANGES, MessageArena
+from hpcgnn.exchange.ring import EXCHANGES, MessageArena, Transfer
 from hpcgnn.ops.counter import FORWARD, CounterKey
 from hpcgnn.ops.quantization import BIT_WIDTHS, MessageLayout, dequantize_rows, quantize_rows
 
@@ -70,26 +73,43 @@ class ExchangeBenchmark:
             for peer in peers:
                 dequantize_rows(receive[peer], index, node_id, layout, received)
 
-        rounds = ring_rounds(self.comm.rank, self.comm.size)
         group, size = f"{bits} bit", f"{self.num_rows:,} x {self.width}"
         values, moved = rows.nbytes * len(peers) / 1e9, layout.num_bytes * len(peers) / 1e9
         yield Measurement(group, f"quantize {size}", values, "GB/s", self._interleave({OURS: pack}))
-        seconds = self._interleave({PLAIN: self._plain(layout.num_bytes, rounds), **{
-            name: partial(exchange, self.comm, rounds, send, receive, TAG) for name, exchange in EXCHANGES.items()}})
+        copies = self._copies(send, receive)
+        seconds = self._interleave({**self.exchanges(send, receive), **copies})
+        ceiling = min((seconds[name] for name in copies), key=statistics.median)
         for name in EXCHANGES:
             yield Measurement(group, f"{name} {size}", moved, "GB/s",
-                              {OURS: seconds[name], PLAIN: seconds[PLAIN]})
+                              {OURS: seconds[name], CEILING: ceiling, PLAIN: seconds[PLAIN]})
         yield Measurement(group, f"dequantize {size}", values, "GB/s", self._interleave({OURS: unpack}))
 
-    def _plain(self, num_bytes: int, rounds: tuple[tuple[int, int], ...]) -> Callable[[], None]:
-        """Work that moves as many bytes by blocking Sendrecvs between buffers that are kept."""
-        source, target = zeros((num_bytes,), "uint8"), zeros((num_bytes,), "uint8")
+    def exchanges(self, send: list[np.ndarray], receive: list[np.ndarray]) -> dict[str, Callable[[], None]]:
+        """Each way to exchange messages, collective; when it returns, `receive` holds what the others sent.
 
-        def send_all() -> None:
-            for destination, origin in rounds:
-                self.comm.Sendrecv(source, destination, TAG, target, origin, TAG)
+        Parameters
+        ----------
+        send, receive : list of uint8 arrays, one a rank
+        """
+        rounds = ring_rounds(self.comm.rank, self.comm.size)
 
-        return send_all
+        def plain() -> None:
+            for destination, source in rounds:
+                self.comm.Sendrecv(send[destination], destination, TAG, receive[source], source, TAG)
+
+        def ours(transfer: type[Transfer]) -> None:
+            transfer(self.comm, rounds, send, receive, TAG).wait()
+
+        return {PLAIN: plain, **{name: partial(ours, transfer) for name, transfer in EXCHANGES.items()}}
+
+    def _copies(self, send: list[np.ndarray], receive: list[np.ndarray]) -> dict[str, Callable[[], None]]:
+        """Ways to copy as many bytes within a rank's memory, as every message must be once: the ceiling. Past the cache
+        the one that streams is the fastest, within it the other.
+        """
+        pairs = list(zip(receive, send, strict=True))
+        streams = [copy_stream(*map(torch.from_numpy, pair)) for pair in pairs]
+        return {"streamed copy": lambda: [stream() for stream in streams],
+                "copy": lambda: [np.copyto(place, message) for place, message in pairs]}
 
     def _interleave(self, works: dict[str, Callable[[], object]]) -> dict[str, list[float]]:
         """Collective: seconds of the slowest rank, every rank starting at once; the same number of times on all."""

@@ -16,6 +16,8 @@ BITS = click.IntRange(2, 8)
 @click.option("--bits", type=BITS, help="Of a run folder: bits of weights and of rows that are summed. [default: 8]")
 @click.option("--row-bits", type=BITS, help="Of a run folder: bits of the rows that a layer reads. [default: --bits]")
 @click.option("--repeat", type=click.IntRange(min=1), default=5, show_default=True, help="Passes to time.")
+@click.option("--timeout", type=click.FloatRange(min=0), default=1800.0, show_default=True,
+              help="Seconds without progress after which all ranks end and one says where it stands; 0 waits for ever.")
 @click.option("--other-graph", is_flag=True, help="Answer for a graph that the model was not made on.")
 @click.option("--clusters", type=click.IntRange(min=1), help="Answer in batches of so many METIS clusters "
               "of the whole graph; arcs between clusters are left out. [default: the whole graph at once]")
@@ -48,12 +50,13 @@ def command(model: Path, shards: Path, out: Path | None, repeat: int, **options:
 
 
 def infer_in_parallel(comm, path: Path, shards: Path, out: Path | None, repeat: int, bits: int | None,
-                      row_bits: int | None, other_graph: bool, clusters: int | None, pack_features: bool,
-                      packages: Path | None, **batching: Any) -> None:
+                      row_bits: int | None, timeout: float, other_graph: bool, clusters: int | None,
+                      pack_features: bool, packages: Path | None, **batching: Any) -> None:
     """Collective: open the model, run and time it, write its answers, and print on rank 0 what they are worth."""
-    from hpcgnn.launch import together
+    from hpcgnn.launch import together, watch, watch_closely
     from hpcgnn.shards.reader import check_num_parts, read_graph_info
 
+    watch(comm, timeout)
     info = together(comm, lambda: read_graph_info(shards))
     together(comm, lambda: check_num_parts(info, comm.size))
     # These import torch, which takes seconds: what needs no torch is refused before.
@@ -64,6 +67,7 @@ def infer_in_parallel(comm, path: Path, shards: Path, out: Path | None, repeat: 
     together(comm, lambda: check_writable(out) if out is not None and comm.rank == 0 else None)
     opened = open_model(comm, path, shards, info, bits, row_bits, other_graph, repeat)
     run = IntegerRun.open(comm, opened.model, shards, info, pack_features)
+    watch_closely(comm, timeout)
     batched = None if clusters is None else run_in_batches(run, clusters, **batching)
     (logits, embeddings), seconds = timed(comm, (batched or run).forward, repeat)
     scores = run.scores(logits, opened.score)
@@ -73,6 +77,8 @@ def infer_in_parallel(comm, path: Path, shards: Path, out: Path | None, repeat: 
     if out is not None:
         write_predictions(comm, out, opened.model, info.num_nodes, run.part.inner_id, logits, embeddings)
     if comm.rank == 0:
+        if opened.remark is not None:
+            click.echo(opened.remark)
         click.echo(model_line(opened.model))
         click.echo(scores_line(opened.score, scores))
         click.echo(seconds_line(seconds, repeat, opened.float_seconds, comm.size))

@@ -26,8 +26,9 @@ from hpcgnn.config import TrainConfig
 from hpcgnn.datasets.dataset import CleaningReport
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.statistics import PartitionStatistics
-from hpcgnn.shards.reader import read_graph_info, verify_shards
+from hpcgnn.shards.reader import read_graph_info
 from hpcgnn.shards.schema import GraphInfo, Provenance
+from hpcgnn.shards.verification import verify_shards
 
 # Heading of the table, and the count of PartitionStatistics under it.
 COLUMNS = {"inner": "num_inner", "central": "num_central", "boundary": "num_boundary", "halo": "num_halo",
@@ -46,7 +47,8 @@ DEFAULT_DIM = 256   # where the graph has no features
               help="Percentiles of importance at which a boundary row's width doubles.")
 @click.option("--packages", is_flag=True,
               help="Read features that are stored as packages; print their bits and what other formats would take.")
-@click.option("--verify", is_flag=True, help="Check every byte of every part against its checksum.")
+@click.option("--verify", is_flag=True,
+              help="Check every byte of every part against its checksum, its content, and that parts fit each other.")
 def command(shards: Path, plot: Path | None, dim: int | None, percentiles: str, packages: bool, verify: bool) -> None:
     """Show what the folder SHARDS holds, part by part, and what its parts send each other."""
     level_bins = parse_percentiles(percentiles)

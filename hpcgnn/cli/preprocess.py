@@ -13,7 +13,7 @@ from hpcgnn.cli.inspect import print_info
 from hpcgnn.cli.progress import shown_progress
 from hpcgnn.datasets.options import FEATURES, NON_FINITE, NORMALIZATIONS, SourceOptions
 from hpcgnn.datasets.source import load_source
-from hpcgnn.errors import ConfigError
+from hpcgnn.errors import ConfigError, DatasetError
 from hpcgnn.partition.order import REORDERS
 from hpcgnn.partition.owner import (
     BALANCES,
@@ -88,7 +88,11 @@ def command(context: click.Context, source: str, out: Path, **flags: Any) -> Non
     start = time.perf_counter()
     flags["balance"] = context.params["balance"] = flags["balance"] or default_balance(flags["partitioner"])
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in context.params.items()}
-    info = preprocess(source, out, settings, flags)
+    try:
+        info = preprocess(source, out, settings, flags)
+    except MemoryError as reason:
+        raise DatasetError(f"{source} needs more memory than this machine gives; use a larger machine, or "
+                           "--partitioner ldg, which takes less") from reason
     print_info(info)
     num_bytes = sum(path.stat().st_size for path in shards_in(out))
     click.echo(f"{out}: {num_bytes / 1e6:,.1f} MB in {info.num_parts + 1} files, {time.perf_counter() - start:.1f} s")

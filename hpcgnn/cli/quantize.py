@@ -46,12 +46,14 @@ def quantize_in_parallel(comm, run_folder: Path, shards: Path, bits: int | None,
     together(comm, lambda: check_writable(out) if comm.rank == 0 else None)
     trained = TrainedRun.open(comm, run_folder, shards, info, other_graph)
     model = trained.integer_model(bits, row_bits)
-    together(comm, lambda: write_model(out, model) if comm.rank == 0 else None)
+    together(comm, lambda: write_model(out, model, info.fingerprint) if comm.rank == 0 else None)
     before, score = trained.evaluate(), trained.session.score
     run = IntegerRun.open(comm, model, shards, info)
     after = run.scores(run.forward()[0], score)
     code_bytes, feature_bytes = run.code_bits() / 8, run.feature_bytes()
     if comm.rank == 0:
+        if trained.remark is not None:
+            click.echo(trained.remark)
         print_result(model, score, before, after, code_bytes, feature_bytes, run.rows.form, out)
 
 

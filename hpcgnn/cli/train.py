@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import click
 
-from hpcgnn.config import TrainConfig, check_keys, read_toml, resolve_train_config, settings_of
-from hpcgnn.errors import CheckpointError
+from hpcgnn.config import TrainConfig, check_keys, read_toml, resolve_train_config
 
 TYPES = {"int": int, "float": float, "str": str, "bool": bool}
-# What a checkpoint's weights were made for; everything else may change when a run is resumed.
-FIXED_BY_CHECKPOINT = ("model", "layers", "hidden", "heads", "norm", "jump", "seed", "weight_decay_layers",
-                       "precision", "quantize", "quantize_bits")
 
 
 def _with_settings(function):
@@ -37,59 +34,86 @@ def _with_settings(function):
               help="Run folder. [default: runs/DATASET-MODEL-METHODBITS[-QUANTIZE]-pRANKS]")
 @click.option("--resume", is_flag=True, help="Go on from the run folder's checkpoint; start anew if there is none.")
 @click.option("--overwrite", is_flag=True, help="Replace the run that the folder holds.")
+@click.option("--other-graph", is_flag=True, help="Resume on another graph, split or features than before.")
 def command(shards: Path, preset: str | None, config_file: Path | None, out: Path | None, resume: bool,
-            overwrite: bool, **flags: Any) -> None:
+            overwrite: bool, other_graph: bool, **flags: Any) -> None:
     """Train a model on the graph in SHARDS, one MPI rank a part.
 
     Settings come from defaults, the registry's preset for the dataset, --config FILE and flags, the later ones
-    winning. SIGTERM, SIGINT and SIGUSR1 write a checkpoint and end the run with status 75.
+    winning. A rank that gets SIGTERM, SIGINT or SIGUSR1 has all write a checkpoint and end with status 75; Open MPI's
+    mpirun hands on SIGUSR1 only.
     """
     if resume and overwrite:
         raise click.UsageError("--resume and --overwrite contradict each other")
+    if other_graph and not resume:
+        raise click.UsageError("--other-graph has no effect without --resume")
     given = {name: value for name, value in flags.items() if value is not None}
     # MPI is started, and the threads shared out, before torch is imported.
     from hpcgnn.launch import run_parallel
 
-    run_parallel(lambda comm: train_in_parallel(comm, shards, given, preset, config_file, out, resume, overwrite))
+    run_parallel(lambda comm: train_in_parallel(comm, shards, given, preset, config_file, out, resume, overwrite,
+                                                other_graph))
 
 
 def train_in_parallel(comm, shards: Path, flags: dict[str, Any], preset: str | None, config_file: Path | None,
-                      out: Path | None, resume: bool, overwrite: bool) -> None:
+                      out: Path | None, resume: bool, overwrite: bool, other_graph: bool = False) -> None:
     """Collective: resolve the settings, open or create the run folder, train, and print the result on rank 0."""
-    from hpcgnn.launch import together
+    from hpcgnn.launch import together, watch
     from hpcgnn.shards.reader import check_num_parts, read_graph_info
-    from hpcgnn.training.metrics import RunFolder
 
     info = together(comm, lambda: read_graph_info(shards))
     together(comm, lambda: check_num_parts(info, comm.size))
     folder_of = _run_folder_finder(out, info.name, comm.size)
-    resumed = None
     file_settings = together(comm, lambda: read_settings(config_file))
-    if resume:
-        guess = together(comm, lambda: resolve_train_config(info.name, flags, file_settings, preset))
-        resumed = together(comm, lambda: find_checkpoint(folder_of(guess), info.name, flags, file_settings))
-        file_settings = {**(resumed.settings if resumed else {}), **file_settings}
     config = together(comm, lambda: resolve_train_config(info.name, flags, file_settings, preset))
-    # These import torch, which takes seconds: what needs no torch is refused before.
-    from hpcgnn.training.run import TrainingRun
-    from hpcgnn.training.session import Session
+    watch(comm, config.timeout)
+    from hpcgnn.training.run_lock import RunLock
 
-    folder = RunFolder(folder_of(config))
-    session = Session.open(comm, shards, config, info)
-    # Refuses a checkpoint that does not fit, before the folder is touched.
-    run = TrainingRun(session, folder, resumed)
-    if resume and resumed is None and comm.rank == 0:
-        click.echo(f"{folder.checkpoint} does not exist yet; starting anew", err=True)
+    lock = RunLock(folder_of(config))
+    with ExitStack() as stack:
+        # Before anything in the folder is read or changed, and before torch is imported, which takes seconds.
+        together(comm, lambda: stack.enter_context(lock) if comm.rank == 0 else None)
+        from hpcgnn.training.metrics import RunFolder
 
-    def prepare_folder() -> None:
-        if comm.rank == 0:
-            open_folder(folder, resumed, overwrite, resume, session, str(shards))
-
-    together(comm, prepare_folder)
-    summary = run.execute()
+        folder = RunFolder(lock.folder, lock)
+        summary = _train_in(comm, folder, shards, info, flags, file_settings, preset, resume, overwrite, other_graph)
     if comm.rank == 0:
         click.echo(one_line(summary))
         click.echo(f"run folder: {folder.path}")
+
+
+def _train_in(comm, folder, shards: Path, info, flags: dict[str, Any], file_settings: dict[str, Any],
+              preset: str | None, resume: bool, overwrite: bool, other_graph: bool) -> dict[str, Any]:
+    """Collective: train in a folder that is this run's own, and return the summary."""
+    from hpcgnn.launch import together, watch_closely
+    from hpcgnn.training.opening import find_checkpoint, open_folder
+
+    resumed = remark = None
+    if resume:
+        resumed, remark = together(comm, lambda: find_checkpoint(folder, info, {**file_settings, **flags}, other_graph))
+    written = resumed.settings if resumed else {}
+    config = together(comm, lambda: resolve_train_config(info.name, flags, {**written, **file_settings}, preset))
+    # These import torch, which takes seconds: what needs no torch is refused before.
+    from hpcgnn.training.interrupt import end_if_asked
+    from hpcgnn.training.run import TrainingRun
+    from hpcgnn.training.session import Session
+
+    end_if_asked(comm)
+    session = Session.open(comm, shards, config, info)
+    # Refuses a checkpoint that does not fit, before the folder is touched.
+    run = TrainingRun(session, folder, resumed)
+    if comm.rank == 0 and resume and resumed is None:
+        click.echo(f"{folder.checkpoint} does not exist yet; starting anew", err=True)
+
+    end_if_asked(comm)
+
+    def prepare_folder() -> list[str]:
+        return open_folder(folder, session, resumed, remark, overwrite, resume, shards) if comm.rank == 0 else []
+
+    for sentence in together(comm, prepare_folder):
+        click.echo(f"hpcgnn: {sentence}", err=True)
+    watch_closely(comm, config.timeout, folder.path)
+    return run.execute()
 
 
 def _run_folder_finder(out: Path | None, dataset: str, num_ranks: int):
@@ -110,46 +134,6 @@ def read_settings(path: Path | None) -> dict[str, Any]:
     return check_keys(settings, str(path))
 
 
-def find_checkpoint(path: Path, dataset: str, flags: dict[str, Any], file_settings: dict[str, Any]):
-    """The run folder's checkpoint, or None where there is none yet.
-
-    Raises
-    ------
-    CheckpointError      it is damaged, of another dataset, or its weights don't fit the settings asked for
-    """
-    from hpcgnn.training.checkpoint import read_checkpoint
-    from hpcgnn.training.metrics import RunFolder
-
-    file = RunFolder(path).checkpoint
-    if not file.exists():
-        return None
-    checkpoint = read_checkpoint(file)
-    if checkpoint.dataset != dataset:
-        raise CheckpointError(f"{file} was trained on {checkpoint.dataset}, these shards hold {dataset}; "
-                              "choose another --out")
-    asked = {**file_settings, **flags}
-    fixed = FIXED_BY_CHECKPOINT + (("epochs",) if checkpoint.progress.seed_index else ())
-    for name in fixed:
-        # A checkpoint of an earlier version was written with what has become the default.
-        written = checkpoint.settings.get(name, getattr(TrainConfig, name))
-        if name in asked and asked[name] != written:
-            raise CheckpointError(f"{file} was written with {name} = {written!r} and can't go on "
-                                  f"with {asked[name]!r}; leave it out, or choose another --out")
-    return checkpoint
-
-
-def open_folder(folder, resumed, overwrite: bool, resume: bool, session, shards: str) -> None:
-    """Rank 0 alone: make the run folder, or cut its metrics back to the checkpoint, and write config.toml."""
-    from hpcgnn.training.metrics import software_versions
-
-    if resumed is None:
-        folder.create(overwrite, resume)
-    else:
-        folder.truncate_metrics(resumed.progress.metrics_bytes)
-    folder.write_config(settings_of(session.config), {
-        "shards": shards, "dataset": session.info.name, "ranks": session.comm.size, **software_versions()})
-
-
 def one_line(summary: dict[str, Any]) -> str:
     """The result in one line for logs."""
     spread = f" ± {100 * summary['test_score_std']:.2f}" if len(summary["seeds"]) > 1 else ""
@@ -158,5 +142,10 @@ def one_line(summary: dict[str, Any]) -> str:
                 f"{summary['stored_kb']:.0f} of {summary['float_kb']:.0f} KB, " if "quantize" in summary else "")
     return (f"{summary['dataset']} {summary['model']} {summary['precision']} {summary['method']} "
             f"bits={bits} ranks={summary['ranks']}: {integers}"
-            f"test {summary['score_name']} {100 * summary['test_score']:.2f}{spread} %, "
-            f"{summary['median_epoch_seconds']:.4f} s and {summary['sent_bytes_per_epoch'] / 1e6:.3f} MB an epoch")
+            f"test {summary['score_name']} {100 * summary['test_score']:.2f}{spread} %, {_cost(summary)}")
+
+
+def _cost(summary: dict[str, Any]) -> str:
+    if summary["median_epoch_seconds"] is None:
+        return "no epoch recorded"
+    return f"{summary['median_epoch_seconds']:.4f} s and {summary['sent_bytes_per_epoch'] / 1e6:.3f} MB an epoch"

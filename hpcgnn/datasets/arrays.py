@@ -12,6 +12,7 @@ from typing import BinaryIO, TypeVar
 
 import numpy as np
 
+from hpcgnn.datasets.limits import check_file
 from hpcgnn.errors import DatasetError
 
 Result = TypeVar("Result")
@@ -28,6 +29,7 @@ class Archive:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        check_file(path)
         try:
             self._file = np.load(path, allow_pickle=False)
         except FileNotFoundError:
@@ -59,6 +61,11 @@ class Archive:
         if array.ndim != 1 or array.dtype.kind not in "iu":
             raise DatasetError(f"{self.path}: {key} is {array.dtype} of shape {array.shape}; "
                                "expected a vector of integers")
+        if array.dtype.kind == "u":
+            # Differences of unsigned numbers never fall below zero, so a damaged array would look sound.
+            if array.max(initial=0) > np.iinfo(np.int64).max:
+                raise DatasetError(f"{self.path}: {key} holds {array.max()}, which is past any id or offset")
+            return array.astype(np.int64)
         return array
 
     def integer(self, key: str) -> int:
@@ -104,6 +111,7 @@ def load_array(path: Path) -> np.ndarray:
     ------
     DatasetError      a file that is missing, damaged, or holds Python objects
     """
+    check_file(path)
     try:
         array = np.load(path, mmap_mode="c", allow_pickle=False)
     except FileNotFoundError:

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from hpcgnn.datasets.dataset import CleaningReport, GraphDataset
+from hpcgnn.datasets.dataset import MAX_CLASSES, MAX_FEATURES, CleaningReport, GraphDataset, is_plain_name
 from hpcgnn.datasets.features import Features, prepare_features
 from hpcgnn.datasets.options import SourceOptions
 from hpcgnn.datasets.splits import Masks, random_split
@@ -30,6 +30,10 @@ def assemble_dataset(name: str, graph: tuple[np.ndarray, np.ndarray, CleaningRep
     ------
     DatasetError                             whatever `GraphDataset.check` refuses
     """
+    if not is_plain_name(name):
+        raise DatasetError(f"the graph would be called {name[:60]!r} after its file; rename that to something short "
+                           "and printable")
+    _check_columns(name, features, num_classes)
     indptr, indices, report = graph
     num_nodes = len(indptr) - 1
     if masks is None:
@@ -44,3 +48,17 @@ def assemble_dataset(name: str, graph: tuple[np.ndarray, np.ndarray, CleaningRep
     train_mask, val_mask, test_mask = masks
     return GraphDataset(name, indptr, indices, features, labels, num_classes, train_mask, val_mask, test_mask,
                         report).check()
+
+
+def _check_columns(name: str, features: Features | None, num_classes: int) -> None:
+    """A model has weights for each feature and each class."""
+    if not 1 <= num_classes <= MAX_CLASSES:
+        raise DatasetError(f"{name} has {num_classes} classes; expected 1 to {MAX_CLASSES}")
+    if features is None:
+        return
+    if features.ndim != 2 or features.dtype.kind not in "fiub":
+        raise DatasetError(f"{name} has features of {features.dtype} and shape {features.shape}; expected a matrix of "
+                           "numbers, a row a node")
+    if not 1 <= features.shape[1] <= MAX_FEATURES:
+        raise DatasetError(f"{name} has {features.shape[1]} feature columns; expected 1 to {MAX_FEATURES}, or pass "
+                           "--features structural to make some from the graph alone")

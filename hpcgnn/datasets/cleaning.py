@@ -6,9 +6,11 @@ import numpy as np
 import scipy.sparse
 
 from hpcgnn.datasets.dataset import CleaningReport
+from hpcgnn.datasets.limits import check_memory
 from hpcgnn.errors import DatasetError
 
 INT32_NODES = 1 << 31
+BYTES_A_NODE = 24     # at the least: offsets of the graph and its reverse, and a label
 
 
 def build_csr(source: np.ndarray, target: np.ndarray, num_nodes: int, symmetrize: bool,
@@ -34,8 +36,8 @@ def build_csr(source: np.ndarray, target: np.ndarray, num_nodes: int, symmetrize
     """
     if num_nodes < 1:
         raise DatasetError(f"{name} has no nodes; expected at least one")
-    _check_ends(source, num_nodes, name)
-    _check_ends(target, num_nodes, name)
+    check_memory(name, f"{num_nodes:,} nodes", num_nodes * BYTES_A_NODE)
+    source, target = _checked_ends(source, num_nodes, name), _checked_ends(target, num_nodes, name)
     num_source_edges = len(source)
     matrix, num_loops = _deduplicated(source, target, num_nodes)
     num_unique = matrix.nnz
@@ -60,23 +62,25 @@ def expand_rows(indptr: np.ndarray, num_edges: int, name: str) -> np.ndarray:
     ------
     DatasetError      indptr that does not rise from 0 to num_edges
     """
-    if len(indptr) < 2 or indptr[0] != 0 or indptr[-1] != num_edges or (np.diff(indptr) < 0).any():
+    if len(indptr) < 2 or indptr[0] != 0 or indptr[-1] != num_edges or (indptr[1:] < indptr[:-1]).any():
         raise DatasetError(f"{name}: indptr does not rise from 0 to the number of indices, {num_edges}; "
                            "the file is damaged")
     num_rows = len(indptr) - 1
     return np.repeat(np.arange(num_rows, dtype=np.int32 if num_rows < INT32_NODES else np.int64), np.diff(indptr))
 
 
-def _check_ends(ends: np.ndarray, num_nodes: int, name: str) -> None:
+def _checked_ends(ends: np.ndarray, num_nodes: int, name: str) -> np.ndarray:
+    """Ids that exist, of a signed type."""
     if ends.dtype.kind not in "iu":
         raise DatasetError(f"{name} has edge ends of type {ends.dtype}; expected integers")
     if len(ends) == 0:
-        return
+        return ends
     low, high = int(ends.min()), int(ends.max())
     if low < 0 or high >= num_nodes:
         bad = low if low < 0 else high
         raise DatasetError(f"{name} has an edge to node {bad}, which does not exist; "
                            f"node ids run from 0 to {num_nodes - 1}")
+    return ends.astype(np.int64) if ends.dtype.kind == "u" else ends
 
 
 def _deduplicated(source: np.ndarray, target: np.ndarray, num_nodes: int) -> tuple[scipy.sparse.csr_matrix, int]:

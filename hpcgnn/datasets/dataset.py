@@ -12,6 +12,15 @@ import scipy.sparse
 
 from hpcgnn.errors import DatasetError
 
+MAX_NAME_BYTES = 128     # the name is part of a run folder's, and file systems end at 255
+MAX_CLASSES, MAX_FEATURES = 1 << 20, 1 << 24     # a weight matrix has a row or a column for each
+
+
+def is_plain_name(name: str) -> bool:
+    """Whether a graph's name may be part of a folder's: printable, short, and no path."""
+    return (0 < len(name) <= MAX_NAME_BYTES and name.isprintable() and len(name.encode()) <= MAX_NAME_BYTES
+            and name not in (".", "..") and not set(name) & set("/\\"))
+
 
 @dataclass(frozen=True)
 class CleaningReport:
@@ -91,7 +100,7 @@ class GraphDataset:
         n = self.num_nodes
         if n == 0:
             raise DatasetError(f"{self.name} has no nodes; expected at least one")
-        if self.indptr[0] != 0 or self.indptr[-1] != self.num_edges or (np.diff(self.indptr) < 0).any():
+        if self.indptr[0] != 0 or self.indptr[-1] != self.num_edges or (self.indptr[1:] < self.indptr[:-1]).any():
             raise DatasetError(f"{self.name}: indptr does not rise from 0 to the number of edges, {self.num_edges}")
         if self.num_edges:
             low, high = int(self.indices.min()), int(self.indices.max())

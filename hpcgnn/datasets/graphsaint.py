@@ -14,6 +14,7 @@ from hpcgnn.datasets.assemble import assemble_dataset
 from hpcgnn.datasets.cleaning import build_csr, expand_rows
 from hpcgnn.datasets.dataset import CleaningReport, GraphDataset
 from hpcgnn.datasets.labels import class_ids, indicator_rows, num_classes_of
+from hpcgnn.datasets.limits import check_file
 from hpcgnn.datasets.options import SourceOptions
 from hpcgnn.datasets.splits import Masks, masks_from_ids
 from hpcgnn.errors import DatasetError
@@ -45,9 +46,9 @@ def load_graphsaint(rest: str, options: SourceOptions) -> GraphDataset:
 
 def _graph(path: Path, symmetrize: bool, name: str) -> tuple[np.ndarray, np.ndarray, CleaningReport]:
     with Archive(path) as archive:
-        layout = archive.read("format").item()
-        if layout not in (b"csr", "csr"):
-            raise DatasetError(f"{path} holds a sparse matrix of format {layout!r}; expected csr")
+        layout = archive.read("format")
+        if layout.size != 1 or layout.item() not in (b"csr", "csr"):
+            raise DatasetError(f"{path} holds a sparse matrix of format {layout.tolist()!r:.40}; expected csr")
         indptr, indices = archive.integers("indptr"), archive.integers("indices")
     return build_csr(expand_rows(indptr, len(indices), name), indices, len(indptr) - 1, symmetrize, name)
 
@@ -57,7 +58,7 @@ def _labels(path: Path, num_nodes: int) -> np.ndarray:
     try:
         nodes = np.fromiter((int(key) for key in class_map), dtype=np.int64, count=len(class_map))
         values = np.array(list(class_map.values()))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise DatasetError(f"{path} can't be read as labels ({error}); "
                            "expected node ids that map to a class number or to a list of 0 and 1") from None
     if len(nodes) != num_nodes or not np.array_equal(np.sort(nodes), np.arange(num_nodes)):
@@ -74,19 +75,23 @@ def _masks(path: Path, num_nodes: int, name: str) -> Masks:
     missing = [role for role in ROLES if not isinstance(roles.get(role), list)]
     if missing:
         raise DatasetError(f"{path} has no list {missing[0]!r}; expected the node ids of {', '.join(ROLES)}")
+    # NumPy would read 1.5, true and "1" as the node 1.
+    if not all(type(node) is int for role in ROLES for node in roles[role]):
+        raise DatasetError(f"{path} has a split that is no list of node ids; expected whole numbers")
     try:
         ids = tuple(np.array(roles[role], dtype=np.int64) for role in ROLES)
-    except (ValueError, TypeError, OverflowError) as error:
+    except OverflowError as error:
         raise DatasetError(f"{path} has a split that is no list of node ids ({error})") from None
     return masks_from_ids(ids, num_nodes, name)
 
 
 def _read_json(path: Path) -> dict:
+    check_file(path)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DatasetError(f"{path} does not exist; GraphSAINT's folders hold one") from None
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise DatasetError(f"{path} can't be read as JSON ({error}); it is truncated or damaged") from None
     if not isinstance(content, dict):
         raise DatasetError(f"{path} holds a {type(content).__name__}; expected a JSON object")

@@ -8,6 +8,7 @@ import scipy.sparse
 from hpcgnn.errors import DatasetError
 
 UNKNOWN = -1
+LARGEST_LABEL = 1 << 53     # floating-point numbers beyond it are no whole ids any more
 
 
 def class_ids(values: np.ndarray, name: str) -> np.ndarray:
@@ -19,12 +20,20 @@ def class_ids(values: np.ndarray, name: str) -> np.ndarray:
 
     Raises
     ------
-    DatasetError      a value that is no whole number
+    DatasetError      a value that is no whole number, or one so large that it is no class
     """
     if values.dtype.kind not in "iufb":
         raise DatasetError(f"{name} has labels of type {values.dtype}; expected numbers")
+    if values.ndim != 1 and (values.ndim != 2 or values.shape[1] != 1):
+        raise DatasetError(f"{name} has labels of shape {values.shape}; expected one class number a node")
     values = values.reshape(-1)
-    if values.dtype.kind in "iu":
+    # As a cast would turn 2^64 - 1 into -1, which means unknown.
+    is_large = values > np.float64(LARGEST_LABEL)
+    if is_large.any():
+        node = int(np.argmax(is_large))
+        raise DatasetError(f"{name} has label {values[node]} at node {node}; expected a class number, or -1 or NaN "
+                           "where it is unknown")
+    if values.dtype.kind in "iub":
         return values.astype(np.int64)
     is_known = ~np.isnan(values)
     is_whole = np.isfinite(values) & (np.floor(values) == values)
@@ -45,6 +54,8 @@ def indicator_rows(values: np.ndarray, name: str) -> np.ndarray:
     """
     if values.dtype.kind not in "iufb":
         raise DatasetError(f"{name} has labels of type {values.dtype}; expected 0 and 1")
+    if values.ndim != 2 or values.shape[1] == 0:
+        raise DatasetError(f"{name} has labels of shape {values.shape}; expected a column a class, at least one")
     is_bad = (values != 0) & (values != 1)
     if is_bad.any():
         node, column = np.argwhere(is_bad)[0]

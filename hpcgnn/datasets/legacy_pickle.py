@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
+from hpcgnn.datasets.limits import check_file
 from hpcgnn.errors import DatasetError
 
 NUMBER_TYPE = re.compile("b1|[iu][1248]|f[48]")
@@ -98,6 +99,7 @@ def load_pickle(path: Path) -> Any:
     ------
     DatasetError      a file that is missing or damaged, or names anything but arrays and plain containers
     """
+    check_file(path)
     try:
         with path.open("rb") as file:
             content = RestrictedUnpickler(file, encoding="latin1").load()

@@ -59,11 +59,16 @@ def _labels(archive: Archive, name: str) -> np.ndarray:
 def _masks(archive: Archive, num_nodes: int, name: str) -> Masks | None:
     if not any(key in archive for key in MASKS):
         return None
-    masks = tuple(archive.read(key).astype(bool) for key in MASKS)
-    for key, mask in zip(MASKS, masks, strict=True):
-        if mask.shape != (num_nodes,):
-            raise DatasetError(f"{name}: {key} has shape {mask.shape}; expected ({num_nodes},)")
-    return masks
+    return tuple(_mask(archive.read(key), num_nodes, f"{name}: {key}") for key in MASKS)
+
+
+def _mask(values: np.ndarray, num_nodes: int, name: str) -> np.ndarray:
+    """A mask from bool, or from numbers that are 0 or 1; texts such as 'False', and NaN, would all become True."""
+    if values.shape != (num_nodes,):
+        raise DatasetError(f"{name} has shape {values.shape}; expected ({num_nodes},)")
+    if values.dtype.kind not in "biuf" or not ((values == 0) | (values == 1)).all():
+        raise DatasetError(f"{name} is {values.dtype} and holds more than 0 and 1; expected bool, one value a node")
+    return values.astype(bool)
 
 
 def _features(archive: Archive, num_nodes: int, options: SourceOptions) -> Features | None:
@@ -82,6 +87,9 @@ def _sparse_features(archive: Archive, num_nodes: int) -> scipy.sparse.csr_matri
     indptr, columns = archive.integers("feat_indptr"), archive.integers("feat_indices")
     values = archive.read("feat_data") if "feat_data" in archive else np.ones(len(columns), dtype=np.float32)
     shape = (num_nodes, archive.integer("num_features"))
+    if values.ndim != 1 or values.dtype.kind not in "fiub":
+        raise DatasetError(f"{archive.path}: feat_data is {values.dtype} of shape {values.shape}; expected a vector of "
+                           "numbers")
     try:
         features = scipy.sparse.csr_matrix((values.astype(np.float32, copy=False), columns, indptr), shape=shape)
         features.check_format(full_check=True)

@@ -67,7 +67,7 @@ def load_ogb(rest: str, options: SourceOptions) -> GraphDataset:
     read = _read_binary if entry.is_binary else _read_text
     graph, features, labels = read(rest, folder / "raw", entry, options)
     split = folder / "split" / entry.split
-    ids = tuple(read_table(split / file, np.int64).reshape(-1) for file in SPLIT_FILES)
+    ids = tuple(_one_column(read_table(split / file, np.int64), split / file).reshape(-1) for file in SPLIT_FILES)
     masks = masks_from_ids(ids, len(graph[0]) - 1, rest)
     return assemble_dataset(rest, graph, features, class_ids(labels, rest), entry.num_classes, masks, options)
 
@@ -107,12 +107,15 @@ def _read_binary(name: str, raw: Path, entry: OgbEntry, options: SourceOptions) 
 def _num_nodes(archive: Archive) -> int:
     if "num_nodes_list" in archive:
         return int(archive.integers("num_nodes_list").sum())
-    return len(archive.map("node_feat"))
+    features = archive.map("node_feat")
+    if features.ndim != 2:
+        raise DatasetError(f"{archive.path}: node_feat has shape {features.shape}; expected a row a node")
+    return len(features)
 
 
 def _one_column(labels: np.ndarray, path: Path) -> np.ndarray:
-    if labels.ndim == 2 and labels.shape[1] != 1:
-        raise DatasetError(f"{path} has {labels.shape[1]} columns; expected one class number a node")
+    if labels.ndim == 2 and labels.shape[1] != 1 and labels.size:
+        raise DatasetError(f"{path} has {labels.shape[1]} columns; expected one number a node")
     return labels
 
 

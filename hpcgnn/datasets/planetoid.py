@@ -5,6 +5,7 @@ The public split is used: the first rows train, the next 500 validate, test.inde
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import scipy.sparse
 from hpcgnn.datasets.assemble import assemble_dataset
 from hpcgnn.datasets.cleaning import build_csr
 from hpcgnn.datasets.dataset import GraphDataset
-from hpcgnn.datasets.labels import UNKNOWN
+from hpcgnn.datasets.labels import UNKNOWN, indicator_rows
 from hpcgnn.datasets.legacy_pickle import load_pickle
 from hpcgnn.datasets.options import SourceOptions
 from hpcgnn.datasets.splits import masks_from_ids
@@ -70,7 +71,7 @@ def load_planetoid(rest: str, options: SourceOptions) -> GraphDataset:
 
 
 def _find(path: Path) -> tuple[Path, str]:
-    if not path.is_dir():
+    if not os.path.isdir(path):
         return path.parent, path.name.removeprefix("ind.")
     names = sorted(file.name.split(".")[1] for file in path.glob("ind.*.graph"))
     if len(names) != 1:
@@ -108,11 +109,15 @@ def _check_rows(raw: RawFiles, folder: Path, name: str) -> None:
 
 
 def _arcs(neighbors: dict, folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
+    # NumPy would read 0.5 and true as nodes.
+    if not all(type(node) is int for row in (neighbors, *neighbors.values()) if isinstance(row, (list, dict))
+               for node in row):
+        raise DatasetError(f"{folder}/ind.{name}.graph names nodes that are no whole numbers; it is damaged")
     try:
         lengths = [len(row) for row in neighbors.values()]
         source = np.repeat(np.fromiter(neighbors, np.int64, len(neighbors)), lengths)
         target = np.fromiter((node for row in neighbors.values() for node in row), np.int64, sum(lengths))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise DatasetError(f"{folder}/ind.{name}.graph is no map from nodes to lists of nodes ({error})") from None
     return source, target
 
@@ -129,7 +134,7 @@ def _features(raw: RawFiles, num_nodes: int) -> scipy.sparse.csr_matrix:
 
 def _labels(raw: RawFiles, num_nodes: int, name: str) -> np.ndarray:
     labels = np.full(num_nodes, UNKNOWN, dtype=np.int64)
-    one_hot = np.concatenate([raw.ally, raw.ty])
+    one_hot = indicator_rows(np.concatenate([raw.ally, raw.ty]), name)
     rows = np.concatenate([np.arange(len(raw.ally)), raw.test_id])
     # CiteSeer has rows without a label.
     is_labeled = one_hot.any(axis=1)

@@ -35,7 +35,8 @@ def load_source(spec: str, options: SourceOptions) -> GraphDataset:
 
     Raises
     ------
-    DatasetError          an unknown kind, a source that is missing or malformed, a graph that fails `check`
+    DatasetError          an unknown kind, a source that is missing or malformed, a graph that fails `check`, or is too
+                          large for this machine
     """
     kind, colon, rest = spec.partition(":")
     if not colon or kind not in LOADERS:
@@ -43,4 +44,10 @@ def load_source(spec: str, options: SourceOptions) -> GraphDataset:
                            f"{', '.join(LOADERS)}")
     if kind not in MAY_LACK_LABELS:
         refuse_given_labels(spec, options)
-    return LOADERS[kind](rest, options)
+    try:
+        return LOADERS[kind](rest, options)
+    except OSError as reason:
+        raise DatasetError(f"{spec[:200]} can't be read: {reason.strerror or reason}") from reason
+    except MemoryError as reason:
+        raise DatasetError(f"{spec} needs more memory than this machine gives; look for a wrong number in it, or use a "
+                           "larger machine") from reason

@@ -10,8 +10,9 @@ import numpy as np
 
 from hpcgnn.datasets.assemble import assemble_dataset
 from hpcgnn.datasets.block_model import BlockModel, parse_block_model
-from hpcgnn.datasets.cleaning import build_csr
+from hpcgnn.datasets.cleaning import BYTES_A_NODE, build_csr
 from hpcgnn.datasets.dataset import GraphDataset
+from hpcgnn.datasets.limits import check_memory
 from hpcgnn.datasets.options import SourceOptions
 from hpcgnn.datasets.synthetic_edges import draw_edges
 
@@ -31,6 +32,8 @@ def load_synthetic(rest: str, options: SourceOptions) -> GraphDataset:
     DatasetError      settings that are unknown, out of range or too dense
     """
     model = parse_block_model(rest, options.seed)
+    check_memory("synthetic", f"{model.nodes:,} nodes and {model.num_undirected_edges:,} edges",
+                 model.nodes * (4 * model.features + BYTES_A_NODE) + 8 * model.num_undirected_edges)
     class_rng, edge_rng, label_rng, feature_rng = map(np.random.default_rng,
                                                       np.random.SeedSequence(model.seed).spawn(4))
     block = class_rng.integers(model.classes, size=model.nodes)

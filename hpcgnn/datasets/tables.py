@@ -16,10 +16,12 @@ from typing import BinaryIO
 
 import numpy as np
 
+from hpcgnn.datasets.limits import check_file
 from hpcgnn.datasets.options import ProgressTask, silent
 from hpcgnn.errors import DatasetError
 
 BLOCK_BYTES = 1 << 25
+MAX_LINE_BYTES = 1 << 26
 GZIP_MAGIC = b"\x1f\x8b"
 COMMENT = b"#"
 
@@ -41,10 +43,11 @@ def read_table(path: Path, dtype: type, progress: Callable[[str, float | None], 
     DatasetError              a file that is missing or truncated, a value that is no number, rows of unequal length
     """
     blocks: list[np.ndarray] = []
+    check_file(path)
     try:
         with path.open("rb") as raw:
             task = progress(f"reading {path.name}", path.stat().st_size)
-            for lines in _line_blocks(raw, task):
+            for lines in _line_blocks(raw, task, path):
                 blocks.append(_parse(lines, dtype, path, is_first=not blocks))
     except FileNotFoundError:
         raise DatasetError(f"{path} does not exist; expected a text table") from None
@@ -58,7 +61,7 @@ def read_table(path: Path, dtype: type, progress: Callable[[str, float | None], 
     return np.concatenate(blocks)
 
 
-def _line_blocks(raw: BinaryIO, task: ProgressTask) -> Iterator[bytes]:
+def _line_blocks(raw: BinaryIO, task: ProgressTask, path: Path) -> Iterator[bytes]:
     """Whole lines, about BLOCK_BYTES at a time; progress counts bytes of the file as stored."""
     is_gzip = raw.read(2) == GZIP_MAGIC
     raw.seek(0)
@@ -71,6 +74,9 @@ def _line_blocks(raw: BinaryIO, task: ProgressTask) -> Iterator[bytes]:
             rest = block[cut:]
         else:
             rest += block
+            if len(rest) > MAX_LINE_BYTES:
+                raise DatasetError(f"{path} has a line of more than {MAX_LINE_BYTES >> 20} MiB; expected a row of "
+                                   "numbers a line")
         task.advance(raw.tell() - done)
         done = raw.tell()
     if rest:
@@ -78,6 +84,8 @@ def _line_blocks(raw: BinaryIO, task: ProgressTask) -> Iterator[bytes]:
 
 
 def _parse(lines: bytes, dtype: type, path: Path, is_first: bool) -> np.ndarray:
+    # At once, since looking at each of millions of empty lines takes minutes.
+    lines = lines.lstrip(b"\r\n")
     if is_first:
         lines = _without_header(lines)
     first = next((line for line in lines.splitlines() if line.strip() and not line.lstrip().startswith(COMMENT)), b"")
@@ -88,7 +96,7 @@ def _parse(lines: bytes, dtype: type, path: Path, is_first: bool) -> np.ndarray:
             # NumPy would otherwise read 1.5 as the integer 1.
             warnings.simplefilter("error", DeprecationWarning)
             return np.loadtxt(io.StringIO(lines.decode("utf-8")), dtype=dtype, delimiter=_separator(first), ndmin=2)
-    except (ValueError, DeprecationWarning) as error:
+    except (ValueError, OverflowError, DeprecationWarning) as error:
         kind = "whole numbers" if np.issubdtype(dtype, np.integer) else "numbers"
         raise DatasetError(f"{path} can't be read as a table: {str(error).rstrip('.')}; expected {kind} only") from None
 

@@ -6,67 +6,56 @@ Whether rows may be old, and how old, is checked here and nowhere else.
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
 from hpcgnn.errors import KernelError
 from hpcgnn.exchange.codec import Messages, decode
-from hpcgnn.exchange.ring import MessageArena, Transfer
+from hpcgnn.exchange.flight import Flight
+from hpcgnn.exchange.kept import Kept, KeptTable, State
+from hpcgnn.exchange.plan import RowList
+from hpcgnn.exchange.ring import MessageArena
 from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.exchange.transport import HOST, Transport
 from hpcgnn.ops.aggregation import PackedRows
-from hpcgnn.ops.quantization import Buffer
 from hpcgnn.ops.streams import HOST_STREAMS, Streams
 
 
-@dataclass
-class Flight:
-    """The messages of one exchange of one epoch.
-
-    Attributes
-    ----------
-    messages : Messages
-    receive : list of uint8 buffers, one a rank; received : the buffer that they lie in
-    transfer : Transfer
-    epoch : int                  whose rows they are
-    is_applied : bool            a table of received rows holds them
-    """
-
-    messages: Messages
-    receive: list[Buffer]
-    received: Buffer
-    transfer: Transfer
-    epoch: int
-    is_applied: bool = False
-
-    @property
-    def device(self) -> torch.device:
-        """Where the messages lie."""
-        return self.received.device if isinstance(self.received, torch.Tensor) else torch.device("cpu")
-
-
-class ReceivedTable(Protocol):
+class ReceivedTable(KeptTable):
     """Received rows that are kept between epochs, (num_received, dim) float32 in the order of the messages."""
 
+    @property
+    @abstractmethod
+    def num_rows(self) -> int:
+        """Rows kept; 0 before the first have arrived."""
+
+    @abstractmethod
     def apply(self, flight: Flight) -> None:
         """Learn what has arrived."""
 
+    @abstractmethod
     def place(self, messages: Messages, rows: torch.Tensor, accumulate: bool) -> None:
         """Write the table to its rows, or add it."""
 
 
-class Site:
+class Site(Kept):
     """What one exchange, of a layer in one direction, keeps from epoch to epoch.
 
     Two arenas take turns, so that an epoch's messages stay readable while the next one's arrive.
+
+    Parameters
+    ----------
+    table : ReceivedTable or None
+    incoming : tuple of RowList, one a rank      all rows that can come
+    transport : Transport
     """
 
-    def __init__(self, table: ReceivedTable | None, transport: Transport = HOST):
+    def __init__(self, table: ReceivedTable | None, incoming: tuple[RowList, ...], transport: Transport = HOST):
         self.table = table
         self.previous: Flight | None = None
+        self._incoming = incoming
         self._arenas = MessageArena(transport), MessageArena(transport)
         self._turn = 0
 
@@ -77,8 +66,29 @@ class Site:
 
     @property
     def num_bytes(self) -> int:
-        """Memory kept."""
-        return sum(arena.num_bytes for arena in self._arenas) + getattr(self.table, "num_bytes", 0)
+        """See `KeptTable`."""
+        return sum(arena.num_bytes for arena in self._arenas) + (0 if self.table is None else self.table.num_bytes)
+
+    def settle(self) -> None:
+        """Collective: see `Kept`."""
+        if self.previous is not None:
+            self.previous.transfer.wait()
+
+    def state(self) -> State:
+        """See `KeptTable`; what is on its way has arrived."""
+        return {"flight": {} if self.previous is None else self.previous.state(),
+                "table": {} if self.table is None else self.table.state()}
+
+    def restore(self, state: State, device: torch.device) -> None:
+        """See `KeptTable`."""
+        if state["flight"]:
+            self.previous = Flight.restored(state["flight"], self._incoming, self.next_arena())
+        if self.table is None:
+            return
+        self.table.restore(state["table"], device)
+        num_rows = sum(map(len, self.previous.messages.receive_rows)) if self.previous else 0
+        if self.table.num_rows not in (0, num_rows):
+            raise KernelError(f"{self.table.num_rows} received rows were kept where messages bring {num_rows}")
 
 
 class Arrival:

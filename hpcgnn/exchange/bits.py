@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from hpcgnn.exchange.kept import State, joined, split
 from hpcgnn.exchange.plan import RowList
 from hpcgnn.ops.counter import BACKWARD, WIDTH, CounterKey
 from hpcgnn.ops.pointwise import dropout
@@ -101,3 +102,14 @@ class SolvedBits:
         """(len(rows),) uint8."""
         chosen = self.table.get((layer, purpose, source, destination))
         return np.full(len(rows), self.default, np.uint8) if chosen is None else chosen[rows.position]
+
+    def state(self) -> State:
+        """The widths as arrays, of which `restored` makes them again."""
+        return {"place": np.array(list(self.table), np.int64).reshape(-1, 4), "default": self.default,
+                "width": joined(list(self.table.values()))}
+
+    @classmethod
+    def restored(cls, state: State) -> SolvedBits:
+        """The widths that `state` told of."""
+        places = map(tuple, state["place"].tolist())
+        return cls(dict(zip(places, split(state["width"]), strict=True)), int(state["default"]))

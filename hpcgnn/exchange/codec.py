@@ -54,9 +54,11 @@ class Messages:
 
     @cached_property
     def is_packed(self) -> bool:
-        """Whether every row received has 1 to 8 bits, and so can be read from its message."""
+        """Whether every row received has 1 to 8 bits, and so can be read from its message; False where none is: halo
+        rows that stay away are given the first row's place, which must exist.
+        """
         widths = np.concatenate([layout.bit_width for layout in self.receive_layouts])
-        return bool((widths <= LARGEST_PARAMETER_WIDTH).all())
+        return len(widths) > 0 and bool((widths <= LARGEST_PARAMETER_WIDTH).all())
 
     @cached_property
     def halo_rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

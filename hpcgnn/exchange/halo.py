@@ -14,9 +14,12 @@ import torch
 from mpi4py import MPI
 
 from hpcgnn.errors import KernelError
-from hpcgnn.exchange.arrival import Arrival, Flight, ReceivedTable, Site
+from hpcgnn.exchange.arrival import Arrival, ReceivedTable
 from hpcgnn.exchange.bits import BitPlan, UniformBits
 from hpcgnn.exchange.codec import Codec, Messages, encode
+from hpcgnn.exchange.flight import Flight
+from hpcgnn.exchange.kept import State
+from hpcgnn.exchange.memory import Memory
 from hpcgnn.exchange.peerwise import GradientsByPeer, RowsByPeer, halo_spans_of, round_messages
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.reach import Reach
@@ -24,8 +27,7 @@ from hpcgnn.exchange.ring import EXCHANGES, Link, MessageArena
 from hpcgnn.exchange.row_checks import RowChecks
 from hpcgnn.exchange.sampling import kept_halo, sampled
 from hpcgnn.exchange.schedule import EpochPlan, Execution
-from hpcgnn.exchange.skipping import Broadcaster
-from hpcgnn.exchange.tables import PredictedRows, SmoothedRows, encode_difference
+from hpcgnn.exchange.tables import PredictedRows, encode_difference
 from hpcgnn.exchange.trace import Trace
 from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.exchange.transport import HOST, Transport
@@ -69,10 +71,9 @@ class HaloExchange:
         self._arena, self._link = MessageArena(transport), Link(self._execution.link_bytes_per_second)
         self._full_codec = Codec(plan, UniformBits(full_bits))
         self._codecs: OrderedDict[tuple, dict[int | None, Codec]] = OrderedDict()
-        self._kept: tuple[tuple[int, int], np.ndarray] | None = None
+        self._sample: tuple[tuple[int, int], np.ndarray] | None = None
         self.halo_spans = halo_spans_of(plan) if self._execution.rematerializes else None
-        self._sites: dict[tuple[int, int, int], Site] = {}
-        self._broadcasters: dict[tuple[int, int, int], Broadcaster] = {}
+        self._memory = Memory(plan, self._execution, transport)
         self.training, self.evaluation, self.setup = Traffic(), Traffic(), Traffic()
         self._traces: dict[tuple[int, int], Trace] = {}
         self._unread: list[tuple[Messages, CounterKey, torch.Tensor]] = []
@@ -86,7 +87,25 @@ class HaloExchange:
     @property
     def state_bytes(self) -> int:
         """Memory that the method keeps between epochs: messages, reconstructions, means."""
-        return sum(kept.num_bytes for kept in [*self._sites.values(), *self._broadcasters.values()])
+        return self._memory.num_bytes
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether training reads anything of earlier epochs, and so a resumed run needs `state`."""
+        return self._memory.is_used
+
+    def state(self) -> State:
+        """Collective: all that the next epoch reads of earlier ones, valid until then; it changes nothing of them."""
+        # What is waited for here is no part of an epoch's seconds.
+        seconds = self.training.exchange_seconds, self.training.blocked_seconds
+        self._memory.settle()
+        self.training.exchange_seconds, self.training.blocked_seconds = seconds
+        self._streams.message.join()
+        return self._memory.state()
+
+    def restore(self, state: State) -> None:
+        """Go on from what `state` returned on this rank, before the first epoch."""
+        self._memory.restore(state)
 
     def begin_epoch(self, epoch_plan: EpochPlan) -> None:
         """Take the plan of the next training pass, the same on all ranks."""
@@ -96,10 +115,7 @@ class HaloExchange:
 
     def forget(self) -> None:
         """Collective: end what is on its way and keep nothing of earlier epochs, before another training or the end."""
-        for site in self._sites.values():
-            if site.previous is not None:
-                site.previous.transfer.wait()
-        self._sites, self._broadcasters = {}, {}
+        self._memory.forget()
 
     def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> Arrival:
         """Collective: see `hpcgnn.graph.hop.Exchange`."""
@@ -177,22 +193,16 @@ class HaloExchange:
         if self._is_sampled(site):
             after = None if accumulate else self._complete_sample(site)
             outgoing = outgoing / self._execution.share if accumulate and site.is_scaled else outgoing
-        if not self._keeps_rows:
+        if not self._memory.keeps_rows:
             flight = self._send(messages, outgoing, key, self._arena, traffic)
             return Arrival((flight,), key.epoch, 0, None, accumulate, traffic, after, self._streams)
         return self._start_at_site(messages, outgoing, key, accumulate)
 
-    @property
-    def _keeps_rows(self) -> bool:
-        return self._execution.is_pipelined or self._execution.predicts
-
     def _start_at_site(self, messages: Messages, outgoing: torch.Tensor, key: CounterKey,
                        accumulate: bool) -> Arrival:
         """An exchange whose messages or reconstructions outlive the epoch."""
-        place = key.layer, key.purpose, outgoing.shape[1]
-        if place not in self._sites:
-            self._sites[place] = Site(self._new_table(), self._transport)
-        site, is_asynchronous = self._sites[place], self._epoch_plan.is_asynchronous
+        site = self._memory.at((key.layer, key.purpose, outgoing.shape[1]))
+        is_asynchronous = self._epoch_plan.is_asynchronous
         if is_asynchronous and site.previous is None:
             raise KernelError(f"epoch {key.epoch} is asynchronous and no rows of layer {key.layer} were sent before "
                               "it; the first epoch must be synchronous")
@@ -202,18 +212,9 @@ class HaloExchange:
         return Arrival(tuple(flights), key.epoch, self._execution.staleness, site.table, accumulate, self.training,
                        None, self._streams)
 
-    def _new_table(self) -> ReceivedTable | None:
-        if self._execution.predicts:
-            return PredictedRows()
-        return SmoothedRows(self._execution.smoothing) if self._execution.smoothing else None
-
     def _start_broadcast(self, messages: Messages, outgoing: torch.Tensor, key: CounterKey) -> Arrival:
         """An exchange in which only the ranks whose rows have moved send."""
-        place = key.layer, key.purpose, outgoing.shape[1]
-        if place not in self._broadcasters:
-            self._broadcasters[place] = Broadcaster(self._execution.skip_change, self._execution.staleness,
-                                                    self._transport)
-        broadcaster = self._broadcasters[place]
+        broadcaster = self._memory.at((key.layer, key.purpose, outgoing.shape[1]))
         sends = broadcaster.agree(self._comm, outgoing, messages.send_index, key.epoch)
         flight = self._send(messages, outgoing, key, broadcaster.arena, self.training, sends=sends)
         has_rows = np.array([len(rows) > 0 for rows in messages.receive_rows])
@@ -244,7 +245,7 @@ class HaloExchange:
             delivery = arena.deliver(self._comm, send, arriving, _tag(key), checks, is_open)
         traffic.quantize_seconds += time.perf_counter() - started
         transfer = self._algorithm(self._comm, rounds or self._plan.rounds, send, arriving, _tag(key), self._link,
-                                   traffic, is_open, delivery)
+                                   traffic, is_open, delivery, _name_of_tag)
         return Flight(messages, receive, arena.received, transfer, key.epoch)
 
     def _note_sent(self, messages: Messages, key: CounterKey, send: list[Buffer], traffic: Traffic) -> None:
@@ -304,10 +305,10 @@ class HaloExchange:
 
     def _kept_halo(self, site: ExchangeSite) -> np.ndarray:
         """(num_halo,) bool, the epoch's sample of halo rows."""
-        if self._kept is None or self._kept[0] != (site.seed, site.epoch):
-            kept = kept_halo(self._plan, self._execution.share, site.seed, site.epoch)
-            self._kept = (site.seed, site.epoch), kept
-        return self._kept[1]
+        if self._sample is None or self._sample[0] != (site.seed, site.epoch):
+            sample = kept_halo(self._plan, self._execution.share, site.seed, site.epoch)
+            self._sample = (site.seed, site.epoch), sample
+        return self._sample[1]
 
     def _complete_sample(self, site: ExchangeSite) -> Callable[..., None]:
         """What makes a sum over the halo rows kept unbiased: the others are 0, these are divided by the share.
@@ -328,3 +329,7 @@ class HaloExchange:
 def _tag(key: CounterKey) -> int:
     """Equal on all ranks for one exchange; two exchanges that could be confused have different tags."""
     return (4 * key.layer + key.purpose) % MAX_TAG
+
+
+def _name_of_tag(tag: int) -> str:
+    return f"layer {tag // 4}, {'backward' if tag % 4 == BACKWARD else 'forward'},"

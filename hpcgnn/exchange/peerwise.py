@@ -13,13 +13,12 @@ import torch
 
 from hpcgnn.exchange.arrival import Arrival
 from hpcgnn.exchange.codec import Messages
-from hpcgnn.exchange.plan import ExchangePlan, RowList
+from hpcgnn.exchange.plan import NO_ROWS, ExchangePlan, RowList
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import BACKWARD
 from hpcgnn.ops.quantization import MessageLayout
 
 Spans = tuple[tuple[int, int], ...]
-NO_ROWS = RowList(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int32))
 
 
 def halo_spans_of(plan: ExchangePlan) -> Spans:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hpcgnn.errors import KernelError
 from hpcgnn.partition.partition import Partition
 
 
@@ -30,6 +32,20 @@ class RowList:
     def where(self, is_kept: np.ndarray) -> RowList:
         """The rows of a mask."""
         return RowList(self.index[is_kept], self.node_id[is_kept], self.position[is_kept])
+
+    def at(self, position: np.ndarray) -> RowList:
+        """The rows at these places of a whole list, (n,) int32.
+
+        Raises
+        ------
+        KernelError      a place outside of it
+        """
+        if len(position) and not 0 <= position.min() <= position.max() < len(self):
+            raise KernelError(f"rows {position.min()} to {position.max()} were asked of a list of {len(self)}")
+        return RowList(self.index[position], self.node_id[position], position)
+
+
+NO_ROWS = RowList(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int32))
 
 
 @dataclass(frozen=True)
@@ -59,6 +75,15 @@ class ExchangePlan:
     def is_alone(self) -> bool:
         """Whether this rank neither sends nor receives a row."""
         return not any(map(len, self.boundary + self.halo))
+
+    @property
+    def digest(self) -> str:
+        """32 hex digits that tell these lists from those of another rank, partition or order of rows."""
+        digest = hashlib.blake2b(np.array([self.rank, self.num_ranks, self.num_inner, self.num_halo]), digest_size=16)
+        for rows in self.boundary + self.halo:
+            for array in (np.array([len(rows)]), rows.index, rows.node_id):
+                digest.update(np.ascontiguousarray(array))
+        return digest.hexdigest()
 
     @classmethod
     def build(cls, part: Partition) -> ExchangePlan:

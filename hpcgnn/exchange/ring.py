@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 from mpi4py import MPI
@@ -16,6 +17,7 @@ from hpcgnn.exchange.row_checks import RowChecks
 from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.exchange.transport import HOST, Transport
 from hpcgnn.ops.quantization import Buffer
+from hpcgnn.whereabouts import HERE
 
 ALIGNMENT = 64                 # bytes; each message of an arena begins on a cache line
 
@@ -108,6 +110,7 @@ class Transfer:
     link : Link or None
     traffic : Traffic or None    counts the seconds
     delivery : Delivery or None  of the same messages; on the host by default
+    name_of : function           what the exchange with a tag is called, for one who asks where a rank stands
 
     Attributes
     ----------
@@ -116,7 +119,10 @@ class Transfer:
 
     def __init__(self, comm: MPI.Comm, rounds: tuple[tuple[int, int], ...], send: list[Buffer],
                  receive: list[Buffer], tag: int, link: Link | None = None, traffic: Traffic | None = None,
-                 is_open: bool = False, delivery: Delivery | None = None):
+                 is_open: bool = False, delivery: Delivery | None = None,
+                 name_of: Callable[[int], str] = "exchange {}".format):
+        self._tag, self._name_of = tag, name_of
+        self._round, self._num_rounds, self._partners = 0, len(rounds), rounds[-1] if rounds else (0, 0)
         self._delivery = HostDelivery(comm, send, receive, tag) if delivery is None else delivery
         self._rounds = deque(rounds)
         self.sent_bytes = sum(map(len, send))
@@ -148,22 +154,37 @@ class Transfer:
         if self._has_arrived:
             return
         started = time.perf_counter()
+        self._note_waiting()
         self._delivery.wait()
         while self._rounds:
             self._post_round()
+            self._note_waiting()
             self._delivery.wait()
         time.sleep(max(0.0, self._due - time.perf_counter()))
         self._arrive()
+        HERE.note("computes")
         seconds = time.perf_counter() - started
         self._traffic.exchange_seconds += seconds
         self._traffic.blocked_seconds += seconds
 
     def _post_round(self) -> None:
-        self._delivery.post(*self._rounds.popleft())
+        self._partners = self._rounds.popleft()
+        self._round += 1
+        self._delivery.post(*self._partners)
+
+    def _note_waiting(self) -> None:
+        HERE.note(waiting, self._name_of, self._tag, self._round, self._num_rounds, *self._partners)
 
     def _arrive(self) -> None:
         self._has_arrived = True
         self._traffic.travel_seconds += time.perf_counter() - self._posted_at
+
+
+def waiting(name_of: Callable[[int], str], tag: int, number: int, num_rounds: int, destination: int,
+            source: int) -> str:
+    """What a rank does that waits for round `number`, from 1, of an exchange."""
+    peers = f"rank {source}" if source == destination else f"ranks {source} and {destination}"
+    return f"waits for {peers} in round {number} of {num_rounds} of {name_of(tag)}"
 
 
 class AlltoallvTransfer(Transfer):
@@ -177,7 +198,9 @@ class AlltoallvTransfer(Transfer):
     def _post_round(self) -> None:
         self._rounds.clear()
         started = time.perf_counter()
+        HERE.note("waits for all ranks in an Alltoallv")
         self._delivery.post_all()
+        HERE.note("computes")
         self._traffic.blocked_seconds += time.perf_counter() - started
 
 

@@ -10,12 +10,13 @@ import torch
 from mpi4py import MPI
 
 from hpcgnn.errors import KernelError
+from hpcgnn.exchange.kept import Kept, State, fill, on_host, table_of
 from hpcgnn.exchange.ring import MessageArena
 from hpcgnn.exchange.transport import HOST, Transport
 from hpcgnn.ops.cuda.resident import on_device
 
 
-class Broadcaster:
+class Broadcaster(Kept):
     """One exchange of one rank: what was last sent, and the age of what each peer last sent.
 
     Parameters
@@ -67,5 +68,25 @@ class Broadcaster:
 
     @property
     def num_bytes(self) -> int:
-        """Memory kept."""
+        """See `KeptTable`."""
         return self.arena.num_bytes + (0 if self._last is None else 4 * self._last.numel())
+
+    def settle(self) -> None:
+        """Collective: see `Kept`; every epoch ends what it sends."""
+
+    def state(self) -> State:
+        """See `KeptTable`."""
+        if self._arrived_epoch is None:
+            return {}
+        sent = {} if self._last is None else {"epoch": self._sent_epoch, "rows": on_host(self._last)}
+        return {"sent": sent, "arrived_epoch": self._arrived_epoch, "bytes": on_host(self.arena.received)}
+
+    def restore(self, state: State, device: torch.device) -> None:
+        """See `KeptTable`."""
+        if not state:
+            return
+        if state["sent"]:
+            self._last, self._sent_epoch = table_of(state["sent"]["rows"], device), int(state["sent"]["epoch"])
+        self._arrived_epoch = state["arrived_epoch"].copy()
+        _, received = self.arena.slices([0], [len(state["bytes"])])
+        fill(received[0], state["bytes"])

@@ -6,15 +6,17 @@ from __future__ import annotations
 
 import torch
 
-from hpcgnn.exchange.arrival import Flight
+from hpcgnn.exchange.arrival import ReceivedTable
 from hpcgnn.exchange.codec import Messages, no_bad_rows
+from hpcgnn.exchange.flight import Flight
+from hpcgnn.exchange.kept import KeptTable, State, on_host, table_of
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import CounterKey
 from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.ops.quantization import Buffer, dequantize_rows, quantize_rows, start_quantizing
 
 
-class Reconstruction:
+class Reconstruction(KeptTable):
     """The rows of an exchange as its receiver has them, (num_rows, dim) float32 in the order of the messages.
 
     Sender and receiver hold one each and change it by the same messages with the same arithmetic, so they are equal to
@@ -33,12 +35,22 @@ class Reconstruction:
         return self._rows
 
     @property
-    def rows(self) -> torch.Tensor:
+    def rows(self) -> torch.Tensor | None:
         return self._rows
 
     @property
     def num_bytes(self) -> int:
-        return 0 if self._rows is None else 4 * self._rows.numel()
+        """See `KeptTable`."""
+        return _bytes_of(self._rows)
+
+    def state(self) -> State:
+        """See `KeptTable`."""
+        return {} if self._rows is None else {"epoch": self._epoch, "rows": on_host(self._rows)}
+
+    def restore(self, state: State, device: torch.device) -> None:
+        """See `KeptTable`."""
+        if state:
+            self._rows, self._epoch = table_of(state["rows"], device), int(state["epoch"])
 
 
 def encode_difference(messages: Messages, rows: torch.Tensor, key: CounterKey, buffers: list[Buffer],
@@ -69,7 +81,7 @@ def encode_difference(messages: Messages, rows: torch.Tensor, key: CounterKey, b
     return found
 
 
-class PredictedRows:
+class PredictedRows(ReceivedTable):
     """Received rows of predictive messages; see `ReceivedTable`."""
 
     def __init__(self) -> None:
@@ -92,10 +104,25 @@ class PredictedRows:
 
     @property
     def num_bytes(self) -> int:
+        """See `KeptTable`."""
         return self.sent.num_bytes + self._received.num_bytes
 
+    @property
+    def num_rows(self) -> int:
+        """See `ReceivedTable`."""
+        return _rows_of(self._received.rows)
 
-class SmoothedRows:
+    def state(self) -> State:
+        """See `KeptTable`."""
+        return {"sent": self.sent.state(), "received": self._received.state()}
+
+    def restore(self, state: State, device: torch.device) -> None:
+        """See `KeptTable`."""
+        self.sent.restore(state["sent"], device)
+        self._received.restore(state["received"], device)
+
+
+class SmoothedRows(ReceivedTable):
     """Running mean of received rows; see `ReceivedTable`.
 
     Reference: Wan et al., ICLR 2022 (PipeGCN), Section 3.4, of features and of gradients alike.
@@ -123,7 +150,30 @@ class SmoothedRows:
 
     @property
     def num_bytes(self) -> int:
-        return 0 if self._mean is None else 4 * self._mean.numel()
+        """See `KeptTable`."""
+        return _bytes_of(self._mean)
+
+    @property
+    def num_rows(self) -> int:
+        """See `ReceivedTable`."""
+        return _rows_of(self._mean)
+
+    def state(self) -> State:
+        """See `KeptTable`."""
+        return {} if self._mean is None else {"mean": on_host(self._mean)}
+
+    def restore(self, state: State, device: torch.device) -> None:
+        """See `KeptTable`."""
+        if state:
+            self._mean = table_of(state["mean"], device)
+
+
+def _rows_of(table: torch.Tensor | None) -> int:
+    return 0 if table is None else len(table)
+
+
+def _bytes_of(table: torch.Tensor | None) -> int:
+    return 0 if table is None else 4 * table.numel()
 
 
 def _place(table: torch.Tensor, messages: Messages, rows: torch.Tensor, accumulate: bool) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcgnn.exchange.codec import Messages
+from hpcgnn.exchange.kept import State, joined, split
 from hpcgnn.ops.quantization import parameters_of
 
 
@@ -36,6 +37,15 @@ class Trace:
             _, step = parameters_of(buffer, layout)
             ranges.append(step * (2.0 ** np.minimum(layout.bit_width, 8) - 1).astype(np.float32))
         return cls(messages.dim, tuple(rows.position for rows in messages.send_rows), tuple(ranges))
+
+    def state(self) -> State:
+        """The ranges as arrays, of which `restored` makes them again."""
+        return {"dim": self.dim, "position": joined(self.position), "row_range": joined(self.row_range)}
+
+    @classmethod
+    def restored(cls, state: State) -> Trace:
+        """The trace that `state` told of."""
+        return cls(int(state["dim"]), tuple(split(state["position"])), tuple(split(state["row_range"])))
 
     def joined(self, other: Trace) -> Trace:
         """These messages, but for ranks to which `other` has sent."""

@@ -152,10 +152,10 @@ class PeerEntries:
         """The matrices of a hop, cut at the owners of the halo rows."""
         whole, num_inner = replace(matrices.forward, indices=self.indices), len(self.ends[0])
         ends = [end[:whole.num_rows] for end in self.ends]
-        far = tuple(replace(whole, begin=before, end=after, num_columns=num_inner + stop, num_self=0,
-                            split=num_inner + start, num_near=0)
+        far = tuple(_first_columns(whole, num_inner + stop, begin=before, end=after, num_self=0,
+                                   split=num_inner + start, num_near=0)
                     for (start, stop), (before, after) in zip(self.halo_spans, itertools.pairwise(ends), strict=True))
-        return PeerMatrices(replace(whole, end=ends[0], num_columns=num_inner), far,
+        return PeerMatrices(_first_columns(whole, num_inner, end=ends[0]), far,
                             tuple(matrices.far_back.rows(start, stop) for start, stop in self.halo_spans))
 
 
@@ -170,6 +170,13 @@ def restrict(forward: SparseRows, transposed: SparseRows, num_inner: int, num_in
                    column_scale=row_scale)
     ahead = replace(forward, split=num_inner, num_near=num_in)
     return Matrices(ahead.rows(0, num_out), back.rows(0, num_in), back.rows(num_inner, back.num_rows))
+
+
+def _first_columns(matrix: SparseRows, num_columns: int, **changes) -> SparseRows:
+    """A matrix whose entries, as changed, lie in its first columns, without the others."""
+    scale = matrix.column_scale
+    return replace(matrix, num_columns=num_columns, column_scale=None if scale is None else scale[:num_columns],
+                   **changes)
 
 
 def _ends_below(matrix: SparseRows, limit: int) -> np.ndarray:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from hpcgnn.errors import CheckpointError
 from hpcgnn.quantized.integer_model import IntegerModel
+from hpcgnn.shards.fingerprint import Fingerprint, check_fingerprint
 from hpcgnn.shards.schema import GraphInfo
 
 PERMISSION = "name that graph's shards, or pass --other-graph if it is meant to answer for another one"
 
 
-def check_graph(source: str, model: IntegerModel, info: GraphInfo, other_graph: bool) -> None:
-    """Check that a model fits a graph; one of another name or size is refused unless `other_graph`.
+def check_graph(source: str, model: IntegerModel, made_on: Fingerprint, info: GraphInfo, other_graph: bool) -> None:
+    """Check that a model fits a graph; one that it was not made on is refused unless `other_graph`.
 
     Parameters
     ----------
     source : str              the model, as a sentence names it
+    made_on : Fingerprint     of the shards that it was made on
 
     Raises
     ------
@@ -33,9 +35,21 @@ def check_graph(source: str, model: IntegerModel, info: GraphInfo, other_graph: 
     if model.num_nodes != info.num_nodes and not other_graph:
         raise CheckpointError(f"{source} was made on {model.num_nodes} nodes, {info.name} has {info.num_nodes}; "
                               f"{PERMISSION}")
+    check_fingerprint(source, made_on, info, other_graph)
 
 
 def check_dataset(source: str, dataset: str, info: GraphInfo, other_graph: bool) -> None:
     """Check a model's name of its graph; parameters and errors as of `check_graph`."""
     if dataset != info.name and not other_graph:
         raise CheckpointError(f"{source} was made on {dataset}, these shards hold {info.name}; {PERMISSION}")
+
+
+def other_graph_line(source: str, made_on: Fingerprint, info: GraphInfo) -> str | None:
+    """A sentence for a user who passed --other-graph: what differs, and that scores may be of trained nodes; None where
+    nothing differs.
+    """
+    found = made_on.differences(info.fingerprint)
+    if not found:
+        return None
+    return (f"{source} was made on other data than these shards hold, in {', '.join(found)}; scores may count nodes "
+            "that it was trained on")

@@ -1,7 +1,8 @@
 """Integer models as sealed HDF5 files. What is read is checked as if somebody had forged it.
 
-Format 1. Attributes: `dataset`, `scheme` (str), `num_nodes`, `num_features`, `num_classes`, `num_convolutions` (int),
-`is_multi_label` (bool). Group `convolutions/NUMBER` of each convolution, first to last:
+Format 2. Attributes: `dataset`, `scheme` (str), `fingerprint` (JSON, as in graph.h5), `num_nodes`, `num_features`,
+`num_classes`, `num_convolutions` (int), `is_multi_label` (bool). Group `convolutions/NUMBER` of each
+convolution, first to last:
 
     attributes kind, epsilon, heads, averages_heads
     rows, second_rows         groups: `step` float32, `bit_width` uint8 by in-degree; attribute is_signed
@@ -11,11 +12,13 @@ Format 1. Attributes: `dataset`, `scheme` (str), `num_nodes`, `num_features`, `n
     bias, second_bias, attention     arrays of float32
     norm                      group: `weight`, `bias` float32; attribute eps
 
-Parts that a convolution does not have are not there.
+Parts that a convolution does not have are not there. Files of format 1 name no fingerprint; quantize the run again.
 """
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import h5py
@@ -32,9 +35,10 @@ from hpcgnn.quantized.integer_model import (
     Normalization,
     RowScale,
 )
+from hpcgnn.shards.fingerprint import Fingerprint
 from hpcgnn.shards.sealed import open_sealed, write_sealed
 
-KIND, VERSION = "integer-model", 1
+KIND, VERSION = "integer-model", 2
 ADVICE = "run hpcgnn quantize again"
 SCALARS = {"dataset": str, "scheme": str, "num_nodes": int, "num_features": int, "num_classes": int,
            "is_multi_label": bool}
@@ -44,8 +48,12 @@ REALS = ("bias", "second_bias", "attention")
 MALFORMED = (KeyError, OSError, RuntimeError, TypeError, ValueError)
 
 
-def write_model(path: Path, model: IntegerModel) -> None:
+def write_model(path: Path, model: IntegerModel, fingerprint: Fingerprint) -> None:
     """Replace the model at `path`; what was there stays if anything fails.
+
+    Parameters
+    ----------
+    fingerprint : Fingerprint      of the shards that the model was made on
 
     Raises
     ------
@@ -57,6 +65,7 @@ def write_model(path: Path, model: IntegerModel) -> None:
     def fill(file: h5py.File) -> None:
         for name in SCALARS:
             file.attrs[name] = getattr(model, name)
+        file.attrs["fingerprint"] = json.dumps(asdict(fingerprint))
         file.attrs["num_convolutions"] = len(model.convolutions)
         for number, convolution in enumerate(model.convolutions):
             _store_convolution(file.create_group(f"convolutions/{number}"), convolution)
@@ -64,8 +73,8 @@ def write_model(path: Path, model: IntegerModel) -> None:
     write_sealed(path, KIND, VERSION, fill, error=CheckpointError)
 
 
-def read_model(path: Path) -> IntegerModel:
-    """Read a model.
+def read_model(path: Path) -> tuple[IntegerModel, Fingerprint]:
+    """Read a model, and of what shards it was made.
 
     Raises
     ------
@@ -73,7 +82,7 @@ def read_model(path: Path) -> IntegerModel:
     """
     with open_sealed(path, KIND, VERSION, error=CheckpointError, advice=ADVICE) as file:
         try:
-            return check_model(_load_model(file, Path(path).stat().st_size))
+            return check_model(_load_model(file, Path(path).stat().st_size)), _load_fingerprint(file)
         except KernelError as error:
             raise CheckpointError(f"{path} holds no integer model: {error}; {ADVICE}") from error
         except MALFORMED as error:
@@ -134,6 +143,13 @@ def _load_model(file: h5py.File, file_bytes: int) -> IntegerModel:
         raise KernelError(f"{len(groups)} convolutions where {number} are named")
     return IntegerModel([load.convolution(groups[str(i)]) for i in range(number)],
                         **{name: _scalar(file, name, kind) for name, kind in SCALARS.items()})
+
+
+def _load_fingerprint(file: h5py.File) -> Fingerprint:
+    fingerprint = Fingerprint(**json.loads(_scalar(file, "fingerprint", str)))
+    if not fingerprint.is_valid:
+        raise KernelError(f"its fingerprint is {fingerprint}, expected hexadecimal digits")
+    return fingerprint
 
 
 class _Loader:

@@ -9,7 +9,7 @@ from pathlib import Path
 from mpi4py import MPI
 
 from hpcgnn.errors import CollectiveError
-from hpcgnn.inference.graph_check import check_graph
+from hpcgnn.inference.graph_check import check_graph, other_graph_line
 from hpcgnn.inference.model_file import payload_bytes, read_model
 from hpcgnn.inference.trained_run import TrainedRun
 from hpcgnn.launch import together
@@ -27,12 +27,14 @@ class OpenedModel:
     num_bytes : int                  of its file, or of its numbers where it has none
     score : str                      that it is judged by
     float_seconds : float or None    median of a pass in floats, of a run folder
+    remark : str or None             a sentence where the model was made on another graph
     """
 
     model: IntegerModel
     num_bytes: int
     score: str
     float_seconds: float | None
+    remark: str | None = None
 
 
 def open_model(comm: MPI.Comm, path: Path, shards: Path, info: GraphInfo, bits: int | None, row_bits: int | None,
@@ -50,16 +52,16 @@ def open_model(comm: MPI.Comm, path: Path, shards: Path, info: GraphInfo, bits: 
     """
     if Path(path).is_dir():
         return _of_run(TrainedRun.open(comm, path, shards, info, other_graph), bits, row_bits, repeat)
-    model = together(comm, lambda: read_model(path))
-    together(comm, lambda: check_graph(str(path), model, info, other_graph))
+    model, made_on = together(comm, lambda: read_model(path))
+    together(comm, lambda: check_graph(str(path), model, made_on, info, other_graph))
     if bits is not None or row_bits is not None:
         raise CollectiveError(f"{path} is a model file and has widths of its own; leave --bits and --row-bits out, or "
                               "name the run folder")
     score = "micro_f1" if info.is_multi_label else "accuracy"
-    return OpenedModel(model, Path(path).stat().st_size, score, None)
+    return OpenedModel(model, Path(path).stat().st_size, score, None, other_graph_line(str(path), made_on, info))
 
 
 def _of_run(run: TrainedRun, bits: int | None, row_bits: int | None, repeat: int) -> OpenedModel:
     model = run.integer_model(bits, row_bits)
     return OpenedModel(model, payload_bytes(model), run.session.score,
-                       statistics.median(run.forward_seconds(repeat)))
+                       statistics.median(run.forward_seconds(repeat)), run.remark)

@@ -19,13 +19,15 @@ import h5py
 import numpy as np
 from mpi4py import MPI
 
-from hpcgnn.errors import CheckpointError
+from hpcgnn.errors import CheckpointError, ShardError
 from hpcgnn.launch import together
 from hpcgnn.quantized.integer_model import IntegerModel
+from hpcgnn.shards.layout import Layout, check_layout, integer_of
 from hpcgnn.shards.sealed import open_sealed, write_sealed
 
 KIND, VERSION = "predictions", 1
 PIECE_BYTES = 1 << 26      # of rows that rank 0 holds at a time
+ADVICE = "run hpcgnn infer again"
 ARRAYS = ("prediction", "logits", "embeddings")
 
 
@@ -109,9 +111,23 @@ def read_predictions(path: Path) -> Predictions:
     ------
     CheckpointError      missing, truncated, damaged or of another format
     """
-    with open_sealed(path, KIND, VERSION, error=CheckpointError, advice="run hpcgnn infer again") as file:
-        return Predictions(file.attrs["dataset"], file.attrs["scheme"], bool(file.attrs["is_multi_label"]),
-                           *(file[name][()] for name in ARRAYS))
+    with open_sealed(path, KIND, VERSION, error=CheckpointError, advice=ADVICE) as file:
+        try:
+            check_layout(file, path, _layout(file, path), ADVICE)
+        except ShardError as reason:
+            raise CheckpointError(str(reason)) from reason
+        texts = [file.attrs[name] for name in ("dataset", "scheme")]
+        if not all(isinstance(text, str) for text in texts):
+            raise CheckpointError(f"{path} has a dataset or a scheme that is no text; {ADVICE}")
+        return Predictions(*texts, bool(file.attrs["is_multi_label"]), *(file[name][()] for name in ARRAYS))
+
+
+def _layout(file: h5py.File, path: Path) -> Layout:
+    """Type and shape of each array, as the attributes tell; only the width of the embeddings is taken from them."""
+    num_nodes, num_classes = (integer_of(file, path, name, ADVICE) for name in ("num_nodes", "num_classes"))
+    logits, hidden = (num_nodes, num_classes), file["embeddings"].shape[1]
+    prediction = (np.uint8, logits) if file.attrs["is_multi_label"] else (np.int32, logits[:1])
+    return {"prediction": prediction, "logits": (np.float32, logits), "embeddings": (np.float32, (num_nodes, hidden))}
 
 
 def _pieces(comm: MPI.Comm, num_nodes: int, node_id: np.ndarray,

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
+from hpcgnn.exchange.agreement import check_peers
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.inference.code_exchange import CodeExchange
 from hpcgnn.inference.coded_rows import LayerRows
@@ -73,6 +74,7 @@ class IntegerRun:
         """
         together(comm, simd_level)
         part = together(comm, lambda: read_partition(shards, comm.rank, comm.size, info, expands_packages=False))
+        check_peers(comm, part, info.run_id)
         rows = together(comm, lambda: open_input(shards, info, part))
         if packs_features:
             scale, in_degree = model.convolutions[0].rows, part.in_degree[:part.num_inner]

@@ -16,10 +16,11 @@ from torch import nn
 
 from hpcgnn.config import QUANTIZED_MODELS, TrainConfig, check_keys
 from hpcgnn.errors import CheckpointError, CollectiveError, ConfigError
-from hpcgnn.inference.graph_check import check_dataset
+from hpcgnn.inference.graph_check import check_dataset, other_graph_line
 from hpcgnn.launch import together
 from hpcgnn.nn.quantized_models import QuantizedStack, calibrate
 from hpcgnn.quantized.integer_model import IntegerModel
+from hpcgnn.shards.fingerprint import check_fingerprint
 from hpcgnn.shards.reader import check_num_parts
 from hpcgnn.shards.schema import GraphInfo
 from hpcgnn.training.checkpoint import Checkpoint, check_shapes, read_checkpoint
@@ -40,10 +41,12 @@ class TrainedRun:
     ----------
     session : Session
     model : ConvolutionStack or QuantizedStack
+    remark : str or None             a sentence where it was trained on another graph
     """
 
     session: Session
     model: nn.Module
+    remark: str | None = None
 
     @classmethod
     def open(cls, comm: MPI.Comm, folder: Path, shards: Path, info: GraphInfo, other_graph: bool = False) -> TrainedRun:
@@ -56,13 +59,15 @@ class TrainedRun:
         """
         checkpoint = together(comm, lambda: _read_best(folder))
         together(comm, lambda: check_num_parts(info, comm.size))
-        together(comm, lambda: check_dataset(f"the model of {folder}", checkpoint.dataset, info, other_graph))
+        source = f"the model of {folder}"
+        together(comm, lambda: check_dataset(source, checkpoint.dataset, info, other_graph))
+        together(comm, lambda: check_fingerprint(source, checkpoint.fingerprint, info, other_graph))
         config = together(comm, lambda: config_of(checkpoint.settings, folder))
         session = Session.open(comm, shards, config, info)
         model = session.new_model(config.seed)
         check_shapes(replace(checkpoint, model=checkpoint.best_model), model.state_dict())
         model.load_state_dict(checkpoint.best_model)
-        return cls(session, model.eval())
+        return cls(session, model.eval(), other_graph_line(source, checkpoint.fingerprint, info))
 
     @property
     def is_quantized(self) -> bool:

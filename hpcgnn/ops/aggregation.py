@@ -11,6 +11,7 @@ import torch
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.dispatch import backend_of
+from hpcgnn.ops.host import aggregation as host
 from hpcgnn.ops.quantization import LARGEST_PARAMETER_WIDTH, Buffer
 from hpcgnn.ops.storage import check_rows
 
@@ -61,11 +62,39 @@ class SparseRows:
 
     @cached_property
     def tasks(self) -> np.ndarray:
-        """(num_tasks + 1,) int64 bounds of row ranges with about equally many entries, for power-law rows."""
+        """(num_tasks + 1,) int64 bounds of row ranges with about equally many entries, for power-law rows.
+
+        Every product asks for them, so the matrix is checked here, once: kernels trust what it says.
+
+        Raises
+        ------
+        KernelError      arrays of other types or lengths, entries that are not stored, or columns that no table has
+        """
+        self._check()
         work = np.cumsum(self.end - self.begin + ENTRIES_A_ROW)
         total = int(work[-1]) if len(work) else 0
         cuts = np.searchsorted(work, np.arange(ENTRIES_A_TASK, total, ENTRIES_A_TASK), side="right")
         return np.unique(np.concatenate([[0], cuts, [self.num_rows]])).astype(np.int64)
+
+    def _check(self) -> None:
+        typed = [("begin", self.begin, np.int64, self.num_rows), ("end", self.end, np.int64, self.num_rows),
+                 ("indices", self.indices, np.int32, len(self.indices)),
+                 ("row_scale", self.row_scale, np.float32, self.num_rows),
+                 ("column_scale", self.column_scale, np.float32, self.num_columns)]
+        for name, array, dtype, length in typed:
+            if array is not None and (array.dtype != dtype or array.shape != (length,) or not array.flags.c_contiguous):
+                raise KernelError(f"{name} of a sparse matrix is {array.dtype} of shape {array.shape}; "
+                                  f"expected contiguous {np.dtype(dtype)} of shape ({length},)")
+        split = self.num_columns if self.split is None else self.split
+        no_row = split if self.num_near is None else self.num_near
+        if not 0 <= self.num_self <= min(self.num_rows, no_row):
+            raise KernelError(f"a sparse matrix of {self.num_rows} rows, {no_row} of whose columns are near, has "
+                              f"{self.num_self} self-loops")
+        bad = host.first_bad_row(self, no_row, split)
+        if bad >= 0:
+            raise KernelError(f"row {bad} of a sparse matrix has entries {self.begin[bad]} to {self.end[bad]} of "
+                              f"{len(self.indices)}, or one that names a column that no table of rows has, of "
+                              f"{self.num_columns}; make the matrix again from a checked graph")
 
     def tasks_of(self, start: int, stop: int) -> np.ndarray:
         """The bounds of row ranges, as `tasks`, of the rows start .. stop - 1."""
@@ -105,6 +134,26 @@ class PackedRows:
     def __len__(self) -> int:
         return len(self.bit_width)
 
+    @cached_property
+    def _fitting(self) -> set[int]:
+        """Numbers of columns that the rows were found to fit with."""
+        return set()
+
+    def check(self, dim: int) -> None:
+        """Look at every row's place once; those on a device are trusted.
+
+        Raises
+        ------
+        KernelError      a row of `dim` columns that does not lie within the message
+        """
+        if not len(self) or dim in self._fitting or not isinstance(self.message, np.ndarray):
+            return
+        outside = host.first_outside(self, dim)
+        if outside >= 0:
+            raise KernelError(f"packed row {outside} of {dim} columns at {self.bit_width[outside]} bits does not lie "
+                              f"within its message of {len(self.message)} bytes")
+        self._fitting.add(dim)
+
 
 def from_csr(indptr: np.ndarray, indices: np.ndarray, num_columns: int, **scaling) -> SparseRows:
     """A matrix whose rows are those of a CSR: indptr (num_rows + 1,) int64, indices int32."""
@@ -140,7 +189,7 @@ def multiply(matrix: SparseRows, near: torch.Tensor, far: torch.Tensor | None = 
     """
     num_far = 0 if far is None else len(far)
     if packed is not None:
-        num_far = _check_packed(packed, far, entry_scale)
+        num_far = _check_packed(packed, far, entry_scale, near.shape[-1])
     split = matrix.num_columns - num_far if matrix.split is None else matrix.split
     check_rows(near, split if matrix.num_near is None else matrix.num_near, "aggregation")
     if split + num_far != matrix.num_columns:
@@ -162,11 +211,12 @@ def multiply(matrix: SparseRows, near: torch.Tensor, far: torch.Tensor | None = 
     return out
 
 
-def _check_packed(packed: PackedRows, far: torch.Tensor | None, entry_scale: torch.Tensor | None) -> int:
+def _check_packed(packed: PackedRows, far: torch.Tensor | None, entry_scale: torch.Tensor | None, dim: int) -> int:
     if far is not None or entry_scale is not None:
         raise KernelError("packed rows take the place of far rows, and their entries can't be weighed by head")
     if len(packed) and packed.bit_width.max() > LARGEST_PARAMETER_WIDTH:
         raise KernelError(f"packed rows have 1 to {LARGEST_PARAMETER_WIDTH} bits, found {packed.bit_width.max()}")
+    packed.check(dim)
     return len(packed)
 
 

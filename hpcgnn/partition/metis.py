@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 
 from hpcgnn.errors import ConfigError
@@ -38,8 +42,22 @@ def metis_parts(indptr: np.ndarray, indices: np.ndarray, num_parts: int, objecti
     chosen = pymetis.ObjType.VOL if objective == "volume" else pymetis.ObjType.CUT
     graph = pymetis.CSRAdjacency(indptr.astype(index_type, copy=False), indices.astype(index_type, copy=False))
     try:
-        result = pymetis.part_graph(num_parts, graph, options=pymetis.Options(objtype=chosen, seed=seed),
-                                    vweights=None if weight is None else weight.astype(index_type), recursive=False)
+        with _term_held_back():
+            result = pymetis.part_graph(num_parts, graph, options=pymetis.Options(objtype=chosen, seed=seed),
+                                        vweights=None if weight is None else weight.astype(index_type), recursive=False)
     except (RuntimeError, MemoryError) as error:
         raise ConfigError(f"METIS could not partition {name} ({error}); {advice}") from error
     return np.asarray(result.vertex_part, dtype=np.int32)
+
+
+@contextmanager
+def _term_held_back() -> Iterator[None]:
+    """SIGTERM waits until METIS has ended: METIS takes it for an error of its own, and then gives up, or returns a
+    partition with all nodes in one part as if nothing had been. Where the process has other threads, such as those of
+    OpenBLAS, one of them takes the signal in METIS's handler and the process ends by a fault, which loses no more.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

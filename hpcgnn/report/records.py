@@ -5,27 +5,38 @@ Fields that a line lacks are absent data, whatever version wrote it; fields that
 
 from __future__ import annotations
 
-import json
 import reprlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hpcgnn.checked_text import read_json
 from hpcgnn.errors import ConfigError
 
 MODES = ("sync", "async")
 
 
-def read_records(path: Path) -> tuple[dict[str, Any], ...]:
+def read_records(path: Path, is_complete: bool = False) -> tuple[dict[str, Any], ...]:
     """Finished lines of metrics.jsonl in order.
+
+    Parameters
+    ----------
+    is_complete : bool      the run has ended, so no line is unfinished
 
     Raises
     ------
     ConfigError      the file can't be read, or a line is damaged
     """
     # What follows the last newline is empty, or a line that is being written or was cut off when the run was killed.
-    *lines, _unfinished = read_text(path).split("\n")
-    return tuple(_parse_record(path, number, line) for number, line in enumerate(lines, start=1))
+    *lines, unfinished = read_text(path).split("\n")
+    if is_complete and unfinished:
+        raise _damaged_line(path, len(lines) + 1, "it has no end")
+    found = [_parse_record(path, number, line) for number, line in enumerate(lines, start=1)]
+    # An earlier version wrote no line with a checksum, this one none without.
+    unsealed = [number for number, (_, is_sealed) in enumerate(found, start=1) if not is_sealed]
+    if unsealed and len(unsealed) < len(found):
+        raise _damaged_line(path, unsealed[0], "it has no checksum, as the other lines have")
+    return tuple(record for record, _ in found)
 
 
 def read_text(path: Path) -> str:
@@ -53,18 +64,19 @@ def _are_columns(columns: list[Any]) -> bool:
                for column in columns)
 
 
-def _parse_record(path: Path, number: int, line: str) -> dict[str, Any]:
+def _parse_record(path: Path, number: int, line: str) -> tuple[dict[str, Any], bool]:
+    """A line's record, and whether a checksum vouches for it."""
     try:
-        record = json.loads(line)
+        record, is_sealed = read_json(line)
     except ValueError as error:
         raise _damaged_line(path, number, str(error)) from error
-    if not isinstance(record, dict) or "epoch" not in record or "loss" not in record:
+    if "epoch" not in record or "loss" not in record:
         raise _damaged_line(path, number, "expected an object with epoch and loss")
     for key, value in record.items():
         is_valid, expected = _expectation(key)
         if not is_valid(value):
             raise _damaged_line(path, number, f"{key} is {reprlib.repr(value)}, expected {expected}")
-    return record
+    return record, is_sealed
 
 
 def _damaged_line(path: Path, number: int, reason: str) -> ConfigError:

@@ -5,7 +5,7 @@ Only reading and plain statistics live here; no figure, no HTML, and neither tor
 
 from __future__ import annotations
 
-import json
+import itertools
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcgnn.checked_text import read_json
 from hpcgnn.config import read_toml
 from hpcgnn.errors import ConfigError
 from hpcgnn.report.records import has_valid_widths, read_records, read_text
@@ -111,25 +112,38 @@ def read_run(path: Path, name: str) -> Run:
     if not metrics.is_file():
         raise ConfigError(f"{path} holds no metrics.jsonl, so it is no run folder; "
                           "give a folder that hpcgnn train --out has made")
-    records = read_records(metrics)
-    if not records:
-        raise ConfigError(f"{metrics} holds no finished epoch yet; wait for the first one, or train again")
-    config = read_toml(path / "config.toml")
-    provenance = config.pop("provenance", {})
     summary = path / "summary.json"
     is_complete = summary.exists()
-    return Run(name, path, config, provenance, records,
-               {**summarize(config, provenance, records), **(_read_summary(summary) if is_complete else {})},
-               is_complete)
+    records = read_records(metrics, is_complete)
+    if not records:
+        raise ConfigError(f"{metrics} holds no finished epoch yet; wait for the first one, or train again")
+    said = _read_summary(summary) if is_complete else {}
+    _check_epochs(metrics, records, said.get("num_epochs_recorded", len(records)))
+    config = read_toml(path / "config.toml")
+    provenance = config.pop("provenance", {})
+    return Run(name, path, config, provenance, records, {**summarize(config, provenance, records), **said}, is_complete)
+
+
+def _check_epochs(metrics: Path, records: tuple[dict[str, Any], ...], num_recorded: int) -> None:
+    """Check that no whole line was lost, repeated or moved.
+
+    Raises
+    ------
+    ConfigError      epochs do not ascend, or there are more or fewer than the summary counts
+    """
+    epochs = [(record.get("seed", 0), record["epoch"]) for record in records]
+    if any(after <= before for before, after in itertools.pairwise(epochs)):
+        raise ConfigError(f"{metrics} is damaged: its epochs do not ascend; restore it, or train again")
+    if len(epochs) != num_recorded:
+        raise ConfigError(f"{metrics} is damaged: it has {len(epochs)} epochs, the summary beside it counts "
+                          f"{num_recorded}; restore it, or train again")
 
 
 def _read_summary(path: Path) -> dict[str, Any]:
     try:
-        summary = json.loads(read_text(path))
+        summary, _ = read_json(read_text(path))
     except ValueError as error:
         raise ConfigError(f"{path} is damaged: {error}; remove it to report from metrics.jsonl alone") from error
-    if not isinstance(summary, dict):
-        raise ConfigError(f"{path} is damaged: it holds no object; remove it to report from metrics.jsonl alone")
     if not has_valid_widths(summary):
         raise ConfigError(f"{path} is damaged: widths_by_degree is no list of in_degree, num_nodes and bit_width, as "
                           "many numbers each; remove it to report from metrics.jsonl alone")

@@ -14,6 +14,7 @@ import numpy as np
 
 from hpcgnn.errors import ShardError
 from hpcgnn.quantized.package import PackedRows
+from hpcgnn.shards.layout import check_layout, holds
 from hpcgnn.shards.packages import read_packages_of, write_packages
 from hpcgnn.shards.sealed import open_sealed, write_sealed
 
@@ -60,12 +61,13 @@ def read_activations(folder: Path, part: int) -> tuple[np.ndarray, list[tuple[Pa
     """
     path = activation_path(folder, part)
     with open_sealed(path, KIND, VERSION, advice=ADVICE) as file:
-        if "node_id" not in file:
+        if not holds(file, "node_id"):
             raise ShardError(f"{path} has no node_id; {ADVICE}")
+        check_layout(file, path, {"node_id": (np.int64, (file["node_id"].size,))}, ADVICE)
         node_id = file["node_id"][()]
         names = [f"layer-{number}" for number in range(len(file) - 1)]
         for name in names:
-            if name not in file:
+            if not holds(file, name):
                 raise ShardError(f"{path} has no {name}; {ADVICE}")
         layers = [read_packages_of(file[name], name, path, ADVICE) for name in names]
     for name, (packed, _) in zip(names, layers, strict=True):

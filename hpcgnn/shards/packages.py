@@ -12,9 +12,11 @@ import h5py
 import numpy as np
 
 from hpcgnn.errors import KernelError, ShardError
-from hpcgnn.quantized.package import PackageFormat, PackedRows
+from hpcgnn.quantized.package import MAX_INTERVAL, PackageFormat, PackedRows
 from hpcgnn.quantized.package_features import quantize_features
 from hpcgnn.quantized.package_writer import PackageWriter
+from hpcgnn.shards.layout import Layout, check_layout, integer_of
+from hpcgnn.shards.part_structure import is_finite
 from hpcgnn.shards.sealed import AGAIN
 
 GROUP = "packages"
@@ -71,20 +73,33 @@ def read_packages_of(group: h5py.Group, name: str, path: Path, advice: str) -> t
     ------
     ShardError                something is missing, or shapes do not fit; ends with `advice`
     """
-    for wanted, held in ((wanted, held) for names, held in ((ATTRIBUTES, group.attrs), ((*ARRAYS, "scale"), group))
-                         for wanted in names):
-        if wanted not in held:
-            raise ShardError(f"{path} has no {name}/{wanted}; {advice}")
+    for one in ATTRIBUTES:
+        if one not in group.attrs:
+            raise ShardError(f"{path} has no {name}/{one}; {advice}")
+    scalars = {scalar: integer_of(group, path, scalar, advice) for scalar in SCALARS}
+    if not 1 <= scalars["interval"] <= MAX_INTERVAL:
+        raise ShardError(f"{path} has packages with an index entry every {scalars['interval']} rows; {advice}")
+    check_layout(group, path, _layout(**scalars), advice)
+    lengths, is_signed = group.attrs["lengths"], group.attrs["is_signed"]
+    if getattr(lengths, "shape", None) != (3,) or lengths.dtype != np.int64 or not isinstance(is_signed, np.bool_):
+        raise ShardError(f"{path} has lengths {lengths} and is_signed {is_signed} of {name}, expected three integers "
+                         f"and a bool; {advice}")
     try:
-        form = PackageFormat(tuple(group.attrs["lengths"].tolist()), bool(group.attrs["is_signed"]))
-        packed = PackedRows(form, **{scalar: int(group.attrs[scalar]) for scalar in SCALARS},
+        packed = PackedRows(PackageFormat(tuple(lengths.tolist()), bool(is_signed)), **scalars,
                             **{array: group[array][()] for array in ARRAYS})
     except KernelError as error:
         raise ShardError(f"{path}: {error}; {advice}") from error
     scale = group["scale"][()]
-    if (scale.dtype, scale.shape) != (np.float32, (packed.num_rows,)):
-        raise ShardError(f"{path} has {len(scale)} scales for {packed.num_rows} rows of {name}; {advice}")
+    if not (is_finite(scale) and (scale >= 0).all()):
+        raise ShardError(f"{path} has scales of {name} that are negative, NaN or infinite; {advice}")
     return packed, scale
+
+
+def _layout(num_rows: int, num_bits: int, num_position_bits: int, interval: int, **_: int) -> Layout:
+    entries = (-(-num_rows // interval),)
+    return {"stream": (np.uint8, (-(-num_bits // 8),)), "positions": (np.uint8, (-(-num_position_bits // 8),)),
+            "index_bit": (np.int64, entries), "index_values": (np.int32, entries),
+            "index_position": (np.int64, entries), "scale": (np.float32, (num_rows,))}
 
 
 def load_feature_rows(file: h5py.File, path: Path, num_rows: int, dim: int) -> np.ndarray:

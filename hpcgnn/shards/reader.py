@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import h5py
 import numpy as np
 
-from hpcgnn.datasets.options import ProgressTask, silent
 from hpcgnn.errors import ShardError
 from hpcgnn.partition.partition import Partition
 from hpcgnn.quantized.package import PackedRows
 from hpcgnn.shards import packages, schema
-from hpcgnn.shards.records import ARRAYS, ATTRIBUTES, load_info
-from hpcgnn.shards.schema import FORMAT_VERSION, GraphInfo
+from hpcgnn.shards.folder import find_shard
+from hpcgnn.shards.graph_structure import QUANTILES, find_graph_fault, graph_layout
+from hpcgnn.shards.layout import check_attributes, check_layout, holds, integer_of
+from hpcgnn.shards.part_structure import find_part_fault, part_layout
+from hpcgnn.shards.records import ATTRIBUTES, COUNTS, load_info
+from hpcgnn.shards.schema import GRAPH_VERSION, GraphInfo
 from hpcgnn.shards.sealed import AGAIN, open_sealed
 
 
@@ -26,10 +29,24 @@ def read_graph_info(folder: Path) -> GraphInfo:
     ------
     ShardError                graph.h5 is missing, truncated, damaged, incomplete or of another format
     """
-    path = schema.graph_file(folder)
-    with open_sealed(path, schema.GRAPH_KIND, FORMAT_VERSION) as file:
-        _check_content(file, path, ATTRIBUTES, ARRAYS)
-        return load_info(file)
+    path = find_shard(schema.graph_file(folder))
+    with open_sealed(path, schema.GRAPH_KIND, GRAPH_VERSION) as file:
+        return _load_graph(file, path)
+
+
+def _load_graph(file: h5py.File, path: Path) -> GraphInfo:
+    check_attributes(file, path, ATTRIBUTES)
+    counts = {name: integer_of(file, path, name) for name in COUNTS}
+    crosses = not holds(file, "boundary_degree") or file["boundary_degree"].size
+    check_layout(file, path, graph_layout(counts["num_nodes"], counts["num_parts"], QUANTILES if crosses else 0))
+    info = load_info(file)
+    _refuse(path, find_graph_fault(info))
+    return info
+
+
+def _refuse(path: Path, fault: str | None) -> None:
+    if fault is not None:
+        raise ShardError(f"{path} {fault}; {AGAIN}")
 
 
 def read_partition(folder: Path, part: int, num_parts: int, info: GraphInfo | None = None,
@@ -50,14 +67,28 @@ def read_partition(folder: Path, part: int, num_parts: int, info: GraphInfo | No
     """
     info = info or read_graph_info(folder)
     check_num_parts(info, num_parts)
+    path = find_shard(schema.part_file(folder, part))
     with _open_part(folder, part, info) as file:
-        scalars = {name: int(file.attrs[name]) for name in schema.PART_SCALARS}
+        scalars = {name: integer_of(file, path, name) for name in schema.PART_SCALARS}
         arrays = {name: file[name][()] for name in schema.PART_ARRAYS}
         if info.feature_dtype == schema.PACKAGE and not expands_packages:
-            features = np.empty((len(file["inner_id"]), 0), np.float32)
+            features = np.empty((len(arrays["inner_id"]), 0), np.float32)
         else:
-            features = _read_features(file, schema.part_file(folder, part), info)
-    return Partition(**scalars, **arrays, features=features)
+            features = _read_features(file, path, info, part)
+        partition = Partition(**scalars, **arrays, features=features)
+        _refuse(path, find_part_fault(partition, info))
+    return partition
+
+
+def read_owner(folder: Path, info: GraphInfo) -> np.ndarray:
+    """Part that owns each node, (num_nodes,) int32; errors as of read_graph_info."""
+    path = find_shard(schema.graph_file(folder))
+    with open_sealed(path, schema.GRAPH_KIND, GRAPH_VERSION) as file:
+        check_attributes(file, path, ("run_id",))
+        check_layout(file, path, {"owner": (np.int32, (info.num_nodes,))})
+        if file.attrs["run_id"] != info.run_id:
+            raise ShardError(f"{path} was replaced while it was read; start again")
+        return file["owner"][()]
 
 
 def read_packages(folder: Path, part: int, info: GraphInfo) -> tuple[PackedRows, np.ndarray]:
@@ -76,49 +107,32 @@ def read_packages(folder: Path, part: int, info: GraphInfo) -> tuple[PackedRows,
         raise ShardError(f"{folder} stores {info.feature_dtype} features, expected packages; "
                          "run hpcgnn preprocess --feature-format package")
     with _open_part(folder, part, info) as file:
-        path = schema.part_file(folder, part)
-        return packages.load_packages(file, path, len(file["inner_id"]), info.num_features)
+        path = find_shard(schema.part_file(folder, part))
+        return packages.load_packages(file, path, info.statistics[part].num_inner, info.num_features)
 
 
-def _read_features(file: h5py.File, path: Path, info: GraphInfo) -> np.ndarray:
+def _read_features(file: h5py.File, path: Path, info: GraphInfo, part: int) -> np.ndarray:
     if info.feature_dtype == schema.PACKAGE:
-        return packages.load_feature_rows(file, path, len(file["inner_id"]), info.num_features)
+        return packages.load_feature_rows(file, path, info.statistics[part].num_inner, info.num_features)
     return file["features"][()]
-
-
-def verify_shards(folder: Path, progress: Callable[[str, float | None], ProgressTask] = silent) -> GraphInfo:
-    """Check every file of a folder from end to end; errors as of read_partition."""
-    info = read_graph_info(folder)
-    task = progress("verifying parts", info.num_parts)
-    for part in range(info.num_parts):
-        with _open_part(folder, part, info):
-            task.advance(1)
-    return info
 
 
 @contextmanager
 def _open_part(folder: Path, part: int, info: GraphInfo) -> Iterator[h5py.File]:
-    path = schema.part_file(folder, part)
-    features = packages.GROUP if info.feature_dtype == schema.PACKAGE else "features"
+    path = find_shard(schema.part_file(folder, part))
     with open_sealed(path, schema.PART_KIND, schema.part_version(info.feature_dtype)) as file:
-        _check_content(file, path, ("run_id", *schema.PART_SCALARS), (*schema.PART_ARRAYS, features))
+        check_attributes(file, path, ("run_id", *schema.PART_SCALARS))
         if file.attrs["run_id"] != info.run_id:
             raise ShardError(f"{path} is from another run of hpcgnn preprocess than the {schema.GRAPH_FILE} beside it; "
                              f"{AGAIN}")
-        if file.attrs["part"] != part:
-            raise ShardError(f"{path} holds part {file.attrs['part']}, expected part {part}; {AGAIN}")
-        num_rows = len(file["inner_id"]) + len(file["halo_id"])
-        if file["importance"].shape != (num_rows,):
-            raise ShardError(f"{path} has importance of shape {file['importance'].shape}, expected one entry for each "
-                             f"of {num_rows} inner and halo rows; {AGAIN}")
+        for name, expected in (("part", part), ("num_parts", info.num_parts), ("num_nodes_global", info.num_nodes)):
+            found = integer_of(file, path, name)
+            if found != expected:
+                raise ShardError(f"{path} holds {name} {found}, expected {name} {expected}; {AGAIN}")
+        check_layout(file, path, part_layout(info, part))
+        if info.feature_dtype == schema.PACKAGE and not holds(file, packages.GROUP):
+            raise ShardError(f"{path} has no {packages.GROUP}; {AGAIN}")
         yield file
-
-
-def _check_content(file: h5py.File, path: Path, attributes: tuple[str, ...], arrays: tuple[str, ...]) -> None:
-    """A sealed file is whole, but another program may have written less into it."""
-    missing = [*(name for name in attributes if name not in file.attrs), *(name for name in arrays if name not in file)]
-    if missing:
-        raise ShardError(f"{path} has no {missing[0]}; {AGAIN}")
 
 
 def check_num_parts(info: GraphInfo, num_parts: int) -> None:

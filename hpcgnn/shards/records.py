@@ -10,18 +10,19 @@ import numpy as np
 
 from hpcgnn.datasets.dataset import CleaningReport
 from hpcgnn.partition.statistics import PartitionStatistics
+from hpcgnn.shards.fingerprint import Fingerprint
 from hpcgnn.shards.schema import GraphInfo, Provenance
 
-JSON = ("provenance", "cleaning")
+JSON = ("provenance", "cleaning", "fingerprint")
 SCALARS = tuple(item.name for item in fields(GraphInfo)
                 if item.name not in (*JSON, "statistics", "boundary_degree"))
 COLUMNS = tuple(item.name for item in fields(PartitionStatistics))
 ATTRIBUTES = (*SCALARS, *JSON)
-ARRAYS = ("boundary_degree", *(f"statistics/{name}" for name in COLUMNS))
+COUNTS = tuple(name for name in SCALARS if name.startswith("num_"))
 
 
 def store_info(file: h5py.File, info: GraphInfo) -> None:
-    """Write scalars as attributes, the cleaning report and provenance as JSON, statistics as one column a count."""
+    """Write scalars as attributes, nested records as JSON, statistics as one column a count."""
     for name in SCALARS:
         file.attrs[name] = getattr(info, name)
     for name in JSON:
@@ -32,7 +33,7 @@ def store_info(file: h5py.File, info: GraphInfo) -> None:
 
 
 def load_info(file: h5py.File) -> GraphInfo:
-    """Read what store_info wrote."""
+    """Read what store_info wrote; arrays must have the layout that the file's own counts give them."""
     scalars = {name: _plain(file.attrs[name]) for name in SCALARS}
     cleaning = json.loads(file.attrs["cleaning"])
     cleaning["remarks"] = tuple(cleaning["remarks"])
@@ -41,6 +42,7 @@ def load_info(file: h5py.File) -> GraphInfo:
         **scalars,
         provenance=Provenance(**json.loads(file.attrs["provenance"])),
         cleaning=CleaningReport(**cleaning),
+        fingerprint=Fingerprint(**json.loads(file.attrs["fingerprint"])),
         statistics=tuple(PartitionStatistics(*row) for row in zip(*columns, strict=True)),
         boundary_degree=_plain(file["boundary_degree"][()]),
     )

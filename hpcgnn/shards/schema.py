@@ -10,12 +10,14 @@ from pathlib import Path
 
 from hpcgnn.datasets.dataset import CleaningReport
 from hpcgnn.partition.statistics import PartitionStatistics
+from hpcgnn.shards.fingerprint import Fingerprint
 
-FORMAT_VERSION = 2
+GRAPH_VERSION = 3
+PART_VERSION = 2
 PACKAGE_PART_VERSION = 4   # of a part file whose features are packages; all else in it is of format 2
 GRAPH_KIND, PART_KIND = "graph", "part"
 GRAPH_FILE = "graph.h5"
-PART_PATTERN, INCOMING_PATTERN = "part-*.h5", ".incoming-*"
+PART_PATTERN, INCOMING_PATTERN, ARRIVED = "part-*.h5", ".incoming-*", ".arrived"
 
 # Scalars and arrays of a part file that carry the names of Partition's attributes; features come as well:
 # array `features`, or group `packages`.
@@ -38,7 +40,7 @@ def part_file(folder: Path, part: int) -> Path:
 
 def part_version(feature_format: str) -> int:
     """Format version of the part files whose features are stored so."""
-    return PACKAGE_PART_VERSION if feature_format == PACKAGE else FORMAT_VERSION
+    return PACKAGE_PART_VERSION if feature_format == PACKAGE else PART_VERSION
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ class GraphInfo:
     feature_dtype : {"float32", "float16", "package"}     how features are stored
     provenance : Provenance
     cleaning : CleaningReport
+    fingerprint : Fingerprint          of graph, split and features, the same however the graph was cut
     statistics : tuple of PartitionStatistics, one a part
     boundary_degree : tuple of int     in-degree of boundary nodes at 0, 1, .. 100 percent, see degree_quantiles
     """
@@ -93,5 +96,6 @@ class GraphInfo:
     feature_dtype: str
     provenance: Provenance
     cleaning: CleaningReport
+    fingerprint: Fingerprint
     statistics: tuple[PartitionStatistics, ...]
     boundary_degree: tuple[int, ...]

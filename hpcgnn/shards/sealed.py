@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +21,9 @@ from hpcgnn.shards.seal import MAGIC, SEAL_BYTES, crc_of_body, parse_seal, seal_
 
 Fill = Callable[[h5py.File], None]
 AGAIN = "run hpcgnn preprocess again"
+MAX_REASON = 160
+# What h5py, json and decoding raise on content that no program of ours has written. HpcgnnErrors pass.
+UNREADABLE = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 
 
 def write_sealed(path: Path, kind: str, version: int, fill: Fill, error: type[HpcgnnError] = ShardError) -> None:
@@ -84,28 +88,56 @@ def open_sealed(path: Path, kind: str, version: int, error: type[HpcgnnError] = 
     ------
     error                     missing, unreadable, not sealed, of another kind or format, truncated or damaged
     """
-    check_seal(path, kind, version, error, advice)
+    checked = check_seal(path, kind, version, error, advice)
     try:
         # Nothing writes to a sealed file, and some parallel file systems refuse locks.
-        content = h5py.File(path, "r", locking=False)
-    except OSError as reason:
-        raise error(f"{path} can't be read: {reason_of(reason)}; {advice}") from reason
-    with content:
-        yield content
+        with h5py.File(path, "r", locking=False) as content:
+            if _identity(os.stat(path)) != checked:
+                raise error(f"{path} was replaced while it was read; start again")
+            yield content
+    except UNREADABLE as reason:
+        raise error(f"{path} is not as hpcgnn writes {kind} files ({_first_line(reason)}); {advice}") from reason
+    except MemoryError as reason:
+        raise error(f"{path} needs more memory than this machine gives; use more ranks or a larger machine") from reason
 
 
 def check_seal(path: Path, kind: str, version: int, error: type[HpcgnnError] = ShardError,
-               advice: str = AGAIN) -> None:
-    """Check kind, format, size and checksum of a sealed file; parameters and errors as of open_sealed."""
+               advice: str = AGAIN) -> tuple[int, int]:
+    """Check kind, format, size and checksum of a sealed file; parameters and errors as of open_sealed.
+
+    Returns
+    -------
+    identity : (int, int)     device and inode of the file that was checked
+    """
     try:
-        with open(path, "rb") as file:
-            complaint = _find_fault(file, kind, version)
+        with _open_regular(path) as file:
+            complaint, identity = _find_fault(file, kind, version), _identity(os.fstat(file.fileno()))
     except FileNotFoundError:
         complaint = "is missing"
     except OSError as reason:
         complaint = f"can't be read: {reason_of(reason)}"
     if complaint is not None:
         raise error(f"{path} {complaint}; {advice}")
+    return identity
+
+
+def _open_regular(path: Path) -> BinaryIO:
+    """Open a file for reading; a pipe or a device, at which a reader could wait for ever, raises OSError."""
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115 - returned
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError("it is a pipe or a device, expected a file")
+    return file
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def _first_line(reason: Exception) -> str:
+    """Why something could not be read, short enough for a sentence."""
+    lines = str(reason).strip().splitlines()
+    return f"{type(reason).__name__}: {lines[0][:MAX_REASON]}" if lines else type(reason).__name__
 
 
 def _find_fault(file: BinaryIO, kind: str, version: int) -> str | None:

@@ -22,9 +22,11 @@ from hpcgnn.partition.partition import Partition
 from hpcgnn.partition.statistics import PartitionStatistics, measure_partition
 from hpcgnn.shards import schema
 from hpcgnn.shards.features import FeatureStorage, store_features
+from hpcgnn.shards.fingerprint import Fingerprint
 from hpcgnn.shards.folder import check_folder, incoming
+from hpcgnn.shards.hashing import fingerprint_of
 from hpcgnn.shards.records import store_info
-from hpcgnn.shards.schema import FORMAT_VERSION, GraphInfo, Provenance
+from hpcgnn.shards.schema import GRAPH_VERSION, GraphInfo, Provenance
 from hpcgnn.shards.sealed import write_sealed
 
 
@@ -61,12 +63,14 @@ def write_shards(dataset: GraphDataset, owner: np.ndarray, num_parts: int, out_d
     storage = FeatureStorage.choose(dataset, feature_format, feature_bits)
     out_dir = Path(out_dir)
     check_folder(out_dir, overwrite)
+    fingerprint = fingerprint_of(dataset, storage, progress)
     halos = find_halos(dataset, owner, num_parts, progress)
     run_id = uuid.uuid4().hex
-    with incoming(out_dir) as staging:
+    with incoming(out_dir, overwrite) as staging:
         statistics = _write_parts(dataset, owner, halos, staging, storage, run_id, progress, (reorder, provenance.seed))
-        info = _describe(dataset, storage.form, provenance, run_id, statistics, degree_quantiles(dataset, halos))
-        write_sealed(schema.graph_file(staging), schema.GRAPH_KIND, FORMAT_VERSION,
+        info = _describe(dataset, storage.form, provenance, run_id, fingerprint, statistics,
+                         degree_quantiles(dataset, halos))
+        write_sealed(schema.graph_file(staging), schema.GRAPH_KIND, GRAPH_VERSION,
                      partial(_store_graph, info=info, owner=owner))
     return info
 
@@ -103,7 +107,8 @@ def _store_graph(file: h5py.File, info: GraphInfo, owner: np.ndarray) -> None:
 
 
 def _describe(dataset: GraphDataset, feature_format: str, provenance: Provenance, run_id: str,
-              statistics: list[PartitionStatistics], boundary_degree: np.ndarray) -> GraphInfo:
+              fingerprint: Fingerprint, statistics: list[PartitionStatistics],
+              boundary_degree: np.ndarray) -> GraphInfo:
     return GraphInfo(
         run_id=run_id, hpcgnn_version=hpcgnn.__version__, name=dataset.name,
         num_nodes=dataset.num_nodes, num_edges=dataset.num_edges,
@@ -111,6 +116,6 @@ def _describe(dataset: GraphDataset, feature_format: str, provenance: Provenance
         num_train=int(dataset.train_mask.sum()), num_val=int(dataset.val_mask.sum()),
         num_test=int(dataset.test_mask.sum()),
         is_multi_label=dataset.is_multi_label, feature_dtype=feature_format,
-        provenance=provenance, cleaning=dataset.cleaning, statistics=tuple(statistics),
+        provenance=provenance, cleaning=dataset.cleaning, fingerprint=fingerprint, statistics=tuple(statistics),
         boundary_degree=tuple(boundary_degree.tolist()),
     )

@@ -6,17 +6,16 @@ files, and on CPUs takes all weights in one pass from torch 2.4 on only.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
+from hpcgnn.errors import CollectiveError
+from hpcgnn.ops.adam import StepCheck, adam_step
 from hpcgnn.training.gradients import FlatGradients
 
-MEAN_DECAY, SQUARE_DECAY = 0.9, 0.999
-EPSILON = 1e-8
 Moments = dict[int, dict[str, torch.Tensor]]
 
 
@@ -37,7 +36,9 @@ class FlatAdam:
     gradients : FlatGradients        of the same weights
     groups : sequence of WeightGroup      every weight in one of them
 
-    Reference: Kingma and Ba, "Adam: a method for stochastic optimization", ICLR 2015, algorithm 1.
+    Attributes
+    ----------
+    last_check : StepCheck           of the last step
     """
 
     def __init__(self, gradients: FlatGradients, groups: Sequence[WeightGroup]):
@@ -46,6 +47,7 @@ class FlatAdam:
                                                                           for _ in range(5))
         self._place: dict[nn.Parameter, slice] = gradients.places
         self._num_steps = 0
+        self.last_check = StepCheck()
         for group in groups:
             for parameter in group.parameters:
                 place = self._place[parameter]
@@ -53,15 +55,12 @@ class FlatAdam:
                 self._weights[place] = parameter.detach().flatten()
                 parameter.data = self._weights[place].view_as(parameter)
 
-    def step(self) -> None:
-        """Move all weights against their gradients."""
+    def step(self) -> StepCheck:
+        """Move all weights against their gradients; whether all is finite, and which weights these are."""
         self._num_steps += 1
-        gradient = torch.addcmul(self._gradient, self._decay, self._weights)
-        self._mean.lerp_(gradient, 1 - MEAN_DECAY)
-        self._square.mul_(SQUARE_DECAY).addcmul_(gradient, gradient, value=1 - SQUARE_DECAY)
-        unbiased = math.sqrt(1 - SQUARE_DECAY ** self._num_steps)
-        change = self._mean / (self._square.sqrt().div_(unbiased).add_(EPSILON))
-        self._weights.addcmul_(self._lr, change, value=-1 / (1 - MEAN_DECAY ** self._num_steps))
+        self.last_check = adam_step(self._weights, self._gradient, self._lr, self._decay, self._mean, self._square,
+                                    self._num_steps)
+        return self.last_check
 
     def state(self) -> Moments:
         """Moments of each weight, numbered group by group; empty before the first step."""
@@ -73,12 +72,20 @@ class FlatAdam:
                 for number, (parameter, place) in enumerate(self._numbered())}
 
     def load_state(self, state: Moments) -> None:
-        """Go on from what `state` returned, with shapes that fit."""
+        """Go on from what `state` returned; raises CollectiveError where its moments are not of these weights."""
         for number, (_, place) in enumerate(self._numbered()):
             if number in state:
+                self._check_fit(state[number], place)
                 self._num_steps = int(state[number]["step"])
                 self._mean[place] = state[number]["exp_avg"].flatten().to(self._mean)
                 self._square[place] = state[number]["exp_avg_sq"].flatten().to(self._square)
+
+    def _check_fit(self, moments: dict[str, torch.Tensor], place: slice) -> None:
+        num_weights = place.stop - place.start
+        found = {name: moments[name].numel() for name in ("step", "exp_avg", "exp_avg_sq") if name in moments}
+        if found != {"step": 1, "exp_avg": num_weights, "exp_avg_sq": num_weights}:
+            raise CollectiveError(f"the checkpoint's optimizer has {found} for {num_weights} weights of this model; it "
+                                  "was not written by this run, start without --resume")
 
     def _numbered(self) -> list[tuple[nn.Parameter, slice]]:
         return [(parameter, self._place[parameter]) for group in self._groups for parameter in group.parameters]

@@ -1,13 +1,16 @@
 """Checkpoints: all that a run needs to go on, in one sealed HDF5 file that replaces its predecessor atomically.
 
-Format 4: attribute `state` (JSON) holds counters, results, the loss scale and the controller's memory; groups `model`,
-`best_model` hold weights by name, group `optimizer` Adam's moments by parameter number. No random state exists: draws
-are functions of seed and epoch. Files of earlier formats know less of the controller; a run of theirs is started anew.
+Format 5: attribute `state` (JSON) holds counters, results, the loss scale, the controller's memory, the fingerprint of
+the data and the token of this checkpoint; groups `model`, `best_model` hold weights by name, group `optimizer` the
+moments of Adam by parameter number. No random state exists: draws are functions of seed and epoch. Files of earlier
+formats do not tell which data they were made on; a run of theirs is started anew. See data/RUNS.md.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,12 +20,16 @@ import numpy as np
 import torch
 
 from hpcgnn.errors import CheckpointError, CollectiveError
+from hpcgnn.shards.fingerprint import Fingerprint
 from hpcgnn.shards.sealed import open_sealed, write_sealed
 from hpcgnn.training.evaluate import Evaluation, evaluation_from
 from hpcgnn.training.precision import LossScale
 
-KIND, VERSION = "checkpoint", 4
+KIND, VERSION = "checkpoint", 5
 ADVICE = "start without --resume, or restore the file"
+TOKEN = re.compile("[0-9a-f]{32}")
+# Everything that h5py, json and the constructors raise for content that is not what it should be.
+NOT_A_CHECKPOINT = (KeyError, TypeError, ValueError, AttributeError, OSError, RuntimeError, MemoryError)
 
 
 @dataclass
@@ -37,7 +44,6 @@ class Progress:
     best_epoch : int
     evaluations_since_best : int
     finished : list of dict          result of each complete training
-    metrics_bytes : int              length of metrics.jsonl; what lies behind was not checkpointed
     """
 
     seed_index: int = 0
@@ -46,7 +52,11 @@ class Progress:
     best_epoch: int = 0
     evaluations_since_best: int = 0
     finished: list[dict[str, Any]] = field(default_factory=list)
-    metrics_bytes: int = 0
+
+    @property
+    def num_epochs(self) -> int:
+        """Epochs of all trainings so far."""
+        return sum(result["epochs"] for result in self.finished) + self.epoch
 
     def note(self, evaluation: Evaluation) -> bool:
         """Remember an evaluation made after `epoch` epochs; return whether it is the best so far."""
@@ -69,10 +79,18 @@ class Progress:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A run at the end of an epoch."""
+    """A run at the end of an epoch.
+
+    Attributes
+    ----------
+    fingerprint : Fingerprint        of the shards that were trained on last
+    token : str                      32 hexadecimal digits, drawn anew for every checkpoint
+    """
 
     settings: dict[str, Any]
     dataset: str
+    fingerprint: Fingerprint
+    token: str
     progress: Progress
     model: dict[str, torch.Tensor]
     best_model: dict[str, torch.Tensor]
@@ -88,7 +106,8 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     ------
     CheckpointError      the folder can't be written or the disk is full
     """
-    state = {"settings": checkpoint.settings, "dataset": checkpoint.dataset, "progress": asdict(checkpoint.progress),
+    state = {"settings": checkpoint.settings, "dataset": checkpoint.dataset, "token": checkpoint.token,
+             "fingerprint": asdict(checkpoint.fingerprint), "progress": asdict(checkpoint.progress),
              "loss_scale": asdict(checkpoint.loss_scale), "controller": checkpoint.controller}
 
     def fill(file: h5py.File) -> None:
@@ -110,20 +129,56 @@ def read_checkpoint(path: Path) -> Checkpoint:
     CheckpointError      missing, truncated, damaged or of another format
     """
     with open_sealed(path, KIND, VERSION, error=CheckpointError, advice=ADVICE) as file:
-        state = json.loads(file.attrs["state"])
-        progress = Progress(**state["progress"])
-        if progress.best is not None:
-            progress.best = evaluation_from(state["progress"]["best"])
-        return Checkpoint(
-            settings=state["settings"],
-            dataset=state["dataset"],
-            progress=progress,
-            model=_read_tensors(file["model"]),
-            best_model=_read_tensors(file["best_model"]),
-            optimizer={int(number): _read_tensors(group) for number, group in file["optimizer"].items()},
-            loss_scale=LossScale(**state["loss_scale"]),
-            controller=state["controller"],
-        )
+        try:
+            return _read_content(file)
+        except NOT_A_CHECKPOINT as reason:
+            # The seal is right, so it was written like this, or made by hand.
+            raise CheckpointError(f"{path} is sealed but holds no whole run ({type(reason).__name__}: {reason}); "
+                                  f"{ADVICE}") from reason
+
+
+def _read_content(file: h5py.File) -> Checkpoint:
+    state = json.loads(file.attrs["state"])
+    progress = Progress(**state["progress"])
+    if progress.best is not None:
+        progress.best = evaluation_from(state["progress"]["best"])
+    checkpoint = Checkpoint(
+        settings=state["settings"],
+        dataset=state["dataset"],
+        fingerprint=Fingerprint(**state["fingerprint"]),
+        token=state["token"],
+        progress=progress,
+        model=_read_tensors(file["model"]),
+        best_model=_read_tensors(file["best_model"]),
+        optimizer={int(number): _read_tensors(group) for number, group in file["optimizer"].items()},
+        loss_scale=LossScale(**state["loss_scale"]),
+        controller=state["controller"],
+    )
+    _check_content(checkpoint)
+    return checkpoint
+
+
+def _check_content(checkpoint: Checkpoint) -> None:
+    """Check what no type says; raises ValueError or TypeError."""
+    progress = checkpoint.progress
+    counters = [progress.seed_index, progress.epoch, progress.best_epoch, progress.evaluations_since_best,
+                *(result["epochs"] for result in progress.finished)]
+    checks = [
+        (isinstance(checkpoint.settings, dict) and type(checkpoint.settings["seed"]) is int, "settings"),
+        (isinstance(checkpoint.dataset, str), "name of a graph"), (checkpoint.fingerprint.is_valid, "fingerprint"),
+        (bool(TOKEN.fullmatch(checkpoint.token)), "token"), (isinstance(checkpoint.controller, dict), "controller"),
+        (all(type(counter) is int and counter >= 0 for counter in counters), "counters"),
+        (progress.seed_index == len(progress.finished), "results"),
+        (math.isfinite(checkpoint.loss_scale.value), "loss scale"),
+        (checkpoint.model.keys() == checkpoint.best_model.keys(), "best weights"),
+    ]
+    for is_met, what in checks:
+        if not is_met:
+            raise ValueError(f"its {what} can't be those of a run")
+    for tensors in (checkpoint.model, checkpoint.best_model, *checkpoint.optimizer.values()):
+        for name, tensor in tensors.items():
+            if not torch.isfinite(tensor).all():
+                raise ValueError(f"{name} is not finite")
 
 
 def check_shapes(checkpoint: Checkpoint, weights: dict[str, torch.Tensor]) -> None:

@@ -6,16 +6,20 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from mpi4py import MPI
 from torch import nn
 
 from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.ops.adam import StepCheck, check_of
 from hpcgnn.ops.quantization import BIT_WIDTHS
 from hpcgnn.training.adam import FlatAdam
 from hpcgnn.training.gradients import FlatGradients
 from hpcgnn.training.objective import Objective
 from hpcgnn.training.precision import LossScale
+from hpcgnn.training.soundness import fault_in, signs_of
+from hpcgnn.whereabouts import HERE
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,7 @@ class EpochTrace:
     messages to their arrival noticed, whatever was computed meanwhile. `staleness` is the age in epochs of the oldest
     halo row read, `width_histogram` the rows sent at each width. `mean_bits` is bits a message value, parameters not
     counted; None where no value was sent.
-    `stop_signal` is not 0 where some rank was asked to stop.
+    `stop_signal` is not 0 where some rank was asked to stop, `fault` not empty where something went wrong.
     """
 
     loss: float
@@ -42,10 +46,11 @@ class EpochTrace:
     travel_seconds: float
     staleness: int
     width_histogram: dict[str, int]
+    fault: str = ""
 
 
 def train_epoch(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, exchange: HaloExchange, objective: Objective,
-                optimizer: FlatAdam, gradients: FlatGradients, seed: int, epoch: int,
+                optimizer: FlatAdam | torch.optim.Optimizer, gradients: FlatGradients, seed: int, epoch: int,
                 stop_signal: int, loss_scale: LossScale | None = None) -> EpochTrace:
     """Collective: train one epoch on the whole graph.
 
@@ -62,11 +67,25 @@ def train_epoch(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, exchange: H
         # All ranks have the whole penalty; gradients and losses are sums over ranks.
         loss = loss + model.penalty() / comm.size
     (loss * loss_scale.value).backward()
+    HERE.note("waits for the sum of the gradients")
     gradients.sum_over_ranks(comm)
-    if _is_usable(gradients, loss_scale):
-        optimizer.step()
+    HERE.note("computes")
+    check = _step(optimizer, gradients, loss_scale)
     seconds = time.perf_counter() - started
-    return _reduce_trace(comm, loss.item(), seconds, exchange, stop_signal)
+    return _reduce_trace(comm, loss.item(), seconds, exchange, stop_signal, check)
+
+
+def _step(optimizer: FlatAdam | torch.optim.Optimizer, gradients: FlatGradients, loss_scale: LossScale) -> StepCheck:
+    """Move the weights, unless their gradients overflow, and return what is to be known of them: FlatAdam has it from
+    its own pass, the weights of any other optimizer are looked at once more.
+    """
+    check = optimizer.step() if _is_usable(gradients, loss_scale) else getattr(optimizer, "last_check", None)
+    if isinstance(check, StepCheck):
+        return check
+    weights = [parameter.detach().flatten().float() for parameter in gradients.places]
+    # With float16 a step whose scaled gradients overflow is left out, on all ranks; that is no fault.
+    found = gradients.flat if not loss_scale.is_dynamic else torch.zeros_like(gradients.flat[:1])
+    return check_of(found, torch.cat(weights))
 
 
 def _is_usable(gradients: FlatGradients, loss_scale: LossScale) -> bool:
@@ -78,14 +97,19 @@ def _is_usable(gradients: FlatGradients, loss_scale: LossScale) -> bool:
     return is_finite
 
 
-def _reduce_trace(comm: MPI.Comm, loss: float, seconds: float, exchange: HaloExchange, stop_signal: int) -> EpochTrace:
-    """Collective: one Allreduce for everything that an epoch reports. Counts are exact below 2**53."""
+def _reduce_trace(comm: MPI.Comm, loss: float, seconds: float, exchange: HaloExchange, stop_signal: int,
+                  check: StepCheck) -> EpochTrace:
+    """Collective: one Allreduce for all sums that an epoch reports, one for maxima. Counts are exact below 2**53."""
     traffic = exchange.training.take()
     exchange.last_sent = traffic.sent_by_peer
     sums = np.array([loss, seconds, traffic.exchange_seconds, traffic.quantize_seconds, traffic.payload_bytes,
                      traffic.parameter_bytes, traffic.num_values, stop_signal, traffic.blocked_seconds,
                      traffic.travel_seconds, *traffic.width_rows], dtype=np.float64)
+    HERE.note("waits for the sum of the losses")
     comm.Allreduce(MPI.IN_PLACE, sums)
+    largest = np.array([traffic.staleness, *signs_of(check)], dtype=np.int64)
+    comm.Allreduce(MPI.IN_PLACE, largest, MPI.MAX)
+    HERE.note("ends the epoch")
     (loss, seconds, exchanging, quantizing, payload, parameters, num_values, signals, blocked,
      travel) = sums[:10].tolist()
     return EpochTrace(
@@ -100,6 +124,7 @@ def _reduce_trace(comm: MPI.Comm, loss: float, seconds: float, exchange: HaloExc
         stop_signal=int(signals),
         blocked_seconds=blocked / comm.size,
         travel_seconds=travel / comm.size,
-        staleness=comm.allreduce(traffic.staleness, MPI.MAX),
+        staleness=int(largest[0]),
         width_histogram={str(bits): int(rows) for bits, rows in zip(BIT_WIDTHS, sums[10:], strict=True) if rows},
+        fault=fault_in(largest[1:]),
     )

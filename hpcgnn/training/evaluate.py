@@ -11,6 +11,7 @@ import torch
 from mpi4py import MPI
 from torch import nn
 
+from hpcgnn.errors import CollectiveError
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.quantized_models import QuantizedStack
 from hpcgnn.training.objective import SPLITS, Objective
@@ -66,15 +67,24 @@ def evaluation_from(values: dict[str, Any]) -> Evaluation:
 
 @torch.no_grad()
 def evaluate(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, objective: Objective, score: str) -> Evaluation:
-    """Collective: score the model on the whole graph."""
+    """Collective: score the model on the whole graph.
+
+    Raises
+    ------
+    CollectiveError      an answer is not finite
+    """
     model.eval()
     graph.begin_forward(seed=0, epoch=0, is_training=False)
     logits = model(graph, graph.x).float()
+    # All rows, also those that no training pass reaches.
+    sums = np.array([objective.loss_sum(logits, "val").item(), (~torch.isfinite(logits)).any(1).sum().item()])
+    comm.Allreduce(MPI.IN_PLACE, sums)
+    if sums[1] > 0:
+        raise CollectiveError(f"the model's answers for {sums[1]:.0f} nodes are not finite; lower --lr, or look for "
+                              "extreme values in the features")
     scores = [SCORES[score](comm, logits[objective.rows[split]], objective.labels[objective.rows[split]])
               for split in SPLITS]
-    loss = np.array([objective.loss_sum(logits, "val").item()])
-    comm.Allreduce(MPI.IN_PLACE, loss)
-    found = Evaluation(*scores, val_loss=float(loss[0]) / max(1, objective.num_global["val"]))
+    found = Evaluation(*scores, val_loss=float(sums[0]) / max(1, objective.num_global["val"]))
     if not isinstance(model, QuantizedStack):
         return found
     size = model.feature_size()

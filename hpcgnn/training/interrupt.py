@@ -1,33 +1,20 @@
-"""Signals that ask a run to stop: noted when they come, agreed on by all ranks at the end of an epoch."""
+"""What all ranks do together about a stop signal that came before the first epoch; later ones end with an epoch."""
 
 from __future__ import annotations
 
-import signal
+from mpi4py import MPI
 
-# SIGUSR1 is what Slurm sends with --signal=USR1@seconds before a job's time runs out.
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+from hpcgnn.errors import Interrupted
+from hpcgnn.stop_signals import STOP_REQUEST
 
 
-class StopRequest:
-    """Context manager that notes stop signals instead of dying of them.
+def end_if_asked(comm: MPI.Comm) -> None:
+    """Collective: end on all ranks where any was asked to stop.
 
-    Attributes
-    ----------
-    signal_number : int      the first signal that came, 0 before
+    Raises
+    ------
+    Interrupted      nothing was begun, so nothing is lost
     """
-
-    def __init__(self) -> None:
-        self.signal_number = 0
-        self._previous: dict[int, object] = {}
-
-    def __enter__(self) -> StopRequest:
-        for number in STOP_SIGNALS:
-            self._previous[number] = signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, *exception) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def _note(self, number: int, frame) -> None:
-        self.signal_number = self.signal_number or number
+    if comm.allreduce(STOP_REQUEST.signal_number, MPI.MAX):
+        raise Interrupted("stopped by a signal before the first epoch; nothing is lost, the same command with --resume "
+                          "goes on")

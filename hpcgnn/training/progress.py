@@ -1,15 +1,39 @@
-"""EpochDisplay: the progress bar of rank 0, silent where no terminal shows standard error."""
+"""EpochDisplay: how rank 0 shows its epochs, by a bar in a terminal and by a line a minute in a log."""
 
 from __future__ import annotations
+
+import os
+import sys
+import time
 
 import rich.console
 import rich.progress
 
 from hpcgnn.config import TrainConfig
+from hpcgnn.errors import ConfigError
 from hpcgnn.training.checkpoint import Progress
 from hpcgnn.training.epoch import EpochTrace
 from hpcgnn.training.evaluate import Evaluation
-from hpcgnn.training.terminal import is_watched
+from hpcgnn.training.terminal import watched_stream
+
+DEFAULT_SECONDS = 60.0
+
+
+def seconds_between_lines() -> float:
+    """HPCGNN_PROGRESS_SECONDS, 60 by default; 0 writes no line.
+
+    Raises
+    ------
+    ConfigError      it is no number, or negative
+    """
+    text = os.environ.get("HPCGNN_PROGRESS_SECONDS", str(DEFAULT_SECONDS))
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not seconds >= 0:
+        raise ConfigError(f"HPCGNN_PROGRESS_SECONDS is {text!r}; expected seconds between two lines, 0 for none")
+    return seconds
 
 
 class EpochDisplay:
@@ -21,22 +45,28 @@ class EpochDisplay:
     """
 
     def __init__(self, config: TrainConfig, is_shown: bool):
-        is_shown = is_shown and is_watched()
-        console = rich.console.Console(stderr=True, force_terminal=True if is_shown else None)
+        self._stream = watched_stream() if is_shown else None
+        is_quiet = not is_shown or self._stream is not None or os.environ.get("HPCGNN_PROGRESS") == "0"
+        self._line_seconds = 0.0 if is_quiet else seconds_between_lines()
+        self._next_line = 0.0        # the first epoch has a line
+        self._num_epochs = config.epochs
         self._bar = rich.progress.Progress(
             rich.progress.TextColumn("{task.description}"), rich.progress.BarColumn(bar_width=24),
             rich.progress.MofNCompleteColumn(), rich.progress.TextColumn("{task.fields[state]}"),
-            rich.progress.TimeRemainingColumn(),
-            console=console, disable=not is_shown)
+            rich.progress.TimeRemainingColumn(), console=_console(self._stream), disable=self._stream is None)
         self._task = self._bar.add_task("epoch", total=config.epochs, state="")
         self._val_score = float("nan")
 
     def __enter__(self) -> EpochDisplay:
         self._bar.start()
+        # A launcher may kill this rank at Ctrl-C, and the terminal must not be left without its cursor.
+        self._bar.console.show_cursor(True)
         return self
 
     def __exit__(self, *exception) -> None:
         self._bar.stop()
+        if self._stream not in (None, sys.stderr):
+            self._stream.close()
 
     def advance(self, seed: int, progress: Progress, trace: EpochTrace, evaluation: Evaluation | None) -> None:
         """Show the epoch that has just ended."""
@@ -46,3 +76,15 @@ class EpochDisplay:
         state = (f"loss {trace.loss:.4f}  val {100 * self._val_score:.2f}  {megabytes:.1f} MB  "
                  f"{trace.epoch_seconds:.3f} s")
         self._bar.update(self._task, description=f"seed {seed}", completed=progress.epoch, state=state)
+        now = time.monotonic()
+        if self._line_seconds and now >= self._next_line:
+            self._next_line = now + self._line_seconds
+            print(f"seed {seed}  epoch {progress.epoch}/{self._num_epochs}  {state}", file=sys.stderr, flush=True)
+
+
+def _console(stream) -> rich.console.Console:
+    """A console that draws in a stream, as wide as its terminal."""
+    if stream in (None, sys.stderr):
+        return rich.console.Console(stderr=True, force_terminal=True if stream is not None else None)
+    columns = os.get_terminal_size(stream.fileno()).columns
+    return rich.console.Console(file=stream, force_terminal=True, width=columns or None)

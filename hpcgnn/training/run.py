@@ -14,27 +14,26 @@ from mpi4py import MPI
 
 from hpcgnn.adaptive.controller import Decision
 from hpcgnn.config import settings_of
-from hpcgnn.errors import CollectiveError, Interrupted
+from hpcgnn.errors import Interrupted
 from hpcgnn.launch import together
 from hpcgnn.nn.quantized_models import QuantizedStack
+from hpcgnn.stop_signals import STOP_REQUEST, StopRequest
 from hpcgnn.training.adam import FlatAdam
-from hpcgnn.training.checkpoint import Checkpoint, Progress, check_shapes, write_checkpoint
+from hpcgnn.training.checkpoint import Checkpoint, Progress, check_shapes
 from hpcgnn.training.clock import modeled_seconds
 from hpcgnn.training.epoch import EpochTrace, train_epoch
 from hpcgnn.training.evaluate import Evaluation, evaluate
 from hpcgnn.training.gradients import FlatGradients
-from hpcgnn.training.interrupt import StopRequest
 from hpcgnn.training.methods import Setting, new_controller
-from hpcgnn.training.metrics import (
-    RunFolder,
-    epoch_statistics,
-    quantized_statistics,
-    score_statistics,
-    software_versions,
-)
+from hpcgnn.training.metrics import RunFolder
 from hpcgnn.training.precision import LossScale, storage_bits
 from hpcgnn.training.progress import EpochDisplay
+from hpcgnn.training.rank_state import restore_rank_state, save_rank_state
+from hpcgnn.training.saving import save
 from hpcgnn.training.session import Session
+from hpcgnn.training.soundness import fault_error
+from hpcgnn.training.summary import epoch_statistics, quantized_statistics, score_statistics, software_versions
+from hpcgnn.whereabouts import HERE
 
 MAX_PAIRED_RANKS = 64     # more would make the matrix of a line of metrics too long
 
@@ -90,6 +89,8 @@ class TrainingRun:
                                                  session.importance))
         if resumed is not None:
             self.controller.restore(resumed.controller)
+            restore_rank_state(session, self.controller, folder.rank_files, resumed.token)
+        self._token = None if resumed is None else resumed.token     # of the last checkpoint
         self._is_main = session.comm.rank == 0
 
     @property
@@ -102,9 +103,10 @@ class TrainingRun:
         Raises
         ------
         Interrupted          a signal asked to stop; the checkpoint holds everything
-        CollectiveError      the loss is not finite, or a file can't be written
+        CollectiveError      loss, gradients, weights or answers are not finite, the ranks' weights differ, or a file
+                             can't be written
         """
-        with StopRequest() as stop, EpochDisplay(self.session.config, is_shown=self._is_main) as display:
+        with STOP_REQUEST as stop, EpochDisplay(self.session.config, is_shown=self._is_main) as display:
             self._train_seed(stop, display)
             while self.progress.seed_index + 1 < self.session.config.repeat:
                 self.progress.finish_seed(self.seed)
@@ -141,23 +143,29 @@ class TrainingRun:
 
     def _train_epoch(self, stop_signal: int) -> tuple[EpochTrace, Decision]:
         session, learner = self.session, self.learner
+        HERE.epoch = self.seed, self.progress.epoch + 1
+        HERE.note("plans the epoch")
         plan = self.controller.plan(self.seed, self.progress.epoch)
         session.exchange.begin_epoch(plan)
+        HERE.note("computes")
         trace = train_epoch(session.comm, learner.model, session.graph, session.exchange, session.objective,
                             learner.optimizer, learner.gradients, self.seed, self.progress.epoch, stop_signal,
                             learner.loss_scale)
-        if not math.isfinite(trace.loss):
+        if trace.fault or not math.isfinite(trace.loss):
+            # Before anything of this epoch is saved: the last checkpoint is one of good weights.
             session.exchange.forget()
-            raise CollectiveError(f"the loss of epoch {self.progress.epoch} is {trace.loss}; "
-                                  "lower --lr, or look for extreme values in the features")
+            raise fault_error(session.comm, trace.fault, trace.loss, self.progress.epoch + 1,
+                              learner.optimizer.last_check, session.graph.x)
         seconds = trace.epoch_seconds
         if session.config.deterministic:
             seconds = modeled_seconds(trace, session.info.num_edges, session.config, session.comm.size,
                                       plan.is_asynchronous)
+        HERE.note("decides how rows are sent" if self._is_main else "waits for rank 0 to decide how rows are sent")
         return trace, self.controller.observe(trace.loss, seconds, session.exchange.traces)
 
     def _evaluate(self) -> Evaluation:
         session = self.session
+        HERE.note("evaluates")
         evaluation = evaluate(session.comm, self.learner.model, session.graph, session.objective, session.score)
         if self.progress.note(evaluation):
             self.learner.best_model = copy.deepcopy(self.learner.model.state_dict())
@@ -167,13 +175,14 @@ class TrainingRun:
         """Collective: rank 0 writes a line of metrics.jsonl. A full disk here aborts all ranks; the last checkpoint
         stands.
         """
+        HERE.note("records the epoch")
         pairs = self._bytes_by_pair() if evaluation else {}
         if not self._is_main:
             return
         record = {"seed": self.seed, "epoch": self.progress.epoch, **asdict(trace), **asdict(decision), **pairs}
         if isinstance(self.learner.model, QuantizedStack):
             record.update(self.learner.model.feature_size())
-        del record["stop_signal"]
+        del record["stop_signal"], record["fault"]
         self.folder.append_metrics({**record, **(asdict(evaluation) if evaluation else {})})
 
     def _bytes_by_pair(self) -> dict[str, list[list[int]]]:
@@ -193,19 +202,25 @@ class TrainingRun:
                           f"{self.folder.checkpoint} holds everything, the same command with --resume goes on")
 
     def _save(self) -> None:
-        """Collective: rank 0 writes the checkpoint, and all ranks fail together if it can't."""
-        together(self.session.comm, self._write_checkpoint)
+        """Collective: all that --resume needs is on the disk."""
+        self._token = save(self.session.comm, self.folder, self._checkpoint, self._save_rank_state, self._token)
 
-    def _write_checkpoint(self) -> None:
+    def _save_rank_state(self, token: str) -> None:
+        save_rank_state(self.session, self.controller, self.folder.rank_files, token)
+
+    def _checkpoint(self, token: str) -> Checkpoint:
+        learner, info = self.learner, self.session.info
+        return Checkpoint(
+            settings=settings_of(self.session.config), dataset=info.name, fingerprint=info.fingerprint, token=token,
+            progress=self.progress, model=learner.model.state_dict(), best_model=learner.best_model,
+            optimizer=learner.optimizer.state(), loss_scale=learner.loss_scale, controller=self.controller.state())
+
+    def _epoch_statistics(self) -> dict[str, Any]:
+        """On rank 0, which holds the metrics."""
         if not self._is_main:
-            return
-        self.progress.metrics_bytes = self.folder.metrics_bytes()
-        learner = self.learner
-        write_checkpoint(self.folder.checkpoint, Checkpoint(
-            settings=settings_of(self.session.config), dataset=self.session.info.name, progress=self.progress,
-            model=learner.model.state_dict(), best_model=learner.best_model,
-            optimizer=learner.optimizer.state(), loss_scale=learner.loss_scale,
-            controller=self.controller.state()))
+            return {}
+        metrics = self.folder.read_metrics()
+        return {**epoch_statistics(metrics), "num_epochs_recorded": len(metrics)}
 
     def _summarize(self, state_bytes: int) -> dict[str, Any]:
         """Collective: what summary.json says; complete on rank 0, which holds the metrics.
@@ -221,12 +236,13 @@ class TrainingRun:
         test_score, test_std = score_statistics([result["test_score"] for result in results])
         val_score, _ = score_statistics([result["val_score"] for result in results])
         return {
-            "dataset": session.info.name, "model": config.model, "method": config.method,
+            "dataset": session.info.name, "fingerprint": asdict(session.info.fingerprint),
+            "model": config.model, "method": config.method,
             "bits": {"uniform": config.bits, "vanilla": storage_bits(config.precision)}.get(config.method),
             "ranks": session.comm.size, "seeds": [result["seed"] for result in results],
             "score_name": session.score, "val_score": val_score, "test_score": test_score,
             "test_score_std": test_std, "results": results,
-            **(epoch_statistics(self.folder.read_metrics()) if self._is_main else {}),
+            **self._epoch_statistics(),
             "device": config.device, "transport": session.transport.name,
             "setup_bytes": int(setup[0]), "peak_rss_bytes": peak_bytes, "precision": config.precision,
             "predict": config.predict, "method_state_bytes": state_bytes,

@@ -12,6 +12,7 @@ from torch import nn
 
 from hpcgnn.config import TrainConfig, parse_protection
 from hpcgnn.errors import CollectiveError, TrainingError
+from hpcgnn.exchange.agreement import check_peers
 from hpcgnn.exchange.bits import UniformBits
 from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.exchange.plan import ExchangePlan
@@ -23,10 +24,10 @@ from hpcgnn.nn.models import ModelShape, build_model
 from hpcgnn.nn.quantized_models import QuantizationScheme, QuantizedStack
 from hpcgnn.nn.quantizer import count_in_degrees
 from hpcgnn.ops.aggregation import use_half_sums
-from hpcgnn.ops.host.simd import simd_level
 from hpcgnn.partition.partition import Partition
 from hpcgnn.shards.reader import GraphInfo, read_graph_info, read_partition
 from hpcgnn.training.adam import WeightGroup
+from hpcgnn.training.alike import Traits, check_alike
 from hpcgnn.training.methods import check_method, execution_of
 from hpcgnn.training.objective import Objective
 from hpcgnn.training.precision import STORAGE, storage_bits
@@ -76,20 +77,27 @@ class Session:
         Raises
         ------
         CollectiveError      a shard that is missing, damaged or for another number of ranks; no training node; an
-                             instruction set forced that a rank's processor lacks; a GPU or a transport that was asked
-                             for and can't be used
+                             instruction set forced that a rank's processor lacks; ranks that round differently; a GPU
+                             or a transport that was asked for and can't be used
         """
         info = info or together(comm, lambda: read_graph_info(shards))
         score = together(comm, lambda: choose_score(config, info))
         device = choose_device(comm, config.device)
         if config.device == "cuda":
             use_half_sums(config.sums == "half")
-        together(comm, simd_level)
+        check_alike(comm, together(comm, Traits.of_this_rank))
         together(comm, lambda: check_method(config))
         part = together(comm, lambda: read_partition(shards, comm.rank, comm.size, info))
+        check_peers(comm, part, info.run_id)
         part, reach = _within_reach(comm, part, config)
         masks = {"train": part.train_mask, "val": part.val_mask, "test": part.test_mask}
         objective = Objective.build(comm, part.labels, masks, device)
+        counted = {split: getattr(info, f"num_{split}") for split in objective.num_global}
+        if objective.num_global != counted:
+            raise CollectiveError(f"{shards} has {objective.num_global} nodes in the splits of its parts, and graph.h5 "
+                                  f"says {counted}; run hpcgnn preprocess again")
+        if info.num_features == 0:
+            raise CollectiveError(f"{shards} has no features to train on; run hpcgnn preprocess --features structural")
         if objective.num_global["train"] == 0:
             raise CollectiveError(f"{shards} has no training node in the whole graph; at least one is needed")
         full_bits, plan = storage_bits(config.precision), ExchangePlan.build(part)

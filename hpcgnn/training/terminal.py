@@ -1,36 +1,56 @@
-"""Whether somebody watches: a rank's own standard error is a pipe to the launcher, so the launcher's is looked at."""
+"""Where somebody watches: a rank's own standard error is a pipe to the launcher, so its terminal is looked for.
+
+Open MPI's mpirun holds back what it passes on until a line ends, so a bar that moves is drawn in its terminal itself.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+import termios
+from typing import TextIO
 
 # The launcher and its helpers between a rank and the shell, as the kernel shortens their names.
 LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "prterun", "prte", "prted", "orterun", "orted", "hydra_pmi_proxy",
              "srun", "slurmstepd", "timeout")
+LOCAL_FLAGS = 3      # place of the local modes in what termios.tcgetattr returns
 
 
-def is_watched() -> bool:
-    """True where progress may be drawn: standard error is a terminal, or that of the launcher on this machine is.
+def watched_stream() -> TextIO | None:
+    """Where progress may be drawn: standard error if it is a terminal, or the terminal of the launcher on this machine.
 
-    HPCGNN_PROGRESS=1 or 0 decides by itself.
+    HPCGNN_PROGRESS=1 takes standard error whatever it is, 0 nothing.
     """
     decided = os.environ.get("HPCGNN_PROGRESS")
-    if decided in ("0", "1"):
-        return decided == "1"
-    return sys.stderr.isatty() or _launcher_has_terminal()
+    if decided == "0":
+        return None
+    if decided == "1" or sys.stderr.isatty():
+        return sys.stderr
+    return _terminal_of_launcher()
 
 
-def _launcher_has_terminal() -> bool:
+def _terminal_of_launcher() -> TextIO | None:
     launcher = None
     try:
         process = os.getppid()
         while _name_of(process) in LAUNCHERS:
             launcher, process = process, _parent_of(process)
-        return launcher is not None and os.readlink(f"/proc/{launcher}/fd/2").startswith(("/dev/pts/", "/dev/tty"))
+        if launcher is None:
+            return None
+        terminal = os.readlink(f"/proc/{launcher}/fd/2")
+        return _opened(terminal) if terminal.startswith(("/dev/pts/", "/dev/tty")) else None
     except (OSError, ValueError):
         # No /proc, or another user's process: nothing is known of a terminal, so nothing is drawn.
-        return False
+        return None
+
+
+def _opened(terminal: str) -> TextIO | None:
+    descriptor = os.open(terminal, os.O_WRONLY | os.O_NOCTTY)
+    # A terminal that stops what writes from the background, as ranks do, is left alone.
+    if not os.isatty(descriptor) or termios.tcgetattr(descriptor)[LOCAL_FLAGS] & termios.TOSTOP:
+        os.close(descriptor)
+        return None
+    return os.fdopen(descriptor, "w", buffering=1)
 
 
 def _name_of(process: int) -> str:

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from hpcgnn._ext import quantization as kernels
+from hpcgnn.errors import KernelError
 from hpcgnn.ops.counter import CounterKey
 from hpcgnn.ops.host.storage import STORAGE_NUMBER, as_bytes
 
@@ -13,14 +14,25 @@ from hpcgnn.ops.host.storage import STORAGE_NUMBER, as_bytes
 def quantize_rows(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray, layout, key: CounterKey,
                   message: np.ndarray, is_nearest: bool) -> int:
     """Return -1, or the position of the first row that can't be quantized."""
-    return kernels.quantize_rows(as_bytes(rows), STORAGE_NUMBER[rows.dtype], layout.dim, row_index, node_id,
+    found = kernels.quantize_rows(as_bytes(rows), STORAGE_NUMBER[rows.dtype], layout.dim, row_index, node_id,
                                  layout.bit_width, layout.payload_offset, layout.parameter_offset, key.seed, key.epoch,
                                  key.stream, is_nearest, message)
+    _refuse_outside(found, row_index, layout, len(rows), len(message))
+    return found
 
 
 def dequantize_rows(message: np.ndarray, row_index: np.ndarray, node_id: np.ndarray, layout, rows: torch.Tensor,
                     accumulate: bool) -> None:
     """Assign or add the message's rows to rows[row_index]."""
-    kernels.dequantize_rows(message, row_index, node_id, layout.bit_width, layout.payload_offset,
-                            layout.parameter_offset, accumulate, STORAGE_NUMBER[rows.dtype], layout.dim,
-                            as_bytes(rows))
+    found = kernels.dequantize_rows(message, row_index, node_id, layout.bit_width, layout.payload_offset,
+                                    layout.parameter_offset, accumulate, STORAGE_NUMBER[rows.dtype], layout.dim,
+                                    as_bytes(rows))
+    _refuse_outside(found, row_index, layout, len(rows), len(message))
+
+
+def _refuse_outside(found: int, row_index: np.ndarray, layout, num_rows: int, num_bytes: int) -> None:
+    if found < -1:
+        i = -2 - found
+        raise KernelError(f"row {i} of a message has {layout.dim} columns at {layout.bit_width[i]} bits from byte "
+                          f"{layout.payload_offset[i]} of {num_bytes} on, and is row {row_index[i]} of {num_rows}; "
+                          "expected a row within the message and the table")

@@ -1,0 +1,124 @@
+"""The command line: its subcommands, each a file of `hpcgnn.cli` that is imported when it is called, and its endings.
+
+Whatever ends a command becomes one sentence on standard error and an exit status here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+from typing import TextIO
+
+import click
+
+import hpcgnn
+from hpcgnn.errors import StreamClosed, exit_code_of, explanation_of, sentence_of
+
+USAGE_ERROR = 2
+GRACE_SECONDS = 3.0
+
+COMMANDS = {
+    "preprocess": "Convert a source graph into HDF5 shards, one a rank.",
+    "inspect": "Show what a folder of shards holds, part by part.",
+    "train": "Train a model on shards; run it under mpirun with one rank a part.",
+    "quantize": "Make a trained model a small one of integers.",
+    "infer": "Answer with an integer model for every node; run it under mpirun with one rank a part.",
+    "report": "Draw one or several run folders as HTML and PNG.",
+    "bench": "Measure kernels, epochs and exchanges against the machine's ceilings and against peers.",
+}
+
+# What each launcher sets in a rank's environment before MPI is initialised.
+RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+
+
+class LazyGroup(click.Group):
+    """A group that imports `hpcgnn.cli.NAME` only when NAME is called, so that help needs neither torch nor MPI."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        return importlib.import_module(f"hpcgnn.cli.{name}").command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def invoke(self, ctx: click.Context):
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            # click would end the program with no word and status 1.
+            raise StreamClosed(sentence_of(error)) from error
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(hpcgnn.__version__, prog_name="hpcgnn")
+def cli() -> None:
+    """Distributed full-graph training of graph neural networks with bit-packed messages."""
+
+
+def run(words: list[str]) -> int:
+    """Run one command line to its end, say in one sentence why it failed, and return the exit status."""
+    try:
+        status = cli.main(words, prog_name="hpcgnn", standalone_mode=False) or 0
+        sys.stdout.flush()
+    except SystemExit as stop:
+        return stop.code
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.ClickException as error:
+        complain(error.format_message())
+        return USAGE_ERROR
+    except BaseException as error:
+        # click turns a KeyboardInterrupt into an Abort.
+        found = KeyboardInterrupt() if isinstance(error, click.Abort) else error
+        complain(explanation_of(found))
+        return exit_code_of(found)
+    finally:
+        _give_up_unwritten_output()
+    return status
+
+
+def complain(message: str) -> None:
+    """Print one sentence to standard error, once for all ranks."""
+    if launched_rank() == 0:
+        try:
+            print(f"hpcgnn: {message}", file=sys.stderr, flush=True)
+        except OSError:
+            return      # nobody can be told; the exit status says it
+    elif not _waits_for_rank_zero():
+        # A launcher kills all ranks once one has failed; rank 0 must have spoken by then.
+        time.sleep(GRACE_SECONDS)
+
+
+def launched_rank() -> int:
+    """Rank according to the launcher's environment, 0 outside a parallel run. Valid before MPI is initialised."""
+    return next((int(os.environ[name]) for name in RANK_VARIABLES if name in os.environ), 0)
+
+
+def _waits_for_rank_zero() -> bool:
+    """Whether this rank's end waits for the others: MPI has joined it with them."""
+    launch = sys.modules.get("hpcgnn.launch")
+    return "mpi4py.MPI" in sys.modules and (launch is None or launch.has_company())
+
+
+def _give_up_unwritten_output() -> None:
+    """Have the interpreter not fail once more, with a traceback, on output that nobody can take."""
+    for stream in (sys.stdout, sys.stderr):
+        if not _is_written(stream):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
+
+
+def _is_written(stream: TextIO) -> bool:
+    try:
+        stream.flush()
+    except OSError:
+        return False
+    return True

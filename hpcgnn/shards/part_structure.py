@@ -1,0 +1,152 @@
+"""Whether a part that was read is one: offsets, ranges, ids, labels, masks and values, in one pass over its arrays.
+
+Checksums are kept elsewhere; this is for files that a faulty program sealed. Lists of two parts are compared by
+`hpcgnn.partition.peer_lists`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from hpcgnn.partition.partition import Partition
+from hpcgnn.shards import schema
+from hpcgnn.shards.layout import Layout
+from hpcgnn.shards.schema import GraphInfo
+
+BLOCK_ENTRIES = 1 << 18     # of values that are looked at while they lie in a cache
+FLOAT16_INFINITY = 0x7C00
+
+
+def part_layout(info: GraphInfo, part: int) -> Layout:
+    """Type and shape of each array of a part file, as graph.h5 tells; features that are packages are not among them."""
+    counts = info.statistics[part]
+    num_rows, inner = counts.num_inner + counts.num_halo, (counts.num_inner,)
+    labels = (np.uint8, (*inner, info.num_classes)) if info.is_multi_label else (np.int64, inner)
+    layout = {
+        "inner_id": (np.int64, inner), "halo_id": (np.int64, (counts.num_halo,)),
+        "halo_offset": (np.int64, (info.num_parts + 1,)), "boundary_index": (np.int32, (counts.num_sent,)),
+        "boundary_offset": (np.int64, (info.num_parts + 1,)), "indptr": (np.int64, (counts.num_inner + 1,)),
+        "indices": (np.int32, (counts.num_edges,)), "in_degree": (np.int32, (num_rows,)),
+        "importance": (np.float32, (num_rows,)), "labels": labels,
+        "train_mask": (bool, inner), "val_mask": (bool, inner), "test_mask": (bool, inner)}
+    if info.feature_dtype != schema.PACKAGE:
+        layout["features"] = (info.feature_dtype, (*inner, info.num_features))
+    return layout
+
+
+def find_part_fault(part: Partition, info: GraphInfo) -> str | None:
+    """The first thing that is wrong with a part, as the rest of a sentence that starts with its file; None for nothing.
+
+    Arrays have the types and shapes of `part_layout`. Memory: a byte a node of the graph, and a bit more than that a
+    local row.
+    """
+    for faults in (_faults_of_offsets, _faults_of_ids, _faults_of_peers, _faults_of_arcs, _faults_of_nodes):
+        fault = next(faults(part, info), None)
+        if fault is not None:
+            return fault
+    return None
+
+
+def find_row_fault(part: Partition) -> str | None:
+    """Like `find_part_fault`: whether rows list their sources in ascending order of global ids, each once. Dearer."""
+    known_id = np.concatenate([part.inner_id, part.halo_id])
+    if not _ascends(known_id[part.indices], part.indptr):
+        return "has a row of indices whose sources do not ascend"
+    return None
+
+
+def is_finite(values: np.ndarray) -> bool:
+    """Whether no value is NaN or infinite; (n, ...) float16 or float32, read once."""
+    flat = values.reshape(-1)
+    for first in range(0, flat.size, BLOCK_ENTRIES):
+        block = flat[first:first + BLOCK_ENTRIES]
+        if block.dtype == np.float16:
+            # Comparing bits avoids a conversion of each value.
+            fault = (block.view(np.uint16) & 0x7FFF).max() >= FLOAT16_INFINITY
+        else:
+            fault = not (np.isfinite(block.min()) and np.isfinite(block.max()))
+        if fault:
+            return False
+    return True
+
+
+def _faults_of_offsets(part: Partition, info: GraphInfo) -> Iterator[str]:
+    for name, last in (("halo_offset", part.num_halo), ("boundary_offset", len(part.boundary_index)),
+                       ("indptr", part.num_edges)):
+        offset = getattr(part, name)
+        if offset[0] != 0 or offset[-1] != last or (offset[1:] < offset[:-1]).any():
+            yield f"has {name} that does not rise from 0 to {last}"
+    counts = info.statistics[part.part]
+    if part.num_central != counts.num_central:
+        yield f"has num_central = {part.num_central}, and graph.h5 says {counts.num_central}"
+    if tuple(np.diff(part.boundary_offset).tolist()) != counts.sent_to:
+        yield "has a boundary_offset other than what graph.h5 says that it sends"
+
+
+def _faults_of_ids(part: Partition, info: GraphInfo) -> Iterator[str]:
+    for name in ("inner_id", "halo_id"):
+        yield from _out_of_range(name, getattr(part, name), info.num_nodes)
+    is_known = np.zeros(info.num_nodes, bool)
+    is_known[part.inner_id] = True
+    is_known[part.halo_id] = True
+    if np.count_nonzero(is_known) != part.num_inner + part.num_halo:
+        yield "names a node twice in inner_id and halo_id"
+    if not _ascends(part.halo_id, part.halo_offset):
+        yield "has halo_id that does not ascend within an owner"
+
+
+def _faults_of_peers(part: Partition, info: GraphInfo) -> Iterator[str]:
+    for name in ("halo_offset", "boundary_offset"):
+        offset = getattr(part, name)
+        if offset[part.part] != offset[part.part + 1]:
+            yield f"has {name} by which it exchanges rows with itself"
+    yield from _out_of_range("boundary_index", part.boundary_index, part.num_inner)
+    if not _ascends(part.inner_id[part.boundary_index], part.boundary_offset):
+        yield "has boundary_index whose ids do not ascend within a receiver"
+
+
+def _faults_of_arcs(part: Partition, info: GraphInfo) -> Iterator[str]:
+    yield from _out_of_range("indices", part.indices, part.num_inner + part.num_halo)
+    central = part.indices[:part.indptr[part.num_central]]
+    if central.max(initial=0) >= max(part.num_inner, 1):
+        yield "has a central row with a halo neighbor in indices"
+    yield from _out_of_range("in_degree", part.in_degree, info.num_nodes)
+    if not np.array_equal(part.in_degree[:part.num_inner], np.diff(part.indptr)):
+        yield "has in_degree other than what indptr says of its inner rows"
+    if part.importance.size and not (part.importance.min() >= 0 and part.importance.max() <= 1):
+        yield "has importance that is not between 0 and 1"
+
+
+def _faults_of_nodes(part: Partition, info: GraphInfo) -> Iterator[str]:
+    masks = [getattr(part, f"{split}_mask") for split in ("train", "val", "test")]
+    total = sum(mask.view(np.uint8) for mask in masks)
+    if any(mask.view(np.uint8).max(initial=0) > 1 for mask in masks) or total.max(initial=0) > 1:
+        yield "has a node in two of train_mask, val_mask and test_mask, or bits that are none"
+    if info.is_multi_label:
+        if part.labels.max(initial=0) > 1:
+            yield f"has labels up to {part.labels.max()}, expected 0 or 1"
+    elif part.labels.size:
+        if not -1 <= part.labels.min() <= part.labels.max() < info.num_classes:
+            yield (f"has labels from {part.labels.min()} to {part.labels.max()}, expected -1 where unknown, or 0 to "
+                   f"{info.num_classes - 1}")
+        if (part.labels[total.view(bool)] < 0).any():
+            yield "has a node in a split whose label is unknown"
+    if not is_finite(part.features):
+        yield "has features that are NaN or infinite"
+
+
+def _out_of_range(name: str, array: np.ndarray, limit: int) -> Iterator[str]:
+    if array.size:
+        low, high = array.min(), array.max()
+        if low < 0 or high >= limit:
+            yield f"has {name} from {low} to {high}, expected 0 to {limit - 1}"
+
+
+def _ascends(ids: np.ndarray, offset: np.ndarray) -> bool:
+    """Whether ids ascend strictly within each range of offsets that rise from 0 to their number."""
+    rises = ids[1:] > ids[:-1]
+    starts = offset[1:-1]
+    rises[starts[(starts > 0) & (starts < len(ids))] - 1] = True
+    return bool(rises.all())

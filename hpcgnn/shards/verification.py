@@ -1,0 +1,62 @@
+"""Check a whole folder of shards, part after part, and what no part alone can show. Nothing is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from hpcgnn.datasets.options import ProgressTask, silent
+from hpcgnn.errors import ShardError
+from hpcgnn.partition.partition import Partition
+from hpcgnn.partition.peer_lists import needed_digests, sent_digests
+from hpcgnn.shards import schema
+from hpcgnn.shards.part_structure import find_row_fault
+from hpcgnn.shards.reader import read_graph_info, read_owner, read_partition
+from hpcgnn.shards.schema import GraphInfo
+from hpcgnn.shards.sealed import AGAIN
+
+
+def verify_shards(folder: Path, progress: Callable[[str, float | None], ProgressTask] = silent) -> GraphInfo:
+    """Check every file of a folder from end to end, and that the parts fit each other.
+
+    Memory: the owner of each node, and one part.
+
+    Raises
+    ------
+    ShardError                as of read_partition; a node that no part or another one has; parts whose lists differ
+    """
+    info = read_graph_info(folder)
+    owner = read_owner(folder, info)
+    needed = np.empty((info.num_parts, info.num_parts), np.int64)
+    promised, in_split = np.empty_like(needed), np.zeros(3, np.int64)
+    task = progress("verifying parts", info.num_parts)
+    for number in range(info.num_parts):
+        part = read_partition(folder, number, info.num_parts, info)
+        fault = find_row_fault(part) or _find_owner_fault(part, owner)
+        if fault is not None:
+            raise ShardError(f"{schema.part_file(folder, number)} {fault}; {AGAIN}")
+        needed[number], promised[:, number] = needed_digests(part, info.run_id), sent_digests(part, info.run_id)
+        in_split += [np.count_nonzero(mask) for mask in (part.train_mask, part.val_mask, part.test_mask)]
+        task.advance(1)
+    _check_pairs(folder, needed != promised)
+    if in_split.tolist() != [info.num_train, info.num_val, info.num_test]:
+        raise ShardError(f"{folder} has {', '.join(map(str, in_split))} nodes in the train, val and test masks of its "
+                         f"parts, and graph.h5 says {info.num_train}, {info.num_val}, {info.num_test}; {AGAIN}")
+    return info
+
+
+def _find_owner_fault(part: Partition, owner: np.ndarray) -> str | None:
+    """Whether graph.h5 gives each row to the part that it is of."""
+    if (owner[part.inner_id] != part.part).any():
+        return "has inner_id that graph.h5 gives to another part"
+    if not np.array_equal(owner[part.halo_id], np.repeat(np.arange(part.num_parts), np.diff(part.halo_offset))):
+        return "has halo_id under another owner than graph.h5 names"
+    return None
+
+
+def _check_pairs(folder: Path, differs: np.ndarray) -> None:
+    for receiver, sender in np.argwhere(differs)[:1]:
+        raise ShardError(f"{folder}: part {receiver} needs other rows of part {sender} than that part sends it; "
+                         f"{AGAIN}")

@@ -1,0 +1,113 @@
+"""Holder: the process that a lock names, and whether this machine knows that it lives. No file is written here."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import socket
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from hpcgnn.checked_text import read_json
+
+TOKEN = re.compile("[0-9a-f]{32}")
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A process, told from all others on any machine.
+
+    Attributes
+    ----------
+    host : str               empty where nothing is known of the process
+    system : str             the boot of the machine and the space of process numbers that `pid` is one of
+    pid : int
+    started : str            when the process started, in the kernel's own count
+    job, restart : str       Slurm's number of the job, and how often that was requeued; empty outside of Slurm
+    since : str              when the lock was taken, for the reader
+    token : str              differs for every lock that was ever taken
+    """
+
+    host: str = ""
+    system: str = ""
+    pid: int = 0
+    started: str = ""
+    job: str = ""
+    restart: str = ""
+    since: str = ""
+    token: str = ""
+
+    @classmethod
+    def of_this_process(cls) -> Holder:
+        """This process, with a new token."""
+        return cls(socket.gethostname(), _system(), os.getpid(), start_of(os.getpid()) or "",
+                   os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_RESTART_COUNT", ""),
+                   time.strftime("%Y-%m-%d %H:%M:%S"), secrets.token_hex(16))
+
+    @classmethod
+    def from_text(cls, content: bytes) -> Holder:
+        """The holder that a lock's content names; one of whom nothing is known where it is damaged."""
+        try:
+            values, is_sealed = read_json(content.decode())
+            holder = cls(**values)
+        except (ValueError, TypeError):
+            is_sealed = False
+        if not is_sealed or not TOKEN.fullmatch(holder.token):
+            return cls(token=hashlib.sha256(content).hexdigest()[:32])
+        return holder
+
+    def is_alive(self, mine: Holder) -> bool | None:
+        """Whether the process lives; None where this machine can't tell.
+
+        Parameters
+        ----------
+        mine : Holder      this process
+        """
+        if self.job and self.job == mine.job and _count(self.restart) < _count(mine.restart):
+            return False    # Slurm requeues a job only after its processes have ended
+        if not self.host or (self.host, self.system) != (mine.host, mine.system):
+            return None
+        return start_of(self.pid) == self.started
+
+    def __str__(self) -> str:
+        if not self.host:
+            return "a process that its damaged lock does not name"
+        job = f", Slurm job {self.job}" if self.job else ""
+        return f"process {self.pid} on {self.host}{job}, since {self.since}"
+
+    def values(self) -> dict[str, str | int]:
+        """What `from_text` reads."""
+        return asdict(self)
+
+
+def start_of(pid: int) -> str | None:
+    """When a process of this machine started; None where there is none, or it has ended and waits for its parent."""
+    if not Path("/proc/self/stat").exists():
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return None
+        except PermissionError:
+            pass
+        return ""
+    try:
+        # The name in parentheses may hold anything, spaces too; state and, 19 fields later, the start follow it.
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else fields[19]
+
+
+def _system() -> str:
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""    # no Linux: the host's name must do
+
+
+def _count(text: str) -> int:
+    return int(text) if text.isdecimal() else 0

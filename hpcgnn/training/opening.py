@@ -1,0 +1,79 @@
+"""Opening: which run a folder holds, whether this command may go on with it, and the folder made ready for training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hpcgnn.config import TrainConfig, settings_of
+from hpcgnn.errors import CheckpointError
+from hpcgnn.shards.fingerprint import check_fingerprint
+from hpcgnn.shards.schema import GraphInfo
+from hpcgnn.training.checkpoint import Checkpoint
+from hpcgnn.training.metrics import RunFolder
+from hpcgnn.training.session import Session
+from hpcgnn.training.summary import software_versions
+
+# What a checkpoint's weights were made for; everything else may change when a run is resumed.
+FIXED_BY_CHECKPOINT = ("model", "layers", "hidden", "heads", "norm", "jump", "seed", "weight_decay_layers",
+                       "precision", "quantize", "quantize_bits")
+
+
+def find_checkpoint(folder: RunFolder, info: GraphInfo, asked: dict[str, Any],
+                    other_graph: bool) -> tuple[Checkpoint | None, str | None]:
+    """The checkpoint that a run goes on from, None where there is none yet; and why, where it is not the last one.
+
+    Parameters
+    ----------
+    info : GraphInfo          of the shards to go on with
+    asked : dict              settings of --config and flags
+    other_graph : bool        another graph, split or features are meant
+
+    Raises
+    ------
+    CheckpointError      both are damaged, it is of other data, or its weights don't fit the settings asked for
+    """
+    if not folder.generations.exist:
+        return None, None
+    checkpoint, remark = folder.generations.read()
+    _check_data(folder, checkpoint, info, other_graph)
+    fixed = FIXED_BY_CHECKPOINT + (("epochs",) if checkpoint.progress.seed_index else ())
+    for name in fixed:
+        # A checkpoint of an earlier version was written with what has become the default.
+        written = checkpoint.settings.get(name, getattr(TrainConfig, name))
+        if name in asked and asked[name] != written:
+            raise CheckpointError(f"{folder.checkpoint} was written with {name} = {written!r} and can't go on "
+                                  f"with {asked[name]!r}; leave it out, or choose another --out")
+    return checkpoint, remark
+
+
+def _check_data(folder: RunFolder, checkpoint: Checkpoint, info: GraphInfo, other_graph: bool) -> None:
+    if checkpoint.dataset != info.name and not other_graph:
+        raise CheckpointError(f"{folder.checkpoint} was trained on {checkpoint.dataset}, these shards hold "
+                              f"{info.name}; choose another --out, or pass --other-graph if it is meant to go on with "
+                              "this graph")
+    check_fingerprint(f"the run of {folder.checkpoint}", checkpoint.fingerprint, info, other_graph)
+
+
+def open_folder(folder: RunFolder, session: Session, resumed: Checkpoint | None, remark: str | None, overwrite: bool,
+                resume: bool, shards: Path) -> list[str]:
+    """Rank 0 alone: make the run folder, or cut it back to the checkpoint, and write config.toml.
+
+    Parameters
+    ----------
+    remark : str or None      why `resumed` is the previous checkpoint
+
+    Returns
+    -------
+    sentences : list of str   what the user must know
+    """
+    sentences = []
+    if resumed is None:
+        folder.create(overwrite, resume)
+    else:
+        if remark is not None:
+            folder.generations.restore_previous()
+        sentences = [remark, folder.go_on_from(resumed.progress, resumed.settings["seed"])]
+    folder.write_config(settings_of(session.config), {
+        "shards": str(shards), "dataset": session.info.name, "ranks": session.comm.size, **software_versions()})
+    return [sentence for sentence in sentences if sentence is not None]

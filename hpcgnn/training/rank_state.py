@@ -1,0 +1,155 @@
+"""Rank state: what each rank remembers beside the checkpoint, in one sealed HDF5 file a rank, `rank-RRRR-TOKEN.h5`.
+
+Format 1: attributes `token` (of the checkpoint that it belongs to), `layout` (a digest of the rank's rows) and
+`settings` (JSON), groups `exchange` and `controller` with arrays as datasets, numbers as attributes and nested states
+as groups. Whether a run goes on from it is decided here; what the states mean is not known here.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from hpcgnn.adaptive.controller import Controller
+from hpcgnn.config import settings_of
+from hpcgnn.errors import CheckpointError, KernelError
+from hpcgnn.exchange.kept import State
+from hpcgnn.launch import together
+from hpcgnn.shards.sealed import open_sealed, write_sealed
+from hpcgnn.training.rank_files import RankFiles
+from hpcgnn.training.session import Session
+
+logger = logging.getLogger(__name__)
+
+KIND, VERSION = "rank-state", 1
+# Settings that change nothing of what ranks remember; after a change of any other, memory is begun anew.
+NOT_REMEMBERED = frozenset({
+    "epochs", "lr", "dropout", "weight_decay", "eval_every", "early_stop", "repeat", "checkpoint_every", "score",
+    "overlap", "link_mbps", "sums", "transport", "device", "exchange", "target_kb", "size_weight", "quantize_lr",
+    "quantize_gradient", "protect"})
+
+
+def is_needed(session: Session, controller: Controller) -> bool:
+    """Whether ranks of this method remember anything that a checkpoint does not hold; the same on all ranks."""
+    return session.exchange.keeps_state or controller.keeps_rank_state
+
+
+def save_rank_state(session: Session, controller: Controller, files: RankFiles, token: str) -> None:
+    """Collective: write every rank's file, before the checkpoint of `token` takes its place; none for a method that
+    remembers nothing, nor where some rank does not see the run folder, which rank 0 says once.
+
+    Raises
+    ------
+    CollectiveError      a rank's file can't be written
+    """
+    if not is_needed(session, controller) or not _is_shared(session, files):
+        return
+    states = {"exchange": session.exchange.state(), "controller": controller.rank_state()}
+
+    def fill(file: h5py.File) -> None:
+        file.attrs["token"], file.attrs["layout"] = token, session.plan.digest
+        file.attrs["settings"] = json.dumps(_remembered(settings_of(session.config)))
+        for name, state in states.items():
+            _write(file.create_group(name), state)
+
+    together(session.comm, lambda: write_sealed(files.path(session.comm.rank, token), KIND, VERSION, fill,
+                                                error=CheckpointError))
+
+
+def _is_shared(session: Session, files: RankFiles) -> bool:
+    """Collective: whether all ranks see the run folder."""
+    unseen = [rank for rank, is_seen in enumerate(session.comm.allgather(files.folder.is_dir())) if not is_seen]
+    if unseen and session.comm.rank == 0 and not files.has_complained:
+        logger.warning("rank %d does not see the run folder %s, so what ranks remember is not saved and a resumed run "
+                       "will not be bit for bit this one; choose an --out that all nodes share",
+                       unseen[0], files.folder)
+        files.has_complained = True
+    return not unseen
+
+
+def restore_rank_state(session: Session, controller: Controller, files: RankFiles, token: str) -> bool:
+    """Collective: go on from the files of a checkpoint, all ranks or none; whether the run is the one that was stopped,
+    bit for bit. Where it is not, rank 0 says why.
+    """
+    if not is_needed(session, controller):
+        return True
+    reason = ""
+    try:
+        _restore(session, controller, files, token)
+    except CheckpointError as error:
+        reason = str(error)
+    reasons = [found for found in session.comm.allgather(reason) if found]
+    if not reasons and not controller.agrees():
+        reasons = [f"what the ranks of {files.folder} remember does not fit each other"]
+    if not reasons:
+        return True
+    session.exchange.forget()
+    controller.forget_rank()
+    if session.comm.rank == 0:
+        logger.warning("from here on the run is not bit for bit the one that was stopped: %s; its next epoch is "
+                       "synchronous, and exchanges and widths begin anew", reasons[0])
+    return False
+
+
+def _remembered(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings that decide what ranks remember."""
+    return {name: value for name, value in settings.items() if name not in NOT_REMEMBERED}
+
+
+def _restore(session: Session, controller: Controller, files: RankFiles, token: str) -> None:
+    """Go on from this rank's file.
+
+    Raises
+    ------
+    CheckpointError      there is none, it is damaged, or it was written by another run, partition or method
+    """
+    num_ranks, path = files.num_ranks(token), files.path(session.comm.rank, token)
+    if num_ranks != session.comm.size:
+        raise CheckpointError(f"{files.folder} has what {num_ranks} ranks remember, and {session.comm.size} go on")
+    states = _read(session, path, token)
+    try:
+        session.exchange.restore(states["exchange"])
+        controller.restore_rank(states["controller"])
+    except (KernelError, KeyError, ValueError, TypeError) as error:
+        raise CheckpointError(f"{path} is not as this version writes it ({error})") from error
+
+
+def _read(session: Session, path: Path, token: str) -> dict[str, State]:
+    """This rank's states; raises as `_restore`."""
+    with open_sealed(path, KIND, VERSION, error=CheckpointError, advice="the checkpoint alone serves") as file:
+        try:
+            said = {name: file.attrs[name] for name in ("token", "layout", "settings")}
+            states = {name: _read_state(file[name]) for name in ("exchange", "controller")}
+            written = json.loads(said["settings"])
+        except (KeyError, ValueError, TypeError, OSError) as error:
+            raise CheckpointError(f"{path} is not as this version writes it ({error})") from error
+    if said["token"] != token:
+        raise CheckpointError(f"{path} belongs to another checkpoint")
+    for name, value in _remembered(settings_of(session.config)).items():
+        if written.get(name) != value:
+            raise CheckpointError(f"it was written with {name} = {written.get(name)!r} and goes on with {value!r}")
+    if said["layout"] != session.plan.digest:
+        raise CheckpointError(f"{path} was written for another partition of the graph")
+    return states
+
+
+def _write(group: h5py.Group, state: State) -> None:
+    for name, value in state.items():
+        if isinstance(value, dict):
+            _write(group.create_group(name), value)
+        elif isinstance(value, np.ndarray):
+            group.create_dataset(name, data=value)
+        else:
+            group.attrs[name] = value
+
+
+def _read_state(group: h5py.Group) -> State:
+    state: State = dict(group.attrs)
+    for name, value in group.items():
+        state[name] = _read_state(value) if isinstance(value, h5py.Group) else value[()]
+    return state

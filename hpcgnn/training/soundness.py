@@ -1,0 +1,67 @@
+"""Whether an epoch went well: all finite, and the same weights on every rank. No pass over weights is made here."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from mpi4py import MPI
+
+from hpcgnn.errors import CollectiveError
+from hpcgnn.ops.adam import StepCheck
+
+HALF_BITS = 32
+
+
+def signs_of(check: StepCheck) -> np.ndarray:
+    """What a step found, as int64 numbers of which the ranks take the largest."""
+    high, low = check.hash >> HALF_BITS, check.hash & (1 << HALF_BITS) - 1
+    return np.array([high, -high, low, -low, not check.has_finite_gradients, not check.has_finite_results], np.int64)
+
+
+def fault_in(largest: np.ndarray) -> str:
+    """The first thing that is wrong on any rank, empty where nothing is.
+
+    Parameters
+    ----------
+    largest : (6,) int64      of `signs_of`, over all ranks
+    """
+    high, minus_high, low, minus_low, bad_gradients, bad_results = largest.tolist()
+    if bad_gradients:
+        return "gradients"
+    if bad_results:
+        return "weights"
+    return "replicas" if (high, low) != (-minus_high, -minus_low) else ""
+
+
+def fault_error(comm: MPI.Comm, fault: str, loss: float, epoch: int, check: StepCheck,
+                features: torch.Tensor) -> CollectiveError:
+    """Collective: the sentence for what went wrong.
+
+    Parameters
+    ----------
+    epoch : int                 from 1
+    check : StepCheck           of this rank
+    features : (n, dim) tensor  input rows of this rank
+    """
+    if fault == "replicas" and math.isfinite(loss):
+        return CollectiveError(_differing_ranks(comm.allgather(check.hash), epoch))
+    largest = float(features.float().abs().amax()) if features.numel() else 0.0
+    advice = ("lower --lr, or look for extreme values in the features, of which the largest is "
+              f"{comm.allreduce(largest, MPI.MAX):.3g}")
+    if not math.isfinite(loss):
+        return CollectiveError(f"the loss of epoch {epoch} is {loss}; {advice}")
+    if fault == "gradients":
+        return CollectiveError(f"the gradients of epoch {epoch} are not finite; {advice}")
+    return CollectiveError(f"the weights or Adam's moments of them are not finite after epoch {epoch}, whose largest "
+                           f"gradient was {check.largest_gradient:.3g}; {advice}")
+
+
+def _differing_ranks(hashes: list[int], epoch: int) -> str:
+    usual = max(hashes, key=hashes.count)
+    others = [str(rank) for rank, found in enumerate(hashes) if found != usual]
+    one = len(others) == 1
+    return (f"after epoch {epoch} rank{'' if one else 's'} {', '.join(others)} {'has' if one else 'have'} other "
+            "weights than most ranks, though all took the same steps; look for another processor, version or "
+            "environment there, or for failing memory, then go on from the last checkpoint with --resume")

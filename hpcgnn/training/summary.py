@@ -1,0 +1,91 @@
+"""The numbers of summary.json: statistics over the seeds and epochs of a run, and the software that it ran on.
+
+What they mean is documented in README.md, "The run folder". No file is read or written here.
+"""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import sys
+from collections import Counter
+from importlib.metadata import version
+from typing import Any
+
+import mpi4py.MPI as MPI
+
+import hpcgnn
+from hpcgnn.nn.quantized_models import QuantizedStack
+from hpcgnn.nn.quantizer import BITS_A_KB, RowQuantizer
+from hpcgnn.ops.host.simd import simd_level
+
+
+def score_statistics(scores: list[float]) -> tuple[float, float]:
+    """Mean and sample standard deviation (0 for one score)."""
+    return statistics.fmean(scores), statistics.stdev(scores) if len(scores) > 1 else 0.0
+
+
+def epoch_statistics(metrics: list[dict[str, Any]]) -> dict[str, Any]:
+    """Median seconds, mean bytes, widths and modes of the recorded epochs; each None where no epoch is recorded."""
+    if not metrics:
+        return dict.fromkeys(("mean_bits", "width_histogram", "synchronous_share", "assign_seconds",
+                              "median_epoch_seconds", "sent_bytes_per_epoch", "sent_bytes_payload_per_epoch",
+                              "sent_bytes_parameters_per_epoch"))
+    payload = statistics.fmean(record["sent_bytes_payload"] for record in metrics)
+    parameters = statistics.fmean(record["sent_bytes_parameters"] for record in metrics)
+    rows: Counter = Counter()
+    for record in metrics:
+        rows.update(record["width_histogram"])
+    sent = 8 * sum(record["sent_bytes_payload"] for record in metrics)
+    values = sum(8 * record["sent_bytes_payload"] / record["mean_bits"] for record in metrics if record["mean_bits"])
+    return {
+        "mean_bits": sent / values if values else None,
+        "width_histogram": dict(rows),
+        "synchronous_share": statistics.fmean(record["mode"] == "sync" for record in metrics),
+        "assign_seconds": sum(record["assign_seconds"] for record in metrics),
+        "median_epoch_seconds": statistics.median(record["epoch_seconds"] for record in metrics),
+        "sent_bytes_per_epoch": payload + parameters,
+        "sent_bytes_payload_per_epoch": payload,
+        "sent_bytes_parameters_per_epoch": parameters,
+    }
+
+
+def quantized_statistics(model: QuantizedStack, results: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the integers take, means over the seeds' best models: `feature_kb`, `mean_feature_bits` and `feature_bits`
+    as in `QuantizedStack.feature_size`; `weight_bits` and `scale_bits`, of weights and of all that goes with them;
+    `stored_kb`, all of that, and `float_kb`, the same features and weights as float32. `widths_by_degree`, an entry a
+    row quantizer that learns them, is of the last seed's best model: in-degrees that nodes have, how many, bits.
+    """
+    columns = zip(*(result["feature_bits"] for result in results), strict=True)
+    feature_kb = statistics.fmean(result["feature_kb"] for result in results)
+    sizes = model.stored_bits()
+    return {
+        "quantize": model.scheme.name, "target_kb": model.target_kb, "feature_kb": feature_kb,
+        "mean_feature_bits": statistics.fmean(result["mean_feature_bits"] for result in results),
+        "feature_bits": [statistics.fmean(column) for column in columns],
+        "meets_target": all(result["meets_target"] for result in results),
+        "widths_by_degree": [_widths_of(quantizer) for quantizer in model.row_quantizers
+                             if isinstance(quantizer, RowQuantizer) and quantizer.learns_width],
+        "weight_bits": sizes.weights, "scale_bits": sizes.scales,
+        "stored_kb": feature_kb + (sizes.weights + sizes.scales) / BITS_A_KB, "float_kb": sizes.floats / BITS_A_KB,
+    }
+
+
+def _widths_of(quantizer: RowQuantizer) -> dict[str, list[int]]:
+    counts, width = quantizer.counts.long().cpu(), quantizer.scale().bit_width
+    degree = counts.nonzero()[:, 0]
+    return {"in_degree": degree.tolist(), "num_nodes": counts[degree].tolist(), "bit_width": width[degree].tolist()}
+
+
+def software_versions() -> dict[str, str]:
+    """What the run was computed with."""
+    return {
+        "hpcgnn": hpcgnn.__version__,
+        "python": platform.python_version(),
+        "torch": version("torch"),
+        "numpy": version("numpy"),
+        "mpi4py": version("mpi4py"),
+        "mpi": MPI.Get_library_version().splitlines()[0].strip("\x00 "),
+        "platform": f"{sys.platform} {platform.machine()}",
+        "simd": simd_level(),
+    }
