@@ -15,6 +15,8 @@ export HPCGNN_ROOT HPCGNN_VENV
 
 # shellcheck source=jobs/mpi.sh
 source "$HPCGNN_ROOT/jobs/mpi.sh"
+# shellcheck source=jobs/signals.sh
+source "$HPCGNN_ROOT/jobs/signals.sh"
 
 hpcgnn_fail() {
     printf 'hpcgnn: %s\n' "$*" >&2

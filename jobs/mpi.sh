@@ -69,6 +69,8 @@ hpcgnn_use_wheel() {
     hpcgnn_load_from "$prefix/lib"
     MPI4PY_MPIABI=$1
     MPIRUN=$prefix/bin/mpirun
+    # Its mpirun finds its help texts by itself; ranks that srun starts find them by these.
+    [[ $1 != openmpi ]] || export OPAL_PREFIX=$prefix PMIX_PREFIX=$prefix PRTE_PREFIX=$prefix
 }
 
 # Starts two ranks once on each machine; later calls find the line that this leaves.
@@ -97,6 +99,8 @@ hpcgnn_export_mpi() {
 # hpcgnn_use_mpi [system|openmpi|mpich]: sets MPIRUN, PATH, LD_LIBRARY_PATH and MPI4PY_MPIABI.
 hpcgnn_use_mpi() {
     local choice=${1:-} launcher
+    # Another Open MPI would look for its files in the wheel's folder.
+    [[ ${OPAL_PREFIX:-} != "$HPCGNN_VENV"/* ]] || unset OPAL_PREFIX PMIX_PREFIX PRTE_PREFIX
     launcher=$(hpcgnn_find_launcher)
     [[ -n $choice ]] || { [[ -n $launcher ]] && choice=system || choice=openmpi; }
     case $choice in
@@ -125,6 +129,9 @@ hpcgnn_set_launch() {
     # Open MPI ties each of one or two ranks to a single core, where all its threads would then sit.
     [[ $MPI4PY_MPIABI != openmpi ]] || flags=(--bind-to none)
     [[ -z ${HPCGNN_MPIRUN_FLAGS:-} ]] || read -ra flags <<<"$HPCGNN_MPIRUN_FLAGS"
+    # Open MPI 5 holds back what is no whole line yet, such as a progress bar, which a terminal is to show at once.
+    [[ $MPI4PY_MPIABI != openmpi || ! -t 2 || $("$MPIRUN" --version) != *"(Open MPI) "[5-9]* ]] ||
+        flags+=(--stream-buffering 0)
     # MPICH and Intel hand the whole environment to other machines; Open MPI hands over what -x names.
     [[ $MPI4PY_MPIABI != openmpi ]] ||
         flags+=(-x PATH -x OMP_NUM_THREADS -x MPI4PY_MPIABI ${LD_LIBRARY_PATH:+-x LD_LIBRARY_PATH})
@@ -135,8 +142,69 @@ hpcgnn_set_launch() {
     LAUNCH+=("$MPIRUN" "${flags[@]}" -n "$ranks")
 }
 
+# hpcgnn_count_domains numa|package: those that have a core this shell may use.
+hpcgnn_count_domains() {
+    local column=NODE
+    [[ $1 == numa ]] || column=SOCKET
+    awk -F, -v allowed="$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status)" '
+        BEGIN {
+            count = split(allowed, ranges, ",")
+            for (i = 1; i <= count; i++) {
+                split(ranges[i] "-" ranges[i], ends, "-")
+                for (cpu = ends[1]; cpu <= ends[2]; cpu++) is_allowed[cpu] = 1
+            }
+        }
+        !/^#/ && $1 in is_allowed && !($2 in seen) { seen[$2]; found++ }
+        END { print found ? found : 1 }' < <(lscpu --parse="CPU,$column")
+}
+
+# hpcgnn_bind_flags RANKS THREADS numa|package: options of mpirun that bind each of a node's RANKS to THREADS cores of
+# one domain, where they share out evenly among the domains, and else to cores in a row. Too many for that are not bound.
+# Open MPI hands over to other nodes only what -x names.
+hpcgnn_bind_flags() {
+    local domains place=ppr:$1:node
+    if [[ $MPI4PY_MPIABI != openmpi ]]; then
+        printf '%s\n' "-bind-to core:$2 -map-by ${3/package/socket}"
+        return 0
+    fi
+    if (($1 * $2 > $(hpcgnn_cores))); then
+        printf 'hpcgnn: %d ranks of %d threads do not fit the %d cores of this node; they are not bound to any\n' \
+            "$1" "$2" "$(hpcgnn_cores)" >&2
+        printf '%s\n' "--map-by $place:oversubscribe --bind-to none"
+        return 0
+    fi
+    domains=$(hpcgnn_count_domains "$3")
+    (($1 % domains)) || place=ppr:$(($1 / domains)):$3
+    printf '%s\n' "--map-by $place:PE=$2 --bind-to core -x OMP_PROC_BIND -x OMP_PLACES"
+}
+
+# hpcgnn_check_srun FLAGS...: refuses an --mpi=TYPE among srun's flags that would start every rank alone, or not at all.
+hpcgnn_check_srun() {
+    local flag type offered
+    type=$(scontrol show config 2>/dev/null | sed -n 's/^MpiDefault *= *//p')
+    for flag in "$@"; do
+        [[ $flag != --mpi=* ]] || type=${flag#--mpi=}
+    done
+    offered=$(srun --mpi=list 2>&1 | sed 's/^srun: *//; /types are/d; s/.*available: *//' | tr -s ', \t\n' ' ')
+    if [[ -n $type && " $offered " != *" $type "* ]]; then
+        hpcgnn_fail "this Slurm has no --mpi=$type for srun, only:${offered% }; set srun_flags to one of them that your" \
+            "MPI knows (Open MPI: pmix; MPICH, Intel and Cray: pmi2 or cray_shasta), or launcher=mpirun"
+    elif [[ $MPI4PY_MPIABI == openmpi && $type != pmix* && $("$MPIRUN" --version) == *"(Open MPI) "[5-9]* ]]; then
+        hpcgnn_fail "$MPIRUN is an Open MPI that srun can start with --mpi=pmix only, with --mpi=${type:-none} every rank" \
+            "would be alone; this Slurm offers:${offered% }; set srun_flags=(--mpi=pmix) or launcher=mpirun"
+    fi
+}
+
 # hpcgnn_mpirun N COMMAND...
 hpcgnn_mpirun() {
     hpcgnn_set_launch "$1"
     "${LAUNCH[@]}" "${@:2}"
 }
+
+# hpcgnn_stoppable N COMMAND...: hpcgnn_mpirun, but Ctrl-C, TERM and USR1 reach the ranks as USR1 under every MPI, so
+# that `hpcgnn train` writes a checkpoint and ends with status 75. A second Ctrl-C ends them at once.
+hpcgnn_stoppable() (
+    hpcgnn_catch_signals INT
+    hpcgnn_set_launch "$1"
+    hpcgnn_hold "${LAUNCH[@]}" "${HPCGNN_QUIET_START[@]}" "${@:2}"
+)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Trains on one workstation with one rank a NUMA domain (CPU) or one rank a GPU, each bound to its own cores.
 # Arguments go to `hpcgnn train`, after those below: bash jobs/workstation.sh --epochs 500
-# Signal USR1 to mpirun writes a checkpoint and ends the run; the same command with --resume goes on from it. Ctrl-C
-# does so under MPICH; Open MPI kills its ranks on Ctrl-C, which leaves the last periodic checkpoint.
+# Ctrl-C, or TERM or USR1 to this script, writes a checkpoint and ends it with status 75; the same command with --resume
+# goes on from there. A second Ctrl-C ends it at once, which leaves the last periodic checkpoint.
 
 # ==== CHANGE THIS =====================================================================================================
 source_graph=ogb:ogbn-products        # see `hpcgnn preprocess --help` for the other sources
@@ -18,18 +18,13 @@ here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
 source "$here/env.sh"
 cd "$HPCGNN_ROOT"
 
-# count_units NODE|CORE,SOCKET: NUMA domains, or physical cores; two hardware threads of a core share its FPU.
-count_units() {
-    lscpu --parse="$1" | grep -v '^#' | sort -u | wc -l
-}
-
 count_gpus() {
     nvidia-smi --list-gpus | wc -l
 }
 
-domains=$(count_units NODE)
+domains=$(hpcgnn_count_domains numa)
 [[ -n $ranks ]] || { [[ $device == cuda ]] && ranks=$(count_gpus) || ranks=$domains; }
-cores=$(count_units CORE,SOCKET)
+cores=$(lscpu --parse=CORE,SOCKET | grep -v '^#' | sort -u | wc -l)    # two hardware threads of a core share its FPU
 ((cores <= $(hpcgnn_cores))) || cores=$(hpcgnn_cores)     # a container or taskset may leave us fewer
 threads=$((cores / ranks > 0 ? cores / ranks : 1))
 shards=data/shards/$name-p$ranks
@@ -41,14 +36,13 @@ run=runs/$name-p$ranks
 export OMP_NUM_THREADS=$threads OMP_PROC_BIND=close OMP_PLACES=cores
 if ((ranks > cores)); then
     unset OMP_PROC_BIND OMP_PLACES    # nothing to bind to: ranks share cores
-elif [[ $MPI4PY_MPIABI == openmpi ]]; then
-    place=slot                        # cores in a row, where ranks can't be shared out evenly among the domains
-    ((ranks % domains)) || place=ppr:$((ranks / domains)):numa
-    HPCGNN_MPIRUN_FLAGS="--map-by $place:PE=$threads --bind-to core --report-bindings"
 else
-    HPCGNN_MPIRUN_FLAGS="-bind-to core:$threads -map-by numa"
+    HPCGNN_MPIRUN_FLAGS=$(hpcgnn_bind_flags "$ranks" "$threads" numa)
 fi
 
 [[ -f $shards/graph.h5 ]] || hpcgnn preprocess "$source_graph" --out "$shards" --parts "$ranks"
-hpcgnn_mpirun "$ranks" hpcgnn train "$shards" --out "$run" --device "$device" "${settings[@]}" "$@"
+hpcgnn_catch_signals INT
+hpcgnn_set_launch "$ranks"
+hpcgnn_hold "${LAUNCH[@]}" "${HPCGNN_QUIET_START[@]}" hpcgnn train "$shards" --out "$run" --device "$device" \
+    "${settings[@]}" "$@"
 hpcgnn report "$run"
