@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import platform
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+# A shell that starts tests in the background has them ignore Ctrl-C, and all that they start, which tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SIMD_FLAGS = {"portable": set(), "avx2": {"avx2", "fma"},
               "avx512": {"avx512f", "avx512bw", "avx512dq", "avx512vl"}}

@@ -15,42 +15,48 @@ ROOT = Path(hpcgnn.__file__).parent
 SOURCES = sorted(ROOT.rglob("*.py"))
 
 # Rooms that a room may import, besides itself and the compiled kernels.
-FOUNDATION = {"errors", "config"}
+FOUNDATION = {"errors", "checked_text", "config"}
 MAY_IMPORT = {
     "errors": set(),
-    "config": {"errors"},
+    "checked_text": set(),
+    "config": {"errors", "checked_text"},
     "threads": set(),
-    "launch": {"errors", "threads"},
+    "stop_signals": set(),
+    "whereabouts": set(),
+    "last_words": set(),
+    "watchdog": {"last_words", "whereabouts"},
+    "launch": {"errors", "threads", "last_words", "watchdog", "whereabouts"},
     "datasets": FOUNDATION,
     "partition": FOUNDATION | {"datasets"},
     "quantized": FOUNDATION | {"datasets", "partition", "ops", "graph"},
     "shards": FOUNDATION | {"datasets", "partition", "quantized"},
     "ops": {"errors"},
     "graph": {"errors", "ops"},
-    "exchange": FOUNDATION | {"partition", "ops", "graph"},
+    "exchange": FOUNDATION | {"partition", "ops", "graph", "whereabouts"},
     "adaptive": FOUNDATION | {"ops", "exchange"},
     "nn": FOUNDATION | {"ops", "graph", "quantized"},
     "inference": FOUNDATION | {"launch", "datasets", "partition", "quantized", "shards", "ops", "graph", "exchange",
                                "nn", "training"},
-    "training": FOUNDATION | {"launch", "partition", "quantized", "shards", "ops", "graph", "exchange", "adaptive",
-                              "nn"},
+    "training": FOUNDATION | {"launch", "stop_signals", "partition", "quantized", "shards", "ops", "graph", "exchange",
+                              "adaptive", "nn", "whereabouts"},
     "report": FOUNDATION,
     "bench": FOUNDATION | {"launch", "threads", "datasets", "partition", "quantized", "shards", "ops", "graph",
                            "exchange", "adaptive", "nn", "training", "inference", "report"},
     "cli": FOUNDATION | {"launch", "datasets", "partition", "quantized", "shards", "ops", "graph", "exchange",
                          "adaptive", "nn", "training", "inference", "report", "bench"},
-    "__main__": {"errors", "cli"},
+    "command_line": {"errors", "cli"},
+    "__main__": {"stop_signals", "command_line"},
     "__init__": set(),
-    "_ext": set(),
+    "_ext": {"errors"},
 }
 # Rooms or modules that may import a library.
 LIBRARY_HOMES = {
     "mpi4py": ("launch", "exchange", "adaptive.controller", "adaptive.solving", "training", "inference"),
     "cupy": ("ops.cuda.module",),
-    "h5py": ("shards", "training.checkpoint", "inference.model_file", "inference.predictions"),
+    "h5py": ("shards", "training.checkpoint", "training.rank_state", "inference.model_file", "inference.predictions"),
     "ogb": ("datasets.ogb",),
     "pymetis": ("partition",),
-    "hpcgnn._ext": ("ops.host", "partition", "quantized.package", "quantized.package_positions",
+    "hpcgnn._ext": ("_ext", "ops.host", "partition", "quantized.package", "quantized.package_positions",
                     "quantized.package_writer", "bench.ceilings"),
 }
 # Decisions that are pure functions of what rank 0 was told: they know neither messages nor their rows.
@@ -169,6 +175,6 @@ def test_kernels_in_c_know_neither_mpi_nor_hdf5_nor_torch():
 
 def test_help_needs_no_mpi_no_torch_and_no_gpu():
     """What the command line imports before a command is called."""
-    modules = {"__main__", "__init__", "errors"}
+    modules = {"__main__", "__init__", "errors", "stop_signals", "command_line"}
     before = {found.imported.split(".")[0] for found in imports() if found.importer in modules}
     assert before.isdisjoint({"mpi4py", "torch", "cupy", "h5py"})

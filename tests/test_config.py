@@ -59,7 +59,7 @@ def test_an_unknown_setting_is_refused_with_a_hint(key, hint):
 @pytest.mark.parametrize("settings, complaint", [
     ({"layers": 0}, "layers must be at least 1, found 0"),
     ({"dropout": 1.0}, "dropout must be at most 0.999, found 1.0"),
-    ({"lr": float("nan")}, "lr must be at least 0.0, found nan"),
+    ({"lr": float("nan")}, "lr must be a finite number, found nan"),
     ({"lr": "fast"}, "lr must be of type float, found 'fast'"),
     ({"epochs": 1.5}, "epochs must be of type int, found 1.5"),
     ({"epochs": True}, "epochs must be of type int, found True"),

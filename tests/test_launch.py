@@ -14,7 +14,7 @@ import torch
 from mpi4py import MPI
 from parallel_run import ENDING_LIMIT, run_parallel_command
 
-from hpcgnn.errors import CollectiveError, ShardError
+from hpcgnn.errors import MORE_MEMORY, CollectiveError, ShardError
 from hpcgnn.launch import choose_device, run_parallel, share_cores, together
 from hpcgnn.threads import THREAD_VARIABLES
 
@@ -156,13 +156,15 @@ run_parallel(body)
 
 @pytest.mark.parametrize("error, sentence", [
     ("KernelError('a value is NaN')", "hpcgnn: rank 1: a value is NaN"),
-    ("MemoryError('no more')", "hpcgnn: rank 1: MemoryError: no more"),
+    ("MemoryError('no more')", f"hpcgnn: rank 1: there is not enough memory (no more); {MORE_MEMORY}"),
+    ("ValueError('no')", "hpcgnn: rank 1: this is a bug of hpcgnn, please report it with the lines below: "
+     "ValueError: no"),
 ])
 def test_a_rank_that_raises_takes_all_down_with_its_rank_first(tmp_path, error, sentence):
     ended = run_parallel_command(3, [sys.executable, "-c", FAILING_RANK.format(error=error)], tmp_path)
     assert ended.sentences == [sentence]
     assert ended.status != 0
-    assert ("Traceback" in ended.stderr) == error.startswith("Memory")
+    assert ("Traceback" in ended.stderr) == error.startswith("Value")
     assert ended.seconds < ENDING_LIMIT
 
 
@@ -175,5 +177,5 @@ def test_a_failing_rank_waits_until_what_it_said_was_read(seconds_to_read):
     time.sleep(seconds_to_read)
     said, waited = process.stderr.read(), float(process.stdout.read())
     process.wait()
-    assert said.startswith(b"hpcgnn: rank 3: ValueError: no\n")
+    assert said.startswith(b"hpcgnn: rank 3: this is a bug of hpcgnn, ")
     assert waited >= seconds_to_read

@@ -8,8 +8,10 @@ from hpcgnn.__main__ import main
 
 
 @pytest.fixture
-def hpcgnn(capsys):
+def hpcgnn(capsys, monkeypatch):
     """Collective: run the command line on all ranks: (exit status, standard output, standard error) of rank 0."""
+    monkeypatch.setenv("HPCGNN_PROGRESS", "0")      # no lines of progress among the complaints
+
     def run(*arguments):
         with pytest.raises(SystemExit) as stop:
             main([str(argument) for argument in arguments])

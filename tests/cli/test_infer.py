@@ -14,6 +14,9 @@ from hpcgnn.inference import coded_rows
 from hpcgnn.inference.model_file import read_model, write_model
 from hpcgnn.inference.predictions import read_predictions
 from hpcgnn.shards.activations import read_activations
+from hpcgnn.shards.features import FeatureStorage
+from hpcgnn.shards.fingerprint import Fingerprint
+from hpcgnn.shards.hashing import fingerprint_of
 from hpcgnn.shards.schema import Provenance
 from hpcgnn.shards.writer import write_shards
 
@@ -25,9 +28,10 @@ def shards(shared_path):
     return write_once(MPI.COMM_WORLD, easy_graph(), shared_path / "shards")
 
 
-def model_file(path, kind="gcn", **options):
+def model_file(path, kind="gcn", made_on=None, **options):
     """Collective: a file of random weights that fits the easy graph."""
-    on_rank_zero(MPI.COMM_WORLD, lambda: write_model(path, some_model(kind, **options)))
+    made_on = made_on or fingerprint_of(easy_graph(), FeatureStorage("float32"))
+    on_rank_zero(MPI.COMM_WORLD, lambda: write_model(path, some_model(kind, **options), made_on))
     return path
 
 
@@ -42,7 +46,7 @@ def expected_answers(path, folder):
 
     dataset, comm = easy_graph(), MPI.COMM_WORLD
     alone = on_rank_zero(comm, lambda: write(dataset, random_owner(dataset, 1), 1, folder))
-    model = read_model(path)
+    model = read_model(path)[0]
     run = IntegerRun.open(MPI.COMM_SELF, model, alone, read_graph_info(alone))
     return run.part.inner_id, *run.forward()
 
@@ -80,13 +84,14 @@ def test_packages_are_read_as_they_are_and_answer_as_their_floats_do(hpcgnn, sha
     from hpcgnn.shards.reader import read_graph_info, read_partition
 
     comm, dataset, folder = MPI.COMM_WORLD, easy_graph(), shared_path / "shards"
-    path, out = model_file(shared_path / "m.h5", "sage"), shared_path / "p.h5"
+    made_on = fingerprint_of(dataset, FeatureStorage("package"))
+    path, out = model_file(shared_path / "m.h5", "sage", made_on), shared_path / "p.h5"
     on_rank_zero(comm, lambda: write_shards(dataset, random_owner(dataset, comm.size), comm.size, folder, "package",
                                             Provenance("test", "given", 0)))
     status, printed, complaints = hpcgnn("infer", path, folder, "--repeat", 1, "--out", out)
     assert (status, complaints) == (0, "") and "bytes as packages" in printed
     info = read_graph_info(folder)
-    run = IntegerRun.open(comm, read_model(path), folder, info)
+    run = IntegerRun.open(comm, read_model(path)[0], folder, info)
     assert isinstance(run.rows, PackageRows)
     features = read_partition(folder, comm.rank, comm.size, info).features
     logits, _ = replace(run, rows=FloatRows(features)).forward()
@@ -139,8 +144,20 @@ def test_every_fault_is_one_sentence_and_ends_all_ranks(hpcgnn, shards, shared_p
 
 @pytest.mark.parallel([1, 2])
 def test_another_graph_is_answered_for_where_that_is_meant(hpcgnn, shards, shared_path):
-    path = model_file(shared_path / "m.h5", dataset="cora", num_nodes=99)
-    assert hpcgnn("infer", path, shards, "--repeat", 1, "--other-graph")[0] == 0
+    made_on = Fingerprint("0" * 32, "1" * 32, "2" * 32)
+    path = model_file(shared_path / "m.h5", dataset="cora", num_nodes=99, made_on=made_on)
+    status, printed, complaints = hpcgnn("infer", path, shards, "--repeat", 1, "--other-graph")
+    assert (status, complaints) == (0, "")
+    assert printed.startswith(f"{path} was made on other data than these shards hold, in graph, split, features; ")
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("digest", ["graph", "split", "features"])
+def test_another_graph_of_the_same_name_and_size_is_refused(hpcgnn, shards, shared_path, digest):
+    made_on = replace(fingerprint_of(easy_graph(), FeatureStorage("float32")), **{digest: "0" * 32})
+    status, printed, complaint = hpcgnn("infer", model_file(shared_path / "m.h5", made_on=made_on), shards)
+    assert (status, printed) == (1, "") and complaint.count("\n") == 1
+    assert f"its {digest} differ" in complaint and "--other-graph" in complaint
 
 
 @pytest.mark.parallel([1, 2])
@@ -149,7 +166,8 @@ def test_features_that_the_first_codes_can_not_hold_are_refused_on_all_ranks(hpc
     first = model.convolutions[0]
     model.convolutions[0] = replace(first, rows=replace(first.rows, is_signed=False))
     path = shared_path / "m.h5"
-    on_rank_zero(MPI.COMM_WORLD, lambda: write_model(path, model))
+    made_on = fingerprint_of(easy_graph(), FeatureStorage("float32"))
+    on_rank_zero(MPI.COMM_WORLD, lambda: write_model(path, model, made_on))
     status, printed, complaint = hpcgnn("infer", path, shards)
     assert (status, printed) == (1, "") and "rows hold negative values, and their codes have no sign" in complaint
 
@@ -167,7 +185,7 @@ def test_codes_that_layers_read_are_stored_as_packages(hpcgnn, shards, shared_pa
     path, folder = model_file(shared_path / "model.h5"), shared_path / "codes"
     status, printed, _ = hpcgnn("infer", path, shards, "--packages", folder, "--repeat", 1)
     assert status == 0 and "codes of all layers by format" in printed and f"packages: {folder}" in printed
-    model, dataset = read_model(path), easy_graph()
+    (model, _), dataset = read_model(path), easy_graph()
     ids = []
     for part in range(MPI.COMM_WORLD.size):
         node_id, layers = read_activations(folder, part)

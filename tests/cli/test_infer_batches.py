@@ -10,6 +10,8 @@ from training_setup import easy_graph, on_rank_zero, random_owner, write, write_
 from hpcgnn.__main__ import main
 from hpcgnn.inference.model_file import write_model
 from hpcgnn.inference.predictions import read_predictions
+from hpcgnn.shards.features import FeatureStorage
+from hpcgnn.shards.hashing import fingerprint_of
 
 
 def infer(capsys, *arguments):
@@ -26,7 +28,7 @@ def test_batched_answers_are_the_same_on_any_number_of_ranks(kind, shared_path, 
     comm, dataset = MPI.COMM_WORLD, easy_graph()
     shards = write_once(comm, dataset, shared_path / "shards")
     model = shared_path / "model.h5"
-    on_rank_zero(comm, lambda: write_model(model, some_model(kind)))
+    on_rank_zero(comm, lambda: write_model(model, some_model(kind), fingerprint_of(dataset, FeatureStorage("float32"))))
     found = []
     for way in ("tiles", "gather", "auto"):
         code, out, err = infer(capsys, model, shards, "--clusters", 40, "--batch-size", 2, "--aggregation", way,

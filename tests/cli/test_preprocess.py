@@ -15,7 +15,8 @@ from hpcgnn.cli.preprocess import SIZE_VARIABLES
 from hpcgnn.cli.progress import ShownProgress, shown_progress
 from hpcgnn.partition.order import REORDERS
 from hpcgnn.partition.owner import BALANCES, PARTITIONERS
-from hpcgnn.shards.reader import read_graph_info, read_partition, verify_shards
+from hpcgnn.shards.reader import read_graph_info, read_partition
+from hpcgnn.shards.verification import verify_shards
 
 SOURCE = "synthetic:nodes=300,mean_degree=8,features=12"
 

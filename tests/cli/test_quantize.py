@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from mpi4py import MPI
 from training_setup import easy_graph, on_rank_zero, snapshot, train, write_once
 
 from hpcgnn.inference.model_file import payload_bytes, read_model
+from hpcgnn.shards.features import FeatureStorage
+from hpcgnn.shards.hashing import fingerprint_of
 
 
 @pytest.fixture
@@ -32,7 +35,8 @@ def test_a_float_run_is_calibrated_and_keeps_its_score(hpcgnn, shards, shared_pa
     run, comm = trained(shards, shared_path, epochs=30), MPI.COMM_WORLD
     status, printed, complaints = hpcgnn("quantize", run, shards, "--bits", 8, "--row-bits", 6)
     assert (status, complaints) == (0, "")
-    model = on_rank_zero(comm, lambda: read_model(run / "model.h5"))
+    model, made_on = on_rank_zero(comm, lambda: read_model(run / "model.h5"))
+    assert made_on == fingerprint_of(easy_graph(), FeatureStorage("float32"))
     assert (model.scheme, model.dataset, model.num_nodes) == ("calibrated", "synthetic", 240)
     assert {one.scale.bit_width for layer in model.convolutions for one in layer.maps} == {8}
     assert max(layer.rows.bit_width.max() for layer in model.convolutions) == 6
@@ -57,6 +61,20 @@ def test_a_run_that_was_trained_as_integers_is_exported_as_it_is(hpcgnn, shards,
     refused = hpcgnn("quantize", run, shards, "--bits", 4)
     assert refused == (1, "", "hpcgnn: this run was trained with --quantize uniform and has widths of its own; "
                        "leave --bits and --row-bits out\n")
+
+
+@pytest.mark.parallel([1, 2])
+def test_another_split_of_the_same_graph_is_refused_unless_it_is_meant(hpcgnn, shards, shared_path):
+    """Its test nodes may have been training nodes, so its scores would be worth nothing."""
+    run, dataset = trained(shards, shared_path, epochs=2), easy_graph()
+    swapped = replace(dataset, train_mask=dataset.test_mask, test_mask=dataset.train_mask)
+    other = write_once(MPI.COMM_WORLD, swapped, shared_path / "other")
+    for command in ("quantize", "infer"):
+        status, printed, complaint = hpcgnn(command, run, other)
+        assert (status, printed) == (1, "") and complaint.count("\n") == 1
+        assert "run was made on other data of the name synthetic" in complaint and "its split differs" in complaint
+        status, printed, complaint = hpcgnn(command, run, other, "--other-graph")
+        assert (status, complaint) == (0, "") and "in split; scores may count nodes that it was trained on" in printed
 
 
 @pytest.mark.parallel([1, 2])

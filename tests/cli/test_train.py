@@ -44,7 +44,7 @@ def test_a_run_prints_its_result_and_leaves_all_its_files(hpcgnn, shards, shared
                            f"{100 * summary['test_score']:.2f} %, ")
     assert folder == f"run folder: {out}"
     names = on_rank_zero(MPI.COMM_WORLD, lambda: sorted(path.name for path in out.iterdir()))
-    assert names == ["checkpoint.h5", "config.toml", "metrics.jsonl", "summary.json"]
+    assert names == ["checkpoint-previous.h5", "checkpoint.h5", "config.toml", "metrics.jsonl", "summary.json"]
     settings, provenance = settings_of(out)
     assert TrainConfig(**settings) == TrainConfig(**{"eval_every": 2, **SMALL, "seed": 3})
     assert (provenance["dataset"], provenance["ranks"]) == ("synthetic", num_ranks)

@@ -27,7 +27,7 @@ def moving_rows(epochs, epoch, dim=DIM):
 
 def sender_and_receiver(epochs, purpose):
     """Reconstructions of one exchange: what this rank has sent to each peer, what it has of each peer."""
-    (site,) = (site for place, site in epochs.exchange._sites.items() if place[1] == purpose)
+    (site,) = (site for place, site in epochs.exchange._memory._kept.items() if place[1] == purpose)
     send, receive = epochs.plan.boundary, epochs.plan.halo
     if purpose == BACKWARD:
         send, receive = receive, send
@@ -114,7 +114,7 @@ def test_both_reconstructions_are_counted_as_memory(cut):
     epochs.there_and_back(moving_rows(epochs, 0), moving_rows(epochs, 0))
     num_rows = sum(map(len, epochs.plan.boundary)) + sum(map(len, epochs.plan.halo))
     tables = 4 * DIM * 2 * num_rows     # a copy of what left and one of what came, forward and backward
-    messages = sum(arena.num_bytes for site in epochs.exchange._sites.values() for arena in site._arenas)
+    messages = sum(arena.num_bytes for site in epochs.exchange._memory._kept.values() for arena in site._arenas)
     assert epochs.exchange.state_bytes == tables + messages
     epochs.exchange.forget()
     assert epochs.exchange.state_bytes == 0

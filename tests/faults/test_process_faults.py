@@ -9,11 +9,13 @@ import os
 import signal
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from parallel_run import ENDING_LIMIT, ParallelRun, hpcgnn, is_open_mpi, is_running, run_parallel_command
 from training_setup import arcs_where, assert_same_bits, easy_graph, random_owner, snapshot, without_seconds, write
 
+from hpcgnn.stop_signals import STOP_SIGNALS
 from hpcgnn.training.checkpoint import read_checkpoint
 from hpcgnn.training.metrics import RunFolder
 
@@ -99,6 +101,66 @@ def test_a_stop_signal_is_answered_with_a_checkpoint_and_the_run_resumes(shards,
                                "holds everything, the same command with --resume goes on"]
     assert seconds < ENDING_LIMIT
     assert not (tmp_path / "run/summary.json").exists()
+    assert_resumes(shards, tmp_path, whole)
+
+
+def has_handler(pid, number):
+    """Whether a process has a handler of its own for a signal."""
+    (caught,) = (line.split()[1] for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+                 if line.startswith("SigCgt:"))
+    return bool(int(caught, 16) >> (number - 1) & 1)
+
+
+def is_python(pid):
+    return Path(f"/proc/{pid}/comm").read_text().startswith("python")
+
+
+def send_early(number, is_ready, shards, folder, command=()):
+    """Train, and send each rank a signal as soon as is_ready(pid); how the run ended."""
+    with ParallelRun(2, [*command, *hpcgnn("train", shards, *FLAGS, "--out", "run")], folder) as run:
+        run.wait_for(lambda: len(run.ranks()) == 2)
+        for pid in run.ranks().values():
+            run.wait_for(lambda pid=pid: is_ready(pid))
+            os.kill(pid, number)
+        return run.end()
+
+
+def assert_ended_before_it_began(ended, shards, folder, whole):
+    assert ended.status == 75, ended.stderr
+    assert ended.sentences == ["hpcgnn: stopped by a signal before the first epoch; nothing is lost, the same command "
+                               "with --resume goes on"]
+    assert not list((folder / "run").glob("[!.]*"))
+    resumed = run_parallel_command(2, hpcgnn("train", shards, *FLAGS, "--out", "run", "--resume"), folder)
+    assert resumed.status == 0, resumed.stderr
+    assert_same_bits(folder / "run/checkpoint.h5", whole / "checkpoint.h5")
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_a_signal_before_any_library_is_loaded_ends_the_run_in_order(shards, whole, tmp_path, number):
+    def is_ready(pid):
+        if not has_handler(pid, signal.SIGUSR1):
+            return False
+        assert not any(library in Path(f"/proc/{pid}/maps").read_text() for library in ("libtorch", "libmpi", "hdf5"))
+        return True
+
+    ended = send_early(number, is_ready, shards, tmp_path)
+    assert_ended_before_it_began(ended, shards, tmp_path, whole)
+
+
+def test_a_signal_that_the_launcher_held_back_is_answered(shards, whole, tmp_path):
+    """It waits from the start of Python to the first handler, where it would kill the rank otherwise."""
+    ended = send_early(signal.SIGUSR1, is_python, shards, tmp_path, ["env", "--block-signal=USR1"])
+    assert_ended_before_it_began(ended, shards, tmp_path, whole)
+
+
+def test_a_second_signal_changes_nothing(shards, whole, tmp_path):
+    def twice(run, ranks):
+        usr1_to_mpirun(run, ranks)
+        time.sleep(0.01)
+        usr1_to_mpirun(run, ranks)
+
+    ended, _ = disturb(shards, tmp_path, 23, twice)
+    assert ended.status == 75
     assert_resumes(shards, tmp_path, whole)
 
 

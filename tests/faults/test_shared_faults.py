@@ -7,19 +7,30 @@ from __future__ import annotations
 
 import re
 import zlib
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from mpi4py import MPI
 from training_setup import SMALL, easy_graph, on_rank_zero, random_owner, snapshot, write, write_once
 
 from hpcgnn.__main__ import main
 from hpcgnn.shards.seal import SEAL_BYTES, parse_seal
+from hpcgnn.training.adam import FlatAdam
+from hpcgnn.training.checkpoint import read_checkpoint
+from hpcgnn.training.metrics import RunFolder
+from hpcgnn.training.run_lock import RunLock
 
 FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
 COMM = MPI.COMM_WORLD
 CHECKPOINT_ADVICE = "; start without --resume, or restore the file"
+
+
+@pytest.fixture(autouse=True)
+def no_lines_of_progress(monkeypatch):
+    monkeypatch.setenv("HPCGNN_PROGRESS", "0")
 
 
 @pytest.fixture
@@ -156,20 +167,35 @@ def test_a_run_folder_that_holds_a_run(capsys, shared_path, shards):
     assert set(train(capsys, shards, "--out", out, *FLAGS)[0]) == {0}
     where = "rank 0: " if COMM.size > 1 else ""
     assert_refused(capsys, shared_path, f"{where}{out} already holds a run (metrics.jsonl, summary.json, "
-                   "checkpoint.h5); continue it with --resume, replace it with --overwrite, or choose another --out",
-                   shards, "--out", out, *FLAGS)
+                   "checkpoint.h5, checkpoint-previous.h5); continue it with --resume, replace it with --overwrite, or "
+                   "choose another --out", shards, "--out", out, *FLAGS)
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("how", [["--resume"], ["--overwrite"], [], ["--config"]], ids=" ".join)
+def test_a_run_folder_that_another_run_is_writing_in(capsys, shared_path, shards, how):
+    out = shared_path / "run"
+    assert set(train(capsys, shards, "--out", out, *FLAGS)[0]) == {0}
+    arguments = [*how, out / "config.toml"] if how == ["--config"] else how
+    where = "rank 0: " if COMM.size > 1 else ""
+    with RunLock(out) if COMM.rank == 0 else nullcontext():
+        assert_refused(capsys, shared_path, f"{where}{out} is in use by another run: process … on …, since …; wait "
+                       "until that ends, or choose another --out", shards, "--out", out, *arguments)
+    assert set(train(capsys, shards, "--out", out, "--resume", "--epochs", 14)[0]) == {0}
+    assert on_rank_zero(COMM, lambda: read_epochs(out)) == list(range(1, 15))
 
 
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("damage, complaint", [
     (lambda content: content[:-7], "is truncated: it has {less} bytes, expected {size}" + CHECKPOINT_ADVICE),
-    (as_format_0, "has format 0, this version reads 4" + CHECKPOINT_ADVICE),
+    (as_format_0, "has format 0, this version reads 5" + CHECKPOINT_ADVICE),
 ], ids=["truncated", "older"])
 def test_a_bad_checkpoint(capsys, shared_path, shards, damage, complaint):
     out = shared_path / "run"
     assert set(train(capsys, shards, "--out", out, *FLAGS)[0]) == {0}
 
     def spoil():
+        (out / "checkpoint-previous.h5").unlink()
         content = (out / "checkpoint.h5").read_bytes()
         (out / "checkpoint.h5").write_bytes(damage(content))
         return complaint.format(less=len(content) - 7, size=len(content))
@@ -184,23 +210,82 @@ def test_a_checkpoint_of_another_graph(capsys, shared_path, shards):
     assert set(train(capsys, shards, "--out", out, *FLAGS)[0]) == {0}
     other = write_once(COMM, replace(easy_graph(), name="moons"), shared_path / "other")
     assert_refused(capsys, shared_path, f"{out / 'checkpoint.h5'} was trained on synthetic, these shards hold moons; "
-                   "choose another --out", other, "--out", out, "--resume")
+                   "choose another --out, or pass --other-graph if it is meant to go on with this graph",
+                   other, "--out", out, "--resume")
     wider = write_once(COMM, easy_graph(spec="synthetic:nodes=240,mean_degree=8,classes=4,features=13"),
                        shared_path / "wider")
     assert_refused(capsys, shared_path, "the checkpoint has convolutions.0.weight_neighbor of shape (8, 12), this "
                    "graph needs (8, 13); it was trained on another graph, choose another --out",
-                   wider, "--out", out, "--resume")
+                   wider, "--out", out, "--resume", "--other-graph")
 
 
 @pytest.mark.parallel([1, 2])
-def test_metrics_that_are_shorter_than_the_checkpoint_says(capsys, shared_path, shards):
+def test_another_split_of_the_same_graph(capsys, shared_path, shards):
+    """Its test nodes may have been training nodes."""
     out = shared_path / "run"
     assert set(train(capsys, shards, "--out", out, *FLAGS)[0]) == {0}
-    size = on_rank_zero(COMM, lambda: (out / "metrics.jsonl").stat().st_size)
+    dataset = easy_graph()
+    other = write_once(COMM, replace(dataset, train_mask=dataset.test_mask, test_mask=dataset.train_mask),
+                       shared_path / "other")
+    assert_refused(capsys, shared_path, f"the run of {out / 'checkpoint.h5'} was made on other data of the name "
+                   "synthetic than these shards hold: its split differs; name the shards that it was made on, or pass "
+                   "--other-graph if other ones are meant", other, "--out", out, "--resume", "--epochs", 14)
+    statuses, complaints = train(capsys, other, "--out", out, "--resume", "--epochs", 14, "--other-graph")
+    assert set(statuses) == {0} and set(complaints) == {""}
+    # What goes on with other data is a run of these: the first ones are the others now.
+    assert set(train(capsys, other, "--out", out, "--resume", "--epochs", 16)[0]) == {0}
+    assert set(train(capsys, shards, "--out", out, "--resume", "--epochs", 18)[0]) == {1}
+
+
+@pytest.mark.parallel([1, 2])
+def test_other_graph_without_resume(capsys, shared_path, shards):
+    assert_refused(capsys, shared_path, "--other-graph has no effect without --resume", shards, "--other-graph",
+                   "--out", shared_path / "run", status=2)
+
+
+def read_epochs(out):
+    return [record["epoch"] for record in RunFolder(out).read_metrics()]
+
+
+@pytest.mark.parallel([1, 2])
+def test_metrics_that_are_gone_don_t_cost_the_weights(capsys, shared_path, shards):
+    out = shared_path / "run"
+    assert set(train(capsys, shards, "--out", out, *FLAGS)[0]) == {0}
     on_rank_zero(COMM, lambda: (out / "metrics.jsonl").unlink())
-    where = "rank 0: " if COMM.size > 1 else ""
-    assert_refused(capsys, shared_path, f"{where}{out / 'metrics.jsonl'} has 0 bytes, its checkpoint was written after "
-                   f"{size}; restore it, or start again with --overwrite", shards, "--out", out, "--resume")
+    statuses, complaints = train(capsys, shards, "--out", out, "--resume")
+    assert set(statuses) == {0}
+    assert complaints[0] == (f"hpcgnn: {out / 'metrics.jsonl'} lacks the lines of 12 of the 12 epochs that its "
+                             "checkpoint counts; the run goes on, and its statistics leave those epochs out\n")
+    assert set(train(capsys, shards, "--out", out, "--resume", "--epochs", 14)[0]) == {0}
+    assert on_rank_zero(COMM, lambda: read_epochs(out)) == [13, 14]
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("damage, complaint", [
+    (None, "is missing"), (lambda content: content[:-7], "is truncated: it has …"),
+    (flip_a_bit, "is damaged: its checksum …"),
+], ids=["missing", "truncated", "bit flipped"])
+def test_a_bad_checkpoint_with_a_good_one_before_it(capsys, shared_path, shards, damage, complaint):
+    out = shared_path / "run"
+    assert set(train(capsys, shards, "--out", out, *FLAGS)[0]) == {0}
+
+    def spoil():
+        whole = snapshot(out)
+        (out / "checkpoint.h5").unlink()
+        if damage is not None:
+            (out / "checkpoint.h5").write_bytes(damage(whole[str(out / "checkpoint.h5")]))
+        return whole
+
+    whole = on_rank_zero(COMM, spoil)
+    statuses, complaints = train(capsys, shards, "--out", out, "--resume")
+    assert set(statuses) == {0}
+    pattern = ".*".join(map(re.escape, (f"hpcgnn: {out / 'checkpoint.h5'} {complaint}; the run goes on from "
+                                        "checkpoint-previous.h5, after epoch 10\n").split("…")))
+    assert re.fullmatch(pattern, complaints[0]), complaints[0]
+    assert on_rank_zero(COMM, lambda: read_epochs(out)) == list(range(1, 13))
+    if damage is not None:
+        assert on_rank_zero(COMM, lambda: (out / "checkpoint-damaged.h5").read_bytes()) == damage(
+            whole[str(out / "checkpoint.h5")])
 
 
 @pytest.mark.parallel([1, 2, 3])
@@ -209,6 +294,82 @@ def test_a_loss_that_is_not_finite(capsys, shared_path, shards):
     before = on_rank_zero(COMM, lambda: snapshot(shards))
     statuses, complaints = train(capsys, shards, "--out", out, *FLAGS, "--lr", 1e30, "--norm", "none", "--dropout", 0)
     assert set(statuses) == {1} and set(complaints[1:]) <= {""}
-    assert complaints[0] in [f"hpcgnn: the loss of epoch {epoch} is {value}; lower --lr, or look for extreme values in "
-                             "the features\n" for epoch in (1, 2, 3) for value in ("nan", "inf")]
+    assert re.fullmatch(r"hpcgnn: the loss of epoch [2-4] is (nan|inf); lower --lr, or look for extreme values in the "
+                        r"features, of which the largest is \d\.\d+\n", complaints[0])
     assert on_rank_zero(COMM, lambda: snapshot(shards)) == before
+
+
+@pytest.mark.parallel([1, 2, 3])
+def test_weights_that_are_not_finite_never_replace_a_good_checkpoint(capsys, shared_path, shards):
+    """Neither in the last epoch, whose loss is that of the weights before, nor with a checkpoint an epoch."""
+    out = shared_path / "run"
+    assert set(train(capsys, shards, "--out", out, *FLAGS)[0]) == {0}
+    good = on_rank_zero(COMM, lambda: (out / "checkpoint.h5").read_bytes())
+    for resume in (False, True):
+        flags = ["--resume", "--out", out] if resume else ["--out", shared_path / "fresh", *FLAGS]
+        statuses, complaints = train(capsys, shards, *flags, "--lr", 1e38, "--epochs", 13 if resume else 1,
+                                     "--checkpoint-every", 1)
+        assert set(statuses) == {1}
+        # A later step of the same rate may stay below the largest number, and then no answer does.
+        assert re.match("hpcgnn: the model's answers for 240 nodes are not finite; " if resume else
+                        "hpcgnn: the weights or Adam's moments of them are not finite after epoch 1, whose largest "
+                        "gradient was ", complaints[0])
+    assert on_rank_zero(COMM, lambda: (out / "checkpoint.h5").read_bytes()) == good
+    assert on_rank_zero(COMM, lambda: not (shared_path / "fresh/checkpoint.h5").exists())
+    assert set(train(capsys, shards, "--out", out, "--resume", "--lr", 0.01, "--epochs", 14)[0]) == {0}
+
+
+@pytest.mark.parallel([1, 2])
+def test_features_so_large_that_moments_overflow(capsys, shared_path):
+    """Weights stand still then, with an infinite moment below them, and the loss is finite."""
+    dataset = easy_graph()
+    shards = write_once(COMM, replace(dataset, features=dataset.features * np.float32(1e30)), shared_path / "shards")
+    statuses, complaints = train(capsys, shards, "--out", shared_path / "run", *FLAGS, "--norm", "none")
+    assert set(statuses) == {1}
+    assert re.search(r"moments of them are not finite.*look for extreme values in the features, of which the largest "
+                     r"is \d\.\d+e\+30\n$", complaints[0]), complaints[0]
+
+
+@pytest.mark.parallel([2, 3])
+@pytest.mark.parametrize("flags", [[], ["--precision", "bf16"]], ids=["fp32", "bf16"])
+def test_a_rank_whose_weights_differ(capsys, shared_path, shards, monkeypatch, flags):
+    """One bit of one weight of the last rank, in epoch 6; the checkpoint of epoch 5 stays the last."""
+    take_step, steps = FlatAdam.step, []
+
+    def step_with_an_accident(optimizer):
+        steps.append(None)
+        if len(steps) == 6 and COMM.rank == COMM.size - 1:
+            optimizer._weights.view(torch.int32)[3] ^= 1
+        return take_step(optimizer)
+
+    monkeypatch.setattr(FlatAdam, "step", step_with_an_accident)
+    out = shared_path / "run"
+    statuses, complaints = train(capsys, shards, "--out", out, *FLAGS, *flags, "--checkpoint-every", 1)
+    assert set(statuses) == {1}
+    if COMM.size == 3:
+        assert complaints[0].startswith("hpcgnn: after epoch 6 rank 2 has other weights than most ranks, though all ")
+    else:
+        assert re.match("hpcgnn: after epoch 6 rank [01] has other weights than most ranks, ", complaints[0])
+    progress = on_rank_zero(COMM, lambda: read_checkpoint(out / "checkpoint.h5")).progress
+    assert progress.epoch == 5
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("name, value, sentence", [
+    ("lr", "inf", "lr must be a finite number, found inf"), ("lr", "nan", "lr must be a finite number, found nan"),
+    ("lr", "1e300", "lr must be at most 1e+38, found 1e+300"),
+    ("link-mbps", "1e-300", "link_mbps must be 0 or at least 0.001, found 1e-300; an epoch would take years"),
+    ("hidden", 10 ** 12, "hidden must be at most 1048576, found 1000000000000"),
+    ("epochs", 10 ** 30, f"epochs must be at most 2147483647, found {10 ** 30}"),
+])
+def test_settings_at_extremes(capsys, shared_path, shards, name, value, sentence):
+    assert_refused(capsys, shared_path, sentence, shards, "--out", shared_path / "run", f"--{name}", value)
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("how", [[], ["--resume"], ["--overwrite"]], ids=" ".join)
+def test_a_run_folder_with_too_long_a_name(capsys, shared_path, shards, how):
+    where = "rank 0: " if COMM.size > 1 else ""
+    out = shared_path / ("x" * 300)
+    assert_refused(capsys, shared_path, f"{where}run folder {out} can't be written: File name too long; choose another "
+                   "with --out", shards, "--out", out, *how)

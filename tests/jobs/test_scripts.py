@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,57 +76,184 @@ def test_training_survives_its_time_limit():
 
 def write_program(path, text):
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("#!/usr/bin/env bash\n" + text)
+    path.write_text("#!/bin/bash\n" + text)
     path.chmod(0o755)
 
 
-def submit(tmp_path, train, **environment):
-    """Run train.sbatch with stand-ins for Slurm, env.sh and hpcgnn; `train` is what hpcgnn does. Returns its log."""
+# What hpcgnn does in a test: Python, since a shell can't trap a signal that was ignored when it started.
+PROGRAM = """#!{python}
+import os, pathlib, signal, sys, time
+run = pathlib.Path(sys.argv[sys.argv.index("--out") + 1])
+log = pathlib.Path({log!r})
+
+def write(line):
+    with open(log, "a") as file:
+        file.write(line + "\\n")
+
+def finish():
+    run.mkdir(parents=True, exist_ok=True)
+    (run / "summary.json").write_text("{{}}")
+    sys.exit(0)
+
+def wait_for_usr1(answer):
+    signal.signal(signal.SIGUSR1, lambda *_: answer())
+    write("ready")
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {{signal.SIGUSR1}})
+    time.sleep(20)
+
+write("hpcgnn " + " ".join(sys.argv[1:]))
+{body}
+"""
+WHEN_READY = '(until grep -q ready "$LOG"; do sleep 0.02; done; kill -USR1 "$script") >/dev/null 2>&1 &'
+
+
+def submit(tmp_path, body, job="JobState=RUNNING Reason=None PreemptTime=None", env="", arguments=("--epochs", "7"),
+           **environment):
+    """Run train.sbatch with stand-ins for Slurm, env.sh and hpcgnn. Returns how it ended, and the log of the stand-ins.
+
+    Parameters
+    ----------
+    body : Python code that stands for the training
+    job : what Slurm says about the job
+    env : shell code that runs in jobs/env.sh, where $script is the process id of the batch script and LOG the log
+    """
     log = tmp_path / "log"
+    log.touch()
     (tmp_path / "jobs").mkdir(exist_ok=True)
-    (tmp_path / "jobs/env.sh").write_text("MPI4PY_MPIABI=openmpi\n")
-    script = (ROOT / "jobs/train.sbatch").read_text().replace("sleep 60", "sleep 0.1")
-    (tmp_path / "spooled_script").write_text(script)
+    (tmp_path / "jobs/env.sh").write_text(f"MPI4PY_MPIABI=openmpi script=$$\nhpcgnn_check_srun() {{ :; }}\n{env}\n")
+    (tmp_path / "jobs/signals.sh").write_text((ROOT / "jobs/signals.sh").read_text().replace("sleep 60", "sleep 0.1"))
+    (tmp_path / "spooled_script").write_text((ROOT / "jobs/train.sbatch").read_text())
     # Slurm's srun hands signals on; exec makes the stand-in's process the training itself.
     write_program(tmp_path / "bin/srun", 'while [[ $1 == -* ]]; do shift; done\nexec "$@"\n')
-    write_program(tmp_path / "bin/scontrol", f'echo "scontrol $*" >>"{log}"\n')
-    write_program(tmp_path / "bin/hpcgnn", f'echo "hpcgnn $*" >>"{log}"\n{train}\n')
-    done = subprocess.run(["bash", tmp_path / "spooled_script", "--epochs", "7"], capture_output=True, text=True,
+    # Slurm ends a job that it queues again at once: the script, and scontrol too.
+    write_program(tmp_path / "bin/scontrol", f'[[ $* != *show* ]] || {{ echo "{job}"; exit; }}\n'
+                                             f'echo "scontrol $*" >>"{log}"\nkill -TERM $PPID $$\n')
+    write_program(tmp_path / "bin/hpcgnn", "")
+    (tmp_path / "bin/hpcgnn").write_text(PROGRAM.format(python=sys.executable, log=str(log), body=body))
+    done = subprocess.run(["bash", tmp_path / "spooled_script", *arguments], capture_output=True, text=True,
                           timeout=60, cwd="/", env={
                               "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "SLURM_SUBMIT_DIR": str(tmp_path),
-                              "SLURM_NTASKS": "8", "SLURM_CPUS_PER_TASK": "4", "SLURM_JOB_ID": "123", **environment})
-    return done.returncode, log.read_text().splitlines()
+                              "SLURM_NTASKS": "8", "SLURM_CPUS_PER_TASK": "4", "SLURM_JOB_ID": "123", "LOG": str(log),
+                              **environment})
+    return done, log.read_text().splitlines()
+
+
+def run_folder(tmp_path):
+    name = re.search(r"^run=(\S+)", (ROOT / "jobs/train.sbatch").read_text(), flags=re.MULTILINE)[1]
+    (tmp_path / name).mkdir(parents=True)
+    return tmp_path / name
 
 
 def test_a_first_start_trains_and_is_not_queued_again(tmp_path):
-    status, log = submit(tmp_path, "exit 0")
-    assert status == 0
+    done, log = submit(tmp_path, "finish()")
+    assert (done.returncode, done.stderr) == (0, "")
     assert len(log) == 1
     assert log[0].startswith("hpcgnn train data/shards/")
     assert log[0].endswith("--checkpoint-every 10 --epochs 7")
 
 
-def test_usr1_reaches_the_training_and_a_checkpoint_queues_the_job_again(tmp_path):
-    # $PPID of the stand-in is the batch script, to which Slurm sends the signal.
-    status, log = submit(tmp_path, 'trap "sleep 0.2; exit 75" USR1\nsleep 0.5\nkill -USR1 $PPID\n'
-                                   "for _ in {1..200}; do sleep 0.05; done")
-    assert status == 75
+@pytest.mark.parametrize("answer", ["lambda: sys.exit(75)", "lambda: sys.exit(0)", "lambda: sys.exit(1)",
+                                    "lambda: os.kill(os.getpid(), 9)"], ids=["75", "0", "1", "killed"])
+def test_usr1_reaches_the_training_and_queues_the_job_again_whatever_its_status(tmp_path, answer):
+    done, log = submit(tmp_path, f"wait_for_usr1({answer})", env=WHEN_READY)
+    assert log[1:] == ["ready", "scontrol requeue 123"]
+    assert done.stdout == "hpcgnn: stopped by USR1; job 123 is queued again and goes on from its last checkpoint\n"
+    assert done.stderr == ""
+
+
+def test_a_training_that_finishes_after_usr1_is_not_queued_again(tmp_path):
+    done, log = submit(tmp_path, "wait_for_usr1(finish)", env=WHEN_READY)
+    assert done.returncode == 0
+    assert log[1:] == ["ready"]
+
+
+def test_term_is_handed_on_as_usr1(tmp_path):
+    _, log = submit(tmp_path, "wait_for_usr1(lambda: sys.exit(75))", env=WHEN_READY.replace("USR1", "TERM"))
+    assert log[1:] == ["ready", "scontrol requeue 123"]
+
+
+@pytest.mark.parametrize("name", ["USR1", "TERM"])
+def test_a_signal_before_the_training_starts_queues_the_job_again_at_once(tmp_path, name):
+    done, log = submit(tmp_path, "finish()", env=f"kill -{name} $$")
+    assert log == ["scontrol requeue 123"]
+    assert done.stdout.startswith(f"hpcgnn: stopped by {name}; ")
+
+
+def test_a_signal_while_the_environment_fails_queues_the_job_again(tmp_path):
+    assert submit(tmp_path, "finish()", env="kill -USR1 $$; false")[1] == ["scontrol requeue 123"]
+
+
+@pytest.mark.parametrize("old_env", [False, True])
+def test_ranks_that_start_outlive_the_signal_and_get_it_later(tmp_path, old_env):
+    """The program has no handler in its first 0.3 seconds. An old `env` can't block signals."""
+    if old_env:
+        write_program(tmp_path / "bin/env", '[[ $1 == --* ]] && exit 125\nPATH=/usr/bin:/bin exec env "$@"\n')
+    done, log = submit(tmp_path, "write('ready'); time.sleep(0.3); wait_for_usr1(lambda: sys.exit(75))", env=WHEN_READY)
+    assert log[1:] == ["ready", "ready", "scontrol requeue 123"]
+    assert done.stderr == ""
+
+
+def test_preemption_that_only_the_launcher_notices_queues_the_job_again(tmp_path):
+    """Slurm signals the steps; an Open MPI mpirun that so loses its daemons ends with status 0."""
+    done, log = submit(tmp_path, "sys.exit(0)", job="JobState=RUNNING Reason=None PreemptTime=2026-11-23T00:46:52")
+    assert log[1:] == ["scontrol requeue 123"]
+    assert done.stdout.startswith("hpcgnn: preempted; ")
+
+
+def test_a_time_limit_that_gave_no_warning_queues_the_job_again(tmp_path):
+    _, log = submit(tmp_path, "sys.exit(143)", job="JobState=COMPLETING Reason=TimeLimit")
     assert log[1:] == ["scontrol requeue 123"]
 
 
-def test_a_failed_training_is_not_queued_again(tmp_path):
-    status, log = submit(tmp_path, "exit 1")
-    assert status == 1
-    assert len(log) == 1
+def test_a_cancelled_job_is_not_queued_again(tmp_path):
+    done, log = submit(tmp_path, "wait_for_usr1(lambda: sys.exit(75))", env=WHEN_READY,
+                       job="JobState=COMPLETING Reason=None")
+    assert (done.returncode, log[1:]) == (75, ["ready"])
+    assert "is not queued again, because it was cancelled" in done.stderr
+
+
+def test_a_job_that_was_queued_too_often_ends_as_failed(tmp_path):
+    done, log = submit(tmp_path, "wait_for_usr1(lambda: sys.exit(75))", env=WHEN_READY, SLURM_RESTART_COUNT="100")
+    assert (done.returncode, log[1:]) == (1, ["ready"])
+    assert "already queued again 100 times and ends without a result; submit it again to go on" in done.stderr
+
+
+@pytest.mark.parametrize("status", [1, 2])
+def test_a_failed_training_is_not_queued_again(tmp_path, status):
+    done, log = submit(tmp_path, f"sys.exit({status})")
+    assert (done.returncode, len(log)) == (status, 1)
+
+
+def test_status_0_without_a_result_is_a_failure(tmp_path):
+    done, log = submit(tmp_path, "sys.exit(0)")
+    assert (done.returncode, len(log)) == (1, 1)
+    assert done.stderr.startswith("hpcgnn: the launcher ended with status 0, but left no runs/")
+
+
+def test_the_result_of_an_earlier_run_is_not_taken_for_that_of_this_one(tmp_path):
+    (run_folder(tmp_path) / "summary.json").touch()
+    assert submit(tmp_path, "finish()", env="kill -USR1 $$")[1] == ["scontrol requeue 123"]
 
 
 def test_a_job_with_a_checkpoint_resumes(tmp_path):
-    run = re.search(r"^run=(\S+)", (ROOT / "jobs/train.sbatch").read_text(), flags=re.MULTILINE)[1]
-    (tmp_path / run).mkdir(parents=True)
-    (tmp_path / run / "checkpoint.h5").touch()
-    assert " --resume " in submit(tmp_path, "exit 0")[1][0]
+    (run_folder(tmp_path) / "checkpoint.h5").touch()
+    assert " --resume " in submit(tmp_path, "finish()")[1][0]
 
 
 def test_a_job_queued_again_before_its_first_checkpoint_starts_over(tmp_path):
-    command = submit(tmp_path, "exit 0", SLURM_RESTART_COUNT="1")[1][0]
+    command = submit(tmp_path, "finish()", SLURM_RESTART_COUNT="1")[1][0]
     assert " --resume " in command and " --overwrite " not in command    # --resume starts anew where there is none
+
+
+@pytest.mark.parametrize("replaces", [True, False], ids=["replaced", "stopped before"])
+def test_overwrite_holds_until_the_old_run_is_replaced(tmp_path, replaces):
+    checkpoint = run_folder(tmp_path) / "checkpoint.h5"
+    checkpoint.write_text("old")
+    os.utime(checkpoint, (0, 0))
+    body = "finish()" if not replaces else "(run / 'checkpoint.h5').write_text('new'); sys.exit(75)"
+    _, first = submit(tmp_path, body, env="" if replaces else "kill -USR1 $$", arguments=("--overwrite", "--lr", "1"))
+    assert first[-1] == "scontrol requeue 123"
+    assert not replaces or (first[0].endswith(" --overwrite --lr 1") and "--resume" not in first[0])
+    _, log = submit(tmp_path, "finish()", arguments=("--overwrite", "--lr", "1"), SLURM_RESTART_COUNT="1")
+    assert log[-1].endswith(" --resume --lr 1" if replaces else "--checkpoint-every 10 --overwrite --lr 1")
+    assert sorted(path.name for path in checkpoint.parent.iterdir()) == ["checkpoint.h5", "summary.json"]

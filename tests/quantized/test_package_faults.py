@@ -1,15 +1,12 @@
 """Forged, cut and flipped package streams are refused or read as some rows; never past their end.
 
-`python tests/quantized/test_package_faults.py N SEED` reads N flipped streams, and N / 10 of any bytes:
-jobs/sanitize_packages.sh runs it.
+`jobs/campaign.sh sanitize` runs these tests, and many more forged streams, with kernels built under sanitizers.
 """
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 
-import hypothesis
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -266,12 +263,3 @@ def test_stream_of_the_oracle_is_accepted():
     """The forgeries above start from good streams."""
     bits = stream_of([[1] * 193], [1])
     assert rows_of(bits, [[1] * 193], 193).check().codes().sum() == 193
-
-
-if __name__ == "__main__":
-    streams, seed = int(sys.argv[1]), int(sys.argv[2])
-    refused = fuzz(streams, seed)
-    any_bytes = settings(max_examples=streams // 10, deadline=None, database=None, suppress_health_check=[*HealthCheck])
-    any_bytes(hypothesis.seed(seed)(given(*ANY_BYTES)(read_any_bytes)))()
-    print(f"{streams} flipped streams, {refused} of {7 * streams} readings refused; {streams // 10} of any bytes; "
-          "no fault of memory")

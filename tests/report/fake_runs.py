@@ -35,7 +35,7 @@ def write_run(path: Path, scale: float = 1.0, num_epochs: int = 40, seeds: tuple
             "test_score_std": 0.0041 if len(seeds) > 1 else 0.0, "median_epoch_seconds": 0.4 + 0.2 / scale,
             "sent_bytes_per_epoch": 64e6 / scale + 4e5, "sent_bytes_payload_per_epoch": 64e6 / scale,
             "sent_bytes_parameters_per_epoch": 4e5, "peak_rss_bytes": 1_234_567_890, "setup_bytes": 4_210_944,
-            "versions": {"hpcgnn": "0.1.0", "mpi": "Open MPI v5"},
+            "num_epochs_recorded": len(records), "versions": {"hpcgnn": "0.1.0", "mpi": "Open MPI v5"},
         }))
     return path
 

@@ -33,7 +33,7 @@ def test_curves_have_a_row_a_seed_and_nan_where_nothing_was_evaluated(tmp_path):
 
 
 def test_a_seed_that_stopped_early_leaves_nan_behind(tmp_path):
-    path = write_run(tmp_path / "run", num_epochs=4)
+    path = write_run(tmp_path / "run", num_epochs=4, is_complete=False)
     append_to_metrics(path, '{"seed": 1, "epoch": 1, "loss": 2.0, "epoch_seconds": 1.0}\n'
                             '{"seed": 1, "epoch": 2, "loss": 1.0, "epoch_seconds": 1.5}\n')
     run = read_run(path, "run")
@@ -79,14 +79,35 @@ def test_fields_that_a_method_does_not_have_may_be_null(tmp_path):
 
 
 def test_a_half_written_last_line_is_left_out(tmp_path):
-    path = write_run(tmp_path / "run", num_epochs=7)
+    path = write_run(tmp_path / "run", num_epochs=7, is_complete=False)
     append_to_metrics(path, '{"seed": 0, "epoch": 8, "lo')
     assert read_run(path, "run").epochs.tolist() == list(range(1, 8))
 
 
+def test_a_complete_run_has_no_half_line(tmp_path):
+    path = write_run(tmp_path / "run", num_epochs=7)
+    append_to_metrics(path, '{"seed": 0, "epoch": 8, "lo')
+    with pytest.raises(ConfigError, match=r"metrics\.jsonl, line 8 is damaged: it has no end; "):
+        read_run(path, "run")
+
+
+@pytest.mark.parametrize("change, reason", [
+    (lambda lines: lines[:3] + lines[4:], "it has 6 epochs, the summary beside it counts 7"),
+    (lambda lines: lines[:-1], "it has 6 epochs, the summary beside it counts 7"),
+    (lambda lines: lines[:4] + lines[3:], "its epochs do not ascend"),
+    (lambda lines: [lines[1], lines[0], *lines[2:]], "its epochs do not ascend"),
+], ids=["lost", "last lost", "repeated", "moved"])
+def test_a_whole_line_that_is_lost_repeated_or_moved_is_noticed(tmp_path, change, reason):
+    path = write_run(tmp_path / "run", num_epochs=7)
+    metrics = path / "metrics.jsonl"
+    metrics.write_text("".join(change(metrics.read_text().splitlines(keepends=True))))
+    with pytest.raises(ConfigError, match=rf"metrics\.jsonl is damaged: {reason}; "):
+        read_run(path, "run")
+
+
 @pytest.mark.parametrize("line, reason", [
     ('{"seed": 0, "epoch": 8, "lo', "Unterminated string"),
-    ("[1, 2]", "expected an object with epoch and loss"),
+    ("[1, 2]", "it holds no object"),
     ('{"epoch": 8}', "expected an object with epoch and loss"),
     ('{"epoch": "8", "loss": 1.0}', "epoch is '8', expected a whole number"),
     ('{"epoch": 8, "loss": "low"}', "loss is 'low', expected a number"),
@@ -108,7 +129,7 @@ def test_any_other_damaged_line_is_refused_with_its_number(tmp_path, line, reaso
 
 
 def test_a_loss_that_was_not_finite_is_a_gap(tmp_path):
-    path = write_run(tmp_path / "run", num_epochs=2)
+    path = write_run(tmp_path / "run", num_epochs=2, is_complete=False)
     append_to_metrics(path, '{"seed": 0, "epoch": 3, "loss": null}\n')
     np.testing.assert_array_equal(np.isfinite(read_run(path, "run").curves("loss")), [[True, True, False]])
 

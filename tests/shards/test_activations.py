@@ -69,7 +69,7 @@ def with_scales(file):
 @pytest.mark.parametrize("change, complaint", [
     (without("node_id"), "has no node_id"), (without("layer-1"), "has no layer-1"),
     (without("layer-0/stream"), "has no layer-0/stream"), (with_ids, "has 50 rows of layer-0 and 49 ids"),
-    (with_scales, "has 49 scales for 50 rows of layer-2")])
+    (with_scales, "has layer-2/scale of float32 and shape (49,), expected float32 and shape (50,)")])
 def test_what_does_not_fit_is_refused(tmp_path, change, complaint):
     write_activations(tmp_path, 0, np.arange(50), some_layers())
     rewritten(activation_path(tmp_path, 0), change)

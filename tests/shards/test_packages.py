@@ -13,9 +13,10 @@ from reference_partition import random_dataset
 from hpcgnn.__main__ import main
 from hpcgnn.errors import ConfigError, ShardError
 from hpcgnn.shards import features, packages, schema
-from hpcgnn.shards.reader import read_graph_info, read_packages, read_partition, verify_shards
+from hpcgnn.shards.reader import read_graph_info, read_packages, read_partition
 from hpcgnn.shards.schema import Provenance
 from hpcgnn.shards.sealed import write_sealed
+from hpcgnn.shards.verification import verify_shards
 from hpcgnn.shards.writer import write_shards
 
 ORIGIN = Provenance("edges:a.csv", "random", 5)
@@ -79,7 +80,7 @@ def test_part_files_name_their_format_and_the_graph_file_keeps_its_own(tmp_path)
     info = write(tmp_path, binary_dataset())
     assert info.feature_dtype == "package" and verify_shards(tmp_path) == info
     assert (tmp_path / "part-0000.h5").read_bytes().startswith(b"hpcgnn part\nformat 4\n")
-    assert (tmp_path / "graph.h5").read_bytes().startswith(b"hpcgnn graph\nformat 2\n")
+    assert (tmp_path / "graph.h5").read_bytes().startswith(f"hpcgnn graph\nformat {schema.GRAPH_VERSION}\n".encode())
 
 
 def test_graph_without_features_and_empty_part_come_back(tmp_path):
@@ -150,10 +151,10 @@ def shorten_scale(group):
 
 @pytest.mark.parametrize("change, message", [
     (flip_mode, "packages can't be read at row 0 of .*mode 3"), (drop_scale, "has no packages/scale"),
-    (drop_bits, "has no packages/num_bits"), (claim_bits, "have stream of uint8"),
-    (drop_positions, "has no packages/positions"), (claim_rows, "expected a bit a row or more"),
+    (drop_bits, "has no packages/num_bits"), (claim_bits, "packages/stream of uint8"),
+    (drop_positions, "has no packages/positions"), (claim_rows, r"packages/index_bit of int64 and shape \(1,\)"),
     (flip_position, "packages can't be read at row 0 of .*: its"),
-    (claim_lengths, "package lengths are 64, 32, 1"), (shorten_scale, "scales for .* rows of packages")])
+    (claim_lengths, "package lengths are 64, 32, 1"), (shorten_scale, "packages/scale of float32")])
 def test_forged_packages_are_refused_by_name(tmp_path, change, message):
     write(tmp_path, binary_dataset())
     rewrite(tmp_path / "part-0001.h5", change)

@@ -24,9 +24,10 @@ from hpcgnn.partition.partition import Partition
 from hpcgnn.partition.statistics import measure_partition
 from hpcgnn.shards import features, schema, writer
 from hpcgnn.shards.folder import check_folder
-from hpcgnn.shards.reader import read_graph_info, read_partition, verify_shards
+from hpcgnn.shards.reader import read_graph_info, read_partition
 from hpcgnn.shards.schema import Provenance
 from hpcgnn.shards.sealed import write_sealed
+from hpcgnn.shards.verification import verify_shards
 from hpcgnn.shards.writer import write_shards
 
 ORIGIN = Provenance("edges:a.csv", "random", 5, {"parts": 2, "root": None, "ldg_slack": 1.05})
@@ -183,9 +184,9 @@ def test_faulty_file_is_named(shards, name, fault, complaint):
 
 
 def test_shards_of_an_older_format_are_refused(tmp_path, dataset, monkeypatch):
-    monkeypatch.setattr(writer, "FORMAT_VERSION", 1)
+    monkeypatch.setattr(writer, "GRAPH_VERSION", 2)
     write(tmp_path, dataset)
-    with pytest.raises(ShardError, match=r"graph.h5 has format 1, this version reads 2; run hpcgnn preprocess again"):
+    with pytest.raises(ShardError, match=r"graph.h5 has format 2, this version reads 3; run hpcgnn preprocess again"):
         read_partition(tmp_path, 0, 2)
 
 
@@ -202,7 +203,7 @@ def rewrite(path, kind, change):
         for name, array in arrays.items():
             file[name] = array
 
-    write_sealed(path, kind, schema.FORMAT_VERSION, fill)
+    write_sealed(path, kind, schema.GRAPH_VERSION if kind == schema.GRAPH_KIND else schema.PART_VERSION, fill)
 
 
 @pytest.mark.parametrize("name", ["importance", "in_degree", "features"])
@@ -227,8 +228,8 @@ def test_importance_of_another_length_than_the_rows_is_refused(shards):
     num_rows = part.num_inner + part.num_halo
     rewrite(shards / "part-0000.h5", schema.PART_KIND,
             lambda arrays, attributes: arrays.update(importance=arrays["importance"][1:]))
-    with pytest.raises(ShardError, match=rf"importance of shape \({num_rows - 1},\), expected one entry for each of "
-                                         rf"{num_rows} inner and halo rows"):
+    with pytest.raises(ShardError, match=rf"importance of float32 and shape \({num_rows - 1},\), expected "
+                                         rf"float32 and shape \({num_rows},\)"):
         read_partition(shards, 0, 2)
 
 
@@ -328,7 +329,7 @@ def test_folder_without_permission_is_refused(tmp_path, monkeypatch):
 
 def test_documentation_names_every_array_and_attribute_of_both_files(shards):
     text = (TESTS.parent / "data" / "SHARDS.md").read_text()
-    assert f"format {schema.FORMAT_VERSION}" in text
+    assert f"`graph.h5` of format {schema.GRAPH_VERSION}, part files of format {schema.PART_VERSION}" in text
     for name in ("graph.h5", "part-0000.h5"):
         with h5py.File(shards / name) as file:
             names = [*file.attrs, *(key for key in file if key != "statistics"), *file.get("statistics", ())]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import resource
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -13,8 +15,17 @@ from mpi4py import MPI
 from training_setup import easy_graph, on_rank_zero, train, write_once
 
 from hpcgnn.errors import CheckpointError, CollectiveError
-from hpcgnn.shards.seal import SEAL_BYTES, parse_seal
-from hpcgnn.training.checkpoint import Checkpoint, Progress, check_shapes, read_checkpoint, write_checkpoint
+from hpcgnn.shards.fingerprint import Fingerprint
+from hpcgnn.shards.seal import SEAL_BYTES, parse_seal, seal_file
+from hpcgnn.training.checkpoint import (
+    KIND,
+    VERSION,
+    Checkpoint,
+    Progress,
+    check_shapes,
+    read_checkpoint,
+    write_checkpoint,
+)
 from hpcgnn.training.evaluate import Evaluation
 from hpcgnn.training.metrics import RunFolder
 from hpcgnn.training.precision import LossScale
@@ -23,8 +34,11 @@ from hpcgnn.training.precision import LossScale
 def some_checkpoint(epoch=7, width=5):
     tensors = {"convolutions.0.weight": torch.randn(width, 3), "convolutions.0.bias": torch.zeros(0)}
     return Checkpoint(
-        settings={"model": "gcn", "lr": 0.1}, dataset="cora",
-        progress=Progress(1, epoch, Evaluation(0.9, 0.5, 0.25, math.pi), 6, 2, [{"seed": 3, "val_score": 0.5}], 1234),
+        settings={"model": "gcn", "lr": 0.1, "seed": 3}, dataset="cora",
+        fingerprint=Fingerprint("1" * 32, "2" * 32, "3" * 32),
+        token=f"{epoch:032x}",
+        progress=Progress(1, epoch, Evaluation(0.9, 0.5, 0.25, math.pi), 6, 2,
+                          [{"seed": 3, "epochs": 9, "val_score": 0.5}]),
         model=tensors, best_model={name: 2 * tensor for name, tensor in tensors.items()},
         optimizer={0: {"step": torch.tensor(7.0), "exp_avg": torch.randn(width, 3)}, 3: {"step": torch.tensor(1.0)}},
         loss_scale=LossScale(2.0 ** 9, 17, is_dynamic=True),
@@ -33,6 +47,7 @@ def some_checkpoint(epoch=7, width=5):
 
 def assert_equal(found, expected):
     assert (found.settings, found.dataset, found.progress) == (expected.settings, expected.dataset, expected.progress)
+    assert (found.fingerprint, found.token) == (expected.fingerprint, expected.token)
     assert found.loss_scale == expected.loss_scale
     pairs = [(found.model, expected.model), (found.best_model, expected.best_model)]
     assert found.optimizer.keys() == expected.optimizer.keys()
@@ -48,6 +63,56 @@ def test_a_checkpoint_comes_back_equal(tmp_path):
     write_checkpoint(tmp_path / "c.h5", expected)
     assert_equal(read_checkpoint(tmp_path / "c.h5"), expected)
     assert [path.name for path in tmp_path.iterdir()] == ["c.h5"]
+
+
+def resealed(path, change):
+    """The file as a faulty writer would have sealed it."""
+    with h5py.File(path, "r+") as file:
+        change(file)
+    with open(path, "r+b") as file:
+        seal_file(file, KIND, VERSION)
+
+
+def set_state(change):
+    def apply(file):
+        state = json.loads(file.attrs["state"])
+        change(state)
+        file.attrs["state"] = json.dumps(state)
+
+    return apply
+
+
+def replace_tensor(name, value):
+    def apply(file):
+        del file[name]
+        file[name] = value
+
+    return apply
+
+
+@pytest.mark.parametrize("change", [
+    lambda file: file.attrs.__delitem__("state"), lambda file: file.attrs.__setitem__("state", "{"),
+    lambda file: file.attrs.__setitem__("state", 7), lambda file: file.__delitem__("model"),
+    set_state(dict.clear), set_state(lambda state: state.update(progress=[])),
+    set_state(lambda state: state["progress"].update(epoch="7")),
+    set_state(lambda state: state["progress"].update(epoch=-1)),
+    set_state(lambda state: state["progress"].update(seed_index=4)),
+    set_state(lambda state: state["progress"].update(finished=[3])),
+    set_state(lambda state: state.update(settings=None)), set_state(lambda state: state.update(dataset=3)),
+    set_state(lambda state: state.update(token="../../x")),
+    set_state(lambda state: state["fingerprint"].update(split="x")),
+    set_state(lambda state: state["loss_scale"].update(value=math.inf)),
+    replace_tensor("model/convolutions.0.weight", "text"), replace_tensor("optimizer/0/exp_avg", "text"),
+    replace_tensor("optimizer/0", [1.0]), lambda file: file.move("optimizer/3", "optimizer/x"),
+    replace_tensor("model/convolutions.0.weight", np.full((5, 3), np.nan, np.float32)),
+    replace_tensor("optimizer/0/exp_avg", np.full((5, 3), np.inf, np.float32)),
+])
+def test_a_sealed_file_that_is_no_checkpoint_is_one_sentence(tmp_path, change):
+    path = tmp_path / "c.h5"
+    write_checkpoint(path, some_checkpoint())
+    resealed(path, change)
+    with pytest.raises(CheckpointError, match=r"^.*c\.h5 is sealed but holds no whole run .*; start without "):
+        read_checkpoint(path)
 
 
 def test_weights_that_another_version_did_not_have_are_named():
@@ -99,7 +164,7 @@ def damaged(content, how):
         "bit flipped": (bytes(flipped), "is damaged: its checksum"),
         "grown": (content + b"\0", "is damaged: it has"),
         "older": (type(seal)(seal.kind, 0, seal.crc, seal.num_bytes).render() + content[SEAL_BYTES:],
-                  "has format 0, this version reads 4"),
+                  "has format 0, this version reads 5"),
         "a shard": (type(seal)("part", 1, seal.crc, seal.num_bytes).render() + content[SEAL_BYTES:],
                     "is a part file, expected a checkpoint file"),
     }[how]
@@ -133,7 +198,7 @@ def test_a_disk_that_fills_during_training_stops_all_ranks_and_the_run_resumes(s
             if record["epoch"] == 6:
                 limits.enter_context(file_size_limit(100_000))
 
-    with limits, pytest.raises(CollectiveError, match=r"checkpoint\.h5 can't be written: File too large; "):
+    with limits, pytest.raises(CollectiveError, match=r"checkpoint-incoming\.h5 can't be written: File too large; "):
         train(comm, shards, out, FillingFolder, **settings)
     names = on_rank_zero(comm, lambda: sorted(path.name for path in out.iterdir()))
     assert names == ["checkpoint.h5", "metrics.jsonl"]

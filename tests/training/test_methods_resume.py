@@ -1,4 +1,6 @@
-"""Adaptive runs that go on from a checkpoint: the first epoch is synchronous, widths and descents are remembered."""
+"""Runs that go on from a checkpoint alone, without what ranks remember: the first epoch is synchronous, and the base
+width and the descent of the loss are as they were.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +12,22 @@ from mpi4py import MPI
 from training_setup import easy_graph, losses, on_rank_zero, train, write_once
 
 from hpcgnn.training.checkpoint import read_checkpoint
+from hpcgnn.training.rank_files import RankFiles
 
 COMM = MPI.COMM_WORLD
 SETTINGS = {"model": "sage", "dropout": 0.5, "eval_every": 4, "deterministic": True}
+
+
+def forget_ranks(out):
+    """Collective: remove what ranks remember."""
+    on_rank_zero(COMM, RankFiles(out).remove_others)
 
 
 def stop_and_go_on(shared_path, epochs, **settings):
     """Collective: metrics of a run of that many epochs that goes on to twice as many, and its controller's memory."""
     shards, out = write_once(COMM, easy_graph(), shared_path / "shards"), shared_path / "run"
     train(COMM, shards, out, epochs=epochs, **SETTINGS, **settings)
+    forget_ranks(out)
     stopped = on_rank_zero(COMM, lambda: read_checkpoint(out / "checkpoint.h5"))
     _, metrics, run = train(COMM, shards, out, resumed=stopped, epochs=2 * epochs, **SETTINGS, **settings)
     return metrics, stopped.controller, run.controller
@@ -60,6 +69,7 @@ def test_the_baselines_go_on_from_a_checkpoint(shared_path, method):
     shards, out = write_once(COMM, easy_graph(), shared_path / "shards"), shared_path / "run"
     settings = {"model": "sage", "eval_every": 4, "method": method}
     train(COMM, shards, out, epochs=4, **settings)
+    forget_ranks(out)
     stopped = on_rank_zero(COMM, lambda: read_checkpoint(out / "checkpoint.h5"))
     _, metrics, _ = train(COMM, shards, out, resumed=stopped, epochs=8, **settings)
     assert np.isfinite(losses(metrics)).all() and len(metrics) == 8

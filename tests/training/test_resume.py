@@ -22,8 +22,8 @@ from training_setup import (
 )
 
 from hpcgnn.errors import CollectiveError, Interrupted
+from hpcgnn.stop_signals import STOP_SIGNALS
 from hpcgnn.training.checkpoint import read_checkpoint
-from hpcgnn.training.interrupt import STOP_SIGNALS
 from hpcgnn.training.metrics import RunFolder
 
 SETTINGS = {"model": "sage", "dropout": 0.5, "method": "uniform", "bits": 2, "epochs": 14, "weight_decay": 1e-3}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from dataclasses import asdict
@@ -12,12 +11,15 @@ import pytest
 from mpi4py import MPI
 from training_setup import SMALL, easy_graph, on_rank_zero, random_owner, train, write_once
 
+from hpcgnn.checked_text import read_json
 from hpcgnn.cli.train import read_settings
 from hpcgnn.config import TrainConfig, read_toml
 from hpcgnn.errors import TrainingError
 from hpcgnn.partition.halo import find_halos
 from hpcgnn.shards.reader import read_graph_info
-from hpcgnn.training.metrics import RunFolder, score_statistics
+from hpcgnn.training.checkpoint import Progress
+from hpcgnn.training.metrics import RunFolder
+from hpcgnn.training.summary import score_statistics
 
 EVERY_EPOCH = {"seed", "epoch", "loss", "epoch_seconds", "compute_seconds", "exchange_seconds", "quantize_seconds",
                "sent_bytes_payload", "sent_bytes_parameters", "mean_bits", "blocked_seconds", "travel_seconds",
@@ -79,8 +81,9 @@ def test_summary_has_all_fields(shared_path):
     assert summary["median_epoch_seconds"] == statistics.median(record["epoch_seconds"] for record in metrics)
     assert 50e6 < summary["peak_rss_bytes"] < 50e9
     assert {"hpcgnn", "python", "torch", "numpy", "mpi4py", "mpi"} <= set(summary["versions"])
-    stored = on_rank_zero(comm, lambda: json.loads((shared_path / "run/summary.json").read_text()))
-    assert stored == summary
+    assert summary["fingerprint"] == asdict(read_graph_info(shards).fingerprint)
+    stored = on_rank_zero(comm, lambda: (shared_path / "run/summary.json").read_text())
+    assert read_json(stored) == (summary, True)
 
 
 @pytest.mark.parallel([1, 2])
@@ -129,23 +132,18 @@ def test_numbers_that_are_not_finite_are_null(tmp_path):
     folder.append_metrics({"loss": math.nan, "nested": {"scores": [math.inf, 1.0]}})
     folder.write_summary({"val_score": -math.inf})
     assert folder.read_metrics() == [{"loss": None, "nested": {"scores": [None, 1.0]}}]
-    assert json.loads((tmp_path / "summary.json").read_text()) == {"val_score": None}
+    assert read_json((tmp_path / "summary.json").read_text()) == ({"val_score": None}, True)
 
 
 def test_truncation_forgets_lines_behind_the_checkpoint_and_the_summary(tmp_path):
-    folder = RunFolder(tmp_path)
-    folder.append_metrics({"epoch": 1})
-    kept = folder.metrics_bytes()
-    folder.append_metrics({"epoch": 2})
+    folder = folder_of_epochs(tmp_path, 5)
     folder.write_summary({})
-    folder.truncate_metrics(kept)
-    assert folder.read_metrics() == [{"epoch": 1}]
+    assert folder.go_on_from(Progress(epoch=3), 0) is None
+    assert epochs_in(folder) == [(0, 1), (0, 2), (0, 3)]
     assert not (tmp_path / "summary.json").exists()
-    with pytest.raises(TrainingError, match=f"metrics.jsonl has {kept} bytes, its checkpoint was written after 999; "):
-        folder.truncate_metrics(999)
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "summary.json", "checkpoint.h5"])
+@pytest.mark.parametrize("name", ["metrics.jsonl", "summary.json", "checkpoint.h5", "checkpoint-previous.h5"])
 def test_a_folder_that_holds_a_run_is_refused_or_replaced(tmp_path, name):
     (tmp_path / name).write_text("old")
     (tmp_path / "notes.txt").write_text("mine")
@@ -175,8 +173,63 @@ def test_a_finished_run_whose_checkpoint_is_gone_is_not_replaced_by_resume(tmp_p
 
 
 def test_a_torn_checkpoint_goes_when_the_run_goes_on(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text("{}\n{}\n")
-    (tmp_path / "checkpoint.h5.tmp-77").write_bytes(b"half")
-    RunFolder(tmp_path).truncate_metrics(3)
+    folder = folder_of_epochs(tmp_path, 2)
+    for name in ("checkpoint.h5.tmp-77", "checkpoint-incoming.h5", "checkpoint-incoming.h5.tmp-77"):
+        (tmp_path / name).write_bytes(b"half")
+    folder.go_on_from(Progress(epoch=1), 0)
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
-    assert (tmp_path / "metrics.jsonl").read_text() == "{}\n"
+    assert epochs_in(folder) == [(0, 1)]
+
+
+def folder_of_epochs(path, *num_epochs):
+    """A run folder with lines of so many epochs a seed."""
+    folder = RunFolder(path)
+    for seed, count in enumerate(num_epochs):
+        for epoch in range(1, count + 1):
+            folder.append_metrics({"seed": seed, "epoch": epoch, "loss": 0.5})
+    return folder
+
+
+def epochs_in(folder):
+    return [(record["seed"], record["epoch"]) for record in folder.read_metrics()]
+
+
+@pytest.mark.parametrize("spoil, kept", [
+    (lambda content: content[:-1], [1, 2, 3, 4]),
+    (lambda content: content[:-30], [1, 2, 3, 4]),
+    (lambda content: content + b"\0" * 4096, [1, 2, 3, 4, 5]),
+    (lambda content: content[:-40] + b"\0" * 40, [1, 2, 3, 4]),
+    (lambda content: content.replace(b'"epoch": 2', b'"epoch": 7'), [1, 3, 4, 5]),
+    (lambda content: content.replace(b'"loss": 0.5', b'"loss": 0.6', 1), [2, 3, 4, 5]),
+    (lambda content: content[:70] + b"\n" + content[70:], [1, 3, 4, 5]),
+    (lambda content: b"", []),
+    (lambda content: b"\xff\xfe\n[]\n{}\n[" + b"[" * 100_000 + b"\n", []),
+], ids=["a byte", "half a line", "NUL behind", "NUL tail", "epoch", "value", "line break", "empty", "others"])
+def test_damaged_metrics_lose_the_damaged_lines_only_and_say_so(tmp_path, spoil, kept):
+    folder = folder_of_epochs(tmp_path, 5)
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_bytes(spoil(metrics.read_bytes()))
+    sentence = folder.go_on_from(Progress(epoch=5), 0)
+    assert epochs_in(folder) == [(0, epoch) for epoch in kept]
+    if len(kept) < 5:
+        assert sentence.startswith(f"{metrics} lacks the lines of {5 - len(kept)} of the 5 epochs that its checkpoint")
+    else:
+        assert sentence is None
+    folder.append_metrics({"seed": 0, "epoch": 6, "loss": 0.5})
+    assert epochs_in(folder)[-1] == (0, 6)
+    # The lines that come later are counted right when this run is resumed once more.
+    folder.go_on_from(Progress(epoch=5), 0)
+    assert epochs_in(folder) == [(0, epoch) for epoch in kept]
+
+
+def test_metrics_of_several_seeds_are_cut_in_the_seed_of_the_checkpoint(tmp_path):
+    folder = folder_of_epochs(tmp_path, 3, 3, 3)
+    progress = Progress(seed_index=1, epoch=2, finished=[{"seed": 0, "epochs": 3}])
+    assert folder.go_on_from(progress, 0) is None
+    assert epochs_in(folder) == [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2)]
+
+
+def test_metrics_that_are_gone_are_begun_anew(tmp_path):
+    folder = RunFolder(tmp_path)
+    assert folder.go_on_from(Progress(epoch=2), 0).startswith(f"{tmp_path / 'metrics.jsonl'} lacks the lines of 2 of ")
+    assert (tmp_path / "metrics.jsonl").read_bytes() == b""

@@ -1,0 +1,154 @@
+"""Shards are replaced in one step: an interrupted run leaves the old ones or the new ones, whole, to readers."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+from reference_partition import random_dataset
+
+from hpcgnn.errors import ShardError
+from hpcgnn.shards import folder as folder_module
+from hpcgnn.shards.folder import check_folder, incoming
+from hpcgnn.shards.reader import read_graph_info, read_partition
+from hpcgnn.shards.schema import Provenance
+from hpcgnn.shards.verification import verify_shards
+from hpcgnn.shards.writer import write_shards
+
+TESTS = Path(__file__).parents[1]
+# System calls that change the folder, and by which an interruption is dated.
+CALLS = ("mkdir", "rename", "replace", "unlink", "rmdir")
+
+
+def write(folder, num_parts, name="old", overwrite=True):
+    dataset = random_dataset(40, 120, seed=num_parts)
+    owner = np.arange(40, dtype=np.int32) % num_parts
+    origin = Provenance(name, "random", 0)
+    return write_shards(dataset, owner, num_parts, folder, "float32", origin, overwrite=overwrite)
+
+
+def interrupted_write(folder, num_parts, call, how):
+    """Write in another process that is interrupted before, or where `call` is negative after, so many changes of the
+    folder; whether it was.
+    """
+    script = """
+        import os, signal, sys
+        sys.path[:0] = [sys.argv[1], sys.argv[1] + "/shards"]
+        import test_folder
+        call, how, seen = int(sys.argv[4]), sys.argv[5], 0
+        def counted(change):
+            def changed(*arguments, **options):
+                global seen
+                seen += 1
+                if seen == call:
+                    os.kill(os.getpid(), getattr(signal, how))
+                result = change(*arguments, **options)
+                if seen == -call:
+                    os.kill(os.getpid(), getattr(signal, how))
+                return result
+            return changed
+        for name in test_folder.CALLS:
+            setattr(os, name, counted(getattr(os, name)))
+        test_folder.write(test_folder.Path(sys.argv[2]), int(sys.argv[3]), "new")
+        """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script), str(TESTS), str(folder), str(num_parts),
+                           str(call), how], timeout=60, capture_output=True)
+    assert done.returncode in (0, -signal.SIGKILL, -signal.SIGINT, 1), done.stderr
+    return done.returncode != 0
+
+
+@pytest.mark.parametrize("how, num_parts", [("SIGKILL", 3), ("SIGINT", 1)])
+def test_a_run_that_is_interrupted_at_any_change_leaves_old_or_new_shards_whole(tmp_path, how, num_parts):
+    write(tmp_path / "start", 2)
+    (tmp_path / "start" / "notes.txt").write_text("mine")
+    outcomes, call = [], 0
+    while True:
+        call += 1
+        folder = shutil.copytree(tmp_path / "start", tmp_path / str(call))
+        was_interrupted = interrupted_write(folder, num_parts, call, how)
+        outcomes.append(verify_shards(folder).provenance.source)
+        assert (folder / "notes.txt").read_text() == "mine"
+        write(folder, 3, "next")
+        assert sorted(path.name for path in folder.iterdir()) == [
+            "graph.h5", "notes.txt", "part-0000.h5", "part-0001.h5", "part-0002.h5"]
+        assert verify_shards(folder).provenance.source == "next"
+        if not was_interrupted:
+            break
+    # Old until one change, new from then on; each was seen.
+    assert outcomes == sorted(outcomes, reverse=True) and set(outcomes) == {"old", "new"}
+    assert len(outcomes) > 2 * num_parts
+
+
+@pytest.mark.parametrize("num_moved", range(4))
+def test_arrived_shards_are_read_where_they_are(tmp_path, num_moved, monkeypatch):
+    write(tmp_path, 4, "old")
+    moves = []
+
+    def stop_moving(source, target):
+        if str(folder_module.ARRIVED) in str(source):
+            moves.append(source)
+            if len(moves) > num_moved:
+                raise KeyboardInterrupt
+        honest(source, target)
+
+    honest = os.replace
+    monkeypatch.setattr("os.replace", stop_moving)
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path, 3, "new")
+    monkeypatch.undo()
+    before = sorted(path for path in tmp_path.rglob("*"))
+    info = read_graph_info(tmp_path)
+    assert (info.provenance.source, info.num_parts) == ("new", 3)
+    assert [read_partition(tmp_path, part, 3).part for part in range(3)] == [0, 1, 2]
+    assert sorted(path for path in tmp_path.rglob("*")) == before
+    with pytest.raises(ShardError, match=r"already holds shards, graph.h5 among"):
+        check_folder(tmp_path, overwrite=False)
+
+
+def test_a_second_writer_is_refused_while_the_first_one_writes(tmp_path):
+    write(tmp_path, 2)
+    with incoming(tmp_path, overwrite=True):
+        for start in (lambda: check_folder(tmp_path, overwrite=True), lambda: write(tmp_path, 3)):
+            with pytest.raises(ShardError, match=r"another hpcgnn preprocess writes to .* now; wait for it, or choose"):
+                start()
+        (next(tmp_path.glob(".incoming-*")) / "graph.h5").touch()
+    check_folder(tmp_path, overwrite=True)
+
+
+def test_shards_that_came_since_the_check_are_not_replaced_unasked(tmp_path, monkeypatch):
+    write(tmp_path, 2)
+    monkeypatch.setattr("hpcgnn.shards.writer.check_folder", lambda *_: None)
+    with pytest.raises(ShardError, match="has got shards since this command started"):
+        write(tmp_path, 3, overwrite=False)
+    assert verify_shards(tmp_path).num_parts == 2
+
+
+def test_a_file_system_without_locks_is_told_of_and_written_to(tmp_path, monkeypatch, capsys):
+    def refuse(*_):
+        raise OSError(9, "Bad file descriptor")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    write(tmp_path, 2)
+    assert "is on a file system without locks (Bad file descriptor); start no second" in capsys.readouterr().err
+    assert verify_shards(tmp_path).num_parts == 2
+
+
+def test_a_folder_behind_a_symlink_is_written_through_it(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "here").symlink_to("there")
+    write(tmp_path / "here", 2)
+    write(tmp_path / "here", 3)
+    assert (tmp_path / "here").is_symlink() and verify_shards(tmp_path / "there").num_parts == 3
+
+
+def test_a_name_that_no_file_system_takes_is_a_sentence(tmp_path):
+    with pytest.raises(ShardError, match="can't be made: File name too long; choose another --out"):
+        write(tmp_path / ("a" * 300), 2)

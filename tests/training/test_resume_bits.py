@@ -1,0 +1,171 @@
+"""A resumed run is the run that was never stopped, bit for bit, whatever the method: what data/RESUME.md promises."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+
+import pytest
+from mpi4py import MPI
+from training_setup import assert_same_bits, easy_graph, on_rank_zero, train, without_seconds, write_once
+
+from hpcgnn.config import METHODS, TrainConfig
+from hpcgnn.errors import ConfigError, Interrupted
+from hpcgnn.training.checkpoint import read_checkpoint
+from hpcgnn.training.metrics import RunFolder
+
+COMM = MPI.COMM_WORLD
+NUM_EPOCHS = 12
+# Windows and periods so short that asynchronous epochs and new widths lie on both sides of the stop.
+ADAPTIVE = {"descent_window": 1, "descent_smoothing": 0.5, "most_drift": 9.0}
+METHOD_SETTINGS = {
+    "uniform": {"bits": 2}, "bns": {"share": 0.4}, "sancus": {"skip_change": 3.0, "staleness": 3}, "sylvie": ADAPTIVE,
+    "adaqp": {"period": 4, "group_size": 20, "solver": "greedy"}, "joint": {**ADAPTIVE, "period": 4, "group_size": 20},
+}
+VARIANTS = {
+    "plain": ({}, METHODS),
+    "predict": ({"predict": "previous"}, METHODS),
+    "smoothing": ({"smoothing": 0.6}, ["pipegcn"]),
+    "integers": ({"quantize": "uniform"}, METHODS),
+    "degree-aware": ({"quantize": "degree-aware"}, ["vanilla", "joint"]),
+    "degree-quant": ({"quantize": "degree-quant"}, ["vanilla", "pipegcn"]),
+    "fp16": ({"precision": "fp16"}, ["vanilla", "adaqp"]),
+    "bf16": ({"precision": "bf16"}, ["pipegcn"]),
+    "alltoallv": ({"exchange": "alltoallv"}, ["sancus"]),
+    "rematerialize": ({"rematerialize": True}, ["adaqp"]),
+    "all rows": ({"epoch_rows": "all"}, ["joint"]),
+}
+WITH_STATE = [("pipegcn", "plain"), ("pipegcn", "predict"), ("pipegcn", "smoothing"), ("uniform", "predict"),
+              ("sancus", "plain"), ("sylvie", "predict"), ("adaqp", "plain"), ("joint", "plain")]
+
+
+def settings_of(method, variant, **more):
+    return {"model": "sage", "hidden": 6, "dropout": 0.5, "epochs": NUM_EPOCHS, "eval_every": 3, "checkpoint_every": 5,
+            "method": method, **METHOD_SETTINGS.get(method, {}), **VARIANTS[variant][0], **more}
+
+
+def is_legal(method, variant):
+    try:
+        TrainConfig(**settings_of(method, variant))
+    except ConfigError:
+        return False
+    return True
+
+
+CASES = [(method, variant) for variant, (_, methods) in VARIANTS.items() for method in methods
+         if is_legal(method, variant)]
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    folder = on_rank_zero(COMM, lambda: tmp_path_factory.mktemp("shards"))
+    graph = easy_graph(spec="synthetic:nodes=90,mean_degree=6,classes=3,features=6,signal=2")
+    return write_once(COMM, graph, folder / "shards")
+
+
+def copying_folder(copy, epoch):
+    """A run folder that is copied when an epoch is recorded, as a kill at that moment would leave it."""
+
+    class CopiedFolder(RunFolder):
+        def append_metrics(self, record):
+            super().append_metrics(record)
+            if record["epoch"] == epoch:
+                shutil.copytree(self.path, copy)
+
+    return CopiedFolder
+
+
+def stopping_folder(epoch, seed=0):
+    """A run folder whose writer gets a signal while it records an epoch; all ranks stop one epoch later."""
+
+    class StoppingFolder(RunFolder):
+        def append_metrics(self, record):
+            super().append_metrics(record)
+            if (record["seed"], record["epoch"]) == (seed, epoch):
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    return StoppingFolder
+
+
+def go_on(shards, out, **settings):
+    """Collective: resume the run in a folder; the epoch from which, and its metrics."""
+    resumed = on_rank_zero(COMM, lambda: read_checkpoint(out / "checkpoint.h5"))
+    epoch = resumed.progress.epoch
+    return epoch, train(COMM, shards, out, resumed=resumed, **settings)[1]
+
+
+def comparable(metrics):
+    """Metrics but for times, of which the measured rate of descent is one."""
+    return [{key: value for key, value in record.items() if key != "ldr"} for record in without_seconds(metrics)]
+
+
+def assert_same_run(found, metrics, expected, expected_metrics):
+    """Collective: metrics, weights, best weights, moments and progress agree."""
+    assert comparable(metrics) == comparable(expected_metrics)
+    on_rank_zero(COMM, lambda: assert_same_bits(found / "checkpoint.h5", expected / "checkpoint.h5"))
+
+
+@pytest.mark.parallel([2])
+@pytest.mark.parametrize("method, variant", CASES)
+def test_a_killed_run_goes_on_from_its_checkpoint_as_if_nothing_had_been(shared_path, shards, method, variant):
+    """Widths that follow measured links among them: what was measured is kept."""
+    whole, killed = shared_path / "whole", shared_path / "killed"
+    settings = settings_of(method, variant)
+    _, expected, _ = train(COMM, shards, whole, copying_folder(killed, 8), **settings)
+    epoch, metrics = go_on(shards, killed, **settings)
+    assert epoch == 5
+    assert_same_run(killed, metrics, whole, expected)
+    if method == "pipegcn":
+        assert [record["mode"] for record in metrics] == ["sync"] + (NUM_EPOCHS - 1) * ["async"]
+    if method in ("sylvie", "joint"):
+        assert "async" in {record["mode"] for record in metrics[epoch:]}
+
+
+@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parametrize("method, variant", WITH_STATE)
+@pytest.mark.parametrize("stop", [1, 6])
+def test_a_stopped_run_ends_as_one_that_was_never_stopped_or_saved(shared_path, shards, method, variant, stop):
+    whole, stopped = shared_path / "whole", shared_path / "stopped"
+    settings = settings_of(method, variant, **({"deterministic": True} if method in ("adaqp", "joint") else {}))
+    _, expected, _ = train(COMM, shards, whole, **{**settings, "checkpoint_every": 0})
+    settings["checkpoint_every"] = 2
+    with pytest.raises(Interrupted):
+        train(COMM, shards, stopped, stopping_folder(stop), **settings)
+    epoch, metrics = go_on(shards, stopped, **settings)
+    assert epoch == stop + 1
+    assert_same_run(stopped, metrics, whole, expected)
+
+
+@pytest.mark.parallel([2])
+@pytest.mark.parametrize("method, variant, more", [("pipegcn", "smoothing", {}),
+                                                   ("joint", "predict", {"deterministic": True})])
+def test_a_run_over_seeds_goes_on_in_the_seed_where_it_stopped(shared_path, shards, method, variant, more):
+    whole, stopped = shared_path / "whole", shared_path / "stopped"
+    settings = settings_of(method, variant, epochs=7, repeat=2, **more)
+    _, expected, _ = train(COMM, shards, whole, **settings)
+    with pytest.raises(Interrupted):
+        train(COMM, shards, stopped, stopping_folder(3, seed=1), **settings)
+    _, metrics = go_on(shards, stopped, **settings)
+    assert_same_run(stopped, metrics, whole, expected)
+
+
+@pytest.mark.parallel([2])
+def test_a_run_that_stops_early_stops_at_the_same_epoch(shared_path, shards):
+    whole, killed = shared_path / "whole", shared_path / "killed"
+    settings = settings_of("pipegcn", "predict", epochs=60, eval_every=1, early_stop=5, lr=0.05)
+    _, expected, _ = train(COMM, shards, whole, copying_folder(killed, 6), **settings)
+    assert len(expected) < 60
+    _, metrics = go_on(shards, killed, **settings)
+    assert_same_run(killed, metrics, whole, expected)
+
+
+@pytest.mark.parallel([2])
+def test_a_complete_run_that_is_given_more_epochs_goes_on(shared_path, shards):
+    whole, run = shared_path / "whole", shared_path / "run"
+    settings = settings_of("pipegcn", "predict")
+    _, expected, _ = train(COMM, shards, whole, **settings)
+    train(COMM, shards, run, **{**settings, "epochs": 6})
+    epoch, metrics = go_on(shards, run, **settings)
+    assert epoch == 6
+    assert_same_run(run, metrics, whole, expected)
