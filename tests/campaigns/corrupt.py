@@ -131,6 +131,22 @@ def read_activation_file(path: Path) -> Any:
     return read_activations(path.parent, int(path.stem.rpartition("-")[2]))
 
 
+def read_rank_file(path: Path) -> Any:
+    """All that a rank's file holds; who goes on from it reads it behind the same check of its seal."""
+    import h5py
+
+    from hpcgnn.errors import CheckpointError
+    from hpcgnn.shards.sealed import open_sealed
+    from hpcgnn.training.rank_state import KIND, VERSION
+
+    found = []
+    with open_sealed(path, KIND, VERSION, error=CheckpointError, advice="begin anew") as file:
+        found.append(("/", sorted(file.attrs.items())))
+        file.visititems(lambda name, item: found.append(
+            (name, sorted(item.attrs.items()), item[()] if isinstance(item, h5py.Dataset) else None)))
+    return found
+
+
 def read_run_folder(path: Path) -> Any:
     from hpcgnn.report.run_folder import read_run
     return read_run(path.parent, "run")
@@ -142,6 +158,7 @@ def targets_in(folders: dict[str, Path]) -> list[Target]:
     found = [Target(folder / "graph.h5", read_graph) for folder in shards]
     found += [Target(path, read_part) for folder in shards for path in sorted(folder.glob("part-*.h5"))]
     found += [Target(path, read_checkpoint_file) for path in sorted(folders["run"].glob("checkpoint*.h5"))]
+    found += [Target(path, read_rank_file) for path in sorted(folders["adaqp"].glob("rank-*.h5"))]
     found += [Target(folders["made"] / "model.h5", read_model_file),
               Target(folders["made"] / "predictions.h5", read_prediction_file)]
     found += [Target(path, read_activation_file) for path in sorted(folders["packages"].glob("*.h5"))]

@@ -34,7 +34,7 @@ from parallel_run import (  # noqa: E402
 GRAPH = "synthetic:nodes=160,mean_degree=6,classes=3,features=8,signal=2"
 EPOCHS = 60
 COMMON = ("--model", "gcn", "--layers", 2, "--hidden", 8, "--epochs", EPOCHS, "--eval-every", 7,
-          "--checkpoint-every", 1)
+          "--checkpoint-every", 1, "--timeout", 10)
 TIMED = ("--deterministic", "--period", 10)
 METHODS: dict[str, tuple] = {
     "vanilla": (), "uniform": ("--method", "uniform", "--bits", 4), "random": ("--method", "random"),
@@ -45,6 +45,8 @@ METHODS: dict[str, tuple] = {
 THREE_RANKS = ("vanilla", "adaqp", "pipegcn")
 WRITERS = ("preprocess", "model", "predictions")
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGSEGV)
+STOP_SHARE = 8               # one blow of so many stops a rank for good, and the others' --timeout has to end the run
+STOP_SECONDS = 30.0          # the timeout and what the watchdogs need to judge
 TARGETS = ("rank", "rank", "first rank", "launcher", "group", "all ranks")
 START_SECONDS = 6.0          # in which a run starts, where the machine is busy
 LIMIT = 180.0
@@ -70,6 +72,8 @@ def draw_blow(rng: random.Random, num_ranks: int) -> Blow:
     if target == "rank":
         target = f"rank {rng.randrange(num_ranks)}"
     is_early = rng.randrange(3) == 0
+    if rng.randrange(STOP_SHARE) == 0:      # not at the start, which has 300 s whatever --timeout is
+        return Blow(signal.SIGSTOP, f"rank {rng.randrange(num_ranks)}", None, rng.randrange(1, EPOCHS // 3))
     return Blow(rng.choice(SIGNALS), "rank 0" if target == "first rank" else target,
                 rng.uniform(0.0, START_SECONDS) if is_early else None, rng.randrange(1, EPOCHS // 3))
 
@@ -160,13 +164,14 @@ class Kill:
                 time.sleep(0.002)
             processes = [run.process.pid, *descendants(run.process.pid)]
             send(blow, run)
-            limit = time.monotonic() + ENDING_LIMIT
+            allowed = ENDING_LIMIT + (STOP_SECONDS if blow.number == signal.SIGSTOP else 0.0)
+            limit = time.monotonic() + allowed
             while time.monotonic() < limit and any(map(is_running, {*processes, *descendants(run.process.pid)})):
                 run.process.poll()
                 time.sleep(0.02)
             left = [pid for pid in processes if is_running(pid)]
             if left:
-                return f"{len(left)} processes are there {ENDING_LIMIT:g} s later"
+                return f"{len(left)} processes are there {allowed:g} s later"
             try:
                 ended = run.end(ENDING_LIMIT)
             except subprocess.TimeoutExpired:
@@ -242,7 +247,8 @@ def send(blow: Blow, run: ParallelRun) -> None:
             kill_if_there(pid, blow.number)
     else:
         rank = int(blow.target.split()[1])
-        kill_if_there(ranks.get(rank, run.process.pid), blow.number)
+        if rank in ranks or blow.number != signal.SIGSTOP:      # nobody ends a launcher that is stopped
+            kill_if_there(ranks.get(rank, run.process.pid), blow.number)
 
 
 def count_lines(path: Path) -> int:

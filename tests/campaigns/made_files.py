@@ -23,14 +23,16 @@ def make_all(folder: Path) -> dict[str, Path]:
     Returns
     -------
     folders : by name: shards (2 parts), shards-float16, shards-package, alone (1 part), run, made (model.h5,
-        predictions.h5), packages
+        predictions.h5), packages, adaqp (a run with a rank's file)
     """
     folders = {"shards": make_shards(folder / "shards", 2), "alone": make_shards(folder / "alone", 1)}
     for form in ("float16", "package"):
         folders[f"shards-{form}"] = make_shards(folder / f"shards-{form}", 2, "--feature-format", form)
-    folders.update(run=folder / "run", made=folder / "made", packages=folder / "packages")
+    folders.update(run=folder / "run", made=folder / "made", packages=folder / "packages",
+                   adaqp=folder / "adaqp")
     folders["made"].mkdir()
     must_run("train", folders["alone"], *TRAIN, "--out", folders["run"])
+    must_run("train", folders["alone"], *TRAIN, "--method", "adaqp", "--deterministic", "--out", folders["adaqp"])
     must_run("quantize", folders["run"], folders["alone"], "--bits", 4, "--out", folders["made"] / "model.h5")
     must_run("infer", folders["made"] / "model.h5", folders["alone"], "--repeat", 1, "--out",
              folders["made"] / "predictions.h5", "--packages", folders["packages"])
