@@ -176,7 +176,7 @@ class Kill:
                 ended = run.end(ENDING_LIMIT)
             except subprocess.TimeoutExpired:
                 return "the launcher does not end"
-        return fault_of_ending(ended.status, ended.stderr, folder / "run")
+        return fault_of_ending(ended.status, ended.stderr, folder / "run", has_trained=count_lines(metrics) > before)
 
     def _write(self, kind: str, number: int, folder: Path) -> str | None:
         """End a command that replaces files; old or new is whole, and the command runs again."""
@@ -258,8 +258,11 @@ def count_lines(path: Path) -> int:
         return 0
 
 
-def fault_of_ending(status: int, stderr: str, run: Path) -> str | None:
-    """What is wrong with how a run ended that was struck; a launcher may say of itself what it likes."""
+def fault_of_ending(status: int, stderr: str, run: Path, has_trained: bool) -> str | None:
+    """What is wrong with how a run ended that was struck; a launcher may say of itself what it likes.
+
+    Metrics alone prove no epoch: they are written before the checkpoint, and an earlier life may have ended in between.
+    """
     if "Traceback (most recent call last)" in stderr:
         return f"traceback: {last_of_traceback(stderr)}"
     said = sentences(stderr)
@@ -267,7 +270,7 @@ def fault_of_ending(status: int, stderr: str, run: Path) -> str | None:
         return f"{len(said)} sentences: {shortened(' | '.join(said))}"
     if status == 0 and not (run / "summary.json").exists():
         return "status 0, but the run is not complete"
-    if status == STOPPED and (run / "metrics.jsonl").exists() and not (run / "checkpoint.h5").exists():
+    if status == STOPPED and has_trained and not (run / "checkpoint.h5").exists():
         return "status 75, but there is no checkpoint"
     return None
 
