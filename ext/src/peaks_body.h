@@ -53,3 +53,20 @@ static int64_t LEVEL(byte_products)(int64_t num_products) {
     }
     return LEVEL(sum_of_lanes)(sums);
 }
+
+/* Sums of ones are exact in float32 up to 2^24, so they are counted before. */
+static int64_t LEVEL(float_products)(int64_t num_products) {
+    const int64_t a_round = SUMS * LANES, most_rounds = 1 << 20;
+    int64_t total = 0;
+    for (int64_t done = 0; done < num_products;) {
+        vector_f32 sums[SUMS] = {{0}}, left = LEVEL(repeat)(1.0f), right = left;
+        for (int64_t round = 0; round < most_rounds && done < num_products; round++, done += a_round) {
+            FORGET(left);
+#pragma GCC unroll 12
+            for (int i = 0; i < SUMS; i++) sums[i] = LEVEL(multiply_add)(left, right, sums[i]);
+        }
+        for (int i = 0; i < SUMS; i++)
+            for (int lane = 0; lane < LANES; lane++) total += (int64_t)sums[i][lane];
+    }
+    return total;
+}

@@ -66,4 +66,13 @@ static inline int simd_sums_bytes(void) {
     return 0;
 #endif
 }
+
+/* Whether the processor multiplies bfloat16 (Cooper Lake, Zen 4 and later), whatever level is in effect. */
+static inline int simd_multiplies_bf16(void) {
+#if HPCGNN_X86
+    return __builtin_cpu_supports("avx512bf16");
+#else
+    return 0;
+#endif
+}
 #endif

@@ -30,6 +30,30 @@ INLINE vector_f32 LEVEL(load_f32)(const float *p) {
     return v;
 }
 
+/* The same value in all columns. */
+INLINE vector_f32 LEVEL(repeat)(float value) {
+#if LEVEL_LANES == 16
+    return (vector_f32)_mm512_set1_ps(value);
+#elif LEVEL_LANES == 8
+    return (vector_f32)_mm256_set1_ps(value);
+#else
+    return (vector_f32){0} + value;
+#endif
+}
+
+/* a * b + sum, rounded once where the level has an instruction for it. */
+INLINE vector_f32 LEVEL(multiply_add)(vector_f32 a, vector_f32 b, vector_f32 sum) {
+#if LEVEL_LANES == 16
+    return (vector_f32)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)sum);
+#elif LEVEL_LANES == 8
+    return (vector_f32)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)sum);
+#elif defined(__aarch64__)
+    return (vector_f32)vfmaq_f32((float32x4_t)sum, (float32x4_t)a, (float32x4_t)b);
+#else
+    return a * b + sum;
+#endif
+}
+
 /* As __builtin_convertvector, which GCC 12 breaks into pieces. */
 INLINE vector_u32 LEVEL(widen)(vector_u16 half) {
 #if LEVEL_LANES == 16

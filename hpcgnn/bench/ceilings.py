@@ -13,18 +13,20 @@ import torch
 
 from hpcgnn._ext import ceilings as kernels
 from hpcgnn._ext import peaks
-from hpcgnn.bench.memory import as_stream, empty_rows, random_rows, zeros
+from hpcgnn.bench.memory import as_stream, zeros
 from hpcgnn.bench.timing import OURS, Effort, Measurement, interleave
+from hpcgnn.ops.host.simd import allows_tiles, multiplies_bfloat16
 from hpcgnn.ops.host.storage import STORAGE_NUMBER, as_bytes
 
+NUM_PRODUCTS = 4e9       # some tens of milliseconds a core
 PREFETCH_DISTANCES = (4, 8, 16, 32, 64)
 PRECISION = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def measure_ceilings(num_bytes: int, num_rows: int, width: int, effort: Effort) -> list[Measurement]:
-    """Streams over `num_bytes`, and products of (num_rows, width) by (width, width) rows."""
+def measure_ceilings(num_bytes: int, effort: Effort) -> list[Measurement]:
+    """Streams over `num_bytes`, and multiplications on registers."""
     return [*stream_ceilings(num_bytes, effort),
-            *(gemm_ceiling(num_rows, width, precision, effort) for precision in ("fp32", "bf16"))]
+            *(arithmetic_ceiling(precision, NUM_PRODUCTS, effort) for precision in ("fp32", "bf16"))]
 
 
 def stream_ceilings(num_bytes: int, effort: Effort) -> list[Measurement]:
@@ -38,19 +40,19 @@ def stream_ceilings(num_bytes: int, effort: Effort) -> list[Measurement]:
             for name, spent in seconds.items()]
 
 
-def gemm_ceiling(num_rows: int, width: int, precision: str, effort: Effort) -> Measurement:
-    """The faster of torch's and NumPy's product into memory that is kept; NumPy has none of 16 bits."""
-    dtype = PRECISION[precision]
-    rows, weight, out = random_rows(num_rows, width, dtype), random_rows(width, width, dtype), \
-        empty_rows(num_rows, width, dtype)
-    contestants: dict[str, Callable] = {"torch": partial(torch.mm, rows, weight, out=out)}
-    if precision == "fp32":
-        contestants["numpy"] = partial(np.matmul, rows.numpy(), weight.numpy(), out=out.numpy())
-    measured = Measurement("ceiling", "", 2 * num_rows * width**2 / 1e9, "GFLOP/s", interleave(contestants, effort))
-    best = min(contestants, key=measured.median)
-    measured.case = f"GEMM {precision} ({best})"
-    measured.seconds[OURS] = measured.seconds.pop(best)
-    return measured
+def arithmetic_ceiling(precision: str, num_products: float, effort: Effort) -> Measurement:
+    """`product_ceiling` as a measurement of its own."""
+    seconds = interleave({OURS: product_ceiling(precision, num_products)}, effort)
+    return Measurement("ceiling", f"multiply-add {precision}", 2 * num_products / 1e9, "GFLOP/s", seconds)
+
+
+def product_ceiling(precision: str, num_products: float) -> Callable[[], int]:
+    """Work that does so many multiplications and additions on registers, with the best instructions that there are for
+    rows of this precision and sums in float32: none of float16 has any.
+    """
+    if precision == "bf16" and multiplies_bfloat16():
+        return partial(peaks.bfloat16_products, int(num_products), allows_tiles())
+    return partial(peaks.float_products, int(num_products))
 
 
 def read_stream(rows: torch.Tensor) -> Callable[[], None]:

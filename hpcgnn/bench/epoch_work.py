@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcgnn.bench.ceilings import PRECISION, copy_stream, gather_ceiling, gemm_ceiling, read_stream
+from hpcgnn.bench.ceilings import PRECISION, copy_stream, gather_ceiling, product_ceiling, read_stream
 from hpcgnn.bench.memory import empty_rows, random_rows
 from hpcgnn.bench.timing import Effort, interleave
 from hpcgnn.errors import DatasetError
@@ -65,11 +65,11 @@ def epoch_ceiling(arrays: Path, dims: list[int], model: str, precision: str) -> 
     with np.load(arrays) as archive:
         indptr, indices = archive["indptr"], archive["indices"]
     num_nodes, dtype = len(indptr) - 1, PRECISION[precision]
-    gemm = gemm_ceiling(num_nodes, max(dims), precision, EFFORT)
-    gigaflops = 2e-9 * num_nodes * sum(
+    num_products = num_nodes * sum(
         count * left * right for left, right, count in layer_products(dims, 2 if model == "sage" else 1))
     gathers = {width: _gather_seconds(num_nodes, indices, width, dtype) for width in set(layer_widths(dims))}
-    return {"products": gigaflops / gemm.rate, "sums": sum(gathers[width] for width in layer_widths(dims)),
+    return {"products": _median(product_ceiling(precision, num_products)),
+            "sums": sum(gathers[width] for width in layer_widths(dims)),
             "passes": _pass_seconds(num_nodes, dims, dtype)}
 
 

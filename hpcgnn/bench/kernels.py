@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcgnn.bench.ceilings import measure_ceilings
+from hpcgnn.bench.dense import measure_dense
 from hpcgnn.bench.graphs import Topology, draw_topology, read_topology
 from hpcgnn.bench.messages import measure_messages
 from hpcgnn.bench.pointwise import measure_pointwise
@@ -23,7 +24,7 @@ class KernelBenchmark:
     graphs : paths of .npz archives
     synthetic_edges : arcs of a graph to draw, 0 for none
     widths : columns of the rows in SpMM
-    num_rows, width : rows of the message, of the pointwise work and of the GEMM ceiling
+    num_rows, width : rows of the message, of the pointwise work and of the dense products
     num_stream_bytes : length of the streams of the ceilings
     peers : names of PEERS
     """
@@ -46,7 +47,8 @@ class KernelBenchmark:
 
     def measure(self) -> Iterator[Measurement]:
         """Everything, in the order of the table."""
-        yield from measure_ceilings(self.num_stream_bytes, self.num_rows, self.width, self.effort)
+        yield from measure_ceilings(self.num_stream_bytes, self.effort)
+        yield from measure_dense(self.num_rows, self.width, self.precisions, self.effort)
         for graph in self.topologies():
             yield from measure_products(graph, self.widths, self.precisions, self.peers, self.effort)
         yield from measure_messages(self.num_rows, self.width, self.peers, self.effort)

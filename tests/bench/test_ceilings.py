@@ -8,10 +8,11 @@ import torch
 
 from hpcgnn._ext import ceilings as kernels
 from hpcgnn.bench.ceilings import (
+    arithmetic_ceiling,
     bit_product_ceiling,
     byte_product_ceiling,
     gather_ceiling,
-    gemm_ceiling,
+    product_ceiling,
     stream_ceilings,
 )
 from hpcgnn.bench.memory import as_stream, random_rows, zeros
@@ -79,10 +80,28 @@ def test_streams_and_products_have_rates():
     read, write, copy = stream_ceilings(1 << 16, Effort(3))
     assert [row.case for row in (read, write, copy)] == ["stream read", "stream write", "stream copy"]
     assert copy.amount == 2 * read.amount == 2 * write.amount
-    product = gemm_ceiling(100, 16, "fp32", Effort(3))
-    assert product.amount == 2 * 100 * 16 * 16 / 1e9
-    assert product.case in ("GEMM fp32 (torch)", "GEMM fp32 (numpy)")
-    assert product.rate == max([product.rate, *(product.amount / product.median(peer) for peer in product.peers)])
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("number", [0, 1, 5_000, 1_000_003])
+def test_a_peak_of_floats_does_as_many_products_as_it_is_asked_for(simd, monkeypatch, precision, number, is_held):
+    """Each adds one; four tiles of AMX are the longest round."""
+    if is_held:
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    done = product_ceiling(precision, number)()
+    assert number <= done <= number + torch.get_num_threads() * (4 * 16 * 16 * 32 + 1)
+    assert (done == 0) == (number == 0)
+
+
+def test_a_peak_counts_on_beyond_what_float32_can():
+    number = 12 * 16 * (2**24 + 5) * torch.get_num_threads()
+    assert number <= product_ceiling("fp32", number)() <= number + torch.get_num_threads() * 12 * 16 + 1
+
+
+def test_the_ceiling_of_arithmetic_counts_two_operations_a_product():
+    measured = arithmetic_ceiling("fp32", 1e6, Effort(3))
+    assert (measured.amount, measured.unit) == (2e-3, "GFLOP/s")
 
 
 def test_memory_is_zero_writable_and_of_the_shape_asked_for():

@@ -9,7 +9,9 @@ from hpcgnn.ops.dense import column_magnitudes, column_sums, map_back, map_rows,
 
 # Relative to the sum of magnitudes: float32 sums, and the result's own rounding.
 BOUND = {torch.float32: 1e-6, torch.bfloat16: 2.0 ** -8, torch.float16: 2.0 ** -10}
-SHAPES = [(1, 1, 1), (5, 7, 3), (70, 41, 256), (9000, 16, 8), (0, 4, 3)]
+# Parts of a tile, a panel, a block of rows and a chunk; more terms than a block has; sides that are empty.
+SHAPES = [(1, 1, 1), (5, 7, 3), (70, 41, 256), (9000, 16, 8), (97, 1000, 33), (1153, 13, 385), (0, 4, 3), (4, 0, 3),
+          (4, 3, 0)]
 
 
 def matrices(storage, *shapes):
@@ -25,9 +27,15 @@ def assert_near(found, left, right, storage, start=None):
     assert ((found.double() - exact).abs() <= 2 * BOUND[storage] * scale + 1e-30).all()
 
 
+@pytest.fixture(params=["AVX2", "ALL"])
+def onednn(request, monkeypatch):
+    """With and without torch's products of bfloat16, where this processor has any."""
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", request.param)
+
+
 @pytest.mark.parametrize("storage", list(BOUND))
 @pytest.mark.parametrize("shape", SHAPES)
-def test_products_equal_those_of_float64(storage, shape):
+def test_products_equal_those_of_float64_at_every_level(simd, onednn, storage, shape):
     n, in_dim, out_dim = shape
     rows, gradient, weight = matrices(storage, (n, in_dim), (n, out_dim), (out_dim, in_dim))
     mapped, back = map_rows(rows, weight), map_back(gradient, weight)
@@ -40,12 +48,45 @@ def test_products_equal_those_of_float64(storage, shape):
 
 
 @pytest.mark.parametrize("storage", list(BOUND))
-def test_a_product_is_added_in_place(storage):
-    rows, gradient, weight, out, back = matrices(storage, (9000, 5), (9000, 3), (3, 5), (9000, 3), (9000, 5))
+@pytest.mark.parametrize("in_dim", [5, 500])
+def test_a_product_is_added_in_place_at_every_level(simd, onednn, storage, in_dim):
+    rows, gradient, weight, out, back = matrices(storage, (9000, in_dim), (9000, 3), (3, in_dim), (9000, 3),
+                                                 (9000, in_dim))
     for product, left, right, start in ((map_rows, rows, weight.t(), out), (map_back, gradient, weight, back)):
         target = start.clone()
         assert product(left, weight, target) is target
         assert_near(target, left, right, storage, start)
+
+
+@pytest.fixture
+def threads():
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("storage", list(BOUND))
+def test_no_bit_depends_on_threads_on_other_rows_or_on_avx512(simd, monkeypatch, threads, storage):
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    rows, gradient, weight = matrices(storage, (3000, 500), (3000, 70), (70, 500))
+
+    def products():
+        return map_rows(rows, weight), map_back(gradient, weight), weight_gradient(gradient, rows)
+
+    found = products()
+    threads(3)
+    assert all(torch.equal(again, before) for again, before in zip(products(), found, strict=True))
+    assert torch.equal(map_rows(rows[1001:1020], weight), found[0][1001:1020])
+    if simd == "avx512":
+        monkeypatch.setenv("HPCGNN_SIMD", "avx2")
+        assert torch.equal(map_rows(rows, weight), found[0])
+        assert torch.equal(weight_gradient(gradient, rows), found[2])
+
+
+def test_rows_that_do_not_lie_together_are_multiplied():
+    rows, weight = matrices(torch.float32, (12, 30), (4, 6))
+    apart = rows[:, ::5]
+    assert torch.equal(map_rows(apart, weight), map_rows(apart.contiguous(), weight))
 
 
 def test_float16_rows_are_summed_in_float32():

@@ -1,87 +1,72 @@
-"""Host side of `hpcgnn.ops.dense`: OpenBLAS for float32, oneDNN for bfloat16, and float32 blocks for float16.
-
-SciPy's OpenBLAS comes near the AVX-512 peak on AMD too, where torch's MKL stays at half of it.
+"""Host side of `hpcgnn.ops.dense`: our kernel, which widens blocks of rows to float32, sums in one order whatever the
+number of rows and threads, and stores once; and oneDNN for bfloat16 where the processor multiplies it.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import torch
-from scipy.linalg.blas import sgemm
 
-from hpcgnn._ext import column_sums as kernels
+from hpcgnn._ext import column_sums as sums
+from hpcgnn._ext import dense as kernels
 from hpcgnn.ops.arena import empty
+from hpcgnn.ops.host.simd import multiplies_bfloat16
 from hpcgnn.ops.host.storage import STORAGE_NUMBER, as_bytes
-
-BLOCK_ROWS = 4096    # float16 rows widened at once; few processors multiply float16
 
 
 def map_rows(rows: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
     """rows @ weight.T."""
-    return _product(rows, weight.t(), out)
+    return _product(rows, weight, True, out)
 
 
 def map_back(gradient: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
     """gradient @ weight."""
-    return _product(gradient, weight, out)
+    return _product(gradient, weight, False, out)
 
 
 def weight_gradient(gradient: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """gradient.T @ rows, float32."""
-    if rows.dtype == torch.bfloat16:
+    if _is_for_onednn(rows):
         return (gradient.t() @ rows).float()
     total = torch.zeros(gradient.shape[1], rows.shape[1])
-    for part in _blocks(rows):
-        _multiply(gradient[part].float().t(), rows[part].float(), total, is_added=True)
+    if gradient.numel() and rows.numel():
+        kernels.gradient(_bytes_of(gradient), _bytes_of(rows), STORAGE_NUMBER[rows.dtype], total.numpy())
     return total
 
 
 def column_sums(rows: torch.Tensor) -> torch.Tensor:
     """Sums in float32, in an order that does not depend on the threads."""
     total = torch.zeros(rows.shape[1])
-    kernels.column_sums(as_bytes(rows), STORAGE_NUMBER[rows.dtype], total.numpy())
+    sums.column_sums(as_bytes(rows), STORAGE_NUMBER[rows.dtype], total.numpy())
     return total
 
 
 def column_magnitudes(rows: torch.Tensor) -> torch.Tensor:
     """Sums in float64, in an order that does not depend on the threads."""
     total = torch.zeros(rows.shape[1], dtype=torch.float64)
-    kernels.column_magnitudes(rows.detach().numpy(), total.numpy())
+    sums.column_magnitudes(rows.detach().numpy(), total.numpy())
     return total
 
 
-def _blocks(rows: torch.Tensor) -> list[slice]:
-    size = BLOCK_ROWS if rows.dtype == torch.float16 else max(1, len(rows))
-    return [slice(start, start + size) for start in range(0, len(rows), size)]
-
-
-def _product(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-    """left @ right into `out`, or added to it; only `right` may be a transposed view."""
+def _product(left: torch.Tensor, weight: torch.Tensor, is_transposed: bool, out: torch.Tensor | None) -> torch.Tensor:
+    """left @ weight or left @ weight.T into new memory, or added to `out`."""
     is_added = out is not None
     if out is None:
-        out = empty((len(left), right.shape[1]), left.dtype)
-    if left.dtype == torch.bfloat16:
+        out = empty((len(left), weight.shape[0 if is_transposed else 1]), left.dtype)
+    if _is_for_onednn(left):
+        right = weight.t() if is_transposed else weight
         return torch.addmm(out, left, right, out=out) if is_added else torch.mm(left, right, out=out)
-    right = right.float()
-    for part in _blocks(left):
-        wide = out[part].float()    # float32 rows are not copied by this
-        _multiply(left[part].float(), right, wide, is_added)
-        if wide.dtype != out.dtype:
-            out[part] = wide
+    if not left.shape[1]:
+        return out if is_added else out.zero_()
+    if out.numel():
+        kernels.product(_bytes_of(left), _bytes_of(weight), STORAGE_NUMBER[left.dtype], is_transposed, is_added,
+                        as_bytes(out))
     return out
 
 
-def _multiply(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, is_added: bool) -> None:
-    """The float32 product in place. BLAS counts columns first, so it is told to compute out.T = right.T @ left.T."""
-    if out.numel() == 0:
-        return
-    first, is_first_transposed = _columns_first(right.t())
-    second, is_second_transposed = _columns_first(left.t())
-    sgemm(1.0, first, second, beta=float(is_added), c=out.t().numpy(), trans_a=is_first_transposed,
-          trans_b=is_second_transposed, overwrite_c=True)
+def _is_for_onednn(rows: torch.Tensor) -> bool:
+    return rows.dtype == torch.bfloat16 and multiplies_bfloat16()
 
 
-def _columns_first(matrix: torch.Tensor) -> tuple[np.ndarray, bool]:
-    """The matrix in Fortran order, or its transposed and True where that is how it lies in memory."""
-    array = matrix.detach().numpy()
-    return (array, False) if array.flags.f_contiguous else (array.T, True)
+def _bytes_of(rows: torch.Tensor) -> np.ndarray:
+    return as_bytes(rows.contiguous())

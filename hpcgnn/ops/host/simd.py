@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 
-from hpcgnn._ext.simd import supported_level
+from hpcgnn._ext import simd as kernels
 from hpcgnn.errors import KernelError
 
 LEVELS = ("portable", "avx2", "avx512")
+# What oneDNN may be held to by its variable, the least first, as its documentation orders them.
+ONEDNN_LEVELS = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI",
+                 "AVX512_CORE_BF16", "AVX512_CORE_FP16", "AVX512_CORE_AMX", "AVX512_CORE_AMX_FP16")
 
 
 def simd_level() -> str:
@@ -17,10 +20,27 @@ def simd_level() -> str:
     ------
     KernelError      HPCGNN_SIMD names no level, or one that this processor or build does not have
     """
-    best = supported_level()
+    best = kernels.supported_level()
     forced = os.environ.get("HPCGNN_SIMD")
     if forced is None:
         return LEVELS[best]
     if forced not in LEVELS[:best + 1]:
         raise KernelError(f"HPCGNN_SIMD is {forced!r}; this processor and build have {', '.join(LEVELS[:best + 1])}")
     return forced
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether torch's products of bfloat16 have instructions for them: the processor's, which ONEDNN_MAX_CPU_ISA may
+    forbid. Where they have none, they take up to a hundred times as long as those of float32.
+    """
+    return kernels.multiplies_bfloat16() and _onednn_may_use("AVX512_CORE_BF16")
+
+
+def allows_tiles() -> bool:
+    """Whether ONEDNN_MAX_CPU_ISA lets torch use AMX, where there is any."""
+    return _onednn_may_use("AVX512_CORE_AMX")
+
+
+def _onednn_may_use(level: str) -> bool:
+    allowed = os.environ.get("ONEDNN_MAX_CPU_ISA", os.environ.get("DNNL_MAX_CPU_ISA", "")).upper()
+    return allowed not in ONEDNN_LEVELS[:ONEDNN_LEVELS.index(level)]

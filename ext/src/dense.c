@@ -1,0 +1,120 @@
+#include "dense.h"
+
+#include <omp.h>
+#include <stdlib.h>
+
+#define BLOCK_ROWS 96    /* rows that a task widens at once; a multiple of every level's ROWS */
+#define BLOCK_DEPTH 384  /* terms of a sum that are widened at once: two vectors of them for each stay in the L1 cache */
+#define GRADIENT_DEPTH 192 /* rows of both sides of a gradient that are widened at once */
+#define TILE_ROWS 12     /* a multiple of every level's ROWS */
+#define CHUNK_ROWS 1024  /* of a gradient that are summed apart, at least */
+#define MAX_CHUNKS 64
+#define MAX_PANEL 32
+#define ALIGNMENT 64
+
+typedef struct {
+    int64_t depth, num_columns, num_panels; /* of the right side */
+    const float *panels;
+    float *sums; /* BLOCK_ROWS by whole panels, of this thread, where the depth takes several blocks */
+    float *block; /* BLOCK_ROWS by BLOCK_DEPTH, of this thread */
+} product_task;
+
+typedef struct {
+    int64_t left_columns, right_columns, left_stride, num_panels;
+    float *left, *panel; /* GRADIENT_DEPTH rows, and a panel of as many, widened, of this thread */
+} gradient_task;
+
+static int64_t blocks_of(int64_t count, int64_t size) { return (count + size - 1) / size; }
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+#define BODY "dense_body.h"
+#include "levels.h"
+
+typedef void (*pack_function)(const dense_matrix *, int, int64_t, float *);
+typedef void (*product_function)(const dense_matrix *, const product_task *, int64_t, int64_t, int, char *);
+typedef void (*gradient_function)(const dense_matrix *, const dense_matrix *, const gradient_task *, int64_t, int64_t,
+                                  float *);
+static const pack_function PACK_PANEL[] = ALL_LEVELS(pack_panel);
+static const product_function MULTIPLY_BLOCK[] = ALL_LEVELS(multiply_block);
+static const gradient_function SUM_CHUNK[] = ALL_LEVELS(sum_chunk);
+static const int64_t PANEL_COLUMNS[] = ALL_LEVELS(PANEL_OF);
+
+int64_t dense_panel_columns(void) { return PANEL_COLUMNS[simd_level()]; }
+
+static int64_t whole_panels(int64_t num_columns) { return blocks_of(num_columns, MAX_PANEL) * MAX_PANEL; }
+
+static int64_t product_thread_floats(int64_t depth, int64_t num_columns) {
+    return BLOCK_ROWS * BLOCK_DEPTH + (depth > BLOCK_DEPTH ? BLOCK_ROWS * whole_panels(num_columns) : 0);
+}
+
+int64_t dense_product_bytes(int64_t depth, int64_t num_columns) {
+    return 4 * (depth * whole_panels(num_columns) + omp_get_max_threads() * product_thread_floats(depth, num_columns)) +
+           ALIGNMENT;
+}
+
+static float *aligned(void *memory) {
+    return (float *)(((uintptr_t)memory + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
+}
+
+void dense_product(dense_matrix left, dense_matrix right, int is_transposed, int is_added, void *out, void *memory) {
+    const int level = simd_level();
+    const int64_t depth = left.num_columns, num_columns = is_transposed ? right.num_rows : right.num_columns;
+    const int64_t num_panels = blocks_of(num_columns, PANEL_COLUMNS[level]);
+    float *panels = aligned(memory), *of_threads = panels + depth * whole_panels(num_columns);
+    const int64_t num_blocks = blocks_of(left.num_rows, BLOCK_ROWS);
+#pragma omp parallel
+    {
+#pragma omp for schedule(static)
+        for (int64_t p = 0; p < num_panels; p++)
+            PACK_PANEL[level](&right, is_transposed, p, panels + p * PANEL_COLUMNS[level] * depth);
+        float *block = of_threads + omp_get_thread_num() * product_thread_floats(depth, num_columns);
+        const product_task task = {depth, num_columns, num_panels, panels, block + BLOCK_ROWS * BLOCK_DEPTH, block};
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t b = 0; b < num_blocks; b++)
+            MULTIPLY_BLOCK[level](&left, &task, b * BLOCK_ROWS, least(BLOCK_ROWS, left.num_rows - b * BLOCK_ROWS),
+                                  is_added, (char *)out);
+    }
+}
+
+/* A function of the number of rows alone, so that the order of the sums is. */
+static int64_t chunk_rows(int64_t num_rows) {
+    const int64_t share = blocks_of(num_rows, MAX_CHUNKS);
+    return blocks_of(share > CHUNK_ROWS ? share : CHUNK_ROWS, GRADIENT_DEPTH) * GRADIENT_DEPTH;
+}
+
+static int64_t whole_tiles(int64_t num_rows) { return blocks_of(num_rows, TILE_ROWS) * TILE_ROWS; }
+
+static int64_t gradient_thread_floats(int64_t left_columns) {
+    return GRADIENT_DEPTH * (whole_tiles(left_columns) + MAX_PANEL);
+}
+
+int64_t dense_gradient_bytes(int64_t num_rows, int64_t left_columns, int64_t right_columns) {
+    return 4 * (blocks_of(num_rows, chunk_rows(num_rows)) * left_columns * right_columns +
+                omp_get_max_threads() * gradient_thread_floats(left_columns)) + 2 * ALIGNMENT;
+}
+
+void dense_gradient(dense_matrix left, dense_matrix right, float *out, void *memory) {
+    const int level = simd_level();
+    const int64_t size = chunk_rows(left.num_rows), num_chunks = blocks_of(left.num_rows, size);
+    const int64_t num_sums = left.num_columns * right.num_columns;
+    float *of_threads = aligned(memory);
+    float *partial = of_threads + omp_get_max_threads() * gradient_thread_floats(left.num_columns);
+#pragma omp parallel
+    {
+        const int64_t left_stride = whole_tiles(left.num_columns);
+        float *mine = of_threads + omp_get_thread_num() * gradient_thread_floats(left.num_columns);
+        const gradient_task task = {left.num_columns, right.num_columns, left_stride,
+                                    blocks_of(right.num_columns, PANEL_COLUMNS[level]), mine,
+                                    mine + GRADIENT_DEPTH * left_stride};
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t c = 0; c < num_chunks; c++)
+            SUM_CHUNK[level](&left, &right, &task, c * size, least(size, left.num_rows - c * size),
+                             partial + c * num_sums);
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < num_sums; i++) {
+            float sum = 0.0f;
+            for (int64_t c = 0; c < num_chunks; c++) sum += partial[c * num_sums + i];
+            out[i] = sum;
+        }
+    }
+}
