@@ -26,6 +26,7 @@ INLINE const char *LEVEL(columns_of)(const block_tables *tables, int64_t split, 
 
 /* Of a row that may be in a table that is not there. */
 INLINE void LEVEL(prefetch)(uintptr_t columns, int num_bytes) {
+#pragma GCC unroll 8
     for (int b = 0; b < num_bytes; b += CACHE_LINE) __builtin_prefetch((const void *)(columns + (uintptr_t)b));
     /* rows need not begin on a line */
     __builtin_prefetch((const void *)(columns + (uintptr_t)num_bytes - 1));
@@ -54,12 +55,14 @@ INLINE void LEVEL(split_pairs)(const char *columns, vector_f32 *even, vector_f32
 
 INLINE void LEVEL(add_row)(vector_f32 *sum, int num_vectors, const char *columns, int storage, int is_paired,
                            int is_weighted, float weight) {
+#pragma GCC unroll 8
     for (int i = 0; i < num_vectors; i += 1 + is_paired) {
         vector_f32 x[2];
         if (is_paired)
             LEVEL(split_pairs)(columns + i * LANES * 2, &x[0], &x[1]);
         else
             x[0] = LEVEL(load)(columns, i * LANES, storage);
+#pragma GCC unroll 2
         for (int k = 0; k <= is_paired; k++) sum[i + k] += is_weighted ? weight * x[k] : x[k];
     }
 }
@@ -77,7 +80,9 @@ INLINE void LEVEL(unpair)(vector_f32 *even, vector_f32 *odd) {
 
 INLINE void LEVEL(store_sum)(vector_f32 *sum, int num_vectors, float row_scale, column_block block, int storage,
                              int is_paired, int accumulate, char *out_row) {
+#pragma GCC unroll 4
     for (int i = 0; is_paired && i < num_vectors; i += 2) LEVEL(unpair)(&sum[i], &sum[i + 1]);
+#pragma GCC unroll 8
     for (int i = 0; i < num_vectors && i * LANES < block.num_columns; i++) {
         const int64_t j = block.first + i * LANES, stop = block.first + block.num_columns;
         vector_f32 value = row_scale * sum[i];
@@ -105,6 +110,7 @@ INLINE void LEVEL(sum_block)(const sparse_rows *a, const dense_rows *h, const bl
     const int64_t last = a->num_entries - 1;
     char copy[MAX_VECTORS * LANES * 4] = {0};
     vector_f32 sum[MAX_VECTORS];
+#pragma GCC unroll 8
     for (int i = 0; i < num_vectors; i++) sum[i] = (vector_f32){0};
     if (v < a->num_self)
         LEVEL(add_row)(sum, num_vectors, LEVEL(readable)(h, tables, v, block, storage, copy), storage, is_paired,
@@ -123,8 +129,7 @@ INLINE void LEVEL(sum_block)(const sparse_rows *a, const dense_rows *h, const bl
             LEVEL(decode_block)(&h->packed, u - h->split, block, (float *)copy);
             LEVEL(add_row)(sum, num_vectors, copy, STORAGE_F32, 0, is_weighted, weight);
         } else {
-            const char *columns = kind == WHOLE ? LEVEL(columns_of)(tables, h->split, u)
-                                                : LEVEL(readable)(h, tables, u, block, storage, copy);
+            const char *columns = LEVEL(readable)(h, tables, u, block, storage, copy);
             LEVEL(add_row)(sum, num_vectors, columns, storage, is_paired, is_weighted, weight);
         }
     }
@@ -178,8 +183,7 @@ INLINE void LEVEL(sum_rows)(const sparse_rows *a, const dense_rows *h, int64_t t
     SUM_ROWS_AS(STORAGE_BF16, BY_ENTRY, kind); \
     SUM_ROWS_AS(STORAGE_F16, BY_ENTRY, kind);
 #define NOT_BY_ENTRY(kind)
-SUM_TASK(sum_whole, WHOLE, SUM_BY_ENTRY)
-SUM_TASK(sum_partial, PARTIAL, SUM_BY_ENTRY)
+SUM_TASK(sum_plain, PLAIN, SUM_BY_ENTRY)
 SUM_TASK(sum_packed, PACKED, NOT_BY_ENTRY)
 #undef NOT_BY_ENTRY
 #undef SUM_BY_ENTRY
@@ -203,10 +207,8 @@ static void LEVEL(aggregate_task)(const sparse_rows *a, const dense_rows *h, int
         const column_block block = {head * head_dim + done, left < n * LANES ? left : n * LANES, head};
         if (h->packed.message)
             LEVEL(sum_packed)(a, h, t, block, n, accumulate, out);
-        else if (block.num_columns == n * LANES)
-            LEVEL(sum_whole)(a, h, t, block, n, accumulate, out);
         else
-            LEVEL(sum_partial)(a, h, t, block, n, accumulate, out);
+            LEVEL(sum_plain)(a, h, t, block, n, accumulate, out);
         done += block.num_columns;
     }
 }

@@ -26,8 +26,7 @@ typedef struct {
 #define BODY "batched_layers_body.h"
 #include "levels.h"
 #if HPCGNN_LEVELS == 3
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vpopcntdq,avx512bitalg,avx512vnni,avx2,prefer-vector-width=512")
+BEGIN_TARGET(AVX512_BITS)
 #define LEVEL_NAME counting
 #define LEVEL_LANES 16
 #define LEVEL_COUNTS_BITS
@@ -35,7 +34,7 @@ typedef struct {
 #undef LEVEL_COUNTS_BITS
 #undef LEVEL_LANES
 #undef LEVEL_NAME
-#pragma GCC pop_options
+END_TARGET
 #endif
 
 typedef int (*batch_function)(const batch_tiles *, const batched_model *, int64_t, const batch_space *, float *,

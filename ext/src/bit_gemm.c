@@ -29,8 +29,7 @@ typedef struct {
 #include "levels.h"
 #if HPCGNN_LEVELS == 3
 /* Ice Lake, Zen 4 and later count bits in one instruction. */
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vpopcntdq,avx512bitalg,avx512vnni,avx2,prefer-vector-width=512")
+BEGIN_TARGET(AVX512_BITS)
 #define LEVEL_NAME counting
 #define LEVEL_LANES 16
 #define LEVEL_COUNTS_BITS
@@ -38,7 +37,7 @@ typedef struct {
 #undef LEVEL_COUNTS_BITS
 #undef LEVEL_LANES
 #undef LEVEL_NAME
-#pragma GCC pop_options
+END_TARGET
 #define KERNEL(name) {name##_portable, name##_avx2, name##_avx512, name##_counting}
 #else
 #define KERNEL(name) {name##_portable}

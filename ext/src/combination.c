@@ -24,8 +24,7 @@ static inline int64_t parts(int64_t number, int64_t size) { return (number + siz
 #include "levels.h"
 #if HPCGNN_LEVELS == 3
 /* Cascade Lake, Zen 4 and later sum four products of bytes in one instruction. */
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,prefer-vector-width=512")
+BEGIN_TARGET(AVX512_VNNI)
 #define LEVEL_NAME vnni
 #define LEVEL_LANES 16
 #define LEVEL_SUMS_BYTES
@@ -33,7 +32,7 @@ static inline int64_t parts(int64_t number, int64_t size) { return (number + siz
 #undef LEVEL_SUMS_BYTES
 #undef LEVEL_LANES
 #undef LEVEL_NAME
-#pragma GCC pop_options
+END_TARGET
 #define KERNEL(name) {name##_portable, name##_avx2, name##_avx512, name##_vnni}
 #else
 #define KERNEL(name) {name##_portable}

@@ -13,22 +13,20 @@
 #undef LEVEL_LANES
 #undef LEVEL_NAME
 #if HPCGNN_LEVELS == 3
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c")
+BEGIN_TARGET(AVX2)
 #define LEVEL_NAME avx2
 #define LEVEL_LANES 8
 #include BODY
 #undef LEVEL_LANES
 #undef LEVEL_NAME
-#pragma GCC pop_options
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,prefer-vector-width=512")
+END_TARGET
+BEGIN_TARGET(AVX512)
 #define LEVEL_NAME avx512
 #define LEVEL_LANES 16
 #include BODY
 #undef LEVEL_LANES
 #undef LEVEL_NAME
-#pragma GCC pop_options
+END_TARGET
 /* The function of each level, indexed by simd_level(). */
 #define ALL_LEVELS(name) {name##_portable, name##_avx2, name##_avx512}
 #else

@@ -10,8 +10,7 @@
 #define BODY "peaks_body.h"
 #include "levels.h"
 #if HPCGNN_LEVELS == 3
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vpopcntdq,avx512bitalg,avx512vnni,avx2,prefer-vector-width=512")
+BEGIN_TARGET(AVX512_BITS)
 #define LEVEL_NAME special
 #define LEVEL_LANES 16
 #define LEVEL_COUNTS_BITS
@@ -21,7 +20,7 @@
 #undef LEVEL_COUNTS_BITS
 #undef LEVEL_LANES
 #undef LEVEL_NAME
-#pragma GCC pop_options
+END_TARGET
 #define KERNEL(name) {name##_portable, name##_avx2, name##_avx512, name##_special}
 #else
 #define KERNEL(name) {name##_portable}
@@ -52,8 +51,7 @@ int64_t peak_float_products(int64_t num_products) {
 
 #if HPCGNN_LEVELS == 3
 #define PAIR_SUMS 12
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512vl,avx512bf16")
+BEGIN_TARGET("avx512f,avx512bw,avx512vl,avx512bf16")
 static int64_t pair_products(int64_t num_products) {
     __m512 sums[PAIR_SUMS];
     __m512i ones = _mm512_set1_epi16(0x3f80);
@@ -70,11 +68,10 @@ static int64_t pair_products(int64_t num_products) {
     }
     return total;
 }
-#pragma GCC pop_options
+END_TARGET
 
 /* Four tiles of sums, each of 16 rows and columns; two tiles of rows and two of columns, of 32 ones. */
-#pragma GCC push_options
-#pragma GCC target("amx-tile,amx-bf16")
+BEGIN_TARGET("amx-tile,amx-bf16")
 static int64_t tile_products(int64_t num_products) {
     static const int64_t a_round = 4 * 16 * 16 * 32, most_rounds = 1 << 19;
     const struct {
@@ -114,12 +111,12 @@ static int64_t tile_products(int64_t num_products) {
     _tile_release();
     return total;
 }
-#pragma GCC pop_options
+END_TARGET
 
 #define ARCH_REQ_XCOMP_PERM 0x1023 /* of asm/prctl.h, for state 18 of the processor, data of tiles */
 
 static int may_use_tiles(void) {
-    return __builtin_cpu_supports("amx-bf16") && !syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, 18);
+    return simd_multiplies_tiles_of_bf16() && !syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, 18);
 }
 #endif
 

@@ -16,11 +16,36 @@ enum { SIMD_PORTABLE = 0, SIMD_AVX2 = 1, SIMD_AVX512 = 2 };
 #define HPCGNN_X86 0
 #endif
 
-/* #pragma GCC target is what GCC offers for a whole file section; clang builds take the portable body only. */
-#if HPCGNN_X86 && !defined(__clang__)
-#define HPCGNN_LEVELS 3
+#define HPCGNN_LEVELS (HPCGNN_X86 ? 3 : 1)
+
+/* Functions between BEGIN_TARGET(instructions) and END_TARGET are compiled for these instructions. */
+#define HPCGNN_PRAGMA(text) _Pragma(#text)
+#if defined(__clang__)
+#define BEGIN_TARGET(instructions) \
+    HPCGNN_PRAGMA(clang attribute push(__attribute__((target(instructions))), apply_to = function))
+#define END_TARGET HPCGNN_PRAGMA(clang attribute pop)
+#define WHOLE_VECTORS
 #else
-#define HPCGNN_LEVELS 1
+#define BEGIN_TARGET(instructions) HPCGNN_PRAGMA(GCC push_options) HPCGNN_PRAGMA(GCC target(instructions))
+#define END_TARGET HPCGNN_PRAGMA(GCC pop_options)
+#define WHOLE_VECTORS ",prefer-vector-width=512"
+#endif
+#define AVX2 "avx2,fma,f16c"
+#define AVX512 "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c" WHOLE_VECTORS
+#define AVX512_VNNI "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2" WHOLE_VECTORS
+#define AVX512_BITS "avx512f,avx512bw,avx512dq,avx512vl,avx512vpopcntdq,avx512bitalg,avx512vnni,avx2" WHOLE_VECTORS
+
+#if HPCGNN_X86
+#include <cpuid.h>
+/* What __builtin_cpu_supports does not know in every compiler. */
+static inline int simd_converts_f16(void) {
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+static inline int simd_multiplies_tiles_of_bf16(void) {
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 1);
+}
 #endif
 
 static inline int simd_supported(void) {
@@ -28,7 +53,7 @@ static inline int simd_supported(void) {
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl"))
         return SIMD_AVX512;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) return SIMD_AVX2;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && simd_converts_f16()) return SIMD_AVX2;
 #endif
     return SIMD_PORTABLE;
 }
