@@ -17,6 +17,7 @@ from hpcgnn.ops.adam import StepCheck, adam_step
 from hpcgnn.training.gradients import FlatGradients
 
 Moments = dict[int, dict[str, torch.Tensor]]
+MOST_STEPS = 2.0 ** 53       # that a float counts
 
 
 @dataclass(frozen=True)
@@ -72,13 +73,17 @@ class FlatAdam:
                 for number, (parameter, place) in enumerate(self._numbered())}
 
     def load_state(self, state: Moments) -> None:
-        """Go on from what `state` returned; raises CollectiveError where its moments are not of these weights."""
+        """Go on from what `state` returned; raises CollectiveError where its moments are not of these weights, or their
+        numbers of steps are none or differ.
+        """
         for number, (_, place) in enumerate(self._numbered()):
             if number in state:
                 self._check_fit(state[number], place)
-                self._num_steps = int(state[number]["step"])
                 self._mean[place] = state[number]["exp_avg"].flatten().to(self._mean)
                 self._square[place] = state[number]["exp_avg_sq"].flatten().to(self._square)
+        steps = {float(moments["step"]) for moments in state.values() if "step" in moments}
+        if steps:
+            self._num_steps = _one_number_of_steps(steps)
 
     def _check_fit(self, moments: dict[str, torch.Tensor], place: slice) -> None:
         num_weights = place.stop - place.start
@@ -89,3 +94,12 @@ class FlatAdam:
 
     def _numbered(self) -> list[tuple[nn.Parameter, slice]]:
         return [(parameter, self._place[parameter]) for group in self._groups for parameter in group.parameters]
+
+
+def _one_number_of_steps(steps: set[float]) -> int:
+    step = min(steps)
+    if len(steps) > 1 or not 1 <= step < MOST_STEPS or step != int(step):
+        raise CollectiveError(f"the checkpoint's optimizer has taken {', '.join(f'{one:g}' for one in sorted(steps))} "
+                              "steps, and its weights take the same positive number; it was not written by this run, "
+                              "start without --resume")
+    return int(step)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from training_setup import easy_graph, write
 
+from hpcgnn.errors import CollectiveError
 from hpcgnn.training.adam import FlatAdam, WeightGroup
 from hpcgnn.training.gradients import FlatGradients
 
@@ -84,6 +85,20 @@ def test_weights_and_gradients_begin_on_cache_lines_of_one_buffer():
     base = next(model.parameters()).data_ptr()
     assert [(parameter.data_ptr() - base) // 4 for parameter in model.parameters()] == starts
     assert all(torch.equal(parameter, old) for parameter, old in zip(model.parameters(), before, strict=True))
+
+
+@pytest.mark.parametrize("numbers, steps", [((1,), -1e6), ((0, 1, 2, 3, 4), 0.0), ((2,), 7.0), ((3,), float("nan")),
+                                            ((0, 1, 2, 3, 4), float("inf")), ((0, 1, 2, 3, 4), 2.5)])
+def test_numbers_of_steps_that_are_none_or_differ_are_refused(numbers, steps):
+    model = network()
+    gradients, flat = started(model)
+    take_steps(model, flat.step, gradients.zero, 0, 3)
+    state = flat.state()
+    assert state.keys() == {0, 1, 2, 3, 4}
+    for number in numbers:
+        state[number] = {**state[number], "step": torch.tensor(steps)}
+    with pytest.raises(CollectiveError, match="optimizer has taken [^;]* steps"):
+        started(network())[1].load_state(state)
 
 
 @pytest.mark.parametrize("quantize", [[], ["--quantize", "degree-aware"]], ids=["float32", "degree-aware"])
