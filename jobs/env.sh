@@ -36,7 +36,7 @@ hpcgnn_fingerprint() {
 hpcgnn_is_installed() {
     local stamp=$HPCGNN_VENV/hpcgnn.stamp source name
     [[ -x $HPCGNN_VENV/bin/python && -f $stamp && $(<"$stamp") == "$(hpcgnn_fingerprint)" ]] || return 1
-    for source in "$HPCGNN_ROOT"/ext/*.pyx; do
+    for source in "$HPCGNN_ROOT"/ext/*.pyx _shared.pyx; do      # what all shells share is made by Cython itself
         name=${source##*/}
         compgen -G "$HPCGNN_ROOT/hpcgnn/_ext/${name%.pyx}.*.so" >/dev/null || return 1
     done

@@ -80,8 +80,10 @@ INLINE void LEVEL(unpair)(vector_f32 *even, vector_f32 *odd) {
 
 INLINE void LEVEL(store_sum)(vector_f32 *sum, int num_vectors, float row_scale, column_block block, int storage,
                              int is_paired, int accumulate, char *out_row) {
+    if (is_paired) {
 #pragma GCC unroll 4
-    for (int i = 0; is_paired && i < num_vectors; i += 2) LEVEL(unpair)(&sum[i], &sum[i + 1]);
+        for (int i = 0; i < num_vectors; i += 2) LEVEL(unpair)(&sum[i], &sum[i + 1]);
+    }
 #pragma GCC unroll 8
     for (int i = 0; i < num_vectors && i * LANES < block.num_columns; i++) {
         const int64_t j = block.first + i * LANES, stop = block.first + block.num_columns;

@@ -97,7 +97,7 @@ def test_numbers_of_steps_that_are_none_or_differ_are_refused(numbers, steps):
     assert state.keys() == {0, 1, 2, 3, 4}
     for number in numbers:
         state[number] = {**state[number], "step": torch.tensor(steps)}
-    with pytest.raises(CollectiveError, match="optimizer has taken [^;]* steps"):
+    with pytest.raises(CollectiveError, match="optimizer has taken"):
         started(network())[1].load_state(state)
 
 
