@@ -6,6 +6,7 @@ undefined-behavior sanitizer (`jobs/sanitize.sh` does); `CFLAGS` is honoured as 
 
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -20,8 +21,8 @@ SANITIZE = os.environ.get("HPCGNN_SANITIZE", "0") == "1"
 # GCC 12 takes vector stores of inlined loops into 128-byte buffers for overflows (a false positive; clang is silent).
 CYTHON_FOLDER = "build/cython"
 # Where loops must be unrolled they say so, so -O2 is enough, with the vectorizer of -O3 for plain loops: half the time.
-COMPILE_ARGS = ["-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic", "-g0", "-std=c11", "-fopenmp",
-                "-ffp-contract=off", "-fno-math-errno", "-Wall", "-Wno-stringop-overflow", "-Wno-psabi"]
+COMPILE_ARGS = ["-O2", "-g0", "-std=c11", "-fopenmp", "-ffp-contract=off", "-fno-math-errno", "-Wall", "-Wno-psabi"]
+GCC_ARGS = ["-ftree-vectorize", "-fvect-cost-model=dynamic", "-Wno-stringop-overflow"]     # clang's -O2 has both
 # The first fault ends the process: no kernel computes on with what is undefined.
 SANITIZE_ARGS = ["-O1", "-g1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 LINK_ARGS = ["-fopenmp", *(["-fsanitize=address,undefined"] if SANITIZE else [])]
@@ -45,10 +46,13 @@ class BuildExtensions(build_ext):
     def build_extensions(self) -> None:
         translate(self.extensions)
         compile_one = self.compiler._compile
+        version = subprocess.run([*self.compiler.compiler, "--version"], capture_output=True, text=True).stdout
+        of_compiler = [] if "clang" in version else GCC_ARGS
 
         def compile_source(obj, source, extension, cc_args, extra_postargs, pp_opts):
             is_shell = Path(CYTHON_FOLDER) in Path(source).parents
-            compile_one(obj, source, extension, cc_args, [*extra_postargs, *(SHELL_ARGS if is_shell else [])], pp_opts)
+            compile_one(obj, source, extension, cc_args,
+                        [*of_compiler, *extra_postargs, *(SHELL_ARGS if is_shell else [])], pp_opts)
 
         self.compiler._compile = compile_source
         super().build_extensions()

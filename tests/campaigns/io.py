@@ -76,7 +76,7 @@ def prepare() -> None:
 
 def dies_in_hdf5(status: int | None, said: str) -> bool:
     """Whether a process died inside HDF5, which reads through a null pointer where an allocation was refused."""
-    frames = [line for line in said.splitlines() if line.startswith("  File ")]
+    frames = [line for line in said.partition("Current thread")[2].splitlines() if line.startswith("  File ")]
     return status == -signal.SIGSEGV and bool(frames) and "/h5py/" in frames[0]
 
 
