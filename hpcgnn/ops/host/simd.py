@@ -13,6 +13,11 @@ ONEDNN_LEVELS = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_COR
                  "AVX512_CORE_BF16", "AVX512_CORE_FP16", "AVX512_CORE_AMX", "AVX512_CORE_AMX_FP16")
 
 
+def best_level() -> str:
+    """Name of the highest level that this processor and build have."""
+    return LEVELS[kernels.supported_level()]
+
+
 def simd_level() -> str:
     """Name of the level in use.
 

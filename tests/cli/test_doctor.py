@@ -1,0 +1,52 @@
+"""`hpcgnn doctor` measures every precision, and complains of what is wrong and of nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from hpcgnn.bench import doctor
+from hpcgnn.bench.timing import CEILING, OURS, Measurement
+from hpcgnn.ops.host.simd import best_level, simd_level
+
+
+def test_every_precision_is_measured_and_a_held_machine_is_named():
+    done = subprocess.run([sys.executable, "-m", "hpcgnn", "doctor", "--threads", "1"], capture_output=True, text=True,
+                          env={**os.environ, "HPCGNN_SIMD": "portable", "ONEDNN_MAX_CPU_ISA": "AVX2"}, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "kernels portable" in done.stdout and "products of bfloat16 no" in done.stdout
+    for precision in ("fp32", "bf16", "fp16"):
+        assert f"rows @ weight x256 {precision}" in done.stdout and f"weight gradient x256 {precision}" in done.stdout
+    assert "HPCGNN_SIMD holds the kernels at portable" in done.stdout
+
+
+@pytest.fixture
+def healthy(monkeypatch, tmp_path):
+    monkeypatch.delenv("HPCGNN_SIMD", raising=False)
+    monkeypatch.setattr(doctor, "multiplies_bfloat16", lambda: True)
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    pages = tmp_path / "enabled"
+    pages.write_text("always [madvise] never\n")
+    monkeypatch.setattr(doctor, "HUGE_PAGES", pages)
+    return monkeypatch
+
+
+def measured(share):
+    return [Measurement("dense", "rows @ weight", 1.0, "GFLOP/s", {OURS: [1.0], CEILING: [share]})]
+
+
+def test_a_healthy_machine_gives_no_complaint(healthy):
+    assert doctor.complaints(measured(0.9)) == []
+    assert simd_level() == best_level()
+
+
+def test_each_fault_gives_one_complaint(healthy):
+    healthy.setattr(doctor, "multiplies_bfloat16", lambda: False)
+    healthy.setattr(os, "getloadavg", lambda: (500.0, 0.0, 0.0))
+    doctor.HUGE_PAGES.write_text("always madvise [never]\n")
+    found = doctor.complaints(measured(0.2))
+    assert [words for words in ("widened to float32", "no huge pages", "the load is 500.0", "20 % of what")
+            if not any(words in one for one in found)] == [] and len(found) == 4
