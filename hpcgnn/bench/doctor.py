@@ -28,7 +28,8 @@ def complaints(measured: Iterable[Measurement]) -> list[str]:
     """A sentence for each thing that slows a training here, with its remedy; none where all is well."""
     found = []
     if simd_level() != best_level():
-        found.append(f"HPCGNN_SIMD holds the kernels at {simd_level()}, and this processor has {best_level()}; unset it")
+        found.append(f"HPCGNN_SIMD holds the kernels at {simd_level()}, and this processor has {best_level()}; "
+                     "unset it")
     if not multiplies_bfloat16():
         found.append("there are no instructions for products of bfloat16: rows are widened to float32 first, so "
                      "--precision bf16 saves memory and messages, and no arithmetic")
