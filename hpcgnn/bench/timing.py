@@ -17,7 +17,9 @@ FEWEST_REPETITIONS = 3
 
 @dataclass(frozen=True)
 class Effort:
-    """How often a contestant is timed: `repeat` times, or from the third on until it has used up `seconds`."""
+    """How often a contestant is timed: `repeat` times, or from the third on until it has used up `seconds`; once where
+    three times would use up more.
+    """
 
     repeat: int = 7
     seconds: float = 10.0
@@ -80,20 +82,24 @@ class Measurement:
 def interleave(contestants: dict[str, Callable[[], Any]], effort: Effort) -> dict[str, list[float]]:
     """Time all contestants in turn, round after round, so that a busy moment of the machine falls on all of them.
 
-    Each is called once before, untimed: memory is allocated, plans are made and caches filled.
+    Each is called once before: memory is allocated, plans are made and caches filled. That call counts for nothing, but
+    where it took so long that the fewest repetitions would use up all seconds: then it is the only one.
     """
-    for work in contestants.values():
-        work()
-    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    first = {name: _timed(work) for name, work in contestants.items()}
+    seconds = {name: [spent] if spent > effort.seconds / FEWEST_REPETITIONS else [] for name, spent in first.items()}
+    repeated = [name for name, spent in seconds.items() if not spent]
     for _ in range(effort.repeat):
-        for name, work in contestants.items():
+        for name in repeated:
             spent = seconds[name]
-            if len(spent) >= FEWEST_REPETITIONS and sum(spent) > effort.seconds:
-                continue
-            started = time.perf_counter()
-            work()
-            spent.append(time.perf_counter() - started)
+            if len(spent) < FEWEST_REPETITIONS or sum(spent) <= effort.seconds:
+                spent.append(_timed(contestants[name]))
     return seconds
+
+
+def _timed(work: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
 
 
 def measure(group: str, case: str, amount: float, unit: str, contestants: dict[str, Callable[[], Any]],

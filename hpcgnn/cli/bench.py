@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -328,14 +329,20 @@ def prepare_output(out: Path | None) -> None:
 
 
 def finish(kind: str, threads: int, benchmark, out: Path | None) -> None:
-    """Describe the machine, measure, and publish. A terminal lists what is done."""
+    """Describe the machine, measure, and publish. What is done is said at once: by bars on a terminal, else by lines on
+    standard error.
+    """
     from hpcgnn.bench.machine import describe_machine
 
     machine, measurements = describe_machine(threads), []
+    click.echo(f"hpcgnn: bench {kind} on {machine['processor']}, {threads} threads, {machine['simd']}, load "
+               f"{machine['load_average'][0]:.2f}", err=True)
     with shown_progress() as progress:
         for row in benchmark.measure():
             measurements.append(row)
             progress(f"{row.group}: {row.case}", None)
+            if not sys.stderr.isatty():
+                click.echo(f"{row.group}: {row.case}: {row.median():.4g} s", err=True)
     publish(kind, machine, measurements, out)
 
 

@@ -17,11 +17,19 @@ def test_contestants_alternate_after_one_untimed_call_of_each():
     assert {name: len(spent) for name, spent in seconds.items()} == {"a": 3, "b": 3}
 
 
-def test_a_slow_contestant_stops_after_three_repetitions(monkeypatch):
+def test_a_slow_contestant_stops_once_it_has_used_up_its_seconds(monkeypatch):
     clock = iter(range(0, 10_000, 5))
     monkeypatch.setattr(timing.time, "perf_counter", lambda: next(clock))
-    assert interleave({"slow": lambda: None}, Effort(repeat=9, seconds=10.0)) == {"slow": [5, 5, 5]}
+    assert interleave({"slow": lambda: None}, Effort(repeat=9, seconds=15.0)) == {"slow": [5, 5, 5, 5]}
     assert len(interleave({"slow": lambda: None}, Effort(repeat=9, seconds=1e6))["slow"]) == 9
+
+
+def test_a_contestant_whose_first_call_takes_too_long_is_not_called_again(monkeypatch):
+    clock, calls = iter([0.0, 0.5, 1.0, 5.0, *range(6, 100)]), []
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: next(clock))
+    works = {"quick": lambda: calls.append("quick"), "slow": lambda: calls.append("slow")}
+    assert interleave(works, Effort(4, 10.0)) == {"quick": [1, 1, 1, 1], "slow": [4.0]}
+    assert calls == ["quick", "slow", *["quick"] * 4]
 
 
 def test_ratios_and_shares_are_of_medians():
