@@ -84,7 +84,6 @@ INLINE void LEVEL(store_sum)(vector_f32 *sum, int num_vectors, float row_scale, 
 #pragma GCC unroll 4
         for (int i = 0; i < num_vectors; i += 2) LEVEL(unpair)(&sum[i], &sum[i + 1]);
     }
-#pragma GCC unroll 8
     for (int i = 0; i < num_vectors && i * LANES < block.num_columns; i++) {
         const int64_t j = block.first + i * LANES, stop = block.first + block.num_columns;
         vector_f32 value = row_scale * sum[i];

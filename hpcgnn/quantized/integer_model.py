@@ -77,6 +77,8 @@ class ColumnScale:
     bit_width: int
 
     def __post_init__(self) -> None:
+        if self.step.ndim != 1:
+            raise KernelError(f"a column scale has one step a column, found shape {self.step.shape}")
         _check_steps(self.step)
         if not 2 <= self.bit_width <= MAX_BIT_WIDTH:
             raise KernelError(f"signed codes have 2 to {MAX_BIT_WIDTH} bits, found {self.bit_width}")
