@@ -7,8 +7,8 @@
 
 enum { UNWEIGHTED = 0, BY_COLUMN = 1, BY_ENTRY = 2 };
 
-/* Rows that lie in tables; rows some of which are packed. */
-enum { PLAIN, PACKED };
+/* Blocks of whole vectors; blocks that end within one; blocks some of whose rows are packed. */
+enum { WHOLE, PARTIAL, PACKED };
 
 /* The columns [first, first + num_columns), of one head, that one pass over a row's entries sums. */
 typedef struct {

@@ -2,6 +2,10 @@
 #include "vector.h"
 #include "packed_rows_body.h"
 
+/* x86-64 without AVX2 is rare: it takes blocks of a few sizes, all in the way of those that end within a vector. */
+#undef HAS_WHOLE
+#define HAS_WHOLE (!HPCGNN_X86 || LEVEL_LANES > 4)
+
 static int64_t LEVEL(last_whole)(int64_t num_rows, int64_t dim, int64_t first, int64_t num_read) {
     const int64_t elements = num_rows * dim - first - num_read;
     return elements < 0 ? -1 : elements / dim;
@@ -130,7 +134,8 @@ INLINE void LEVEL(sum_block)(const sparse_rows *a, const dense_rows *h, const bl
             LEVEL(decode_block)(&h->packed, u - h->split, block, (float *)copy);
             LEVEL(add_row)(sum, num_vectors, copy, STORAGE_F32, 0, is_weighted, weight);
         } else {
-            const char *columns = LEVEL(readable)(h, tables, u, block, storage, copy);
+            const char *columns = kind == WHOLE ? LEVEL(columns_of)(tables, h->split, u)
+                                                : LEVEL(readable)(h, tables, u, block, storage, copy);
             LEVEL(add_row)(sum, num_vectors, columns, storage, is_paired, is_weighted, weight);
         }
     }
@@ -150,12 +155,14 @@ INLINE void LEVEL(sum_rows)(const sparse_rows *a, const dense_rows *h, int64_t t
                             char *out, int num_vectors, int storage, int weighting, int kind) {
     const block_tables tables = LEVEL(tables_of)(h, block);
     switch (num_vectors) {
-        SUM_ROWS_OF(1);
         SUM_ROWS_OF(2);
-        SUM_ROWS_OF(3);
         SUM_ROWS_OF(4);
-        SUM_ROWS_OF(6);
         SUM_ROWS_OF(8);
+#if HAS_WHOLE
+        SUM_ROWS_OF(1);
+        SUM_ROWS_OF(3);
+        SUM_ROWS_OF(6);
+#endif
     }
 }
 #undef SUM_ROWS_OF
@@ -184,7 +191,10 @@ INLINE void LEVEL(sum_rows)(const sparse_rows *a, const dense_rows *h, int64_t t
     SUM_ROWS_AS(STORAGE_BF16, BY_ENTRY, kind); \
     SUM_ROWS_AS(STORAGE_F16, BY_ENTRY, kind);
 #define NOT_BY_ENTRY(kind)
-SUM_TASK(sum_plain, PLAIN, SUM_BY_ENTRY)
+#if HAS_WHOLE
+SUM_TASK(sum_whole, WHOLE, SUM_BY_ENTRY)
+#endif
+SUM_TASK(sum_partial, PARTIAL, SUM_BY_ENTRY)
 SUM_TASK(sum_packed, PACKED, NOT_BY_ENTRY)
 #undef NOT_BY_ENTRY
 #undef SUM_BY_ENTRY
@@ -194,6 +204,7 @@ SUM_TASK(sum_packed, PACKED, NOT_BY_ENTRY)
 /* Vectors of the next pass over a row's entries: as many as are needed and the registers hold. bfloat16 takes pairs. */
 static int LEVEL(pass_vectors)(int64_t needed, int storage) {
     if (needed >= MAX_VECTORS) return MAX_VECTORS;
+    if (!HAS_WHOLE) return needed > 4 ? 8 : needed > 2 ? 4 : 2;
     if (storage == STORAGE_BF16) return needed > 4 ? 6 : needed > 2 ? 4 : 2;
     return needed >= 6 ? 6 : needed == 5 ? 4 : (int)needed;
 }
@@ -208,8 +219,12 @@ static void LEVEL(aggregate_task)(const sparse_rows *a, const dense_rows *h, int
         const column_block block = {head * head_dim + done, left < n * LANES ? left : n * LANES, head};
         if (h->packed.message)
             LEVEL(sum_packed)(a, h, t, block, n, accumulate, out);
+#if HAS_WHOLE
+        else if (block.num_columns == n * LANES)
+            LEVEL(sum_whole)(a, h, t, block, n, accumulate, out);
+#endif
         else
-            LEVEL(sum_plain)(a, h, t, block, n, accumulate, out);
+            LEVEL(sum_partial)(a, h, t, block, n, accumulate, out);
         done += block.num_columns;
     }
 }
