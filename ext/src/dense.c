@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #define BLOCK_ROWS 96    /* rows that a task widens at once; a multiple of every level's ROWS */
-#define BLOCK_DEPTH 384  /* terms of a sum that are widened at once: two vectors of them for each stay in the L1 cache */
+#define BLOCK_DEPTH 256  /* terms of a sum that are widened at once: two vectors of them for each stay in the L1 cache */
 #define GRADIENT_DEPTH 192 /* rows of both sides of a gradient that are widened at once */
 #define TILE_ROWS 12     /* a multiple of every level's ROWS */
 #define CHUNK_ROWS 1024  /* of a gradient that are summed apart, at least */

@@ -62,7 +62,10 @@ static int64_t pair_products(int64_t num_products) {
         for (int64_t round = 0; round < most_rounds && done < num_products; round++, done += a_round) {
             FORGET(ones);
 #pragma GCC unroll 12
-            for (int i = 0; i < PAIR_SUMS; i++) sums[i] = _mm512_dpbf16_ps(sums[i], (__m512bh)ones, (__m512bh)ones);
+            for (int i = 0; i < PAIR_SUMS; i++) {
+                FORGET(ones);
+                sums[i] = _mm512_dpbf16_ps(sums[i], (__m512bh)ones, (__m512bh)ones);
+            }
         }
         for (int i = 0; i < PAIR_SUMS; i++) total += (int64_t)_mm512_reduce_add_ps(sums[i]);
     }

@@ -5,10 +5,10 @@
 
 /* Sums in registers, enough to hide what one addition to them waits. */
 #undef SUMS
-#if LEVEL_LANES == 16
-#define SUMS 12
-#else
+#if LEVEL_LANES == 4
 #define SUMS 8
+#else
+#define SUMS 12
 #endif
 
 /* Hides from the compiler what a register holds, at no cost. */
@@ -63,7 +63,10 @@ static int64_t LEVEL(float_products)(int64_t num_products) {
         for (int64_t round = 0; round < most_rounds && done < num_products; round++, done += a_round) {
             FORGET(left);
 #pragma GCC unroll 12
-            for (int i = 0; i < SUMS; i++) sums[i] = LEVEL(multiply_add)(left, right, sums[i]);
+            for (int i = 0; i < SUMS; i++) {
+                FORGET(right);
+                sums[i] = LEVEL(multiply_add)(left, right, sums[i]);
+            }
         }
         for (int i = 0; i < SUMS; i++)
             for (int lane = 0; lane < LANES; lane++) total += (int64_t)sums[i][lane];
