@@ -69,7 +69,7 @@ def shards(tmp_path_factory):
 
 
 def flags(epochs):
-    return ["--model", "sage", "--hidden", 64, "--epochs", epochs, "--eval-every", 50, "--checkpoint-every", 10,
+    return ["--model", "sage", "--hidden", 64, "--epochs", epochs, "--eval-every", 1, "--checkpoint-every", 10,
             "--timeout", TIMEOUT, "--out", "run"]
 
 

@@ -16,6 +16,7 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.quantized_models import QuantizedStack
 from hpcgnn.training.objective import SPLITS, Objective
 from hpcgnn.training.scores import SCORES
+from hpcgnn.whereabouts import HERE
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ def evaluate(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, objective: Obj
     logits = model(graph, graph.x).float()
     # All rows, also those that no training pass reaches.
     sums = np.array([objective.loss_sum(logits, "val").item(), (~torch.isfinite(logits)).any(1).sum().item()])
+    HERE.note("waits for the sum of the scores")
     comm.Allreduce(MPI.IN_PLACE, sums)
     if sums[1] > 0:
         raise CollectiveError(f"the model's answers for {sums[1]:.0f} nodes are not finite; lower --lr, or look for "
