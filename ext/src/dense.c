@@ -39,8 +39,6 @@ static const product_function MULTIPLY_BLOCK[] = ALL_LEVELS(multiply_block);
 static const gradient_function SUM_CHUNK[] = ALL_LEVELS(sum_chunk);
 static const int64_t PANEL_COLUMNS[] = ALL_LEVELS(PANEL_OF);
 
-int64_t dense_panel_columns(void) { return PANEL_COLUMNS[simd_level()]; }
-
 static int64_t whole_panels(int64_t num_columns) { return blocks_of(num_columns, MAX_PANEL) * MAX_PANEL; }
 
 static int64_t product_thread_floats(int64_t depth, int64_t num_columns) {

@@ -5,15 +5,12 @@
 #define HPCGNN_DENSE_H
 #include <stdint.h>
 
-/* A matrix of num_rows by num_columns in one storage; row i begins i * row_stride elements behind data. */
+/* A matrix of num_rows by num_columns in one storage, row after row. */
 typedef struct {
     const void *data;
     int64_t num_rows, num_columns;
     int storage;
 } dense_matrix;
-
-/* Columns of B that meet in registers, LANES * 2 of them, for every row of B one after another. */
-int64_t dense_panel_columns(void);
 
 /* Bytes that a product needs of its caller's memory, for all threads. */
 int64_t dense_product_bytes(int64_t depth, int64_t num_columns);
