@@ -108,8 +108,9 @@ class TrainConfig:
                                    methods=(*SOLVED, *TIMED))
     link_mbps: float = _setting(0.0, "Pace messages as a link of so many MB/s a rank would, at least "
                                 f"{SLOWEST_LINK}; 0 as fast as they go.", low=0.0, high=1e9)
-    precision: str = _setting("fp32", "Storage and products of rows; sums, weights and the loss stay float32.",
-                              ("fp32", "bf16", "fp16"))
+    precision: str = _setting("fp32", "Storage and products of rows; sums, weights and the loss stay float32. auto is "
+                              "bf16 where a sample of the model's work is faster so, else fp32.",
+                              ("fp32", "bf16", "fp16", "auto"))
     sums: str = _setting("float32", "Sums of 16-bit rows on a GPU: float32 throughout, or 16 products at a time in the "
                          "rows' own type (half), as HalfGNN has them: faster, and rounded once a product.",
                          ("float32", "half"), devices=("cuda",))
@@ -196,8 +197,8 @@ class TrainConfig:
             (self.predict != "none", f"predict {self.predict}", "every row is kept at its receiver; choose one"),
             (self.exchange == "alltoallv", "exchange alltoallv", "it brings the rows of all peers at once; "
              "use --exchange ring"),
-            (self.precision != "fp32", f"precision {self.precision}", "sums would be rounded to 16 bits after every "
-             "peer; use fp32"),
+            (self.precision not in ("fp32", "auto"), f"precision {self.precision}", "sums would be rounded to 16 bits "
+             "after every peer; use fp32"),
         ]
         for is_met, companion, reason in clashes:
             if self.rematerialize and is_met:
@@ -210,8 +211,8 @@ class TrainConfig:
         clashes = [
             (self.model not in QUANTIZED_MODELS, f"model {self.model}", "integer convolutions exist for "
              f"{', '.join(QUANTIZED_MODELS)} only; choose one of them"),
-            (self.precision != "fp32", f"precision {self.precision}", "integers are trained as float32 values, which "
-             "16 bits would round once more; use fp32"),
+            (self.precision not in ("fp32", "auto"), f"precision {self.precision}", "integers are trained as float32 "
+             "values, which 16 bits would round once more; use fp32"),
             (self.rematerialize, "rematerialize", "its layers are no steps that could be run again; choose one"),
         ]
         for is_met, companion, reason in clashes:

@@ -86,11 +86,13 @@ def _train_in(comm, folder, shards: Path, info, flags: dict[str, Any], file_sett
               preset: str | None, resume: bool, overwrite: bool, other_graph: bool) -> dict[str, Any]:
     """Collective: train in a folder that is this run's own, and return the summary."""
     from hpcgnn.launch import together, watch_closely
-    from hpcgnn.training.opening import find_checkpoint, open_folder
+    from hpcgnn.training.opening import find_checkpoint, open_folder, without_auto_precision
 
     resumed = remark = None
     if resume:
         resumed, remark = together(comm, lambda: find_checkpoint(folder, info, {**file_settings, **flags}, other_graph))
+    if resumed:
+        flags, file_settings = without_auto_precision(flags), without_auto_precision(file_settings)
     written = resumed.settings if resumed else {}
     config = together(comm, lambda: resolve_train_config(info.name, flags, {**written, **file_settings}, preset))
     # These import torch, which takes seconds: what needs no torch is refused before.

@@ -38,6 +38,7 @@ def find_checkpoint(folder: RunFolder, info: GraphInfo, asked: dict[str, Any],
     checkpoint, remark = folder.generations.read()
     _check_data(folder, checkpoint, info, other_graph)
     fixed = FIXED_BY_CHECKPOINT + (("epochs",) if checkpoint.progress.seed_index else ())
+    asked = without_auto_precision(asked)
     for name in fixed:
         # A checkpoint of an earlier version was written with what has become the default.
         written = checkpoint.settings.get(name, getattr(TrainConfig, name))
@@ -45,6 +46,11 @@ def find_checkpoint(folder: RunFolder, info: GraphInfo, asked: dict[str, Any],
             raise CheckpointError(f"{folder.checkpoint} was written with {name} = {written!r} and can't go on "
                                   f"with {asked[name]!r}; leave it out, or choose another --out")
     return checkpoint, remark
+
+
+def without_auto_precision(asked: dict[str, Any]) -> dict[str, Any]:
+    """Settings to go on with: what `auto` was resolved to when the run began is in its checkpoint."""
+    return {name: value for name, value in asked.items() if (name, value) != ("precision", "auto")}
 
 
 def _check_data(folder: RunFolder, checkpoint: Checkpoint, info: GraphInfo, other_graph: bool) -> None:

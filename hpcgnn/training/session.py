@@ -28,6 +28,7 @@ from hpcgnn.partition.partition import Partition
 from hpcgnn.shards.reader import GraphInfo, read_graph_info, read_partition
 from hpcgnn.training.adam import WeightGroup
 from hpcgnn.training.alike import Traits, check_alike
+from hpcgnn.training.fastest import with_fastest_precision
 from hpcgnn.training.methods import check_method, execution_of
 from hpcgnn.training.objective import Objective
 from hpcgnn.training.precision import STORAGE, storage_bits
@@ -43,7 +44,7 @@ class Session:
     Attributes
     ----------
     comm : MPI communicator, one rank a part
-    config : TrainConfig
+    config : TrainConfig             its precision is resolved, where it was `auto`
     info : GraphInfo
     graph : LocalGraph
     exchange : HaloExchange
@@ -100,6 +101,7 @@ class Session:
             raise CollectiveError(f"{shards} has no features to train on; run hpcgnn preprocess --features structural")
         if objective.num_global["train"] == 0:
             raise CollectiveError(f"{shards} has no training node in the whole graph; at least one is needed")
+        config = with_fastest_precision(comm, config, part, device, lambda tried: build_model(shape_of(tried, info)))
         full_bits, plan = storage_bits(config.precision), ExchangePlan.build(part)
         transport = HOST if config.device == "cpu" else choose_transport(comm, config.transport, device)
         exchange = HaloExchange(comm, plan, UniformBits(full_bits), config.exchange, full_bits, reach,
@@ -123,9 +125,7 @@ class Session:
         """
         torch.manual_seed(seed)
         config = self.config
-        model = build_model(ModelShape(
-            config.model, self.info.num_features, config.hidden, self.info.num_classes, config.layers, config.dropout,
-            config.norm, config.heads, config.precision == "fp32", config.alpha, config.theta, config.jump))
+        model = build_model(shape_of(config, self.info))
         model.to(self.graph.x.device)     # made on the host, from the same draws everywhere
         if config.quantize == "none":
             return model
@@ -145,6 +145,12 @@ class Session:
         others = [parameter for parameter in parameters if id(parameter) not in chosen]
         return [WeightGroup(decayed, config.lr, config.weight_decay), WeightGroup(others, config.lr),
                 WeightGroup(scales, config.quantize_lr), WeightGroup(widths, WIDTH_RATE * config.quantize_lr)]
+
+
+def shape_of(config: TrainConfig, info: GraphInfo) -> ModelShape:
+    """What the configured model is built from."""
+    return ModelShape(config.model, info.num_features, config.hidden, info.num_classes, config.layers, config.dropout,
+                      config.norm, config.heads, config.precision == "fp32", config.alpha, config.theta, config.jump)
 
 
 def scheme_of(config: TrainConfig) -> QuantizationScheme:
