@@ -47,7 +47,9 @@ def with_fastest_precision(comm: MPI.Comm, config: TrainConfig, part: Partition,
     if len(allowed) == 1:
         _say(comm, f"precision {allowed[0]}: the other settings allow no other")
         return replace(config, precision=allowed[0])
-    seconds = np.array(list(seconds_of_sample(config, part, device, build, allowed).values()))
+    alone = comm.Split(comm.rank)
+    seconds = np.array(list(seconds_of_sample(alone, config, part, device, build, allowed).values()))
+    alone.Free()
     comm.Allreduce(MPI.IN_PLACE, seconds, MPI.MAX)
     chosen = faster_of(dict(zip(allowed, seconds.tolist(), strict=True)))
     _say(comm, f"precision {chosen}: a pass over a sample takes {seconds[1] / seconds[0]:.2f} times as long in bf16 as "
@@ -60,14 +62,16 @@ def faster_of(seconds: dict[str, float]) -> str:
     return "bf16" if seconds["bf16"] <= GAIN * seconds["fp32"] else "fp32"
 
 
-def seconds_of_sample(config: TrainConfig, part: Partition, device: torch.device,
+def seconds_of_sample(alone: MPI.Comm, config: TrainConfig, part: Partition, device: torch.device,
                       build: Callable[[TrainConfig], nn.Module], precisions: list[str]) -> dict[str, float]:
-    """Least seconds of a forward and backward pass over a sample in each precision, timed in turn."""
+    """Least seconds of a forward and backward pass over a sample in each precision, timed in turn; `alone` is a
+    communicator of this rank only.
+    """
     sample = sample_of(part)
     passes = {}
     for precision in precisions:
         tried = replace(config, precision=precision)
-        passes[precision] = _training_pass(tried, sample, build(tried).to(device))
+        passes[precision] = _training_pass(alone, tried, sample, build(tried).to(device))
     least = dict.fromkeys(precisions, float("inf"))
     for run in passes.values():
         run()
@@ -92,9 +96,9 @@ def sample_of(part: Partition) -> Partition:
         train_mask=part.train_mask[:num_rows], val_mask=part.val_mask[:num_rows], test_mask=part.test_mask[:num_rows])
 
 
-def _training_pass(config: TrainConfig, sample: Partition, model: nn.Module) -> Callable[[], None]:
+def _training_pass(alone: MPI.Comm, config: TrainConfig, sample: Partition, model: nn.Module) -> Callable[[], None]:
     device, bits = next(model.parameters()).device, storage_bits(config.precision)
-    exchange = HaloExchange(MPI.COMM_SELF, ExchangePlan.build(sample), UniformBits(bits), full_bits=bits)
+    exchange = HaloExchange(alone, ExchangePlan.build(sample), UniformBits(bits), full_bits=bits)
     features = torch.from_numpy(sample.features.astype(np.float32, copy=False)).to(device)
     graph = LocalGraph(sample.indptr, sample.indices, sample.inner_id, sample.in_degree,
                        features.to(STORAGE[config.precision]), exchange)
