@@ -7,25 +7,34 @@
 #define BLOCK_DEPTH 256  /* terms of a sum that are widened at once: two vectors of them for each stay in the L1 cache */
 #define GRADIENT_DEPTH 192 /* rows of both sides of a gradient that are widened at once */
 #define TILE_ROWS 12     /* a multiple of every level's ROWS */
-#define CHUNK_ROWS 1024  /* of a gradient that are summed apart, at least */
-#define MAX_CHUNKS 64
+#define CHUNK_ROWS 4096  /* of a gradient that are summed apart, at least */
+#define MAX_CHUNKS 16
+#define TASKS_A_THREAD 2
 #define MAX_PANEL 32
-#define ALIGNMENT 64
+#define CACHE_LINE 64
 
 typedef struct {
     int64_t depth, num_columns, num_panels; /* of the right side */
     const float *panels;
     float *sums; /* BLOCK_ROWS by whole panels, of this thread, where the depth takes several blocks */
     float *block; /* BLOCK_ROWS by BLOCK_DEPTH, of this thread */
+    int64_t rows_ahead; /* to the block that this thread is likely to take next */
 } product_task;
 
 typedef struct {
-    int64_t left_columns, right_columns, left_stride, num_panels;
+    int64_t left_columns, right_columns, left_stride;
     float *left, *panel; /* GRADIENT_DEPTH rows, and a panel of as many, widened, of this thread */
 } gradient_task;
 
 static int64_t blocks_of(int64_t count, int64_t size) { return (count + size - 1) / size; }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Lines of [begin, end) that fall to share `i` of `num_shares`, brought nearer while others are worked on. */
+static inline void fetch_share(const char *begin, const char *end, int64_t i, int64_t num_shares) {
+    const int64_t num_lines = blocks_of(end - begin, CACHE_LINE);
+    for (int64_t line = num_lines * i / num_shares; line < num_lines * (i + 1) / num_shares; line++)
+        __builtin_prefetch(begin + line * CACHE_LINE, 0, 2);
+}
 
 #define BODY "dense_body.h"
 #include "levels.h"
@@ -33,7 +42,7 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 typedef void (*pack_function)(const dense_matrix *, int, int64_t, float *);
 typedef void (*product_function)(const dense_matrix *, const product_task *, int64_t, int64_t, int, char *);
 typedef void (*gradient_function)(const dense_matrix *, const dense_matrix *, const gradient_task *, int64_t, int64_t,
-                                  float *);
+                                  int64_t, int64_t, float *);
 static const pack_function PACK_PANEL[] = ALL_LEVELS(pack_panel);
 static const product_function MULTIPLY_BLOCK[] = ALL_LEVELS(multiply_block);
 static const gradient_function SUM_CHUNK[] = ALL_LEVELS(sum_chunk);
@@ -47,11 +56,11 @@ static int64_t product_thread_floats(int64_t depth, int64_t num_columns) {
 
 int64_t dense_product_bytes(int64_t depth, int64_t num_columns) {
     return 4 * (depth * whole_panels(num_columns) + omp_get_max_threads() * product_thread_floats(depth, num_columns)) +
-           ALIGNMENT;
+           CACHE_LINE;
 }
 
 static float *aligned(void *memory) {
-    return (float *)(((uintptr_t)memory + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
+    return (float *)(((uintptr_t)memory + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE);
 }
 
 void dense_product(dense_matrix left, dense_matrix right, int is_transposed, int is_added, void *out, void *memory) {
@@ -66,7 +75,8 @@ void dense_product(dense_matrix left, dense_matrix right, int is_transposed, int
         for (int64_t p = 0; p < num_panels; p++)
             PACK_PANEL[level](&right, is_transposed, p, panels + p * PANEL_COLUMNS[level] * depth);
         float *block = of_threads + omp_get_thread_num() * product_thread_floats(depth, num_columns);
-        const product_task task = {depth, num_columns, num_panels, panels, block + BLOCK_ROWS * BLOCK_DEPTH, block};
+        const product_task task = {depth, num_columns, num_panels, panels, block + BLOCK_ROWS * BLOCK_DEPTH, block,
+                                   omp_get_num_threads() * BLOCK_ROWS};
 #pragma omp for schedule(dynamic, 1)
         for (int64_t b = 0; b < num_blocks; b++)
             MULTIPLY_BLOCK[level](&left, &task, b * BLOCK_ROWS, least(BLOCK_ROWS, left.num_rows - b * BLOCK_ROWS),
@@ -88,26 +98,29 @@ static int64_t gradient_thread_floats(int64_t left_columns) {
 
 int64_t dense_gradient_bytes(int64_t num_rows, int64_t left_columns, int64_t right_columns) {
     return 4 * (blocks_of(num_rows, chunk_rows(num_rows)) * left_columns * right_columns +
-                omp_get_max_threads() * gradient_thread_floats(left_columns)) + 2 * ALIGNMENT;
+                omp_get_max_threads() * gradient_thread_floats(left_columns)) + 2 * CACHE_LINE;
 }
 
 void dense_gradient(dense_matrix left, dense_matrix right, float *out, void *memory) {
     const int level = simd_level();
     const int64_t size = chunk_rows(left.num_rows), num_chunks = blocks_of(left.num_rows, size);
     const int64_t num_sums = left.num_columns * right.num_columns;
+    const int64_t num_panels = blocks_of(right.num_columns, PANEL_COLUMNS[level]);
+    /* Where chunks are fewer than threads, several share one, by columns. */
+    const int64_t num_tasks = least(blocks_of(TASKS_A_THREAD * omp_get_max_threads(), num_chunks), num_panels);
     float *of_threads = aligned(memory);
     float *partial = of_threads + omp_get_max_threads() * gradient_thread_floats(left.num_columns);
 #pragma omp parallel
     {
         const int64_t left_stride = whole_tiles(left.num_columns);
         float *mine = of_threads + omp_get_thread_num() * gradient_thread_floats(left.num_columns);
-        const gradient_task task = {left.num_columns, right.num_columns, left_stride,
-                                    blocks_of(right.num_columns, PANEL_COLUMNS[level]), mine,
+        const gradient_task task = {left.num_columns, right.num_columns, left_stride, mine,
                                     mine + GRADIENT_DEPTH * left_stride};
-#pragma omp for schedule(dynamic, 1)
+#pragma omp for collapse(2) schedule(dynamic, 1)
         for (int64_t c = 0; c < num_chunks; c++)
-            SUM_CHUNK[level](&left, &right, &task, c * size, least(size, left.num_rows - c * size),
-                             partial + c * num_sums);
+            for (int64_t i = 0; i < num_tasks; i++)
+                SUM_CHUNK[level](&left, &right, &task, c * size, least(size, left.num_rows - c * size),
+                                 num_panels * i / num_tasks, num_panels * (i + 1) / num_tasks, partial + c * num_sums);
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < num_sums; i++) {
             float sum = 0.0f;

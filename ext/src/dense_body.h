@@ -13,11 +13,12 @@
 
 enum { LEVEL(PANEL_OF) = PANEL };
 
-/* tile += ROWS rows times a panel, over `depth` terms. Term t of row r is a[r * row_stride + t * term_stride]; the stride
- * of rows is a constant. */
-INLINE void LEVEL(add_terms)(vector_f32 (*restrict tile)[2], const float *restrict a, int64_t row_stride,
-                             int64_t term_stride, const float *restrict panel, int64_t depth) {
+/* tile += ROWS rows times the first num_vectors vectors of a panel, over `depth` terms. Term t of row r is
+ * a[r * row_stride + t * term_stride]; the stride of rows and the number of vectors are constants. */
+INLINE void LEVEL(add_vectors)(vector_f32 (*restrict tile)[2], const float *restrict a, int64_t row_stride,
+                               int64_t term_stride, const float *restrict panel, int64_t depth, int num_vectors) {
     vector_f32 sum[ROWS][2];
+#pragma GCC unroll 12
     for (int r = 0; r < ROWS; r++) sum[r][0] = tile[r][0], sum[r][1] = tile[r][1];
     for (int64_t t = 0; t < depth; t++) {
         const vector_f32 low = LEVEL(load_f32)(panel), high = LEVEL(load_f32)(panel + LANES);
@@ -25,12 +26,22 @@ INLINE void LEVEL(add_terms)(vector_f32 (*restrict tile)[2], const float *restri
         for (int r = 0; r < ROWS; r++) {
             const vector_f32 term = LEVEL(repeat)(a[r * row_stride]);
             sum[r][0] = LEVEL(multiply_add)(term, low, sum[r][0]);
-            sum[r][1] = LEVEL(multiply_add)(term, high, sum[r][1]);
+            if (num_vectors == 2) sum[r][1] = LEVEL(multiply_add)(term, high, sum[r][1]);
         }
         a += term_stride;
         panel += PANEL;
     }
+#pragma GCC unroll 12
     for (int r = 0; r < ROWS; r++) tile[r][0] = sum[r][0], tile[r][1] = sum[r][1];
+}
+
+/* As add_vectors, as many as hold num_columns. */
+INLINE void LEVEL(add_terms)(vector_f32 (*restrict tile)[2], const float *restrict a, int64_t row_stride,
+                             int64_t term_stride, const float *restrict panel, int64_t depth, int64_t num_columns) {
+    if (num_columns > LANES)
+        LEVEL(add_vectors)(tile, a, row_stride, term_stride, panel, depth, 2);
+    else
+        LEVEL(add_vectors)(tile, a, row_stride, term_stride, panel, depth, 1);
 }
 
 /* Columns [first, first + count) of a row, as float32. */
@@ -84,6 +95,18 @@ static void LEVEL(pack_panel)(const dense_matrix *right, int is_transposed, int6
 INLINE void LEVEL(store_tile)(vector_f32 (*tile)[2], int64_t num_rows, int64_t first, int64_t num_columns, int is_added,
                               char *out, int storage) {
     const int64_t row_bytes = num_columns * storage_bytes(storage);
+    if (num_rows == ROWS && first + PANEL <= num_columns) {
+        out += first * storage_bytes(storage);
+#pragma GCC unroll 12
+        for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 2
+            for (int half = 0; half < 2; half++) {
+                vector_f32 value = tile[r][half];
+                if (is_added) value += LEVEL(load)(out + r * row_bytes, half * LANES, storage);
+                LEVEL(store)(out + r * row_bytes, half * LANES, storage, value);
+            }
+        return;
+    }
     for (int64_t r = 0; r < num_rows; r++)
         for (int half = 0; half < 2; half++) {
             const int64_t j = first + half * LANES;
@@ -99,6 +122,11 @@ INLINE void LEVEL(multiply_block_of)(const dense_matrix *left, const product_tas
     const int64_t size = storage_bytes(storage), num_tiles = (num_rows + ROWS - 1) / ROWS;
     const int64_t stride = task->num_panels * PANEL;
     const char *rows = (const char *)left->data + first * task->depth * size;
+    const int64_t next_first = least(first + task->rows_ahead, left->num_rows);
+    const char *next = (const char *)left->data + next_first * task->depth * size;
+    const char *next_end = next + least(BLOCK_ROWS, left->num_rows - next_first) * task->depth * size;
+    const int64_t num_shares = blocks_of(task->depth, BLOCK_DEPTH) * task->num_panels * num_tiles;
+    int64_t share = 0;
     for (int64_t begin = 0; begin == 0 || begin < task->depth; begin += BLOCK_DEPTH) {
         const int64_t depth = least(BLOCK_DEPTH, task->depth - begin);
         for (int64_t r = 0; r < num_rows; r++)
@@ -110,15 +138,20 @@ INLINE void LEVEL(multiply_block_of)(const dense_matrix *left, const product_tas
             const float *panel = task->panels + (p * task->depth + begin) * PANEL;
             for (int64_t i = 0; i < num_tiles; i++) {
                 vector_f32 tile[ROWS][2];
+                fetch_share(next, next_end, share++, num_shares);
                 float *kept = task->sums + i * ROWS * stride + p * PANEL;
+#pragma GCC unroll 12
                 for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 2
                     for (int half = 0; half < 2; half++)
                         tile[r][half] = begin ? LEVEL(load_f32)(kept + r * stride + half * LANES) : (vector_f32){0};
-                LEVEL(add_terms)(tile, task->block + i * ROWS * BLOCK_DEPTH, BLOCK_DEPTH, 1, panel, depth);
+                LEVEL(add_terms)(tile, task->block + i * ROWS * BLOCK_DEPTH, BLOCK_DEPTH, 1, panel, depth,
+                                 task->num_columns - p * PANEL);
                 if (is_last)
                     LEVEL(store_tile)(tile, least(ROWS, num_rows - i * ROWS), p * PANEL, task->num_columns, is_added,
                                       out + (first + i * ROWS) * task->num_columns * size, storage);
                 else
+#pragma GCC unroll 12
                     for (int r = 0; r < ROWS; r++) memcpy(kept + r * stride, tile[r], sizeof tile[r]);
             }
         }
@@ -135,9 +168,10 @@ static void LEVEL(multiply_block)(const dense_matrix *left, const product_task *
         LEVEL(multiply_block_of)(left, task, first, num_rows, is_added, out, STORAGE_F16);
 }
 
-/* left.T @ right over the rows of one chunk, to `sums`. */
+/* The panels [first_panel, last_panel) of left.T @ right over the rows of one chunk, to `sums`. */
 INLINE void LEVEL(sum_chunk_of)(const dense_matrix *left, const dense_matrix *right, const gradient_task *task,
-                                int64_t first, int64_t num_rows, float *sums, int storage) {
+                                int64_t first, int64_t num_rows, int64_t first_panel, int64_t last_panel, float *sums,
+                                int storage) {
     const int64_t size = storage_bytes(storage);
     const int64_t left_bytes = task->left_columns * size, right_bytes = task->right_columns * size;
     for (int64_t begin = 0; begin < num_rows; begin += GRADIENT_DEPTH) {
@@ -150,14 +184,23 @@ INLINE void LEVEL(sum_chunk_of)(const dense_matrix *left, const dense_matrix *ri
                                  storage, row);
             for (int64_t j = task->left_columns; j < task->left_stride; j++) row[j] = 0.0f;
         }
-        for (int64_t p = 0; p < task->num_panels; p++) {
+        const int64_t next = first + begin + depth, next_depth = least(GRADIENT_DEPTH, left->num_rows - next);
+        const int64_t num_shares = (last_panel - first_panel) * blocks_of(task->left_columns, ROWS);
+        const char *next_left = (const char *)left->data + next * left_bytes;
+        const char *next_right = (const char *)right->data + next * right_bytes;
+        int64_t share = 0;
+        for (int64_t p = first_panel; p < last_panel; p++) {
             LEVEL(pack_panel_of)(&block, 0, p, task->panel, storage);
-            for (int64_t i = 0; i < task->left_columns; i += ROWS) {
+            for (int64_t i = 0; i < task->left_columns; i += ROWS, share++) {
                 vector_f32 tile[ROWS][2];
+                fetch_share(next_left, next_left + next_depth * left_bytes, share, num_shares);
+                fetch_share(next_right, next_right + next_depth * right_bytes, share, num_shares);
                 char *out = (char *)(sums + i * task->right_columns);
                 const int64_t num_sums = least(ROWS, task->left_columns - i);
+#pragma GCC unroll 12
                 for (int r = 0; r < ROWS; r++) tile[r][0] = tile[r][1] = (vector_f32){0};
-                LEVEL(add_terms)(tile, task->left + i, 1, task->left_stride, task->panel, depth);
+                LEVEL(add_terms)(tile, task->left + i, 1, task->left_stride, task->panel, depth,
+                                 task->right_columns - p * PANEL);
                 LEVEL(store_tile)(tile, num_sums, p * PANEL, task->right_columns, begin > 0, out, STORAGE_F32);
             }
         }
@@ -165,11 +208,11 @@ INLINE void LEVEL(sum_chunk_of)(const dense_matrix *left, const dense_matrix *ri
 }
 
 static void LEVEL(sum_chunk)(const dense_matrix *left, const dense_matrix *right, const gradient_task *task,
-                             int64_t first, int64_t num_rows, float *sums) {
+                             int64_t first, int64_t num_rows, int64_t first_panel, int64_t last_panel, float *sums) {
     if (left->storage == STORAGE_F32)
-        LEVEL(sum_chunk_of)(left, right, task, first, num_rows, sums, STORAGE_F32);
+        LEVEL(sum_chunk_of)(left, right, task, first, num_rows, first_panel, last_panel, sums, STORAGE_F32);
     else if (left->storage == STORAGE_BF16)
-        LEVEL(sum_chunk_of)(left, right, task, first, num_rows, sums, STORAGE_BF16);
+        LEVEL(sum_chunk_of)(left, right, task, first, num_rows, first_panel, last_panel, sums, STORAGE_BF16);
     else
-        LEVEL(sum_chunk_of)(left, right, task, first, num_rows, sums, STORAGE_F16);
+        LEVEL(sum_chunk_of)(left, right, task, first, num_rows, first_panel, last_panel, sums, STORAGE_F16);
 }
