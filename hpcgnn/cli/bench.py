@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +65,7 @@ def kernels(peer: str, out: Path | None, repeat: int | None, threads: int | None
     prepare_output(out)
     threads = threads or environment.available_cores()
     environment.run_in(environment.with_kept_memory(environment.thread_environment(threads)))
+    machine = announce("kernels", threads)
     from hpcgnn.bench.kernels import KernelBenchmark
     from hpcgnn.bench.timing import Effort
 
@@ -69,7 +73,7 @@ def kernels(peer: str, out: Path | None, repeat: int | None, threads: int | None
         graphs=flags["graphs"], synthetic_edges=flags["synthetic_edges"], widths=widths, precisions=precisions,
         num_rows=flags["rows"], width=flags["width"], num_stream_bytes=flags["stream_megabytes"] << 20, peers=peers,
         effort=Effort(repeat or 7))
-    finish("kernels", threads, benchmark, out)
+    finish("kernels", machine, benchmark, out)
 
 
 @command.command("epoch")
@@ -104,7 +108,7 @@ def epoch(source: Path, peer: str, out: Path | None, repeat: int | None, threads
         source=source, models=models, precisions=precisions, threads=threads, num_ranks=flags["ranks"], peers=peers,
         epochs=flags["epochs"], repeat=repeat or 3, layers=flags["layers"], hidden=flags["hidden"],
         eval_every=flags["eval_every"])
-    finish("epoch", threads, benchmark, out)
+    finish("epoch", announce("epoch", threads), benchmark, out)
 
 
 @command.command("assign")
@@ -129,10 +133,11 @@ def assign(rows: str, widths: str, repeat: int, out: Path | None, **flags: Any) 
     sizes = parse_list("--rows", rows, int)
     chosen = parse_widths(widths)
     prepare_output(out)
+    machine = announce("assign", 1)
     benchmark = AssignBenchmark(
         num_ranks=flags["ranks"], sizes=sizes, group_size=flags["group_size"], widths=chosen, lam=flags["lam"],
         time_limit=flags["solver_seconds"], gap=flags["gap"], repeat=repeat)
-    finish("assign", 1, benchmark, out)
+    finish("assign", machine, benchmark, out)
 
 
 @command.command("packages")
@@ -153,10 +158,11 @@ def packages(rows: int, width: int, bits: str, density: str, repeat: int, thread
         raise click.UsageError(f"--density is {density!r}; expected shares from 0 to 1")
     prepare_output(out)
     environment.run_in(environment.with_kept_memory(environment.thread_environment(threads)))
+    machine = announce("packages", threads)
     from hpcgnn.bench.packages import PackageBenchmark
     from hpcgnn.bench.timing import Effort
 
-    finish("packages", threads, PackageBenchmark(rows, width, widths, densities, Effort(repeat)), out)
+    finish("packages", machine, PackageBenchmark(rows, width, widths, densities, Effort(repeat)), out)
 
 
 @command.command("combination")
@@ -178,11 +184,12 @@ def combination(rows: int, width: int, outputs: int, bits: str, weight_bits: int
         raise click.UsageError(f"--density is {density!r}; expected shares from 0 to 1")
     prepare_output(out)
     environment.run_in(environment.with_kept_memory(environment.thread_environment(threads)))
+    machine = announce("combination", threads)
     from hpcgnn.bench.combination import CombinationBenchmark
     from hpcgnn.bench.timing import Effort
 
     benchmark = CombinationBenchmark(rows, width, outputs, widths, weight_bits, densities, Effort(repeat))
-    finish("combination", threads, benchmark, out)
+    finish("combination", machine, benchmark, out)
 
 
 @command.command("exchange")
@@ -201,15 +208,16 @@ def exchange(rows: int, width: int, repeat: int, out: Path | None) -> None:
 def exchange_in_parallel(comm, rows: int, width: int, repeat: int, out: Path | None) -> None:
     """Collective: measure; rank 0 prints and writes."""
     from hpcgnn.bench.exchange import ExchangeBenchmark
-    from hpcgnn.bench.machine import describe_machine
     from hpcgnn.bench.timing import Effort
     from hpcgnn.launch import together
 
     together(comm, lambda: prepare_output(out))
-    machine = {**describe_machine(int(os.environ["OMP_NUM_THREADS"])), "ranks": comm.size}
-    measurements = list(ExchangeBenchmark(comm, rows, width, Effort(repeat)).measure())
+    benchmark = ExchangeBenchmark(comm, rows, width, Effort(repeat))
     if comm.rank == 0:
-        publish("exchange", machine, measurements, out)
+        machine = announce("exchange", int(os.environ["OMP_NUM_THREADS"]))
+        finish("exchange", {**machine, "ranks": comm.size}, benchmark, out)
+    else:
+        deque(benchmark.measure(), maxlen=0)
 
 
 @command.command("bits")
@@ -234,6 +242,7 @@ def bits(graph: Path | None, sizes: str, dims: str, widths: str, threads: int, r
         raise click.UsageError(f"--widths has {max(numbers['widths'])}; expected 1 to 8 bits")
     prepare_output(out)
     environment.run_in(environment.with_kept_memory(environment.thread_environment(threads)))
+    machine = announce("bits", threads)
     from hpcgnn.bench.bits import BitsBenchmark
     from hpcgnn.bench.graphs import draw_topology, read_topology
     from hpcgnn.bench.timing import Effort
@@ -241,7 +250,7 @@ def bits(graph: Path | None, sizes: str, dims: str, widths: str, threads: int, r
     topology = read_topology(graph) if graph else draw_topology(flags["synthetic_edges"])
     benchmark = BitsBenchmark(**numbers, graph=topology, num_clusters=flags["clusters"], batch_size=flags["batch"],
                               num_batches=flags["batches"], effort=Effort(repeat))
-    finish("bits", threads, benchmark, out)
+    finish("bits", machine, benchmark, out)
 
 
 @command.command("inference")
@@ -262,13 +271,14 @@ def inference(sources: tuple[Path, ...], peer: str, out: Path | None, repeat: in
     prepare_output(out)
     threads = threads or environment.available_cores()
     environment.run_in(environment.with_kept_memory(environment.thread_environment(threads)))
+    machine = announce("inference", threads)
     from hpcgnn.bench.inference import InferenceBenchmark
     from hpcgnn.bench.timing import Effort
 
     benchmark = InferenceBenchmark(
         sources=sources, models=models, bits=bits, num_clusters=flags["clusters"], batch_size=flags["batch_size"],
         keeps_all=flags["between_clusters"], peers=peers, effort=Effort(repeat or 11))
-    finish("inference", threads, benchmark, out)
+    finish("inference", machine, benchmark, out)
 
 
 @command.command("dram")
@@ -297,10 +307,10 @@ def dram(source: Path, widths: str, repeat: int, threads: int | None, out: Path 
     prepare_output(out)
     threads = threads or environment.available_cores()
     environment.run_in(environment.with_kept_memory(environment.thread_environment(threads)))
+    machine = announce("dram", threads)
     from hpcgnn.bench.dram import DramBenchmark, shuffled
     from hpcgnn.bench.dram_result import show_traffic, write_traffic
     from hpcgnn.bench.graphs import read_topology
-    from hpcgnn.bench.machine import describe_machine
     from hpcgnn.bench.timing import Effort
     from hpcgnn.partition.condense_traffic import Buffer
 
@@ -310,14 +320,18 @@ def dram(source: Path, widths: str, repeat: int, threads: int | None, out: Path 
     buffer = Buffer(int(flags["buffer_kb"] * 1024), flags["line_bytes"], flags["policy"], flags["sparse_share"])
     benchmark = DramBenchmark(graph, -(-flags["dim"] * flags["bits"] // 8), buffer, flags["pruned"], flags["seed"],
                               columns, Effort(repeat))
-    counts = list(benchmark.count())
+    counts = []
+    with said_at_once() as say:
+        for group, name, traffic in benchmark.count():
+            counts.append((group, name, traffic))
+            say(f"{group}: {name}", f"{traffic.total_bytes / 1e6:.4g} MB")
     title = (f"{graph.name}: {flags['dim']} x {flags['bits']} bit, {flags['policy']} buffer of "
              f"{flags['buffer_kb']:g} KiB, lines of {flags['line_bytes']} bytes")
     show_traffic(title, counts)
     if out is not None:
-        write_traffic(out, {"title": title, **flags}, describe_machine(threads), counts)
+        write_traffic(out, {"title": title, **flags}, machine, counts)
     if columns:
-        finish("dram", threads, benchmark, out)
+        finish("dram", machine, benchmark, out)
 
 
 def prepare_output(out: Path | None) -> None:
@@ -328,30 +342,38 @@ def prepare_output(out: Path | None) -> None:
         open_folder(out)
 
 
-def finish(kind: str, threads: int, benchmark, out: Path | None) -> None:
-    """Describe the machine, measure, and publish. What is done is said at once: by bars on a terminal, else by lines on
-    standard error.
-    """
+def announce(kind: str, threads: int) -> dict[str, Any]:
+    """Describe the machine, and say what is measured where, before seconds pass with imports, graphs and work."""
     from hpcgnn.bench.machine import describe_machine
 
-    machine, measurements = describe_machine(threads), []
+    machine = describe_machine(threads)
     click.echo(f"hpcgnn: bench {kind} on {machine['processor']}, {threads} threads, {machine['simd']}, load "
                f"{machine['load_average'][0]:.2f}", err=True)
-    with shown_progress() as progress:
-        for row in benchmark.measure():
-            measurements.append(row)
-            progress(f"{row.group}: {row.case}", None)
-            if not sys.stderr.isatty():
-                click.echo(f"{row.group}: {row.case}: {row.median():.4g} s", err=True)
-    publish(kind, machine, measurements, out)
+    return machine
 
 
-def publish(kind: str, machine: dict[str, Any], measurements: list, out: Path | None) -> None:
-    """Print the table and write the files."""
+def finish(kind: str, machine: dict[str, Any], benchmark, out: Path | None) -> None:
+    """Measure, print the table and write the files."""
     from hpcgnn.bench.result import BenchmarkResult
 
-    result = BenchmarkResult(kind, machine, measurements)
+    result = BenchmarkResult(kind, machine, [])
+    with said_at_once() as say:
+        for row in benchmark.measure():
+            result.measurements.append(row)
+            say(f"{row.group}: {row.case}", f"{row.median():.4g} s")
     result.show()
     if out is not None:
         result.write(out)
         click.echo(f"results: {out}")
+
+
+@contextmanager
+def said_at_once() -> Iterator[Callable[[str, str], None]]:
+    """A function that says what is done and found at once: by bars on a terminal, else by lines on standard error."""
+    with shown_progress() as progress:
+        def say(case: str, found: str) -> None:
+            progress(case, None)
+            if not sys.stderr.isatty():
+                click.echo(f"{case}: {found}", err=True)
+
+        yield say
