@@ -22,7 +22,7 @@ class Effort:
     """
 
     repeat: int = 7
-    seconds: float = 10.0
+    seconds: float = 5.0
 
 
 @dataclass

@@ -231,7 +231,7 @@ def exchange_in_parallel(comm, rows: int, width: int, repeat: int, out: Path | N
 @click.option("--batch", type=click.IntRange(min=1), default=16, show_default=True, help="Clusters a batch.")
 @click.option("--batches", type=click.IntRange(min=1), default=8, show_default=True, help="Batches at most.")
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True)
-@click.option("--repeat", type=click.IntRange(min=1), default=11, show_default=True, help="Repetitions of each.")
+@click.option("--repeat", type=click.IntRange(min=1), default=7, show_default=True, help="Repetitions of each.")
 @click.option("--out", type=PATH, help="Folder for bench.json and bench.png.")
 def bits(graph: Path | None, sizes: str, dims: str, widths: str, threads: int, repeat: int, out: Path | None,
          **flags: Any) -> None:
