@@ -17,6 +17,7 @@ from hpcgnn.bench.peers.names import PEERS, parse_peers
 from hpcgnn.cli import bench_device
 from hpcgnn.cli.lists import parse_choices, parse_list
 from hpcgnn.cli.progress import shown_progress
+from hpcgnn.errors import ConfigError
 
 PATH, FILE = click.Path(path_type=Path), click.Path(path_type=Path, dir_okay=False)
 
@@ -206,15 +207,25 @@ def exchange(rows: int, width: int, repeat: int, out: Path | None) -> None:
 
 
 def exchange_in_parallel(comm, rows: int, width: int, repeat: int, out: Path | None) -> None:
-    """Collective: measure; rank 0 prints and writes."""
-    from hpcgnn.bench.exchange import ExchangeBenchmark
-    from hpcgnn.bench.timing import Effort
+    """Collective: measure; rank 0 prints and writes.
+
+    Raises
+    ------
+    ConfigError      there is one rank only
+    """
     from hpcgnn.launch import together
 
+    if comm.size < 2:
+        raise ConfigError("hpcgnn bench exchange was started on 1 rank and needs two or more; "
+                          "run mpirun -n 2 hpcgnn bench exchange")
     together(comm, lambda: prepare_output(out))
+    machine = announce("exchange", int(os.environ["OMP_NUM_THREADS"])) if comm.rank == 0 else {}
+    # These import torch, which takes seconds.
+    from hpcgnn.bench.exchange import ExchangeBenchmark
+    from hpcgnn.bench.timing import Effort
+
     benchmark = ExchangeBenchmark(comm, rows, width, Effort(repeat))
     if comm.rank == 0:
-        machine = announce("exchange", int(os.environ["OMP_NUM_THREADS"]))
         finish("exchange", {**machine, "ranks": comm.size}, benchmark, out)
     else:
         deque(benchmark.measure(), maxlen=0)
