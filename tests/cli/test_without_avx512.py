@@ -1,0 +1,160 @@
+"""Every command on a processor that has AVX2 and no more: variables hold the kernels, torch and its libraries to it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+
+import numpy as np
+import pytest
+from conftest import SIMD_FLAGS, processor_flags
+from parallel_run import clean_environment, launcher
+from training_setup import easy_graph, losses
+
+from hpcgnn.cli.bench import command as bench
+from hpcgnn.inference.predictions import read_predictions
+from hpcgnn.ops.host.simd import best_level
+from hpcgnn.ops.quantization import BIT_WIDTHS
+from hpcgnn.partition.order import REORDERS
+
+AVX2 = {"HPCGNN_SIMD": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2", "OPENBLAS_CORETYPE": "Haswell"}
+PORTABLE = {"HPCGNN_SIMD": "portable", "ONEDNN_MAX_CPU_ISA": "SSE41", "ATEN_CPU_CAPABILITY": "default",
+            "MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "OPENBLAS_CORETYPE": "Prescott"}
+AVX512 = {"HPCGNN_SIMD": "avx512", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}    # without products of bfloat16
+LIMIT_SECONDS = 300
+TRAINING = ("--model", "gcn", "--layers", 2, "--hidden", 16, "--epochs", 20, "--eval-every", 5, "--lr", 0.03)
+# bfloat16 keeps 8 bits, so a rounding errs by 2^-9 at most, and two runs that sum in other orders differ by twice that.
+# Before the logits of two layers come four: of the product and of the sum over neighbors, in each. What Adam makes of
+# the differences is less here: after 20 epochs the losses differ by 0.2 %.
+BFLOAT16_ROUNDINGS = 4 * 2**-8
+pytestmark = pytest.mark.skipif(bool(SIMD_FLAGS["avx2"] - processor_flags()), reason="this processor has no AVX2")
+
+
+def hpcgnn(*arguments, held=AVX2, ranks=0):
+    """What one command printed; it must end in order."""
+    command = [sys.executable, "-m", "hpcgnn", *map(str, arguments)]
+    command = [launcher(), "-n", str(ranks), *command] if ranks else command
+    # What the caller's own environment holds must not reach a run that is to be held by nothing.
+    free = {name: value for name, value in clean_environment().items() if name not in AVX2}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS, env={**free, **held})
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A graph as an archive and as shards."""
+    path, dataset = tmp_path_factory.mktemp("avx2"), easy_graph()
+    np.savez(path / "small.npz", indptr=dataset.indptr, indices=dataset.indices, features=dataset.features,
+             labels=dataset.labels, num_classes=np.int64(dataset.num_classes), train_mask=dataset.train_mask,
+             val_mask=dataset.val_mask, test_mask=dataset.test_mask)
+    hpcgnn("preprocess", f"npz:{path / 'small.npz'}", "--parts", 1, "--out", path / "shards")
+    return path
+
+
+@pytest.fixture(scope="module")
+def train(folder):
+    """train(name, flags, held=AVX2): losses of a run in a folder of that name; a run is trained once."""
+    done: dict[str, np.ndarray] = {}
+
+    def once(name, *flags, held=AVX2):
+        if name not in done:
+            printed = hpcgnn("train", folder / "shards", *TRAINING, *flags, "--out", folder / name, held=held).stdout
+            assert printed.startswith("small gcn ") and f"run folder: {folder / name}" in printed
+            lines = (folder / name / "metrics.jsonl").read_text().splitlines()
+            done[name] = losses([json.loads(line) for line in lines])
+        return done[name]
+
+    return once
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_training_learns_in_every_precision(train, folder, precision):
+    found = train(precision, "--precision", precision)
+    assert len(found) == 20 and np.isfinite(found).all() and found[-1] < 0.5 * found[0]
+    assert json.loads((folder / precision / "summary.json").read_text())["test_score"] > 0.8
+
+
+def test_losses_in_bfloat16_are_those_of_its_own_instructions_up_to_its_roundings(train):
+    held, free = train("bf16", "--precision", "bf16"), train("bf16-free", "--precision", "bf16", held={})
+    np.testing.assert_allclose(held, free, rtol=BFLOAT16_ROUNDINGS)
+
+
+@pytest.mark.parametrize("level, held", [("portable", PORTABLE), ("avx512", AVX512)])
+def test_losses_in_bfloat16_are_the_same_at_other_levels_up_to_its_roundings(train, level, held):
+    missing = SIMD_FLAGS[level] - processor_flags()
+    if missing:
+        pytest.skip(f"this processor has no {', '.join(sorted(missing))}")
+    found = train(f"bf16-{level}", "--precision", "bf16", held=held)
+    np.testing.assert_allclose(found, train("bf16", "--precision", "bf16"), rtol=BFLOAT16_ROUNDINGS)
+
+
+@pytest.mark.parametrize("run, flags, options, batching", [
+    ("fp32", (), ("--bits", 8), ()),
+    ("integers", ("--quantize", "degree-steps", "--quantize-bits", 4), (),
+     ("--clusters", 12, "--batch-size", 4, "--between-clusters", "--aggregation", "tiles"))])
+def test_integers_answer_to_the_bit_as_with_all_instructions(train, folder, run, flags, options, batching):
+    assert train(run, *flags)[-1] < 1.0
+    model = folder / f"{run}.h5"
+    printed = hpcgnn("quantize", folder / run, folder / "shards", *options, "--out", model).stdout
+    assert f"model file: {model}" in printed
+    answers = []
+    for name, held in (("held", AVX2), ("free", {})):
+        out = folder / f"{run}-{name}.h5"
+        printed = hpcgnn("infer", model, folder / "shards", "--repeat", 1, *batching, "--out", out, held=held).stdout
+        assert float(re.search(r"test ([\d.]+) %", printed)[1]) > 80
+        answers.append(read_predictions(out))
+    held, free = answers
+    for array in ("prediction", "logits", "embeddings"):
+        assert getattr(held, array).tobytes() == getattr(free, array).tobytes(), array
+
+
+def test_doctor_names_what_is_there_and_what_is_held_back():
+    printed = hpcgnn("doctor", "--threads", 1).stdout
+    assert "instructions: kernels avx2, torch avx2, products of bfloat16 no" in printed
+    assert "there are no instructions for products of bfloat16" in printed
+    assert ("HPCGNN_SIMD holds the kernels at avx2" in printed) == (best_level() != "avx2")
+
+
+# Arguments of each benchmark, and how many rows of its table each kind of work has.
+BENCHES = {
+    "assign": (("--ranks", 2, "--rows", 2000, "--group-size", 300, "--repeat", 1), {"greedy": 1}),
+    "bits": (("--synthetic-edges", 20_000, "--sizes", 128, "--dims", 32, "--widths", "1,3", "--clusters", 8,
+              "--batch", 4, "--repeat", 1), {"product": 2, "quantize + pack": 1, "batches": 2, "reuse": 3}),
+    "combination": (("--rows", 64, "--width", 70, "--outputs", 8, "--bits", "2,8", "--density", "0.1,1",
+                     "--repeat", 1), {"combination": 28}),
+    "dram": (("small.npz", "--widths", 8, "--repeat", 1, "--threads", 1),
+             {"schemes": 6, "orders of preprocess": len(REORDERS), "aggregation": 1}),
+    "epoch": (("shards", "--model", "gcn", "--precision", "bf16", "--layers", 2, "--hidden", 8, "--epochs", 3,
+               "--repeat", 1, "--threads", 1), {"epoch": 1}),
+    "exchange": (("--rows", 50, "--width", 7, "--repeat", 1), {f"{bits} bit": 4 for bits in BIT_WIDTHS}),
+    "inference": (("small.npz", "--bits", "2,8", "--clusters", 8, "--batch-size", 4, "--repeat", 1, "--threads", 1),
+                  {"inference": 4}),
+    "kernels": (("--graph", "small.npz", "--rows", 64, "--width", 16, "--widths", 8, "--stream-megabytes", 1,
+                 "--repeat", 1, "--threads", 1, "--peer", "torch,scipy"),
+                {"ceiling": 5, "dense": 4, "spmm": 2, "quantize + pack": 4, "unpack + dequantize": 4,
+                 "norm + ReLU + dropout": 2, "dropout": 1}),
+    "packages": (("--rows", 100, "--width", 20, "--bits", "4,mixed", "--density", "0.5", "--repeat", 1),
+                 {"package encode": 2, "package decode": 4}),
+}
+
+
+def test_no_benchmark_of_the_host_is_left_out():
+    assert BENCHES.keys() == bench.commands.keys() - {"device"}
+
+
+@pytest.mark.parametrize("name", BENCHES)
+def test_a_benchmark_says_at_once_where_it_runs_and_measures_everything(folder, name):
+    arguments, expected = BENCHES[name]
+    arguments = [folder / word if word in ("small.npz", "shards") else word for word in arguments]
+    done = hpcgnn("bench", name, *arguments, ranks=2 if name == "exchange" else 0)
+    first, *measured = done.stderr.splitlines()
+    assert re.match(rf"hpcgnn: bench {name} on .+, 1 threads, avx2, load ", first)
+    assert Counter(line.partition(": ")[0] for line in measured) == expected
+    for line in measured:
+        _, case, found = re.fullmatch(r"([^:]+): (.+): ([\d.e-]+) (?:s|MB)", line).groups()
+        assert case in done.stdout and float(found) > 0
