@@ -28,25 +28,34 @@ INLINE vector_u8 LEVEL(cut_to_bytes)(const vector_f32 code[4]) {
 #endif
 }
 
-/* Low bytes of 32-bit lanes. */
-INLINE void LEVEL(store_low_bytes)(vector_u32 word, uint8_t *out) {
+/* 2 * LANES bytes, of two codes of 4 bits each. */
+INLINE void LEVEL(store_pairs)(vector_u8 codes, uint8_t *out) {
 #if LEVEL_LANES == 16
-    _mm_storeu_si128((__m128i *)out, _mm512_cvtepi32_epi8((__m512i)word));
+    const __m512i pairs = _mm512_maddubs_epi16((__m512i)codes, _mm512_set1_epi16(0x1001));
+    _mm256_storeu_si256((__m256i *)out, _mm512_cvtepi16_epi8(pairs));
+#elif LEVEL_LANES == 8
+    const __m256i pairs = _mm256_maddubs_epi16((__m256i)codes, _mm256_set1_epi16(0x1001));
+    const __m256i bytes = _mm256_permute4x64_epi64(_mm256_packus_epi16(pairs, pairs), 0x08);
+    _mm_storeu_si128((__m128i *)out, _mm256_castsi256_si128(bytes));
 #else
-    const vector_u16 half = LEVEL(narrow)(word);
-    for (int i = 0; i < LANES; i++) out[i] = (uint8_t)half[i];
+    const vector_u16_pairs pair = (vector_u16_pairs)codes;
+    for (int i = 0; i < 2 * LANES; i++) out[i] = (uint8_t)(pair[i] | pair[i] >> 4);
 #endif
 }
 
-/* Low bytes of 16-bit lanes. */
-INLINE void LEVEL(store_low_halves)(vector_u16_pairs pair, uint8_t *out) {
+/* LANES bytes, of four codes of 2 bits each. */
+INLINE void LEVEL(store_fours)(vector_u8 codes, uint8_t *out) {
 #if LEVEL_LANES == 16
-    _mm256_storeu_si256((__m256i *)out, _mm512_cvtepi16_epi8((__m512i)pair));
+    const __m512i pairs = _mm512_maddubs_epi16((__m512i)codes, _mm512_set1_epi16(0x0401));
+    _mm_storeu_si128((__m128i *)out, _mm512_cvtepi32_epi8(_mm512_madd_epi16(pairs, _mm512_set1_epi32(0x00100001))));
 #elif LEVEL_LANES == 8
-    const __m256i bytes = _mm256_packus_epi16((__m256i)pair, _mm256_setzero_si256());
-    _mm_storeu_si128((__m128i *)out, _mm256_castsi256_si128(_mm256_permute4x64_epi64(bytes, 0x08)));
+    const __m256i pairs = _mm256_maddubs_epi16((__m256i)codes, _mm256_set1_epi16(0x0401));
+    const __m256i fours = _mm256_madd_epi16(pairs, _mm256_set1_epi32(0x00100001));
+    const __m128i halves = _mm_packs_epi32(_mm256_castsi256_si128(fours), _mm256_extracti128_si256(fours, 1));
+    _mm_storel_epi64((__m128i *)out, _mm_packus_epi16(halves, halves));
 #else
-    for (int i = 0; i < 2 * LANES; i++) out[i] = (uint8_t)pair[i];
+    const vector_u32 four = (vector_u32)codes;
+    for (int i = 0; i < LANES; i++) out[i] = (uint8_t)(four[i] | four[i] >> 6 | four[i] >> 12 | four[i] >> 18);
 #endif
 }
 
@@ -81,12 +90,8 @@ INLINE void LEVEL(pack_group)(vector_f32 code[4], int b, uint8_t *out) {
     if (b == 8) {
         memcpy(out, &bytes, sizeof bytes);
     } else if (b == 4) {
-        const vector_u16_pairs pair = (vector_u16_pairs)bytes;
-        LEVEL(store_low_halves)((pair | pair >> 4) & 0xff, out);
+        LEVEL(store_pairs)(bytes, out);
     } else {
-        vector_u32 four = (vector_u32)bytes;
-        four |= four >> 6;
-        four |= four >> 12;
-        LEVEL(store_low_bytes)(four & 0xff, out);
+        LEVEL(store_fours)(bytes, out);
     }
 }

@@ -4,7 +4,9 @@
 
 #define ROWS_A_TASK 64
 #define PREFETCH_BYTES 4096
-#define ROWS_TOGETHER 8 /* rows whose moments are found before the first is stored */
+#define STORE_AHEAD 1024 /* bytes; a line that is stored in parts is read first */
+#define ROWS_TOGETHER 8    /* rows whose moments are found before the first is stored */
+#define MOMENTS_TOGETHER 4 /* a divisor of it */
 
 #define BODY "pointwise_body.h"
 #include "levels.h"

@@ -4,9 +4,6 @@
 
 #include "philox_body.h"
 
-#undef CHUNK
-#define CHUNK (GROUPS_TOGETHER * GROUP) /* columns whose draws are made together */
-
 typedef struct {
     vector_f32 of[SIXTEEN];
 } LEVEL(f32_group);
@@ -23,6 +20,9 @@ typedef struct {
         for (const int is_whole = 1; j + 16 <= (stop); j += 16) CALL; \
         for (const int is_whole = 0; j < (stop); j += 16) CALL; \
     } while (0)
+
+#undef EACH_ROW
+#define EACH_ROW(r, num_rows) _Pragma("GCC unroll 4") for (int r = 0; r < (num_rows); r++)
 
 /* Columns j .. j+15; those from `dim` on are neither read nor written, and read as zero. */
 INLINE group LEVEL(load_group)(const void *row, int64_t j, int64_t dim, int storage, int is_whole) {
@@ -47,10 +47,14 @@ INLINE void LEVEL(store_group)(void *row, int64_t j, int64_t dim, int storage, i
     }
 }
 
+INLINE void LEVEL(fetch)(const char *row, int64_t j, int storage, int64_t ahead) {
+    __builtin_prefetch(row + j * (storage == STORAGE_F32 ? 4 : 2) + ahead);
+}
+
 /* A group that is read for the first time, and what follows fetched: where rows and result lie alike in their pages,
  * a load may wait for stores that it does not depend on, and would be late to miss. */
 INLINE group LEVEL(load_new)(const char *row, int64_t j, int64_t dim, int storage, int is_whole) {
-    __builtin_prefetch(row + j * (storage == STORAGE_F32 ? 4 : 2) + PREFETCH_BYTES);
+    LEVEL(fetch)(row, j, storage, PREFETCH_BYTES);
     return LEVEL(load_group)(row, j, dim, storage, is_whole);
 }
 
@@ -58,7 +62,7 @@ INLINE group LEVEL(load_new)(const char *row, int64_t j, int64_t dim, int storag
 INLINE vector_f32 LEVEL(masked)(vector_f32 v, vector_i32 is_kept) { return (vector_f32)((vector_i32)v & is_kept); }
 
 INLINE void LEVEL(add_columns)(const char *row, int64_t j, int64_t dim, int storage, int is_whole, group *sum) {
-    const group x = LEVEL(load_new)(row, j, dim, storage, is_whole);
+    const group x = LEVEL(load_group)(row, j, dim, storage, is_whole);
     EACH_VECTOR(k) sum->of[k] += x.of[k];
 }
 
@@ -74,23 +78,28 @@ INLINE void LEVEL(add_centered_squares)(const void *row, int64_t j, int64_t dim,
     }
 }
 
-/* Mean, then 1 / sqrt(variance + eps) from centered squares: no cancellation where the mean is large. */
-INLINE void LEVEL(row_moments)(const activation *a, int64_t i, int storage) {
-    const int64_t dim = a->dim;
-    const char *row = (const char *)a->rows + i * dim * (storage == STORAGE_F32 ? 4 : 2);
-    group sum = {0}, squares = {0};
-    EACH_GROUP(0, dim, LEVEL(add_columns)(row, j, dim, storage, is_whole, &sum));
-    const float mean = LEVEL(sum_sixteen)(sum.of) / (float)dim;
-    EACH_GROUP(0, dim, LEVEL(add_centered_squares)(row, j, dim, storage, is_whole, mean, &squares));
-    a->moments[2 * i] = mean;
-    a->moments[2 * i + 1] = 1.0f / sqrtf(LEVEL(sum_sixteen)(squares.of) / (float)dim + a->eps);
+/* Mean, then 1 / sqrt(variance + eps) from centered squares: no cancellation where the mean is large. The sums of a row
+ * are long chains of additions, so num_rows of them, a constant, go side by side. */
+INLINE void LEVEL(moments_of)(const activation *a, int64_t i, int storage, int num_rows) {
+    const int64_t dim = a->dim, row_bytes = dim * (storage == STORAGE_F32 ? 4 : 2);
+    const char *row = (const char *)a->rows + i * row_bytes;
+    group sum[MOMENTS_TOGETHER] = {{{{0}}}}, squares[MOMENTS_TOGETHER] = {{{{0}}}};
+    float mean[MOMENTS_TOGETHER];
+    EACH_GROUP(0, dim, EACH_ROW(r, num_rows) LEVEL(add_columns)(row + r * row_bytes, j, dim, storage, is_whole, &sum[r]));
+    EACH_ROW(r, num_rows) mean[r] = LEVEL(sum_sixteen)(sum[r].of) / (float)dim;
+    EACH_GROUP(0, dim, EACH_ROW(r, num_rows) LEVEL(add_centered_squares)(row + r * row_bytes, j, dim, storage, is_whole,
+                                                                         mean[r], &squares[r]));
+    EACH_ROW(r, num_rows) {
+        a->moments[2 * (i + r)] = mean[r];
+        a->moments[2 * (i + r) + 1] = 1.0f / sqrtf(LEVEL(sum_sixteen)(squares[r].of) / (float)dim + a->eps);
+    }
 }
 
-/* Draws of row i from column j on, at most CHUNK. A function a level: inlined, it would fill the instruction cache. */
+/* Draws of row i from column j on, at most DRAWN_COLUMNS. A function a level: inlined, it would fill the instruction cache. */
 static __attribute__((noinline)) void LEVEL(draw_columns)(const activation *a, int64_t i, int64_t j,
                                                           vector_u32 *draws) {
     const int64_t left = a->dim - j;
-    LEVEL(fill_draws)(&a->schedule, a->node_id[i], j, left < CHUNK ? left : CHUNK, 0, draws);
+    LEVEL(fill_draws)(&a->schedule, a->node_id[i], j, left < DRAWN_COLUMNS ? left : DRAWN_COLUMNS, 0, draws);
 }
 
 /* v, scaled where it may be dropped, of the elements that pass: u > 0 or NaN, and not dropped; elsewhere 0. */
@@ -121,7 +130,9 @@ INLINE void LEVEL(activate_group)(const activation *a, const char *row, const fl
                                   int64_t j, char *out, int storage, int steps, int is_whole) {
     group u = steps & NORMALIZE ? LEVEL(load_group)(row, j, a->dim, storage, is_whole)
                                 : LEVEL(load_new)(row, j, a->dim, storage, is_whole);
+    if (LANES < 16) __builtin_prefetch(out + j * (storage == STORAGE_F32 ? 4 : 2) + STORE_AHEAD, 1); /* no whole line */
     if (steps & NORMALIZE) {
+        LEVEL(fetch)(row, j, storage, ROWS_TOGETHER * a->dim * (storage == STORAGE_F32 ? 4 : 2));
         const group weight = LEVEL(load_group)(a->weight, j, a->dim, STORAGE_F32, is_whole);
         u = LEVEL(scale_and_shift)(LEVEL(normalize)(u, moments), weight, a->bias, j, a->dim, is_whole);
     }
@@ -134,21 +145,25 @@ INLINE void LEVEL(activate_row)(const activation *a, int64_t i, void *out, int s
     char *out_row = (char *)out + offset;
     const float moments[2] = {steps & NORMALIZE ? a->moments[2 * i] : 0.0f,
                               steps & NORMALIZE ? a->moments[2 * i + 1] : 1.0f};
-    vector_u32 draws[CHUNK / LANES];
-    for (int64_t start = 0; start < dim; start += CHUNK) {
-        const int64_t stop = start + CHUNK < dim ? start + CHUNK : dim;
+    vector_u32 draws[DRAWN_COLUMNS / LANES];
+    for (int64_t start = 0; start < dim; start += DRAWN_COLUMNS) {
+        const int64_t stop = start + DRAWN_COLUMNS < dim ? start + DRAWN_COLUMNS : dim;
         if (steps & DROP) LEVEL(draw_columns)(a, i, start, draws);
         EACH_GROUP(start, stop, LEVEL(activate_group)(a, row, moments, draws + (j - start) / LANES, j, out_row, storage,
                                                       steps, is_whole));
     }
 }
 
-/* Moments of several rows first: each is one long chain of additions, and the processor overlaps them. */
+/* Moments of several rows first. */
 INLINE void LEVEL(activate_all)(const activation *a, int64_t first, int64_t stop, void *out, int storage, int steps) {
     for (int64_t start = first; start < stop; start += ROWS_TOGETHER) {
         const int64_t end = start + ROWS_TOGETHER < stop ? start + ROWS_TOGETHER : stop;
-        if (steps & NORMALIZE)
-            for (int64_t i = start; i < end; i++) LEVEL(row_moments)(a, i, storage);
+        if (steps & NORMALIZE) {
+            int64_t i = start;
+            for (; i + MOMENTS_TOGETHER <= end; i += MOMENTS_TOGETHER)
+                LEVEL(moments_of)(a, i, storage, MOMENTS_TOGETHER);
+            for (; i < end; i++) LEVEL(moments_of)(a, i, storage, 1);
+        }
         for (int64_t i = start; i < end; i++) LEVEL(activate_row)(a, i, out, storage, steps);
     }
 }
@@ -209,9 +224,9 @@ INLINE void LEVEL(backward_row)(const activation *a, const void *gradient, int64
     const float moments[2] = {steps & NORMALIZE ? a->moments[2 * i] : 0.0f,
                               steps & NORMALIZE ? a->moments[2 * i + 1] : 1.0f};
     LEVEL(row_sums) s = {.weight_sum = sums, .bias_sum = sums + dim, .scaled = sums + 2 * dim};
-    vector_u32 draws[CHUNK / LANES];
-    for (int64_t start = 0; start < dim; start += CHUNK) {
-        const int64_t stop = start + CHUNK < dim ? start + CHUNK : dim;
+    vector_u32 draws[DRAWN_COLUMNS / LANES];
+    for (int64_t start = 0; start < dim; start += DRAWN_COLUMNS) {
+        const int64_t stop = start + DRAWN_COLUMNS < dim ? start + DRAWN_COLUMNS : dim;
         if (steps & DROP) LEVEL(draw_columns)(a, i, start, draws);
         if (steps & NORMALIZE)
             EACH_GROUP(start, stop, LEVEL(sum_group)(a, row, moments, out_gradient, draws + (j - start) / LANES, j, &s,

@@ -35,6 +35,10 @@ INLINE vector_f32 LEVEL(larger)(vector_f32 x, vector_f32 m) {
 INLINE float LEVEL(smallest_lane)(vector_f32 x) {
 #if LEVEL_LANES == 16
     return _mm512_reduce_min_ps((__m512)x);
+#elif LEVEL_LANES == 8
+    const __m128 four = _mm_min_ps(_mm256_castps256_ps128((__m256)x), _mm256_extractf128_ps((__m256)x, 1));
+    const __m128 two = _mm_min_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_min_ss(two, _mm_movehdup_ps(two)));
 #else
     for (int i = 1; i < LANES; i++) x[0] = x[i] < x[0] ? x[i] : x[0];
     return x[0];
@@ -44,6 +48,10 @@ INLINE float LEVEL(smallest_lane)(vector_f32 x) {
 INLINE float LEVEL(largest_lane)(vector_f32 x) {
 #if LEVEL_LANES == 16
     return _mm512_reduce_max_ps((__m512)x);
+#elif LEVEL_LANES == 8
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128((__m256)x), _mm256_extractf128_ps((__m256)x, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 #else
     for (int i = 1; i < LANES; i++) x[0] = x[i] > x[0] ? x[i] : x[0];
     return x[0];

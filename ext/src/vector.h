@@ -190,12 +190,24 @@ INLINE void LEVEL(store_columns)(void *row, int64_t j, int64_t dim, int storage,
         LEVEL(store_first)(row, j, dim - j, storage, v);
 }
 
-/* Sum of sixteen lanes, held in 16 / LANES vectors, in one order at every level. */
+/* Sum of sixteen lanes, held in 16 / LANES vectors, in one order at every level: halves are added until one is left. */
 #define SIXTEEN (16 / LANES)
 INLINE float LEVEL(sum_sixteen)(const vector_f32 *parts) {
+#if LEVEL_LANES >= 8
+#if LEVEL_LANES == 16
+    const __m512d all = (__m512d)parts[0];
+    const __m256 eight = (__m256)_mm512_castpd512_pd256(all) + (__m256)_mm512_extractf64x4_pd(all, 1);
+#else
+    const __m256 eight = (__m256)(parts[0] + parts[1]);
+#endif
+    const __m128 four = _mm256_castps256_ps128(eight) + _mm256_extractf128_ps(eight, 1);
+    const __m128 two = four + _mm_movehl_ps(four, four);
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+#else
     float lane[16];
     memcpy(lane, parts, sizeof lane);
     for (int width = 8; width; width /= 2)
         for (int i = 0; i < width; i++) lane[i] += lane[i + width];
     return lane[0];
+#endif
 }
