@@ -43,12 +43,12 @@ cdef const float *floats(const float[::1] values) noexcept:
 
 cdef weight_pairs pairs_of(weights):
     cdef weight_pairs pairs
-    cdef const int16_t[:, :, ::1] view
+    cdef const int16_t[:, :, :, ::1] view
     pairs.in_dim = pairs.out_dim = 0
     pairs.weight = NULL
     if weights is not None:
         view = weights.pairs
-        pairs.in_dim, pairs.out_dim, pairs.weight = weights.in_dim, weights.out_dim, &view[0, 0, 0]
+        pairs.in_dim, pairs.out_dim, pairs.weight = weights.in_dim, weights.out_dim, &view[0, 0, 0, 0]
     return pairs
 
 

@@ -4,7 +4,8 @@
 #include "batched_layers.h"
 
 #define PADDING 32          /* columns */
-#define BLOCK_LINES 4       /* rows whose products are summed together */
+#define PANEL_OUTPUTS 16    /* whose weights lie together */
+#define BLOCK_LINES 16      /* rows that meet a panel of weights together, a multiple of every level's LINES */
 #define ENTRIES_A_FLUSH 256 /* 256 codes of 8 bits fit a sum of 16 */
 
 static int64_t padded_to(int64_t number, int64_t multiple) { return (number + multiple - 1) / multiple * multiple; }

@@ -5,8 +5,8 @@
 #define HPCGNN_BATCHED_LAYERS_H
 #include "batch_tiles.h"
 
-/* Codes times weight codes: weight[k / 2][j] is the pair (w[k][j], w[k + 1][j]) of output j, outputs padded with zeros to
- * a multiple of 32, in_dim to an even number. */
+/* Codes times weight codes, in panels of 16 outputs: weight[j / 16][k / 2][j % 16] is the pair (w[k][j], w[k + 1][j]) of
+ * output j, outputs padded with zeros to a multiple of 32, in_dim to an even number. */
 typedef struct {
     int64_t in_dim, out_dim;
     const int16_t *weight;

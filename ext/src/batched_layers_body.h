@@ -27,44 +27,54 @@ static void LEVEL(widen_codes)(const uint8_t *codes, int64_t dim, int is_signed,
     if (dim % 2) wide[dim] = 0;
 }
 
-/* Products of BLOCK_LINES rows and n vectors of outputs from `first` on; n is a constant. */
+/* Sums that stay in registers: LINES rows of PANEL_VECTORS vectors. */
+#undef LINES
+#define LINES (LANES == 16 ? 8 : 4)
+#define PANEL_VECTORS 2
+
+/* Products of LINES rows and n vectors of outputs from `first` on; n is a constant. */
 INLINE void LEVEL(multiply_pairs)(const weight_pairs *w, const int16_t *wide, int64_t stride, int64_t first, int n,
                                   int32_t *sums) {
     const int64_t width = padded_to(w->out_dim, PADDING), num_pairs = (w->in_dim + 1) / 2;
-    vector_i32 sum[BLOCK_LINES][4];
-    for (int r = 0; r < BLOCK_LINES; r++)
+    const int16_t *weight[PANEL_VECTORS];
+    vector_i32 sum[LINES][PANEL_VECTORS];
+    for (int v = 0; v < n; v++) {
+        const int64_t output = first + v * LANES;
+        weight[v] = w->weight + output / PANEL_OUTPUTS * num_pairs * PANEL_OUTPUTS * 2 + output % PANEL_OUTPUTS * 2;
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < LINES; r++)
         for (int v = 0; v < n; v++) sum[r][v] = (vector_i32){0};
     for (int64_t k = 0; k < num_pairs; k++) {
-        const int16_t *weight = w->weight + (k * width + first) * 2;
-        vector_i32 outputs[4];
-        for (int v = 0; v < n; v++) memcpy(&outputs[v], weight + v * 2 * LANES, sizeof outputs[v]);
-        for (int r = 0; r < BLOCK_LINES; r++) {
+        vector_i32 outputs[PANEL_VECTORS];
+        for (int v = 0; v < n; v++) memcpy(&outputs[v], weight[v] + k * PANEL_OUTPUTS * 2, sizeof outputs[v]);
+#pragma GCC unroll 8
+        for (int r = 0; r < LINES; r++) {
             int32_t pair;
             memcpy(&pair, wide + r * stride + 2 * k, sizeof pair);
             const vector_i32 codes = (vector_i32){0} + pair;
             for (int v = 0; v < n; v++) sum[r][v] = LEVEL(add_pairs)(sum[r][v], codes, outputs[v]);
         }
     }
-    for (int r = 0; r < BLOCK_LINES; r++)
+#pragma GCC unroll 8
+    for (int r = 0; r < LINES; r++)
         for (int v = 0; v < n; v++) memcpy(sums + r * width + first + v * LANES, &sum[r][v], sizeof sum[r][v]);
 }
 
-/* codes (num_lines <= BLOCK_LINES rows, stride apart) times the weights, into rows of sums, padded as outputs are. */
+/* codes (num_lines <= BLOCK_LINES rows, stride apart) times the weights, into rows of sums, padded as outputs are. The
+ * weights of a panel stay in the first cache while all rows meet them. */
 static void LEVEL(multiply_codes)(const weight_pairs *w, const uint8_t *codes, int64_t stride, int64_t num_lines,
                                   int is_signed, const batch_space *space) {
     const int64_t wide_stride = padded_to(w->in_dim, 2), used = padded_to(w->out_dim, LANES);
+    const int64_t width = padded_to(w->out_dim, PADDING);
     for (int64_t r = 0; r < num_lines; r++)
         LEVEL(widen_codes)(codes + r * stride, w->in_dim, is_signed, space->wide + r * wide_stride);
-    for (int64_t first = 0; first < used;) {
-        const int64_t left = (used - first) / LANES;
-        if (left >= 4)
-            LEVEL(multiply_pairs)(w, space->wide, wide_stride, first, 4, space->sums);
-        else if (left >= 2)
-            LEVEL(multiply_pairs)(w, space->wide, wide_stride, first, 2, space->sums);
-        else
-            LEVEL(multiply_pairs)(w, space->wide, wide_stride, first, 1, space->sums);
-        first += (left >= 4 ? 4 : left >= 2 ? 2 : 1) * LANES;
-    }
+    for (int64_t first = 0; first < used; first += PANEL_VECTORS * LANES)
+        for (int64_t r = 0; r < num_lines; r += LINES)
+            if (first + LANES < used)
+                LEVEL(multiply_pairs)(w, space->wide + r * wide_stride, wide_stride, first, 2, space->sums + r * width);
+            else
+                LEVEL(multiply_pairs)(w, space->wide + r * wide_stride, wide_stride, first, 1, space->sums + r * width);
 }
 
 /* sign(x) min(floor(|x| / step + 0.5), limit). */
@@ -79,6 +89,10 @@ INLINE vector_i32 LEVEL(codes_of)(vector_f32 x, float step, float limit) {
 INLINE void LEVEL(store_bytes)(uint8_t *row, vector_i32 codes) {
 #if LEVEL_LANES == 16
     _mm_storeu_si128((__m128i *)row, _mm512_cvtepi32_epi8((__m512i)codes));
+#elif LEVEL_LANES == 8
+    const __m256i low_bytes = _mm256_shuffle_epi8((__m256i)codes, _mm256_set1_epi32(0x0c080400));
+    const __m128i four = _mm256_castsi256_si128(low_bytes), others = _mm256_extracti128_si256(low_bytes, 1);
+    _mm_storel_epi64((__m128i *)row, _mm_unpacklo_epi32(four, others));
 #else
     for (int i = 0; i < LANES; i++) row[i] = (uint8_t)codes[i];
 #endif
@@ -87,6 +101,8 @@ INLINE void LEVEL(store_bytes)(uint8_t *row, vector_i32 codes) {
 INLINE vector_i32 LEVEL(load_signed_bytes)(const uint8_t *codes) {
 #if LEVEL_LANES == 16
     return (vector_i32)_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)codes));
+#elif LEVEL_LANES == 8
+    return (vector_i32)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)codes));
 #else
     vector_i32 wide;
     for (int i = 0; i < LANES; i++) wide[i] = ((const int8_t *)codes)[i];

@@ -16,7 +16,7 @@ from hpcgnn.ops.batch_tiles import BatchTiles
 from hpcgnn.ops.bit_gemm import LARGEST_SUM, padded
 from hpcgnn.ops.dispatch import backend_of
 
-PADDING = 32                     # columns, of ext/src/batched_layers.c
+PADDING, PANEL_OUTPUTS = 32, 16  # columns, of ext/src/batched_layers.c
 LARGEST_PRODUCT = 255 * 127      # of two codes
 HAS_NAN, NO_SPACE = 1, 2         # of ext/src/batched_layers.h
 
@@ -28,7 +28,8 @@ class WeightPairs:
     Attributes
     ----------
     in_dim, out_dim : int
-    pairs : (ceil(in_dim / 2), padded out_dim, 2) int16      weights of two inputs a pair, zeros where there is none
+    pairs : (padded out_dim / 16, ceil(in_dim / 2), 16, 2) int16
+        panels of 16 outputs; weights of two inputs a pair, zeros where there is none
     """
 
     in_dim: int
@@ -41,10 +42,14 @@ class WeightPairs:
         out_dim, in_dim = codes.shape
         if in_dim * LARGEST_PRODUCT > LARGEST_SUM:
             raise KernelError(f"sums of {in_dim} products of codes could pass {LARGEST_SUM}; use fewer columns")
-        full = np.zeros((padded(in_dim, 2), padded(out_dim, PADDING)), np.int16)
-        full[:in_dim, :out_dim] = codes.T
-        pairs = np.ascontiguousarray(full.reshape(-1, 2, full.shape[1]).transpose(0, 2, 1))
-        return cls(in_dim, out_dim, pairs)
+        full = np.zeros((padded(out_dim, PADDING), padded(in_dim, 2)), np.int16)
+        full[:out_dim, :in_dim] = codes
+        panels = full.reshape(-1, PANEL_OUTPUTS, full.shape[1] // 2, 2)
+        return cls(in_dim, out_dim, np.ascontiguousarray(panels.transpose(0, 2, 1, 3)))
+
+    @property
+    def padded_out_dim(self) -> int:
+        return len(self.pairs) * PANEL_OUTPUTS
 
 
 @dataclass(frozen=True)
@@ -139,13 +144,13 @@ class BatchedLayers:
 
 
 def _check_layer(layer: BatchedLayer, num_rows: int, num_batches: int) -> None:
-    by_map = (layer.map.pairs.shape[1],)
+    by_map = (layer.map.padded_out_dim,)
     expected = [(layer.ratio, by_map), (layer.mapped_step, by_map), (layer.bias, by_map), (layer.row_step, (num_rows,)),
                 (layer.row_limit, (num_rows,))]
     if layer.row_factor is not None:
         expected.append((layer.row_factor, (num_rows,)))
     if layer.second is not None:
-        by_second = (layer.second.pairs.shape[1],)
+        by_second = (layer.second.padded_out_dim,)
         expected += [(layer.second_scale, by_second), (layer.second_bias, by_second), (layer.second_step, (num_rows,)),
                      (layer.second_limit, (num_rows,))]
     if any(array is None or array.dtype != np.float32 or array.shape != shape for array, shape in expected):

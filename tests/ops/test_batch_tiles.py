@@ -73,8 +73,8 @@ def test_what_the_tiles_do_not_fit_is_refused():
 def test_weights_in_pairs_hold_every_weight_once():
     codes = some_codes(5, 7, 8)
     weights = WeightPairs.of(codes)
-    assert weights.pairs.shape == (4, 32, 2)
-    full = weights.pairs.transpose(0, 2, 1).reshape(8, 32)
+    assert weights.pairs.shape == (2, 4, 16, 2)
+    full = weights.pairs.transpose(1, 3, 0, 2).reshape(8, 32)
     np.testing.assert_array_equal(full[:7, :5], codes.T)
     assert not full[7:].any() and not full[:, 5:].any()
     with pytest.raises(KernelError, match="fewer columns"):
