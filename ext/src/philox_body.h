@@ -4,6 +4,14 @@
  * several groups are interleaved, since those of one wait for each other. */
 #include "philox.h"
 
+/* Elements of two vectors by their numbers. GCC has clang's builtin since version 12. */
+#undef SHUFFLE
+#if defined(__clang__)
+#define SHUFFLE(type, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(type, a, b, ...) __builtin_shuffle(a, b, (type){__VA_ARGS__})
+#endif
+
 #undef GROUP
 #define GROUP (4 * LANES)
 #undef GROUPS_TOGETHER
@@ -70,10 +78,10 @@ INLINE void LEVEL(spread_draws)(vector_u64 words01, vector_u64 words23, uint16_t
     draws[3] = (vector_u32)_mm256_unpackhi_epi16(second, fill);
 #else
     const vector_u16_pairs low = (vector_u16_pairs)words01, top = (vector_u16_pairs)words23;
-    draws[0] = (vector_u32)__builtin_shufflevector(low, filling, 0, 8, 1, 9, 2, 10, 3, 11);
-    draws[1] = (vector_u32)__builtin_shufflevector(top, filling, 0, 8, 1, 9, 2, 10, 3, 11);
-    draws[2] = (vector_u32)__builtin_shufflevector(low, filling, 4, 12, 5, 13, 6, 14, 7, 15);
-    draws[3] = (vector_u32)__builtin_shufflevector(top, filling, 4, 12, 5, 13, 6, 14, 7, 15);
+    draws[0] = (vector_u32)SHUFFLE(vector_u16_pairs, low, filling, 0, 8, 1, 9, 2, 10, 3, 11);
+    draws[1] = (vector_u32)SHUFFLE(vector_u16_pairs, top, filling, 0, 8, 1, 9, 2, 10, 3, 11);
+    draws[2] = (vector_u32)SHUFFLE(vector_u16_pairs, low, filling, 4, 12, 5, 13, 6, 14, 7, 15);
+    draws[3] = (vector_u32)SHUFFLE(vector_u16_pairs, top, filling, 4, 12, 5, 13, 6, 14, 7, 15);
 #endif
 }
 
