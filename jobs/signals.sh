@@ -10,7 +10,7 @@ hpcgnn_trapped=                       # not empty: a trap has run since this was
 
 # Ranks of `hpcgnn train` start with the signals blocked: one that comes before the program's first lines have installed
 # its handlers waits until then. An `env` of before 2019 can't block; ignored, a signal is lost, and repeated by us.
-HPCGNN_QUIET_START=(env --block-signal=USR1,TERM)
+HPCGNN_QUIET_START=(env "--block-signal=USR1,TERM")
 "${HPCGNN_QUIET_START[@]}" true 2>/dev/null || HPCGNN_QUIET_START=(bash -c 'trap "" USR1 TERM; exec "$@"' rank)
 
 # hpcgnn_note SIGNAL: the trap. USR1 is repeated until the step has ended, since a launcher that starts may lose it.
