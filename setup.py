@@ -1,7 +1,8 @@
 """Build every `ext/NAME.pyx`, with its C source `ext/src/NAME.c`, into `hpcgnn._ext.NAME`.
 
 `HPCGNN_BOUNDS_CHECK=1` turns Cython's bounds checks on, `HPCGNN_SANITIZE=1` builds under the address and the
-undefined-behavior sanitizer (`jobs/sanitize.sh` does); `CFLAGS` is honoured as usual.
+undefined-behavior sanitizer (`jobs/sanitize.sh` does); `CC` and `CFLAGS` are honoured as usual, `CC="ccache gcc"` too.
+`HPCGNN_KERNELS_IN_PLACE=1` builds none, for an editable installation beside `build_ext --inplace` (`jobs/install.sh`).
 """
 
 import os
@@ -16,6 +17,7 @@ from setuptools.command.build_ext import build_ext
 
 BOUNDS_CHECK = os.environ.get("HPCGNN_BOUNDS_CHECK", "0") == "1"
 SANITIZE = os.environ.get("HPCGNN_SANITIZE", "0") == "1"
+KERNELS_IN_PLACE = os.environ.get("HPCGNN_KERNELS_IN_PLACE", "0") == "1"
 # -ffp-contract=off: every SIMD variant, and later the device, rounds alike.
 # Vectors wider than a level's registers never cross a call: the functions that take them are inlined (-Wno-psabi).
 # GCC 12 takes vector stores of inlined loops into 128-byte buffers for overflows (a false positive; clang is silent).
@@ -123,5 +125,5 @@ setup(
     # hpcgnn/data is a link to data/, so that the registry is found in a checkout and in an installed package alike.
     package_data={"hpcgnn": ["data/registry.toml"], "hpcgnn.ops.cuda": ["kernels/*.cu", "kernels/*.cuh"],
                   "hpcgnn.report": ["*.html"]},
-    ext_modules=find_extensions(),
+    ext_modules=[] if KERNELS_IN_PLACE else find_extensions(),
 )

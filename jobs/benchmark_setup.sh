@@ -8,9 +8,10 @@ if [[ ! -d ${HPCGNN_DATASETS:-} ]]; then
     exit 1
 fi
 datasets=$(cd -- "$HPCGNN_DATASETS" && pwd -P)
+HPCGNN_EXTRAS=${HPCGNN_EXTRAS:-report},test
 # shellcheck source=jobs/env.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/env.sh"
-cd "$HPCGNN_ROOT"
+cd "$HPCGNN_ROOT" || exit 1
 
 # make_shards GRAPH FOLDER PARTS OPTIONS...: unless they are there
 make_shards() {

@@ -7,10 +7,11 @@
 set -euo pipefail
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
+HPCGNN_EXTRAS=${HPCGNN_EXTRAS:-report},test
 # shellcheck source=jobs/env.sh
 source "$here/env.sh"
 copy=$HPCGNN_ROOT/build/sanitized
-compiler=${CC:-gcc}
+read -ra compiler <<<"${CC:-gcc}"
 
 # Times are kept, so that only kernels are built again whose sources have changed; what was removed goes from the copy.
 copy_sources() {
@@ -37,8 +38,8 @@ build_kernels() {
 
 if [[ -z ${HPCGNN_SANITIZED:-} ]]; then
     mkdir -p "$copy"
-    [[ -n $("$compiler" -print-file-name=libasan.so | grep /) ]] ||
-        hpcgnn_fail "$compiler has no libasan.so; install gcc's sanitizer libraries (Red Hat: dnf install libasan libubsan)"
+    "${compiler[@]}" -print-file-name=libasan.so | grep -q / ||
+        hpcgnn_fail "${compiler[*]} has no libasan.so; install gcc's sanitizer libraries (Red Hat: dnf install libasan libubsan)"
     (
         flock 9
         build_kernels
@@ -51,4 +52,4 @@ cd "$copy"
 export ASAN_OPTIONS=detect_leaks=0:halt_on_error=1${ASAN_OPTIONS:+:$ASAN_OPTIONS}
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1${UBSAN_OPTIONS:+:$UBSAN_OPTIONS}
 export PYTHONMALLOC=malloc PYTHONPATH=$copy:$copy/tests
-exec env LD_PRELOAD="$("$compiler" -print-file-name=libasan.so):$("$compiler" -print-file-name=libubsan.so)" "$@"
+exec env LD_PRELOAD="$("${compiler[@]}" -print-file-name=libasan.so):$("${compiler[@]}" -print-file-name=libubsan.so)" "$@"

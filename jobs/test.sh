@@ -6,6 +6,7 @@
 set -euo pipefail
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
+HPCGNN_EXTRAS=${HPCGNN_EXTRAS:-report},test
 # shellcheck source=jobs/env.sh
 source "$here/env.sh"
 cd "$HPCGNN_ROOT"

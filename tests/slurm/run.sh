@@ -18,6 +18,7 @@ if ((${#missing[@]} || EUID)); then
     exit 77
 fi
 
+HPCGNN_EXTRAS=${HPCGNN_EXTRAS:-report},test
 # shellcheck source=jobs/env.sh
 source "$here/../../jobs/env.sh"
 cd "$HPCGNN_ROOT"
