@@ -226,10 +226,13 @@ hpcgnn_get_packages() {
         --editable "${HPCGNN_ROOT}[$extras]"
 }
 
-# Imports once what a training does, even where the user has forbidden byte code: each rank would compile it in memory.
+# hpcgnn_write_byte_code EXTRAS...: imports once what is used, even where the user has forbidden byte code: each rank
+# would compile it in memory. The first torch.autograd.grad imports symbolic_shapes, and with it all of sympy.
 hpcgnn_write_byte_code() {
-    hpcgnn_log env -u PYTHONDONTWRITEBYTECODE "$HPCGNN_VENV/bin/python" -c \
-        'import click, h5py, mpi4py, pymetis, rich.progress, scipy.stats, torch' ||
+    local modules="click, h5py, mpi4py, pymetis, rich.progress, scipy.stats, torch.fx.experimental.symbolic_shapes"
+    [[ " $* " != *" report "* ]] || modules+=", jinja2, matplotlib.pyplot"
+    [[ " $* " != *" test "* ]] || modules+=", hypothesis, pytest, sklearn.metrics, torch_geometric.nn"
+    hpcgnn_log env -u PYTHONDONTWRITEBYTECODE "$HPCGNN_VENV/bin/python" -c "import $modules" ||
         hpcgnn_fail "what was installed can't be imported; the whole log is in $HPCGNN_VENV/install.log"
 }
 
@@ -259,7 +262,7 @@ hpcgnn_install() {
         hpcgnn_timed "torch" hpcgnn_get_torch || return 1
     fi
     hpcgnn_timed "packages" hpcgnn_get_packages "$@" &&
-        hpcgnn_timed "byte code" hpcgnn_write_byte_code &&
+        hpcgnn_timed "byte code" hpcgnn_write_byte_code "$@" &&
         hpcgnn_timed "rest of the kernels" hpcgnn_wait_for_kernels "$kernels" || return 1
     { hpcgnn_fingerprint && printf 'extra %s\n' "$@"; } >"$HPCGNN_VENV/hpcgnn.stamp"
 }

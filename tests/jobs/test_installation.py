@@ -259,6 +259,23 @@ def test_extras_are_added_and_none_is_taken_away(machine):
     assert machine.run("hpcgnn_extras | cat").stdout == "ogb\nreport\ntest\n"
 
 
+def test_byte_code_is_made_once_of_what_is_used_even_where_it_is_forbidden(machine):
+    write_program(machine.venv / "bin/python",
+                  PYTHON + '[[ $* != "-c import "* ]] || echo "${PYTHONDONTWRITEBYTECODE:-may write}" >>"$LOG"\n')
+    machine.run(PYTHONDONTWRITEBYTECODE="1", HPCGNN_EXTRAS="test")
+    (modules, may_write), = re.findall(r"^python -c import (click.*)\n(.*)$", machine.calls, flags=re.MULTILINE)
+    assert may_write == "may write"
+    assert "torch_geometric" in modules and "matplotlib" not in modules
+
+
+def test_what_cannot_be_imported_ends_the_installation(machine):
+    write_program(machine.venv / "bin/python", PYTHON + '[[ $* != "-c import click"* ]] || exit 1\n')
+    done = machine.run()
+    assert done.returncode == 1
+    assert "hpcgnn: what was installed can't be imported" in done.stderr
+    assert not (machine.venv / "hpcgnn.stamp").exists()
+
+
 @pytest.mark.parametrize("extras, is_new", [("report", False), ("test", False), ("ogb", True)])
 def test_what_is_installed_is_installed_without_pip_uv_or_network(machine, extras, is_new):
     machine.add_uv()
