@@ -226,9 +226,11 @@ hpcgnn_get_packages() {
         --editable "${HPCGNN_ROOT}[$extras]"
 }
 
-# hpcgnn_write_byte_code EXTRAS...: imports once what is used, even where the user has forbidden byte code: each rank
-# would compile it in memory. The first torch.autograd.grad imports symbolic_shapes, and with it all of sympy.
+# hpcgnn_write_byte_code EXTRAS...: Python writes byte code of what it imports first. Where the user has forbidden that,
+# each rank would compile all in memory, so what is used is imported here once. The first torch.autograd.grad imports
+# symbolic_shapes, and with it all of sympy.
 hpcgnn_write_byte_code() {
+    [[ -n ${PYTHONDONTWRITEBYTECODE:-} ]] || return 0
     local modules="click, h5py, mpi4py, pymetis, rich.progress, scipy.stats, torch.fx.experimental.symbolic_shapes"
     [[ " $* " != *" report "* ]] || modules+=", jinja2, matplotlib.pyplot"
     [[ " $* " != *" test "* ]] || modules+=", hypothesis, pytest, sklearn.metrics, torch_geometric.nn"

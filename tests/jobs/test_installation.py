@@ -268,9 +268,14 @@ def test_byte_code_is_made_once_of_what_is_used_even_where_it_is_forbidden(machi
     assert "torch_geometric" in modules and "matplotlib" not in modules
 
 
+def test_byte_code_is_left_to_python_where_it_may_write_it(machine):
+    assert machine.run().returncode == 0
+    assert "-c import click" not in machine.calls
+
+
 def test_what_cannot_be_imported_ends_the_installation(machine):
     write_program(machine.venv / "bin/python", PYTHON + '[[ $* != "-c import click"* ]] || exit 1\n')
-    done = machine.run()
+    done = machine.run(PYTHONDONTWRITEBYTECODE="1")
     assert done.returncode == 1
     assert "hpcgnn: what was installed can't be imported" in done.stderr
     assert not (machine.venv / "hpcgnn.stamp").exists()
