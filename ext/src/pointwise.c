@@ -4,7 +4,7 @@
 
 #define ROWS_A_TASK 64
 #define PREFETCH_BYTES 4096
-#define STORE_AHEAD 1024 /* bytes; a line that is stored in parts is read first */
+#define STORE_AHEAD 1024 /* bytes */
 #define ROWS_TOGETHER 8    /* rows whose moments are found before the first is stored */
 #define MOMENTS_TOGETHER 4 /* a divisor of it */
 

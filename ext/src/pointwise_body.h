@@ -58,6 +58,11 @@ INLINE group LEVEL(load_new)(const char *row, int64_t j, int64_t dim, int storag
     return LEVEL(load_group)(row, j, dim, storage, is_whole);
 }
 
+/* Reads lines early that will be stored in parts; whole lines need not be read. */
+INLINE void LEVEL(expect_stores)(char *row, int64_t j, int storage) {
+    if (LANES < 16) __builtin_prefetch(row + j * (storage == STORAGE_F32 ? 4 : 2) + STORE_AHEAD, 1);
+}
+
 /* v where is_kept is all ones, 0 where it is zero. */
 INLINE vector_f32 LEVEL(masked)(vector_f32 v, vector_i32 is_kept) { return (vector_f32)((vector_i32)v & is_kept); }
 
@@ -130,7 +135,7 @@ INLINE void LEVEL(activate_group)(const activation *a, const char *row, const fl
                                   int64_t j, char *out, int storage, int steps, int is_whole) {
     group u = steps & NORMALIZE ? LEVEL(load_group)(row, j, a->dim, storage, is_whole)
                                 : LEVEL(load_new)(row, j, a->dim, storage, is_whole);
-    if (LANES < 16) __builtin_prefetch(out + j * (storage == STORAGE_F32 ? 4 : 2) + STORE_AHEAD, 1); /* no whole line */
+    LEVEL(expect_stores)(out, j, storage);
     if (steps & NORMALIZE) {
         LEVEL(fetch)(row, j, storage, ROWS_TOGETHER * a->dim * (storage == STORAGE_F32 ? 4 : 2));
         const group weight = LEVEL(load_group)(a->weight, j, a->dim, STORAGE_F32, is_whole);
@@ -182,9 +187,10 @@ INLINE void LEVEL(add_to)(float *total, int64_t j, int64_t dim, int is_whole, gr
 }
 
 INLINE void LEVEL(sum_group)(const activation *a, const char *row, const float *moments, const char *gradient,
-                             const vector_u32 *draws, int64_t j, LEVEL(row_sums) *sums, int steps, int storage,
-                             int is_whole) {
+                             const vector_u32 *draws, int64_t j, LEVEL(row_sums) *sums, char *out, int steps,
+                             int storage, int is_whole) {
     const int64_t dim = a->dim;
+    LEVEL(expect_stores)(out, j, storage);
     const group weight = LEVEL(load_group)(a->weight, j, dim, STORAGE_F32, is_whole);
     const group x = LEVEL(normalize)(LEVEL(load_new)(row, j, dim, storage, is_whole), moments);
     const group u = LEVEL(scale_and_shift)(x, weight, a->bias, j, dim, is_whole);
@@ -230,7 +236,7 @@ INLINE void LEVEL(backward_row)(const activation *a, const void *gradient, int64
         if (steps & DROP) LEVEL(draw_columns)(a, i, start, draws);
         if (steps & NORMALIZE)
             EACH_GROUP(start, stop, LEVEL(sum_group)(a, row, moments, out_gradient, draws + (j - start) / LANES, j, &s,
-                                                     steps, storage, is_whole));
+                                                     row_gradient, steps, storage, is_whole));
         else
             EACH_GROUP(start, stop, LEVEL(pass_group)(a, row, out_gradient, draws + (j - start) / LANES, j,
                                                       row_gradient, storage, steps, is_whole));

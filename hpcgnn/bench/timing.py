@@ -82,11 +82,17 @@ class Measurement:
 def interleave(contestants: dict[str, Callable[[], Any]], effort: Effort) -> dict[str, list[float]]:
     """Time all contestants in turn, round after round, so that a busy moment of the machine falls on all of them.
 
-    Each is called once before: memory is allocated, plans are made and caches filled. That call counts for nothing, but
-    where it took so long that the fewest repetitions would use up all seconds: then it is the only one.
+    Each is called once before: modules are imported, memory is allocated, plans are made and caches filled. That call
+    counts for nothing. Where it took so long that the fewest repetitions would use up all seconds, one more is timed;
+    where it took more than all seconds, it is the only one.
     """
-    first = {name: _timed(work) for name, work in contestants.items()}
-    seconds = {name: [spent] if spent > effort.seconds / FEWEST_REPETITIONS else [] for name, spent in first.items()}
+    seconds: dict[str, list[float]] = {}
+    for name, work in contestants.items():
+        first = _timed(work)
+        if first <= effort.seconds / FEWEST_REPETITIONS:
+            seconds[name] = []
+        else:
+            seconds[name] = [first if first > effort.seconds else _timed(work)]
     repeated = [name for name, spent in seconds.items() if not spent]
     for _ in range(effort.repeat):
         for name in repeated:

@@ -27,7 +27,7 @@ def map_back(gradient: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | N
 def weight_gradient(gradient: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """gradient.T @ rows as (out_dim, in_dim) float32, for gradient (n, out_dim) and rows (n, in_dim).
 
-    With bfloat16 rows the sum over n is float32 inside the product and its result has bfloat16's 8 bits.
+    Where the processor multiplies bfloat16, oneDNN makes the product of bfloat16 rows, and its result has their 8 bits.
     """
     return backend_of("dense", gradient).weight_gradient(gradient, rows)
 
