@@ -17,19 +17,20 @@ cdef extern from "batched_layers.h":
         int64_t in_dim, out_dim
         const int16_t *weight
     ctypedef struct batched_layer:
-        weight_pairs map, second
+        weight_pairs map, second, own
         const float *ratio
         const float *mapped_step
         const float *bias
         const float *second_scale
         const float *second_bias
+        const float *own_scale
         const float *row_step
         const float *row_limit
         const float *row_factor
         const float *second_step
         const float *second_limit
         float mapped_limit, epsilon
-        int mapped_bits, reads_signed
+        int mapped_bits, reads_signed, adds_near, scales_mapped
         const uint8_t *takes_tiles
     ctypedef struct batched_model:
         int64_t num_layers
@@ -72,7 +73,9 @@ cdef class Layers:
         self.kept = (layers, indices, codes)
         for number, one in enumerate(layers):
             layer = &self.layers[number]
-            layer.map, layer.second = pairs_of(one.map), pairs_of(one.second)
+            layer.map, layer.second, layer.own = pairs_of(one.map), pairs_of(one.second), pairs_of(one.own)
+            layer.own_scale = floats(one.own_scale)
+            layer.adds_near, layer.scales_mapped = one.adds_near, one.scales_mapped
             layer.ratio, layer.mapped_step, layer.bias = floats(one.ratio), floats(one.mapped_step), floats(one.bias)
             layer.second_scale, layer.second_bias = floats(one.second_scale), floats(one.second_bias)
             layer.row_step, layer.row_limit = floats(one.row_step), floats(one.row_limit)

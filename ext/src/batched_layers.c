@@ -14,8 +14,9 @@ static int64_t padded_to(int64_t number, int64_t multiple) { return (number + mu
 typedef struct {
     int16_t *wide;   /* BLOCK_LINES rows of codes as 16 bits */
     int32_t *sums;   /* of BLOCK_LINES rows, or one row's */
+    int32_t *own;    /* sums of BLOCK_LINES rows with weights of their own */
     int32_t *tiled;  /* sums of tiles */
-    uint8_t *codes;  /* that a convolution reads */
+    uint8_t *codes[2]; /* that convolutions read, even and odd ones */
     uint8_t *mapped; /* that are summed */
     int8_t *dense;   /* mapped without padding, for tiles */
     float *rows;     /* values of BLOCK_LINES rows, row_stride apart */
@@ -66,9 +67,11 @@ static space_sizes sizes_of(const batch_tiles *a, const batched_model *m) {
 static char *make_space(space_sizes most, batch_space *space) {
     const int64_t cells = (most.rows + 1) * most.out_dim;
     const int64_t block = BLOCK_LINES * most.out_dim;
-    const int64_t bytes[] = {BLOCK_LINES * most.in_dim * 2, block * 4, cells * 4, cells, cells, cells, block * 4, block};
-    int64_t begin[8], total = 0;
-    for (int i = 0; i < 8; i++) {
+    const int64_t bytes[] = {BLOCK_LINES * most.in_dim * 2, block * 4, block * 4, cells * 4, cells, cells, cells, cells,
+                             block * 4, block};
+    enum { NUM_PARTS = sizeof bytes / sizeof *bytes };
+    int64_t begin[NUM_PARTS], total = 0;
+    for (int i = 0; i < NUM_PARTS; i++) {
         begin[i] = total;
         total += padded_to(bytes[i], 64);
     }
@@ -76,8 +79,10 @@ static char *make_space(space_sizes most, batch_space *space) {
     if (!memory) return NULL;
     memset(memory, 0, (size_t)total);
     *space = (batch_space){(int16_t *)(memory + begin[0]), (int32_t *)(memory + begin[1]), (int32_t *)(memory + begin[2]),
-                           (uint8_t *)memory + begin[3], (uint8_t *)memory + begin[4], (int8_t *)memory + begin[5],
-                           (float *)(memory + begin[6]), (uint8_t *)memory + begin[7], most.out_dim};
+                           (int32_t *)(memory + begin[3]),
+                           {(uint8_t *)memory + begin[4], (uint8_t *)memory + begin[5]}, (uint8_t *)memory + begin[6],
+                           (int8_t *)memory + begin[7], (float *)(memory + begin[8]), (uint8_t *)memory + begin[9],
+                           most.out_dim};
     return memory;
 }
 

@@ -12,14 +12,15 @@ typedef struct {
     const int16_t *weight;
 } weight_pairs;
 
-/* A convolution, GCN's or GIN's; a pointer that is NULL leaves its part out. Vectors of columns are padded as outputs are.
- * Codes of a row are read with its step; `limit` is the largest one. */
+/* A convolution, GCN's, GIN's or SAGE's; a pointer that is NULL leaves its part out. Vectors of columns are padded as
+ * outputs are. Codes of a row are read with its step; `limit` is the largest one. */
 typedef struct {
-    weight_pairs map, second;
-    const float *ratio, *mapped_step, *bias, *second_scale, *second_bias;
+    weight_pairs map, second, own; /* of the rows that are summed; of the result; of the row itself */
+    const float *ratio, *mapped_step, *bias, *second_scale, *second_bias, *own_scale;
     const float *row_step, *row_limit, *row_factor, *second_step, *second_limit;
     float mapped_limit, epsilon;
     int mapped_bits, reads_signed;
+    int adds_near, scales_mapped; /* the row's own mapped codes are in the sum; row_factor is in mapped rows too */
     const uint8_t *takes_tiles; /* of each batch */
 } batched_layer;
 

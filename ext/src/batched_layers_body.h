@@ -64,7 +64,7 @@ INLINE void LEVEL(multiply_pairs)(const weight_pairs *w, const int16_t *wide, in
 /* codes (num_lines <= BLOCK_LINES rows, stride apart) times the weights, into rows of sums, padded as outputs are. The
  * weights of a panel stay in the first cache while all rows meet them. */
 static void LEVEL(multiply_codes)(const weight_pairs *w, const uint8_t *codes, int64_t stride, int64_t num_lines,
-                                  int is_signed, const batch_space *space) {
+                                  int is_signed, const batch_space *space, int32_t *sums) {
     const int64_t wide_stride = padded_to(w->in_dim, 2), used = padded_to(w->out_dim, LANES);
     const int64_t width = padded_to(w->out_dim, PADDING);
     for (int64_t r = 0; r < num_lines; r++)
@@ -72,9 +72,9 @@ static void LEVEL(multiply_codes)(const weight_pairs *w, const uint8_t *codes, i
     for (int64_t first = 0; first < used; first += PANEL_VECTORS * LANES)
         for (int64_t r = 0; r < num_lines; r += LINES)
             if (first + LANES < used)
-                LEVEL(multiply_pairs)(w, space->wide + r * wide_stride, wide_stride, first, 2, space->sums + r * width);
+                LEVEL(multiply_pairs)(w, space->wide + r * wide_stride, wide_stride, first, 2, sums + r * width);
             else
-                LEVEL(multiply_pairs)(w, space->wide + r * wide_stride, wide_stride, first, 1, space->sums + r * width);
+                LEVEL(multiply_pairs)(w, space->wide + r * wide_stride, wide_stride, first, 1, sums + r * width);
 }
 
 /* sign(x) min(floor(|x| / step + 0.5), limit). */
@@ -126,10 +126,12 @@ static int LEVEL(map_rows)(const batched_layer *layer, int64_t begin, int64_t nu
     vector_i32 is_nan = {0};
     for (int64_t i = 0; i < num_rows; i += BLOCK_LINES) {
         const int64_t left = num_rows - i, lines = left < BLOCK_LINES ? left : BLOCK_LINES;
-        LEVEL(multiply_codes)(&layer->map, codes + i * stride, stride, lines, layer->reads_signed, space);
+        LEVEL(multiply_codes)(&layer->map, codes + i * stride, stride, lines, layer->reads_signed, space,
+                              space->sums);
         for (int64_t r = 0; r < lines; r++) {
             const int64_t row = begin + i + r;
-            const float scale = layer->row_factor ? layer->row_step[row] * layer->row_factor[row] : layer->row_step[row];
+            const float factor = layer->scales_mapped ? layer->row_factor[row] : 1.0f;
+            const float scale = layer->row_step[row] * factor;
             for (int64_t j = 0; j < used; j += LANES) {
                 vector_i32 sum;
                 memcpy(&sum, space->sums + r * width + j, sizeof sum);
@@ -181,17 +183,22 @@ static void LEVEL(gather_row)(const int32_t *entries, int64_t count, uintptr_t r
 }
 
 /* z of the first map of one row, with ReLU where it is asked for. */
-INLINE int LEVEL(scale_sums)(const batched_layer *layer, int64_t row, const uint8_t *near, const int32_t *sums,
-                             int64_t used, int rectifies, float *out) {
+INLINE int LEVEL(scale_sums)(const batched_layer *layer, int64_t row, const uint8_t *near, const int32_t *own,
+                             const int32_t *sums, int64_t used, int rectifies, float *out) {
     vector_i32 is_nan = {0};
     for (int64_t j = 0; j < used; j += LANES) {
-        vector_i32 sum;
+        vector_i32 sum, near_codes = {0}, own_sum;
         memcpy(&sum, sums + j, sizeof sum);
-        const vector_i32 own = LEVEL(load_signed_bytes)(near + j);
-        vector_f32 x = __builtin_convertvector(sum + own, vector_f32);
-        x += __builtin_convertvector(own, vector_f32) * layer->epsilon;
+        if (layer->adds_near) near_codes = LEVEL(load_signed_bytes)(near + j);
+        vector_f32 x = __builtin_convertvector(sum + near_codes, vector_f32);
+        if (layer->adds_near) x += __builtin_convertvector(near_codes, vector_f32) * layer->epsilon;
         if (layer->row_factor) x *= layer->row_factor[row];
         x *= LEVEL(load_f32)(layer->mapped_step + j);
+        if (layer->own.weight) {
+            memcpy(&own_sum, own + j, sizeof own_sum);
+            x += __builtin_convertvector(own_sum, vector_f32) * layer->row_step[row] *
+                 LEVEL(load_f32)(layer->own_scale + j);
+        }
         x += LEVEL(load_f32)(layer->bias + j);
         is_nan |= x != x;
         LEVEL(store)(out, j, STORAGE_F32, rectifies ? LEVEL(rectified)(x) : x);
@@ -210,7 +217,7 @@ static int LEVEL(map_again)(const batched_layer *layer, int64_t begin, int64_t l
             LEVEL(store_bytes)(space->between + r * in_width + j,
                                LEVEL(codes_of)(LEVEL(load_f32)(space->rows + r * space->row_stride + j),
                                                layer->second_step[begin + r], layer->second_limit[begin + r]));
-    LEVEL(multiply_codes)(&layer->second, space->between, in_width, lines, 0, space);
+    LEVEL(multiply_codes)(&layer->second, space->between, in_width, lines, 0, space, space->sums);
     for (int64_t r = 0; r < lines; r++)
         for (int64_t j = 0; j < used; j += LANES) {
             vector_i32 sum;
@@ -235,7 +242,8 @@ static int LEVEL(sum_tiles)(const batch_tiles *a, const batched_layer *layer, in
 
 /* One row's sums over its neighbors and itself, as values in `out`. */
 INLINE int LEVEL(sum_row)(const batch_tiles *a, const batched_model *m, const batched_layer *layer, int64_t begin,
-                          int64_t i, int by_tiles, int rectifies, const batch_space *space, float *out) {
+                          int64_t i, int by_tiles, int rectifies, const batch_space *space, const int32_t *own,
+                          float *out) {
     const int64_t dim = layer->map.out_dim, width = padded_to(dim, PADDING), used = padded_to(dim, LANES);
     const int64_t row = begin + i, first = a->indptr[row];
     if (by_tiles)
@@ -243,23 +251,23 @@ INLINE int LEVEL(sum_row)(const batch_tiles *a, const batched_model *m, const ba
     else
         LEVEL(gather_row)(m->indices + first, a->indptr[row + 1] - first,
                           (uintptr_t)space->mapped - (uintptr_t)(begin * width), width, used, space->sums);
-    return LEVEL(scale_sums)(layer, row, space->mapped + i * width, space->sums, used, rectifies, out);
+    return LEVEL(scale_sums)(layer, row, space->mapped + i * width, own, space->sums, used, rectifies, out);
 }
 
 /* Values of one row to where they go: logits, or codes of the next convolution. */
 INLINE void LEVEL(hand_on)(const batched_layer *next, int is_last_but_one, int64_t row, int64_t i, int64_t dim,
-                           const float *values, const batch_space *space, float *logits, float *hidden) {
+                           const float *values, uint8_t *next_codes, float *logits, float *hidden) {
     if (!next || (hidden && is_last_but_one)) memcpy((next ? hidden : logits) + row * dim, values, (size_t)dim * 4);
     if (!next) return;
-    uint8_t *codes = space->codes + i * padded_to(dim, PADDING);
+    uint8_t *codes = next_codes + i * padded_to(dim, PADDING);
     for (int64_t j = 0; j < padded_to(dim, LANES); j += LANES)
         LEVEL(store_bytes)(codes + j, LEVEL(codes_of)(LEVEL(load_f32)(values + j), next->row_step[row],
                                                       next->row_limit[row]));
 }
 
-/* Convolution l of batch b, whose mapped rows are there. */
-static int LEVEL(convolve)(const batch_tiles *a, const batched_model *m, int64_t l, int64_t b, const batch_space *space,
-                           float *logits, float *hidden) {
+/* Convolution l of batch b, whose mapped rows are there; it reads `codes`, rows of `stride`. */
+static int LEVEL(convolve)(const batch_tiles *a, const batched_model *m, int64_t l, int64_t b, const uint8_t *codes,
+                           int64_t stride, const batch_space *space, float *logits, float *hidden) {
     const batched_layer *layer = &m->layers[l], *next = l + 1 < m->num_layers ? layer + 1 : NULL;
     const int64_t begin = a->row_begin[b], num_rows = a->row_begin[b + 1] - begin;
     const int has_second = layer->second.weight != NULL, by_tiles = layer->takes_tiles[b];
@@ -268,13 +276,16 @@ static int LEVEL(convolve)(const batch_tiles *a, const batched_model *m, int64_t
     if (faults) return faults;
     for (int64_t i = 0; i < num_rows; i += BLOCK_LINES) {
         const int64_t left = num_rows - i, lines = left < BLOCK_LINES ? left : BLOCK_LINES;
+        if (layer->own.weight)
+            LEVEL(multiply_codes)(&layer->own, codes + i * stride, stride, lines, layer->reads_signed, space, space->own);
         for (int64_t r = 0; r < lines; r++)
             faults |= LEVEL(sum_row)(a, m, layer, begin, i + r, by_tiles, next || has_second, space,
+                                     space->own + r * padded_to(layer->own.out_dim, PADDING),
                                      space->rows + r * space->row_stride);
         if (has_second) faults |= LEVEL(map_again)(layer, begin + i, lines, next != NULL, space);
         for (int64_t r = 0; r < lines; r++)
             LEVEL(hand_on)(next, l + 2 == m->num_layers, begin + i + r, i + r, out_dim,
-                           space->rows + r * space->row_stride, space, logits, hidden);
+                           space->rows + r * space->row_stride, space->codes[(l + 1) % 2], logits, hidden);
     }
     return faults;
 }
@@ -285,9 +296,10 @@ static int LEVEL(forward_batch)(const batch_tiles *a, const batched_model *m, in
     int faults = LAYERS_FINE;
     for (int64_t l = 0; l < m->num_layers; l++) {
         const batched_layer *layer = &m->layers[l];
-        const uint8_t *codes = l ? space->codes : m->codes + begin * in_dim;
-        faults |= LEVEL(map_rows)(layer, begin, num_rows, codes, l ? padded_to(layer->map.in_dim, PADDING) : in_dim, space);
-        faults |= LEVEL(convolve)(a, m, l, b, space, logits, hidden);
+        const uint8_t *codes = l ? space->codes[l % 2] : m->codes + begin * in_dim;
+        const int64_t stride = l ? padded_to(layer->map.in_dim, PADDING) : in_dim;
+        faults |= LEVEL(map_rows)(layer, begin, num_rows, codes, stride, space);
+        faults |= LEVEL(convolve)(a, m, l, b, codes, stride, space, logits, hidden);
     }
     return faults;
 }

@@ -1,12 +1,13 @@
-"""FloatBatches: the benchmark's networks in float32 on hpcgnn's own kernels, and as integers with the same weights.
+"""FloatBatches: the benchmark's networks in floats on hpcgnn's own kernels, and as integers with the same weights.
 
 Nothing is timed here.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ import torch.nn.functional as F
 from hpcgnn.inference.batches import Batches
 from hpcgnn.inference.neighborhood import row_factor_of
 from hpcgnn.ops.aggregation import SparseRows, from_csr, multiply
+from hpcgnn.ops.dense import map_rows
 from hpcgnn.quantized.integer_model import ColumnScale, IntegerConvolution, IntegerMap, IntegerModel, RowScale
 
 LEAST_SIGNED_BITS = 2
@@ -22,12 +24,13 @@ LEAST_SIGNED_BITS = 2
 
 @dataclass(frozen=True)
 class FloatConvolution:
-    """A convolution of the stack; gin has a second map.
+    """A convolution of the stack; gin has a second map, sage one of the row itself.
 
     Attributes
     ----------
-    kind : {"gcn", "gin"}
+    kind : {"gcn", "gin", "sage"}
     weight : (mapped_dim, in_dim) float32, bias : (mapped_dim,)
+    own : (mapped_dim, in_dim) float32 or None
     second : (out_dim, mapped_dim) float32 or None, second_bias
     epsilon : float
     """
@@ -38,6 +41,7 @@ class FloatConvolution:
     second: torch.Tensor | None = None
     second_bias: torch.Tensor | None = None
     epsilon: float = 0.0
+    own: torch.Tensor | None = None
 
 
 def random_stack(kind: str, dims: list[int], hidden: int) -> list[FloatConvolution]:
@@ -51,7 +55,8 @@ def random_stack(kind: str, dims: list[int], hidden: int) -> list[FloatConvoluti
     for in_dim, out_dim in pairwise(dims):
         mapped = hidden if kind == "gin" else out_dim
         second = (drawn(out_dim, mapped), torch.zeros(out_dim)) if kind == "gin" else (None, None)
-        stack.append(FloatConvolution(kind, drawn(mapped, in_dim), torch.zeros(mapped), *second))
+        own = drawn(mapped, in_dim) if kind == "sage" else None
+        stack.append(FloatConvolution(kind, drawn(mapped, in_dim), torch.zeros(mapped), *second, own=own))
     return stack
 
 
@@ -61,28 +66,38 @@ class FloatBatches:
     Parameters
     ----------
     features : (num_rows, num_features) float32, in the order of the batches
+    storage : float32 or bfloat16, of rows and weights
     """
 
-    def __init__(self, stack: list[FloatConvolution], batches: Batches, features: np.ndarray):
-        self.stack, self.features = stack, torch.from_numpy(features)
+    def __init__(self, stack: list[FloatConvolution], batches: Batches, features: np.ndarray,
+                 storage: torch.dtype = torch.float32):
+        self.stack = [_stored(layer, storage) for layer in stack]
+        self.features = torch.from_numpy(features).to(storage)
         self._matrix = _matrix_of(stack[0].kind, batches)
 
     def forward(self, seen: list[tuple[torch.Tensor, ...]] | None = None) -> np.ndarray:
         """Logits (num_rows, num_classes); `seen` gets each convolution's rows, mapped rows and, of gin, hidden rows."""
         h = self.features
         for number, layer in enumerate(self.stack):
-            mapped = h @ layer.weight.T
-            z = multiply(self._matrix, mapped) + layer.bias
+            mapped = map_rows(h, layer.weight)
+            z = multiply(self._matrix, mapped).add_(layer.bias)
+            if layer.own is not None:
+                map_rows(h, layer.own, z)
             if layer.second is not None:
-                z += (1 + layer.epsilon) * mapped
-                hidden = F.relu(z)
-                z = hidden @ layer.second.T + layer.second_bias
+                z.add_(mapped, alpha=1 + layer.epsilon)
+                hidden = F.relu_(z)
+                z = map_rows(hidden, layer.second).add_(layer.second_bias)
             if seen is not None:
                 factor = self._matrix.column_scale
                 scaled = mapped if factor is None else mapped * torch.from_numpy(factor)[:, None]
                 seen.append((h, scaled) if layer.second is None else (h, scaled, hidden))
-            h = z if number + 1 == len(self.stack) else F.relu(z)
-        return h.numpy()
+            h = z if number + 1 == len(self.stack) else F.relu_(z)
+        return h.float().numpy()
+
+
+def _stored(layer: FloatConvolution, storage: torch.dtype) -> FloatConvolution:
+    tensors = {name: getattr(layer, name) for name in ("weight", "bias", "second", "second_bias", "own")}
+    return replace(layer, **{name: None if tensor is None else tensor.to(storage) for name, tensor in tensors.items()})
 
 
 def integer_model(stack: list[FloatConvolution], bits: int, floats: FloatBatches, dataset: str) -> IntegerModel:
@@ -101,7 +116,8 @@ def integer_model(stack: list[FloatConvolution], bits: int, floats: FloatBatches
 def _integer_convolution(layer: FloatConvolution, bits: int, rows: torch.Tensor, mapped: torch.Tensor,
                          hidden: torch.Tensor | None = None) -> IntegerConvolution:
     first = {"kind": layer.kind, "rows": _row_scale(rows, bits), "neighbor": _integer_map(layer.weight, bits),
-             "mapped": _column_scale(mapped.abs().amax(dim=0), bits), "bias": layer.bias.numpy()}
+             "mapped": _column_scale(mapped.abs().amax(dim=0), bits), "bias": layer.bias.numpy(),
+             "own": None if layer.own is None else _integer_map(layer.own, bits)}
     if hidden is None:
         return IntegerConvolution(**first)
     return IntegerConvolution(**first, epsilon=layer.epsilon, second_rows=_row_scale(hidden, bits),
@@ -128,7 +144,9 @@ def _integer_map(weight: torch.Tensor, bits: int) -> IntegerMap:
 
 
 def _matrix_of(kind: str, batches: Batches) -> SparseRows:
-    scaling = {}
+    scaling: dict[str, Any] = {}
+    if kind == "sage":
+        scaling = {"row_scale": row_factor_of(batches.in_degree, "mean")}
     if kind == "gcn":
         factor = row_factor_of(batches.in_degree, "gcn")
         scaling = {"num_self": batches.num_rows, "row_scale": factor, "column_scale": factor}

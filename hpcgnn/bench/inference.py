@@ -1,7 +1,7 @@
-"""`hpcgnn bench inference`: passes over batches of METIS clusters, on integers and in float32, against peers.
+"""`hpcgnn bench inference`: passes over batches of METIS clusters, on integers and in floats, against peers.
 
-The cases are those of QGTC's Fig. 7: cluster-GCN (3 x 16) and batched GIN (3 x 64). Weights are random, since accuracy
-is another matter; graphs, batches and packed features are made beforehand on every side.
+The cases are those of QGTC's Fig. 7, cluster-GCN (3 x 16) and batched GIN (3 x 64), and SAGE (3 x 64). Weights are
+random, since accuracy is another matter; graphs, batches and packed features are made beforehand on every side.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
+import torch
 
 from hpcgnn.bench.float_batches import FloatBatches, FloatConvolution, integer_model, random_stack
 from hpcgnn.bench.peers.dgl_batches import DglBatches
@@ -26,12 +27,13 @@ from hpcgnn.inference.batched_run import BatchedRun, pack_features
 from hpcgnn.inference.batches import Batches, cut_batches
 from hpcgnn.inference.packed_batches import PackedBatches
 
-HIDDEN = {"gcn": 16, "gin": 64}
+HIDDEN = {"gcn": 16, "gin": 64, "sage": 64}
+PEER_KINDS = ("gcn", "gin")     # QGTC's
 LAYERS = 3
 ONCE = "dgl, one batch"
 PASSES = 3      # in a row: the first one finds the caches full of another side's rows
 REMARK = (f"each time is of {PASSES} passes in a row; {ONCE}: all clusters in one block-diagonal graph, where dgl goes "
-          "batch after batch; hpcgnn takes all batches in one call, a thread a batch, and in fp32 as one graph")
+          "batch after batch; hpcgnn takes all batches in one call, a thread a batch, and in floats as one graph")
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class InferenceBenchmark:
     Attributes
     ----------
     sources : .npz archives
-    models : of gcn and gin
+    models : of HIDDEN
     bits : of features, weights and sums' codes
     num_clusters, batch_size : clusters of a graph, and clusters a batch
     keeps_all : whether arcs between clusters of a batch are kept
@@ -68,8 +70,9 @@ class InferenceBenchmark:
     def _measure_model(self, work: BatchedGraph, kind: str) -> Iterator[Measurement]:
         dims = [work.features.shape[1], *[HIDDEN[kind]] * (LAYERS - 1), work.num_classes]
         stack = random_stack(kind, dims, HIDDEN[kind])
-        others = {"hpcgnn fp32": FloatBatches(stack, work.batches, work.features)}
-        if "dgl" in self.peers:
+        others = {"hpcgnn fp32": FloatBatches(stack, work.batches, work.features),
+                  "hpcgnn bf16": FloatBatches(stack, work.batches, work.features, torch.bfloat16)}
+        if "dgl" in self.peers and kind in PEER_KINDS:
             others |= {"dgl": DglBatches(stack, work.batches, work.features),
                        ONCE: DglBatches(stack, work.batches.joined(), work.features)}
         case = (f"{work.name}, {kind} {LAYERS} x {HIDDEN[kind]}, {work.batches.num_batches} batches of "

@@ -266,7 +266,8 @@ def bits(graph: Path | None, sizes: str, dims: str, widths: str, threads: int, r
 
 @command.command("inference")
 @click.argument("sources", type=FILE, metavar="FILE.npz...", nargs=-1, required=True)
-@click.option("--model", default="gcn,gin", show_default=True, help="gcn (3 x 16), gin (3 x 64) or both with a comma.")
+@click.option("--model", default="gcn,gin,sage", show_default=True,
+              help="Some of gcn (3 x 16), gin and sage (3 x 64).")
 @click.option("--bits", default="2,4,8", show_default=True, help="Of features, weights and what is summed, 2 to 8.")
 @click.option("--clusters", type=click.IntRange(min=1), default=1500, show_default=True, help="Of METIS.")
 @click.option("--batch-size", type=click.IntRange(min=1), default=16, show_default=True, help="Clusters a batch.")
@@ -274,9 +275,10 @@ def bits(graph: Path | None, sizes: str, dims: str, widths: str, threads: int, r
 @_shared_options(("dgl",))
 def inference(sources: tuple[Path, ...], peer: str, out: Path | None, repeat: int | None, threads: int | None,
               **flags: Any) -> None:
-    """Passes over batches of FILE.npz on integers, by bit tiles and by gathering, and in float32."""
+    """Passes over batches of FILE.npz on integers, by bit tiles and by gathering, and in float32 and bfloat16."""
     peers = parse_peers(peer, ("dgl",))
-    models, bits = parse_choices("--model", flags["model"], ("gcn", "gin")), parse_list("--bits", flags["bits"], int)
+    models = parse_choices("--model", flags["model"], ("gcn", "gin", "sage"))
+    bits = parse_list("--bits", flags["bits"], int)
     if min(bits) < 2 or max(bits) > 8:
         raise click.UsageError(f"--bits is {flags['bits']!r}; expected 2 to 8")
     prepare_output(out)

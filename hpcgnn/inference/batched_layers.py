@@ -11,12 +11,12 @@ from hpcgnn.ops.batched_layers import PADDING, BatchedLayer, BatchedLayers, Weig
 from hpcgnn.ops.bit_gemm import padded
 from hpcgnn.quantized.integer_model import IntegerConvolution, IntegerModel, RowScale
 
-RUN_BY_BATCH = ("gcn", "gin")
+RUN_BY_BATCH = ("gcn", "gin", "sage")
 LEAST_BATCHES = 16      # fewer could leave threads without work
 
 
 def runs_by_batch(model: IntegerModel, packed: PackedBatches) -> bool:
-    """Whether every convolution is GCN's or GIN's without LayerNorm, and there are batches enough to go round."""
+    """Whether every convolution is GCN's, GIN's or SAGE's, without LayerNorm, and batches are enough to go round."""
     return (all(one.kind in RUN_BY_BATCH and one.norm is None for one in model.convolutions)
             and packed.batches.num_batches >= LEAST_BATCHES and model.num_features > 0)
 
@@ -31,19 +31,22 @@ def _layer(convolution: IntegerConvolution, in_degree: np.ndarray, neighborhood:
     weights, mapped = convolution.neighbor, convolution.mapped
     step, limit = _by_row(convolution.rows, in_degree)
     takes_tiles = neighborhood.takes_tiles(len(weights.codes), mapped.bit_width)
-    second = {}
+    more = {}
+    if convolution.own is not None:
+        more = {"own": WeightPairs.of(convolution.own.codes), "own_scale": _padded(convolution.own.scale.step)}
     if convolution.second is not None:
         second_step, second_limit = _by_row(convolution.second_rows, in_degree)
-        second = {"second": WeightPairs.of(convolution.second.codes),
-                  "second_scale": _padded(convolution.second.scale.step),
-                  "second_bias": _padded(convolution.second_bias), "second_step": second_step,
-                  "second_limit": second_limit}
+        more = {"second": WeightPairs.of(convolution.second.codes),
+                "second_scale": _padded(convolution.second.scale.step),
+                "second_bias": _padded(convolution.second_bias), "second_step": second_step,
+                "second_limit": second_limit}
     return BatchedLayer(
         map=WeightPairs.of(weights.codes), ratio=_padded(weights.scale.step / mapped.step),
         mapped_step=_padded(mapped.step), bias=_padded(convolution.bias), row_step=step, row_limit=limit,
         row_factor=neighborhood.row_factor(REDUCTIONS[convolution.kind]), mapped_limit=float(mapped.max_code),
         epsilon=convolution.epsilon, mapped_bits=mapped.bit_width, reads_signed=convolution.rows.is_signed,
-        takes_tiles=takes_tiles.astype(np.uint8), **second)
+        takes_tiles=takes_tiles.astype(np.uint8), adds_near=convolution.kind in ("gcn", "gin"),
+        scales_mapped=convolution.kind == "gcn", **more)
 
 
 def _by_row(scale: RowScale, in_degree: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

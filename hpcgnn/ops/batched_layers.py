@@ -54,7 +54,7 @@ class WeightPairs:
 
 @dataclass(frozen=True)
 class BatchedLayer:
-    """One convolution, with or without a second map; see ext/src/batched_layers.h.
+    """One convolution, with or without a second map, or one of the row itself; see ext/src/batched_layers.h.
 
     Attributes
     ----------
@@ -66,8 +66,11 @@ class BatchedLayer:
     mapped_bits : int                    of the codes that are summed, a sign included
     reads_signed : bool
     takes_tiles : (num_batches,) uint8   batches that tiles sum, not gathering
+    adds_near : bool                     the row's own mapped codes are in its sum
+    scales_mapped : bool                 mapped rows are multiplied by row_factor too
     second_scale, second_bias : (padded second.out_dim,) float32
     second_step, second_limit : (num_rows,) float32
+    own : WeightPairs or None, own_scale : (padded map.out_dim,) float32
     """
 
     map: WeightPairs
@@ -82,11 +85,15 @@ class BatchedLayer:
     mapped_bits: int
     reads_signed: bool
     takes_tiles: np.ndarray
+    adds_near: bool
+    scales_mapped: bool
     second: WeightPairs | None = None
     second_scale: np.ndarray | None = None
     second_bias: np.ndarray | None = None
     second_step: np.ndarray | None = None
     second_limit: np.ndarray | None = None
+    own: WeightPairs | None = None
+    own_scale: np.ndarray | None = None
 
     @property
     def out_dim(self) -> int:
@@ -153,6 +160,8 @@ def _check_layer(layer: BatchedLayer, num_rows: int, num_batches: int) -> None:
         by_second = (layer.second.padded_out_dim,)
         expected += [(layer.second_scale, by_second), (layer.second_bias, by_second), (layer.second_step, (num_rows,)),
                      (layer.second_limit, (num_rows,))]
+    if layer.own is not None:
+        expected.append((layer.own_scale, by_map))
     if any(array is None or array.dtype != np.float32 or array.shape != shape for array, shape in expected):
         raise KernelError(f"a layer over batches of {num_rows} rows and {layer.map.out_dim} columns needs float32 "
                           "scales, one a row or one a padded column")
@@ -161,3 +170,8 @@ def _check_layer(layer: BatchedLayer, num_rows: int, num_batches: int) -> None:
     if layer.second is not None and layer.second.in_dim != layer.map.out_dim:
         raise KernelError(f"a second map reads {layer.second.in_dim} columns, expected those of the first, "
                           f"{layer.map.out_dim}")
+    if layer.own is not None and (layer.own.in_dim, layer.own.out_dim) != (layer.map.in_dim, layer.map.out_dim):
+        raise KernelError(f"a map of the row itself has {layer.own.out_dim} x {layer.own.in_dim} weights, expected as "
+                          f"many as that of its neighbors, {layer.map.out_dim} x {layer.map.in_dim}")
+    if layer.scales_mapped and layer.row_factor is None:
+        raise KernelError("mapped rows are to be multiplied by the row's factor, and there is none")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 
 import numpy as np
@@ -16,7 +17,7 @@ from hpcgnn.bench.inference import LAYERS
 from hpcgnn.inference.batched_run import BatchedRun, pack_features
 from hpcgnn.inference.batches import cut_batches
 
-KINDS = ("gcn", "gin")
+KINDS = ("gcn", "gin", "sage")
 
 
 def some_graph(num_nodes=120, seed=0):
@@ -46,6 +47,9 @@ def float_oracle(stack, batches, h):
         mapped = h @ layer.weight.double().numpy().T
         if layer.kind == "gcn":
             z = matrix @ mapped
+        elif layer.kind == "sage":
+            mean = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+            z = mean @ mapped + h @ layer.own.double().numpy().T
         else:
             z = np.maximum(matrix @ mapped + (1 + layer.epsilon) * mapped, 0) @ layer.second.double().numpy().T
         h = z if number + 1 == len(stack) else np.maximum(z, 0)
@@ -71,7 +75,14 @@ def test_the_integer_model_is_the_float_network_at_eight_bits(kind):
     assert errors[2] < 0.05 and errors[2] < errors[1] < errors[0]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+def test_the_bfloat16_side_is_the_network_to_its_eight_bits():
+    stack, batches, rows, _ = some_work("sage")
+    wide = FloatBatches(stack, batches, rows).forward()
+    narrow = FloatBatches(stack, batches, rows, torch.bfloat16).forward()
+    assert 0 < np.abs(narrow - wide).mean() < 2**-6 * np.abs(wide).mean()
+
+
+@pytest.mark.parametrize("kind", ["gcn", "gin"])
 def test_dgl_computes_the_same_batches(kind):
     if importlib.util.find_spec("dgl") is None:
         pytest.skip("dgl is not installed")
@@ -110,10 +121,9 @@ def test_the_command_measures_every_model_and_width(archive, tmp_path, capsys, m
     printed = capsys.readouterr()
     assert not code, printed.err
     rows = json.loads((tmp_path / "out/bench.json").read_text())["measurements"]
-    assert len(rows) == 4
-    for row, (kind, bits) in zip(rows, [("gcn", 2), ("gcn", 8), ("gin", 2), ("gin", 8)], strict=True):
+    for row, (kind, bits) in zip(rows, itertools.product(KINDS, (2, 8)), strict=True):
         assert f"{kind} {LAYERS} x" in row["case"] and row["case"].endswith(f"{bits} bits")
-        assert set(row["seconds"]) == {"hpcgnn", "tiles", "gather", "hpcgnn fp32"}
+        assert set(row["seconds"]) == {"hpcgnn", "tiles", "gather", "hpcgnn fp32", "hpcgnn bf16"}
         assert 0 <= row["zero_tile_share"] <= 1 and 0 <= row["tile_choice_share"] <= 1
         assert row["packed_bytes"] > 0 and row["auto_over_better"] > 0
     assert "% of the tiles are zero and jumped" in printed.out
@@ -122,7 +132,7 @@ def test_the_command_measures_every_model_and_width(archive, tmp_path, capsys, m
 @pytest.mark.parametrize("flags, words", [
     (["--bits", "1"], "expected 2 to 8"),
     (["--bits", "9"], "expected 2 to 8"),
-    (["--model", "gat"], "expected a list of gcn, gin"),
+    (["--model", "gat"], "expected a list of gcn, gin, sage"),
 ])
 def test_what_can_not_be_measured_is_refused(archive, flags, words, capsys, monkeypatch):
     assert run([archive, *flags], monkeypatch) == 2

@@ -133,7 +133,7 @@ BENCHES = {
                "--repeat", 1, "--threads", 1), {"epoch": 1}),
     "exchange": (("--rows", 50, "--width", 7, "--repeat", 1), {f"{bits} bit": 4 for bits in BIT_WIDTHS}),
     "inference": (("small.npz", "--bits", "2,8", "--clusters", 8, "--batch-size", 4, "--repeat", 1, "--threads", 1),
-                  {"inference": 4}),
+                  {"inference": 6}),
     "kernels": (("--graph", "small.npz", "--rows", 64, "--width", 16, "--widths", 8, "--stream-megabytes", 1,
                  "--repeat", 1, "--threads", 1, "--peer", "torch,scipy"),
                 {"ceiling": 5, "dense": 4, "spmm": 2, "quantize + pack": 4, "unpack + dequantize": 4,

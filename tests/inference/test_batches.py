@@ -114,7 +114,7 @@ def test_tiles_gathering_and_both_give_the_integers_of_the_contract(kind, num_la
 
 
 @pytest.mark.parametrize("num_features, hidden, num_classes", [(1, 1, 1), (45, 33, 2), (12, 64, 41), (7, 100, 65)])
-@pytest.mark.parametrize("kind", ["gcn", "gin"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_batch_by_batch_gives_the_bits_of_layer_by_layer(kind, num_features, hidden, num_classes, simd, monkeypatch):
     model = some_model(kind, num_features, hidden, num_classes, num_layers=3)
     rows = np.random.default_rng(4).normal(size=(240, num_features)).astype(np.float32)
