@@ -62,6 +62,7 @@ INLINE void LEVEL(store_fours)(vector_u8 codes, uint8_t *out) {
 /* Whether each code is 1 or more, as bits: LANES / 2 bytes. */
 INLINE void LEVEL(store_bits)(const vector_f32 code[4], uint8_t *out) {
     uint64_t bits = 0;
+#pragma GCC unroll 4
     for (int v = 0; v < 4; v++) {
 #if LEVEL_LANES == 16
         const uint64_t is_one = _mm512_cmp_ps_mask((__m512)code[v], _mm512_set1_ps(1.0f), _CMP_GE_OQ);
@@ -85,6 +86,7 @@ INLINE void LEVEL(pack_group)(vector_f32 code[4], int b, uint8_t *out) {
         return;
     }
     const vector_f32 top = LEVEL(broadcast)((float)((1 << b) - 1));
+#pragma GCC unroll 4
     for (int v = 0; v < 4; v++) code[v] = LEVEL(smaller)(code[v], top);
     const vector_u8 bytes = LEVEL(cut_to_bytes)(code);
     if (b == 8) {

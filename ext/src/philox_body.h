@@ -89,6 +89,7 @@ INLINE void LEVEL(spread_draws)(vector_u64 words01, vector_u64 words23, uint16_t
 INLINE void LEVEL(draw_groups)(const philox_schedule *schedule, int64_t node_id, int64_t j, int n, uint16_t high,
                                vector_u32 *draws) {
     vector_u64 c0[GROUPS_TOGETHER], c1[GROUPS_TOGETHER], c2[GROUPS_TOGETHER], c3[GROUPS_TOGETHER];
+#pragma GCC unroll 4
     for (int g = 0; g < n; g++) {
         c0[g] = LEVEL(block_numbers)((uint32_t)((j + g * GROUP) / PHILOX_DRAWS));
         c1[g] = (vector_u64){0} + schedule->stream;
@@ -96,6 +97,7 @@ INLINE void LEVEL(draw_groups)(const philox_schedule *schedule, int64_t node_id,
         c3[g] = (vector_u64){0} + ((uint64_t)node_id >> 32);
     }
     for (int round = 0; round < PHILOX_ROUNDS; round++)
+#pragma GCC unroll 4
         for (int g = 0; g < n; g++) {
             const vector_u64 p0 = LEVEL(multiply_low_words)(c0[g], PHILOX_MULTIPLIER_0);
             const vector_u64 p1 = LEVEL(multiply_low_words)(c2[g], PHILOX_MULTIPLIER_1);
@@ -105,6 +107,7 @@ INLINE void LEVEL(draw_groups)(const philox_schedule *schedule, int64_t node_id,
             c1[g] = p1;
             c3[g] = p0;
         }
+#pragma GCC unroll 4
     for (int g = 0; g < n; g++)
         LEVEL(spread_draws)((c0[g] & 0xffffffff) | c1[g] << 32, (c2[g] & 0xffffffff) | c3[g] << 32, high,
                             draws + 4 * g);

@@ -10,7 +10,7 @@ typedef struct {
 #undef group
 #define group LEVEL(f32_group)
 #undef EACH_VECTOR
-#define EACH_VECTOR(k) for (int k = 0; k < SIXTEEN; k++)
+#define EACH_VECTOR(k) _Pragma("GCC unroll 4") for (int k = 0; k < SIXTEEN; k++)
 
 /* Makes CALL for the groups of columns first .. stop-1, with j at a group's first column. */
 #undef EACH_GROUP
@@ -100,6 +100,22 @@ INLINE void LEVEL(moments_of)(const activation *a, int64_t i, int storage, int n
     }
 }
 
+/* Moments of the rows first .. end-1: a function of its own, which would else be there for each combination of steps. */
+INLINE void LEVEL(moments_of_all)(const activation *a, int64_t first, int64_t end, int storage) {
+    int64_t i = first;
+    for (; i + MOMENTS_TOGETHER <= end; i += MOMENTS_TOGETHER) LEVEL(moments_of)(a, i, storage, MOMENTS_TOGETHER);
+    for (; i < end; i++) LEVEL(moments_of)(a, i, storage, 1);
+}
+
+static __attribute__((noinline)) void LEVEL(find_moments)(const activation *a, int64_t first, int64_t end) {
+    if (a->storage == STORAGE_F32)
+        LEVEL(moments_of_all)(a, first, end, STORAGE_F32);
+    else if (a->storage == STORAGE_BF16)
+        LEVEL(moments_of_all)(a, first, end, STORAGE_BF16);
+    else
+        LEVEL(moments_of_all)(a, first, end, STORAGE_F16);
+}
+
 /* Draws of row i from column j on, at most DRAWN_COLUMNS. A function a level: inlined, it would fill the instruction cache. */
 static __attribute__((noinline)) void LEVEL(draw_columns)(const activation *a, int64_t i, int64_t j,
                                                           vector_u32 *draws) {
@@ -163,12 +179,7 @@ INLINE void LEVEL(activate_row)(const activation *a, int64_t i, void *out, int s
 INLINE void LEVEL(activate_all)(const activation *a, int64_t first, int64_t stop, void *out, int storage, int steps) {
     for (int64_t start = first; start < stop; start += ROWS_TOGETHER) {
         const int64_t end = start + ROWS_TOGETHER < stop ? start + ROWS_TOGETHER : stop;
-        if (steps & NORMALIZE) {
-            int64_t i = start;
-            for (; i + MOMENTS_TOGETHER <= end; i += MOMENTS_TOGETHER)
-                LEVEL(moments_of)(a, i, storage, MOMENTS_TOGETHER);
-            for (; i < end; i++) LEVEL(moments_of)(a, i, storage, 1);
-        }
+        if (steps & NORMALIZE) LEVEL(find_moments)(a, start, end);
         for (int64_t i = start; i < end; i++) LEVEL(activate_row)(a, i, out, storage, steps);
     }
 }

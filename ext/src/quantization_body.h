@@ -8,6 +8,7 @@
 /* Codes with their fractions, of the columns j .. j+GROUP-1 of a row; rounding is a constant. */
 INLINE void LEVEL(scale_group)(const void *row, int64_t j, int64_t dim, int storage, row_scale scale, int rounding,
                                const vector_u32 *draws, vector_f32 code[4]) {
+#pragma GCC unroll 4
     for (int v = 0; v < 4; v++) {
         const vector_f32 noise = rounding == ROUND_NEAREST ? LEVEL(broadcast)(0.5f)
             : (vector_f32)draws[v] - 0x1.fffffep6f; /* (draw + 1/2) / 2^16, exactly */

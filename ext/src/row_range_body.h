@@ -65,12 +65,14 @@ INLINE float LEVEL(largest_lane)(vector_f32 x) {
 INLINE void LEVEL(range_of)(const void *row, int64_t dim, int storage, float *low, float *high) {
     const vector_f32 first = LEVEL(broadcast)(LEVEL(load_first)(row, 0, 1, storage)[0]);
     vector_f32 least[RANGE_VECTORS], most[RANGE_VECTORS], zero[RANGE_VECTORS];
+#pragma GCC unroll 4
     for (int v = 0; v < RANGE_VECTORS; v++) {
         least[v] = most[v] = first;
         zero[v] = (vector_f32){0};
     }
     const int64_t whole = dim / (RANGE_VECTORS * LANES) * (RANGE_VECTORS * LANES);
     for (int64_t j = 0; j < whole; j += RANGE_VECTORS * LANES)
+#pragma GCC unroll 4
         for (int v = 0; v < RANGE_VECTORS; v++) {
             const vector_f32 x = LEVEL(load)(row, j + v * LANES, storage);
             least[v] = LEVEL(smaller)(x, least[v]);
@@ -94,6 +96,7 @@ INLINE void LEVEL(range_of)(const void *row, int64_t dim, int storage, float *lo
 INLINE void LEVEL(distances)(const void *row, int64_t j, int64_t dim, int storage, float low, float unit,
                              vector_f32 distance[SIXTEEN]) {
     const vector_f32 pad = LEVEL(broadcast)(low);
+#pragma GCC unroll 4
     for (int i = 0; i < SIXTEEN; i++)
         distance[i] = (LEVEL(load_padded)(row, j + i * LANES, dim, storage, pad) - low) * unit;
 }
@@ -112,6 +115,7 @@ INLINE row_summary LEVEL(summary_of)(const void *row, int64_t dim, int storage, 
     vector_f32 sum[SIXTEEN] = {{0}}, distance[SIXTEEN];
     for (int64_t j = 0; j < dim; j += 16) {
         LEVEL(distances)(row, j, dim, storage, low, unit, distance);
+#pragma GCC unroll 4
         for (int i = 0; i < SIXTEEN; i++) sum[i] += distance[i];
     }
     const double total = LEVEL(sum_sixteen)(sum);
@@ -127,6 +131,7 @@ INLINE row_scale LEVEL(centroid_scale)(const void *row, int64_t dim, int storage
     for (int64_t j = 0; j < dim; j += 16) {
         LEVEL(distances)(row, j, dim, storage, s.low, s.unit, distance);
         for (int k = 0; k < NUM_SPLITS; k++)
+#pragma GCC unroll 4
             for (int i = 0; i < SIXTEEN; i++) {
                 const vector_i32 is_above = distance[i] > split[k];
                 sum[k][i] += (vector_f32)(is_above & (vector_i32)distance[i]);
@@ -156,6 +161,7 @@ INLINE row_scale LEVEL(fitted_scale)(const void *row, int64_t dim, int storage, 
     vector_f32 sum[SIXTEEN] = {{0}}, square[SIXTEEN] = {{0}}, product[SIXTEEN] = {{0}}, distance[SIXTEEN];
     for (int64_t j = 0; j < dim; j += 16) {
         LEVEL(distances)(row, j, dim, storage, s.low, s.unit, distance);
+#pragma GCC unroll 4
         for (int i = 0; i < SIXTEEN; i++) {
             const vector_f32 scaled = is_tiny ? distance[i] / most * top : distance[i] * per_step;
             const vector_f32 code = LEVEL(smaller)((scaled + 0x1.8p23f) - 0x1.8p23f, largest); /* to an integer */
