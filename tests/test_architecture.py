@@ -15,11 +15,12 @@ ROOT = Path(hpcgnn.__file__).parent
 SOURCES = sorted(ROOT.rglob("*.py"))
 
 # Rooms that a room may import, besides itself and the compiled kernels.
-FOUNDATION = {"errors", "checked_text", "config"}
+FOUNDATION = {"errors", "checked_text", "registry"}
 MAY_IMPORT = {
     "errors": set(),
     "checked_text": set(),
-    "config": {"errors", "checked_text"},
+    "registry": {"errors", "checked_text"},
+    "settings": {"errors"},
     "threads": set(),
     "stop_signals": set(),
     "whereabouts": set(),
@@ -34,16 +35,18 @@ MAY_IMPORT = {
     "graph": {"errors", "ops"},
     "exchange": FOUNDATION | {"partition", "ops", "graph", "whereabouts"},
     "adaptive": FOUNDATION | {"ops", "exchange"},
+    "methods": {"errors", "settings", "graph", "exchange", "adaptive"},
+    "config": {"errors", "registry", "settings", "methods"},
     "nn": FOUNDATION | {"ops", "graph", "quantized"},
     "inference": FOUNDATION | {"launch", "datasets", "partition", "quantized", "shards", "ops", "graph", "exchange",
-                               "nn", "training"},
+                               "nn", "config", "training"},
     "training": FOUNDATION | {"launch", "stop_signals", "partition", "quantized", "shards", "ops", "graph", "exchange",
-                              "adaptive", "nn", "whereabouts"},
+                              "adaptive", "methods", "config", "nn", "whereabouts"},
     "report": FOUNDATION,
     "bench": FOUNDATION | {"launch", "threads", "datasets", "partition", "quantized", "shards", "ops", "graph",
                            "exchange", "adaptive", "nn", "training", "inference", "report"},
     "cli": FOUNDATION | {"launch", "datasets", "partition", "quantized", "shards", "ops", "graph", "exchange",
-                         "adaptive", "nn", "training", "inference", "report", "bench"},
+                         "adaptive", "methods", "config", "nn", "training", "inference", "report", "bench"},
     "command_line": {"errors", "cli"},
     "__main__": {"stop_signals", "command_line"},
     "__init__": set(),
@@ -51,7 +54,8 @@ MAY_IMPORT = {
 }
 # Rooms or modules that may import a library.
 LIBRARY_HOMES = {
-    "mpi4py": ("launch", "exchange", "adaptive.controller", "adaptive.solving", "training", "inference"),
+    "mpi4py": ("launch", "exchange", "methods.method", "adaptive.controller", "adaptive.solving", "training",
+               "inference"),
     "cupy": ("ops.cuda.module",),
     "h5py": ("shards", "training.checkpoint", "training.rank_state", "inference.model_file", "inference.predictions"),
     "ogb": ("datasets.ogb",),

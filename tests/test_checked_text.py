@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from hpcgnn.checked_text import check_toml, read_json, seal_json, seal_toml
-from hpcgnn.config import TrainConfig, as_toml, read_toml, settings_of
+from hpcgnn.config import TrainConfig, settings_of
 from hpcgnn.errors import ConfigError
+from hpcgnn.registry import as_toml, read_toml
 from hpcgnn.report.run_folder import read_run
 from hpcgnn.training.checkpoint import Progress
 from hpcgnn.training.metrics import RunFolder
@@ -42,7 +43,8 @@ def mutate(content, random):
 def run(tmp_path):
     """A complete run's small files."""
     folder = RunFolder(tmp_path)
-    folder.write_config(settings_of(TrainConfig(model="gcn", lr=0.05)), {"shards": "here", "dataset": "x", "ranks": 2})
+    config = TrainConfig.of(model="gcn", lr=0.05)
+    folder.write_config(settings_of(config), {"shards": "here", "dataset": "x", "ranks": 2})
     for epoch in range(1, 6):
         folder.append_metrics({**RECORD, "epoch": epoch, "loss": 1 / epoch})
     folder.write_summary({"dataset": "x", "seeds": [0], "val_score": 0.75, "test_score": 0.5, "ranks": 2,

@@ -71,7 +71,7 @@ def write_once(comm: MPI.Comm, dataset: GraphDataset, folder: Path, seed: int = 
 def train(comm: MPI.Comm, shards: Path, out: Path, folder_type: type[RunFolder] = RunFolder,
           resumed: Checkpoint | None = None, **settings) -> tuple[dict[str, Any], list[dict[str, Any]], TrainingRun]:
     """Collective: train with SMALL and `settings`; rank 0's summary, all metrics and the run, on every rank."""
-    session = Session.open(comm, shards, TrainConfig(**{**SMALL, **settings}))
+    session = Session.open(comm, shards, TrainConfig.of(**{**SMALL, **settings}))
     folder = folder_type(out)
     if comm.rank == 0 and resumed is None:
         folder.create(overwrite=False)

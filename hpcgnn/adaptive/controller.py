@@ -57,7 +57,7 @@ class Controller:
         pipelined epochs compute with the halo rows of the epoch before; adaptive ones are synchronous until the descent
         test can tell, while the loss is slowing or moves too far within the age of stale rows, and for a while after
         it swung
-    descent_test : DescentTest
+    descent_test : DescentTest or None      needed where the loss decides anything
     starts_wide : bool
         begin at the largest base width, else at the smallest; either way the first window goes by before it changes
 
@@ -66,7 +66,7 @@ class Controller:
     the loss falls; attention that begins with rows of the epoch before learns to answer from them only.
     """
 
-    def __init__(self, comm: MPI.Comm, policy: WidthPolicy, mode: str, descent_test: DescentTest,
+    def __init__(self, comm: MPI.Comm, policy: WidthPolicy, mode: str, descent_test: DescentTest | None = None,
                  starts_wide: bool = False):
         self._comm, self._policy, self._mode, self._test = comm, policy, mode, descent_test
         self._first_base = policy.base_widths[-1 if starts_wide else 0]

@@ -22,9 +22,9 @@ from hpcgnn.cli.messages import (
 )
 from hpcgnn.cli.packages import print_packages
 from hpcgnn.cli.progress import shown_progress
-from hpcgnn.config import TrainConfig
 from hpcgnn.datasets.dataset import CleaningReport
 from hpcgnn.errors import ConfigError
+from hpcgnn.methods.sylvie import Sylvie
 from hpcgnn.partition.statistics import PartitionStatistics
 from hpcgnn.shards.reader import read_graph_info
 from hpcgnn.shards.schema import GraphInfo, Provenance
@@ -43,7 +43,7 @@ DEFAULT_DIM = 256   # where the graph has no features
               help="Draw the parts to this file; .png, .pdf or .svg.")
 @click.option("--dim", type=click.IntRange(min=1),
               help=f"Columns of the rows whose bytes are shown. [default: the features', {DEFAULT_DIM} without any]")
-@click.option("--percentiles", default=TrainConfig.percentiles, show_default=True,
+@click.option("--percentiles", default=Sylvie.percentiles, show_default=True,
               help="Percentiles of importance at which a boundary row's width doubles.")
 @click.option("--packages", is_flag=True,
               help="Read features that are stored as packages; print their bits and what other formats would take.")

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import click
 
-from hpcgnn.config import TrainConfig, check_keys, read_toml, resolve_train_config
+from hpcgnn.config import TrainConfig, check_keys, known_settings, resolve_train_config
+from hpcgnn.methods import METHODS, name_of
+from hpcgnn.methods.uniform import Uniform
+from hpcgnn.registry import read_toml
 
 TYPES = {"int": int, "float": float, "str": str, "bool": bool}
 
 
 def _with_settings(function):
-    for setting in reversed(dataclasses.fields(TrainConfig)):
+    for setting in reversed(known_settings()):
+        if setting.name == "method":
+            function = click.option("--method", help=f"Training method. One of {', '.join(METHODS)}, or your own as "
+                                    "MODULE:CLASS. [default: vanilla, or the preset's]")(function)
+            continue
         choices = setting.metadata["choices"]
         text = setting.metadata["description"] + (f" One of {', '.join(map(str, choices))}." if choices else "")
         flag = "--" + setting.name.replace("_", "-")
@@ -120,9 +126,10 @@ def _train_in(comm, folder, shards: Path, info, flags: dict[str, Any], file_sett
 
 def _run_folder_finder(out: Path | None, dataset: str, num_ranks: int):
     def folder_of(config: TrainConfig) -> Path:
-        bits = str(config.bits) if config.method == "uniform" else ""
+        method = name_of(config.method).replace(":", ".")
+        bits = str(config.method.bits) if isinstance(config.method, Uniform) else ""
         scheme = "" if config.quantize == "none" else f"-{config.quantize}"
-        return out or Path("runs") / f"{dataset}-{config.model}-{config.method}{bits}{scheme}-p{num_ranks}"
+        return out or Path("runs") / f"{dataset}-{config.model}-{method}{bits}{scheme}-p{num_ranks}"
 
     return folder_of
 

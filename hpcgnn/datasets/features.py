@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse
 
-from hpcgnn.config import read_registry
 from hpcgnn.datasets.options import SourceOptions
 from hpcgnn.errors import DatasetError
+from hpcgnn.registry import read_registry
 
 STRUCTURAL_DIM, STRUCTURAL_HOPS = 128, 3
 BLOCK_VALUES = 1 << 24

@@ -123,7 +123,7 @@ def config_of(settings: dict[str, Any], folder: Path) -> TrainConfig:
     CheckpointError      the model can't become integers
     """
     try:
-        config = TrainConfig(**check_keys(settings, str(folder)))
+        config = TrainConfig.of(**check_keys(settings, str(folder)))
         answering = TrainConfig(**{name: getattr(config, name) for name in KEPT}, epoch_rows="all")
     except ConfigError as error:
         raise CheckpointError(f"{folder} holds a run whose settings this version can't take: {error}") from error

@@ -157,6 +157,11 @@ MODELS: dict[str, Callable[[ModelShape], nn.Module]] = {
     "appnp": lambda shape: APPNP(*shape.common, shape.alpha),
 }
 
+# How a model sums its neighbors' rows, which weighs the variance of a message; attention and a maximum count as means.
+REDUCTIONS = {"gcn": "gcn", "sage": "mean", "sage-max": "mean", "gat": "mean", "gin": "sum", "gcnii": "gcn",
+              "dagnn": "gcn", "sgc": "gcn", "jknet": "gcn", "appnp": "gcn"}
+ATTENDING = ("gat",)      # models that weigh rows by a softmax over them
+
 
 def build_model(shape: ModelShape) -> nn.Module:
     """A model with fresh weights from torch's generator.

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from hpcgnn.checked_text import read_json
-from hpcgnn.config import read_toml
 from hpcgnn.errors import ConfigError
+from hpcgnn.registry import read_toml
 from hpcgnn.report.records import has_valid_widths, read_records, read_text
 from hpcgnn.report.summary import summarize, values_of
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from hpcgnn.checked_text import read_json, seal_json, seal_toml
-from hpcgnn.config import as_toml
 from hpcgnn.errors import TrainingError
+from hpcgnn.registry import as_toml
 from hpcgnn.training.checkpoint import Progress
 from hpcgnn.training.durable import replace_text, sync_file
 from hpcgnn.training.generations import Generations

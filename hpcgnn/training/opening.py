@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hpcgnn.config import TrainConfig, settings_of
+from hpcgnn.config import default_of, settings_of
 from hpcgnn.errors import CheckpointError
 from hpcgnn.shards.fingerprint import check_fingerprint
 from hpcgnn.shards.schema import GraphInfo
@@ -41,7 +41,7 @@ def find_checkpoint(folder: RunFolder, info: GraphInfo, asked: dict[str, Any],
     asked = without_auto_precision(asked)
     for name in fixed:
         # A checkpoint of an earlier version was written with what has become the default.
-        written = checkpoint.settings.get(name, getattr(TrainConfig, name))
+        written = checkpoint.settings.get(name, default_of(name))
         if name in asked and asked[name] != written:
             raise CheckpointError(f"{folder.checkpoint} was written with {name} = {written!r} and can't go on "
                                   f"with {asked[name]!r}; leave it out, or choose another --out")

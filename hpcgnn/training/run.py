@@ -16,6 +16,7 @@ from hpcgnn.adaptive.controller import Decision
 from hpcgnn.config import settings_of
 from hpcgnn.errors import Interrupted
 from hpcgnn.launch import together
+from hpcgnn.methods import name_of
 from hpcgnn.nn.quantized_models import QuantizedStack
 from hpcgnn.stop_signals import STOP_REQUEST, StopRequest
 from hpcgnn.training.adam import FlatAdam
@@ -24,7 +25,6 @@ from hpcgnn.training.clock import modeled_seconds
 from hpcgnn.training.epoch import EpochTrace, train_epoch
 from hpcgnn.training.evaluate import Evaluation, evaluate
 from hpcgnn.training.gradients import FlatGradients
-from hpcgnn.training.methods import Setting, new_controller
 from hpcgnn.training.metrics import RunFolder
 from hpcgnn.training.precision import LossScale, storage_bits
 from hpcgnn.training.progress import EpochDisplay
@@ -85,8 +85,7 @@ class TrainingRun:
         self.session, self.folder = session, folder
         self.progress = Progress() if resumed is None else resumed.progress
         self.learner = Learner.start(session, self.seed, resumed)
-        self.controller = new_controller(Setting(session.comm, session.config, session.plan, session.graph,
-                                                 session.importance))
+        self.controller = session.config.method.controller(session.method_context())
         if resumed is not None:
             self.controller.restore(resumed.controller)
             restore_rank_state(session, self.controller, folder.rank_files, resumed.token)
@@ -157,7 +156,7 @@ class TrainingRun:
             raise fault_error(session.comm, trace.fault, trace.loss, self.progress.epoch + 1,
                               learner.optimizer.last_check, session.graph.x)
         seconds = trace.epoch_seconds
-        if session.config.deterministic:
+        if session.config.method.deterministic:
             seconds = modeled_seconds(trace, session.info.num_edges, session.config, session.comm.size,
                                       plan.is_asynchronous)
         HERE.note("decides how rows are sent" if self._is_main else "waits for rank 0 to decide how rows are sent")
@@ -237,8 +236,8 @@ class TrainingRun:
         val_score, _ = score_statistics([result["val_score"] for result in results])
         return {
             "dataset": session.info.name, "fingerprint": asdict(session.info.fingerprint),
-            "model": config.model, "method": config.method,
-            "bits": {"uniform": config.bits, "vanilla": storage_bits(config.precision)}.get(config.method),
+            "model": config.model, "method": name_of(config.method),
+            "bits": config.method.fixed_bits(storage_bits(config.precision)),
             "ranks": session.comm.size, "seeds": [result["seed"] for result in results],
             "score_name": session.score, "val_score": val_score, "test_score": test_score,
             "test_score_std": test_std, "results": results,

@@ -36,7 +36,7 @@ def roc_auc(comm: MPI.Comm, logits: torch.Tensor, labels: torch.Tensor) -> float
 
     logits : (n, 2) float32, labels : (n,) int64 of 0 and 1; nan where a class is absent
     """
-    from scipy.stats import rankdata    # half a second, which other scores need not wait for
+    from scipy.stats import rankdata  # half a second, which other scores need not wait for
 
     margins = comm.allgather((logits[:, 1] - logits[:, 0]).double().cpu().numpy())
     positives = np.concatenate(comm.allgather(labels.cpu().numpy() == 1))

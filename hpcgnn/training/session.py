@@ -20,7 +20,8 @@ from hpcgnn.exchange.reach import Reach, nearest_first
 from hpcgnn.exchange.transport import HOST, Transport, choose_transport
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.launch import choose_device, together
-from hpcgnn.nn.models import ModelShape, build_model
+from hpcgnn.methods.method import MethodContext
+from hpcgnn.nn.models import ATTENDING, REDUCTIONS, ModelShape, build_model
 from hpcgnn.nn.quantized_models import QuantizationScheme, QuantizedStack
 from hpcgnn.nn.quantizer import count_in_degrees
 from hpcgnn.ops.aggregation import use_half_sums
@@ -29,7 +30,6 @@ from hpcgnn.shards.reader import GraphInfo, read_graph_info, read_partition
 from hpcgnn.training.adam import WeightGroup
 from hpcgnn.training.alike import Traits, check_alike
 from hpcgnn.training.fastest import with_fastest_precision
-from hpcgnn.training.methods import check_method, execution_of
 from hpcgnn.training.objective import Objective
 from hpcgnn.training.precision import STORAGE, storage_bits
 
@@ -87,7 +87,6 @@ class Session:
         if config.device == "cuda":
             use_half_sums(config.sums == "half")
         check_alike(comm, together(comm, Traits.of_this_rank))
-        together(comm, lambda: check_method(config))
         part = together(comm, lambda: read_partition(shards, comm.rank, comm.size, info))
         check_peers(comm, part, info.run_id)
         part, reach = _within_reach(comm, part, config)
@@ -105,7 +104,8 @@ class Session:
         full_bits, plan = storage_bits(config.precision), ExchangePlan.build(part)
         transport = HOST if config.device == "cpu" else choose_transport(comm, config.transport, device)
         exchange = HaloExchange(comm, plan, UniformBits(full_bits), config.exchange, full_bits, reach,
-                                execution_of(config), transport)
+                                config.method.execution(config.predict == "previous", config.rematerialize,
+                                                        1e6 * config.link_mbps), transport)
         features = exchange.input_rows(torch.from_numpy(part.features.astype(np.float32, copy=False)).to(device))
         graph = LocalGraph(part.indptr, part.indices, np.concatenate([part.inner_id, part.halo_id]), part.in_degree,
                            features.to(STORAGE[config.precision]), exchange, reach.num_within if reach else None,
@@ -114,6 +114,13 @@ class Session:
         degree_counts = None if config.quantize == "none" else count_in_degrees(graph, comm)
         return cls(comm, config, info, graph, exchange, transport, plan, part.importance, objective, score, rows_within,
                    degree_counts)
+
+    def method_context(self) -> MethodContext:
+        """What the method finds on this rank."""
+        config = self.config
+        return MethodContext(self.comm, self.plan, self.graph, self.importance, storage_bits(config.precision),
+                             config.layers, REDUCTIONS[config.model], config.model in ATTENDING,
+                             1e6 * config.link_mbps)
 
     def new_model(self, seed: int) -> nn.Module:
         """Collective: a model whose weights depend on the seed only, so that all ranks start from the same; where it is

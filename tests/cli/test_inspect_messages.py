@@ -10,7 +10,7 @@ from reference_partition import arcs_of, expected_importance, needed_ids, random
 
 from hpcgnn.__main__ import main
 from hpcgnn.cli.messages import WIDTHS, parse_percentiles, row_bytes
-from hpcgnn.config import TrainConfig
+from hpcgnn.methods.sylvie import Sylvie
 from hpcgnn.ops.quantization import MessageLayout
 from hpcgnn.shards.schema import Provenance
 from hpcgnn.shards.writer import write_shards
@@ -140,4 +140,4 @@ def test_percentiles_that_cannot_be_counted_are_refused(inspect, text):
 
 
 def test_default_percentiles_are_those_of_training():
-    assert parse_percentiles(TrainConfig.percentiles) == tuple(2 * percentile for percentile in PERCENTILES)
+    assert parse_percentiles(Sylvie.percentiles) == tuple(2 * percentile for percentile in PERCENTILES)

@@ -9,8 +9,9 @@ from mpi4py import MPI
 from training_setup import SMALL, easy_graph, on_rank_zero, random_owner, without_seconds, write, write_once
 
 from hpcgnn.cli.train import train_in_parallel
-from hpcgnn.config import TrainConfig, read_toml
+from hpcgnn.config import TrainConfig
 from hpcgnn.errors import CollectiveError
+from hpcgnn.registry import read_toml
 from hpcgnn.training.checkpoint import read_checkpoint
 from hpcgnn.training.metrics import RunFolder
 
@@ -46,7 +47,7 @@ def test_a_run_prints_its_result_and_leaves_all_its_files(hpcgnn, shards, shared
     names = on_rank_zero(MPI.COMM_WORLD, lambda: sorted(path.name for path in out.iterdir()))
     assert names == ["checkpoint-previous.h5", "checkpoint.h5", "config.toml", "metrics.jsonl", "summary.json"]
     settings, provenance = settings_of(out)
-    assert TrainConfig(**settings) == TrainConfig(**{"eval_every": 2, **SMALL, "seed": 3})
+    assert TrainConfig.of(**settings) == TrainConfig.of(**{"eval_every": 2, **SMALL, "seed": 3})
     assert (provenance["dataset"], provenance["ranks"]) == ("synthetic", num_ranks)
 
 

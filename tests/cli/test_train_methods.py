@@ -9,7 +9,7 @@ from mpi4py import MPI
 from training_setup import easy_graph, on_rank_zero, write_once
 
 from hpcgnn.__main__ import main
-from hpcgnn.config import read_toml
+from hpcgnn.registry import read_toml
 from hpcgnn.training.metrics import RunFolder
 
 COMM = MPI.COMM_WORLD

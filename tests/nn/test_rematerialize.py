@@ -24,7 +24,6 @@ from hpcgnn.nn import neighborhood
 from hpcgnn.nn.models import ModelShape, build_model
 from hpcgnn.ops import aggregation, arena
 from hpcgnn.partition.build import build_partition
-from hpcgnn.training.methods import execution_of
 
 SEED, EPOCH, IN, HIDDEN, OUT, NUM_NODES = 3, 8, 12, 8, 4, 80
 SUMMED = ("gcn", "sage", "gcnii", "dagnn", "sgc", "jknet", "appnp")    # their layers take one peer's rows at a time
@@ -220,9 +219,11 @@ def test_evaluation_takes_one_peers_rows_at_a_time_and_keeps_nothing():
     {"method": "sylvie"}, {"method": "joint"}, {"method": "pipegcn"}, {"method": "sancus"}, {"predict": "previous"},
     {"exchange": "alltoallv"}, {"precision": "bf16"}, {"precision": "fp16"}], ids=str)
 def test_what_needs_all_halo_rows_is_refused(settings):
-    companion = " ".join(*settings.items())
-    with pytest.raises(ConfigError, match=f"rematerialize can't be used with {companion}: "):
-        TrainConfig(rematerialize=True, **settings)
+    (name, value), = settings.items()
+    clash = f"method {value} can't be used with rematerialize: " if name == "method" else \
+        f"rematerialize can't be used with {name} {value}: "
+    with pytest.raises(ConfigError, match=clash):
+        TrainConfig.of(rematerialize=True, **settings)
 
 
 @pytest.mark.parametrize(("method", "model"), [
@@ -230,5 +231,5 @@ def test_what_needs_all_halo_rows_is_refused(settings):
     if (method, model) != ("bns", "sage-max")     # refused at any rate: a sampled maximum is biased
 ])
 def test_all_else_is_allowed(method, model):
-    assert execution_of(TrainConfig(rematerialize=True, method=method, model=model)).rematerializes
-    assert not execution_of(TrainConfig(method=method, model=model)).rematerializes
+    config = TrainConfig.of(rematerialize=True, method=method, model=model)
+    assert config.method.execution(False, config.rematerialize, 0.0).rematerializes

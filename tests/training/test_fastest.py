@@ -55,7 +55,7 @@ def test_the_slowest_rank_decides_for_all(shared_path, monkeypatch):
     seconds = {"fp32": 1.0, "bf16": 0.5 if comm.rank == 0 else 2.0}
     monkeypatch.setattr(fastest, "seconds_of_sample", lambda *arguments: seconds)
     shards = write_once(comm, easy_graph(), shared_path / "shards")
-    session = Session.open(comm, shards, TrainConfig(**{**SMALL, "precision": "auto"}))
+    session = Session.open(comm, shards, TrainConfig.of(**{**SMALL, "precision": "auto"}))
     assert session.config.precision == "fp32"
 
 
@@ -65,7 +65,7 @@ def test_what_leaves_no_choice_or_changes_the_model_is_not_tried(shared_path, mo
     monkeypatch.setattr(fastest, "seconds_of_sample", lambda *arguments: pytest.fail("measured"))
     comm = MPI.COMM_WORLD
     shards = write_once(comm, easy_graph(), shared_path / "shards")
-    session = Session.open(comm, shards, TrainConfig(**{**SMALL, **settings, "precision": "auto"}))
+    session = Session.open(comm, shards, TrainConfig.of(**{**SMALL, **settings, "precision": "auto"}))
     assert session.config.precision == "fp32"
 
 
@@ -96,4 +96,4 @@ def test_a_sample_keeps_the_arcs_of_its_rows_and_needs_no_other_rank(shared_path
 def test_auto_needs_a_float_type_that_the_other_settings_allow():
     assert replace(TrainConfig(), precision="auto").precision == "auto"
     with pytest.raises(ConfigError, match="precision must be one of fp32, bf16, fp16, auto, found 'int8'"):
-        TrainConfig(precision="int8")
+        TrainConfig.of(precision="int8")

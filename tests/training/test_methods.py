@@ -19,8 +19,8 @@ from training_setup import (
     write_once,
 )
 
-from hpcgnn.config import METHODS
 from hpcgnn.exchange.schedule import Execution
+from hpcgnn.methods import METHODS
 from hpcgnn.training import session
 
 COMM = MPI.COMM_WORLD

@@ -85,7 +85,7 @@ def test_messages_of_few_bits_carry_rows_of_16(shared_path, bits):
 def test_a_step_that_overflows_is_left_out_and_the_scale_falls(shared_path, bits):
     comm = MPI.COMM_WORLD
     shards = write_once(comm, easy_graph(), shared_path / "shards")
-    session = Session.open(comm, shards, TrainConfig(**{**SMALL, "precision": "fp16", "method": "uniform",
+    session = Session.open(comm, shards, TrainConfig.of(**{**SMALL, "precision": "fp16", "method": "uniform",
                                                         "bits": bits}))
     learner = Learner.start(session, 0, None)
     learner.loss_scale.value = 2.0 ** 40

@@ -29,7 +29,7 @@ def clock(monkeypatch):
 
 
 def run_epochs(clock, num_epochs, seconds_each, is_shown=True):
-    with EpochDisplay(TrainConfig(epochs=400), is_shown) as display:
+    with EpochDisplay(TrainConfig.of(epochs=400), is_shown) as display:
         for epoch in range(1, num_epochs + 1):
             evaluation = SimpleNamespace(val_score=0.812) if epoch >= 2 else None
             display.advance(7, Progress(epoch=epoch), TRACE, evaluation)
@@ -66,7 +66,7 @@ def test_a_terminal_has_a_bar_and_no_lines(monkeypatch, clock, capsys):
 def test_the_cursor_is_left_visible(monkeypatch, clock, capsys):
     """A rank that is killed can't bring it back."""
     monkeypatch.setattr(shown, "watched_stream", lambda: sys.stderr)
-    with EpochDisplay(TrainConfig(epochs=400), is_shown=True):
+    with EpochDisplay(TrainConfig.of(epochs=400), is_shown=True):
         assert capsys.readouterr().err.rpartition("\x1b[?25")[2].startswith("h")
 
 

@@ -117,7 +117,7 @@ def test_the_penalty_counts_once_whatever_the_number_of_ranks(shared_path):
     """With a large weight the loss and its gradient are nearly all penalty."""
     comm = MPI.COMM_WORLD
     shards = write_once(comm, easy_graph(), shared_path / "shards")
-    config = TrainConfig(**{**SMALL, "quantize": "degree-aware", "epochs": 1, "lr": 0.0, "quantize_lr": 0.0,
+    config = TrainConfig.of(**{**SMALL, "quantize": "degree-aware", "epochs": 1, "lr": 0.0, "quantize_lr": 0.0,
                             "target_kb": 1.5, "size_weight": 1e4})
     run = TrainingRun(Session.open(comm, shards, config), RunFolder(shared_path / "run"))
     model = run.learner.model
@@ -245,7 +245,7 @@ def test_evaluations_come_back_from_a_checkpoint_as_they_were():
 ])
 def test_settings_that_can_not_work_together_are_refused(settings, complaint):
     with pytest.raises(ConfigError) as refused:
-        TrainConfig(**{"quantize": "uniform", **settings})
+        TrainConfig.of(**{"quantize": "uniform", **settings})
     assert str(refused.value).startswith(complaint)
 
 
@@ -254,7 +254,7 @@ def test_features_that_are_not_finite_are_refused_by_all_ranks_in_one_sentence(s
     comm = MPI.COMM_WORLD
     dataset = easy_graph()
     shards = write_once(comm, dataset, shared_path / "shards")
-    session = Session.open(comm, shards, TrainConfig(model="gcn", layers=2, hidden=8, quantize="uniform"))
+    session = Session.open(comm, shards, TrainConfig.of(model="gcn", layers=2, hidden=8, quantize="uniform"))
     if comm.rank == 0:
         session.graph.x[3, 1] = float("nan")
     with pytest.raises(CollectiveError) as refused:

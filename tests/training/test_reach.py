@@ -25,7 +25,7 @@ def sparse_graph(directed):
 
 def first_gradients(comm, shards, **settings):
     """Collective: gradients of the first epoch, the same on all ranks, and what it cost."""
-    session = Session.open(comm, shards, TrainConfig(**{**SMALL, "dropout": 0.5, **settings}))
+    session = Session.open(comm, shards, TrainConfig.of(**{**SMALL, "dropout": 0.5, **settings}))
     learner = Learner.start(session, 0, None)
     trace = train_epoch(comm, learner.model, session.graph, session.exchange, session.objective, learner.optimizer,
                         learner.gradients, seed=0, epoch=0, stop_signal=0)

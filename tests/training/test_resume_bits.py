@@ -10,8 +10,9 @@ import pytest
 from mpi4py import MPI
 from training_setup import assert_same_bits, easy_graph, on_rank_zero, train, without_seconds, write_once
 
-from hpcgnn.config import METHODS, TrainConfig
+from hpcgnn.config import TrainConfig
 from hpcgnn.errors import ConfigError, Interrupted
+from hpcgnn.methods import METHODS
 from hpcgnn.training.checkpoint import read_checkpoint
 from hpcgnn.training.metrics import RunFolder
 
@@ -47,7 +48,7 @@ def settings_of(method, variant, **more):
 
 def is_legal(method, variant):
     try:
-        TrainConfig(**settings_of(method, variant))
+        TrainConfig.of(**settings_of(method, variant))
     except ConfigError:
         return False
     return True

@@ -13,9 +13,10 @@ from training_setup import SMALL, easy_graph, on_rank_zero, random_owner, train,
 
 from hpcgnn.checked_text import read_json
 from hpcgnn.cli.train import read_settings
-from hpcgnn.config import TrainConfig, read_toml
+from hpcgnn.config import TrainConfig
 from hpcgnn.errors import TrainingError
 from hpcgnn.partition.halo import find_halos
+from hpcgnn.registry import read_toml
 from hpcgnn.shards.reader import read_graph_info
 from hpcgnn.training.checkpoint import Progress
 from hpcgnn.training.metrics import RunFolder
@@ -118,12 +119,12 @@ def test_a_score_that_fits_the_labels_is_chosen_and_reported(shared_path):
 
 
 def test_config_is_taken_again_by_config(tmp_path):
-    config = TrainConfig(model="gcn", lr=1e-3, dropout=0.0, method="uniform", bits=4)
+    config = TrainConfig.of(model="gcn", lr=1e-3, dropout=0.0, method="uniform", bits=4)
     folder = RunFolder(tmp_path / "run")
     folder.create(overwrite=False)
     folder.write_config(asdict(config), {"shards": 'a "quoted" \\ folder', "ranks": 2})
     path = tmp_path / "run/config.toml"
-    assert TrainConfig(**read_settings(path)) == config
+    assert TrainConfig.of(**read_settings(path)) == config
     assert read_toml(path)["provenance"] == {"shards": 'a "quoted" \\ folder', "ranks": 2}
 
 

@@ -1,0 +1,53 @@
+"""Training methods, found by name; one of your own by its import path, as in `mypackage.mymodule:MyMethod`."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import fields
+
+from hpcgnn.errors import ConfigError
+from hpcgnn.methods.adaqp import AdaQP
+from hpcgnn.methods.bns import BNS
+from hpcgnn.methods.joint import Joint
+from hpcgnn.methods.method import Method
+from hpcgnn.methods.pipegcn import PipeGCN
+from hpcgnn.methods.random import Random
+from hpcgnn.methods.sancus import Sancus
+from hpcgnn.methods.sylvie import Sylvie
+from hpcgnn.methods.uniform import Uniform
+from hpcgnn.methods.vanilla import Vanilla
+
+METHODS: dict[str, type[Method]] = {method.name: method for method in (
+    Vanilla, Uniform, Random, Sylvie, AdaQP, Joint, PipeGCN, BNS, Sancus)}
+
+
+def find_method(name: str) -> type[Method]:
+    """The class of a method: one of `METHODS`, or where `name` is MODULE:CLASS that class.
+
+    Raises
+    ------
+    ConfigError      there is none of this name, its module can't be imported, or it is no Method
+    """
+    if ":" not in name:
+        if name not in METHODS:
+            raise ConfigError(f"method must be one of {', '.join(METHODS)}, or MODULE:CLASS, found {name!r}")
+        return METHODS[name]
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"method {name} can't be imported: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        raise ConfigError(f"method {name} is no subclass of hpcgnn.methods.method.Method")
+    return found
+
+
+def name_of(method: Method) -> str:
+    """What `find_method` finds the class of a method by."""
+    cls = type(method)
+    return cls.name if METHODS.get(cls.name) is cls else f"{cls.__module__}:{cls.__qualname__}"
+
+
+def users_of(setting: str) -> list[str]:
+    """Names of the methods that have a setting."""
+    return [name for name, method in METHODS.items() if setting in {own.name for own in fields(method)}]

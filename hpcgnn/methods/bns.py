@@ -1,0 +1,23 @@
+"""BNS-GCN: a sample of the boundary in every epoch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hpcgnn.methods.method import NOTHING_TO_PREDICT, StoredRows
+from hpcgnn.settings import Clash, setting
+
+
+@dataclass(frozen=True)
+class BNS(StoredRows):
+    """Send a share of the boundary rows in every epoch, as they are stored, and wait for them."""
+
+    name = "bns"
+    clashes = (NOTHING_TO_PREDICT, Clash("model", "sage-max", "a maximum over a sample of the neighbors is biased at "
+                                         "any scale; use sage"))
+    share: float = setting(0.1, "Share of the boundary rows that an epoch keeps.", low=0.01, high=1.0)
+
+    def exchange(self) -> dict[str, Any]:
+        """A share of the rows."""
+        return {"share": self.share}

@@ -1,0 +1,115 @@
+"""What methods share that choose widths: the widths to choose from, the test of the loss, and the solver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from hpcgnn.methods.method import KEEPS_ALL_PEERS, STALE_LOSS_SCALE, Method, MethodContext
+from hpcgnn.settings import Clash, setting
+
+if TYPE_CHECKING:
+    from hpcgnn.adaptive.controller import DescentTest
+    from hpcgnn.adaptive.solving import Solver
+
+PERCENTILES = "85,95,99"      # SYLVIE's
+ENDS_AT_ONCE = Clash("exchange", "alltoallv", "that ends before it returns, and pipelined messages travel while epochs "
+                     "go on; use --exchange ring")
+# A softmax over rows of 1 or 2 bits is biased, and weights that grew up with that bias can't do without it: they fit
+# the training nodes, and answer wrongly from rows as they are.
+LEAST_BASE_OF_ATTENTION = 4
+
+
+@dataclass(frozen=True)
+class Pipelined(Method):
+    """A method whose epochs may compute with the halo rows of the epoch before, while their own travel."""
+
+    clashes = (ENDS_AT_ONCE, STALE_LOSS_SCALE, KEEPS_ALL_PEERS)
+
+    def exchange(self) -> dict[str, Any]:
+        """Rows are kept for an epoch."""
+        return {"is_pipelined": True, "staleness": 1}
+
+
+@dataclass(frozen=True)
+class ChoosesWidths(Method):
+    """A method that chooses among several widths."""
+
+    automatic: ClassVar[str]      # the widths where the user names none
+    widths: str = setting("auto", "Bit-widths to choose from, joined by commas; auto is 2,4,8 for adaqp and random, "
+                          "1,2,4,8 for sylvie and joint, and with gat a base width of 4 or 8.")
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.choices()
+
+    def choices(self) -> tuple[int, ...]:
+        """The widths, ascending.
+
+        Raises
+        ------
+        ConfigError      malformed widths
+        """
+        from hpcgnn.adaptive.node_bits import parse_widths
+
+        return parse_widths(self.automatic if self.widths == "auto" else self.widths)
+
+    def least_base(self, context: MethodContext) -> int:
+        """The least base width, of methods that follow the loss."""
+        return LEAST_BASE_OF_ATTENTION if context.attends and self.widths == "auto" else 1
+
+
+@dataclass(frozen=True)
+class Reproducible(ChoosesWidths):
+    """A method whose choice depends on measured seconds, unless it is told otherwise."""
+
+    deterministic: bool = setting(False, "Decide by modeled seconds instead of measured ones, so that two runs agree.")
+
+
+@dataclass(frozen=True)
+class FollowsLoss(Pipelined):
+    """A method that widens messages where the loss slows and takes stale rows while it moves little."""
+
+    mode = "adaptive"
+    descent_test: str = setting("relative", "When the loss counts as slowing: its rate of descent is below that of "
+                                "descent_window epochs ago (plain), or falls throughout the window (monotone); or it "
+                                "fell, as a share of itself, by less than half of what it did over the window before "
+                                "(relative).", ("plain", "monotone", "relative"))
+    descent_window: int = setting(10, "Epochs between the two rates that are compared; 5 for quality, 20 for speed.",
+                                  low=1, high=10000)
+    descent_smoothing: float = setting(0.9, "Weight of the past in the running mean of the loss.", low=0.0, high=0.999)
+    most_rises: float = setting(0.15, "Rises of the loss over half a descent window, as a share of its falls, past "
+                                "which epochs are synchronous for a while.", low=0.0)
+    most_drift: float = setting(0.02, "Change of the loss over as many epochs as the model has layers, as a share of "
+                                "the first loss, past which epochs are synchronous.", low=0.0)
+
+    def loss_test(self, context: MethodContext) -> DescentTest:
+        """The test that the settings describe."""
+        from hpcgnn.adaptive.controller import DescentTest
+
+        return DescentTest(self.descent_window, self.descent_test, self.descent_smoothing, self.most_rises,
+                           self.most_drift, context.num_layers)
+
+
+@dataclass(frozen=True)
+class SolvesWidths(Reproducible):
+    """A method whose widths a solver assigns, from traced ranges and the costs of links."""
+
+    period: int = setting(50, "Epochs between assignments of widths.", low=1)
+    group_size: int = setting(500, "Messages of a pair of ranks that share a width.", low=1)
+
+    def solver_of(self, context: MethodContext, lam: float, solver: str, seconds: float) -> Solver:
+        """Collective: squares of the coefficients come from the receivers, the links' costs from timed rounds."""
+        from hpcgnn.adaptive.cost_model import fit_links, fixed_links
+        from hpcgnn.adaptive.solving import Solver
+        from hpcgnn.exchange.reach import tell_owners
+        from hpcgnn.exchange.ring import Link
+        from hpcgnn.exchange.timing import time_rounds
+
+        comm, plan = context.comm, context.plan
+        told = tell_owners(comm, plan, context.graph.halo_squares(context.reduction))
+        if self.deterministic:
+            links = fixed_links(comm.size)
+        else:
+            links = fit_links(comm.size, *time_rounds(comm, Link(context.link_bytes_per_second)))
+        return Solver(comm, plan, told, links, self.choices(), self.group_size, lam, solver, seconds)

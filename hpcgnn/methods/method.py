@@ -1,0 +1,135 @@
+"""Method: what a training method decides. Each is a class with its settings in a file of its own."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from hpcgnn.settings import Clash, check_values
+
+# Methods are read for `--help` too, which needs neither MPI nor torch: what runs is imported where it runs.
+if TYPE_CHECKING:
+    import numpy as np
+    from mpi4py import MPI
+
+    from hpcgnn.adaptive.controller import Controller, DescentTest
+    from hpcgnn.adaptive.policies import WidthPolicy
+    from hpcgnn.exchange.plan import ExchangePlan
+    from hpcgnn.exchange.schedule import Execution
+    from hpcgnn.graph.local_graph import LocalGraph
+
+STALE_LOSS_SCALE = Clash("precision", "fp16", "the gradients of an earlier epoch would carry its loss scale; use bf16")
+KEEPS_ALL_PEERS = Clash("rematerialize", True, "it keeps the rows of all peers from epoch to epoch; use another method")
+NOTHING_TO_PREDICT = Clash("predict", "previous", "receivers don't get every row in every epoch, so there is nothing "
+                           "to predict from; use another method")
+
+
+@dataclass(frozen=True)
+class MethodContext:
+    """What a method finds on its rank when training begins.
+
+    Attributes
+    ----------
+    comm : MPI communicator
+    plan : ExchangePlan
+    graph : LocalGraph
+    importance : (num_inner + num_halo,) float32     rank of the global in-degree among boundary nodes, in [0, 1]
+    storage_bits : {32, 16}                          width of rows as they are stored
+    num_layers : int
+    reduction : {"gcn", "mean", "sum"}               how the model sums rows, which weighs the variance of a message
+    attends : bool                                   the model weighs rows by a softmax over them
+    link_bytes_per_second : float                    pace of an imitated link; 0 is as fast as messages go
+    """
+
+    comm: MPI.Comm
+    plan: ExchangePlan
+    graph: LocalGraph
+    importance: np.ndarray
+    storage_bits: int
+    num_layers: int
+    reduction: str
+    attends: bool
+    link_bytes_per_second: float
+
+
+@dataclass(frozen=True)
+class Method(ABC):
+    """Decide at which widths halo rows travel, when, and which of them; fields are the method's own settings.
+
+    A method of one's own is a subclass in any module: `--method mypackage.mymodule:MyMethod`.
+
+    Attributes
+    ----------
+    name : str                       what users call it
+    mode : {"synchronous", "pipelined", "adaptive"}      see `hpcgnn.adaptive.controller.Controller`
+    clashes : tuple of Clash         values of other settings that it can't work with
+    deterministic : bool             decide by modeled seconds instead of measured ones
+
+    Raises
+    ------
+    ConfigError      a setting outside its range
+    """
+
+    name: ClassVar[str]
+    mode: ClassVar[str] = "synchronous"
+    clashes: ClassVar[tuple[Clash, ...]] = ()
+    deterministic = False
+
+    def __post_init__(self):
+        check_values(self)
+
+    def check(self, others: Mapping[str, Any]) -> None:
+        """Refuse settings that do not go together with the method.
+
+        Parameters
+        ----------
+        others : dict      all settings of the run but the method's own
+
+        Raises
+        ------
+        ConfigError
+        """
+        for clash in self.clashes:
+            clash.check(others, f"method {self.name}")
+
+    @abstractmethod
+    def width_policy(self, context: MethodContext) -> WidthPolicy:
+        """Collective: where the widths of every epoch come from."""
+
+    def exchange(self) -> dict[str, Any]:
+        """The fields of `Execution` in which the method's exchanges differ from synchronous ones of fresh rows."""
+        return {}
+
+    def loss_test(self, context: MethodContext) -> DescentTest | None:
+        """How the method judges the loss; None where the loss decides nothing."""
+        return None
+
+    def fixed_bits(self, storage_bits: int) -> int | None:
+        """The width of all messages, where there is but one."""
+        return None
+
+    def controller(self, context: MethodContext) -> Controller:
+        """Collective: what decides the plan of each epoch."""
+        from hpcgnn.adaptive.controller import Controller
+
+        return Controller(context.comm, self.width_policy(context), self.mode, self.loss_test(context), context.attends)
+
+    def execution(self, predicts: bool, rematerializes: bool, link_bytes_per_second: float) -> Execution:
+        """How the exchanges of a run are executed."""
+        from hpcgnn.exchange.schedule import Execution
+
+        return Execution(predicts=predicts, rematerializes=rematerializes,
+                         link_bytes_per_second=link_bytes_per_second, **self.exchange())
+
+
+@dataclass(frozen=True)
+class StoredRows(Method):
+    """A method that sends rows as they are stored."""
+
+    def width_policy(self, context: MethodContext) -> WidthPolicy:
+        """One width, that of the storage type."""
+        from hpcgnn.adaptive.policies import FixedWidths
+
+        return FixedWidths(context.storage_bits)

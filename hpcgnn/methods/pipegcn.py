@@ -1,0 +1,34 @@
+"""PipeGCN: always the rows of the epoch before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hpcgnn.methods.choosing import Pipelined
+from hpcgnn.methods.method import StoredRows
+from hpcgnn.settings import Clash, setting
+
+KEPT_TWICE = Clash("predict", "previous", "with smoothing, both keep the rows that arrive, in different ways; "
+                   "choose one")
+
+
+@dataclass(frozen=True)
+class PipeGCN(Pipelined, StoredRows):
+    """Send rows as they are stored, and compute with those of the epoch before."""
+
+    name = "pipegcn"
+    mode = "pipelined"
+    smoothing: float = setting(0.0, "Weight of the past in the running mean of stale rows and gradients; 0 takes the "
+                               "newest.", low=0.0, high=0.999)
+
+    def check(self, others: Mapping[str, Any]) -> None:
+        """Refuse what does not go together: see `Method.check`."""
+        super().check(others)
+        if self.smoothing > 0:
+            KEPT_TWICE.check(others, f"method {self.name}")
+
+    def exchange(self) -> dict[str, Any]:
+        """Rows are kept for an epoch, or their running mean."""
+        return {**super().exchange(), "smoothing": self.smoothing}

@@ -1,0 +1,23 @@
+"""SANCUS: rows travel from ranks whose rows have moved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hpcgnn.methods.method import KEEPS_ALL_PEERS, NOTHING_TO_PREDICT, STALE_LOSS_SCALE, StoredRows
+from hpcgnn.settings import setting
+
+
+@dataclass(frozen=True)
+class Sancus(StoredRows):
+    """Send rows as they are stored, but only from ranks whose rows have moved or have grown too old."""
+
+    name = "sancus"
+    clashes = (STALE_LOSS_SCALE, NOTHING_TO_PREDICT, KEEPS_ALL_PEERS)
+    staleness: int = setting(4, "Epochs that a halo row may be old.", low=1, high=1000)
+    skip_change: float = setting(0.05, "Relative change of its rows below which a rank does not send them.", low=0.0)
+
+    def exchange(self) -> dict[str, Any]:
+        """Rows are kept until their rank sends them anew."""
+        return {"skip_change": self.skip_change, "staleness": self.staleness}

@@ -1,0 +1,30 @@
+"""Uniform: one width for all messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hpcgnn.methods.method import Method, MethodContext
+from hpcgnn.settings import setting
+
+if TYPE_CHECKING:
+    from hpcgnn.adaptive.policies import WidthPolicy
+
+
+@dataclass(frozen=True)
+class Uniform(Method):
+    """Send every row at the same width, and wait for it."""
+
+    name = "uniform"
+    bits: int = setting(32, "Bits a message value.", (1, 2, 4, 8, 16, 32))
+
+    def width_policy(self, context: MethodContext) -> WidthPolicy:
+        """The width that the user chose."""
+        from hpcgnn.adaptive.policies import FixedWidths
+
+        return FixedWidths(self.bits)
+
+    def fixed_bits(self, storage_bits: int) -> int:
+        """The width that the user chose."""
+        return self.bits

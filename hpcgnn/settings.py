@@ -1,0 +1,73 @@
+"""Settings, declared by the class that they change: a default, a sentence of help and the values that are allowed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from hpcgnn.errors import ConfigError
+
+HIGHEST = {"int": 2 ** 31 - 1, "float": 1e38}    # of settings without a limit of their own: what int32 and float32 hold
+PYTHON_TYPES = {"int": int, "float": (int, float), "str": str, "bool": bool}
+
+
+def setting(default: Any, description: str, choices: tuple | None = None, low: float | None = None,
+            high: float | None = None, **users: tuple[str, ...]) -> Any:
+    """Declare a setting as a field of a dataclass.
+
+    Parameters
+    ----------
+    choices, low, high      the values that are allowed; None allows all of the type
+    users : tuple of str    for `models`, `schemes` and `devices` those that the setting has an effect on; none for all
+    """
+    return field(default=default, metadata={"description": description, "choices": choices, "low": low, "high": high,
+                                            "users": users})
+
+
+def check_values(owner: Any) -> None:
+    """Check each setting of a dataclass by itself.
+
+    Raises
+    ------
+    ConfigError      a value of another type, outside its range or not among its choices
+    """
+    for declared in fields(owner):
+        if "description" in declared.metadata:
+            _check_value(declared, getattr(owner, declared.name))
+
+
+def _check_value(declared, value: Any) -> None:
+    name, kind, limits = declared.name, declared.type, declared.metadata
+    if isinstance(value, bool) != (kind == "bool") or not isinstance(value, PYTHON_TYPES[kind]):
+        raise ConfigError(f"{name} must be of type {kind}, found {value!r}")
+    if limits["choices"] is not None and value not in limits["choices"]:
+        raise ConfigError(f"{name} must be one of {', '.join(map(str, limits['choices']))}, found {value!r}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{name} must be a finite number, found {value!r}")
+    if limits["low"] is not None and not value >= limits["low"]:
+        raise ConfigError(f"{name} must be at least {limits['low']}, found {value!r}")
+    high = HIGHEST.get(kind) if limits["high"] is None else limits["high"]
+    if high is not None and not value <= high:
+        raise ConfigError(f"{name} must be at most {high}, found {value!r}")
+
+
+@dataclass(frozen=True)
+class Clash:
+    """A value of another setting that an owner can't work with, and the reason, with a way out."""
+
+    setting: str
+    value: Any
+    reason: str
+
+    def check(self, others: Mapping[str, Any], owner: str) -> None:
+        """Refuse settings that have this value.
+
+        Raises
+        ------
+        ConfigError
+        """
+        if others[self.setting] == self.value:
+            found = self.setting if self.value is True else f"{self.setting} {self.value}"
+            raise ConfigError(f"{owner} can't be used with {found}: {self.reason}")
