@@ -6,6 +6,7 @@ What the arrays mean is decided by each source.
 from __future__ import annotations
 
 import zipfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -39,6 +40,10 @@ class Archive:
                                "it is damaged or of another format") from None
         if not isinstance(self._file, np.lib.npyio.NpzFile):
             raise DatasetError(f"{path} holds a single array; expected a .npz archive")
+        twice = [name for name, count in Counter(self._file.zip.namelist()).items() if count > 1]
+        if twice:
+            self._file.close()
+            raise DatasetError(f"{path} holds {twice[0]} twice, and only one can be meant; write the archive anew")
 
     def __enter__(self) -> Archive:
         return self
@@ -53,7 +58,10 @@ class Archive:
         """One member, in memory."""
         if key not in self:
             raise DatasetError(f"{self.path} has no array {key!r}; it holds {', '.join(self._file.files) or 'none'}")
-        return self._guarded(key, lambda: self._file[key])
+        array = self._guarded(key, lambda: self._file[key])
+        if not isinstance(array, np.ndarray):      # numpy hands out members that are no .npy file as bytes
+            raise DatasetError(f"{self.path}: {key} is no array; write the archive anew with numpy.savez")
+        return array
 
     def integers(self, key: str) -> np.ndarray:
         """One member that must be a vector of integers, in memory."""

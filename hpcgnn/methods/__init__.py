@@ -39,6 +39,9 @@ def find_method(name: str) -> type[Method]:
         raise ConfigError(f"method {name} can't be imported: {error}") from error
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise ConfigError(f"method {name} is no subclass of hpcgnn.methods.method.Method")
+    missing = sorted(found.__abstractmethods__ | ({"name"} - set(dir(found))))
+    if missing:
+        raise ConfigError(f"method {name} has no {missing[0]} of its own, so it can't be used")
     return found
 
 

@@ -1,3 +1,5 @@
+import zipfile
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -146,6 +148,19 @@ def test_a_file_of_another_format_is_refused(content, tmp_path):
     (tmp_path / "bad.npz").write_bytes(content)
     with pytest.raises(DatasetError, match=r"bad\.npz can't be read as a \.npz archive"):
         load_source(f"npz:{tmp_path}/bad.npz", SourceOptions())
+
+
+@pytest.mark.parametrize(("members", "match"), [
+    ([("labels.npy", b"text"), ("indptr.npy", b"text")], "indptr is no array"),
+    ([("labels.npy", b"one"), ("labels.npy", b"two")], "holds labels.npy twice"),
+])
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_an_archive_of_something_else_is_refused(members, match, tmp_path):
+    with zipfile.ZipFile(tmp_path / "odd.npz", "w") as archive:
+        for name, content in members:
+            archive.writestr(name, content)
+    with pytest.raises(DatasetError, match=match):
+        load_source(f"npz:{tmp_path}/odd.npz", SourceOptions())
 
 
 def test_a_truncated_archive_is_refused(arrays, load, tmp_path):

@@ -19,9 +19,8 @@ from training_setup import (
     write_once,
 )
 
-from hpcgnn.exchange.schedule import Execution
 from hpcgnn.methods import METHODS
-from hpcgnn.training import session
+from hpcgnn.methods.method import Method
 
 COMM = MPI.COMM_WORLD
 # Few epochs must meet an assignment, a wider base and both modes, however fast the loss falls.
@@ -89,7 +88,7 @@ def test_a_pipeline_of_synchronous_epochs_only_equals_none(shared_path, monkeypa
     """Rows that could have been old, in buffers that outlive the epoch, are those that are not kept at all."""
     shards = write_once(COMM, easy_graph(), shared_path / "shards")
     _, expected, _ = train(COMM, shards, shared_path / "plain", **SETTINGS, **settings)
-    monkeypatch.setattr(session, "execution_of", lambda config: Execution(is_pipelined=True, staleness=1))
+    monkeypatch.setattr(Method, "exchange", lambda method: {"is_pipelined": True, "staleness": 1})
     _, found, _ = train(COMM, shards, shared_path / "pipelined", **SETTINGS, **settings)
     assert without_seconds(found) == without_seconds(expected)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
-from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from training_setup import SMALL, easy_graph, on_rank_zero, random_owner, train,
 
 from hpcgnn.checked_text import read_json
 from hpcgnn.cli.train import read_settings
-from hpcgnn.config import TrainConfig
+from hpcgnn.config import TrainConfig, settings_of
 from hpcgnn.errors import TrainingError
 from hpcgnn.partition.halo import find_halos
 from hpcgnn.registry import read_toml
@@ -82,7 +82,7 @@ def test_summary_has_all_fields(shared_path):
     assert summary["median_epoch_seconds"] == statistics.median(record["epoch_seconds"] for record in metrics)
     assert 50e6 < summary["peak_rss_bytes"] < 50e9
     assert {"hpcgnn", "python", "torch", "numpy", "mpi4py", "mpi"} <= set(summary["versions"])
-    assert summary["fingerprint"] == asdict(read_graph_info(shards).fingerprint)
+    assert summary["fingerprint"] == dataclasses.asdict(read_graph_info(shards).fingerprint)
     stored = on_rank_zero(comm, lambda: (shared_path / "run/summary.json").read_text())
     assert read_json(stored) == (summary, True)
 
@@ -122,7 +122,7 @@ def test_config_is_taken_again_by_config(tmp_path):
     config = TrainConfig.of(model="gcn", lr=1e-3, dropout=0.0, method="uniform", bits=4)
     folder = RunFolder(tmp_path / "run")
     folder.create(overwrite=False)
-    folder.write_config(asdict(config), {"shards": 'a "quoted" \\ folder', "ranks": 2})
+    folder.write_config(settings_of(config), {"shards": 'a "quoted" \\ folder', "ranks": 2})
     path = tmp_path / "run/config.toml"
     assert TrainConfig.of(**read_settings(path)) == config
     assert read_toml(path)["provenance"] == {"shards": 'a "quoted" \\ folder', "ranks": 2}

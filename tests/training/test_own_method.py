@@ -1,0 +1,96 @@
+"""A method of one's own is found by its import path, has settings of its own, and trains like any other."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, fields
+
+import pytest
+from mpi4py import MPI
+from training_setup import easy_graph, train, without_seconds, write_once
+
+from hpcgnn.adaptive.policies import FixedWidths
+from hpcgnn.config import TrainConfig, check_keys, settings_of
+from hpcgnn.errors import ConfigError
+from hpcgnn.methods import METHODS, find_method, name_of
+from hpcgnn.methods.method import Method
+from hpcgnn.settings import Clash, setting
+
+COMM = MPI.COMM_WORLD
+
+
+@dataclass(frozen=True)
+class TwoBits(Method):
+    """Send all rows at few bits."""
+
+    name = "two-bits"
+    clashes = (Clash("predict", "previous", "it is a test; use none"),)
+    few_bits: int = setting(2, "Bits a value.", (1, 2, 4))
+
+    def width_policy(self, context):
+        """One width."""
+        return FixedWidths(self.few_bits)
+
+
+@pytest.fixture
+def path(monkeypatch):
+    """The import path of TwoBits, by which it can be imported in this process."""
+    monkeypatch.setitem(sys.modules, "own_method_of_a_test", sys.modules[__name__])
+    monkeypatch.setattr(TwoBits, "__module__", "own_method_of_a_test")
+    return "own_method_of_a_test:TwoBits"
+
+
+@pytest.mark.parallel([1, 2])
+def test_a_method_of_ones_own_trains_as_the_built_in_one_of_the_same_widths(shared_path, path):
+    shards = write_once(COMM, easy_graph(), shared_path / "shards")
+    _, expected, _ = train(COMM, shards, shared_path / "uniform", method="uniform", bits=4)
+    summary, found, _ = train(COMM, shards, shared_path / "own", method=path, few_bits=4)
+    assert without_seconds(found) == without_seconds(expected)
+    assert summary["method"] == path
+
+
+def test_its_settings_come_back_from_a_file(path):
+    config = TrainConfig.of(method=path, few_bits=1)
+    settings = settings_of(config)
+    assert (settings["method"], settings["few_bits"]) == (path, 1)
+    assert TrainConfig.of(**check_keys(settings, "run.toml")) == config
+
+
+def test_its_clashes_and_limits_are_checked(path):
+    with pytest.raises(ConfigError) as refused:
+        TrainConfig.of(method=path, predict="previous")
+    assert str(refused.value) == "method two-bits can't be used with predict previous: it is a test; use none"
+    with pytest.raises(ConfigError) as refused:
+        TrainConfig.of(method=path, few_bits=8)
+    assert str(refused.value) == "few_bits must be one of 1, 2, 4, found 8"
+
+
+@pytest.mark.parametrize("name, complaint", [
+    ("sylvester", "method must be one of vanilla, uniform, random, sylvie, adaqp, joint, pipegcn, bns, sancus, or "
+                  "MODULE:CLASS, found 'sylvester'"),
+    ("no_such_module:Method", "method no_such_module:Method can't be imported: No module named 'no_such_module'"),
+    ("hpcgnn.errors:ConfigError", "method hpcgnn.errors:ConfigError is no subclass of hpcgnn.methods.method.Method"),
+    ("hpcgnn.methods.method:Method", "method hpcgnn.methods.method:Method has no name of its own, so it can't be used"),
+])
+def test_what_is_no_method_is_refused(name, complaint):
+    with pytest.raises(ConfigError) as refused:
+        find_method(name)
+    assert str(refused.value) == complaint
+
+
+def test_every_method_is_found_and_described_and_leaves_no_setting_untaken():
+    for name, method in METHODS.items():
+        assert find_method(name) is method and name_of(method()) == name
+        assert method.__doc__.split(". ")[0].count(" ") > 3
+        for own in fields(method):
+            assert own.metadata["description"].endswith("."), own.name
+    settings = {own.name: own.default for method in METHODS.values() for own in fields(method)}
+    assert TrainConfig.of(**settings) == TrainConfig()      # untouched settings of other methods are no error
+
+
+def test_a_setting_of_several_methods_means_the_same_in_all():
+    declared = {}
+    for method in METHODS.values():
+        for own in fields(method):
+            first = declared.setdefault(own.name, own)
+            assert (own.default, own.metadata) == (first.default, first.metadata), own.name
