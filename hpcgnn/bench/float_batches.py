@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from hpcgnn.inference.batches import Batches
+from hpcgnn.inference.batches.cut import Batches
 from hpcgnn.inference.neighborhood import row_factor_of
 from hpcgnn.ops.aggregation import SparseRows, from_csr, multiply
 from hpcgnn.ops.dense import map_rows

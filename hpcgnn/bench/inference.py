@@ -23,9 +23,9 @@ from hpcgnn.bench.timing import OURS, Effort, Measurement, measure
 from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.datasets.options import SourceOptions
 from hpcgnn.datasets.source import load_source
-from hpcgnn.inference.batched_run import BatchedRun, pack_features
-from hpcgnn.inference.batches import Batches, cut_batches
-from hpcgnn.inference.packed_batches import PackedBatches
+from hpcgnn.inference.batches.cut import Batches, cut_batches
+from hpcgnn.inference.batches.packed import PackedBatches
+from hpcgnn.inference.batches.run import BatchedRun, pack_features
 
 HIDDEN = {"gcn": 16, "gin": 64, "sage": 64}
 PEER_KINDS = ("gcn", "gin")     # QGTC's

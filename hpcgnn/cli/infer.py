@@ -112,7 +112,7 @@ def store_packages(run, folder: Path) -> None:
 
 def run_in_batches(run, clusters: int, batch_size: int | None, between_clusters: bool, aggregation: str | None):
     """Collective: the DealtRun that answers as an IntegerRun does, within batches."""
-    from hpcgnn.inference.batch_dealing import DealtBatches, DealtRun
+    from hpcgnn.inference.batches.dealing import DealtBatches, DealtRun
     from hpcgnn.launch import together
 
     coded = together(run.comm, lambda: run.rows.coded(run.model.convolutions[0].rows, run.in_degree))

@@ -18,7 +18,7 @@ from hpcgnn.config import QUANTIZED_MODELS, TrainConfig, check_keys
 from hpcgnn.errors import CheckpointError, CollectiveError, ConfigError
 from hpcgnn.inference.graph_check import check_dataset, other_graph_line
 from hpcgnn.launch import together
-from hpcgnn.nn.quantized_models import QuantizedStack, calibrate
+from hpcgnn.nn.quantized.models import QuantizedStack, calibrate
 from hpcgnn.quantized.integer_model import IntegerModel
 from hpcgnn.shards.fingerprint import check_fingerprint
 from hpcgnn.shards.reader import check_num_parts

@@ -13,15 +13,15 @@ from torch import nn
 
 from hpcgnn.errors import ConfigError
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn.appnp import APPNP
 from hpcgnn.nn.attention import GATConvolution
 from hpcgnn.nn.convolution import Convolution, GCNConvolution, MaxPoolConvolution, SAGEConvolution
-from hpcgnn.nn.dagnn import DAGNN
-from hpcgnn.nn.gcnii import GCNII
+from hpcgnn.nn.deep.appnp import APPNP
+from hpcgnn.nn.deep.dagnn import DAGNN
+from hpcgnn.nn.deep.gcnii import GCNII
+from hpcgnn.nn.deep.jknet import JKNet
+from hpcgnn.nn.deep.sgc import SGC
 from hpcgnn.nn.isomorphism import GINConvolution
-from hpcgnn.nn.jknet import JKNet
 from hpcgnn.nn.normalization import NORMS, layer_norm_of
-from hpcgnn.nn.sgc import SGC
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch import nn
 
 from hpcgnn.errors import CollectiveError
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn.quantized_models import QuantizedStack
+from hpcgnn.nn.quantized.models import QuantizedStack
 from hpcgnn.training.objective import SPLITS, Objective
 from hpcgnn.training.scores import SCORES
 from hpcgnn.whereabouts import HERE

@@ -17,7 +17,7 @@ from hpcgnn.config import settings_of
 from hpcgnn.errors import Interrupted
 from hpcgnn.launch import together
 from hpcgnn.methods import name_of
-from hpcgnn.nn.quantized_models import QuantizedStack
+from hpcgnn.nn.quantized.models import QuantizedStack
 from hpcgnn.stop_signals import STOP_REQUEST, StopRequest
 from hpcgnn.training.adam import FlatAdam
 from hpcgnn.training.checkpoint import Checkpoint, Progress, check_shapes

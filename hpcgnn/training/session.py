@@ -22,8 +22,8 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.launch import choose_device, together
 from hpcgnn.methods.method import MethodContext
 from hpcgnn.nn.models import ATTENDING, REDUCTIONS, ModelShape, build_model
-from hpcgnn.nn.quantized_models import QuantizationScheme, QuantizedStack
-from hpcgnn.nn.quantizer import count_in_degrees
+from hpcgnn.nn.quantized.models import QuantizationScheme, QuantizedStack
+from hpcgnn.nn.quantized.quantizer import count_in_degrees
 from hpcgnn.ops.aggregation import use_half_sums
 from hpcgnn.partition.partition import Partition
 from hpcgnn.shards.reader import GraphInfo, read_graph_info, read_partition

@@ -15,8 +15,8 @@ from typing import Any
 import mpi4py.MPI as MPI
 
 import hpcgnn
-from hpcgnn.nn.quantized_models import QuantizedStack
-from hpcgnn.nn.quantizer import BITS_A_KB, RowQuantizer
+from hpcgnn.nn.quantized.models import QuantizedStack
+from hpcgnn.nn.quantized.quantizer import BITS_A_KB, RowQuantizer
 from hpcgnn.ops.host.simd import simd_level
 
 

@@ -14,8 +14,8 @@ import torch
 from hpcgnn.__main__ import main
 from hpcgnn.bench.float_batches import FloatBatches, integer_model, random_stack
 from hpcgnn.bench.inference import LAYERS
-from hpcgnn.inference.batched_run import BatchedRun, pack_features
-from hpcgnn.inference.batches import cut_batches
+from hpcgnn.inference.batches.cut import cut_batches
+from hpcgnn.inference.batches.run import BatchedRun, pack_features
 
 KINDS = ("gcn", "gin", "sage")
 

@@ -32,7 +32,7 @@ METHODS = (["vanilla"], ["vanilla"], ["uniform", "--bits", "4"], ["adaqp", "--pe
 # What commands import when they are called; a forked rank must find it there.
 MODULES = ("hpcgnn.cli.train", "hpcgnn.cli.infer", "hpcgnn.cli.quantize", "hpcgnn.launch", "hpcgnn.training.run",
            "hpcgnn.inference.opened_model", "hpcgnn.inference.predictions", "hpcgnn.inference.run",
-           "hpcgnn.inference.batch_dealing", "hpcgnn.inference.trained_run", "hpcgnn.inference.model_file",
+           "hpcgnn.inference.batches.dealing", "hpcgnn.inference.trained_run", "hpcgnn.inference.model_file",
            "hpcgnn.inference.activations", "hpcgnn.shards.activations", "hpcgnn.cli.packages")
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hpcgnn.errors import ConfigError
-from hpcgnn.inference import aggregation_choice
-from hpcgnn.inference.aggregation_choice import (
+from hpcgnn.inference.batches import costs as batch_costs
+from hpcgnn.inference.batches.costs import (
     FITTED_DIMS,
     AggregationCosts,
     BatchShapes,
@@ -48,7 +48,7 @@ def test_the_faster_side_of_the_costs_is_always_taken():
 
 @pytest.mark.parametrize("way", ["tiles", "gather"])
 def test_a_forced_choice_needs_no_costs(way, monkeypatch):
-    monkeypatch.setattr(aggregation_choice, "machine_costs", None)
+    monkeypatch.setattr(batch_costs, "machine_costs", None)
     assert choose(way, shapes_of(SPARSE, DENSE), 16, 4).tolist() == [way == "tiles"] * 2
 
 
@@ -70,24 +70,24 @@ def test_a_fit_of_noise_is_never_negative():
 
 
 def test_the_machine_is_measured_once_and_its_costs_are_usable(monkeypatch):
-    aggregation_choice._measured.cache_clear()
+    batch_costs._measured.cache_clear()
     calls = []
     clock = iter(np.arange(1, 10**6) * 1e-4)
-    monkeypatch.setattr(aggregation_choice.time, "perf_counter", lambda: calls.append(1) or next(clock))
+    monkeypatch.setattr(batch_costs.time, "perf_counter", lambda: calls.append(1) or next(clock))
     costs = machine_costs()
     num_calls = len(calls)
     assert num_calls and machine_costs() is costs and len(calls) == num_calls
     for side in (costs.gather, costs.tiles):
         assert side.shape == (4,) and (side >= 0).all() and side.any()
-    aggregation_choice._measured.cache_clear()
+    batch_costs._measured.cache_clear()
 
 
 def test_products_of_the_fit_leave_no_term_undetermined():
-    batches = [aggregation_choice._random_batches(*sizes, np.random.default_rng(0))[0]
-               for sizes in aggregation_choice.FITTED_BATCHES]
+    batches = [batch_costs._random_batches(*sizes, np.random.default_rng(0))[0]
+               for sizes in batch_costs.FITTED_BATCHES]
     shapes = [BatchShapes.of(tiles) for tiles in batches]
     gather = np.array([one.gather_terms(dim).sum(axis=0) for one in shapes for dim in FITTED_DIMS])
     tiles = np.array([one.tile_terms(dim, bits).sum(axis=0) for one in shapes for dim in FITTED_DIMS
-                      for bits in aggregation_choice.FITTED_WIDTHS])
+                      for bits in batch_costs.FITTED_WIDTHS])
     assert np.linalg.matrix_rank(gather / gather.max(axis=0)) == 4
     assert np.linalg.matrix_rank(tiles / tiles.max(axis=0)) == 4

@@ -13,14 +13,14 @@ from mpi4py import MPI
 from training_setup import easy_graph, random_owner
 
 from hpcgnn.errors import CollectiveError, ConfigError, KernelError
-from hpcgnn.inference import batched_layers
-from hpcgnn.inference.aggregation_choice import AggregationCosts
-from hpcgnn.inference.batch_dealing import DealtBatches, DealtRun
-from hpcgnn.inference.batch_neighborhood import BatchNeighborhood
-from hpcgnn.inference.batched_run import BatchedRun, pack_features
-from hpcgnn.inference.batches import cut_batches
+from hpcgnn.inference.batches import layers as batched_layers
+from hpcgnn.inference.batches.costs import AggregationCosts
+from hpcgnn.inference.batches.cut import cut_batches
+from hpcgnn.inference.batches.dealing import DealtBatches, DealtRun
+from hpcgnn.inference.batches.neighbors import BatchNeighborhood
+from hpcgnn.inference.batches.packed import ALIGNMENT, HEADER, PackedBatches
+from hpcgnn.inference.batches.run import BatchedRun, pack_features
 from hpcgnn.inference.coded_rows import code_rows
-from hpcgnn.inference.packed_batches import ALIGNMENT, HEADER, PackedBatches
 from hpcgnn.partition.build import build_partition
 
 KINDS = ("gcn", "sage", "gin")

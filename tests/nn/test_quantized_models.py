@@ -12,12 +12,12 @@ from reference_integer import forward
 
 from hpcgnn.errors import CollectiveError
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn import quantized_models
 from hpcgnn.nn.models import ModelShape, build_model
-from hpcgnn.nn.protected_quantizer import draw_protected
-from hpcgnn.nn.quantization_scheme import QuantizationScheme
-from hpcgnn.nn.quantized_models import PRESSURE_RATE, TARGET_TOLERANCE, QuantizedStack, calibrate
-from hpcgnn.nn.quantizer import MAX_DEGREES, count_in_degrees
+from hpcgnn.nn.quantized import models as quantized_models
+from hpcgnn.nn.quantized.models import PRESSURE_RATE, TARGET_TOLERANCE, QuantizedStack, calibrate
+from hpcgnn.nn.quantized.protected import draw_protected
+from hpcgnn.nn.quantized.quantizer import MAX_DEGREES, count_in_degrees
+from hpcgnn.nn.quantized.scheme import QuantizationScheme
 
 KINDS = ("gcn", "sage", "gin", "gat")
 SCHEMES = {"degree-aware": QuantizationScheme("degree-aware", 4, 6),

@@ -10,10 +10,10 @@ import torch
 from mpi4py import MPI
 
 from hpcgnn.nn.models import ModelShape, build_model
-from hpcgnn.nn.quantization_scheme import QuantizationScheme
-from hpcgnn.nn.quantized_models import QuantizedStack
-from hpcgnn.nn.quantizer import Nodes
-from hpcgnn.nn.sparse_input import SPARSE_SHARE, SparseInput
+from hpcgnn.nn.quantized.models import QuantizedStack
+from hpcgnn.nn.quantized.quantizer import Nodes
+from hpcgnn.nn.quantized.scheme import QuantizationScheme
+from hpcgnn.nn.quantized.sparse_input import SPARSE_SHARE, SparseInput
 
 # At 8 bits a mapped value on the edge of two codes, which rounding tips over, changes little.
 SCHEMES = {"degree-aware": QuantizationScheme("degree-aware", 8, 8), "uniform": QuantizationScheme("uniform", 8, 8),

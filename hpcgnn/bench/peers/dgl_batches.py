@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from hpcgnn.bench.peers.dgl_import import import_dgl
-from hpcgnn.inference.batches import Batches
+from hpcgnn.inference.batches.cut import Batches
 
 if TYPE_CHECKING:
     from hpcgnn.bench.float_batches import FloatConvolution

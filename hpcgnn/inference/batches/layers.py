@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcgnn.inference.batch_neighborhood import BatchNeighborhood
+from hpcgnn.inference.batches.neighbors import BatchNeighborhood
+from hpcgnn.inference.batches.packed import PackedBatches
 from hpcgnn.inference.neighborhood import REDUCTIONS
-from hpcgnn.inference.packed_batches import PackedBatches
 from hpcgnn.ops.batched_layers import PADDING, BatchedLayer, BatchedLayers, WeightPairs
 from hpcgnn.ops.bit_gemm import padded
 from hpcgnn.quantized.integer_model import IntegerConvolution, IntegerModel, RowScale

@@ -12,9 +12,9 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from hpcgnn.inference.aggregation_choice import AggregationCosts, BatchShapes, check_aggregation, choose
+from hpcgnn.inference.batches.costs import AggregationCosts, BatchShapes, check_aggregation, choose
+from hpcgnn.inference.batches.packed import PackedBatches
 from hpcgnn.inference.neighborhood import row_factor_of
-from hpcgnn.inference.packed_batches import PackedBatches
 from hpcgnn.ops import batch_tiles
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.code_aggregation import sum_codes

@@ -13,10 +13,10 @@ import numpy as np
 import scipy.sparse
 from mpi4py import MPI
 
-from hpcgnn.inference.batch_neighborhood import AggregationCounts
-from hpcgnn.inference.batched_run import BatchedRun
-from hpcgnn.inference.batches import Batches, cut_batches
-from hpcgnn.inference.packed_batches import PackedBatches
+from hpcgnn.inference.batches.cut import Batches, cut_batches
+from hpcgnn.inference.batches.neighbors import AggregationCounts
+from hpcgnn.inference.batches.packed import PackedBatches
+from hpcgnn.inference.batches.run import BatchedRun
 from hpcgnn.launch import together
 from hpcgnn.partition.partition import Partition
 from hpcgnn.quantized.integer_model import IntegerModel

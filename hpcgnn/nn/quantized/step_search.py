@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from hpcgnn.errors import CollectiveError
-from hpcgnn.nn.fake_quantization import codes_of
+from hpcgnn.nn.quantized.fake_quantization import codes_of
 
 CLIPPED = (1.1, 1.25, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 4.0, 6.0)     # peaks tried, in largest codes
 TOLERANCE = 1e-3                 # among errors so near, relative, the largest step wins: fewer codes are in use

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from hpcgnn.errors import KernelError
-from hpcgnn.inference.batches import Batches
+from hpcgnn.inference.batches.cut import Batches
 from hpcgnn.ops.batch_tiles import BatchTiles
 from hpcgnn.ops.bit_gemm import PAD8, padded, words_of
 from hpcgnn.ops.tiles import TILE_ROWS, tiles_of_csr

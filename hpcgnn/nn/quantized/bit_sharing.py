@@ -10,7 +10,7 @@ import heapq
 import numpy as np
 import torch
 
-from hpcgnn.nn.quantizer import RowQuantizer
+from hpcgnn.nn.quantized.quantizer import RowQuantizer
 from hpcgnn.quantized.integer_model import MAX_BIT_WIDTH
 
 

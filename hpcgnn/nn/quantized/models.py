@@ -15,22 +15,22 @@ from torch import nn
 from hpcgnn.errors import CollectiveError
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.attention import GATConvolution
-from hpcgnn.nn.bit_sharing import share_bits
 from hpcgnn.nn.convolution import GCNConvolution, SAGEConvolution
 from hpcgnn.nn.isomorphism import GINConvolution
 from hpcgnn.nn.models import ConvolutionStack
 from hpcgnn.nn.normalization import layer_norm_of
-from hpcgnn.nn.protected_quantizer import draw_protected, protection_by_degree
-from hpcgnn.nn.quantization_scheme import QuantizationScheme, maker_of
-from hpcgnn.nn.quantized_convolutions import (
+from hpcgnn.nn.quantized.bit_sharing import share_bits
+from hpcgnn.nn.quantized.convolutions import (
     QuantizedConvolution,
     QuantizedGAT,
     QuantizedGCN,
     QuantizedGIN,
     QuantizedSAGE,
 )
-from hpcgnn.nn.quantizer import BITS_A_KB, Nodes, Quantizer, count_in_degrees
-from hpcgnn.nn.sparse_input import SPARSE_SHARE
+from hpcgnn.nn.quantized.protected import draw_protected, protection_by_degree
+from hpcgnn.nn.quantized.quantizer import BITS_A_KB, Nodes, Quantizer, count_in_degrees
+from hpcgnn.nn.quantized.scheme import QuantizationScheme, maker_of
+from hpcgnn.nn.quantized.sparse_input import SPARSE_SHARE
 from hpcgnn.quantized.integer_model import IntegerModel, Normalization
 
 KINDS: dict[type[nn.Module], type[QuantizedConvolution]] = {

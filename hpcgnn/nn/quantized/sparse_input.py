@@ -13,7 +13,7 @@ from torch import nn
 
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.linear import linear
-from hpcgnn.nn.quantizer import Nodes
+from hpcgnn.nn.quantized.quantizer import Nodes
 from hpcgnn.ops.aggregation import SparseRows, from_csr, multiply
 from hpcgnn.ops.attention import sampled_products
 from hpcgnn.ops.pointwise import dropout

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcgnn.nn.protected_quantizer import LargestWeightQuantizer, TrackedColumnQuantizer, TrackedRowQuantizer
-from hpcgnn.nn.quantized_convolutions import QuantizerMaker
-from hpcgnn.nn.quantizer import ColumnQuantizer, RowQuantizer, WeightQuantizer
+from hpcgnn.nn.quantized.convolutions import QuantizerMaker
+from hpcgnn.nn.quantized.protected import LargestWeightQuantizer, TrackedColumnQuantizer, TrackedRowQuantizer
+from hpcgnn.nn.quantized.quantizer import ColumnQuantizer, RowQuantizer, WeightQuantizer
 
 SHRINKING = ("degree-aware", "calibrated")    # schemes by which rows of fewer codes have fewer bits
 

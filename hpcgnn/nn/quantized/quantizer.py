@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn.fake_quantization import codes_of, fake_quantize, largest_code, look_up, round_through
-from hpcgnn.nn.step_search import StepFit, search_steps, take_nearest
+from hpcgnn.nn.quantized.fake_quantization import codes_of, fake_quantize, largest_code, look_up, round_through
+from hpcgnn.nn.quantized.step_search import StepFit, search_steps, take_nearest
 from hpcgnn.ops.dense import column_magnitudes
 from hpcgnn.quantized.integer_model import MAX_BIT_WIDTH, ColumnScale, IntegerMap, RowScale
 

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn.deep.propagation import propagate, propagate_input, take_hops
 from hpcgnn.nn.linear import add_bias, linear
-from hpcgnn.nn.propagation import propagate, propagate_input, take_hops
 
 
 class SGC(nn.Module):

@@ -18,8 +18,8 @@ from hpcgnn.nn.attention import SLOPE, GATConvolution
 from hpcgnn.nn.convolution import GCNConvolution, SAGEConvolution
 from hpcgnn.nn.isomorphism import GINConvolution
 from hpcgnn.nn.linear import linear
-from hpcgnn.nn.quantizer import Nodes
-from hpcgnn.nn.sparse_input import DenseRows, SparseInput, SparseValues
+from hpcgnn.nn.quantized.quantizer import Nodes
+from hpcgnn.nn.quantized.sparse_input import DenseRows, SparseInput, SparseValues
 from hpcgnn.ops.attention import attend
 from hpcgnn.quantized.integer_model import IntegerConvolution
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcgnn.inference.aggregation_choice import AggregationCosts
-from hpcgnn.inference.batch_neighborhood import AggregationCounts, BatchNeighborhood
-from hpcgnn.inference.batched_layers import layers_of, runs_by_batch
-from hpcgnn.inference.batches import Batches
+from hpcgnn.inference.batches.costs import AggregationCosts
+from hpcgnn.inference.batches.cut import Batches
+from hpcgnn.inference.batches.layers import layers_of, runs_by_batch
+from hpcgnn.inference.batches.neighbors import AggregationCounts, BatchNeighborhood
+from hpcgnn.inference.batches.packed import PackedBatches
 from hpcgnn.inference.coded_rows import CodedRows, code_rows
 from hpcgnn.inference.forward import forward_codes
-from hpcgnn.inference.packed_batches import PackedBatches
 from hpcgnn.quantized.integer_model import IntegerModel
 
 

@@ -1,6 +1,6 @@
 """Degree-Quant's quantizers: ranges follow running percentiles, and nodes are protected at random while training.
 
-Steps are not parameters here; see `hpcgnn.nn.quantizer` for those that are learned.
+Steps are not parameters here; see `hpcgnn.nn.quantized.quantizer` for those that are learned.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn.fake_quantization import codes_of, fake_quantize
-from hpcgnn.nn.quantizer import MOMENTUM, Nodes, Quantizer, SharedComm
+from hpcgnn.nn.quantized.fake_quantization import codes_of, fake_quantize
+from hpcgnn.nn.quantized.quantizer import MOMENTUM, Nodes, Quantizer, SharedComm
 from hpcgnn.ops.counter import PROTECT, CounterKey
 from hpcgnn.ops.pointwise import dropout
 from hpcgnn.quantized.integer_model import ColumnScale, IntegerMap, RowScale

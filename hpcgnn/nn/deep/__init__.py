@@ -1,0 +1,1 @@
+"""Deep models, a page each with its formula: GCNII, DAGNN, SGC, JKNet and APPNP."""
