@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -182,3 +183,31 @@ def test_help_needs_no_mpi_no_torch_and_no_gpu():
     modules = {"__main__", "__init__", "errors", "stop_signals", "command_line"}
     before = {found.imported.split(".")[0] for found in imports() if found.importer in modules}
     assert before.isdisjoint({"mpi4py", "torch", "cupy", "h5py"})
+
+
+def paper_table():
+    """(paper, place in it, code) of every row of ARCHITECTURE.md's table of papers."""
+    text = (ROOT.parent / "ARCHITECTURE.md").read_text()
+    rows = re.findall(r"^\| ([\w-]+) \| (.+?) \| .+ \| `([\w/]+\.py:[\w.]+)` \|$", text, re.MULTILINE)
+    assert len(rows) > 25 and {"SYLVIE", "AdaQP", "HalfGNN", "MEGA", "QGTC"} <= {paper for paper, _, _ in rows}
+    return rows
+
+
+def found_in(nodes, names):
+    """The definition that a list of names leads to, through classes; None where one is missing."""
+    for node in nodes:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == names[0]:
+            return node if len(names) == 1 else found_in(node.body, names[1:])
+    return None
+
+
+@pytest.mark.parametrize("paper, place, code", paper_table(), ids=lambda value: value)
+def test_the_table_of_papers_leads_to_code_that_cites_the_paper(paper, place, code):
+    file, _, name = code.partition(":")
+    module = ast.parse((ROOT / file).read_text())
+    definition = found_in(module.body, name.split("."))
+    assert definition is not None, code
+    cited = f"{ast.get_docstring(module)} {ast.get_docstring(definition)}"
+    assert paper in cited
+    numbers = re.findall(r"\d+(?:\.\d+)*|\b[IV]+-[A-E]\b|\b[IV]+\b", place.split(";")[0])
+    assert all(number in cited for number in numbers), (place, cited)

@@ -24,7 +24,7 @@ ONCE_A_PLANE, ALL_TILES, JUMPED = "once a plane", "all tiles", "jumped in all ti
 REUSE_DIM, REUSE_WIDTHS = 1024, (2, 4, 8)
 BATCH_CLUSTERS, BATCH_DENSITY = 16, 0.1     # of the adjacency of a batch; arcs stay inside its clusters
 # TFLOP/s on an RTX 3090 by (rows, dim): CUTLASS's 4 x 4 bits, then QGTC's 1 x 1 to 1 x 4 bits.
-# Reference: Wang et al., PPoPP 2022, Table 3.
+# Reference: QGTC, Table 3.
 PUBLISHED = {(2048, 32): (10.36, 32.65, 19.99, 14.40, 11.30), (4096, 32): (12.28, 81.41, 46.23, 32.27, 24.75),
              (8192, 32): (12.67, 94.58, 50.82, 35.22, 26.31), (2048, 64): (21.40, 63.94, 39.41, 29.83, 22.15),
              (4096, 64): (24.66, 89.18, 51.21, 35.17, 25.38), (8192, 64): (24.70, 104.66, 55.16, 40.77, 31.07)}

@@ -38,7 +38,7 @@ class UniformBits:
 class DrawnBits:
     """Every row of every message at a width drawn evenly from a set, anew in every epoch.
 
-    Reference: Wan et al., MLSys 2023, Section 5.3 (uniform sampling, Table 6).
+    Reference: AdaQP, Section 5.3 (uniform sampling, Table 6).
     """
 
     choices: tuple[int, ...]

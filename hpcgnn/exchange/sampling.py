@@ -13,7 +13,7 @@ def kept_halo(plan: ExchangePlan, share: float, seed: int, epoch: int) -> np.nda
     """(num_halo,) bool, the halo rows that an epoch keeps: each with probability `share`, at all layers and in both
     directions.
 
-    Reference: Wan et al., MLSys 2022 (BNS-GCN), Algorithm 1.
+    Reference: BNS-GCN, Algorithm 1.
     """
     kept = np.zeros(plan.num_halo, bool)
     for rows in plan.halo:

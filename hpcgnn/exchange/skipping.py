@@ -1,6 +1,6 @@
 """Skipped broadcasts: a rank whose rows have moved little sends none, and its peers read what they have.
 
-Reference: Peng et al., VLDB 2022 (SANCUS), skip-broadcast with bounded staleness, here also of gradients.
+Reference: SANCUS, skip-broadcast with bounded staleness, here also of gradients.
 """
 
 from __future__ import annotations

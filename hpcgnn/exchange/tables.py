@@ -125,7 +125,7 @@ class PredictedRows(ReceivedTable):
 class SmoothedRows(ReceivedTable):
     """Running mean of received rows; see `ReceivedTable`.
 
-    Reference: Wan et al., ICLR 2022 (PipeGCN), Section 3.4, of features and of gradients alike.
+    Reference: PipeGCN, Section 3.4, of features and of gradients alike.
     """
 
     def __init__(self, smoothing: float):

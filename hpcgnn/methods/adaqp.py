@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class AdaQP(SolvesWidths):
     """Solve for the widths from traced ranges and measured links, and wait for the rows.
 
-    Reference: AdaQP, section 4, Eqn. 10 to 12.
+    Reference: AdaQP, section 4 and Eq. (10)-(12).
     """
 
     name = "adaqp"

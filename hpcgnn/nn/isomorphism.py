@@ -45,7 +45,7 @@ class GINConvolution(nn.Module):
     ------
     ConfigError      an unknown reduction
 
-    Reference: Xu et al., ICLR 2019, Eq. (4.1), with epsilon learned from 0; Tarafder et al., HalfGNN, 2024, Eq. (4)
+    Reference: Xu et al., ICLR 2019, Eq. (4.1), with epsilon learned from 0; HalfGNN, Eq. (4)
     with lambda = 0.1.
     """
 

@@ -96,7 +96,7 @@ class Neighborhood:
         -------
         (hop.num_out, dim), (hop.num_in, dim)
 
-        Reference: Wan et al., MLSys 2023, Section 3.4.
+        Reference: AdaQP, Section 3.4.
         """
         if self.is_by_peer:
             return self._aggregate_by_peer(h)

@@ -58,7 +58,7 @@ def edge_softmax(matrix: SparseRows, target: torch.Tensor, source: torch.Tensor,
     KernelError      types or shapes that disagree; self-loops that are not stored
 
     Reference: Velickovic et al., ICLR 2018, Eq. (3). The row's maximum is subtracted first, so that no exponential
-    overflows (Tarafder et al., HalfGNN, 2024, Section 3.1.2).
+    overflows (HalfGNN, Section 3.1.2).
     """
     _check_scores(matrix, target, source)
     return backend_of("attention", target).edge_softmax(matrix, target, source, slope)

@@ -159,7 +159,7 @@ def multiply(left: BitLines, right: BitLines, rescaling: Rescaling | None = None
     ------
     KernelError      lengths that disagree, or sums that could pass 2^31 - 1
 
-    Reference: Wang et al., PPoPP 2022, Eq. (5)-(7).
+    Reference: QGTC, Eq. (5)-(7).
     """
     check_product(left.length, left.bit_width, right)
     return backend_of("bit_gemm", right.words).multiply(left, right, rescaling, codes)

@@ -37,7 +37,7 @@ def combine(codes: torch.Tensor, weight_codes: torch.Tensor, *, code_bits: int =
     KernelError      types, shapes, widths or the way outside these; sums that could pass 2^31 - 1, from dim and the
                      bits; or, where sums depend on it, a code that needs more bits than were named
 
-    Reference: Zhu et al., HPCA 2024, Eq. (3) and section V-C: zeros are skipped. Deviation: "sparse" multiplies values
+    Reference: MEGA, Eq. (3) and section V-C: zeros are skipped. Deviation: "sparse" multiplies values
     whole, two in one instruction, where the paper takes their bits one after the other; that is "serial", slower on a
     processor since each set bit costs an addition of its own: never taken by itself, but measured by `bench`.
     """

@@ -48,7 +48,7 @@ def quantize_values(values: torch.Tensor, step: torch.Tensor, max_code: torch.Te
     ------
     KernelError      types or shapes that disagree
 
-    Reference: Zhu et al., HPCA 2024, Eq. (2).
+    Reference: MEGA, Eq. (2).
     """
     _check(values, step, max_code)
     return backend_of("fake_quantization", values).quantize_values(values, step, max_code)

@@ -106,7 +106,7 @@ def quantize_rows(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray
     KernelError      a row of 1 to 8 bits holds NaN, infinity or a magnitude above 1.6e38, for which a device is waited
                      for; shapes or devices that disagree; a rounding outside ROUNDINGS
 
-    Reference: Wan et al., MLSys 2023, Eq. (4); Zhang et al., SYLVIE, Eq. (3). Deviation: parameters are rounded before
+    Reference: AdaQP, Eq. (4); SYLVIE, Eq. (3). Deviation: parameters are rounded before
     the codes are drawn, so that the estimate stays unbiased on the wire. Contractive compressors: Richtarik et al.,
     EF21, NeurIPS 2021.
     """
@@ -169,7 +169,7 @@ def dequantize_rows(message: Buffer, row_index: np.ndarray, node_id: np.ndarray,
     ------
     KernelError      shapes or devices that disagree
 
-    Reference: Wan et al., MLSys 2023, Eq. (5).
+    Reference: AdaQP, Eq. (5).
     """
     _check_shapes(rows, row_index, node_id, layout, message)
     backend_of("quantization", rows).dequantize_rows(message, row_index, node_id, layout, rows, accumulate)

@@ -90,7 +90,7 @@ def multiply(tiles: TileList, right: BitLines, jump: bool = True, reuse: bool = 
     ------
     KernelError      lengths that disagree, sums that could overflow, or jump=False for a list of tiles
 
-    Reference: Wang et al., PPoPP 2022, Sections 4.3 and 4.4.
+    Reference: QGTC, Sections 4.3 and 4.4.
     """
     check_product(tiles.num_columns, 1, right)
     if not jump and not tiles.is_dense:

@@ -89,7 +89,7 @@ def condensed_regions(rows: ClusteredRows) -> CondensedRegions:
     ------
     KernelError                           more entries than 32-bit positions can name
 
-    Reference: Zhu et al., HPCA 2024 (MEGA), Algorithm 1 and §V-E; clusters of consecutive ids are the form without
+    Reference: MEGA, Algorithm 1 and §V-E; clusters of consecutive ids are the form without
     partition of §VII.
     """
     if len(rows.indices) > MOST_ENTRIES:

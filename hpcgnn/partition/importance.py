@@ -30,7 +30,7 @@ def node_importance(dataset: GraphDataset, halos: list[Halo]) -> np.ndarray:
     importance : (num_nodes,) float32, 0 for nodes that no other part needs; memory: 5 bytes a node of the graph, 24
                  bytes a node of the pool and 24 bytes for each degree up to the largest; time: linear
 
-    Reference: Zhang et al., SYLVIE, §IV-A. The paper leaves the rank of ties open: here it is the lowest of theirs,
+    Reference: SYLVIE, §IV-A. The paper leaves the rank of ties open: here it is the lowest of theirs,
     which keeps the wide messages few.
     """
     pool = boundary_nodes(dataset.num_nodes, halos)

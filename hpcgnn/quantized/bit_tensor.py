@@ -163,7 +163,7 @@ def to_bit(matrix: torch.Tensor, bit_width: int, packing: str = "column", *, low
     KernelError                      codes that don't fit, values that are not finite, an empty or infinite range, or
                                      a width, packing or rounding that does not exist
 
-    Reference: Wang et al., PPoPP 2022, Eq. (2) and Sections 4.2 and 5.
+    Reference: QGTC, Eq. (2) and Sections 4.2 and 5.
     """
     if packing not in PACKINGS:
         raise KernelError(f"packing is {packing!r}; expected one of {', '.join(PACKINGS)}")

@@ -34,7 +34,7 @@ def combine_packages(packages: PackedRows, weight_codes: np.ndarray, first: int 
     KernelError      the packages of these rows are malformed; weights of another type, shape or width; or sums that
                      could pass 2^31 - 1, from dim and the bits
 
-    Reference: Zhu et al., HPCA 2024, section V-C: decoder, weights indexed by the bitmap, row product.
+    Reference: MEGA, section V-C: decoder, weights indexed by the bitmap, row product.
     """
     weight = torch.from_numpy(np.ascontiguousarray(weight_codes))
     check_weight(weight, packages.dim)

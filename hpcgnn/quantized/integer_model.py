@@ -35,7 +35,7 @@ class RowScale:
     bit_width : (num_degrees,) uint8, 1 to 8       every stored bit, a sign included
     is_signed : bool                               rows have negative values; then widths are 2 to 8
 
-    Reference: Zhu et al., HPCA 2024, Eq. (2). Deviation: rows that are never negative have no sign bit, and
+    Reference: MEGA, Eq. (2). Deviation: rows that are never negative have no sign bit, and
     2**b - 1 codes above zero.
     """
 

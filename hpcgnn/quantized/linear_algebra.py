@@ -29,7 +29,7 @@ def bit_mm_to_int(a: BitTensor, b: BitTensor) -> torch.Tensor:
     ------
     KernelError      packings or lengths that don't fit, or sums that could pass 2^31 - 1: K (2^s - 1) (2^t - 1)
 
-    Reference: Wang et al., PPoPP 2022, Eq. (5)-(7) and Section 5.
+    Reference: QGTC, Eq. (5)-(7) and Section 5.
     """
     _check_packings(a, b)
     return multiply(a.lines, b.lines)
@@ -78,7 +78,7 @@ def bit_mm_to_bit(a: BitTensor, b: BitTensor, bit_width: int, packing: str = "co
     ------
     KernelError                      as `bit_mm_to_float` and `to_bit`
 
-    Reference: Wang et al., PPoPP 2022, Section 4.5.
+    Reference: QGTC, Section 4.5.
     """
     _check_packings(a, b)
     if packing not in PACKINGS:

@@ -49,7 +49,7 @@ class PackageFormat:
     lengths : (3,) int        bits of values of a short, medium and long package; not descending, in 8 .. 4096
     is_signed : bool          a value is sign and magnitude (codes are int8), not magnitude alone (codes are uint8)
 
-    Reference: Zhu et al., HPCA 2024, section V-B: 64, 128 and 192 bits.
+    Reference: MEGA, section V-B: 64, 128 and 192 bits.
     """
 
     lengths: tuple[int, int, int] = (64, 128, 192)

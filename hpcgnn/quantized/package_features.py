@@ -37,7 +37,7 @@ def quantize_features(rows: np.ndarray, bits: int, form: PackageFormat) -> tuple
     scale : (num_rows,) float32    value ~ code * scale; 0 for a row of zeros
     bit_width : (num_rows,) uint8
 
-    Reference: Zhu et al., HPCA 2024, Eq. 2: sign(x) min(floor(|x| / scale + 0.5), 2**(bits - 1) - 1). Deviation:
+    Reference: MEGA, Eq. 2: sign(x) min(floor(|x| / scale + 0.5), 2**(bits - 1) - 1). Deviation:
     without negative values there is no sign bit, and the largest code is 2**bits - 1; the scale is a row's own, and not
     learned.
     """

@@ -121,7 +121,7 @@ def aggregate_bits(tiles: BitTiles, features: BitTensor, *, jump: bool = True, r
     ------
     KernelError          packings or lengths that don't fit, sums that could overflow, jump=False for a list
 
-    Reference: Wang et al., PPoPP 2022, Sections 4.3 and 4.4.
+    Reference: QGTC, Sections 4.3 and 4.4.
     """
     return _product(tiles, features, *multiply(tiles.tiles, _checked(features).lines, jump, reuse))
 

@@ -183,7 +183,7 @@ def test_values_of_entries_are_summed_and_taken_by_their_index(device, num_heads
 
 @pytest.mark.parametrize("dtype", STORAGES)
 def test_sums_of_4_096_ones_are_4_096(device, dtype):
-    """Sums in float16 stop at 2,048, in bfloat16 at 256: Tarafder et al., HalfGNN, 2024, Section 3.1.1."""
+    """Sums in float16 stop at 2,048, in bfloat16 at 256: HalfGNN, Section 3.1.1."""
     matrix = from_csr(np.array([0, 4096]), np.arange(4096, dtype=np.int32), 4096)
     assert (cuda.sum_entries(matrix, torch.ones(4096, 2).to(device), np.arange(4096)) == 4096).all()
     one, long = from_csr(np.array([0, 1]), np.zeros(1, np.int32), 1), torch.ones(1, 4096, dtype=dtype).to(device)

@@ -212,7 +212,7 @@ def test_a_row_of_60000_neighbors_is_finite_and_right(simd, dtype):
 
 @pytest.mark.parametrize("dtype", STORAGES)
 def test_a_sum_of_4096_ones_is_4096(simd, dtype):
-    """Sums in float16 stop at 2,048, in bfloat16 at 256: Tarafder et al., HalfGNN, 2024, Section 3.1.1."""
+    """Sums in float16 stop at 2,048, in bfloat16 at 256: HalfGNN, Section 3.1.1."""
     indptr, indices = np.array([0, 4096]), np.arange(4096, dtype=np.int32)
     matrix, ones = from_csr(indptr, indices, 4096), torch.ones(4096, 3, dtype=dtype)
     assert (multiply(matrix, ones) == 4096).all()

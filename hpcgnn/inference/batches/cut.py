@@ -82,7 +82,7 @@ def cut_batches(indptr: np.ndarray, indices: np.ndarray, num_clusters: int, batc
     ------
     ConfigError      no cluster, no batch, or a graph that METIS can't cut
 
-    Reference: Wang et al., PPoPP 2022, Section 4.1; Chiang et al., KDD 2019, Section 3.2, for `keeps_all`.
+    Reference: QGTC, Section 4.1; Chiang et al., KDD 2019, Section 3.2, for `keeps_all`.
     """
     if num_clusters < 1 or batch_size < 1:
         raise ConfigError(f"{name} can't be cut into {num_clusters} clusters with {batch_size} a batch; "

@@ -64,7 +64,7 @@ def fake_quantize(values: torch.Tensor, step: torch.Tensor, bit_width: torch.Ten
     -------
     (n, dim) float32
 
-    Reference: Zhu et al., HPCA 2024, Eq. (2); Zhu et al., ICLR 2023 (A2Q), for the local gradient.
+    Reference: MEGA, Eq. (2); Zhu et al., ICLR 2023 (A2Q), for the local gradient.
     """
     return _FakeQuantize.apply(values, step, bit_width, is_signed, local_weight)
 

@@ -209,7 +209,7 @@ class QuantizedStack(nn.Module):
         p is 0 until the target is missed by more than its tolerance, and moves in training passes: so the target is met
         however much wider rows would lessen their own error, as of sums over thousands of neighbors.
 
-        Reference: Zhu et al., HPCA 2024, Eq. (4)-(5). Deviations: relative to the target, so that its weight is not
+        Reference: MEGA, Eq. (4)-(5). Deviations: relative to the target, so that its weight is not
         tuned to one graph; none below the target, as in the authors' program, which would buy bits that nothing needs;
         and p, the multiplier of an augmented Lagrangian (Nocedal and Wright, Numerical Optimization, 2006, sec. 17.4).
         """

@@ -10,7 +10,7 @@
  * Results   equal the host's to the bit: the same operations in the same order (row_scale.cuh), no sum across rows. The
  *           only atomic is the least position of a row that can't be coded.
  *
- * Reference: Wan et al., MLSys 2023, Eq. (4)-(5); Zhang et al., SYLVIE, Eq. (3); deviations: ops/quantization.py. */
+ * Reference: AdaQP, Eq. (4)-(5); SYLVIE, Eq. (3); deviations: ops/quantization.py. */
 #include "philox.cuh"
 #include "row_scale.cuh"
 
