@@ -22,6 +22,9 @@ QUANTIZED, LEARNED = SCHEMES[1:], SCHEMES[1:4]
 QUANTIZED_MODELS = ("gcn", "sage", "gin", "gat")
 
 SLOWEST_LINK = 0.001
+# Headings of help.
+MODEL, TRAINING, MESSAGES, RUN, GPU = "Model", "Training", "Messages", "Run", "GPU"
+QUANTIZATION = "Quantization-aware training"
 
 # What a value of a setting of the run can't be joined with; methods know their own.
 CLASHES = {
@@ -44,72 +47,75 @@ class TrainConfig:
     ConfigError      a value of the wrong type, outside its range or its choices
     """
 
-    model: str = setting("sage", "Model.", MODELS)
+    model: str = setting("sage", "Model.", MODELS, group=MODEL, is_common=True)
     layers: int = setting(3, "Number of convolutions; of propagation steps for dagnn, sgc and appnp.", low=1,
-                          high=1024)
-    hidden: int = setting(256, "Width of the hidden layers.", low=1, high=1 << 20)
-    heads: int = setting(4, "Attention heads of gat, which share the hidden width.", low=1, high=1024)
+                          high=1024, group=MODEL, is_common=True)
+    hidden: int = setting(256, "Width of the hidden layers.", low=1, high=1 << 20, group=MODEL, is_common=True)
+    heads: int = setting(4, "Attention heads of gat, which share the hidden width.", low=1, high=1024, group=MODEL)
     alpha: float = setting(0.1, "Share of the first rows in every propagation step.", low=0.0, high=1.0,
-                           models=("gcnii", "appnp"))
-    theta: float = setting(0.5, "Layer l weighs its map by log(theta / l + 1).", low=0.0, models=("gcnii",))
-    jump: str = setting("concat", "How the layers' rows are joined.", ("concat", "max"), models=("jknet",))
-    epochs: int = setting(200, "Epochs to train.", low=1)
-    lr: float = setting(0.01, "Learning rate of Adam.", low=0.0)
-    dropout: float = setting(0.5, "Dropout probability on the input of every layer.", low=0.0, high=0.999)
-    weight_decay: float = setting(0.0, "L2 penalty added to the gradients.", low=0.0)
-    weight_decay_layers: str = setting("all", "Layers that are decayed.", ("all", "first"))
-    norm: str = setting("layer", "Normalization after every hidden layer.", ("none", "layer"))
+                           models=("gcnii", "appnp"), group=MODEL)
+    theta: float = setting(0.5, "Layer l weighs its map by log(theta / l + 1).", low=0.0, models=("gcnii",),
+                           group=MODEL)
+    jump: str = setting("concat", "How the layers' rows are joined.", ("concat", "max"), models=("jknet",), group=MODEL)
+    epochs: int = setting(200, "Epochs to train.", low=1, group=TRAINING, is_common=True)
+    lr: float = setting(0.01, "Learning rate of Adam.", low=0.0, group=TRAINING, is_common=True)
+    dropout: float = setting(0.5, "Dropout probability on the input of every layer.", low=0.0, high=0.999,
+                             group=TRAINING, is_common=True)
+    weight_decay: float = setting(0.0, "L2 penalty added to the gradients.", low=0.0, group=TRAINING)
+    weight_decay_layers: str = setting("all", "Layers that are decayed.", ("all", "first"), group=TRAINING)
+    norm: str = setting("layer", "Normalization after every hidden layer.", ("none", "layer"), group=MODEL)
     method: Method = field(default_factory=Vanilla)
-    overlap: bool = setting(True, "Aggregate central rows while messages travel.")
+    overlap: bool = setting(True, "Aggregate central rows while messages travel.", group=MESSAGES)
     predict: str = setting("none", "What messages hold: rows (none), or their difference from what the receiver has "
-                           "(previous).", ("none", "previous"))
+                           "(previous).", ("none", "previous"), group=MESSAGES)
     rematerialize: bool = setting(False, "Have one peer's halo rows in memory at a time, and fetch again those that "
-                                  "the backward pass needs.")
+                                  "the backward pass needs.", group=MESSAGES)
     link_mbps: float = setting(0.0, "Pace messages as a link of so many MB/s a rank would, at least "
-                               f"{SLOWEST_LINK}; 0 as fast as they go.", low=0.0, high=1e9)
+                               f"{SLOWEST_LINK}; 0 as fast as they go.", low=0.0, high=1e9, group=MESSAGES)
     precision: str = setting("fp32", "Storage and products of rows; sums, weights and the loss stay float32. auto is "
                              "bf16 where a sample of the model's work is faster so, else fp32.",
-                             ("fp32", "bf16", "fp16", "auto"))
+                             ("fp32", "bf16", "fp16", "auto"), group=TRAINING, is_common=True)
     sums: str = setting("float32", "Sums of 16-bit rows on a GPU: float32 throughout, or 16 products at a time in the "
                         "rows' own type (half), as HalfGNN has them: faster, and rounded once a product.",
-                        ("float32", "half"), devices=("cuda",))
+                        ("float32", "half"), devices=("cuda",), group=GPU)
     quantize: str = setting("none", "Train weights and rows as small integers: widths and steps learned by in-degree "
                             "(degree-aware), at one width steps learned by in-degree (degree-steps) or one for all "
                             "rows of a layer (uniform), or ranges tracked while nodes are protected at random "
-                            "(degree-quant).", SCHEMES)
+                            "(degree-quant).", SCHEMES, group=QUANTIZATION, is_common=True)
     quantize_bits: int = setting(4, "Bits of weights and of mapped rows; of rows too but for degree-aware.", low=2,
-                                 high=8, schemes=QUANTIZED)
+                                 high=8, schemes=QUANTIZED, group=QUANTIZATION)
     target_kb: float = setting(0.0, "KB of all layers' rows that widths are pulled to; 0 is 2 bits a value.", low=0.0,
-                               schemes=("degree-aware",))
+                               schemes=("degree-aware",), group=QUANTIZATION)
     size_weight: float = setting(1.0, "Weight of the squared relative excess over target_kb in the loss.", low=0.0,
-                                 schemes=("degree-aware",))
+                                 schemes=("degree-aware",), group=QUANTIZATION)
     quantize_lr: float = setting(0.05, "Learning rate of Adam for logarithms of steps; a fifth of it for widths.",
-                                 low=0.0, schemes=LEARNED)
+                                 low=0.0, schemes=LEARNED, group=QUANTIZATION)
     quantize_gradient: str = setting("local", "Gradient of steps and widths of rows and of steps of mapped rows: that "
                                      "of their own error (local), which every node has, or of the loss "
                                      "(straight-through), which few have where few are labeled.",
-                                     ("local", "straight-through"), schemes=LEARNED)
+                                     ("local", "straight-through"), schemes=LEARNED, group=QUANTIZATION)
     protect: str = setting("0,0.2", "Probabilities that a training pass leaves the rows of a node unquantized, at the "
-                           "lowest and at the highest in-degree.", schemes=("degree-quant",))
+                           "lowest and at the highest in-degree.", schemes=("degree-quant",), group=QUANTIZATION)
     epoch_rows: str = setting("reachable", "Rows that a training epoch computes: those within reach of the loss, "
-                              "which changes no gradient, or all.", ("reachable", "all"))
-    exchange: str = setting("ring", "How messages travel.", ("ring", "alltoallv"))
+                              "which changes no gradient, or all.", ("reachable", "all"), group=TRAINING)
+    exchange: str = setting("ring", "How messages travel.", ("ring", "alltoallv"), group=MESSAGES)
     score: str = setting("auto", "Score to report; auto is micro_f1 for multi-label data, else accuracy.",
-                         ("auto", "accuracy", "micro_f1", "roc_auc"))
-    eval_every: int = setting(5, "Epochs between evaluations.", low=1)
+                         ("auto", "accuracy", "micro_f1", "roc_auc"), group=TRAINING)
+    eval_every: int = setting(5, "Epochs between evaluations.", low=1, group=TRAINING, is_common=True)
     early_stop: int = setting(0, "Evaluations without a better validation score before stopping; 0 never stops.",
-                              low=0)
-    seed: int = setting(0, "Seed of initialization, dropout and rounding.", low=0, high=2**31)
-    repeat: int = setting(1, "Trainings with consecutive seeds.", low=1)
+                              low=0, group=TRAINING, is_common=True)
+    seed: int = setting(0, "Seed of initialization, dropout and rounding.", low=0, high=2**31,
+                        group=TRAINING, is_common=True)
+    repeat: int = setting(1, "Trainings with consecutive seeds.", low=1, group=TRAINING, is_common=True)
     checkpoint_every: int = setting(50, "Epochs between checkpoints; 0 writes one at the end and at a signal only.",
-                                    low=0)
+                                    low=0, group=RUN, is_common=True)
     timeout: float = setting(1800.0, "Seconds without progress after which the job ends and the rank that stands "
-                             "still is named; 0 waits for ever.", low=0.0)
+                             "still is named; 0 waits for ever.", low=0.0, group=RUN)
     transport: str = setting("auto", "How messages leave a GPU: MPI takes its pointers (cuda-aware), or pinned memory "
                              "of the host (staged); auto is cuda-aware where an exchange at the start proves it.",
-                             ("auto", "cuda-aware", "staged"), devices=("cuda",))
+                             ("auto", "cuda-aware", "staged"), devices=("cuda",), group=GPU)
     device: str = setting("cpu", "Where to compute; with cuda, ranks of a node share its GPUs out among them.",
-                          ("cpu", "cuda"))
+                          ("cpu", "cuda"), group=GPU, is_common=True)
 
     def __post_init__(self):
         check_values(self)

@@ -3,44 +3,73 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import Field
 from pathlib import Path
 from typing import Any
 
 import click
 
-from hpcgnn.config import TrainConfig, check_keys, known_settings, resolve_train_config
-from hpcgnn.methods import METHODS, name_of
+from hpcgnn.cli.grouped import GroupedCommand, GroupedOption
+from hpcgnn.config import (
+    GPU,
+    MESSAGES,
+    MODEL,
+    QUANTIZATION,
+    RUN,
+    TRAINING,
+    TrainConfig,
+    check_keys,
+    known_settings,
+    resolve_train_config,
+)
+from hpcgnn.methods import METHODS, name_of, users_of
 from hpcgnn.methods.uniform import Uniform
 from hpcgnn.registry import read_toml
 
+METHOD = "Method"
 TYPES = {"int": int, "float": float, "str": str, "bool": bool}
 
 
+def _heading(own: Field) -> str:
+    """Where help lists a setting: a method's own under its users."""
+    return own.metadata["group"] or f"Method {', '.join(users_of(own.name))}"
+
+
 def _with_settings(function):
-    for setting in reversed(known_settings()):
-        if setting.name == "method":
-            function = click.option("--method", help=f"Training method. One of {', '.join(METHODS)}, or your own as "
-                                    "MODULE:CLASS. [default: vanilla, or the preset's]")(function)
-            continue
-        choices = setting.metadata["choices"]
-        text = setting.metadata["description"] + (f" One of {', '.join(map(str, choices))}." if choices else "")
-        flag = "--" + setting.name.replace("_", "-")
-        switch = f"{flag}/--no-{flag[2:]}" if setting.type == "bool" else flag
-        function = click.option(switch, type=TYPES[setting.type], default=None,
-                                help=f"{text} [default: {setting.default}, or the preset's]")(function)
+    """Give a command an option for every setting, under the heading of its owner."""
+    settings = [own for own in known_settings() if own.name != "method"]
+    of_methods = dict.fromkeys(_heading(own) for own in settings if not own.metadata["group"])
+    headings = [MODEL, METHOD, *of_methods, TRAINING, MESSAGES, QUANTIZATION, GPU, RUN]
+    options = {METHOD: [click.option(
+        "--method", cls=GroupedOption, heading=METHOD, help=f"How halo rows are sent. One of {', '.join(METHODS)}, or "
+        "your own as MODULE:CLASS. [default: vanilla, or the preset's]")]}
+    for own in settings:
+        choices = own.metadata["choices"]
+        text = own.metadata["description"] + (f" One of {', '.join(map(str, choices))}." if choices else "")
+        flag = "--" + own.name.replace("_", "-")
+        options.setdefault(_heading(own), []).append(click.option(
+            f"{flag}/--no-{flag[2:]}" if own.type == "bool" else flag, type=TYPES[own.type], default=None,
+            cls=GroupedOption, heading=_heading(own), is_common=own.metadata["is_common"],
+            help=f"{text} [default: {own.default}, or the preset's]"))
+    for option in reversed([option for heading in headings for option in options[heading]]):
+        function = option(function)
     return function
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @click.argument("shards", type=click.Path(path_type=Path))
 @_with_settings
-@click.option("--preset", help="Hyper-parameters of a paper, from the registry: adaqp, sylvie, planetoid.")
-@click.option("--config", "config_file", type=click.Path(path_type=Path), help="TOML file of settings.")
-@click.option("--out", type=click.Path(path_type=Path),
+@click.option("--preset", cls=GroupedOption,
+              help="Hyper-parameters of a paper, from the registry: adaqp, sylvie, planetoid.")
+@click.option("--config", "config_file", cls=GroupedOption, type=click.Path(path_type=Path),
+              help="TOML file of settings.")
+@click.option("--out", cls=GroupedOption, type=click.Path(path_type=Path),
               help="Run folder. [default: runs/DATASET-MODEL-METHODBITS[-QUANTIZE]-pRANKS]")
-@click.option("--resume", is_flag=True, help="Go on from the run folder's checkpoint; start anew if there is none.")
-@click.option("--overwrite", is_flag=True, help="Replace the run that the folder holds.")
-@click.option("--other-graph", is_flag=True, help="Resume on another graph, split or features than before.")
+@click.option("--resume", cls=GroupedOption, is_flag=True,
+              help="Go on from the run folder's checkpoint; start anew if there is none.")
+@click.option("--overwrite", cls=GroupedOption, is_flag=True, help="Replace the run that the folder holds.")
+@click.option("--other-graph", cls=GroupedOption, is_common=False, is_flag=True,
+              help="Resume on another graph, split or features than before.")
 def command(shards: Path, preset: str | None, config_file: Path | None, out: Path | None, resume: bool,
             overwrite: bool, other_graph: bool, **flags: Any) -> None:
     """Train a model on the graph in SHARDS, one MPI rank a part.

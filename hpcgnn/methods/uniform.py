@@ -17,7 +17,7 @@ class Uniform(Method):
     """Send every row at the same width, and wait for it."""
 
     name = "uniform"
-    bits: int = setting(32, "Bits a message value.", (1, 2, 4, 8, 16, 32))
+    bits: int = setting(32, "Bits a message value.", (1, 2, 4, 8, 16, 32), is_common=True)
 
     def width_policy(self, context: MethodContext) -> WidthPolicy:
         """The width that the user chose."""
