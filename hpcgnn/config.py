@@ -47,7 +47,8 @@ class TrainConfig:
     ConfigError      a value of the wrong type, outside its range or its choices
     """
 
-    model: str = setting("sage", "Model.", MODELS, group=MODEL, is_common=True)
+    model: str = setting("sage", f"Model. One of {', '.join(MODELS)}, or your own as MODULE:CLASS.", group=MODEL,
+                         is_common=True)
     layers: int = setting(3, "Number of convolutions; of propagation steps for dagnn, sgc and appnp.", low=1,
                           high=1024, group=MODEL, is_common=True)
     hidden: int = setting(256, "Width of the hidden layers.", low=1, high=1 << 20, group=MODEL, is_common=True)
@@ -119,6 +120,8 @@ class TrainConfig:
 
     def __post_init__(self):
         check_values(self)
+        if self.model not in MODELS and ":" not in self.model:
+            raise ConfigError(f"model must be one of {', '.join(MODELS)}, or MODULE:CLASS, found {self.model!r}")
         for own in fields(self):
             self._check_use(own)
         others = {own.name: getattr(self, own.name) for own in fields(self)}

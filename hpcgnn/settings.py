@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -53,6 +56,25 @@ def _check_value(declared, value: Any) -> None:
     high = HIGHEST.get(kind) if limits["high"] is None else limits["high"]
     if high is not None and not value <= high:
         raise ConfigError(f"{name} must be at most {high}, found {value!r}")
+
+
+def import_class(path: str, kind: str, base: type) -> type:
+    """The class that MODULE:CLASS names; the module may lie in the current folder.
+
+    Raises
+    ------
+    ConfigError      its module can't be imported, or has no such subclass of `base`
+    """
+    module, _, name = path.partition(":")
+    if os.getcwd() not in sys.path:      # a console script's path begins with its own folder
+        sys.path.append(os.getcwd())
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{kind} {path} can't be imported: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise ConfigError(f"{kind} {path} is no subclass of {base.__module__}.{base.__qualname__}")
+    return found
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "adaptive": FOUNDATION | {"ops", "exchange"},
     "methods": {"errors", "settings", "graph", "exchange", "adaptive"},
     "config": {"errors", "registry", "settings", "methods"},
-    "nn": FOUNDATION | {"ops", "graph", "quantized"},
+    "nn": FOUNDATION | {"settings", "ops", "graph", "quantized"},
     "inference": FOUNDATION | {"launch", "datasets", "partition", "quantized", "shards", "ops", "graph", "exchange",
                                "nn", "config", "training"},
     "training": FOUNDATION | {"launch", "stop_signals", "partition", "quantized", "shards", "ops", "graph", "exchange",

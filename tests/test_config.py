@@ -63,7 +63,7 @@ def test_an_unknown_setting_is_refused_with_a_hint(key, hint):
     ({"epochs": 1.5}, "epochs must be of type int, found 1.5"),
     ({"epochs": True}, "epochs must be of type int, found True"),
     ({"model": "mlp"}, "model must be one of gcn, sage, sage-max, gat, gin, gcnii, dagnn, sgc, jknet, appnp, "
-                       "found 'mlp'"),
+                       "or MODULE:CLASS, found 'mlp'"),
     ({"model": "gat", "hidden": 30}, "hidden must be a multiple of the 4 attention heads, found 30; "
                                      "change --hidden or --heads"),
     ({"method": "uniform", "bits": 3}, "bits must be one of 1, 2, 4, 8, 16, 32, found 3"),

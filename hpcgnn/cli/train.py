@@ -155,10 +155,10 @@ def _train_in(comm, folder, shards: Path, info, flags: dict[str, Any], file_sett
 
 def _run_folder_finder(out: Path | None, dataset: str, num_ranks: int):
     def folder_of(config: TrainConfig) -> Path:
-        method = name_of(config.method).replace(":", ".")
+        model, method = config.model.replace(":", "."), name_of(config.method).replace(":", ".")
         bits = str(config.method.bits) if isinstance(config.method, Uniform) else ""
         scheme = "" if config.quantize == "none" else f"-{config.quantize}"
-        return out or Path("runs") / f"{dataset}-{config.model}-{method}{bits}{scheme}-p{num_ranks}"
+        return out or Path("runs") / f"{dataset}-{model}-{method}{bits}{scheme}-p{num_ranks}"
 
     return folder_of
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import fields
 
 from hpcgnn.errors import ConfigError
@@ -16,6 +15,7 @@ from hpcgnn.methods.sancus import Sancus
 from hpcgnn.methods.sylvie import Sylvie
 from hpcgnn.methods.uniform import Uniform
 from hpcgnn.methods.vanilla import Vanilla
+from hpcgnn.settings import import_class
 
 METHODS: dict[str, type[Method]] = {method.name: method for method in (
     Vanilla, Uniform, Random, Sylvie, AdaQP, Joint, PipeGCN, BNS, Sancus)}
@@ -32,13 +32,7 @@ def find_method(name: str) -> type[Method]:
         if name not in METHODS:
             raise ConfigError(f"method must be one of {', '.join(METHODS)}, or MODULE:CLASS, found {name!r}")
         return METHODS[name]
-    module, _, attribute = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"method {name} can't be imported: {error}") from error
-    if not (isinstance(found, type) and issubclass(found, Method)):
-        raise ConfigError(f"method {name} is no subclass of hpcgnn.methods.method.Method")
+    found = import_class(name, "method", Method)
     missing = sorted(found.__abstractmethods__ | ({"name"} - set(dir(found))))
     if missing:
         raise ConfigError(f"method {name} has no {missing[0]} of its own, so it can't be used")

@@ -22,6 +22,7 @@ from hpcgnn.nn.deep.jknet import JKNet
 from hpcgnn.nn.deep.sgc import SGC
 from hpcgnn.nn.isomorphism import GINConvolution
 from hpcgnn.nn.normalization import NORMS, layer_norm_of
+from hpcgnn.settings import import_class
 
 
 @dataclass(frozen=True)
@@ -163,8 +164,36 @@ REDUCTIONS = {"gcn": "gcn", "sage": "mean", "sage-max": "mean", "gat": "mean", "
 ATTENDING = ("gat",)      # models that weigh rows by a softmax over them
 
 
+@dataclass(frozen=True)
+class ModelTraits:
+    """What methods must know of a model.
+
+    Attributes
+    ----------
+    reduction : {"gcn", "mean", "sum"}      how it sums its neighbors' rows; attention and a maximum count as means
+    attends : bool                          it weighs rows by a softmax over them
+    """
+
+    reduction: str
+    attends: bool
+
+
+def traits_of(name: str) -> ModelTraits:
+    """Traits of a model by its name; a class of one's own has them as attributes, a mean without attention otherwise.
+
+    Raises
+    ------
+    ConfigError      see `hpcgnn.settings.import_class`
+    """
+    if name in REDUCTIONS:
+        return ModelTraits(REDUCTIONS[name], name in ATTENDING)
+    found = import_class(name, "model", nn.Module)
+    return ModelTraits(getattr(found, "reduction", "mean"), getattr(found, "attends", False))
+
+
 def build_model(shape: ModelShape) -> nn.Module:
-    """A model with fresh weights from torch's generator.
+    """A model with fresh weights from torch's generator; one of one's own, named MODULE:CLASS, is made as
+    CLASS(in_dim, hidden_dim, out_dim, num_layers, dropout).
 
     It has `forward(graph, x)`, collective, from input rows to logits; `num_hops`, its aggregations, or None where it
     can't leave out rows that are farther from the loss; and `first_layer_parameters()`.
@@ -173,6 +202,13 @@ def build_model(shape: ModelShape) -> nn.Module:
     ------
     ConfigError      an unknown model; heads that can't share hidden_dim; an unknown jump
     """
+    if ":" in shape.model:
+        made = import_class(shape.model, "model", nn.Module)
+        try:
+            return made(*shape.common[:5])
+        except TypeError as error:
+            raise ConfigError(f"model {shape.model} can't be made from in_dim, hidden_dim, out_dim, num_layers and "
+                              f"dropout: {error}") from error
     if shape.model not in MODELS:
         raise ConfigError(f"model must be one of {', '.join(MODELS)}, found {shape.model!r}")
     return MODELS[shape.model](shape)

@@ -11,7 +11,7 @@ from mpi4py import MPI
 from torch import nn
 
 from hpcgnn.config import TrainConfig, parse_protection
-from hpcgnn.errors import CollectiveError, TrainingError
+from hpcgnn.errors import CollectiveError, ConfigError, TrainingError
 from hpcgnn.exchange.agreement import check_peers
 from hpcgnn.exchange.bits import UniformBits
 from hpcgnn.exchange.halo import HaloExchange
@@ -21,7 +21,7 @@ from hpcgnn.exchange.transport import HOST, Transport, choose_transport
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.launch import choose_device, together
 from hpcgnn.methods.method import MethodContext
-from hpcgnn.nn.models import ATTENDING, REDUCTIONS, ModelShape, build_model
+from hpcgnn.nn.models import ModelShape, build_model, traits_of
 from hpcgnn.nn.quantized.models import QuantizationScheme, QuantizedStack
 from hpcgnn.nn.quantized.quantizer import count_in_degrees
 from hpcgnn.ops.aggregation import use_half_sums
@@ -117,9 +117,9 @@ class Session:
 
     def method_context(self) -> MethodContext:
         """What the method finds on this rank."""
-        config = self.config
+        config, traits = self.config, traits_of(self.config.model)
         return MethodContext(self.comm, self.plan, self.graph, self.importance, storage_bits(config.precision),
-                             config.layers, REDUCTIONS[config.model], config.model in ATTENDING,
+                             config.layers, traits.reduction, traits.attends,
                              1e6 * config.link_mbps)
 
     def new_model(self, seed: int) -> nn.Module:
@@ -147,6 +147,9 @@ class Session:
         widths = model.width_parameters() if isinstance(model, QuantizedStack) else []
         is_scale = {id(parameter) for parameter in [*scales, *widths]}
         parameters = [parameter for parameter in model.parameters() if id(parameter) not in is_scale]
+        if config.weight_decay_layers == "first" and not hasattr(model, "first_layer_parameters"):
+            raise ConfigError(f"model {config.model} has no first_layer_parameters(), which weight_decay_layers first "
+                              "needs; add it, or use all")
         decayed = parameters if config.weight_decay_layers == "all" else model.first_layer_parameters()
         chosen = {id(parameter) for parameter in decayed}
         others = [parameter for parameter in parameters if id(parameter) not in chosen]

@@ -1,0 +1,92 @@
+"""A model of one's own is found by its import path and trains like a built-in one, with all that a run has."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+from mpi4py import MPI
+from training_setup import easy_graph, losses, train, without_seconds, write_once
+
+from hpcgnn.config import TrainConfig
+from hpcgnn.errors import ConfigError
+from hpcgnn.nn.models import ConvolutionStack, ModelShape, build_model, traits_of
+
+COMM = MPI.COMM_WORLD
+
+
+class OwnSAGE(ConvolutionStack):
+    """What `--model sage` builds."""
+
+    def __init__(self, in_dim, hidden_dim, out_dim, num_layers, dropout):
+        super().__init__("sage", in_dim, hidden_dim, out_dim, num_layers, dropout, "layer")
+
+
+class Plain(torch.nn.Module):
+    """A model that knows nothing of hpcgnn but `graph.halo` and `graph.edge_index`, and sums its neighbors."""
+
+    reduction = "sum"
+
+    def __init__(self, in_dim, hidden_dim, out_dim, num_layers, dropout):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(in_dim, hidden_dim), torch.nn.Linear(hidden_dim, out_dim)
+
+    def forward(self, graph, x):
+        h_all = torch.relu(self.first(graph.halo(x)))
+        source, target = graph.edge_index
+        summed = torch.zeros(graph.num_inner, h_all.shape[1]).index_add_(0, target, h_all[source])
+        return self.last(h_all[:graph.num_inner] + summed)
+
+
+class Unmakeable(torch.nn.Module):
+    """Its constructor takes other arguments."""
+
+    def __init__(self, width):
+        super().__init__()
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """The name by which this file can be imported in this process."""
+    monkeypatch.setitem(sys.modules, "own_model_of_a_test", sys.modules[__name__])
+    return "own_model_of_a_test"
+
+
+@pytest.mark.parallel([1, 2])
+def test_an_own_copy_of_a_built_in_model_trains_bit_for_bit_as_that(shared_path, module):
+    shards = write_once(COMM, easy_graph(), shared_path / "shards")
+    _, expected, _ = train(COMM, shards, shared_path / "sage", model="sage", dropout=0.5)
+    summary, found, _ = train(COMM, shards, shared_path / "own", model=f"{module}:OwnSAGE", dropout=0.5)
+    assert without_seconds(found) == without_seconds(expected)
+    assert summary["model"] == f"{module}:OwnSAGE"
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("method", ["vanilla", "adaqp"])
+def test_a_plain_torch_model_learns_by_methods_that_weigh_its_sums(shared_path, module, method):
+    shards = write_once(COMM, easy_graph(), shared_path / "shards")
+    summary, metrics, _ = train(COMM, shards, shared_path / "own", model=f"{module}:Plain", method=method, epochs=40,
+                                **({"period": 5, "group_size": 20} if method == "adaqp" else {}))
+    assert losses(metrics)[-1] < losses(metrics)[0] / 3
+    assert summary["test_score"] > 0.6      # chance is 0.25
+
+
+def test_traits_are_those_that_the_class_states(module):
+    assert traits_of(f"{module}:Plain").reduction == "sum" and traits_of(f"{module}:OwnSAGE").reduction == "mean"
+    assert traits_of("gat").attends and not traits_of(f"{module}:Plain").attends
+
+
+@pytest.mark.parametrize("name, complaint", [
+    ("sag", "model must be one of gcn, sage, sage-max, gat, gin, gcnii, dagnn, sgc, jknet, appnp, or MODULE:CLASS, "
+            "found 'sag'"),
+    ("{module}:COMM", "model {module}:COMM is no subclass of torch.nn.modules.module.Module"),
+    ("{module}:Missing", "model {module}:Missing can't be imported: module "),
+    ("{module}:Unmakeable", "model {module}:Unmakeable can't be made from in_dim, hidden_dim, out_dim, num_layers and "
+                            "dropout: "),
+])
+def test_what_is_no_model_is_refused(module, name, complaint):
+    with pytest.raises(ConfigError) as refused:
+        config = TrainConfig.of(model=name.format(module=module))
+        build_model(ModelShape(config.model, 3, 4, 2, 2, 0.0, "layer"))
+    assert str(refused.value).startswith(complaint.format(module=module))
