@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Bytes and score by width of message: ogbn-arxiv without its features, GraphSAGE 3 x 256 on two ranks, float32 against
 # uniform 8, 4, 2 and 1 bit. Ends with the table of `hpcgnn report`; finished runs are kept and not repeated.
-#   HPCGNN_DATASETS           folder that holds ogbn_arxiv_nofeat.npz (data/README.md has the format)
+#   HPCGNN_DATASETS           folder that holds ogbn_arxiv_nofeat.npz (docs/own-data.md has the format)
 #   HPCGNN_BENCHMARK_EPOCHS   default: 100
 #   HPCGNN_BENCHMARK_OUT      default: runs/benchmark-bytes
 set -euo pipefail

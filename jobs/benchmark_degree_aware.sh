@@ -4,7 +4,7 @@
 # Settings are the same for all graphs but for the learning rate, which each row has the best of three on validation,
 # compared by three seeds; so is the epoch chosen, within the target. Ends with a table; finished runs are kept, a run
 # that was stopped or has fewer seeds goes on, so call it again until it is done.
-#   HPCGNN_DATASETS               folder that holds the three .npz files (data/README.md has the format)
+#   HPCGNN_DATASETS               folder that holds the three .npz files (docs/own-data.md has the format)
 #   HPCGNN_BENCHMARK_SEEDS        default: 10
 #   HPCGNN_BENCHMARK_ROWS         DATASET-MODEL of each; default: all six of the paper
 #   HPCGNN_BENCHMARK_OUT          default: runs/benchmark-degree-aware

@@ -3,7 +3,7 @@
 # amazon_computers at 4 ranks, several seeds, and of two on ogbn_arxiv_nofeat, all methods under the same settings.
 # Ends with a table; finished runs are kept, a run that was stopped or has fewer seeds goes on, so call it again until
 # it is done.
-#   HPCGNN_DATASETS               folder that holds the three .npz files (data/README.md has the format)
+#   HPCGNN_DATASETS               folder that holds the three .npz files (docs/own-data.md has the format)
 #   HPCGNN_BENCHMARK_SEEDS        default: 5
 #   HPCGNN_BENCHMARK_LARGE_SEEDS  of the large graph; default: 1
 #   HPCGNN_BENCHMARK_RANKS        default: 4

@@ -3,7 +3,7 @@
 # Prints a table and leaves bench.json and bench.png for each: kernels (SpMM, quantization, pointwise), epochs of
 # GraphSAGE and GCN 3 x 256 in float32 and bfloat16 in one process and on ranks of one thread, exchanges.
 # Peers that are not installed are left out, and said so. Nothing else should run on the machine meanwhile.
-#   HPCGNN_DATASETS           folder that holds ogbn_arxiv_nofeat.npz and topo_cnr2000.npz (format: data/README.md)
+#   HPCGNN_DATASETS           folder that holds ogbn_arxiv_nofeat.npz and topo_cnr2000.npz (format: docs/own-data.md)
 #   HPCGNN_BENCHMARK_THREADS  default: 2
 #   HPCGNN_BENCHMARK_EPOCHS   default: 12
 #   HPCGNN_BENCHMARK_OUT      default: runs/benchmark-host

@@ -3,7 +3,7 @@
 # with steps by in-degree, beside float32, answering from the whole graph and in batches of METIS clusters, with and without the arcs between the
 # clusters of a batch. Settings are the same for all widths, the epoch is chosen on validation. Ends with a table;
 # finished runs are kept, a run that was stopped goes on, so call it again until it is done.
-#   HPCGNN_DATASETS               folder that holds the three .npz files (data/README.md has the format)
+#   HPCGNN_DATASETS               folder that holds the three .npz files (docs/own-data.md has the format)
 #   HPCGNN_BENCHMARK_SEEDS        default: 3
 #   HPCGNN_BENCHMARK_DATASETS     default: "pubmed amazon_computers ogbn_arxiv_nofeat"
 #   HPCGNN_BENCHMARK_MODELS       default: "gcn gin"

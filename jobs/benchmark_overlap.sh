@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Waiting with and without overlap, on a link slowed so that messages take as long as computing: GraphSAGE 3 x 256 on
 # ogbn_arxiv_nofeat, float32 messages. The link's pace is derived from a run without one. Ends with a table of medians.
-#   HPCGNN_DATASETS           folder that holds ogbn_arxiv_nofeat.npz (data/README.md has the format)
+#   HPCGNN_DATASETS           folder that holds ogbn_arxiv_nofeat.npz (docs/own-data.md has the format)
 #   HPCGNN_BENCHMARK_RANKS    default: 2
 #   HPCGNN_BENCHMARK_EPOCHS   default: 12; the first two are not counted
 #   HPCGNN_BENCHMARK_OUT      default: runs/benchmark-overlap; replaced

@@ -1,6 +1,6 @@
 # What the benchmarks on real graphs share; sourced by them, it runs nothing itself. Afterwards the folder is the
 # repository's and the environment is there.
-#   HPCGNN_DATASETS     folder that holds the .npz files (data/README.md has the format)
+#   HPCGNN_DATASETS     folder that holds the .npz files (docs/own-data.md has the format)
 # shellcheck shell=bash
 
 if [[ ! -d ${HPCGNN_DATASETS:-} ]]; then

@@ -32,7 +32,7 @@ pip_in() {
 copy_sources() {
     mkdir "$work/source"
     tar -C "$root" --exclude='*.so' --exclude='__pycache__' --exclude='data/benchmarks' --exclude='data/shards' -cf - \
-        ext hpcgnn jobs examples data setup.py pyproject.toml MANIFEST.in README.md LICENSE CHANGELOG.md \
+        ext hpcgnn jobs examples docs mkdocs.yml data setup.py pyproject.toml MANIFEST.in README.md LICENSE CHANGELOG.md \
         ARCHITECTURE.md CONTRIBUTING.md | tar -C "$work/source" -xf -
 }
 

@@ -18,9 +18,10 @@ copy_sources() {
     mkdir -p "$copy/kernels"
     cmp -s "$HPCGNN_ROOT/setup.py" "$copy/setup.py" || rm -rf "$copy/build"
     find "$copy" -path "$copy/hpcgnn/_ext/*.so" -exec mv -t "$copy/kernels" {} +
-    rm -rf "$copy"/{ext,hpcgnn,jobs,tests,examples,data}
+    rm -rf "$copy"/{ext,hpcgnn,jobs,tests,examples,docs,data}
     tar -C "$HPCGNN_ROOT" --exclude='*.so' --exclude='__pycache__' --exclude='data/benchmarks' --exclude='data/shards' \
-        -cf - ext hpcgnn jobs tests examples data setup.py pyproject.toml README.md LICENSE CHANGELOG.md ARCHITECTURE.md |
+        -cf - ext hpcgnn jobs tests examples docs data mkdocs.yml setup.py pyproject.toml README.md LICENSE CHANGELOG.md \
+        ARCHITECTURE.md |
         tar -C "$copy" -xpf -
     find "$copy/kernels" -name '*.so' -exec mv -t "$copy/hpcgnn/_ext" {} +
 }

@@ -18,8 +18,7 @@ pytest.importorskip("Cython", reason="setup.py needs Cython: pip install 'hpcgnn
 
 ROOT = Path(__file__).parents[1]
 PARTS = ("ext", "hpcgnn", "jobs", "examples", "setup.py", "pyproject.toml", "MANIFEST.in", "LICENSE", "README.md",
-         "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "data/registry.toml", "data/README.md",
-         "data/SHARDS.md")
+         "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "data/registry.toml", "docs", "mkdocs.yml")
 NOT_SOURCES = shutil.ignore_patterns("__pycache__", "*.so", "*.pyc")
 
 
@@ -66,7 +65,7 @@ def without_kernels(unpacked):
     return installed
 
 
-@pytest.mark.parametrize("folder", ["ext", "jobs", "examples"])
+@pytest.mark.parametrize("folder", ["ext", "jobs", "examples", "docs"])
 def test_an_sdist_has_every_file_of_the_checkout(unpacked, folder):
     assert files_below(unpacked / folder) == files_below(ROOT / folder)
 

@@ -49,7 +49,7 @@ def read_topology(path: Path) -> Topology:
             indptr, indices = archive["indptr"].astype(np.int64), archive["indices"].astype(np.int32)
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise DatasetError(f"{path} is no graph archive ({error}); expected an .npz file with indptr and indices, "
-                           "see data/README.md") from error
+                           "see docs/own-data.md") from error
     num_nodes = len(indptr) - 1
     is_csr = num_nodes > 0 and indptr[0] == 0 and indptr[-1] == len(indices) and (np.diff(indptr) >= 0).all()
     if not is_csr or (len(indices) and not 0 <= indices.min() <= indices.max() < num_nodes):

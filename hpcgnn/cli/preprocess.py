@@ -57,7 +57,7 @@ SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
                    "them unless they are multiples of few bits, as 0/1 features are.")
 @click.option("--feature-bits", type=click.IntRange(1, 8), default=8, show_default=True,
               help="Widest row of features stored as packages; each row has a scale of its own, and fewer bits where "
-                   "they hold it exactly. See data/SHARDS.md for what is lost.")
+                   "they hold it exactly. See docs/shards.md for what is lost.")
 @click.option("--features", type=click.Choice(FEATURES), default="auto", show_default=True,
               help="The source's own, or structural ones, made from the graph alone; auto makes them where there are "
                    "none.")
@@ -81,7 +81,7 @@ def command(context: click.Context, source: str, out: Path, **flags: Any) -> Non
     """Convert the graph SOURCE into HDF5 shards, one a rank.
 
     SOURCE is KIND:REST, for example synthetic:nodes=10000, npz:cora.npz, planetoid:FOLDER/ind.cora, ogb:ogbn-arxiv,
-    graphsaint:FOLDER or edges:edges.csv.gz; data/README.md describes all of them.
+    graphsaint:FOLDER or edges:edges.csv.gz; docs/own-data.md describes all of them.
     """
     refuse_ranks()
     check_folder(out, flags["overwrite"])

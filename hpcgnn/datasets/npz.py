@@ -1,4 +1,4 @@
-"""`npz:FILE`: one archive with a CSR graph, sparse or dense features, labels and masks; data/README.md has the layout.
+"""`npz:FILE`: one archive with a CSR graph, features, labels and masks; docs/own-data.md has the layout.
 
 The archive is read without pickle.
 """

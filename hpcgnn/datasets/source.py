@@ -30,7 +30,7 @@ def load_source(spec: str, options: SourceOptions) -> GraphDataset:
 
     Parameters
     ----------
-    spec : str            "KIND:REST", e.g. "ogb:ogbn-arxiv", "npz:cora.npz", "synthetic:nodes=1000"; see data/README.md
+    spec : str            "KIND:REST", e.g. "ogb:ogbn-arxiv", "npz:cora.npz", "synthetic:nodes=1000"; docs/own-data.md
     options : SourceOptions
 
     Raises

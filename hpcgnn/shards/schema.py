@@ -1,4 +1,4 @@
-"""What a folder of shards holds: file names, format version and the arrays of each file, as data/SHARDS.md describes.
+"""What a folder of shards holds: file names, format version and the arrays of each file, as docs/shards.md describes.
 
 Nothing is read or written here.
 """

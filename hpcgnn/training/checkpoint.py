@@ -3,7 +3,7 @@
 Format 5: attribute `state` (JSON) holds counters, results, the loss scale, the controller's memory, the fingerprint of
 the data and the token of this checkpoint; groups `model`, `best_model` hold weights by name, group `optimizer` the
 moments of Adam by parameter number. No random state exists: draws are functions of seed and epoch. Files of earlier
-formats do not tell which data they were made on; a run of theirs is started anew. See data/RUNS.md.
+formats do not tell which data they were made on; a run of theirs is started anew. See docs/run-folder.md.
 """
 
 from __future__ import annotations

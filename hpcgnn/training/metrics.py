@@ -1,6 +1,6 @@
 """RunFolder: the files that a run leaves, config.toml, metrics.jsonl and summary.json. Only rank 0 writes.
 
-What is promised of them is documented in data/RUNS.md.
+What is promised of them is documented in docs/run-folder.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The numbers of summary.json: statistics over the seeds and epochs of a run, and the software that it ran on.
 
-What they mean is documented in README.md, "The run folder". No file is read or written here.
+What they mean is documented in docs/run-folder.md. No file is read or written here.
 """
 
 from __future__ import annotations

@@ -328,7 +328,7 @@ def test_folder_without_permission_is_refused(tmp_path, monkeypatch):
 
 
 def test_documentation_names_every_array_and_attribute_of_both_files(shards):
-    text = (TESTS.parent / "data" / "SHARDS.md").read_text()
+    text = (TESTS.parent / "docs" / "shards.md").read_text()
     assert f"`graph.h5` of format {schema.GRAPH_VERSION}, part files of format {schema.PART_VERSION}" in text
     for name in ("graph.h5", "part-0000.h5"):
         with h5py.File(shards / name) as file:

@@ -1,4 +1,4 @@
-"""A resumed run is the run that was never stopped, bit for bit, whatever the method: what data/RESUME.md promises."""
+"""A resumed run is the run that was never stopped, bit for bit, whatever the method: what docs/resume.md promises."""
 
 from __future__ import annotations
 
