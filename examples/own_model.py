@@ -18,6 +18,7 @@ from hpcgnn.config import TrainConfig
 from hpcgnn.training.epoch import train_epoch
 from hpcgnn.training.evaluate import evaluate
 from hpcgnn.training.gradients import FlatGradients
+from hpcgnn.training.methods import Setting, new_controller
 from hpcgnn.training.session import Session
 
 
@@ -45,9 +46,12 @@ def train(comm, shards: Path, num_epochs: int) -> None:
     torch.manual_seed(0)
     model = GAT(session.info.num_features, 64, session.info.num_classes)
     optimizer, gradients = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4), FlatGradients(model)
+    controller = new_controller(Setting(comm, session.config, session.plan, session.graph, session.importance))
     for epoch in range(num_epochs):
+        session.exchange.begin_epoch(controller.plan(seed=0, epoch=epoch))
         trace = train_epoch(comm, model, session.graph, session.exchange, session.objective, optimizer, gradients,
                             seed=0, epoch=epoch, stop_signal=0)
+        controller.observe(trace.loss, trace.epoch_seconds, session.exchange.traces)
         if (epoch + 1) % 10 == 0:
             scores = evaluate(comm, model, session.graph, session.objective, session.score)
             if comm.rank == 0:

@@ -25,6 +25,11 @@ def test_a_pyg_model_of_ones_own_learns_on_two_ranks(tmp_path):
     scores = [float(score) for score in re.findall(r"test ([\d.]+)", ended.stdout)]
     assert ended.status == 0, ended.stderr
     assert len(scores) == 2 and scores[-1] > 0.5    # four classes of equal size: chance is 0.25
+    wide = tmp_path / "wide.py"
+    wide.write_text(example[1].read_text().replace("bits=8", "bits=32"))
+    plain = run_parallel_command(2, [command[0], wide, "shards", 20], tmp_path)
+    sent, sent_plain = ([int(sent) for sent in re.findall(r"(\d+) bytes", one.stdout)] for one in (ended, plain))
+    assert [4 * one for one in sent] == sent_plain
 
 
 def test_readme_shows_the_layer_that_the_example_runs():
