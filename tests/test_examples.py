@@ -1,4 +1,4 @@
-"""The examples of README.md run and do what they say."""
+"""The programs of examples/ run and do what they say, and README.md shows them as they are."""
 
 from __future__ import annotations
 

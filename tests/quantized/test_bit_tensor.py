@@ -140,10 +140,9 @@ def test_the_ten_lines_of_the_documentation_run():
     assert doctest.testmod(hpcgnn.quantized).failed == 0 < len(doctest.DocTestFinder().find(hpcgnn.quantized))
 
 
-def test_readme_shows_the_lines_that_run():
-    readme = Path(__file__).resolve().parents[2] / "README.md"
-    section = readme.read_text().partition("## Bits as tensors")[2].partition("\n## ")[0]
-    shown = section.partition("```python\n")[2].partition("```")[0].splitlines()
+def test_the_page_on_bits_shows_the_lines_that_run():
+    page = Path(__file__).resolve().parents[2] / "docs" / "bits.md"
+    shown = page.read_text().partition("```python\n")[2].partition("```")[0].splitlines()
     ran = [example.source.rstrip("\n") for example in doctest.DocTestFinder().find(hpcgnn.quantized)[0].examples]
     assert len(shown) > 5 and set(shown) <= set(ran)
 

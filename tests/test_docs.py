@@ -1,0 +1,210 @@
+"""The documentation is true: the site builds without a warning, its examples run, its commands and sentences exist.
+
+A fenced block below a line `<!-- run -->`, or `<!-- run on 2 ranks -->` for Python, is an example: those of a page run
+one after the other in one folder. Every command that a page shows is looked up in the program.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import pytest
+from parallel_run import clean_environment, hpcgnn, is_open_mpi, launcher
+
+from hpcgnn.command_line import cli
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
+EXAMPLE = re.compile(r"^<!-- run(?: on (?P<ranks>\d) ranks)? -->\n```(?P<language>sh|python)\n(?P<body>.*?)^```$",
+                     re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+LAUNCHERS = ("mpirun", "srun", "hpcgnn_mpirun", "hpcgnn_stoppable")
+PLACEHOLDERS = re.compile(r"\.\.\.|…")
+# Flags that pages name and that belong to other programs.
+FOREIGN_FLAGS = {"--mpi", "--signal", "--batch", "--open-mode", "--stream-buffering", "--forward-signals",
+                 "--kill-on-bad-exit", "--block-signal", "--time", "--minutes", "--case"}
+
+
+def name_of(path: Path) -> str:
+    return path.name
+
+
+# The site
+
+def test_the_site_builds_without_a_warning(tmp_path):
+    for module, package in (("material", "mkdocs-material"), ("mkdocstrings_handlers", "mkdocstrings[python]")):
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"{package} is not installed; pip install '.[docs]'")
+    built = subprocess.run([sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir",
+                            tmp_path / "site"], cwd=ROOT, capture_output=True, text=True,
+                           env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
+    assert built.returncode == 0, built.stdout + built.stderr
+    reference = (tmp_path / "site/api/index.html").read_text()
+    assert "Collective: train one epoch on the whole graph" in reference
+
+
+def test_every_link_of_a_text_leads_to_a_file():
+    lost = [f"{path.name}: {target}" for path in [*TEXTS, ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md"]
+            for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text())
+            if "://" not in target and not (path.parent / target).exists()]
+    assert lost == []
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=name_of)
+def test_every_file_of_the_repository_that_a_text_names_is_there(path):
+    named = re.findall(r"`(?:bash |source )?((?:jobs|examples|tests|hpcgnn|docs|data/benchmarks)/[\w./-]+)`",
+                       path.read_text())
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_readme_names_every_method_and_model_and_stays_short():
+    from hpcgnn.config import METHODS, MODELS
+
+    readme = (ROOT / "README.md").read_text()
+    assert [name for name in (*METHODS, *MODELS) if f"`{name}`" not in readme] == []
+    assert len(readme.splitlines()) <= 120
+
+
+@pytest.mark.parametrize("page, names", [("methods.md", "METHODS"), ("models.md", "MODELS")])
+def test_a_page_has_a_row_for_every_method_or_model(page, names):
+    from hpcgnn import config
+
+    text = (ROOT / "docs" / page).read_text()
+    assert [name for name in getattr(config, names) if f"\n| `{name}` |" not in text] == []
+
+
+# Commands
+
+@dataclass(frozen=True)
+class Shown:
+    """A command that a page shows: its words behind `hpcgnn`."""
+
+    words: tuple[str, ...]
+
+
+def commands_of(text: str) -> list[Shown]:
+    """Every `hpcgnn ...` of the code blocks, indented ones too, and of the inline code of a text."""
+    blocks = [match["body"] for match in FENCE.finditer(text) if match["language"] == "sh"]
+    indented = re.findall(r"^    (.*hpcgnn .*)$", text, re.MULTILINE)
+    inline = [code.replace("\n", " ") for code in re.findall(r"`([^`]+)`", FENCE.sub("", text))]
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines() + indented + inline
+    found = []
+    for line in lines:
+        words = re.sub("['\"]", "", line.partition(" #")[0]).split()
+        if "hpcgnn" in words and words[0] in ("hpcgnn", *LAUNCHERS):
+            found.append(Shown(tuple(words[words.index("hpcgnn") + 1:])))
+    return found
+
+
+def complaint_about(shown: Shown) -> str | None:
+    """What is wrong with a command, None where the program has it and all of its flags."""
+    command, words, context = cli, list(shown.words), click.Context(cli)
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        if PLACEHOLDERS.fullmatch(words[0]):
+            return None
+        found = command.get_command(context, words[0])
+        if found is None:
+            return f"there is no {words[0]!r} in {shown.words}"
+        command, words = found, words[1:]
+    known = {flag for one in command.params for flag in (*one.opts, *one.secondary_opts)} | {"--help", "--version"}
+    unknown = [word for word in words if word.startswith("--") and word.partition("=")[0] not in known]
+    return f"{' '.join(shown.words)}: unknown {unknown}" if unknown else None
+
+
+def flags_of(command: click.Command) -> set[str]:
+    """All flags of a command and of those below it."""
+    own = {flag for one in command.params for flag in (*one.opts, *one.secondary_opts)}
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        own = own.union(*(flags_of(command.get_command(context, name)) for name in command.list_commands(context)))
+    return own
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=name_of)
+def test_every_command_that_a_text_shows_exists_with_its_flags(path):
+    assert [fault for fault in map(complaint_about, commands_of(path.read_text())) if fault] == []
+
+
+def test_a_wrong_command_in_a_text_is_found():
+    text = ("`hpcgnn trian DIR` or `hpcgnn train DIR --bit 2`\n"
+            "```sh\nmpirun -n 2 hpcgnn infer m.h5 s \\\n  --wrong\n```\n")
+    assert sum(complaint_about(shown) is not None for shown in commands_of(text)) == 3
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=name_of)
+def test_every_flag_that_a_text_names_belongs_to_a_command(path):
+    named = set(re.findall(r"`(--[a-z][a-z-]*)", path.read_text()))
+    assert named - flags_of(cli) - FOREIGN_FLAGS == set()
+
+
+# Sentences
+
+def sentences_of_the_program() -> str:
+    """All texts of the program's source, a hole of a formatted one as a zero byte."""
+    texts = []
+    for source in (ROOT / "hpcgnn").rglob("*.py"):
+        for node in ast.walk(ast.parse(source.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                texts.append("".join(part.value if isinstance(part, ast.Constant) else "\0" for part in node.values))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(node.value)
+    return "\n".join(texts)
+
+
+def test_every_sentence_of_troubleshooting_is_one_of_the_program():
+    text, program = (ROOT / "docs/troubleshooting.md").read_text(), sentences_of_the_program()
+    shown = re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
+    assert len(shown) >= 30
+    pieces = [(sentence, piece.strip()) for sentence in shown for piece in sentence.split("…")]
+    assert [pair for pair in pieces if pair[1] and pair[1] not in program] == []
+
+
+# Examples
+
+def examples_of(path: Path) -> list[re.Match]:
+    return list(EXAMPLE.finditer(path.read_text()))
+
+
+def test_every_mark_has_an_example_below_it():
+    for path in PAGES:
+        assert path.read_text().count("<!-- run") == len(examples_of(path)), path
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """Variables with which `hpcgnn`, `mpirun` and `python` are those of this test."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    binding = "--bind-to none" if is_open_mpi() else ""
+    python, mpirun = shlex.quote(sys.executable), shlex.quote(launcher())
+    for name, command in (("hpcgnn", shlex.join(map(str, hpcgnn()))), ("mpirun", f"{mpirun} {binding}"),
+                          ("python", python)):
+        (folder / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+        (folder / name).chmod(0o755)
+    variables = clean_environment()
+    path = os.pathsep.join(filter(None, [str(ROOT), variables.get("PYTHONPATH")]))
+    return {**variables, "PATH": f"{folder}{os.pathsep}{variables['PATH']}", "PYTHONPATH": path}
+
+
+@pytest.mark.parametrize("path", [path for path in PAGES if examples_of(path)], ids=name_of)
+def test_the_examples_of_a_page_run(path, tmp_path, environment):
+    for number, example in enumerate(examples_of(path)):
+        suffix, ranks = {"sh": "sh", "python": "py"}[example["language"]], example["ranks"]
+        file = tmp_path / f"example_{number}.{suffix}"
+        file.write_text(example["body"])
+        command = ["bash", "-euo", "pipefail", file] if suffix == "sh" else ["python", file]
+        if ranks:
+            command = ["mpirun", "-n", ranks, *command]
+        ended = subprocess.run(command, cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL, capture_output=True,
+                               text=True, timeout=300)
+        assert ended.returncode == 0, f"{example['body']}\n{ended.stdout}{ended.stderr}"
