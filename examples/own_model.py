@@ -18,7 +18,6 @@ from hpcgnn.config import TrainConfig
 from hpcgnn.training.epoch import train_epoch
 from hpcgnn.training.evaluate import evaluate
 from hpcgnn.training.gradients import FlatGradients
-from hpcgnn.training.methods import Setting, new_controller
 from hpcgnn.training.session import Session
 
 
@@ -42,11 +41,11 @@ class GAT(torch.nn.Module):
 
 def train(comm, shards: Path, num_epochs: int) -> None:
     """Collective: train with 8-bit messages and print scores on rank 0."""
-    session = Session.open(comm, shards, TrainConfig(method="uniform", bits=8))
+    session = Session.open(comm, shards, TrainConfig.of(method="uniform", bits=8))
     torch.manual_seed(0)
     model = GAT(session.info.num_features, 64, session.info.num_classes)
     optimizer, gradients = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4), FlatGradients(model)
-    controller = new_controller(Setting(comm, session.config, session.plan, session.graph, session.importance))
+    controller = session.config.method.controller(session.method_context())
     for epoch in range(num_epochs):
         session.exchange.begin_epoch(controller.plan(seed=0, epoch=epoch))
         trace = train_epoch(comm, model, session.graph, session.exchange, session.objective, optimizer, gradients,
