@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from parallel_run import clean_environment, hpcgnn, launcher, run_parallel_command
+
+from hpcgnn.checked_text import read_json
 
 ROOT = Path(__file__).resolve().parents[1]
 GRAPH = "synthetic:nodes=3000,mean_degree=10,classes=4,features=32,homophily=0.9"
@@ -20,16 +24,18 @@ def test_a_pyg_model_of_ones_own_learns_on_two_ranks(tmp_path):
     pytest.importorskip("torch_geometric", reason="the example uses PyTorch Geometric")
     command = hpcgnn("preprocess", GRAPH, "--out", "shards", "--parts", 2)
     assert run_parallel_command(1, command, tmp_path).status == 0
-    example = [command[0], ROOT / "examples" / "own_model.py", "shards", 20]
-    ended = run_parallel_command(2, example, tmp_path)
-    scores = [float(score) for score in re.findall(r"test ([\d.]+)", ended.stdout)]
-    assert ended.status == 0, ended.stderr
-    assert len(scores) == 2 and scores[-1] > 0.5    # four classes of equal size: chance is 0.25
-    wide = tmp_path / "wide.py"
-    wide.write_text(example[1].read_text().replace("bits=8", "bits=32"))
-    plain = run_parallel_command(2, [command[0], wide, "shards", 20], tmp_path)
-    sent, sent_plain = ([int(sent) for sent in re.findall(r"(\d+) bytes", one.stdout)] for one in (ended, plain))
-    assert [4 * one for one in sent] == sent_plain
+    shutil.copy(ROOT / "examples" / "own_model.py", tmp_path)      # a module of the current folder is found
+    sent = {}
+    for bits in (8, 32):
+        ended = run_parallel_command(2, hpcgnn("train", "shards", "--model", "own_model:GAT", "--method", "uniform",
+                                               "--bits", bits, "--hidden", 64, "--epochs", 20, "--out", f"run{bits}"),
+                                     tmp_path)
+        assert ended.status == 0, ended.stderr
+        summary, _ = read_json((tmp_path / f"run{bits}" / "summary.json").read_text())
+        assert summary["test_score"] > 0.5      # four classes of equal size: chance is 0.25
+        lines = (tmp_path / f"run{bits}" / "metrics.jsonl").read_text().splitlines()
+        sent[bits] = [json.loads(line)["sent_bytes_payload"] for line in lines]
+    assert len(sent[8]) == 20 and [4 * one for one in sent[8]] == sent[32]
 
 
 def test_readme_shows_the_layer_that_the_example_runs():
@@ -65,7 +71,7 @@ def test_a_script_of_a_part_runs_and_checks_itself(name, line, tmp_path):
 def test_every_script_says_how_it_is_run_and_is_ten_lines_or_so():
     for path in (ROOT / "examples").glob("*.py"):
         source = path.read_text()
-        assert f"python examples/{path.name}" in source
+        assert f"python examples/{path.name}" in source or f"hpcgnn train shards/cora-p2 --model {path.stem}:" in source
         if path.stem in SCRIPTS:
             body = [line for line in source.splitlines()[1:] if line.strip() and "import" not in line]
             assert len(body) <= 12, path
