@@ -8,16 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from mpi4py import MPI
-from torch import nn
 
 from hpcgnn.exchange.halo import HaloExchange
-from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.ops.adam import StepCheck, check_of
 from hpcgnn.ops.quantization import BIT_WIDTHS
-from hpcgnn.training.adam import FlatAdam
 from hpcgnn.training.gradients import FlatGradients
-from hpcgnn.training.objective import Objective
+from hpcgnn.training.learner import Learner
 from hpcgnn.training.precision import LossScale
+from hpcgnn.training.session import Session
 from hpcgnn.training.soundness import fault_in, signs_of
 from hpcgnn.whereabouts import HERE
 
@@ -49,36 +47,40 @@ class EpochTrace:
     fault: str = ""
 
 
-def train_epoch(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, exchange: HaloExchange, objective: Objective,
-                optimizer: FlatAdam | torch.optim.Optimizer, gradients: FlatGradients, seed: int, epoch: int,
-                stop_signal: int, loss_scale: LossScale | None = None) -> EpochTrace:
+def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop_signal: int = 0) -> EpochTrace:
     """Collective: train one epoch on the whole graph.
 
     The loss is the mean over all training nodes of all ranks, so that gradients are those of one process, and where the
     model has a `penalty`, that too. A step whose scaled gradients overflow is left out, on all ranks.
+
+    Parameters
+    ----------
+    seed, epoch : int      key the random draws; epochs count from 0
+    stop_signal : int      number of the signal that asked this rank to stop; 0 is none
     """
-    loss_scale = LossScale() if loss_scale is None else loss_scale
+    comm, model, gradients, objective = session.comm, learner.model, learner.gradients, session.objective
     started = time.perf_counter()
     model.train()
-    graph.begin_forward(seed, epoch, is_training=True, num_hops=getattr(model, "num_hops", None))
+    session.graph.begin_forward(seed, epoch, is_training=True, num_hops=getattr(model, "num_hops", None))
     gradients.zero()
-    loss = objective.loss_sum(model(graph, graph.x), "train") / objective.num_global["train"]
+    loss = objective.loss_sum(model(session.graph, session.graph.x), "train") / objective.num_global["train"]
     if hasattr(model, "penalty"):
         # All ranks have the whole penalty; gradients and losses are sums over ranks.
         loss = loss + model.penalty() / comm.size
-    (loss * loss_scale.value).backward()
+    (loss * learner.loss_scale.value).backward()
     HERE.note("waits for the sum of the gradients")
     gradients.sum_over_ranks(comm)
     HERE.note("computes")
-    check = _step(optimizer, gradients, loss_scale)
+    check = _step(learner)
     seconds = time.perf_counter() - started
-    return _reduce_trace(comm, loss.item(), seconds, exchange, stop_signal, check)
+    return _reduce_trace(comm, loss.item(), seconds, session.exchange, stop_signal, check)
 
 
-def _step(optimizer: FlatAdam | torch.optim.Optimizer, gradients: FlatGradients, loss_scale: LossScale) -> StepCheck:
+def _step(learner: Learner) -> StepCheck:
     """Move the weights, unless their gradients overflow, and return what is to be known of them: FlatAdam has it from
     its own pass, the weights of any other optimizer are looked at once more.
     """
+    gradients, optimizer, loss_scale = learner.gradients, learner.optimizer, learner.loss_scale
     check = optimizer.step() if _is_usable(gradients, loss_scale) else getattr(optimizer, "last_check", None)
     if isinstance(check, StepCheck):
         return check

@@ -5,11 +5,10 @@ from __future__ import annotations
 import copy
 import math
 import resource
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-import torch
 from mpi4py import MPI
 
 from hpcgnn.adaptive.controller import Decision
@@ -19,14 +18,13 @@ from hpcgnn.launch import together
 from hpcgnn.methods import name_of
 from hpcgnn.nn.quantized.models import QuantizedStack
 from hpcgnn.stop_signals import STOP_REQUEST, StopRequest
-from hpcgnn.training.adam import FlatAdam
-from hpcgnn.training.checkpoint import Checkpoint, Progress, check_shapes
+from hpcgnn.training.checkpoint import Checkpoint, Progress
 from hpcgnn.training.clock import modeled_seconds
 from hpcgnn.training.epoch import EpochTrace, train_epoch
 from hpcgnn.training.evaluate import Evaluation, evaluate
-from hpcgnn.training.gradients import FlatGradients
+from hpcgnn.training.learner import Learner
 from hpcgnn.training.metrics import RunFolder
-from hpcgnn.training.precision import LossScale, storage_bits
+from hpcgnn.training.precision import storage_bits
 from hpcgnn.training.progress import EpochDisplay
 from hpcgnn.training.rank_state import restore_rank_state, save_rank_state
 from hpcgnn.training.saving import save
@@ -36,39 +34,6 @@ from hpcgnn.training.summary import epoch_statistics, quantized_statistics, scor
 from hpcgnn.whereabouts import HERE
 
 MAX_PAIRED_RANKS = 64     # more would make the matrix of a line of metrics too long
-
-
-@dataclass
-class Learner:
-    """What training changes: weights, optimizer, gradients, and a copy of the best weights so far."""
-
-    model: torch.nn.Module
-    optimizer: FlatAdam
-    gradients: FlatGradients
-    best_model: dict[str, torch.Tensor]
-    loss_scale: LossScale
-
-    @classmethod
-    def start(cls, session: Session, seed: int, checkpoint: Checkpoint | None) -> Learner:
-        """Fresh from the seed, or as the checkpoint left it; raises CollectiveError where its weights don't fit."""
-        model = session.new_model(seed)
-        gradients = FlatGradients(model, session.transport)
-        optimizer = FlatAdam(gradients, session.weight_groups(model))
-        best_model = copy.deepcopy(model.state_dict())
-        loss_scale = LossScale.of(session.config.precision)
-        if checkpoint is not None:
-            check_shapes(checkpoint, best_model)
-            model.load_state_dict(checkpoint.model)
-            best_model = checkpoint.best_model
-            optimizer.load_state(checkpoint.optimizer)
-            loss_scale = checkpoint.loss_scale
-        return cls(model, optimizer, gradients, best_model, loss_scale)
-
-    def with_best_weights(self) -> torch.nn.Module:
-        """A copy of the model with the best weights so far."""
-        model = copy.deepcopy(self.model)
-        model.load_state_dict(self.best_model)
-        return model
 
 
 class TrainingRun:
@@ -147,9 +112,7 @@ class TrainingRun:
         plan = self.controller.plan(self.seed, self.progress.epoch)
         session.exchange.begin_epoch(plan)
         HERE.note("computes")
-        trace = train_epoch(session.comm, learner.model, session.graph, session.exchange, session.objective,
-                            learner.optimizer, learner.gradients, self.seed, self.progress.epoch, stop_signal,
-                            learner.loss_scale)
+        trace = train_epoch(session, learner, self.seed, self.progress.epoch, stop_signal)
         if trace.fault or not math.isfinite(trace.loss):
             # Before anything of this epoch is saved: the last checkpoint is one of good weights.
             session.exchange.forget()

@@ -11,8 +11,8 @@ from training_setup import SMALL, easy_graph, losses, train, write_once
 from hpcgnn.config import TrainConfig
 from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.training.epoch import train_epoch
+from hpcgnn.training.learner import Learner
 from hpcgnn.training.precision import GROWTH, STEPS_TO_GROW, LossScale
-from hpcgnn.training.run import Learner
 from hpcgnn.training.session import Session
 
 
@@ -91,8 +91,7 @@ def test_a_step_that_overflows_is_left_out_and_the_scale_falls(shared_path, bits
     learner.loss_scale.value = 2.0 ** 40
     before = torch.nn.utils.parameters_to_vector(learner.model.parameters()).clone()
     for epoch in range(40):
-        train_epoch(comm, learner.model, session.graph, session.exchange, session.objective, learner.optimizer,
-                    learner.gradients, 0, epoch, 0, learner.loss_scale)
+        train_epoch(session, learner, 0, epoch)
         after = torch.nn.utils.parameters_to_vector(learner.model.parameters())
         assert torch.isfinite(after).all()
         if epoch == 0:

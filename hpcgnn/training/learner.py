@@ -1,0 +1,56 @@
+"""Learner: all that training changes."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+
+from hpcgnn.training.adam import FlatAdam
+from hpcgnn.training.checkpoint import Checkpoint, check_shapes
+from hpcgnn.training.gradients import FlatGradients
+from hpcgnn.training.precision import LossScale
+from hpcgnn.training.session import Session
+
+
+@dataclass
+class Learner:
+    """Hold what training changes: weights, optimizer, gradients, and a copy of the best weights so far."""
+
+    model: torch.nn.Module
+    optimizer: FlatAdam
+    gradients: FlatGradients
+    best_model: dict[str, torch.Tensor]
+    loss_scale: LossScale
+
+    @classmethod
+    def of(cls, session: Session, model: torch.nn.Module) -> Learner:
+        """Give a model the optimizer that the session's settings describe."""
+        gradients = FlatGradients(model, session.transport)
+        optimizer = FlatAdam(gradients, session.weight_groups(model))
+        return cls(model, optimizer, gradients, copy.deepcopy(model.state_dict()),
+                   LossScale.of(session.config.precision))
+
+    @classmethod
+    def start(cls, session: Session, seed: int, checkpoint: Checkpoint | None) -> Learner:
+        """Begin with the weights of the seed, or go on from the checkpoint.
+
+        Raises
+        ------
+        CollectiveError      its weights don't fit the model
+        """
+        learner = cls.of(session, session.new_model(seed))
+        if checkpoint is not None:
+            check_shapes(checkpoint, learner.best_model)
+            learner.model.load_state_dict(checkpoint.model)
+            learner.best_model = checkpoint.best_model
+            learner.optimizer.load_state(checkpoint.optimizer)
+            learner.loss_scale = checkpoint.loss_scale
+        return learner
+
+    def with_best_weights(self) -> torch.nn.Module:
+        """Copy the model with the best weights so far."""
+        model = copy.deepcopy(self.model)
+        model.load_state_dict(self.best_model)
+        return model
