@@ -50,7 +50,7 @@ def judge(problem: Problem, choice: np.ndarray, lam: float, bound: float, solver
 
 
 def extreme_choice(problem: Problem, lam: float) -> np.ndarray | None:
-    """The answer where only one term counts: all-largest at lam = 1, all-smallest at lam = 0, else None."""
+    """Return the answer where only one term counts: all-largest at lam = 1, all-smallest at lam = 0, else None."""
     if lam not in (0.0, 1.0) and len(problem.widths) > 1:
         return None
     return np.full(problem.num_groups, len(problem.widths) - 1 if lam == 1.0 else 0, np.int64)

@@ -63,7 +63,7 @@ def _relaxed_gain(steps: Steps, longest: float, num_bits: float) -> float:
 
 
 def _spend(steps: Steps, smallest: np.ndarray, longest: float, num_bits: float) -> np.ndarray:
-    """(num_steps,) bool, the steps of one round, best first, but for those that don't fit and their successors."""
+    """Take one round's steps, best first, as (num_steps,) bool; a step that doesn't fit bars its group's later ones."""
     pair_seconds, blocked, taken = smallest.tolist(), set(), []
     columns = (steps.group, steps.pair, steps.seconds, steps.bits)
     for group, pair, seconds, bits in zip(*(column.tolist() for column in columns), strict=True):

@@ -24,8 +24,9 @@ MODES = ("synchronous", "pipelined", "adaptive")
 
 @dataclass(frozen=True)
 class DescentTest:
-    """When the loss counts as slowing, or as too fast for stale rows, see `hpcgnn.adaptive.time_bits`, and as swinging,
-    see `hpcgnn.adaptive.steadiness`; periods of that and of `hpcgnn.adaptive.width_floor` follow from the window.
+    """Hold the settings that say when the loss counts as slowing or as too fast for stale rows (see
+    `hpcgnn.adaptive.time_bits`), and as swinging (see `hpcgnn.adaptive.steadiness`). The periods of
+    `hpcgnn.adaptive.steadiness` and `hpcgnn.adaptive.width_floor` follow from the window.
     """
 
     window: int
@@ -38,7 +39,7 @@ class DescentTest:
 
 @dataclass(frozen=True)
 class Decision:
-    """What one epoch was run with, for the metrics. Nothing that a method does not have is filled in."""
+    """Record what one epoch was run with, for the metrics. Nothing that a method does not have is filled in."""
 
     mode: str
     base_bits: int | None
@@ -80,7 +81,7 @@ class Controller:
 
     @property
     def is_adaptive(self) -> bool:
-        """Whether the loss decides anything."""
+        """Tell whether the loss decides anything."""
         return len(self._policy.base_widths) > 1 or self._mode == "adaptive"
 
     def plan(self, seed: int, epoch: int) -> EpochPlan:
@@ -108,7 +109,7 @@ class Controller:
         self._begin()
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps; rank 0's is complete."""
+        """Return what a checkpoint keeps; rank 0's is complete."""
         return {"descent": self._descent.as_dict(), "steadiness": self._steadiness.as_dict(),
                 "floor": self._floor.as_dict(), "base": self.base, "is_held": self._is_held}
 
@@ -124,11 +125,11 @@ class Controller:
 
     @property
     def keeps_rank_state(self) -> bool:
-        """Whether a rank remembers more than a checkpoint keeps."""
+        """Tell whether a rank remembers more than a checkpoint keeps."""
         return self._policy.keeps_state
 
     def rank_state(self) -> State:
-        """What this rank remembers beside `state`, which is rank 0's."""
+        """Return what this rank remembers beside `state`, which is rank 0's."""
         return {"has_rows": self._has_rows, "policy": self._policy.state()}
 
     def restore_rank(self, state: State) -> None:

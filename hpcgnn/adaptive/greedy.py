@@ -52,7 +52,7 @@ def _longest(problem: Problem, seconds: np.ndarray) -> np.ndarray:
 
 
 def _relaxed(steps: Steps, least: np.ndarray, weight: float, rate: float) -> float:
-    """How far below all-smallest widths the cost gets when steps can be cut anywhere; at most 0.
+    """Return the least change of the cost from all-smallest widths if steps could be cut anywhere; at most 0.
 
     A round's cost is convex in Z. Its slope is `rate` less `weight` times the gain a second of every pair's step that
     Z cuts, and the best Z is where that turns positive.
@@ -78,7 +78,7 @@ def _relaxed(steps: Steps, least: np.ndarray, weight: float, rate: float) -> flo
 
 def _best_steps(problem: Problem, steps: Steps, smallest: np.ndarray, least: np.ndarray, weight: float,
                 rate: float) -> np.ndarray:
-    """(num_steps,) bool, the steps that are taken: in each round those of its best candidate."""
+    """Return (num_steps,) bool, true for the steps taken: in each round those of its best candidate."""
     best_cost, best = np.full(len(least), np.inf), np.zeros(len(steps), bool)
     for longest in _candidates(steps, least, weight, rate):
         prefix = steps.end <= longest[steps.ring_round]
@@ -94,12 +94,12 @@ def _best_steps(problem: Problem, steps: Steps, smallest: np.ndarray, least: np.
 
 
 def _spent(steps: Steps, taken: np.ndarray, smallest: np.ndarray) -> np.ndarray:
-    """(num_pairs,) float64, seconds of each pair's message once these steps are taken."""
+    """Return (num_pairs,) float64, seconds of each pair's message after these steps are taken."""
     return smallest + np.bincount(steps.pair[taken], steps.seconds[taken], len(smallest))
 
 
 def _candidates(steps: Steps, least: np.ndarray, weight: float, rate: float) -> Iterator[np.ndarray]:
-    """(num_rounds,) float64 each, the Z that cost least when pairs take whole steps only; at last the least Z."""
+    """Yield (num_rounds,) float64 each, the Z that cost least when pairs take whole steps only; the least Z last."""
     end = np.maximum(steps.end, least[steps.ring_round])
     order = np.lexsort((end, steps.ring_round))
     end, number = end[order], steps.ring_round[order]

@@ -35,7 +35,7 @@ class WidthPolicy(Protocol):
         """The widths of an epoch."""
 
     def is_traced(self, epoch: int) -> bool:
-        """Whether the ranges of the epoch's rows are wanted."""
+        """Tell whether the ranges of the epoch's rows are wanted."""
 
     def learn(self, base: int, traces: Traces) -> bool:
         """Collective, after an epoch that was traced (`traces` is not empty) or changed the base width: whether widths
@@ -46,7 +46,7 @@ class WidthPolicy(Protocol):
         """Begin another training."""
 
     def state(self) -> State:
-        """What this rank remembers of earlier epochs."""
+        """Return what this rank remembers of earlier epochs."""
 
     def restore(self, state: State) -> None:
         """Go on from what `state` returned on this rank.

@@ -103,7 +103,7 @@ class Problem:
         return scaled(self.variance(choice), self.variance_range), scaled(self.seconds(choice), self.seconds_range)
 
     def weights(self, lam: float) -> tuple[float, float]:
-        """What a unit of variance and a second cost once both terms are scaled and weighed by `lam` and 1 - `lam`."""
+        """Return the cost of a unit of variance and of a second: scaled by each term's range, times lam and 1 - lam."""
         return (lam * inverse_span(self.variance_range), (1 - lam) * inverse_span(self.seconds_range))
 
 

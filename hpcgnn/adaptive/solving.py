@@ -71,11 +71,11 @@ class Solver:
         self._has_warned = False
 
     def state(self) -> State:
-        """What the links cost, which a resumed run must not measure anew; on rank 0, which solves."""
+        """Return the costs of the links on rank 0, which solves; a resumed run must not measure them anew."""
         return {"theta": self._links.theta, "gamma": self._links.gamma} if self._comm.rank == 0 else {}
 
     def restore(self, state: State) -> None:
-        """Go on with the links that `state` told of.
+        """Go on with the costs of links that `state` returned.
 
         Raises
         ------
@@ -119,7 +119,7 @@ class Solver:
                                       f"rank {rank} sends there")
 
     def _num_rows(self, purpose: int, source: int, destination: int) -> int:
-        """Rows that can go from one rank to another, of which this is one; -1 where it is not."""
+        """Count the rows that can go from `source` to `destination`; -1 where this rank is neither."""
         rank, size = self._plan.rank, self._comm.size
         if rank not in (source, destination) or not (0 <= source < size and 0 <= destination < size):
             return -1
@@ -179,7 +179,7 @@ class Solver:
         return Groups(order, group_start, group_sums(beta, order, group_start))
 
     def _problem(self, told: list[list[tuple[np.ndarray, np.ndarray]]], dim: int) -> Problem:
-        """What all ranks told of one exchange, by sender and receiver, as one problem."""
+        """Build the problem of one exchange from what all ranks told of it, by sender and receiver."""
         size = self._comm.size
         flat = [told[source][destination] for source in range(size) for destination in range(size)]
         rows = np.array([counts.sum() for _, counts in flat], np.float64)

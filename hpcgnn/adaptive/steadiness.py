@@ -1,4 +1,4 @@
-"""Whether rows of the epoch before do harm: a loss that swings instead of falling calls for synchronous epochs.
+"""Find out whether rows of the epoch before do harm: a loss that swings instead of falling needs synchronous epochs.
 
 Pure functions of losses; who measures them and who acts on the answer is not known here.
 """
@@ -15,7 +15,7 @@ MOST_GROWN = 10
 
 @dataclass(frozen=True)
 class Steadiness:
-    """What is remembered of how the loss moved, and how long epochs stay synchronous.
+    """Remember how the loss moved, and how long epochs stay synchronous.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class Steadiness:
 
     @property
     def needs_synchronous(self) -> bool:
-        """Whether the next epoch has to be synchronous."""
+        """Tell whether the next epoch has to be synchronous."""
         return self.epochs_left > 0
 
     def observe(self, loss: float, window: int, most_rises: float) -> Steadiness:
@@ -67,11 +67,11 @@ class Steadiness:
 
 
 def period_length(window: int, num_before: int) -> int:
-    """Epochs that a finding holds, after so many like it."""
+    """Return a period's epochs: `window`, times GROWTH for each of the (at most MOST_GROWN) periods before it."""
     return window * GROWTH ** min(num_before, MOST_GROWN)
 
 
 def is_swinging(losses: tuple[float, ...], most_rises: float) -> bool:
-    """Whether the rises between neighbouring losses add up to more than `most_rises` of the falls."""
+    """Tell whether the rises between neighbouring losses add up to more than `most_rises` of the falls."""
     steps = [later - earlier for earlier, later in itertools.pairwise(losses)]
     return sum(step for step in steps if step > 0) > most_rises * sum(-step for step in steps if step < 0)

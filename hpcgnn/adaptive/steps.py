@@ -44,7 +44,7 @@ class Steps:
         return len(self.group)
 
     def where(self, which: np.ndarray | slice) -> Steps:
-        """Some of the steps, in their order."""
+        """Return some of the steps, in their order."""
         return Steps(*(getattr(self, one.name)[which] for one in fields(self)))
 
     def rounds(self) -> Iterator[tuple[int, Steps]]:

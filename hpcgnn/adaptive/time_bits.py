@@ -19,7 +19,7 @@ CLEAR_DROP = 0.5    # of the relative descent
 
 @dataclass(frozen=True)
 class Descent:
-    """What is remembered of the loss: its running mean, and how fast that fell, epoch by epoch, newest last.
+    """Remember the loss: its running mean, and how fast that fell, epoch by epoch, newest last.
 
     Attributes
     ----------
@@ -72,12 +72,12 @@ class Descent:
 
 
 def can_tell(descent: Descent, window: int, test: str) -> bool:
-    """Whether there are losses enough for `is_slowing` to be an answer."""
+    """Tell whether there are enough losses for `is_slowing` to decide."""
     return len(descent.mean_losses) > 2 * window if test == "relative" else len(descent.rates) > window
 
 
 def is_slowing(descent: Descent, window: int, test: str) -> bool:
-    """Whether the loss falls more slowly than `window` epochs ago; False where `can_tell` is.
+    """Tell whether the loss falls more slowly than `window` epochs ago; False until `can_tell` is true.
 
     Parameters
     ----------
@@ -104,8 +104,8 @@ def is_slowing(descent: Descent, window: int, test: str) -> bool:
 
 
 def drift(descent: Descent, num_layers: int, first_loss: float) -> float:
-    """How far the model moves while rows grow stale: the change of the mean loss over as many epochs as a model has
-    layers, as a share of the first loss; infinite before there are as many.
+    """Measure how far the model moves while rows grow stale: the change of the mean loss over as many epochs as the
+    model has layers, as a share of the first loss; infinite before there are as many.
 
     In asynchronous epochs each layer adds an epoch to the age of what it hands on, so answers of a deep model rest on
     rows as many epochs old as it has layers. SYLVIE (section V-A) is asynchronous while the loss falls well, which is

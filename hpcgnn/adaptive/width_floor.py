@@ -59,7 +59,7 @@ class WidthFloor:
         if self.last_base not in (None, base):
             (_, loss_of_narrow), (wide, loss_of_wide) = sorted([(base, loss), (self.last_base, self.last_loss)])
             is_harmful = loss_of_narrow > max(HARMFUL * loss_of_wide, loss_of_wide + NOTICEABLE * first_loss)
-            # The way back to a floor that has just begun tells nothing new.
+            # Returning to a base that already is the floor shows the same harm again, so it begins no new period.
             if is_harmful and wide > floor:
                 floor, left, num_periods = wide, period_length(window, num_periods), num_periods + 1
         num_steps = max(1, window // 2)

@@ -1,4 +1,4 @@
-"""Whether the parts of all ranks fit each other, before the first row travels. Nothing is read or repaired here."""
+"""Check before the first row travels that the parts of all ranks fit together. Nothing is read or repaired here."""
 
 from __future__ import annotations
 

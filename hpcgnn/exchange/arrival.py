@@ -41,7 +41,7 @@ class ReceivedTable(KeptTable):
 
 
 class Site(Kept):
-    """What one exchange, of a layer in one direction, keeps from epoch to epoch.
+    """Keep the rows and messages of one exchange, of a layer in one direction, from epoch to epoch.
 
     Two arenas take turns, so that an epoch's messages stay readable while the next one's arrive.
 
@@ -115,7 +115,7 @@ class Arrival:
         self._age, self._max_age = epoch - flights[-1].epoch, max_age
 
     def poll(self) -> bool:
-        """Let MPI make progress; whether all has arrived."""
+        """Let MPI make progress, and tell whether all has arrived."""
         return all([flight.transfer.poll() for flight in self._flights])
 
     def packed(self) -> PackedRows | None:

@@ -104,12 +104,12 @@ class SolvedBits:
         return np.full(len(rows), self.default, np.uint8) if chosen is None else chosen[rows.position]
 
     def state(self) -> State:
-        """The widths as arrays, of which `restored` makes them again."""
+        """Return the widths as arrays, from which `restored` rebuilds them."""
         return {"place": np.array(list(self.table), np.int64).reshape(-1, 4), "default": self.default,
                 "width": joined(list(self.table.values()))}
 
     @classmethod
     def restored(cls, state: State) -> SolvedBits:
-        """The widths that `state` told of."""
+        """Rebuild the widths from what `state` returned."""
         places = map(tuple, state["place"].tolist())
         return cls(dict(zip(places, split(state["width"]), strict=True)), int(state["default"]))

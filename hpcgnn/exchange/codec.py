@@ -54,8 +54,8 @@ class Messages:
 
     @cached_property
     def is_packed(self) -> bool:
-        """Whether every row received has 1 to 8 bits, and so can be read from its message; False where none is: halo
-        rows that stay away are given the first row's place, which must exist.
+        """Tell whether every row received has 1 to 8 bits, and so can be read from its message; False where no row is
+        received: halo rows that don't come are given the first row's place, which must exist.
         """
         widths = np.concatenate([layout.bit_width for layout in self.receive_layouts])
         return len(widths) > 0 and bool((widths <= LARGEST_PARAMETER_WIDTH).all())
@@ -171,7 +171,7 @@ def _encode_on_device(messages: Messages, rows: torch.Tensor, key: CounterKey,
 
 
 def no_bad_rows(messages: Messages, rows: torch.Tensor) -> torch.Tensor:
-    """(num_ranks,) int32 beside the rows: what `start_quantizing` takes of each message to send."""
+    """Return (num_ranks,) int32 beside the rows, from which `start_quantizing` takes an entry for each message sent."""
     return torch.full((len(messages.send_rows),), NO_BAD_ROW, dtype=torch.int32, device=rows.device)
 
 

@@ -1,4 +1,4 @@
-"""Whether MPI takes pointers of a device: what the library says of itself, and a small exchange that proves it.
+"""Find out whether MPI takes device pointers: ask the library, then prove it by a small exchange.
 
 Nothing here is specific to one MPI but the names of its question and of its variables.
 """
@@ -29,7 +29,7 @@ _unfinished: list[tuple] = []                # memory of messages that never cam
 
 
 class Answer(NamedTuple):
-    """Whether MPI takes device pointers, None where it does not say, and what it said."""
+    """Hold whether MPI takes device pointers, None where it does not say, and what it said."""
 
     takes_pointers: bool | None
     reason: str

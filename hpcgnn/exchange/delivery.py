@@ -34,7 +34,7 @@ class Delivery(Protocol):
         """
 
     def poll(self) -> bool:
-        """Make progress; whether all that was begun has arrived."""
+        """Make progress, and tell whether all that was begun has arrived."""
 
     def wait(self) -> None:
         """Return when all that was begun has arrived."""
@@ -136,12 +136,12 @@ class DirectDelivery:
 
 
 def pieces(message: np.ndarray | MPI.buffer) -> list:
-    """A message as the few that it travels as."""
+    """Cut a message into the pieces that it travels as, each of at most MAX_MESSAGE_BYTES."""
     return [message[start:start + MAX_MESSAGE_BYTES] for start in range(0, len(message), MAX_MESSAGE_BYTES)]
 
 
 def device_memory(tensor: torch.Tensor) -> MPI.buffer:
-    """Contiguous bytes of a device, as MPI takes them: by their address."""
+    """Give MPI contiguous bytes of a device by their address."""
     return MPI.buffer.fromaddress(tensor.data_ptr(), len(tensor))
 
 
@@ -173,6 +173,6 @@ def _device_block(messages: list[torch.Tensor]) -> Block:
 
 
 def placed(buffer, messages: list, first: list[int]) -> Block:
-    """Messages that begin at the bytes `first` of a buffer; one that is left out moves no other."""
+    """Describe messages that begin at the bytes `first` of a buffer; an empty message moves no other."""
     counts = [len(message) for message in messages]
     return Block((buffer, counts, [start if count else 0 for start, count in zip(first, counts, strict=True)]))

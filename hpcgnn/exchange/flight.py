@@ -19,7 +19,7 @@ class Travel(Protocol):
     """Messages on their way; see `hpcgnn.exchange.ring.Transfer`."""
 
     def poll(self) -> bool:
-        """Whether all have arrived."""
+        """Tell whether all have arrived."""
 
     def wait(self) -> None:
         """Return when all have arrived."""
@@ -58,11 +58,11 @@ class Flight:
 
     @property
     def device(self) -> torch.device:
-        """Where the messages lie."""
+        """Return the device that the messages lie on."""
         return device_of(self.received)
 
     def state(self) -> State:
-        """What arrived, and how it was laid out; no bytes where a table holds them. It must have arrived."""
+        """Return what arrived and its layout, without the bytes where a table holds them. All must have arrived."""
         messages = self.messages
         arrived = [buffer[:0] if self.is_applied else buffer for buffer in self.receive]
         return {
@@ -74,7 +74,7 @@ class Flight:
 
     @classmethod
     def restored(cls, state: State, incoming: tuple[RowList, ...], arena: MessageArena) -> Flight:
-        """The flight that `state` tells of, its bytes in an arena.
+        """Rebuild the flight from what `state` returned, its bytes in an arena.
 
         Parameters
         ----------

@@ -81,7 +81,7 @@ class HaloExchange:
 
     @property
     def is_alone(self) -> bool:
-        """Whether this rank neither sends nor receives a row."""
+        """Tell whether this rank neither sends nor receives a row."""
         return self._plan.is_alone
 
     @property
@@ -91,7 +91,7 @@ class HaloExchange:
 
     @property
     def keeps_state(self) -> bool:
-        """Whether training reads anything of earlier epochs, and so a resumed run needs `state`."""
+        """Tell whether training reads anything of earlier epochs, and so a resumed run needs `state`."""
         return self._memory.is_used
 
     def state(self) -> State:
@@ -173,7 +173,7 @@ class HaloExchange:
 
     def _start_round(self, number: int, outgoing: torch.Tensor, site: ExchangeSite, key: CounterKey,
                      after: Callable[[torch.Tensor], None] | None = None) -> Arrival:
-        """One round of the ring as an exchange of its own; its halo rows are counted from the peer's first."""
+        """Start one round of the ring as an exchange of its own; its halo rows are counted from the peer's first."""
         whole = self._codec(site).messages(key.layer, key.purpose, outgoing.shape[1])
         messages = round_messages(whole, self._plan.rounds[number], key.purpose, self.halo_spans)
         traffic = self.training if site.is_training else self.evaluation
@@ -200,7 +200,7 @@ class HaloExchange:
 
     def _start_at_site(self, messages: Messages, outgoing: torch.Tensor, key: CounterKey,
                        accumulate: bool) -> Arrival:
-        """An exchange whose messages or reconstructions outlive the epoch."""
+        """Start an exchange whose messages or reconstructions outlive the epoch."""
         site = self._memory.at((key.layer, key.purpose, outgoing.shape[1]))
         is_asynchronous = self._epoch_plan.is_asynchronous
         if is_asynchronous and site.previous is None:
@@ -213,7 +213,7 @@ class HaloExchange:
                        None, self._streams)
 
     def _start_broadcast(self, messages: Messages, outgoing: torch.Tensor, key: CounterKey) -> Arrival:
-        """An exchange in which only the ranks whose rows have moved send."""
+        """Start an exchange in which a rank sends only if its rows have moved or grown too old."""
         broadcaster = self._memory.at((key.layer, key.purpose, outgoing.shape[1]))
         sends = broadcaster.agree(self._comm, outgoing, messages.send_index, key.epoch)
         flight = self._send(messages, outgoing, key, broadcaster.arena, self.training, sends=sends)
@@ -311,7 +311,8 @@ class HaloExchange:
         return self._sample[1]
 
     def _complete_sample(self, site: ExchangeSite) -> Callable[..., None]:
-        """What makes a sum over the halo rows kept unbiased: the others are 0, these are divided by the share.
+        """Return a function that keeps a sum over halo rows unbiased: it zeroes those left out, and divides the others
+        by the share.
 
         It takes the rows start .. stop - 1, all by default.
         """
@@ -327,7 +328,7 @@ class HaloExchange:
 
 
 def _tag(key: CounterKey) -> int:
-    """Equal on all ranks for one exchange; two exchanges that could be confused have different tags."""
+    """Return one exchange's tag, equal on all ranks; exchanges that could be confused have different tags."""
     return (4 * key.layer + key.purpose) % MAX_TAG
 
 

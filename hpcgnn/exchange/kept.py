@@ -1,4 +1,4 @@
-"""What an exchange keeps from epoch to epoch: the interface that all of it has, and its state as plain arrays.
+"""Describe what an exchange keeps from epoch to epoch: the interface that all of it has, and its state as arrays.
 
 A state is a dict of arrays, numbers and further states by name. How it is stored is not known here.
 """
@@ -29,7 +29,7 @@ class KeptTable(ABC):
 
     @abstractmethod
     def state(self) -> State:
-        """All that `restore` needs; arrays may be views, valid until the next epoch."""
+        """Return all that `restore` needs; arrays may be views, valid until the next epoch."""
 
     @abstractmethod
     def restore(self, state: State, device: torch.device) -> None:
@@ -42,7 +42,7 @@ class KeptTable(ABC):
 
 
 class Kept(KeptTable):
-    """What one exchange, of a layer in one direction, keeps."""
+    """Keep what one exchange, of a layer in one direction, needs from epoch to epoch."""
 
     @abstractmethod
     def settle(self) -> None:
@@ -50,7 +50,7 @@ class Kept(KeptTable):
 
 
 def device_of(buffer: Buffer) -> torch.device:
-    """Where a buffer lies."""
+    """Return the device that a buffer lies on."""
     return buffer.device if isinstance(buffer, torch.Tensor) else torch.device("cpu")
 
 
@@ -75,14 +75,14 @@ def fill(buffer: Buffer, values: np.ndarray) -> None:
 
 
 def table_of(values: np.ndarray, device: torch.device) -> torch.Tensor:
-    """(num_rows, dim) float32 values as a table of their own."""
+    """Copy (num_rows, dim) float32 values to a new table on `device`."""
     table = empty(values.shape, torch.float32, device)
     table.copy_(torch.from_numpy(values))
     return table
 
 
 def joined(arrays: Sequence[np.ndarray]) -> State:
-    """Arrays of one type, any number and lengths, as two arrays; `split` is its inverse."""
+    """Join arrays of one type, any number and lengths, to two arrays; `split` is the inverse."""
     values = np.concatenate(arrays) if arrays else np.empty(0, np.uint8)
     return {"length": np.array([len(array) for array in arrays], np.int64), "values": values}
 

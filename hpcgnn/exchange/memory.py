@@ -18,7 +18,7 @@ Place = tuple[int, int, int]    # layer, purpose and dim of an exchange
 
 
 class Memory:
-    """What one rank keeps, by exchange.
+    """Hold what each exchange of one rank keeps.
 
     Parameters
     ----------
@@ -33,12 +33,12 @@ class Memory:
 
     @property
     def keeps_rows(self) -> bool:
-        """Whether messages or reconstructions outlive their epoch."""
+        """Tell whether messages or reconstructions outlive their epoch."""
         return self._execution.is_pipelined or self._execution.predicts
 
     @property
     def is_used(self) -> bool:
-        """Whether training reads anything of earlier epochs."""
+        """Tell whether training reads anything of earlier epochs."""
         return self.keeps_rows or self._execution.skip_change is not None
 
     @property
@@ -47,7 +47,7 @@ class Memory:
         return sum(kept.num_bytes for kept in self._kept.values())
 
     def at(self, place: Place) -> Site | Broadcaster:
-        """What one exchange keeps; new where it is the first of its place."""
+        """Return what the exchange at `place` keeps, made anew on the first call for that place."""
         if place not in self._kept:
             self._kept[place] = self._new(place[1])
         return self._kept[place]
@@ -63,7 +63,7 @@ class Memory:
         self._kept = {}
 
     def state(self) -> State:
-        """All that is kept, settled, valid until the next epoch."""
+        """Return all that is kept, once it is settled; valid until the next epoch."""
         return {"-".join(map(str, place)): kept.state() for place, kept in self._kept.items()}
 
     def restore(self, state: State) -> None:

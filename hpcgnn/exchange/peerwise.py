@@ -22,7 +22,7 @@ Spans = tuple[tuple[int, int], ...]
 
 
 def halo_spans_of(plan: ExchangePlan) -> Spans:
-    """Where the halo rows of each rank begin and end."""
+    """Return where the halo rows of each rank begin and end."""
     ends = np.cumsum([len(rows) for rows in plan.halo]).tolist()
     return tuple(zip([0, *ends[:-1]], ends, strict=True))
 
@@ -48,7 +48,7 @@ def _cut_round(messages: Messages, pair: tuple[int, int], purpose: int, halo_spa
 
 
 def _only(lists: tuple[RowList, ...], peer: int, first: int) -> tuple[RowList, ...]:
-    """One rank's list, its rows counted from `first`, and nothing for the others."""
+    """Keep one rank's list, its rows counted from `first`, and empty the others."""
     counted = replace(lists[peer], index=lists[peer].index - np.int32(first))
     return tuple(counted if rank == peer else NO_ROWS for rank in range(len(lists)))
 
@@ -69,11 +69,11 @@ class _Rounds:
         self._arrival = start(0) if num_rounds else None
 
     def poll(self) -> bool:
-        """Let MPI make progress; whether the current round's messages have arrived."""
+        """Let MPI make progress, and tell whether the current round's messages have arrived."""
         return self._arrival is None or self._arrival.poll()
 
     def _finish_round(self, rows: torch.Tensor) -> None:
-        """Write or add the rows of the current round, whose messages the next one's may then take the place of."""
+        """Write or add the rows of the current round, then start the next one, which may reuse the messages' memory."""
         self._arrival.finish(rows)
         self._number += 1
         self._arrival = self._start(self._number) if self._number < self._num_rounds else None
@@ -106,10 +106,10 @@ class RowsByPeer(_Rounds):
 
 
 class GradientsByPeer(_Rounds):
-    """Gradients that go home to one peer after another; see `hpcgnn.graph.hop.Arrival`."""
+    """Take gradients home, one peer after another; see `hpcgnn.graph.hop.Arrival`."""
 
     def packed(self) -> None:
-        """Gradients are added, so `finish` must bring them."""
+        """Return None: gradients are added, so `finish` must bring them."""
         return None
 
     def finish(self, total: torch.Tensor) -> None:

@@ -19,7 +19,7 @@ class RowList:
     ----------
     index : (n,) int32         inner or halo rows, each counted from 0
     node_id : (n,) int64       their global ids, ascending
-    position : (n,) int32      their places in the whole list of the pair of ranks, of which this may be a part
+    position : (n,) int32      their places in the pair's whole list; this list may hold only some of its rows
     """
 
     index: np.ndarray
@@ -73,7 +73,7 @@ class ExchangePlan:
 
     @property
     def is_alone(self) -> bool:
-        """Whether this rank neither sends nor receives a row."""
+        """Tell whether this rank neither sends nor receives a row."""
         return not any(map(len, self.boundary + self.halo))
 
     @property
@@ -109,5 +109,5 @@ class ExchangePlan:
 
 
 def ring_rounds(rank: int, num_ranks: int) -> tuple[tuple[int, int], ...]:
-    """Round i sends to rank + i and receives from rank - i, for i = 1 .. num_ranks - 1."""
+    """List the rounds: round i sends to rank + i and receives from rank - i, for i = 1 .. num_ranks - 1."""
     return tuple(((rank + i) % num_ranks, (rank - i) % num_ranks) for i in range(1, num_ranks))

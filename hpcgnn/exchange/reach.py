@@ -16,7 +16,7 @@ from hpcgnn.partition.partition import Partition
 
 @dataclass(frozen=True)
 class Reach:
-    """Hops to the loss. A row that reaches it in no allowed number of hops has num_hops + 1.
+    """Hold how many hops each row is from the loss; num_hops + 1 means that it is more than num_hops away.
 
     Attributes
     ----------

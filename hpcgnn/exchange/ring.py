@@ -182,7 +182,7 @@ class Transfer:
 
 def waiting(name_of: Callable[[int], str], tag: int, number: int, num_rounds: int, destination: int,
             source: int) -> str:
-    """What a rank does that waits for round `number`, from 1, of an exchange."""
+    """Say in a verb phrase that a rank waits for round `number`, from 1, of an exchange."""
     peers = f"rank {source}" if source == destination else f"ranks {source} and {destination}"
     return f"waits for {peers} in round {number} of {num_rounds} of {name_of(tag)}"
 

@@ -1,4 +1,4 @@
-"""What an epoch's exchanges do: one immutable plan an epoch, and the settings that hold for a whole run."""
+"""Say what an epoch's exchanges do: one immutable plan an epoch, and the settings that hold for a whole run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hpcgnn.exchange.bits import BitPlan
 
 @dataclass(frozen=True)
 class Execution:
-    """How training exchanges run; the same on all ranks.
+    """Hold the settings by which training exchanges run; the same on all ranks.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class Execution:
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """What rank 0 decided for one epoch.
+    """Hold what rank 0 decided for one epoch.
 
     Attributes
     ----------

@@ -50,7 +50,7 @@ class Broadcaster(Kept):
         return everyone > 0
 
     def age(self, epoch: int, peers: np.ndarray) -> int:
-        """Epochs that the oldest rows of `peers` are old.
+        """Return how many epochs old the oldest rows of `peers` are.
 
         Raises
         ------

@@ -39,11 +39,11 @@ class Slot:
         return 0 if self._memory is None else len(self._memory)
 
     def is_copied(self) -> bool:
-        """Whether the copy that was queued last has ended."""
+        """Tell whether the copy that was queued last has ended."""
         return self.copied is None or self.copied.query()
 
     def has_travelled(self) -> bool:
-        """Whether MPI is done with it; lets MPI make progress."""
+        """Let MPI make progress, and tell whether it is done with the slot."""
         return self.request.Test()
 
 
@@ -81,7 +81,7 @@ class _Lane:
 
     @property
     def requests(self) -> list[MPI.Request]:
-        """What MPI has not finished."""
+        """Return the requests that MPI has not finished."""
         return [slot.request for slot in self._slots if slot.request != MPI.REQUEST_NULL]
 
     def _slot(self, number: int) -> Slot:
@@ -99,7 +99,7 @@ class _Lane:
 
 
 class _Outgoing(_Lane):
-    """Copied to the host, then sent."""
+    """Copy a message to the host in pieces and send each."""
 
     def advance(self) -> bool:
         """Queue and post what can be; whether all has left."""
@@ -123,7 +123,7 @@ class _Outgoing(_Lane):
 
 
 class _Incoming(_Lane):
-    """Received, then copied to the device."""
+    """Receive a message in pieces and copy each to the device."""
 
     def advance(self) -> bool:
         """Post and queue what can be; whether the copies of all pieces are queued."""

@@ -39,16 +39,16 @@ class Trace:
         return cls(messages.dim, tuple(rows.position for rows in messages.send_rows), tuple(ranges))
 
     def state(self) -> State:
-        """The ranges as arrays, of which `restored` makes them again."""
+        """Return the ranges as arrays, from which `restored` rebuilds them."""
         return {"dim": self.dim, "position": joined(self.position), "row_range": joined(self.row_range)}
 
     @classmethod
     def restored(cls, state: State) -> Trace:
-        """The trace that `state` told of."""
+        """Rebuild the trace from what `state` returned."""
         return cls(int(state["dim"]), tuple(split(state["position"])), tuple(split(state["row_range"])))
 
     def joined(self, other: Trace) -> Trace:
-        """These messages, but for ranks to which `other` has sent."""
+        """Join both traces: for each rank that of `other` where it sent rows there, else this one's."""
         last = [other if len(position) else self for position in other.position]
         return Trace(self.dim, tuple(trace.position[rank] for rank, trace in enumerate(last)),
                      tuple(trace.row_range[rank] for rank, trace in enumerate(last)))

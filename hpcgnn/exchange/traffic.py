@@ -15,7 +15,7 @@ def _no_rows() -> np.ndarray:
 
 @dataclass
 class Traffic:
-    """What this rank handed to MPI, and the seconds that it took, since the last `take`.
+    """Count what this rank handed to MPI, and the seconds that it took, since the last `take`.
 
     Attributes
     ----------

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class Transport(Protocol):
-    """How one rank's bytes travel.
+    """Carry one rank's bytes to the others.
 
     Attributes
     ----------

@@ -22,7 +22,7 @@ BLOCKS, MIN_BLOCK = 8, 2048
 
 @dataclass(frozen=True)
 class ExchangeSite:
-    """Where an exchange stands, the same on all ranks: it keys random draws and names the rows that travel.
+    """Identify an exchange, alike on all ranks: its place keys random draws and decides which rows travel.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class ExchangeSite:
     seed, epoch : int
     is_training : bool
     reach : int or None       only rows that reach the loss in so many hops travel; None is all
-    is_scaled : bool          rows are summed, so that sampled ones stand for those left out
+    is_scaled : bool          rows are summed, so sampled ones are divided by their share to keep sums unbiased
     """
 
     layer: int
@@ -45,7 +45,7 @@ class Arrival(Protocol):
     """Rows on their way."""
 
     def poll(self) -> bool:
-        """Let messages make progress; whether all have arrived."""
+        """Let messages make progress, and tell whether all have arrived."""
 
     def wait(self) -> None:
         """Return when all have arrived."""
@@ -63,14 +63,14 @@ class PeerArrival(Protocol):
     """Halo rows on their way, of one peer at a time."""
 
     def poll(self) -> bool:
-        """Let messages make progress; whether the rows of the peer that is next have arrived."""
+        """Let messages make progress, and tell whether the rows of the peer that is next have arrived."""
 
     def __iter__(self) -> Iterator[tuple[int, torch.Tensor]]:
         """Collective: each peer and its halo rows, which are gone when the next one's are asked for."""
 
 
 class Exchange(Protocol):
-    """What a LocalGraph asks of the exchange room. Collective: all ranks call in the same order."""
+    """Define what a LocalGraph asks of the exchange room. Collective: all ranks call in the same order."""
 
     is_alone: bool
     """Whether this rank neither sends nor receives a row."""
@@ -173,14 +173,14 @@ def restrict(forward: SparseRows, transposed: SparseRows, num_inner: int, num_in
 
 
 def _first_columns(matrix: SparseRows, num_columns: int, **changes) -> SparseRows:
-    """A matrix whose entries, as changed, lie in its first columns, without the others."""
+    """Drop the columns from `num_columns` on; after `changes` no entry lies in them."""
     scale = matrix.column_scale
     return replace(matrix, num_columns=num_columns, column_scale=None if scale is None else scale[:num_columns],
                    **changes)
 
 
 def _ends_below(matrix: SparseRows, limit: int) -> np.ndarray:
-    """(num_rows,) int64: where the entries of each row pass `limit`; entries ascend within a row."""
+    """Find where each row's columns reach `limit`, as (num_rows,) int64; columns ascend within a row."""
     is_below = np.zeros(len(matrix.indices) + 1, np.int64)
     np.cumsum(matrix.indices < limit, out=is_below[1:])
     return matrix.begin + is_below[matrix.end] - is_below[matrix.begin]
@@ -214,7 +214,7 @@ def blocks(start: int, stop: int) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Hop:
-    """See the module.
+    """Describe one aggregation of one forward pass: its rows, matrices and exchange.
 
     Attributes
     ----------

@@ -37,7 +37,7 @@ REDUCTIONS = ("sum", "mean", "gcn")
 
 @dataclass
 class ForwardPass:
-    """Where in training the current forward pass stands. Calls are counted, so they mean the same on every rank."""
+    """Track where in training the current forward pass stands. Calls are counted, alike on every rank."""
 
     seed: int = 0
     epoch: int = 0
@@ -97,7 +97,7 @@ class LocalGraph:
 
     @property
     def is_alone(self) -> bool:
-        """Whether no row of this rank ever travels."""
+        """Tell whether no row of this rank ever travels."""
         return self._exchange.is_alone
 
     @property
@@ -142,7 +142,7 @@ class LocalGraph:
 
     @property
     def current_pass(self) -> ForwardPass:
-        """Where the current forward pass stands."""
+        """Return a copy of where the current forward pass stands."""
         return replace(self._pass)
 
     def go_back(self, earlier: ForwardPass) -> None:
@@ -150,7 +150,7 @@ class LocalGraph:
         self._pass = replace(earlier)
 
     def is_input(self, h: torch.Tensor) -> bool:
-        """Whether `h` is the constant input, whose halo rows are already here."""
+        """Tell whether `h` is the constant input, whose halo rows are already here."""
         return h is self.x
 
     def halo(self, h: torch.Tensor, is_scaled: bool = True) -> torch.Tensor:

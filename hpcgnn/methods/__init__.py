@@ -40,7 +40,7 @@ def find_method(name: str) -> type[Method]:
 
 
 def name_of(method: Method) -> str:
-    """What `find_method` finds the class of a method by."""
+    """Return the name by which `find_method` finds the class of a method."""
     cls = type(method)
     return cls.name if METHODS.get(cls.name) is cls else f"{cls.__module__}:{cls.__qualname__}"
 

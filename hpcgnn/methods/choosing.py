@@ -1,4 +1,4 @@
-"""What methods share that choose widths: the widths to choose from, the test of the loss, and the solver."""
+"""Give methods that choose widths what they share: the widths to choose from, the test of the loss, the solver."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ NOTHING_TO_PREDICT = Clash("predict", "previous", "receivers don't get every row
 
 @dataclass(frozen=True)
 class MethodContext:
-    """What a method finds on its rank when training begins.
+    """Hold what a method finds on its rank when training begins.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ class Method(ABC):
         return {}
 
     def loss_test(self, context: MethodContext) -> DescentTest | None:
-        """How the method judges the loss; None where the loss decides nothing."""
+        """Return the test by which the method judges the loss; None where the loss decides nothing."""
         return None
 
     def fixed_bits(self, storage_bits: int) -> int | None:
@@ -117,7 +117,7 @@ class Method(ABC):
         return Controller(context.comm, self.width_policy(context), self.mode, self.loss_test(context), context.attends)
 
     def execution(self, predicts: bool, rematerializes: bool, link_bytes_per_second: float) -> Execution:
-        """How the exchanges of a run are executed."""
+        """Return the settings by which the exchanges of a run are executed."""
         from hpcgnn.exchange.schedule import Execution
 
         return Execution(predicts=predicts, rematerializes=rematerializes,
