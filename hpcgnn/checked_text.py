@@ -18,7 +18,7 @@ PIECE = 12      # letters of that line that no other text has by chance; some pi
 
 
 def seal_json(text: str) -> str:
-    """An object's text with one more key at its end, `crc32`: the checksum of the text without it."""
+    """Add one more key, `crc32`, at the end of an object's text: the checksum of the text without it."""
     body = text.rstrip().removesuffix("}").rstrip()
     rest = text[len(body):]
     gap = "\n  " if "\n" in rest else " "
@@ -26,7 +26,7 @@ def seal_json(text: str) -> str:
 
 
 def read_json(text: str) -> tuple[dict[str, Any], bool]:
-    """The object of a text, without its checksum, and whether it had one.
+    """Return the object of a text, without its checksum, and whether it had one.
 
     Raises
     ------

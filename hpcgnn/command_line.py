@@ -103,13 +103,13 @@ def launched_rank() -> int:
 
 
 def _waits_for_rank_zero() -> bool:
-    """Whether this rank's end waits for the others: MPI has joined it with them."""
+    """Tell whether this rank's end waits for the others: MPI has joined it with them."""
     launch = sys.modules.get("hpcgnn.launch")
     return "mpi4py.MPI" in sys.modules and (launch is None or launch.has_company())
 
 
 def _give_up_unwritten_output() -> None:
-    """Have the interpreter not fail once more, with a traceback, on output that nobody can take."""
+    """Discard output that nobody can take, so that the interpreter does not fail on it again with a traceback."""
     for stream in (sys.stdout, sys.stderr):
         if not _is_written(stream):
             nowhere = os.open(os.devnull, os.O_WRONLY)

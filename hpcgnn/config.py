@@ -161,7 +161,7 @@ class TrainConfig:
         return cls(method=method(**of_method), **of_run)
 
     def _check_quantize(self) -> None:
-        """What quantization-aware training can't be joined with."""
+        """Refuse settings that quantization-aware training can't be joined with."""
         scheme = f"quantize {self.quantize}"
         clashes = [
             (self.model not in QUANTIZED_MODELS, f"model {self.model}", "integer convolutions exist for "

@@ -87,7 +87,7 @@ def watch_closely(comm: MPI.Comm, timeout: float, folder: Path | None = None) ->
 
 
 def has_company() -> bool:
-    """Whether MPI has joined this process with others."""
+    """Tell whether MPI has joined this process with others."""
     return MPI.COMM_WORLD.size > 1
 
 

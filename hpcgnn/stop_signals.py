@@ -43,7 +43,7 @@ class StopRequest:
                 signal.signal(number, handler)
 
     def ignore_from_now_on(self) -> None:
-        """For a process whose exit status is settled: no signal may change it while the interpreter shuts down."""
+        """Ignore stop signals once the exit status is settled: none may change it while the interpreter shuts down."""
         for number in STOP_SIGNALS:
             self._previous[number] = signal.SIG_IGN
 

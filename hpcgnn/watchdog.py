@@ -29,7 +29,7 @@ MAX_NAMED = 8
 
 
 class Colleague(NamedTuple):
-    """A rank as an operator finds it."""
+    """Name the host and process of a rank, so that an operator can find it."""
 
     host: str
     process: int
@@ -37,7 +37,7 @@ class Colleague(NamedTuple):
 
 @dataclass(frozen=True)
 class Word:
-    """What a rank's watchdog says: the look that it is at, what the rank does, and how long it has done so."""
+    """Hold what a rank's watchdog says: the number of its look, what the rank does, and how long it has done so."""
 
     look: int
     does: str
@@ -45,7 +45,7 @@ class Word:
 
 
 def words_folder(folder: Path) -> Path:
-    """Where the watchdogs of a run folder leave their words."""
+    """Return the folder where the watchdogs of a run leave their words."""
     return folder / WORDS
 
 
@@ -72,7 +72,7 @@ class Watchdog:
             self._thread.start()
 
     def look_closely(self, timeout: float, folder: Path | None) -> None:
-        """The start-up is over: hold this rank to its timeout, and where there is a folder that all ranks see, speak to
+        """Hold this rank to its timeout after the start-up, and where there is a folder that all ranks see, speak to
         their watchdogs in it.
         """
         HERE.note("begins")
@@ -153,7 +153,7 @@ class Watchdog:
             self._end(self._rank, 0.0 if speaker == self._rank else SPEAKING_GRACE, verdict)
 
     def _verdict(self, words: dict[int, Word], silent: list[int]) -> str | None:
-        """What is wrong, in one sentence without its end; None where some rank gets on and all live."""
+        """Say what is wrong, in one sentence without its end; None where some rank gets on and all live."""
         stuck = [rank for rank, word in words.items() if word.seconds >= self._timeout]
         if silent:
             waiting = "".join(f"; rank {rank} {words[rank].does} since {words[rank].seconds:.0f} s"

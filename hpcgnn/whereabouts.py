@@ -1,4 +1,4 @@
-"""Where this rank stands: a note that every step replaces, and that the watchdog reads from its own thread.
+"""Note where this rank stands: every step replaces the note, and the watchdog reads it from its own thread.
 
 A note costs a tenth of a microsecond and no system call; words are made of it only when a rank stands still.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 
 class Whereabouts:
-    """What a rank does, as a verb phrase or as what makes one.
+    """Hold what a rank does, as a verb phrase or as a function that makes one.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class Whereabouts:
         self.place = place
 
     def describe(self) -> str:
-        """What this rank does, and in which epoch."""
+        """Say what this rank does, and in which epoch."""
         first, *rest = self.place
         phrase = first(*rest) if isinstance(first, Callable) else first
         return phrase if self.epoch is None else f"{phrase} in epoch {self.epoch[1]} of seed {self.epoch[0]}"

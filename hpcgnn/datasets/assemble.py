@@ -51,7 +51,7 @@ def assemble_dataset(name: str, graph: tuple[np.ndarray, np.ndarray, CleaningRep
 
 
 def _check_columns(name: str, features: Features | None, num_classes: int) -> None:
-    """A model has weights for each feature and each class."""
+    """Refuse features or a number of classes that no model can have weights for."""
     if not 1 <= num_classes <= MAX_CLASSES:
         raise DatasetError(f"{name} has {num_classes} classes; expected 1 to {MAX_CLASSES}")
     if features is None:

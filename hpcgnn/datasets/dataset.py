@@ -17,14 +17,14 @@ MAX_CLASSES, MAX_FEATURES = 1 << 20, 1 << 24     # a weight matrix has a row or 
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a graph's name may be part of a folder's: printable, short, and no path."""
+    """Tell whether a graph's name may be part of a folder's: printable, short, and no path."""
     return (0 < len(name) <= MAX_NAME_BYTES and name.isprintable() and len(name.encode()) <= MAX_NAME_BYTES
             and name not in (".", "..") and not set(name) & set("/\\"))
 
 
 @dataclass(frozen=True)
 class CleaningReport:
-    """What cleaning found and did, counted in directed edges (arcs) and nodes."""
+    """Record what cleaning found and did, counted in directed edges (arcs) and nodes."""
 
     source_edges: int = 0
     duplicate_edges_removed: int = 0

@@ -1,4 +1,4 @@
-"""What a source may not ask for: a pipe to wait at, or more memory than the machine has. No format is known here."""
+"""Refuse sources that ask for too much: a pipe to wait at, or more memory than there is. No format is known here."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ SPLIT_FILES = ("train.csv.gz", "valid.csv.gz", "test.csv.gz")
 
 @dataclass(frozen=True)
 class OgbEntry:
-    """What OGB's own table states of a dataset; is_undirected: every edge is listed once and holds both ways."""
+    """Hold what OGB's own table states of a dataset; is_undirected: every edge is listed once and holds both ways."""
 
     split: str
     num_classes: int

@@ -38,7 +38,7 @@ def silent(description: str, total: float | None) -> ProgressTask:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """How to read a source.
+    """Say how to read a source.
 
     Attributes
     ----------

@@ -118,7 +118,7 @@ def _without_header(lines: bytes) -> bytes:
 
 
 def _is_numeric(line: bytes) -> bool:
-    """Whether some field of the line is a number; a header has none."""
+    """Tell whether some field of the line is a number; a header has none."""
     return any(_is_number(field) for field in re.split(rb"[,\t ]+", line))
 
 

@@ -41,7 +41,7 @@ class Buffer:
         return int(self.num_bytes * self.sparse_share)
 
     def dense(self) -> Buffer:
-        """What is left beside the Sparse Buffer."""
+        """Return the buffer that is left beside the Sparse Buffer."""
         return replace(self, num_bytes=self.num_bytes - self.sparse_bytes)
 
     def check(self) -> Buffer:
@@ -116,7 +116,7 @@ def direct_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> Traff
 
 
 def pruned_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer, pruned_share: float) -> Traffic:
-    """As GCoD: sparse connections are pruned, those between the least connected pairs of clusters first.
+    """Count the bytes where, as in GCoD, sparse connections are pruned, between the least connected clusters first.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Which rows of other parts each part needs, found for all parts in one pass over the arcs. No local numbering here."""
+"""Find the rows of other parts that each part needs, for all in one pass over the arcs. No local numbering here."""
 
 from __future__ import annotations
 

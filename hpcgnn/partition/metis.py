@@ -52,7 +52,7 @@ def metis_parts(indptr: np.ndarray, indices: np.ndarray, num_parts: int, objecti
 
 @contextmanager
 def _term_held_back() -> Iterator[None]:
-    """SIGTERM waits until METIS has ended: METIS takes it for an error of its own, and then gives up, or returns a
+    """Hold SIGTERM back until METIS has ended: METIS takes it for an error of its own, and then gives up, or returns a
     partition with all nodes in one part as if nothing had been. Where the process has other threads, such as those of
     OpenBLAS, one of them takes the signal in METIS's handler and the process ends by a fault, which loses no more.
     """

@@ -20,7 +20,7 @@ ROWS_A_CONDENSED_CLUSTER = 512
 
 
 def order_rows(dataset: GraphDataset, inner_id: np.ndarray, reorder: str, seed: int = 0) -> np.ndarray:
-    """The nodes of a part in the order that their rows shall have.
+    """Return the nodes of a part in the order that their rows will have.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Which part owns each node: METIS, streaming LDG, random or contiguous. No part is built here."""
+"""Choose the part that owns each node: METIS, streaming LDG, random or contiguous. No part is built here."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def assign_owners(dataset: GraphDataset, num_parts: int, partitioner: str = "met
 
 
 def default_balance(partitioner: str) -> str:
-    """What a partitioner balances unless told: METIS the work of a layer, the others, which know no weights, nodes."""
+    """Return what a partitioner balances by default: METIS a layer's work, the others, which know no weights, nodes."""
     return "both" if partitioner in METIS_PARTITIONERS else "nodes"
 
 
@@ -115,7 +115,7 @@ def _metis_owners(dataset: GraphDataset, num_parts: int, seed: int, partitioner:
 
 
 def node_weight(dataset: GraphDataset, balance: str) -> np.ndarray | None:
-    """What each node adds to the load of its part, (num_nodes,) int64, or None where all nodes weigh the same."""
+    """Return what each node adds to its part's load, (num_nodes,) int64, or None where all nodes weigh the same."""
     if balance == "nodes":
         return None
     # A node without in-edges counts as one edge, or one part might get all of them.

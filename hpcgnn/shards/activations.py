@@ -53,7 +53,7 @@ def write_activations(folder: Path, part: int, node_id: np.ndarray, layers: Laye
 
 
 def read_activations(folder: Path, part: int) -> tuple[np.ndarray, list[tuple[PackedRows, np.ndarray]]]:
-    """What `write_activations` wrote: the rows' global ids, and packages and scales by layer.
+    """Read what `write_activations` wrote: the rows' global ids, and packages and scales by layer.
 
     Raises
     ------

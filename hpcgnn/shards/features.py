@@ -26,7 +26,7 @@ FLOAT16_OVERFLOW = 65520.0   # the smallest magnitude that rounds to infinity; t
 
 @dataclass(frozen=True)
 class FeatureStorage:
-    """How features lie in a part file.
+    """Say how features lie in a part file.
 
     Attributes
     ----------
@@ -91,7 +91,7 @@ def feature_density(dataset: GraphDataset) -> float:
 
 
 def has_negative_features(dataset: GraphDataset) -> bool:
-    """Whether some value is below zero."""
+    """Tell whether some value is below zero."""
     if scipy.sparse.issparse(dataset.features):
         return bool((dataset.features.data < 0).any())
     return any((dataset.features[block] < 0).any() for block in row_slices(dataset.num_nodes, dataset.num_features))

@@ -39,7 +39,7 @@ class Fingerprint:
 
     @property
     def is_valid(self) -> bool:
-        """Whether each digest is one: lower-case hexadecimal digits of the right number."""
+        """Tell whether each digest is well formed: lower-case hexadecimal digits of the right number."""
         return all(isinstance(digest, str) and DIGEST.fullmatch(digest)
                    for digest in (self.graph, self.split, self.features))
 

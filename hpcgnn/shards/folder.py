@@ -90,7 +90,7 @@ def shards_in(folder: Path) -> list[Path]:
 
 
 def find_shard(path: Path) -> Path:
-    """Where a shard file lies: at `path`, or in the arrived shards whose files were not all moved out yet."""
+    """Return where a shard file lies: at `path`, or among arrived shards that were not all moved out yet."""
     arrived = path.parent / ARRIVED / path.name
     return arrived if os.path.exists(arrived) else path
 

@@ -1,4 +1,4 @@
-"""Whether graph.h5 says something that can be: types, counts that add up, and a name that is no path."""
+"""Check that graph.h5 makes sense: types, counts that add up, and a name that is no path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether arrays and attributes of an open HDF5 file have the types and shapes that they must, before they are read.
+"""Check types and shapes of the arrays and attributes of an open HDF5 file before they are read.
 
 What they mean is not known here.
 """
@@ -39,7 +39,7 @@ def integer_of(file: h5py.Group, path: Path, name: str, advice: str = AGAIN) -> 
 
 
 def holds(file: h5py.Group, name: str) -> bool:
-    """Whether a group holds something of its own under a name; links, also to other files, are not followed."""
+    """Tell whether a group itself holds something by this name; links, also to other files, are not followed."""
     first, _, rest = name.partition("/")
     if not isinstance(file.get(first, getlink=True), h5py.HardLink):
         return False

@@ -67,7 +67,7 @@ def load_packages(file: h5py.File, path: Path, num_rows: int, dim: int) -> tuple
 
 
 def read_packages_of(group: h5py.Group, name: str, path: Path, advice: str) -> tuple[PackedRows, np.ndarray]:
-    """What `write_packages` stored in a group called `name`; packages are not read yet.
+    """Open what `write_packages` stored in a group called `name`; packages are not read yet.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Whether a part that was read is one: offsets, ranges, ids, labels, masks and values, in one pass over its arrays.
+"""Check a part that was read: offsets, ranges, ids, labels, masks and values, in one pass over its arrays.
 
 Checksums are kept elsewhere; this is for files that a faulty program sealed. Lists of two parts are compared by
 `hpcgnn.partition.peer_lists`.
@@ -50,7 +50,7 @@ def find_part_fault(part: Partition, info: GraphInfo) -> str | None:
 
 
 def find_row_fault(part: Partition) -> str | None:
-    """Like `find_part_fault`: whether rows list their sources in ascending order of global ids, each once. Dearer."""
+    """Find a row that does not list its sources in ascending global ids, each once; dearer than `find_part_fault`."""
     known_id = np.concatenate([part.inner_id, part.halo_id])
     if not _ascends(known_id[part.indices], part.indptr):
         return "has a row of indices whose sources do not ascend"
@@ -58,7 +58,7 @@ def find_row_fault(part: Partition) -> str | None:
 
 
 def is_finite(values: np.ndarray) -> bool:
-    """Whether no value is NaN or infinite; (n, ...) float16 or float32, read once."""
+    """Tell whether no value is NaN or infinite; (n, ...) float16 or float32, read once."""
     flat = values.reshape(-1)
     for first in range(0, flat.size, BLOCK_ENTRIES):
         block = flat[first:first + BLOCK_ENTRIES]
@@ -145,7 +145,7 @@ def _out_of_range(name: str, array: np.ndarray, limit: int) -> Iterator[str]:
 
 
 def _ascends(ids: np.ndarray, offset: np.ndarray) -> bool:
-    """Whether ids ascend strictly within each range of offsets that rise from 0 to their number."""
+    """Tell whether ids ascend strictly within each range of offsets that rise from 0 to their number."""
     rises = ids[1:] > ids[:-1]
     starts = offset[1:-1]
     rises[starts[(starts > 0) & (starts < len(ids))] - 1] = True

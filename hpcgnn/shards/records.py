@@ -49,7 +49,7 @@ def load_info(file: h5py.File) -> GraphInfo:
 
 
 def _plain(value):
-    """NumPy scalars as Python's own, arrays as tuples of them."""
+    """Turn NumPy scalars into Python's own, and arrays into tuples of them."""
     if isinstance(value, np.ndarray):
         return tuple(tuple(row) if isinstance(row, list) else row for row in value.tolist())
     return value.item() if isinstance(value, np.generic) else value

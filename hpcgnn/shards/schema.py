@@ -1,4 +1,4 @@
-"""What a folder of shards holds: file names, format version and the arrays of each file, as docs/shards.md describes.
+"""Name what a folder of shards holds: files, format version and the arrays of each, as docs/shards.md describes.
 
 Nothing is read or written here.
 """
@@ -45,7 +45,7 @@ def part_version(feature_format: str) -> int:
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where shards come from.
+    """Record where shards come from.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class Provenance:
 
 @dataclass(frozen=True)
 class GraphInfo:
-    """What graph.h5 says of the whole graph.
+    """Hold what graph.h5 says of the whole graph.
 
     Attributes
     ----------

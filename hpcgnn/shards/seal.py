@@ -15,7 +15,7 @@ MAGIC = "hpcgnn"
 
 @dataclass(frozen=True)
 class Seal:
-    """What a sealed file says of itself.
+    """Hold what a sealed file says of itself.
 
     Attributes
     ----------

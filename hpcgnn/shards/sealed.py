@@ -135,13 +135,13 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 
 
 def _first_line(reason: Exception) -> str:
-    """Why something could not be read, short enough for a sentence."""
+    """Say why something could not be read, short enough for a sentence."""
     lines = str(reason).strip().splitlines()
     return f"{type(reason).__name__}: {lines[0][:MAX_REASON]}" if lines else type(reason).__name__
 
 
 def _find_fault(file: BinaryIO, kind: str, version: int) -> str | None:
-    """What is wrong with a file, as the rest of a sentence that starts with its name; None where it is as written."""
+    """Say what is wrong with a file, as the rest of a sentence that starts with its name; None where nothing is."""
     block = file.read(SEAL_BYTES)
     num_bytes = file.seek(0, os.SEEK_END)
     seal = parse_seal(block)

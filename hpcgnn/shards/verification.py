@@ -48,7 +48,7 @@ def verify_shards(folder: Path, progress: Callable[[str, float | None], Progress
 
 
 def _find_owner_fault(part: Partition, owner: np.ndarray) -> str | None:
-    """Whether graph.h5 gives each row to the part that it is of."""
+    """Say which rows of a part graph.h5 gives to another owner; None where there are none."""
     if (owner[part.inner_id] != part.part).any():
         return "has inner_id that graph.h5 gives to another part"
     if not np.array_equal(owner[part.halo_id], np.repeat(np.arange(part.num_parts), np.diff(part.halo_offset))):

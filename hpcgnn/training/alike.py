@@ -1,4 +1,4 @@
-"""Whether all ranks compute alike: weights are kept once a rank, and stay equal only where every rank rounds alike."""
+"""Check that all ranks compute alike: each holds all weights, which stay equal only where every rank rounds alike."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_LISTED = 8
 
 @dataclass(frozen=True)
 class Traits:
-    """What decides how a rank rounds, and how many threads it has.
+    """Hold what decides how a rank rounds, and how many threads it has.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class Traits:
 
     @classmethod
     def of_this_rank(cls) -> Traits:
-        """Raises KernelError where HPCGNN_SIMD names a level that there is not."""
+        """Read this rank's traits; raise KernelError where HPCGNN_SIMD names an unknown level."""
         return cls(hpcgnn.__version__, torch.__version__, simd_level(), torch.backends.cpu.get_cpu_capability(),
                    torch.get_num_threads())
 
@@ -73,7 +73,7 @@ def _require_one(name: str, values: list[str], remedy: str) -> None:
 
 
 def _rank_in(levels: Iterable[str]):
-    """Key that sorts levels as they are listed, unknown ones first."""
+    """Return the key that sorts levels as they are listed, unknown ones first."""
     order = {level: number for number, level in enumerate(levels)}
     return lambda level: order.get(level, -1)
 

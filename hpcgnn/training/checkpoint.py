@@ -34,7 +34,7 @@ NOT_A_CHECKPOINT = (KeyError, TypeError, ValueError, AttributeError, OSError, Ru
 
 @dataclass
 class Progress:
-    """Where a run stands. Everything but the tensors of a checkpoint.
+    """Record where a run stands: how far it has come and what it has found, without tensors.
 
     Attributes
     ----------
@@ -67,7 +67,7 @@ class Progress:
         return True
 
     def result(self, seed: int) -> dict[str, Any]:
-        """What the current training has reached, at the epoch of the best validation score."""
+        """Return what the current training has reached, at the epoch of the best validation score."""
         return {"seed": seed, "epochs": self.epoch, "best_epoch": self.best_epoch, **asdict(self.best)}
 
     def finish_seed(self, seed: int) -> None:
@@ -159,7 +159,7 @@ def _read_content(file: h5py.File) -> Checkpoint:
 
 
 def _check_content(checkpoint: Checkpoint) -> None:
-    """Check what no type says; raises ValueError or TypeError."""
+    """Check the values that types alone don't ensure; raise ValueError or TypeError."""
     progress = checkpoint.progress
     counters = [progress.seed_index, progress.epoch, progress.best_epoch, progress.evaluations_since_best,
                 *(result["epochs"] for result in progress.finished)]

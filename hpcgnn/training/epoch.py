@@ -22,7 +22,7 @@ from hpcgnn.whereabouts import HERE
 
 @dataclass(frozen=True)
 class EpochTrace:
-    """What all ranks did in one epoch. Seconds are means over the ranks, bytes sums of what went to MPI.
+    """Record what all ranks did in one epoch. Seconds are means over the ranks, bytes sums of what went to MPI.
 
     `exchange_seconds` passed in MPI's calls, `blocked_seconds` of them waiting; `travel_seconds` passed from posting
     messages to their arrival noticed, whatever was computed meanwhile. `staleness` is the age in epochs of the oldest
@@ -77,8 +77,8 @@ def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop_
 
 
 def _step(learner: Learner) -> StepCheck:
-    """Move the weights, unless their gradients overflow, and return what is to be known of them: FlatAdam has it from
-    its own pass, the weights of any other optimizer are looked at once more.
+    """Move the weights, unless their gradients overflow, and return a check of them: FlatAdam makes it in its own pass,
+    for any other optimizer the weights are read once more.
     """
     gradients, optimizer, loss_scale = learner.gradients, learner.optimizer, learner.loss_scale
     check = optimizer.step() if _is_usable(gradients, loss_scale) else getattr(optimizer, "last_check", None)

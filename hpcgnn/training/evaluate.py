@@ -29,7 +29,7 @@ class Evaluation:
     val_loss: float
 
     def is_better_than(self, other: Evaluation | None) -> bool:
-        """Higher validation score, or the same at a lower validation loss; the later one where no node validates.
+        """Prefer a higher validation score, then a lower validation loss; the later one where no node validates.
 
         The test split has no say.
         """
@@ -40,7 +40,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class QuantizedEvaluation(Evaluation):
-    """Of a model trained as integers, with the size of its features; see `QuantizedStack.feature_size`.
+    """Hold the scores of a model trained as integers, and its features' size; see `QuantizedStack.feature_size`.
 
     `meets_target` is false where they take more than the target by over 1 %.
     """
@@ -51,7 +51,7 @@ class QuantizedEvaluation(Evaluation):
     meets_target: bool
 
     def is_better_than(self, other: Evaluation | None) -> bool:
-        """One that meets the target before one that does not; of two that don't, the smaller; else by validation."""
+        """Prefer the one that meets the target; of two that don't, the smaller; else decide by validation."""
         if other is None or (self.meets_target and other.meets_target):
             return super().is_better_than(other)
         if self.meets_target != other.meets_target:
@@ -62,7 +62,7 @@ class QuantizedEvaluation(Evaluation):
 
 
 def evaluation_from(values: dict[str, Any]) -> Evaluation:
-    """The evaluation of which `asdict` made the values."""
+    """Rebuild an evaluation from the values that `asdict` made of it."""
     return QuantizedEvaluation(**values) if "feature_kb" in values else Evaluation(**values)
 
 

@@ -114,7 +114,7 @@ def _training_pass(alone: MPI.Comm, config: TrainConfig, sample: Partition, mode
 
 
 def _allows(config: TrainConfig, precision: str) -> bool:
-    """Whether the other settings allow it, and leave the model the same: gin sums in float32, and averages else."""
+    """Tell whether the other settings allow it and the model stays the same: gin sums in float32, else averages."""
     try:
         replace(config, precision=precision)
     except ConfigError:

@@ -29,7 +29,7 @@ class Generations:
 
     @property
     def exist(self) -> bool:
-        """Whether there is a checkpoint of either generation, whole or not."""
+        """Tell whether there is a checkpoint of either generation, whole or not."""
         return any(os.path.lexists(path) for path in (self.current, self.previous))
 
     def write(self, checkpoint: Checkpoint) -> None:
@@ -87,13 +87,13 @@ class Generations:
                                   "the folder") from reason
 
     def torn(self) -> list[Path]:
-        """What a rank 0 that was killed while it wrote a checkpoint has left."""
+        """List what a rank 0 that was killed while it wrote a checkpoint has left."""
         folder = self.current.parent
         return [path for pattern in (INCOMING, f"{INCOMING}.tmp-*", f"{CURRENT}.tmp-*")
                 for path in sorted(folder.glob(pattern))]
 
     @property
     def files(self) -> list[Path]:
-        """All that may be there, whole or not, but for what is torn."""
+        """List the files that may be there, whole or not, except torn ones."""
         return [self.current, self.previous, self._damaged]
 

@@ -60,7 +60,7 @@ class Holder:
         return holder
 
     def is_alive(self, mine: Holder) -> bool | None:
-        """Whether the process lives; None where this machine can't tell.
+        """Tell whether the process lives; None where this machine can't tell.
 
         Parameters
         ----------
@@ -79,12 +79,12 @@ class Holder:
         return f"process {self.pid} on {self.host}{job}, since {self.since}"
 
     def values(self) -> dict[str, str | int]:
-        """What `from_text` reads."""
+        """Return the values that `from_text` reads."""
         return asdict(self)
 
 
 def start_of(pid: int) -> str | None:
-    """When a process of this machine started; None where there is none, or it has ended and waits for its parent."""
+    """Return a process's start on this machine; None where there is none, or it has ended and waits for its parent."""
     if not Path("/proc/self/stat").exists():
         try:
             os.kill(pid, 0)

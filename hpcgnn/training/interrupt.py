@@ -1,4 +1,4 @@
-"""What all ranks do together about a stop signal that came before the first epoch; later ones end with an epoch."""
+"""End all ranks together on a stop signal that came before the first epoch; later signals wait for an epoch's end."""
 
 from __future__ import annotations
 

@@ -34,11 +34,11 @@ class RankFiles:
         return sorted(self.folder.glob("rank-*.h5*"))
 
     def torn(self) -> list[Path]:
-        """What ranks that were killed while they wrote have left."""
+        """List what ranks that were killed while they wrote have left."""
         return [path for path in self.all() if path.suffix != ".h5"]
 
     def remove_others(self, *tokens: str) -> None:
-        """Remove what belongs to no checkpoint of these tokens. For rank 0 alone, once all ranks have written.
+        """Remove the files that belong to no checkpoint of these tokens. For rank 0 alone, once all ranks have written.
 
         Raises
         ------

@@ -35,7 +35,7 @@ NOT_REMEMBERED = frozenset({
 
 
 def is_needed(session: Session, controller: Controller) -> bool:
-    """Whether ranks of this method remember anything that a checkpoint does not hold; the same on all ranks."""
+    """Tell whether ranks of this method remember anything that a checkpoint does not hold; the same on all ranks."""
     return session.exchange.keeps_state or controller.keeps_rank_state
 
 

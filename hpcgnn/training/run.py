@@ -178,7 +178,7 @@ class TrainingRun:
             optimizer=learner.optimizer.state(), loss_scale=learner.loss_scale, controller=self.controller.state())
 
     def _epoch_statistics(self) -> dict[str, Any]:
-        """On rank 0, which holds the metrics."""
+        """Summarize the recorded epochs on rank 0, which holds the metrics; empty on the others."""
         if not self._is_main:
             return {}
         metrics = self.folder.read_metrics()

@@ -80,7 +80,7 @@ class RunLock:
                                     "life for too long; this run ends and leaves the folder to that one")
 
     def _try_to_take(self) -> bool:
-        """One attempt; False where the lock has changed meanwhile, so that all begins anew."""
+        """Try once to take the lock; False where it has changed meanwhile, so that the caller starts anew."""
         self._make_folder()
         temporary = self.folder / f"{LOCK}.new-{self._mine.token}"
         try:
@@ -184,7 +184,7 @@ class RunLock:
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def _remove_made_folders(self) -> None:
-        """Deepest first; what holds something stays."""
+        """Remove the folders made here, deepest first; one that is not empty stays."""
         for path in self._made:
             with suppress(OSError):
                 path.rmdir()
@@ -202,7 +202,7 @@ def _write(file: Path, holder: Holder) -> None:
 
 
 def _write_exclusively(file: Path, holder: Holder) -> bool:
-    """For file systems without links. A reader may see the file before its content, and then watches it."""
+    """Create the file without links. A reader may see the file before its content, and then watches it."""
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     except FileExistsError:

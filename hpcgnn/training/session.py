@@ -116,7 +116,7 @@ class Session:
                    degree_counts)
 
     def method_context(self) -> MethodContext:
-        """What the method finds on this rank."""
+        """Return what the method finds on this rank."""
         config, traits = self.config, traits_of(self.config.model)
         return MethodContext(self.comm, self.plan, self.graph, self.importance, storage_bits(config.precision),
                              config.layers, traits.reduction, traits.attends,
@@ -158,13 +158,13 @@ class Session:
 
 
 def shape_of(config: TrainConfig, info: GraphInfo) -> ModelShape:
-    """What the configured model is built from."""
+    """Return the shape that the configured model is built from."""
     return ModelShape(config.model, info.num_features, config.hidden, info.num_classes, config.layers, config.dropout,
                       config.norm, config.heads, config.precision == "fp32", config.alpha, config.theta, config.jump)
 
 
 def scheme_of(config: TrainConfig) -> QuantizationScheme:
-    """How the configured model is quantized."""
+    """Return the scheme by which the configured model is quantized."""
     row_bits = FIRST_BITS if config.quantize == "degree-aware" else config.quantize_bits
     return QuantizationScheme(config.quantize, config.quantize_bits, row_bits, config.target_kb, config.size_weight,
                               config.quantize_gradient == "local", parse_protection(config.protect))

@@ -1,4 +1,4 @@
-"""Whether an epoch went well: all finite, and the same weights on every rank. No pass over weights is made here."""
+"""Check that an epoch went well: all finite, the same weights on every rank. No pass over weights is made here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HALF_BITS = 32
 
 
 def signs_of(check: StepCheck) -> np.ndarray:
-    """What a step found, as int64 numbers of which the ranks take the largest."""
+    """Encode what a step found as int64 numbers, of which the ranks take the largest."""
     high, low = check.hash >> HALF_BITS, check.hash & (1 << HALF_BITS) - 1
     return np.array([high, -high, low, -low, not check.has_finite_gradients, not check.has_finite_results], np.int64)
 

@@ -51,10 +51,11 @@ def epoch_statistics(metrics: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def quantized_statistics(model: QuantizedStack, results: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the integers take, means over the seeds' best models: `feature_kb`, `mean_feature_bits` and `feature_bits`
-    as in `QuantizedStack.feature_size`; `weight_bits` and `scale_bits`, of weights and of all that goes with them;
-    `stored_kb`, all of that, and `float_kb`, the same features and weights as float32. `widths_by_degree`, an entry a
-    row quantizer that learns them, is of the last seed's best model: in-degrees that nodes have, how many, bits.
+    """Return the sizes of the integers, means over the seeds' best models: `feature_kb`, `mean_feature_bits` and
+    `feature_bits` as in `QuantizedStack.feature_size`; `weight_bits` and `scale_bits`, of weights and of all that goes
+    with them; `stored_kb`, all of that, and `float_kb`, the same features and weights as float32. `widths_by_degree`
+    has one entry for each row quantizer of the last seed's best model that learns widths: the in-degrees that occur,
+    how many nodes have each, and their bits.
     """
     columns = zip(*(result["feature_bits"] for result in results), strict=True)
     feature_kb = statistics.fmean(result["feature_kb"] for result in results)
@@ -78,7 +79,7 @@ def _widths_of(quantizer: RowQuantizer) -> dict[str, list[int]]:
 
 
 def software_versions() -> dict[str, str]:
-    """What the run was computed with."""
+    """Return the versions of the software that the run was computed with."""
     return {
         "hpcgnn": hpcgnn.__version__,
         "python": platform.python_version(),

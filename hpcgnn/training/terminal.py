@@ -1,4 +1,4 @@
-"""Where somebody watches: a rank's own standard error is a pipe to the launcher, so its terminal is looked for.
+"""Find the terminal that somebody watches: a rank's own standard error is a pipe to the launcher.
 
 Open MPI's mpirun holds back what it passes on until a line ends, so a bar that moves is drawn in its terminal itself.
 """
@@ -17,7 +17,7 @@ LOCAL_FLAGS = 3      # place of the local modes in what termios.tcgetattr return
 
 
 def watched_stream() -> TextIO | None:
-    """Where progress may be drawn: standard error if it is a terminal, or the terminal of the launcher on this machine.
+    """Return the stream to draw progress in: standard error if it is a terminal, else this machine's launcher's.
 
     HPCGNN_PROGRESS=1 takes standard error whatever it is, 0 nothing.
     """
