@@ -53,7 +53,7 @@ def simulated_problem(num_ranks: int, num_rows: int, group_size: int, widths: tu
 
 @dataclass(frozen=True)
 class AssignBenchmark:
-    """What `hpcgnn bench assign` measures.
+    """Runs the measurements of `hpcgnn bench assign`.
 
     Attributes
     ----------
@@ -101,7 +101,7 @@ class AssignBenchmark:
                             "highs_objective": [answer.objective for answer in exact]})
 
     def _problem(self, num_rows: int, seed: int) -> Problem:
-        """A new object each time, so that nothing that a solver computed serves the next one."""
+        """Make the problem anew, so that nothing that one solver computed serves the next one."""
         return simulated_problem(self.num_ranks, num_rows, self.group_size, self.widths, seed)
 
     def _objectives(self, case: str, greedy: list[Assignment], exact: list[Assignment]) -> str:

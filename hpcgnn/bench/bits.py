@@ -34,7 +34,7 @@ REMARK = f"product: each time is of {LAYERS} products in a row, as a batch's lay
 
 @dataclass(frozen=True)
 class BitsBenchmark:
-    """What `hpcgnn bench bits` measures.
+    """Runs the measurements of `hpcgnn bench bits`.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class BitsBenchmark:
     effort: Effort
 
     def measure(self) -> Iterator[Measurement]:
-        """Everything, in the order of the table."""
+        """Measure everything, in the order of the table."""
         for dim in self.dims:
             for size in self.sizes:
                 yield from measure_products(size, dim, self.widths, self.effort)

@@ -77,7 +77,7 @@ class CombinationBenchmark:
         return ways
 
     def _ceilings(self, width: int, num_codes: int) -> dict[str, Callable]:
-        """By what is multiplied: all codes, their bits, or those that are not zero."""
+        """Return a ceiling for products of all codes, of all bits and of the codes that are not zero."""
         num_all = self.num_rows * self.dim * self.num_outputs
         return {ALL_CODES: byte_product_ceiling(num_all),
                 ALL_BITS: bit_product_ceiling(num_all * width * self.weight_bits),
@@ -91,7 +91,9 @@ class CombinationBenchmark:
 
 
 def time_in_any_order(contestants: dict[str, Callable], effort: Effort) -> dict[str, list[float]]:
-    """As `interleave`, in another order each round: a contestant finds in the caches what the one before it left."""
+    """Time contestants as `interleave` does, in another order each round, because each finds the last one's data in
+    the caches.
+    """
     rng, names = random.Random(0), list(contestants)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(effort.repeat):

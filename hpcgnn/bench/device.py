@@ -23,7 +23,7 @@ BIT_PRODUCTS = "1-bit"     # how the ceilings' cases of them begin
 
 @dataclass
 class DeviceBenchmark:
-    """What `hpcgnn bench device` measures.
+    """Runs the measurements of `hpcgnn bench device`.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class DeviceBenchmark:
     _bit_peak: float | None = field(default=None, init=False)
 
     def measure(self) -> Iterator[Measurement]:
-        """Everything, in the order of the table. A part that fails is noted, and the next one begins."""
+        """Measure everything, in the order of the table. A part that fails is noted, and the next one begins."""
         for name, part in self.parts():
             yield from self._attempt(name, part)
 
@@ -63,7 +63,7 @@ class DeviceBenchmark:
             self.failures.append(f"{name}: {type(error).__name__}: {error}")
 
     def parts(self) -> Iterator[tuple[str, Callable[[], Iterable[Measurement]]]]:
-        """Names and what they measure."""
+        """Yield each part's name and the function that measures it."""
         device = self.device
         yield "ceilings", self._ceilings
         yield "messages", partial(measure_messages, device, self.num_rows, self.width)

@@ -38,7 +38,7 @@ def measure_ceilings(device: Device, num_bytes: int, num_rounds: int) -> list[Me
 
 
 def bit_ceilings(device: Device, num_rounds: int) -> list[Measurement]:
-    """Both shapes of 1-bit products with operands in registers; none where tensor cores have no AND of bits."""
+    """Measure both shapes of 1-bit products with operands in registers; none where tensor cores have no AND of bits."""
     if device.chip.capability < AND_CAPABILITY:
         return []
     num_blocks = BLOCKS_A_PROCESSOR * device.chip.num_processors

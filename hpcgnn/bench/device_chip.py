@@ -21,7 +21,7 @@ CUPY_PROJECTS = ("cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x", "cupy")    # on
 
 @dataclass(frozen=True)
 class Chip:
-    """What a launch or a figure depends on.
+    """Describes the GPU as far as a launch or a figure depends on it.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class Chip:
 
     @classmethod
     def current(cls) -> Chip:
-        """torch's current device."""
+        """Describe torch's current device."""
         found = torch.cuda.get_device_properties(torch.cuda.current_device())
         return cls(found.name, (found.major, found.minor), found.multi_processor_count, found.total_memory,
                    getattr(found, "L2_cache_size", 0))
@@ -59,7 +59,7 @@ def check_device() -> None:
 
 
 def driver_version() -> str | None:
-    """Of the GPU, or None where nvidia-smi can't tell."""
+    """Return the version of the GPU's driver, or None where nvidia-smi can't tell."""
     if shutil.which("nvidia-smi") is None:
         return None
     found = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True,
@@ -68,7 +68,7 @@ def driver_version() -> str | None:
 
 
 def cupy_version() -> str | None:
-    """Of the project that cupy was installed as."""
+    """Return the version of cupy, whichever project it was installed from, or None without it."""
     return next(filter(None, map(_version_of, CUPY_PROJECTS)), None)
 
 

@@ -11,7 +11,7 @@ BYTES_A_ARC = 400      # of the rows of 256 columns that products read and write
 
 
 def arcs_that_fit(num_edges: float, free_bytes: int) -> int:
-    """So many arcs, or as many as can be drawn and multiplied in the memory that is free."""
+    """Return `num_edges`, or the most arcs that can be drawn and multiplied in the free memory."""
     return min(round(num_edges), free_bytes // BYTES_A_ARC)
 
 

@@ -40,6 +40,6 @@ def measure_messages(device: Device, num_rows: int, width: int) -> list[Measurem
 
 
 def _made_on(place: str, work: Callable[[], torch.Tensor]) -> torch.Tensor:
-    """The peer makes small tensors of its own, wherever torch makes them."""
+    """Do the work with `place` as torch's default device, because the peer makes small tensors of its own."""
     with torch.device(place):
         return work()

@@ -1,5 +1,5 @@
-"""DeviceResult: what `hpcgnn bench device` found, as a table and bench.json that name the chip. No picture is drawn, so
-that a machine without matplotlib will do.
+"""DeviceResult shows what `hpcgnn bench device` found, as a table and bench.json that name the chip. No picture is
+drawn, so that a machine without matplotlib will do.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TABLE = "table.txt"
 
 @dataclass(frozen=True)
 class DeviceResult(BenchmarkResult):
-    """As BenchmarkResult; `machine` also has the chip and the versions of CUDA.
+    """Holds what BenchmarkResult does; its `machine` also has the chip and the versions of CUDA.
 
     Attributes
     ----------
@@ -31,7 +31,7 @@ class DeviceResult(BenchmarkResult):
     failures: list[str] = field(default_factory=list)
 
     def remarks(self) -> list[str]:
-        """The chip first, then what every benchmark says, then the parts that failed."""
+        """Describe the chip first, then what every benchmark says, then the parts that failed."""
         chip, cuda = self.machine["chip"], self.machine["cuda"]
         first = (f"{chip['name']}, compute capability {'.'.join(map(str, chip['capability']))}, "
                  f"{chip['num_processors']} multiprocessors, {chip['memory_bytes'] / 2**30:.0f} GiB, "

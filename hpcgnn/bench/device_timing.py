@@ -24,7 +24,7 @@ Contestants = dict[str, Callable[[], object]]
 
 
 class Timer(Protocol):
-    """What times contestants; `is_hot` leaves in the cache what the work touches."""
+    """Times contestants; with `is_hot` the cache keeps what the work touches."""
 
     def __call__(self, contestants: Contestants, is_hot: bool = False) -> dict[str, list[float]]: ...
 
@@ -76,7 +76,7 @@ def _seconds_between_events(work: Callable[[], object]) -> float:
 
 @dataclass(frozen=True)
 class Device:
-    """Where measurements run: `place` is torch's name of it."""
+    """Names the device that measurements run on, `place` to torch, and times contestants there."""
 
     chip: Chip
     place: str
@@ -100,7 +100,7 @@ class Device:
 
 
 def refusal(work: Callable[[], object]) -> str | None:
-    """Why a peer can't do this, in its own words, or None where it can."""
+    """Try the work; return the peer's own words where it can't do it, else None."""
     try:
         work()
     except RuntimeError as reason:

@@ -1,4 +1,4 @@
-"""What `hpcgnn doctor` says of a machine: its processor and libraries, and sentences on what slows a training."""
+"""This module writes what `hpcgnn doctor` says: processor, instruction sets, and sentences on what slows a training."""
 
 from __future__ import annotations
 

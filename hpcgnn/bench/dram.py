@@ -41,7 +41,7 @@ def arcs_of(graph: Topology) -> scipy.sparse.csr_matrix:
 
 
 def shuffled(graph: Topology, seed: int) -> Topology:
-    """The same graph with ids drawn at random and rows ascending, so that no order of the source is left."""
+    """Renumber the graph, with ids drawn at random and rows ascending, so that no order of the source is left."""
     order = np.random.default_rng(seed).permutation(graph.num_nodes)
     moved = arcs_of(Topology(f"{graph.name}, shuffled", *permute_rows(arcs_of(graph), order)))
     moved.sort_indices()
@@ -50,7 +50,7 @@ def shuffled(graph: Topology, seed: int) -> Topology:
 
 @dataclass(frozen=True)
 class DramBenchmark:
-    """What `hpcgnn bench dram` counts and measures.
+    """Runs the counts and measurements of `hpcgnn bench dram`.
 
     Attributes
     ----------

@@ -49,7 +49,7 @@ def with_kept_memory(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def allocator_name(environment: Mapping[str, str] | None = None) -> str:
-    """What allocates memory in a process of that environment."""
+    """Name the allocator of a process in that environment, or in this one."""
     environment = os.environ if environment is None else environment
     if "tcmalloc" in environment.get("LD_PRELOAD", ""):
         return "tcmalloc"

@@ -22,7 +22,7 @@ RunKey = tuple[str, str]    # name of the contestant, precision
 
 @dataclass(frozen=True)
 class EpochBenchmark:
-    """What `hpcgnn bench epoch` measures.
+    """Runs the measurements of `hpcgnn bench epoch`.
 
     Attributes
     ----------
@@ -93,7 +93,7 @@ class EpochBenchmark:
 
     def _summarize(self, name: str, model: str, precision: str, runs: dict[RunKey, list[Trained]],
                    ceiling: dict[str, float], main_ranks: int) -> Measurement:
-        """The first kind of our runs is the one that the others are compared with."""
+        """Make one measurement of all runs; ours on `main_ranks` are what the others are compared with."""
         chosen = {contestant: trained for (contestant, used), trained in runs.items()
                   if used == precision or contestant in self.peers}
         chosen = {OURS if contestant == ours(main_ranks) else contestant: trained
@@ -138,6 +138,6 @@ def score_line(case: str, chosen: dict[str, list[Trained]]) -> str:
 
 
 def ceiling_line(case: str, ceiling: dict[str, float]) -> str:
-    """What the sum of ceilings is made of."""
+    """Write the terms that the ceiling is the sum of, as one line."""
     return f"{case}: ceiling, no row skipped = " + " + ".join(
         f"{seconds:.3f} s {name}" for name, seconds in ceiling.items())

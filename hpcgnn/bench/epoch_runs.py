@@ -107,6 +107,6 @@ def run(command: list[str], environment: Mapping[str, str]) -> str:
 
 
 def complaint(text: str) -> str:
-    """What a program that failed said: hpcgnn's own sentence, or else its last line."""
+    """Pick from a failed program's output hpcgnn's own sentence, or else the last line."""
     lines = [line for line in text.splitlines() if line.strip()] or ["it said nothing"]
     return next((line for line in lines if line.startswith("hpcgnn: ")), lines[-1])

@@ -1,4 +1,4 @@
-"""What `hpcgnn bench epoch` computes itself, in a process that ends with it: the peers' arrays, the sum of ceilings."""
+"""This module computes the peers' arrays and the sum of ceilings of `hpcgnn bench epoch`, in a process of its own."""
 
 from __future__ import annotations
 

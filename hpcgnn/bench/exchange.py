@@ -30,7 +30,7 @@ KEY = CounterKey(0, 0, FORWARD, 0)
 
 @dataclass
 class ExchangeBenchmark:
-    """What `hpcgnn bench exchange` measures, as one rank sees it.
+    """Runs one rank's share of the measurements of `hpcgnn bench exchange`.
 
     Attributes
     ----------

@@ -38,7 +38,7 @@ REMARK = (f"each time is of {PASSES} passes in a row; {ONCE}: all clusters in on
 
 @dataclass(frozen=True)
 class InferenceBenchmark:
-    """What `hpcgnn bench inference` measures.
+    """Runs the measurements of `hpcgnn bench inference`.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class InferenceBenchmark:
     effort: Effort
 
     def measure(self) -> Iterator[Measurement]:
-        """Everything, in the order of the table."""
+        """Measure everything, in the order of the table."""
         for source in self.sources:
             dataset = load_source(f"npz:{source}", SourceOptions(features="auto", normalize_features="auto"))
             work = BatchedGraph.of(dataset, self.num_clusters, self.batch_size, self.keeps_all)

@@ -17,7 +17,7 @@ from hpcgnn.bench.timing import Effort, Measurement
 
 @dataclass(frozen=True)
 class KernelBenchmark:
-    """What `hpcgnn bench kernels` measures.
+    """Runs the measurements of `hpcgnn bench kernels`.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class KernelBenchmark:
             yield draw_topology(self.synthetic_edges)
 
     def measure(self) -> Iterator[Measurement]:
-        """Everything, in the order of the table."""
+        """Measure everything, in the order of the table."""
         yield from measure_ceilings(self.num_stream_bytes, self.effort)
         yield from measure_dense(self.num_rows, self.width, self.precisions, self.effort)
         for graph in self.topologies():

@@ -1,4 +1,4 @@
-"""What a figure depends on beside the code: processor, cores, load, versions and commit. Nothing is measured here."""
+"""This module describes the machine of a figure: processor, cores, load, versions, commit. It measures nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 def describe_machine(num_threads: int) -> dict[str, Any]:
-    """Everything about this machine and program that a reader of the figures needs."""
+    """Describe all of this machine and program that a reader of the figures needs."""
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"), "command": ["hpcgnn", *sys.argv[1:]],
         "processor": processor_name(), "cores": available_cores(), "threads": num_threads, "simd": simd_level(),

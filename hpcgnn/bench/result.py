@@ -1,4 +1,4 @@
-"""BenchmarkResult: what a benchmark found, with its machine, as a table, bench.json and bench.png."""
+"""BenchmarkResult shows what a benchmark found, with its machine, as a table, bench.json and bench.png."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ JSON, PICTURE = "bench.json", "bench.png"
 
 @dataclass(frozen=True)
 class BenchmarkResult:
-    """Everything of one `hpcgnn bench`.
+    """Holds everything of one `hpcgnn bench`.
 
     Attributes
     ----------

@@ -37,7 +37,7 @@ def cells(row: Measurement) -> tuple[str, str, str]:
 
 
 def ratio_cell(row: Measurement, peer: str) -> str:
-    """How many times our seconds a peer took."""
+    """Write a peer's seconds over ours."""
     return f"{row.peer_ratio[peer]:.2f}" if peer in row.seconds else ""
 
 

@@ -17,8 +17,8 @@ FEWEST_REPETITIONS = 3
 
 @dataclass(frozen=True)
 class Effort:
-    """How often a contestant is timed: `repeat` times, or from the third on until it has used up `seconds`; once where
-    three times would use up more.
+    """Says how often a contestant is timed: `repeat` times, or from the third on until it has used up `seconds`; once
+    where three times would use up more.
     """
 
     repeat: int = 7
@@ -53,7 +53,7 @@ class Measurement:
 
     @property
     def rate(self) -> float | None:
-        """Ours in `unit`; None where only seconds have a meaning."""
+        """Return our rate in `unit`, or None where only seconds have a meaning."""
         return None if self.unit == "s" else self.amount / self.median()
 
     @property
@@ -67,11 +67,11 @@ class Measurement:
 
     @property
     def peer_ratio(self) -> dict[str, float]:
-        """Seconds of each peer over ours: how many times faster we are."""
+        """Return each peer's seconds over ours, that is how many times faster we are."""
         return {name: self.median(name) / self.median() for name in self.peers}
 
     def as_record(self) -> dict[str, Any]:
-        """Everything, as bench.json holds it."""
+        """Return everything as bench.json holds it."""
         return {"group": self.group, "case": self.case, "unit": self.unit, "amount": self.amount,
                 "median_seconds": {name: self.median(name) for name in self.seconds}, "rate": self.rate,
                 "ceiling_share": self.ceiling_share, "peer_ratio": self.peer_ratio, "remarks": self.remarks,

@@ -382,7 +382,7 @@ def finish(kind: str, machine: dict[str, Any], benchmark, out: Path | None) -> N
 
 @contextmanager
 def said_at_once() -> Iterator[Callable[[str, str], None]]:
-    """A function that says what is done and found at once: by bars on a terminal, else by lines on standard error."""
+    """Give a function that reports each case and its finding at once: by bars on a terminal, else on standard error."""
     with shown_progress() as progress:
         def say(case: str, found: str) -> None:
             progress(case, None)

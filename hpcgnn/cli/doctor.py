@@ -1,4 +1,4 @@
-"""`hpcgnn doctor`: what this machine can do, and what slows a training on it."""
+"""`hpcgnn doctor` says what this machine can do, and what slows a training on it."""
 
 from __future__ import annotations
 

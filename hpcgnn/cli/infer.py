@@ -130,7 +130,7 @@ def batches_line(batched, repeat: int) -> str:
 
 
 def model_line(model) -> str:
-    """What a model is."""
+    """Describe a model in one line: its graph, layers, scheme and widths."""
     kinds = "-".join(dict.fromkeys(convolution.kind for convolution in model.convolutions))
     weights = sorted({one.scale.bit_width for convolution in model.convolutions for one in convolution.maps})
     rows = sorted({int(width) for convolution in model.convolutions for width in convolution.rows.bit_width})

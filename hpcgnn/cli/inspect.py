@@ -141,7 +141,7 @@ def edge_imbalance(row: PartitionStatistics, info: GraphInfo) -> float:
 
 
 def _choices(provenance: Provenance) -> str:
-    """How parts and rows were chosen; shards of an earlier version name no balance and no reorder."""
+    """Say how parts and rows were chosen; shards of an earlier version name no balance and no reorder."""
     known = [f"{name} {provenance.settings[name]}" for name in ("balance", "reorder") if name in provenance.settings]
     return ", ".join([provenance.partitioner, f"seed {provenance.seed}", *known])
 

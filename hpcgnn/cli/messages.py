@@ -1,4 +1,4 @@
-"""What an exchange between parts carries: how important its rows are, and its bytes by pair of parts, as tables.
+"""This module shows what an exchange carries: importance of its rows, and bytes by pair of parts, as tables.
 
 Everything is taken from graph.h5; nothing is read or printed here.
 """

@@ -1,4 +1,4 @@
-"""What `hpcgnn inspect --packages` prints: the size of the features in each format, and how many bits they take."""
+"""This module prints `hpcgnn inspect --packages`: the size of the features in each format, and their bits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCALE_BITS = 32
 
 @dataclass
 class PackageCount:
-    """Of the packages of all parts: bits by format, those of the index among them, and the sum of the rows' widths."""
+    """Counts the packages of all parts: bits by format, those of the index among them, and the sum of rows' widths."""
 
     formats: dict[str, StoredSize]
     index_bits: int

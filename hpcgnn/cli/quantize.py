@@ -64,7 +64,7 @@ def scores_of(evaluation) -> dict[str, float]:
 
 def print_result(model, score: str, before, after: dict[str, float], code_bytes: float, feature_bytes: int,
                  form: str, out: Path) -> None:
-    """Rank 0 alone: scores before and after, bytes before and after."""
+    """Print scores and bytes before and after; rank 0 alone calls it."""
     from hpcgnn.cli.infer import model_line, scores_line
     from hpcgnn.inference.model_file import payload_bytes
 

@@ -31,7 +31,7 @@ TYPES = {"int": int, "float": float, "str": str, "bool": bool}
 
 
 def _heading(own: Field) -> str:
-    """Where help lists a setting: a method's own under its users."""
+    """Return the heading that help lists a setting under; a method's own setting has its users' names."""
     return own.metadata["group"] or f"Method {', '.join(users_of(own.name))}"
 
 

@@ -1,4 +1,4 @@
-"""BenchFolder: what a folder of `hpcgnn bench packages` or `hpcgnn bench dram` says, checked once as it is read.
+"""BenchFolder holds what a folder of `hpcgnn bench packages` or `hpcgnn bench dram` says, checked as it is read.
 
 Only reading lives here; no figure, and no room that measures.
 """

@@ -1,4 +1,4 @@
-"""What all figures of a report share: colors, themes, empty figures, how runs are named, legends outside the data.
+"""This module draws what all figures of a report share: colors, themes, empty figures, names of runs, legends.
 
 Nothing here knows a field of a run's metrics; what is drawn lives in the neighboring modules.
 """
@@ -67,14 +67,14 @@ def add_run_title(axis: Axes, run: Run, theme: Theme, length: int = NAME_LENGTH)
 
 
 def show_epochs(axis: Axes, theme: Theme) -> None:
-    """Whole epochs along the horizontal axis."""
+    """Label the horizontal axis with whole epochs."""
     axis.set_xlabel("epoch", color=theme.ink, fontsize=FONT_SIZE)
     axis.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
     axis.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
 
 
 def set_label(axis: Axes, theme: Theme, label: str) -> None:
-    """What the vertical axis shows."""
+    """Label the vertical axis."""
     axis.set_ylabel(label, color=theme.ink, fontsize=FONT_SIZE)
 
 

@@ -106,7 +106,7 @@ def format_histogram(histogram: dict[str, float]) -> str:
 
 
 def format_ratio(value: float, first: float) -> str:
-    """How `value` stands to the first run's: 1, 1/15.7 or 2.1×."""
+    """Write `value` as a multiple of the first run's: 1, 1/15.7 or 2.1×."""
     if not first or not value:
         return UNKNOWN
     if value == first:

@@ -74,7 +74,7 @@ def draw_descent(runs: NumberedRuns, theme: Theme) -> Figure:
 
 
 def _new_panels(theme: Theme, label: str) -> tuple[Figure, list[Axes]]:
-    """Two panels with a common vertical axis: by epoch and by time."""
+    """Make two panels with a common vertical axis, one by epoch and one by time."""
     figure = new_figure(theme, 3.9)
     axes = new_axes(figure, theme, columns=2, sharey=True)
     figure.get_layout_engine().set(wspace=0.05)
@@ -116,7 +116,7 @@ def _plot_mean(axis: Axes, x: np.ndarray, values: np.ndarray, number: int, is_se
 
 
 def _start_at_zero(axes: list[Axes]) -> None:
-    """Only after the last curve: a limit that is set no longer follows the data."""
+    """Start the axes at 0; call it after the last curve, because a limit that is set no longer follows the data."""
     for axis in axes:
         axis.set_xlim(left=0)
 

@@ -118,7 +118,7 @@ def _width_color(width: int) -> np.ndarray:
 
 
 def _edges(run: Run) -> np.ndarray:
-    """Where epochs begin and end: an epoch is a step as wide as 1 around its number."""
+    """Return the edges between epochs, each a step as wide as 1 around its number."""
     epochs = epoch_range(run)
     return np.append(epochs - 0.5, epochs[-1] + 0.5)
 

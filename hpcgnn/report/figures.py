@@ -1,4 +1,4 @@
-"""Which figures a report has: those that the runs have data for, in the order of the page, each with its caption.
+"""This module picks the figures that the runs have data for, in the order of the page, each with its caption.
 
 How a figure looks is decided in the modules that draw it; a run has the same color in all of them.
 """

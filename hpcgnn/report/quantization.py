@@ -61,5 +61,5 @@ def _add_layers(axis: Axes, layers: list[dict[str, list[int]]], color: str, them
 
 
 def _shades(color: str, count: int, theme: Theme) -> list[np.ndarray]:
-    """From the color itself to its palest shade."""
+    """Return `count` shades, from the color itself to its palest one."""
     return [shade_of(color, share, theme) for share in np.linspace(1.0, PALEST, count)]

@@ -84,7 +84,7 @@ def _damaged_line(path: Path, number: int, reason: str) -> ConfigError:
 
 
 def _expectation(key: str) -> tuple[Callable[[Any], bool], str]:
-    """What the values of a key must be, and how to say so."""
+    """Return the check for the values of a key, and the words for what they must be."""
     if key in ("seed", "epoch"):
         return _is_whole, "a whole number"
     if key == "mode":

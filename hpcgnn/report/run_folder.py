@@ -1,4 +1,4 @@
-"""Run: what a run folder says, read from config.toml, metrics.jsonl and summary.json.
+"""Run holds what a run folder says, read from config.toml, metrics.jsonl and summary.json.
 
 Only reading and plain statistics live here; no figure, no HTML, and neither torch nor HDF5.
 """
@@ -80,7 +80,7 @@ class Run:
 
     @property
     def first_seed(self) -> tuple[dict[str, Any], ...]:
-        """Records of one training: what a controller decides epoch by epoch has no mean over seeds."""
+        """Return the first seed's records, because what a controller decides by epoch has no mean over seeds."""
         seed = self.seeds[0]
         return tuple(record for record in self.records if record.get("seed", 0) == seed)
 

@@ -1,4 +1,4 @@
-"""What summary.json would say of a run, computed from the lines of its metrics: for runs that have none yet.
+"""This module computes what summary.json would say from the lines of a run's metrics, for runs that have none yet.
 
 The keys are the same for every run; a value that no line tells is None.
 """

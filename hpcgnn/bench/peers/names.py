@@ -1,4 +1,4 @@
-"""Which peers exist and whether they are installed. None is imported here."""
+"""This module says which peers exist and whether they are installed. It imports none."""
 
 from __future__ import annotations
 
