@@ -14,9 +14,7 @@ from hpcgnn.quantized.package import PackedRows
 
 
 def format_sizes(comm: MPI.Comm, layers: Iterable[PackedRows]) -> dict[str, StoredSize]:
-    """Collective: what each format takes for the rows of all layers and ranks, by name; see
-    `hpcgnn.quantized.formats.sizes`.
-    """
+    """Collective: sum `hpcgnn.quantized.formats.sizes` of the rows over all layers and ranks."""
     total: dict[str, StoredSize] = {}
     for of_ranks in zip(*comm.allgather([sizes(packed) for packed in layers]), strict=True):
         for one in of_ranks:

@@ -23,7 +23,7 @@ ONE = np.ones(1, np.float32)
 
 
 class LayerRows(Protocol):
-    """What a layer reads: value = code · step of the row.
+    """Holds the rows that a layer reads as codes: value = code · step of the row.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ class CodedRows:
         return encode(self.codes, np.frexp(self.limit)[1] + is_signed, PackageFormat(is_signed=is_signed))
 
     def target(self, first: int, stop: int) -> CodeTarget:
-        """Where codes of rows first .. stop - 1 go."""
+        """Return the target for codes of rows first .. stop - 1."""
         return CodeTarget(self.codes[first:stop], self.step[first:stop], self.limit[first:stop])
 
 
@@ -95,7 +95,7 @@ class PackedCodes:
 
     @classmethod
     def of(cls, coded: CodedRows) -> PackedCodes:
-        """The same rows."""
+        """Pack the same rows."""
         return cls(coded.packages(), coded.step)
 
     def product(self, first: int, stop: int, weights: IntegerMap) -> np.ndarray:
@@ -144,5 +144,5 @@ def code_packages(scale: RowScale, packed: PackedRows, row_scale: np.ndarray, in
 
 
 def column_target(codes: np.ndarray, scale: ColumnScale) -> CodeTarget:
-    """Where codes of mapped rows, already divided by the steps of their columns, go."""
+    """Return the target for codes of mapped rows that are already divided by the steps of their columns."""
     return CodeTarget(codes, ONE, np.full(1, scale.max_code, np.float32))

@@ -46,7 +46,7 @@ def forward(model: IntegerModel, rows: np.ndarray, in_degree: np.ndarray,
 
 def forward_codes(model: IntegerModel, coded: LayerRows, in_degree: np.ndarray, neighborhood: Neighborhood,
                   observe: Callable[[LayerRows], None] | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Collective: as `forward`, from the codes of the first convolution's rows.
+    """Collective: run the pass of `forward` from the codes of the first convolution's rows.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Whether a model may answer for a graph. Neither is read here."""
+"""This module checks whether a model may answer for a graph. It reads neither."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class FloatRows:
 
 @dataclass(frozen=True)
 class PackageRows:
-    """Rows as packages; floats are never made of them."""
+    """Holds rows as packages; no floats are made of them."""
 
     packed: PackedRows
     scale: np.ndarray
@@ -71,7 +71,7 @@ class PackageRows:
 
 @dataclass(frozen=True)
 class PackedInput:
-    """Rows as the codes of one model's first convolution, in packages; nothing is left of what they were made from."""
+    """Holds the codes that one model's first convolution reads, in packages; the rows they came from are not kept."""
 
     codes: PackedCodes
 
@@ -79,7 +79,7 @@ class PackedInput:
 
     @classmethod
     def of(cls, rows: InputRows, scale: RowScale, in_degree: np.ndarray) -> PackedInput:
-        """The same rows for the convolution that reads at this scale; errors as of `InputRows.coded`."""
+        """Encode the same rows for the convolution that reads at this scale; raises what `InputRows.coded` does."""
         return cls(PackedCodes.of(rows.coded(scale, in_degree)))
 
     @property
@@ -87,7 +87,7 @@ class PackedInput:
         return sum(self.codes.packed.stored_bits.values()) // 8 + self.codes.step.nbytes
 
     def coded(self, scale: RowScale, in_degree: np.ndarray) -> PackedCodes:
-        """The codes, which are of the scale that they were made with."""
+        """Return the codes, which keep the scale that they were made with; the arguments are not read."""
         return self.codes
 
 

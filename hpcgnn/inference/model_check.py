@@ -1,4 +1,4 @@
-"""Whether an integer model is one: shapes that follow each other, parts that its kinds need, numbers that are numbers.
+"""This module checks an integer model: shapes that follow each other, parts that its kinds need, finite numbers.
 
 Widths and codes are checked where they are made, in `hpcgnn.quantized.integer_model`; files are not known here.
 """
@@ -17,7 +17,7 @@ MAX_HEADS = 4096
 
 
 def check_model(model: IntegerModel) -> IntegerModel:
-    """Return the model.
+    """Check a model and return it.
 
     Raises
     ------

@@ -172,7 +172,7 @@ class _Loader:
                 _scalar(norm, "eps", float)))
 
     def optional(self, read, group: h5py.Group, name: str):
-        """What `read` makes of a part, or None where it is not there."""
+        """Read a part with `read`; None where the file has none."""
         return read(group[name]) if name in group else None
 
     def row_scale(self, group: h5py.Group) -> RowScale:

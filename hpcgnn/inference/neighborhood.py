@@ -1,4 +1,4 @@
-"""Neighborhood: where a forward pass on integers gets its sums over in-neighbors. Its arithmetic is not known here."""
+"""Neighborhood gives a forward pass on integers its sums over in-neighbors, and does not know its arithmetic."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Neighborhood(Protocol):
 
 
 def row_factor_of(in_degree: np.ndarray, reduction: str) -> np.ndarray | None:
-    """What `Neighborhood.row_factor` returns for in-degrees (n,), as training has it."""
+    """Compute `Neighborhood.row_factor` for in-degrees (n,), as training does."""
     if reduction == "sum":
         return None
     degree = in_degree.astype(np.float64)

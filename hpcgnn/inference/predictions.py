@@ -33,7 +33,7 @@ ARRAYS = ("prediction", "logits", "embeddings")
 
 @dataclass(frozen=True)
 class Predictions:
-    """What the file holds; see the module."""
+    """Holds what a file of predictions does; see the module."""
 
     dataset: str
     scheme: str

@@ -1,6 +1,6 @@
-"""RankNeighborhood: in-neighbors of one rank's rows; codes of halo rows come while central rows are summed.
+"""RankNeighborhood sums in-neighbors of one rank's rows; codes of halo rows come while central rows are summed.
 
-What the sums are for is not known here.
+It does not know what the sums are for.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class IntegerRun:
         return self._forward()
 
     def packed_layers(self) -> list[PackedRows]:
-        """Collective: what each convolution reads, as Adaptive-Packages, from one more pass. Errors as of `forward`."""
+        """Collective: pack what each convolution reads, in one more pass. Raises what `forward` does."""
         layers: list[PackedRows] = []
         self._forward(lambda coded: layers.append(coded.packages()))
         return layers
@@ -109,7 +109,7 @@ class IntegerRun:
         return forward_codes(self.model, coded, self.in_degree, RankNeighborhood(self.part, self.exchange), observe)
 
     def row_steps(self) -> list[np.ndarray]:
-        """What a code of each row stands for, (num_inner,) float32 by convolution."""
+        """Return the step of each row's codes, (num_inner,) float32 for each convolution."""
         return [scale.step[scale.entry(self.in_degree)] for scale in (one.rows for one in self.model.convolutions)]
 
     def scores(self, logits: np.ndarray, score: str) -> dict[str, float]:

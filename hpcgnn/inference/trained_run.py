@@ -92,7 +92,7 @@ class TrainedRun:
         return seconds
 
     def integer_model(self, bits: int | None, row_bits: int | None) -> IntegerModel:
-        """Collective: as integers; a float model is calibrated on this graph, one trained as integers is exported.
+        """Collective: make integers of the model: calibrate a float one on this graph, export one trained as integers.
 
         Parameters
         ----------

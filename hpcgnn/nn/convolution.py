@@ -39,7 +39,7 @@ class Convolution(nn.Module):
         return self.out_dim < self.in_dim
 
     def takes_dropped(self, graph: LocalGraph) -> bool:
-        """Whether rows that have been dropped out already may come in: where none is sent as it stands."""
+        """Return whether rows may come in already dropped out, as they may where no input row is sent as it stands."""
         return self.maps_first or graph.is_alone
 
     def forward(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool = False) -> torch.Tensor:
@@ -94,7 +94,7 @@ class MaxPoolConvolution(nn.Module):
         self.neighbor, self.own = nn.Linear(in_dim, out_dim), nn.Linear(in_dim, out_dim, bias=False)
 
     def takes_dropped(self, graph: LocalGraph) -> bool:
-        """Whether rows that have been dropped out already may come in: where none is sent as it stands."""
+        """Return whether rows may come in already dropped out, as they may where no input row is sent as it stands."""
         return graph.is_alone
 
     def forward(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool = False) -> torch.Tensor:

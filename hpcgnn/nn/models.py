@@ -27,7 +27,7 @@ from hpcgnn.settings import import_class
 
 @dataclass(frozen=True)
 class LayerShape:
-    """What a convolution of a stack is built from: see `ConvolutionStack`."""
+    """Gives the sizes and options that a convolution of a stack is built from; see `ConvolutionStack`."""
 
     in_dim: int
     out_dim: int
@@ -110,7 +110,7 @@ class ConvolutionStack(nn.Module):
 
 @dataclass(frozen=True)
 class ModelShape:
-    """What a model is built from.
+    """Gives the name, sizes and options that a model is built from.
 
     Attributes
     ----------
@@ -141,7 +141,7 @@ class ModelShape:
 
     @property
     def common(self) -> tuple[int, int, int, int, float, str]:
-        """What every model with hidden rows takes, in this order."""
+        """Return what every model with hidden rows takes, in its order."""
         return self.in_dim, self.hidden_dim, self.out_dim, self.num_layers, self.dropout, self.norm
 
 
@@ -166,7 +166,7 @@ ATTENDING = ("gat",)      # models that weigh rows by a softmax over them
 
 @dataclass(frozen=True)
 class ModelTraits:
-    """What methods must know of a model.
+    """Tells methods how a model sums its neighbors' rows.
 
     Attributes
     ----------

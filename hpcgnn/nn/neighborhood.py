@@ -26,7 +26,7 @@ Gradients = tuple[torch.Tensor | None, ...]
 
 @dataclass
 class Neighborhood:
-    """Where one convolution stands in a pass.
+    """Knows where one convolution stands in a pass, and aggregates for it.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class Neighborhood:
         return self.is_input and self.key is None
 
     def mapped(self) -> Neighborhood:
-        """The same place for rows that were masked before they were mapped."""
+        """Return the same place in the pass for rows that were masked before they were mapped."""
         unmasked = copy.copy(self)
         unmasked.key = None
         return unmasked

@@ -8,5 +8,5 @@ NORMS: dict[str, type[nn.Module]] = {"none": nn.Identity, "layer": nn.LayerNorm}
 
 
 def layer_norm_of(norm: nn.Module) -> nn.LayerNorm | None:
-    """What `LocalGraph.activate` takes for an entry of NORMS."""
+    """Return the LayerNorm that `LocalGraph.activate` takes for a module of NORMS, None for the identity."""
     return norm if isinstance(norm, nn.LayerNorm) else None

@@ -32,7 +32,7 @@ BATCHES_A_PRODUCT, REPETITIONS = 8, 4
 
 @dataclass(frozen=True)
 class BatchShapes:
-    """What the seconds of an aggregation follow from, each (num_batches,) int64: rows, entries, tiles with an entry."""
+    """Counts, each (num_batches,) int64, what costs seconds in an aggregation: rows, entries, tiles with an entry."""
 
     num_rows: np.ndarray
     num_entries: np.ndarray
@@ -80,7 +80,7 @@ def check_aggregation(aggregation: str) -> None:
 
 def choose(aggregation: str, shapes: BatchShapes, dim: int, bit_width: int,
            costs: AggregationCosts | None = None) -> np.ndarray:
-    """Which batches tiles aggregate, (num_batches,) bool.
+    """Return which batches tiles aggregate, (num_batches,) bool.
 
     Parameters
     ----------

@@ -52,7 +52,7 @@ class Batches:
         return indptr - indptr[0], self.indices[indptr[0]:indptr[-1]] - np.int32(first)
 
     def joined(self) -> Batches:
-        """The same rows and arcs as one batch."""
+        """Join the same rows and arcs to one batch."""
         return replace(self, row_begin=np.array([0, self.num_rows], np.int64))
 
     def chosen(self, batches: np.ndarray) -> Batches:

@@ -79,7 +79,7 @@ class DealtBatches:
 
 @dataclass(frozen=True)
 class BatchTotals:
-    """Batches, the arcs that they keep of so many, and bytes of their packed objects."""
+    """Counts batches, the arcs that they keep (`num_entries` of `num_arcs`), and bytes of their packed objects."""
 
     num_batches: int
     num_entries: int
@@ -117,16 +117,16 @@ class DealtRun:
         return tuple(self._dealt.to_owners(rows) for rows in self._run.forward())
 
     def counts(self) -> AggregationCounts:
-        """Collective: of all ranks' passes so far."""
+        """Collective: return the counts of all ranks' passes so far."""
         return _summed(self._dealt.comm, self._run.counts)
 
     def totals(self) -> BatchTotals:
-        """Collective: of all ranks' batches."""
+        """Collective: return the totals over all ranks' batches."""
         return _summed(self._dealt.comm, self._totals)
 
 
 def _summed(comm: MPI.Comm, own: Counts) -> Counts:
-    """Collective: field by field."""
+    """Collective: sum all ranks' counts, field by field."""
     return type(own)(*map(sum, zip(*comm.allgather(astuple(own)), strict=True)))
 
 

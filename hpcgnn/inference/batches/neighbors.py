@@ -1,6 +1,6 @@
-"""BatchNeighborhood: in-neighbors of packed batches, summed by bit tiles or by gathering, batch by batch.
+"""BatchNeighborhood sums in-neighbors of packed batches, by bit tiles or by gathering, batch by batch.
 
-What the sums are for is not known here.
+It does not know what the sums are for.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BLOCK_ELEMENTS = 1 << 18     # of sums that are in memory at a time: they stay i
 
 @dataclass
 class AggregationCounts:
-    """What became of batches and of the tiles of their adjacencies, over all sums so far.
+    """Counts how batches were summed and how many of their tiles were left out, over all sums so far.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class BatchNeighborhood:
         return self._factors[reduction]
 
     def takes_tiles(self, dim: int, bit_width: int) -> np.ndarray:
-        """Which batches tiles aggregate, (num_batches,) bool."""
+        """Return which batches tiles aggregate, (num_batches,) bool."""
         if (dim, bit_width) not in self._takes_tiles:
             self._takes_tiles[dim, bit_width] = choose(self._aggregation, self._shapes, dim, bit_width, self._costs)
         return self._takes_tiles[dim, bit_width]

@@ -37,7 +37,7 @@ class BatchedRun:
 
     @property
     def counts(self) -> AggregationCounts:
-        """Of all passes so far."""
+        """Return the counts of all passes so far."""
         return self._neighborhood.counts
 
     def forward(self) -> tuple[np.ndarray, np.ndarray]:

@@ -1,6 +1,6 @@
-"""Where widths start: bits shared out among layers and in-degrees by the errors of a first fit.
+"""This module chooses the widths to start from: it shares bits among layers and in-degrees by errors of a first fit.
 
-How widths go on from there is learned, and not known here.
+Widths are learned from there on, which is not known here.
 """
 
 from __future__ import annotations

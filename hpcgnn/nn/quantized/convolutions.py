@@ -27,20 +27,20 @@ Rows = DenseRows | SparseValues
 
 
 class QuantizerMaker(Protocol):
-    """Where a scheme's quantizers come from."""
+    """Makes the quantizers of a scheme."""
 
     def rows(self, dim: int, is_signed: bool) -> nn.Module:
-        """Of a layer's rows: quantizer(rows, nodes), num_bits(), scale(), dim."""
+        """Make the quantizer of a layer's rows; it has quantizer(rows, nodes), num_bits(), scale() and dim."""
 
     def columns(self, dim: int) -> nn.Module:
-        """Of mapped rows: quantizer(rows, nodes), scale()."""
+        """Make the quantizer of mapped rows; it has quantizer(rows, nodes) and scale()."""
 
     def weights(self, out_dim: int) -> nn.Module:
-        """Of weights: quantizer(weight), integers(weight)."""
+        """Make the quantizer of weights; it has quantizer(weight) and integers(weight)."""
 
 
 class QuantizedConvolution(nn.Module, ABC):
-    """What the kinds share.
+    """Quantizes a layer's rows, drops them out and combines them as its kind does.
 
     Parameters
     ----------
@@ -79,15 +79,15 @@ class QuantizedConvolution(nn.Module, ABC):
 
     @abstractmethod
     def export(self) -> IntegerConvolution:
-        """As integers, without the normalization that follows."""
+        """Export the convolution as integers, without the normalization that follows."""
 
     @abstractmethod
     def _combine(self, graph: LocalGraph, x: Rows, nodes: Nodes) -> torch.Tensor:
-        """Collective: what the kind makes of quantized rows."""
+        """Collective: combine quantized rows with their neighbors' as the kind does."""
 
     @property
     def row_quantizers(self) -> list[nn.Module]:
-        """Those whose codes are stored as features."""
+        """Return the quantizers whose codes are stored as features."""
         return [self.rows]
 
     def _map(self, x: Rows, weight: torch.Tensor, nodes: Nodes, scale: torch.Tensor | None = None) -> torch.Tensor:
@@ -110,7 +110,7 @@ class QuantizedGCN(QuantizedConvolution):
         return (graph.aggregate(graph.halo(mapped), "sum") + mapped) * scale + self.convolution.bias
 
     def export(self) -> IntegerConvolution:
-        """As integers, without the normalization that follows."""
+        """Export the convolution as integers, without the normalization that follows."""
         weight = self.convolution.weight_neighbor
         return IntegerConvolution(self.kind, self.rows.scale(),
                                   self.neighbor.integers(weight), self.mapped.scale(),
@@ -132,7 +132,7 @@ class QuantizedSAGE(QuantizedConvolution):
         return graph.aggregate(graph.halo(mapped), "mean") + own + self.convolution.bias
 
     def export(self) -> IntegerConvolution:
-        """As integers, without the normalization that follows."""
+        """Export the convolution as integers, without the normalization that follows."""
         weight = self.convolution.weight_neighbor
         return IntegerConvolution(self.kind, self.rows.scale(),
                                   self.neighbor.integers(weight), self.mapped.scale(),
@@ -151,7 +151,7 @@ class QuantizedGIN(QuantizedConvolution):
 
     @property
     def row_quantizers(self) -> list[nn.Module]:
-        """Those whose codes are stored as features."""
+        """Return the quantizers whose codes are stored as features."""
         return [self.rows, self.second_rows]
 
     def _combine(self, graph: LocalGraph, x: Rows, nodes: Nodes) -> torch.Tensor:
@@ -162,7 +162,7 @@ class QuantizedGIN(QuantizedConvolution):
         return linear(hidden, self.second(second.weight)) + second.bias
 
     def export(self) -> IntegerConvolution:
-        """As integers, without the normalization that follows."""
+        """Export the convolution as integers, without the normalization that follows."""
         first, second = self.convolution.first, self.convolution.second
         return IntegerConvolution(self.kind, self.rows.scale(), self.neighbor.integers(first.weight),
                                   self.mapped.scale(), _array(first.bias),
@@ -188,7 +188,7 @@ class QuantizedGAT(QuantizedConvolution):
         return out + convolution.bias
 
     def export(self) -> IntegerConvolution:
-        """As integers, without the normalization that follows."""
+        """Export the convolution as integers, without the normalization that follows."""
         convolution = self.convolution
         return IntegerConvolution(self.kind, self.rows.scale(), self.neighbor.integers(convolution.weight),
                                   self.mapped.scale(), _array(convolution.bias),

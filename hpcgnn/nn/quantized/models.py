@@ -158,7 +158,7 @@ class QuantizedStack(nn.Module):
 
     @property
     def row_quantizers(self) -> list[nn.Module]:
-        """Of all layers, first to last."""
+        """Return the row quantizers of all layers, first to last."""
         return [quantizer for convolution in self.convolutions for quantizer in convolution.row_quantizers]
 
     @property
@@ -177,8 +177,8 @@ class QuantizedStack(nn.Module):
 
     @torch.no_grad()
     def feature_size(self) -> dict[str, Any]:
-        """What features take: `feature_kb`, and bits a value over all rows (`mean_feature_bits`) and of each layer's
-        (`feature_bits`, two entries for a layer of gin); every stored bit counts, signs too.
+        """Return the stored size of features: `feature_kb`, and bits a value over all rows (`mean_feature_bits`) and of
+        each layer's (`feature_bits`, two entries for a layer of gin); every stored bit counts, signs too.
         """
         bits = [quantizer.num_bits().item() for quantizer in self.row_quantizers]
         return {"feature_kb": sum(bits) / BITS_A_KB, "mean_feature_bits": sum(bits) / max(1, self.num_features),
@@ -186,7 +186,7 @@ class QuantizedStack(nn.Module):
                                  for one, quantizer in zip(bits, self.row_quantizers, strict=True)]}
 
     def stored_bits(self) -> StoredBits:
-        """What is stored beside the rows, which `feature_size` counts."""
+        """Count the bits that are stored beside the rows; `feature_size` counts those of the rows."""
         exported = self.export("").convolutions
         maps = [one for convolution in exported for one in convolution.maps]
         num_floats = sum(parameter.numel() for parameter in self.parameters()) - sum(
@@ -209,9 +209,10 @@ class QuantizedStack(nn.Module):
         p is 0 until the target is missed by more than its tolerance, and moves in training passes: so the target is met
         however much wider rows would lessen their own error, as of sums over thousands of neighbors.
 
-        Reference: MEGA, Eq. (4)-(5). Deviations: relative to the target, so that its weight is not
-        tuned to one graph; none below the target, as in the authors' program, which would buy bits that nothing needs;
-        and p, the multiplier of an augmented Lagrangian (Nocedal and Wright, Numerical Optimization, 2006, sec. 17.4).
+        Reference: MEGA, Eq. (4)-(5). Deviations: the excess is relative to the target, so that size_weight is not tuned
+        to one graph; as in the authors' program, a size below the target is not pulled up to it, which would spend bits
+        without need; and p is the multiplier of an augmented Lagrangian (Nocedal and Wright, Numerical Optimization,
+        2006, sec. 17.4).
         """
         if not self.width_parameters():
             return torch.zeros(())

@@ -83,7 +83,7 @@ class TrackedRowQuantizer(TrackedRange):
         return torch.tensor(float(self.num_nodes * self.dim * self.bits), dtype=torch.float64)
 
     def scale(self) -> RowScale:
-        """The one entry of the integer model's table."""
+        """Return the integer model's table, which has one entry."""
         return RowScale(self.step.cpu().numpy(), np.array([self.bits], np.uint8), self.is_signed)
 
 

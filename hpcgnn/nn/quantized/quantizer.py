@@ -1,4 +1,4 @@
-"""Quantizers whose steps are learned: of rows by in-degree, of mapped rows by column, of weights by output.
+"""These quantizers learn their steps: for rows by in-degree, for mapped rows by column, for weights by output.
 
 Each is fitted to the values of a first pass, then trained; none knows a convolution.
 """
@@ -34,8 +34,8 @@ def count_in_degrees(graph: LocalGraph, comm) -> np.ndarray:
 
 
 class Nodes(NamedTuple):
-    """Whose rows are quantized: (n,) int64 in-degrees in the whole graph, and (n,) bool where rows are left as they are
-    in this pass, None for nowhere.
+    """Describes the nodes whose rows are quantized: (n,) int64 in-degrees in the whole graph, and (n,) bool, True where
+    rows are left as they are in this pass, or None where none are.
     """
 
     in_degree: torch.Tensor
@@ -80,7 +80,7 @@ class RowQuantizer(Quantizer):
     bits : int                           width that steps are fitted for
     is_signed : bool                     rows have values below zero
     learns_width : bool                  widths are parameters
-    shrinks : bool                       where fitted codes need fewer bits, the width starts there
+    shrinks : bool                       widths start at the fewest bits that hold the fitted codes
     is_local : bool                      steps and widths follow the rows' own error, see `fake_quantize`
 
     Attributes
@@ -123,7 +123,7 @@ class RowQuantizer(Quantizer):
         return fake_quantize(rows, step[:, None], width[:, None], self.is_signed, self._error_weight(rows.detach()))
 
     def _error_weight(self, rows: torch.Tensor) -> float | None:
-        """Collective: that of the rows' own error.
+        """Collective: return the weight of the rows' own error, None without one.
 
         Where widths follow it, the error is relative to the rows, so that a layer of large values doesn't take the bits
         of the others; the rate of steps does not depend on it.
@@ -156,7 +156,7 @@ class RowQuantizer(Quantizer):
         self.fitted_range.copy_(step * self._largest(self.whole_width()))
 
     def _shrink(self, values: torch.Tensor, group: torch.Tensor) -> None:
-        """Collective: widths that hold the codes in use; rows of 0 and 1 need one bit."""
+        """Collective: set the fewest bits that hold the codes in use; rows of 0 and 1 need one bit."""
         values, group = values.cpu(), group.cpu()
         limit, step = self._largest(self.whole_width()).cpu()[group], torch.from_numpy(self.fit.step)[group]
         codes = torch.zeros(len(self.counts)).scatter_reduce_(0, group, codes_of(values.abs(), step, limit), "amax")
@@ -204,7 +204,7 @@ class ColumnQuantizer(Quantizer):
         return self.log_step.exp() * self.magnitude
 
     def forward(self, rows: torch.Tensor, nodes: Nodes) -> torch.Tensor:
-        """Collective: (n, dim) float32, quantized, whosever they are; a training pass moves the magnitudes."""
+        """Collective: return (n, dim) float32, quantized without regard to `nodes`; training moves the magnitudes."""
         if self.fitting_comm is not None:
             self._fit(rows.detach())
         elif self.training:

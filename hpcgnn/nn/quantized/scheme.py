@@ -18,7 +18,7 @@ SHRINKING = ("degree-aware", "calibrated")    # schemes by which rows of fewer c
 
 @dataclass(frozen=True)
 class QuantizationScheme:
-    """How a stack is quantized.
+    """Says how a stack is quantized.
 
     Attributes
     ----------
@@ -83,7 +83,7 @@ class TrackedMaker:
 
 
 def maker_of(scheme: QuantizationScheme, counts: np.ndarray, comm) -> QuantizerMaker:
-    """What makes the quantizers of a scheme.
+    """Return the maker of a scheme's quantizers.
 
     Parameters
     ----------

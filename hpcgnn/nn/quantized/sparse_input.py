@@ -28,7 +28,7 @@ class DenseRows:
     rows: torch.Tensor
 
     def dropped_out(self, graph: LocalGraph, probability: float) -> DenseRows:
-        """After one counted dropout."""
+        """Return the rows after one counted dropout."""
         return DenseRows(graph.dropout(self.rows, probability))
 
     def mapped(self, weight: torch.Tensor) -> torch.Tensor:
@@ -75,7 +75,7 @@ class SparseValues:
     values: torch.Tensor
 
     def dropped_out(self, graph: LocalGraph, probability: float) -> SparseValues:
-        """After one counted dropout."""
+        """Return the rows after one counted dropout."""
         key = graph.next_dropout(probability)
         if key is None:
             return self

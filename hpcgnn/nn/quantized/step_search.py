@@ -1,4 +1,4 @@
-"""Steps that fit values best before training: of least squared error, over a grid, the same on all ranks.
+"""This module finds steps before training: those of least squared error, over a grid, the same on all ranks.
 
 It knows groups of values, whether they are in-degrees, columns or rows of weights.
 """
@@ -20,7 +20,8 @@ VALUES_AT_ONCE = 1 << 20
 
 
 class StepFit(NamedTuple):
-    """By group, over all ranks: (num_groups,) float32 steps, and float64 squared errors with them and sums of squares.
+    """Holds for each group (num_groups,) float32 steps, and float64 squared errors with them and sums of squares, over
+    all ranks.
     """
 
     step: np.ndarray
