@@ -20,7 +20,7 @@ LOW_32 = 0xFFFFFFFF
 
 @dataclass(frozen=True)
 class StepCheck:
-    """What a step found and left.
+    """Holds what a step found in the gradients and left in weights and moments.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class AdamFactors:
 
     @classmethod
     def of_step(cls, number: int) -> AdamFactors:
-        """Steps are counted from 1."""
+        """Compute the numbers of step `number`, counted from 1."""
         return cls(1 - MEAN_DECAY, SQUARE_DECAY, 1 - SQUARE_DECAY, math.sqrt(1 - SQUARE_DECAY ** number), EPSILON,
                    -1 / (1 - MEAN_DECAY ** number))
 
@@ -88,8 +88,8 @@ def adam_step(weights: torch.Tensor, gradient: torch.Tensor, lr: torch.Tensor, d
 
 
 def check_of(gradient: torch.Tensor, weights: torch.Tensor, *moments: torch.Tensor) -> StepCheck:
-    """What a step of any optimizer found and left, by torch's operations and one reduction; `adam_step` on the host has
-    the same from its own pass.
+    """Return what a step of any optimizer found and left, by torch's operations and one reduction; `adam_step` on the
+    host gets the same from its own pass.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def check_of(gradient: torch.Tensor, weights: torch.Tensor, *moments: torch.Tens
 
 
 def _hash(weights: torch.Tensor) -> torch.Tensor:
-    """Both halves, in their low 32 bits: products wrap modulo 2**64, which leaves those right."""
+    """Return both halves of the hash in the low 32 bits, which are right although products wrap modulo 2**64."""
     index = torch.arange(len(weights), dtype=torch.int64, device=weights.device)
     bits = weights.view(torch.int32).to(torch.int64) & LOW_32
     mixed = bits ^ (index * 0x9E3779B1 & LOW_32)

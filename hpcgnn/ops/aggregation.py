@@ -174,7 +174,7 @@ def multiply(matrix: SparseRows, near: torch.Tensor, far: torch.Tensor | None = 
         n = matrix.num_near and m = matrix.num_columns - matrix.split
     out : (matrix.num_rows, dim)                where given, the product is added to it, but see span
     span : (start, stop)                        only these rows are computed, and stored in `out`, whose others stay;
-                                                no far row is read but theirs
+                                                of far rows, only those that they sum are read
     packed : PackedRows                         the far rows, in place of `far`; not with entry_scale
     entry_scale : (num_entries, num_heads) float32      num_heads divides dim
     entry_index : (matrix.num_entries,) int64   the row of entry_scale for each entry; none is the entry's own number

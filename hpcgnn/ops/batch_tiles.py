@@ -77,7 +77,7 @@ class BatchTiles:
 
     @cached_property
     def kernel(self):
-        """What the backend made of the tiles."""
+        """Return the backend's form of the tiles, made once."""
         return backend_of("batch_tiles", torch.empty(0)).stacked(self)
 
     @cached_property

@@ -38,7 +38,7 @@ class WeightPairs:
 
     @classmethod
     def of(cls, codes: np.ndarray) -> WeightPairs:
-        """Of weight codes (out_dim, in_dim) int8."""
+        """Order weight codes (out_dim, in_dim) int8 for products."""
         out_dim, in_dim = codes.shape
         if in_dim * LARGEST_PRODUCT > LARGEST_SUM:
             raise KernelError(f"sums of {in_dim} products of codes could pass {LARGEST_SUM}; use fewer columns")

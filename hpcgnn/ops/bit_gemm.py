@@ -63,7 +63,7 @@ class CodeRange:
 
 @dataclass(frozen=True)
 class LineValues:
-    """What codes of each line stand for, zero_point + step * code, and step * their sum; (num_lines,) float32 each."""
+    """Says what codes of a line stand for, zero_point + step * code, and step * their sum; (num_lines,) float32 all."""
 
     step: torch.Tensor
     zero_point: torch.Tensor
@@ -72,7 +72,7 @@ class LineValues:
 
 @dataclass(frozen=True)
 class Rescaling:
-    """How sums of products of codes become values, gain * product + bias, and then max(0, .) where has_relu.
+    """Says how sums of products of codes become values, gain * product + bias, and then max(0, .) where has_relu.
 
     gain and bias are float32 for each column, or for each row where is_by_row; None is 1 and 0.
     """

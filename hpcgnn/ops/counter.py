@@ -1,4 +1,4 @@
-"""CounterKey: what a random draw is for. The draw itself is a pure function of the key, a global node id and a column.
+"""CounterKey says what a random draw is for. The draw is a pure function of the key, a global node id and a column.
 
 No generator state exists anywhere in the program, so a resumed run and any number of ranks make the same draws.
 """

@@ -35,7 +35,7 @@ def backend_of(operation: str, tensor: torch.Tensor) -> ModuleType:
 
 @contextmanager
 def device_kernels_on_cpu() -> Iterator[None]:
-    """Inside, ops/cuda computes CPU tensors too; a backend of `hpcgnn.ops.cuda.module` must emulate its kernels."""
+    """Have ops/cuda compute CPU tensors in the block; a backend of `hpcgnn.ops.cuda.module` has to emulate kernels."""
     before, _rooms["cpu"] = _rooms["cpu"], "cuda"
     try:
         yield

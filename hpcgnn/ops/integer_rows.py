@@ -60,7 +60,7 @@ class Rescaling:
 
 @dataclass(frozen=True)
 class CodeTarget:
-    """Where codes go: code = sign(x) min(floor(|x| / step + 0.5), limit).
+    """Says where codes are written and how they round: code = sign(x) min(floor(|x| / step + 0.5), limit).
 
     Attributes
     ----------

@@ -16,7 +16,7 @@ from hpcgnn.ops.storage import check_rows
 
 
 class _Dropout(torch.autograd.Function):
-    """The mask is not kept: backward draws it again from the key."""
+    """Drops elements without keeping the mask: backward draws it again from the key."""
 
     @staticmethod
     def forward(ctx, rows: torch.Tensor, node_id: np.ndarray, key: CounterKey, threshold: int) -> torch.Tensor:
@@ -119,7 +119,7 @@ def activate(rows: torch.Tensor, probability: float, node_id: np.ndarray | None,
 
 
 def _threshold_of(probability: float) -> int:
-    """Draws below it drop."""
+    """Return the threshold below which a draw drops its element."""
     if not 0.0 <= probability < 1.0:
         raise KernelError(f"dropout probability must lie in [0, 1), found {probability}")
     return min(round(probability * DRAW_LEVELS), DRAW_LEVELS - 1)

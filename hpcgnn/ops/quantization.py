@@ -1,4 +1,4 @@
-"""Rows of an embedding matrix to the bytes of one message and back, each row at its own bit-width.
+"""This module turns rows of a matrix into the bytes of one message and back, each row at its own bit-width.
 
 The contract and its checks live here, the computation in `ops/host` and `ops/cuda`.
 """
@@ -26,7 +26,7 @@ Buffer = np.ndarray | torch.Tensor    # bytes of a message: an array beside rows
 
 @dataclass(frozen=True)
 class MessageLayout:
-    """Where every row of one message lies, known to both sides from its widths alone.
+    """Tells where every row of one message lies, which both sides know from its widths alone.
 
     Parameters of all rows come first, then the rows' payload, in the order of the rows.
 
@@ -88,16 +88,17 @@ def quantize_rows(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray
     2**-17 + 2**(bits - 22) steps: draws have 16 bits and codes are computed in float32.
 
     Rounding to the nearest is biased but contractive, as messages that carry a difference need: sent again and again,
-    what is left of a row fades at every width. Each code is then the nearest; a row of 8 bits has zero_point and step
-    as above, of 2 and 4 bits those of least squares on its codes, of 1 bit the means of its upper and lower part,
-    parted where that leaves the least energy; a float32 row of 16 bits has its nearest bfloat16 values, ties to even.
+    what is left of a row fades at every width. Each code is then the nearest. At 8 bits zero_point and step are as
+    above, at 2 and 4 bits they fit the row's codes by least squares. At 1 bit the codes decode to the means of the
+    values above and below a split: the row's mean or halfway from it to either end, whichever leaves the least squared
+    error. A float32 row of 16 bits has its nearest bfloat16 values, ties to even.
 
     Parameters
     ----------
     rows : (n, dim) float32, bfloat16 or float16, contiguous
     row_index : (layout.num_rows,) int32        rows to send
     node_id : (layout.num_rows,) int64          their global ids, which key the rounding
-    key : CounterKey                            of the draws, of which rounding to the nearest needs none
+    key : CounterKey                            of the draws; rounding to the nearest makes none
     message : (layout.num_bytes,) uint8         written; on the device of the rows
     rounding : of ROUNDINGS
 

@@ -27,7 +27,7 @@ class SideStream(Protocol):
     """A stream beside the computing one."""
 
     def after_computing(self) -> AbstractContextManager[None]:
-        """Inside, kernels and copies are queued here, behind all that the computing stream holds now."""
+        """Queue the block's kernels and copies here, behind all that the computing stream holds now."""
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """Queue a copy of bytes between the device and pinned memory, behind all that is queued here."""
@@ -61,7 +61,7 @@ class _Passed:
 
 
 class _HostStream:
-    """The host computes in order: whatever is called has happened."""
+    """Stands for a stream on the host, which computes in order: whatever is called has happened."""
 
     def after_computing(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -147,7 +147,7 @@ def streams_of(device: torch.device) -> Streams:
 
 @contextmanager
 def use_streams(streams: Streams) -> Iterator[None]:
-    """Inside, these are the streams of every device; for tests that watch them."""
+    """Use these streams for every device inside the block; for tests that watch them."""
     global _of_device
     before, _of_device = _of_device, lambda device: streams
     try:

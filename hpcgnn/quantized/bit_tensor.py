@@ -85,7 +85,7 @@ class BitTensor:
 
     @property
     def device(self) -> torch.device:
-        """Where the words lie."""
+        """Return the device that the words lie on."""
         return self.words.device
 
     @property

@@ -18,7 +18,7 @@ IDEAL, PACKAGE, DENSE, BITMAP, CSR, COO = "ideal", "adaptive-package", "dense", 
 
 @dataclass(frozen=True)
 class StoredSize:
-    """Bits that a format stores: of the values, their headers and padding included, and of where they stand."""
+    """Counts the bits that a format stores for values, headers and padding included, and for their positions."""
 
     value_bits: int
     position_bits: int
@@ -97,7 +97,7 @@ def encode_fixed(name: str, codes: np.ndarray, bit_width: int, form: PackageForm
 
 
 def fixed_sizes(num_rows: int, dim: int, num_values: int, bit_width: int) -> dict[str, StoredSize]:
-    """What each format of one width takes for rows with `num_values` non-zero codes, not padded to bytes: by name."""
+    """Return the size of rows with `num_values` non-zero codes in each format of one width, not padded to bytes."""
     columns, rows, ends = address_bits(dim), address_bits(num_rows), address_bits(num_values + 1)
     values = num_values * bit_width
     return {DENSE: StoredSize(num_rows * dim * bit_width, 0), BITMAP: StoredSize(values, num_rows * dim),
@@ -106,7 +106,7 @@ def fixed_sizes(num_rows: int, dim: int, num_values: int, bit_width: int) -> dic
 
 
 def sizes(packed: PackedRows) -> dict[str, StoredSize]:
-    """What each format takes for the same rows (MEGA, Fig. 4).
+    """Return the size of the same rows in each format (MEGA, Fig. 4).
 
     Returns
     -------

@@ -27,7 +27,7 @@ MAX_BIT_WIDTH = 8
 
 @dataclass(frozen=True)
 class RowScale:
-    """How rows become codes: code = sign(x) min(floor(|x| / step + 0.5), max_code), by in-degree.
+    """Says how rows become codes by in-degree: code = sign(x) min(floor(|x| / step + 0.5), max_code).
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class RowScale:
         return (np.int32(1) << (self.bit_width.astype(np.int32) - self.is_signed)) - 1
 
     def entry(self, in_degree: np.ndarray) -> np.ndarray:
-        """Which entry of the tables each in-degree takes."""
+        """Return the entry of the tables that each in-degree takes."""
         return np.minimum(in_degree, len(self.step) - 1)
 
 

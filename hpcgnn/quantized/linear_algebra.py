@@ -14,7 +14,7 @@ from hpcgnn.quantized.rescale import fixed_range, rescaling_of
 
 
 def bit_mm_to_int(a: BitTensor, b: BitTensor) -> torch.Tensor:
-    """Codes times codes.
+    """Multiply codes by codes.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def bit_mm_to_int(a: BitTensor, b: BitTensor) -> torch.Tensor:
 
 def bit_mm_to_float(a: BitTensor, b: BitTensor, *, gain: torch.Tensor | None = None,
                     bias: torch.Tensor | None = None, relu: bool = False) -> torch.Tensor:
-    """The product of the values that the codes stand for, in full precision: a last layer.
+    """Multiply the values that the codes stand for, in full precision, as a last layer needs.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def bit_mm_to_float(a: BitTensor, b: BitTensor, *, gain: torch.Tensor | None = N
 def bit_mm_to_bit(a: BitTensor, b: BitTensor, bit_width: int, packing: str = "column", *, low: float | None = None,
                   high: float | None = None, rounding: str = "floor", gain: torch.Tensor | None = None,
                   bias: torch.Tensor | None = None, relu: bool = False) -> BitTensor:
-    """As `bit_mm_to_float`, quantized and packed for the next product while the sums are at hand.
+    """Multiply as `bit_mm_to_float`; quantize and pack for the next product while the sums are at hand.
 
     Parameters
     ----------

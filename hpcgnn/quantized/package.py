@@ -42,7 +42,7 @@ FAULTS = {
 
 @dataclass(frozen=True)
 class PackageFormat:
-    """How packages are cut.
+    """Says how packages are cut.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class PackageFormat:
 
     @property
     def dtype(self) -> np.dtype:
-        """Of the codes."""
+        """Return the type of the codes."""
         return np.dtype(np.int8 if self.is_signed else np.uint8)
 
     def max_code(self, bit_width: int) -> int:
@@ -124,7 +124,7 @@ class PackedRows:
 
     @property
     def stored_bits(self) -> dict[str, int]:
-        """Every stored bit: of the packages, the positions and the index, their padding to bytes included."""
+        """Count every stored bit of the packages, the positions and the index, padding to bytes included."""
         return {"packages": 8 * self.stream.size, "positions": 8 * self.positions.size,
                 "index": INDEX_BITS * self.index_bit.size}
 
@@ -198,7 +198,7 @@ class PackedRows:
             yield first, self.codes(first, min(first + num_rows, self.num_rows))
 
     def bitmap(self) -> np.ndarray:
-        """Where values stand, (num_rows, ceil(dim / 8)) uint8: bit j % 8 of byte j // 8 where column j is not zero.
+        """Mark the values, (num_rows, ceil(dim / 8)) uint8: bit j % 8 of byte j // 8 is set where column j is not zero.
 
         Raises
         ------
@@ -215,7 +215,7 @@ class PackedRows:
         return width
 
     def check(self) -> PackedRows:
-        """Read all rows and return self. What passes is what PackageWriter makes of its rows, to the bit.
+        """Read all rows and return self, which then equals what PackageWriter makes of its rows, to the bit.
 
         Raises
         ------
@@ -238,7 +238,7 @@ class PackedRows:
 
     @property
     def source(self) -> tuple:
-        """What the kernels take."""
+        """Return the stream as the kernels take it."""
         arrays = (self.stream, self.positions, self.index_bit, self.index_values, self.index_position)
         return (np.array(self.format.lengths, np.int64), self.format.is_signed, self.num_rows, self.dim, self.num_bits,
                 self.num_position_bits, self.interval, *(np.ascontiguousarray(array) for array in arrays))

@@ -53,7 +53,7 @@ def quantize_features(rows: np.ndarray, bits: int, form: PackageFormat) -> tuple
 
 
 def _are_multiples(magnitude: np.ndarray, smallest: np.ndarray, largest_code: int) -> np.ndarray:
-    """Which rows are code * smallest in float32, (num_rows,) bool; a row of zeros is not, and needs no scale."""
+    """Return which rows are code * smallest in float32, (num_rows,) bool; a row of zeros is not, and needs no scale."""
     unit = np.where(np.isfinite(smallest), smallest, 1)[:, None]
     with np.errstate(over="ignore"):
         multiple = np.rint(magnitude / unit)

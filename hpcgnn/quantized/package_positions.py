@@ -40,7 +40,7 @@ class PositionWriter:
         self._waiting = rows[num_whole:].copy()
 
     def finish(self) -> tuple[int, np.ndarray, np.ndarray]:
-        """Of all rows so far: bits, (ceil(bits / 8),) uint8 positions, and (num_blocks,) int64 first bits of blocks."""
+        """Return of all rows: bits, (ceil(bits / 8),) uint8 positions, and (num_blocks,) int64 first bits of blocks."""
         # To a copy: what waits may get more rows, and is then written again.
         num_bits, positions, index = self._written(self._waiting, self._positions.copy())
         return num_bits, positions[:-(-num_bits // 8)], index
@@ -58,7 +58,7 @@ class PositionWriter:
 
 
 def grown(array: np.ndarray, size: int) -> np.ndarray:
-    """At least `size` entries, zero after those of `array`."""
+    """Return `array` with at least `size` entries, zero after its own."""
     if size <= len(array):
         return array
     larger = np.zeros(max(size, 2 * len(array)), array.dtype)

@@ -71,7 +71,7 @@ class PackageWriter:
         self._num_rows = num_rows
 
     def finish(self) -> PackedRows:
-        """All rows so far."""
+        """Return all rows so far."""
         num_entries = -(-self._num_rows // self.interval)
         num_position_bits, positions, index_position = self._positions.finish()
         return PackedRows(self.format, self._num_rows, self.dim, self._num_bits, num_position_bits,

@@ -1,4 +1,4 @@
-"""From integer sums of a product to real values: what `hpcgnn.ops.bit_gemm.Rescaling` needs to know of both sides.
+"""This module builds the `hpcgnn.ops.bit_gemm.Rescaling` that turns integer sums of a product into real values.
 
 With a = za + sa * A and b = zb + sb * B, where A and B are codes, the product over K columns follows exactly from the
 integer one and the sums of codes: sum a b = sa sb (sum A B) + za sb (sum B) + sa zb (sum A) + K za zb.
@@ -16,7 +16,7 @@ from hpcgnn.quantized.scale import OFFSETS, step_of
 
 
 class ProductSide(Protocol):
-    """A BitTensor, or a BitTiles."""
+    """Stands for one side of a product, a BitTensor or a BitTiles."""
 
     num_lines: int
     step: torch.Tensor | None
@@ -27,7 +27,7 @@ class ProductSide(Protocol):
 
 def rescaling_of(left: ProductSide, right: ProductSide, gain: torch.Tensor | None, bias: torch.Tensor | None,
                  relu: bool, is_by_row: bool = False) -> Rescaling:
-    """How sums of left times right become values; gain and bias are (columns,) float32, or (rows,) where is_by_row.
+    """Return how sums of left times right become values; gain and bias are (columns,) float32, (rows,) if is_by_row.
 
     Raises
     ------

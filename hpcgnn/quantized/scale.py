@@ -1,4 +1,4 @@
-"""How real values become codes and back: ranges, steps and zero points.
+"""This module finds the ranges, steps and zero points that turn real values into codes and back.
 
 Rounding "floor" is QGTC's Eq. (2): step = (high - low) / 2^b, code = floor((value - low) / step), clamped. The zero
 point is the middle of the lowest bin, low + step / 2: a value lies within step / 2 of what its code stands for.
@@ -59,7 +59,7 @@ def step_of(low: torch.Tensor | float, high: torch.Tensor | float, bit_width: in
 
 
 def zero_point_of(codes: CodeRange) -> torch.Tensor:
-    """What code 0 stands for: low where codes are rounded to the nearest, the middle of the lowest bin otherwise."""
+    """Return what code 0 stands for: low where rounding is to the nearest, the middle of the lowest bin otherwise."""
     return codes.low + (0.5 - codes.offset) * codes.step
 
 

@@ -83,7 +83,7 @@ class BitTiles:
 
     @property
     def device(self) -> torch.device:
-        """Where the tiles lie."""
+        """Return the device that the tiles lie on."""
         return self.tiles.words.device
 
     @property
@@ -104,7 +104,7 @@ class BitTiles:
 
 
 def aggregate_bits(tiles: BitTiles, features: BitTensor, *, jump: bool = True, reuse: bool = True) -> TileProduct:
-    """Sums of neighbours' codes.
+    """Sum neighbors' codes.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ def aggregate_bits(tiles: BitTiles, features: BitTensor, *, jump: bool = True, r
 def aggregate_to_float(tiles: BitTiles, features: BitTensor, *, gain: torch.Tensor | None = None,
                        bias: torch.Tensor | None = None, relu: bool = False, jump: bool = True,
                        reuse: bool = True) -> TileProduct:
-    """As `aggregate_bits`, of the values that the codes stand for, with the rows' scales: (M, N) float32.
+    """Sum as `aggregate_bits`, but the values that the codes stand for: (M, N) float32.
 
     gain, bias and relu are those of `hpcgnn.quantized.bit_mm_to_float`.
     """
@@ -141,7 +141,7 @@ def aggregate_to_bit(tiles: BitTiles, features: BitTensor, bit_width: int, *, lo
                      high: float | None = None, rounding: str = "floor", gain: torch.Tensor | None = None,
                      bias: torch.Tensor | None = None, relu: bool = False, jump: bool = True,
                      reuse: bool = True) -> TileProduct:
-    """As `aggregate_to_float`, quantized and packed by column: the left side of the next product.
+    """Sum as `aggregate_to_float`; quantize and pack by column, as the left side of the next product.
 
     bit_width, low, high and rounding are those of `hpcgnn.quantized.bit_mm_to_bit`.
     """

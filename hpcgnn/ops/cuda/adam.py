@@ -12,7 +12,7 @@ from hpcgnn.ops.adam import AdamFactors, StepCheck, check_of
 
 def adam_step(weights: torch.Tensor, gradient: torch.Tensor, lr: torch.Tensor, decay: torch.Tensor, mean: torch.Tensor,
               square: torch.Tensor, factors: AdamFactors) -> StepCheck:
-    """As on the host, but for the rounding of products that are added; the hash of equal weights is the host's."""
+    """Step as on the host, but for the rounding of products that are added; equal weights have the host's hash."""
     slope = torch.addcmul(gradient, decay, weights)
     mean.lerp_(slope, factors.mean_weight)
     square.mul_(factors.square_decay).addcmul_(slope, slope, value=factors.square_weight)

@@ -62,7 +62,7 @@ def _resident(array: np.ndarray | None, like: torch.Tensor) -> torch.Tensor | No
 
 
 def _packed_arguments(packed, like: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    """The message is written anew by every exchange, so only what lays it out is kept on the device."""
+    """Return the kernel's arguments; every exchange writes the message anew, so the device keeps its layout only."""
     if packed is None or not len(packed):
         return None, None, None, None
     return (torch.as_tensor(packed.message, device=like.device), on_device(packed.bit_width, like),

@@ -1,4 +1,4 @@
-"""What Python may pass for a parameter of a kernel: a tensor of the pointee's type, or a number in the type's range.
+"""This module checks what Python passes to a kernel: tensors of the pointee's type, numbers in the type's range.
 
 Nothing here launches or knows a compiler.
 """

@@ -28,7 +28,7 @@ _product = partial(kernel, "bit_gemm", is_exact=True)
 
 @dataclass(frozen=True)
 class ProductEnd:
-    """Where the sums of a product go.
+    """Holds the room for a product's result, and the kernel's arguments that lead there.
 
     Attributes
     ----------
@@ -131,7 +131,7 @@ def right_arguments(right: BitLines) -> tuple:
 
 
 def product_end(num_rows: int, right: BitLines, rescaling: Rescaling | None, codes: CodeRange | None) -> ProductEnd:
-    """Room for the result of a product with `right`, and the kernel's arguments that lead there."""
+    """Make room for the result of a product with `right`, and the kernel's arguments that lead there."""
     num_columns, device = right.num_lines, right.words.device
     num_groups = blocks_of(num_columns, END_COLUMNS)
     sums = values = planes = None

@@ -78,7 +78,7 @@ def _product(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor | None) 
 
 @contextmanager
 def _float32_sums() -> Iterator[None]:
-    """cuBLAS may add the parts of a long sum in 16 bits unless it is told not to."""
+    """Have cuBLAS add the parts of a long sum in float32 in the block; otherwise it may add them in 16 bits."""
     settings = torch.backends.cuda.matmul
     names = ("allow_bf16_reduced_precision_reduction", "allow_fp16_reduced_precision_reduction")
     before = [getattr(settings, name) for name in names]

@@ -35,5 +35,5 @@ def fold_spilled(file: str, name: str, cut: Segments, like: torch.Tensor, dim: i
 
 
 def staging(cut: Segments, dim: int, like: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Where blocks leave their parts of the rows that they share."""
+    """Make room, uninitialized, where blocks leave their parts of the rows that they share."""
     return torch.empty((cut.num_slots, dim), dtype=dtype, device=like.device)

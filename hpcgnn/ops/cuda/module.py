@@ -52,7 +52,7 @@ class Launch:
 
 
 class Backend(Protocol):
-    """What compiles kernels and starts them."""
+    """Compiles kernels and starts them."""
 
     device_type: str
 

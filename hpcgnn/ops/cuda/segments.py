@@ -52,7 +52,7 @@ class Segments:
 
     @property
     def num_slots(self) -> int:
-        """Partial results that blocks hand on: of the row that they begin with, and of the row that they end with."""
+        """Count the partial results that blocks hand on, two a block: of the rows that it begins and ends with."""
         return 2 * self.num_blocks if len(self.spilled_row) else 0
 
 
@@ -94,7 +94,7 @@ def segments_of(matrix: SparseRows, first_row: int, last_row: int) -> Segments:
 
 
 def _kept(matrix: SparseRows) -> dict:
-    """What was computed of a matrix, by its identity: it is immutable, but arrays do not hash."""
+    """Return what was computed of a matrix, kept by its identity: it is immutable, but arrays do not hash."""
     if id(matrix) not in _KEPT:
         _KEPT[id(matrix)] = {}
         weakref.finalize(matrix, _KEPT.pop, id(matrix))

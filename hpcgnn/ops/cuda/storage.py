@@ -1,4 +1,4 @@
-"""How kernels take rows of any storage type: the suffix of their names, and how many columns a load may take."""
+"""This module chooses kernels for a storage type: the suffix of their names, and how many columns a load may take."""
 
 from __future__ import annotations
 

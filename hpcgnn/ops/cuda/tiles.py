@@ -25,7 +25,7 @@ _kernel = partial(kernel, "tiles", is_exact=True)
 
 def tiles_of_csr(indptr: np.ndarray, indices: np.ndarray, num_columns: int, is_dense: bool,
                  device: torch.device | str = "cuda") -> TileList:
-    """Made on the host; the words cross to the device."""
+    """Make the tiles on the host and copy their words to the device."""
     tiles = host.tiles_of_csr(indptr, indices, num_columns, is_dense)
     return replace(tiles, words=tiles.words.to(device))
 

@@ -19,6 +19,6 @@ def score_codes(codes: np.ndarray, vectors: np.ndarray, target: np.ndarray, sour
 
 def attend_codes(indptr: np.ndarray, indices: np.ndarray, first: int, codes: np.ndarray, target: np.ndarray,
                  source: np.ndarray, out: np.ndarray) -> int:
-    """Number of the fault that was met, or 0."""
+    """Attend, and return the number of the fault that was met, or 0."""
     simd_level()     # refuses an instruction set that this processor lacks
     return kernels.attend_codes(indptr, indices, first, codes, target, source, COARSE, FINE, out)

@@ -111,7 +111,7 @@ def measured_rates(level: str, num_threads: int) -> Rates:
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    """The least of some repetitions: what the work takes when nothing disturbs it."""
+    """Return the least seconds of some repetitions: what the work takes when nothing disturbs it."""
     work()
     spent = []
     for _ in range(REPEAT):
@@ -134,7 +134,7 @@ def _combine_entries(codes: torch.Tensor, weight: torch.Tensor, is_by_bit: bool 
 
 
 def _combine_bits(codes: torch.Tensor, weight: torch.Tensor, code_bits: int, weight_bits: int) -> torch.Tensor:
-    """Planes hold no signs: with a = code + p and b = weight + q, code weight = ab - q a - p weight."""
+    """Multiply planes, which hold no signs: with a = code + p and b = weight + q, code weight = ab - q a - p weight."""
     code_offset, weight_offset = 2 ** (code_bits - 1) * (codes.dtype == torch.int8), 2 ** (weight_bits - 1)
     shifted = codes if not code_offset else (codes + code_offset).view(torch.uint8)
     left = pack_codes(shifted, code_bits, False)

@@ -9,7 +9,7 @@ from hpcgnn.ops.host.simd import simd_level
 
 
 def rescale(source: np.ndarray, rescaling, target, values: np.ndarray | None) -> int:
-    """Bits of the faults that were met."""
+    """Rescale, and return the bits of the faults that were met."""
     simd_level()     # refuses an instruction set that this processor lacks
     is_real = source.dtype == np.float32
     own, norm = rescaling.own, rescaling.norm

@@ -1,4 +1,4 @@
-"""Which instruction set the host kernels run on: the processor's best, or the one that HPCGNN_SIMD forces."""
+"""This module names the host kernels' instruction set: the processor's best, or the one that HPCGNN_SIMD forces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the compiled kernels take rows of any storage type: as bytes, with the type's number of ext/src/storage.h."""
+"""This module hands rows of any storage type to compiled kernels, as bytes with the number of ext/src/storage.h."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from hpcgnn.ops.tiles import TILE_COLUMNS, TILE_ROWS, TileList
 
 def tiles_of_csr(indptr: np.ndarray, indices: np.ndarray, num_columns: int, is_dense: bool,
                  device: torch.device | str = "cpu") -> TileList:
-    """Count, then fill; the device is the host."""
+    """Count the tiles, then fill them; the device is the host."""
     num_rows = len(indptr) - 1
     counts = np.zeros(-(-num_rows // TILE_ROWS), np.int64)
     if is_dense:
