@@ -84,15 +84,16 @@ def test_packed_rows_that_do_not_lie_in_their_message_are_refused(simd, changes)
         aggregation.multiply(matrix(), torch.ones(2, 8), packed=replace(packed, **changes))
 
 
+@pytest.mark.parametrize("row", [0, 2])
 @pytest.mark.parametrize("place", [-1, 5, -2**31, 2**31 - 1])
 @pytest.mark.parametrize("bits", [1, 8, 16, 32])
-def test_a_message_is_neither_made_of_nor_read_into_rows_that_are_not_there(simd, bits, place):
+def test_a_message_is_neither_made_of_nor_read_into_rows_that_are_not_there(simd, bits, place, row):
     layout = MessageLayout.build(np.full(3, bits), 9)
     rows, message = torch.ones(5, 9), np.zeros(layout.num_bytes, np.uint8)
-    index = np.array([0, 4, place], np.int32)
+    index = changed(np.array([0, 4, 2], np.int32), row, place)
     for pass_rows in (lambda: quantize_rows(rows, index, np.arange(3), layout, CounterKey(0, 0, 0, 0), message),
                       lambda: dequantize_rows(message, index, np.arange(3), layout, rows)):
-        with pytest.raises(KernelError, match=f"row 2 of a message has 9 columns at {bits} .* is row {place} of 5"):
+        with pytest.raises(KernelError, match=f"row {row} of a message has 9 columns at {bits} .* is row {place} of 5"):
             pass_rows()
 
 
