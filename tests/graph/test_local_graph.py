@@ -79,6 +79,17 @@ def test_aggregate_of_every_part_is_its_rows_of_the_whole_product(dataset, owner
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean", "gcn"])
+def test_squares_of_a_halo_row_are_those_of_its_column_of_the_whole_matrix(dataset, owner, reduction):
+    whole = dense_matrix(dataset.indptr, dataset.indices, dataset.in_degree(), reduction)
+    for part in range(3):
+        graph, _ = graph_of(dataset, owner, part)
+        inner, halo = np.split(graph.node_id, [graph.num_inner])
+        squares = (whole[np.ix_(inner, halo)] ** 2).sum(axis=0)
+        assert len(halo) and np.ptp(squares) > 0
+        np.testing.assert_allclose(graph.halo_squares(reduction), squares, rtol=1e-5)
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean", "gcn"])
 def test_isolated_nodes_and_no_halo(reduction):
     dataset = random_dataset(12, 4, seed=0)
     graph, _ = graph_of(dataset, np.zeros(12, np.int32), 0)
