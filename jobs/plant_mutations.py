@@ -1,0 +1,156 @@
+"""Plant the faults of tests/mutations.py and run the tests that must catch them; see jobs/mutations.sh."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+LIMIT_SECONDS = 120
+HANG_SECONDS = 20      # after which a rank whose peers have left it shows where it stands and ends
+PASSED, FAILED, ELSEWHERE = 0, 1, 70
+COPIED = ("hpcgnn", "tests", "jobs", "data", "pyproject.toml")
+
+
+def copy_checkout(root: Path, copy: Path) -> None:
+    """What tests read: package with compiled kernels, tests, data."""
+    for name in COPIED:
+        if (root / name).is_dir():
+            shutil.copytree(root / name, copy / name, symlinks=True,
+                            ignore=shutil.ignore_patterns("__pycache__", "*.h5"))
+        else:
+            shutil.copy2(root / name, copy / name)
+
+
+def run_tests(copy: Path, tests, is_mutated: bool) -> tuple[str, str]:
+    """Run tests in the copy: "passed", "failed", or what else happened, and what they printed."""
+    statuses = copy / "statuses"
+    shutil.rmtree(statuses, ignore_errors=True)
+    statuses.mkdir()
+    words = [f"tests/{word}" if word.partition("::")[0].endswith(".py") else word
+             for word in shlex.split(tests.arguments)]
+    rank = [sys.executable, "jobs/plant_mutations.py", "--rank", *words]
+    if tests.ranks > 1:
+        rank = [*launch(tests.ranks), *rank, "-m", f"parallel[{tests.ranks}]"]
+    # Bytes of a mutated file are compiled anew and never kept; those of the others are kept by the runs before.
+    environment = {**os.environ, "PYTHONPATH": f"{copy}:{copy / 'jobs'}", "OMP_NUM_THREADS": "1",
+                   "PYTHONDONTWRITEBYTECODE": "1" if is_mutated else ""}
+    process = subprocess.Popen(rank, cwd=copy, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               text=True, errors="replace", start_new_session=True)
+    try:
+        said, _ = process.communicate(timeout=LIMIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return f"no end in {LIMIT_SECONDS} s", process.communicate()[0]
+    return outcome({int(path.read_text()) for path in statuses.iterdir()}, process.returncode, tests.ranks,
+                   len(list(statuses.iterdir()))), said
+
+
+def launch(num_ranks: int) -> list[str]:
+    """The launcher that the tests use, for so many ranks."""
+    from parallel_run import is_open_mpi, launcher
+
+    return [launcher(), *(["--bind-to", "none"] if is_open_mpi() else []), "-n", str(num_ranks)]
+
+
+def outcome(found: set[int], status: int, num_ranks: int, num_ended: int) -> str:
+    """What the ranks' statuses say; a rank that mpirun stopped, since another one failed, has left none."""
+    if ELSEWHERE in found:
+        sys.exit("hpcgnn was not imported from the copy, so nothing would be tested")
+    if FAILED in found and found <= {PASSED, FAILED}:
+        return "failed"
+    if found == {PASSED} and status == 0 and num_ended == num_ranks:
+        return "passed"
+    return f"pytest's {sorted(found)}, status {status}"
+
+
+def run_rank(arguments: list[str]) -> None:
+    """One rank: pytest until the first failure. Its status goes to a file, since mpirun's tells of no rank."""
+    import pytest
+
+    import hpcgnn
+
+    here = Path.cwd()
+    status = ELSEWHERE
+    if Path(hpcgnn.__file__).resolve().parent == here.resolve() / "hpcgnn":
+        status = int(pytest.main(["-q", "-x", "--color=no", "-p", "no:cacheprovider",
+                                  "-o", f"faulthandler_timeout={HANG_SECONDS}", *arguments]))
+    (here / "statuses" / str(os.getpid())).write_text(str(status))
+    sys.stdout.flush()
+    if status != PASSED:
+        os._exit(status)    # the end of MPI would wait for ranks that wait for this one
+
+
+@contextmanager
+def planted(copy: Path, mutation):
+    """The copy with one fault, while the block lasts."""
+    file = copy / "hpcgnn" / mutation.file
+    source, times = file.read_text(), file.stat()
+    if source.count(mutation.old) != 1:
+        sys.exit(f"{mutation.file}: what is to be changed stands there {source.count(mutation.old)} times, not once")
+    file.write_text(source.replace(mutation.old, mutation.new))
+    try:
+        yield
+    finally:
+        file.write_text(source)
+        os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def check_unmutated(copy: Path, mutations: list) -> None:
+    """End where tests fail, or run none, without any fault."""
+    for tests in dict.fromkeys(mutation.caught_by for mutation in mutations):
+        found, said = run_tests(copy, tests, is_mutated=False)
+        if found != "passed":
+            sys.exit(f"{said[-3000:]}\nwithout a fault: {found}: {tests}")
+
+
+def plant_all(copy: Path, mutations: list) -> list:
+    """Print a row for each fault; those that were missed."""
+    missed = []
+    print("| file | fault | | seconds |\n|---|---|---|---|")
+    for mutation in mutations:
+        started = time.monotonic()
+        with planted(copy, mutation):
+            found, _ = run_tests(copy, mutation.caught_by, is_mutated=True)
+        if found != "failed":
+            missed.append(mutation)
+        answer = {"failed": "caught", "passed": "MISSED"}.get(found, f"MISSED: {found}")
+        print(f"| {mutation.file} | {mutation.fault} | {answer} | {time.monotonic() - started:.1f} |", flush=True)
+    return missed
+
+
+def main() -> None:
+    """See the module."""
+    if sys.argv[1] == "--rank":
+        run_rank(sys.argv[2:])
+        return
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("root", type=Path)
+    parser.add_argument("--only", default="", help="faults whose file or description has this text")
+    arguments = parser.parse_args()
+    sys.path.insert(0, str(arguments.root / "tests"))
+    from mutations import MUTATIONS
+
+    mutations = [mutation for mutation in MUTATIONS if arguments.only in f"{mutation.file}: {mutation.fault}"]
+    if not mutations:
+        sys.exit(f"no fault has {arguments.only!r} in its file or description")
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as scratch:
+        copy_checkout(arguments.root, Path(scratch))
+        check_unmutated(Path(scratch), mutations)
+        print(f"all tests pass without a fault, {time.monotonic() - started:.0f} s", flush=True)
+        missed = plant_all(Path(scratch), mutations)
+    print(f"{len(mutations) - len(missed)} of {len(mutations)} faults caught, {time.monotonic() - started:.0f} s")
+    sys.exit(1 if missed else 0)
+
+
+if __name__ == "__main__":
+    main()

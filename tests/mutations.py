@@ -1,0 +1,311 @@
+"""Planted faults, each with the tests that must catch it; jobs/mutations.sh plants them one by one in a copy.
+
+Only data: nothing here runs. `tests/test_mutations.py` keeps the list from rotting.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Tests:
+    """Arguments of pytest, files below tests/ first, and the ranks that run them."""
+
+    __test__ = False
+
+    arguments: str
+    ranks: int = 1
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A fault in a file below hpcgnn/: `old`, which stands there exactly once, becomes `new`."""
+
+    file: str
+    fault: str
+    old: str
+    new: str
+    caught_by: Tests
+
+
+CODEC = Tests("ops/test_quantization.py ops/test_quantization_storage.py")
+BOUNDS = Tests("ops/test_bounds.py")
+PLAN = Tests("exchange/test_plan.py")
+RING = Tests("exchange/test_ring.py -m 'not parallel'")
+LINK = Tests("exchange/test_timing.py::test_a_link_carries_one_exchange_after_another")
+HALO = Tests("exchange/test_halo.py", 2)
+PACKED = Tests("exchange/test_pipelined.py -k packed", 3)
+PIPELINE = Tests("exchange/test_pipelined.py", 2)
+PREDICTIVE = Tests("exchange/test_predictive.py", 2)
+SHARE = Tests("exchange/test_sampling.py -m 'not parallel'")
+SAMPLING = Tests("exchange/test_sampling.py", 2)
+SKIPPING = Tests("exchange/test_skipping.py", 2)
+STATE = Tests("exchange/test_state.py", 2)
+STATES = Tests("exchange/test_state.py -m 'not parallel'")
+TRAFFIC = Tests("exchange/test_traffic.py", 2)
+OVERLAP = Tests("exchange/test_overlap.py -m 'not parallel'")
+GRAPH = Tests("graph/test_local_graph.py")
+PRODUCT = Tests("ops/test_aggregation.py ops/test_two_tables.py")
+MODELS = Tests("nn/test_models.py", 2)
+REACH = Tests("training/test_reach.py", 2)
+SERIAL = Tests("training/test_equals_serial.py -k with_dropout", 2)
+POLICIES = Tests("adaptive/test_policies.py -m 'not parallel'")
+LEVELS = Tests("adaptive/test_policies.py", 2)
+NODE_BITS = Tests("adaptive/test_node_bits.py")
+TIME_BITS = Tests("adaptive/test_time_bits.py")
+STEADINESS = Tests("adaptive/test_steadiness.py")
+FLOOR = Tests("adaptive/test_width_floor.py")
+COSTS = Tests("adaptive/test_cost_model.py")
+GROUPING = Tests("adaptive/test_grouping.py")
+SOLVERS = Tests("adaptive/test_solvers.py")
+SOLVING = Tests("adaptive/test_solving.py", 3)
+CONTROLLER = Tests("adaptive/test_controller.py", 2)
+METHODS = Tests("training/test_methods.py", 2)
+CHECKPOINT = Tests("training/test_checkpoint.py -m 'not parallel'")
+SELECTION = Tests("training/test_selection.py -m 'not parallel'")
+GENERATIONS = Tests("training/test_generations.py")
+RANK_STATE = Tests("training/test_rank_state.py", 2)
+RUN_FOLDER = Tests("training/test_run_folder.py -m 'not parallel'")
+RUN_LOCK = Tests("training/test_run_lock.py")
+
+MUTATIONS = [
+    # Codec: widths, layouts, rounding.
+    Mutation("exchange/codec.py", "a backward message goes the forward way",
+             "(plan.halo, plan.boundary) if purpose == BACKWARD", "(plan.halo, plan.boundary) if purpose != BACKWARD",
+             PLAN),
+    Mutation("exchange/codec.py", "payloads are read from the first message's start",
+             "payload[rows.index] = first + layout.payload_offset", "payload[rows.index] = layout.payload_offset",
+             PACKED),
+    Mutation("exchange/codec.py", "overflowing float16 gradients are quantized",
+             "rows.dtype == torch.float16", "rows.dtype == torch.bfloat16",
+             Tests("training/test_precision.py -k overflows", 2)),
+    Mutation("exchange/bits.py", "gradients of one node share their draws with its row",
+             "part = source + 1 if purpose == BACKWARD else 0", "part = 0", POLICIES),
+    Mutation("exchange/bits.py", "later widths are drawn too rarely",
+             "1 / (len(self.choices) - number)", "1 / len(self.choices)", POLICIES),
+    Mutation("exchange/bits.py", "layers share their drawn widths",
+             "layer * MAX_DRAWS + number", "number", POLICIES),
+    Mutation("exchange/bits.py", "backward, owner and user change places",
+             "(destination, source) if purpose == BACKWARD", "(destination, source) if purpose != BACKWARD",
+             LEVELS),
+    Mutation("exchange/bits.py", "a row is drawn with the opposite probability",
+             "1.0 - probability, node_id", "probability, node_id", SHARE),
+    Mutation("ops/quantization.py", "a row's last bits get no byte", "* dim + 7) // 8", "* dim) // 8", CODEC),
+    Mutation("ops/quantization.py", "8 bits go without parameters",
+             "has_parameters = bit_width <= LARGEST", "has_parameters = bit_width < LARGEST", CODEC),
+    Mutation("ops/quantization.py", "a payload begins where it ends",
+             "np.cumsum(row_bytes) - row_bytes", "np.cumsum(row_bytes)", CODEC),
+    Mutation("ops/quantization.py", "a row that is NaN is sent",
+             "    refuse_bad_row(found, node_id, key)\n", "    del found\n", CODEC),
+    Mutation("ops/host/quantization.py", "seed and epoch change places in the key",
+             "key.seed, key.epoch,", "key.epoch, key.seed,", CODEC),
+    Mutation("ops/host/quantization.py", "the key forgets purpose and part", "key.stream,", "key.layer,", CODEC),
+    Mutation("ops/host/quantization.py", "adding and assigning change places",
+             "layout.parameter_offset, accumulate, ", "layout.parameter_offset, not accumulate, ", CODEC),
+    Mutation("ops/host/quantization.py", "a first row outside the table is not refused",
+             "if found < -1:", "if found < -2:", BOUNDS),
+    # Exchange: who sends what, when it is read, and what is kept.
+    Mutation("exchange/plan.py", "rounds receive from where they send",
+             "(rank - i) % num_ranks", "(rank + i) % num_ranks", PLAN),
+    Mutation("exchange/plan.py", "halo rows have places in the halo, not in the pair's list",
+             "rows - rows[:1]", "rows", SOLVING),
+    Mutation("exchange/plan.py", "a sample is cut by the wrong numbers",
+             "received[rows.index]", "received[rows.position]", Tests("exchange/test_sampling.py -k expects", 3)),
+    Mutation("exchange/ring.py", "messages are looked for where no padding lies between them",
+             "np.cumsum([_padded(size) for size in sizes])", "np.cumsum(sizes)", PACKED),
+    Mutation("exchange/ring.py", "a buffer does not grow",
+             "return buffer if len(buffer) >= needed", "return buffer if len(buffer)", RING),
+    Mutation("exchange/ring.py", "a link carries all exchanges at once",
+             "max(now, self._is_free_at) + num_bytes", "now + num_bytes", LINK),
+    Mutation("exchange/arrival.py", "one arena serves every epoch",
+             "return self._arenas[self._turn]", "return self._arenas[0]", PIPELINE),
+    Mutation("exchange/arrival.py", "rows may be an epoch too old",
+             "<= self._age <= self._max_age", "<= self._age <= self._max_age + 1", PIPELINE),
+    Mutation("exchange/arrival.py", "a message is learned twice",
+             "flight.is_applied = True", "flight.is_applied = False", PREDICTIVE),
+    Mutation("exchange/arrival.py", "received rows are not restored",
+             "        self.table.restore(state[\"table\"], device)\n", "", STATE),
+    Mutation("exchange/flight.py", "bytes are saved where a table holds them, and not where they are needed",
+             "buffer[:0] if self.is_applied else buffer", "buffer if self.is_applied else buffer[:0]", STATE),
+    Mutation("exchange/halo.py", "ranks share the draws of a node's gradients",
+             "BACKWARD, site.layer, self._plan.rank)", "BACKWARD, site.layer)", HALO),
+    Mutation("exchange/halo.py", "gradients from home replace instead of add",
+             "accumulate = key.purpose == BACKWARD", "accumulate = False", HALO),
+    Mutation("exchange/halo.py", "sampled gradients are scaled the wrong way",
+             "outgoing / self._execution.share if", "outgoing * self._execution.share if", SAMPLING),
+    Mutation("exchange/halo.py", "sampled rows are not scaled",
+             "rows /= self._execution.share", "rows /= 1", SAMPLING),
+    Mutation("exchange/halo.py", "rows left out keep what lay there",
+             "rows.index_fill_(0, on_device(absent, rows), 0)", "on_device(absent, rows)", SAMPLING),
+    Mutation("exchange/halo.py", "the first epoch's sample serves for ever",
+             "if self._sample is None or self._sample[0] != (site.seed, site.epoch):", "if self._sample is None:",
+             SAMPLING),
+    Mutation("exchange/halo.py", "layouts of the first sample serve for ever",
+             "rows = id(bit_plan), (site.seed, site.epoch) if is_sampled else None", "rows = id(bit_plan), None",
+             SAMPLING),
+    Mutation("exchange/halo.py", "evaluation travels at training's widths",
+             "if not site.is_training:\n            return self._full_codec",
+             "if self._full_codec is None:\n            return self._full_codec", TRAFFIC),
+    Mutation("exchange/halo.py", "bytes of the payload are not counted",
+             "        traffic.payload_bytes += messages.payload_bytes\n", "", TRAFFIC),
+    Mutation("exchange/halo.py", "an asynchronous epoch reads its own rows",
+             "flights = [before] if is_asynchronous", "flights = [flight] if is_asynchronous", PIPELINE),
+    Mutation("exchange/halo.py", "traced ranges of earlier epochs stay",
+             "self._traces, self._unread = {}, []", "self._unread = []",
+             Tests("exchange/test_transport.py -k traced", 2)),
+    Mutation("exchange/skipping.py", "rows are sent an epoch early",
+             "epoch - self._sent_epoch > self._staleness", "epoch - self._sent_epoch >= self._staleness", SKIPPING),
+    Mutation("exchange/skipping.py", "every rank counts as fresh",
+             "self._arrived_epoch[everyone > 0] = epoch", "self._arrived_epoch[:] = epoch", STATE),
+    Mutation("exchange/skipping.py", "a change is not taken relative to the rows",
+             "self._change * self._last.norm()", "self._change", SKIPPING),
+    Mutation("exchange/skipping.py", "received rows are not restored",
+             "        fill(received[0], state[\"bytes\"])\n", "", STATE),
+    Mutation("exchange/tables.py", "the running mean weighs past and present the other way",
+             "1.0 - self._smoothing", "self._smoothing", PIPELINE),
+    Mutation("exchange/tables.py", "a missed epoch resets nothing",
+             "self._rows is None or self._epoch != epoch - 1 or", "self._rows is None or", PREDICTIVE),
+    Mutation("exchange/tables.py", "the sender forgets what it had sent before",
+             "dequantize_rows(buffers[peer], order, listed.node_id, layout, held, accumulate=True)",
+             "dequantize_rows(buffers[peer], order, listed.node_id, layout, held)", PREDICTIVE),
+    Mutation("exchange/tables.py", "differences are rounded by draws",
+             "quantize_rows(*arguments, rounding=\"nearest\")", "quantize_rows(*arguments)", PREDICTIVE),
+    Mutation("exchange/sampling.py", "senders draw another sample",
+             "key = CounterKey(seed, epoch, SAMPLE, 0)", "key = CounterKey(seed, epoch, SAMPLE, 1)",
+             Tests("exchange/test_sampling.py -k expects", 2)),
+    Mutation("exchange/kept.py", "an array brings those before it along",
+             "[end - length:end]", "[:end]", STATES),
+    Mutation("exchange/memory.py", "restored messages name rows of the other direction",
+             "self._plan.boundary if purpose == BACKWARD", "self._plan.boundary if purpose != BACKWARD", STATE),
+    Mutation("exchange/memory.py", "what is kept outlives a training", "        self._kept = {}\n\n", "\n", SKIPPING),
+    Mutation("exchange/memory.py", "skipped broadcasts count as no memory",
+             "return self.keeps_rows or self._execution.skip_change is not None", "return self.keeps_rows", RANK_STATE),
+    # Aggregation: matrices, masks and gradients.
+    Mutation("graph/local_graph.py", "a mean forgets its division",
+             "(1.0 / np.maximum(degree[:self.num_inner], 1))", "np.ones(self.num_inner)", GRAPH),
+    Mutation("graph/local_graph.py", "a degree lacks the self-loop",
+             "np.sqrt(degree + 1)", "np.sqrt(np.maximum(degree, 1))", GRAPH),
+    Mutation("graph/local_graph.py", "exchanges are not counted",
+             "current.num_halo_calls, current.num_halo_calls + 1", "current.num_halo_calls, current.num_halo_calls",
+             GRAPH),
+    Mutation("graph/local_graph.py", "layers share a dropout mask", "DROPOUT, layer)", "DROPOUT, 0)", GRAPH),
+    Mutation("graph/local_graph.py", "gradients of halo rows stay",
+             "        ctx.graph.take_home(gradient[num_inner:], total, ctx.site)\n", "", HALO),
+    Mutation("graph/local_graph.py", "own gradients are lost",
+             "total = gradient[:num_inner].clone()", "total = torch.zeros_like(gradient[:num_inner])", HALO),
+    Mutation("graph/local_graph.py", "the variance of a message takes coefficients unsquared",
+             "row_scale[transposed.indices] ** 2", "row_scale[transposed.indices]", GRAPH),
+    Mutation("graph/hop.py", "central and marginal rows change places",
+             "ranges if not is_marginal[span[0]]", "ranges if is_marginal[span[0]]", OVERLAP),
+    Mutation("graph/hop.py", "the next row's entries count as this one's", "matrix.indices < limit",
+             "matrix.indices <= limit", REACH),
+    Mutation("nn/neighborhood.py", "halo rows get the masks of inner rows",
+             "self._drop(h, self.graph.num_inner + start, self.graph.num_inner + stop)", "self._drop(h, start, stop)",
+             SERIAL),
+    Mutation("nn/neighborhood.py", "gradients that came home are not added",
+             "            arrival.finish(of_rows)\n", "            arrival.wait()\n", MODELS),
+    Mutation("nn/neighborhood.py", "a bias has the wrong sign", "out += bias", "out -= bias", MODELS),
+    Mutation("nn/neighborhood.py", "a mask is forgotten on the way back",
+             "of_rows = place.drop_inner(of_rows)\n        of_neighbor = weight_gradient(gradient, aggregated)",
+             "of_neighbor = weight_gradient(gradient, aggregated)", MODELS),
+    Mutation("nn/convolution.py", "the wider side travels", "self.out_dim < self.in_dim", "self.out_dim > self.in_dim",
+             MODELS),
+    Mutation("nn/convolution.py", "a sum where a mean belongs", "\"mean\", has_self=True", "\"sum\", has_self=True",
+             MODELS),
+    Mutation("ops/host/aggregation.py", "a product is not added", "is_added, as_bytes(out)", "False, as_bytes(out)",
+             PRODUCT),
+    Mutation("ops/host/aggregation.py", "scales of rows and columns change places",
+             "matrix.row_scale,\n                           matrix.column_scale,",
+             "matrix.column_scale,\n                           matrix.row_scale,", PRODUCT),
+    # Widths: what is decided, and from what.
+    Mutation("adaptive/node_bits.py", "a node at a percentile has not reached it", "side=\"right\"", "side=\"left\"",
+             NODE_BITS),
+    Mutation("adaptive/node_bits.py", "the base width is a ceiling", "np.maximum(", "np.minimum(", NODE_BITS),
+    Mutation("adaptive/time_bits.py", "a slowing loss narrows", "(1 if slowing else -1)", "(-1 if slowing else 1)",
+             TIME_BITS),
+    Mutation("adaptive/time_bits.py", "the rate is positive while the loss rises",
+             "(before - mean_loss) / seconds", "(mean_loss - before) / seconds", TIME_BITS),
+    Mutation("adaptive/time_bits.py", "a window is an epoch short",
+             "rates[-1] < rates[-1 - window]", "rates[-1] < rates[-window]", TIME_BITS),
+    Mutation("adaptive/steadiness.py", "falls are weighed against rises", "if step > 0)", "if step < 0)", STEADINESS),
+    Mutation("adaptive/steadiness.py", "periods grow too slowly", "GROWTH = 4", "GROWTH = 2", STEADINESS),
+    Mutation("adaptive/width_floor.py", "a floor never ends",
+             "max(0, self.epochs_left - 1)", "max(0, self.epochs_left)", FLOOR),
+    Mutation("adaptive/cost_model.py", "rounds run at once", "longest[1:].sum()", "longest[1:].max(initial=0)", COSTS),
+    Mutation("adaptive/cost_model.py", "a message has no latency",
+             "model.theta * num_bytes + model.gamma", "model.theta * num_bytes", COSTS),
+    Mutation("adaptive/problem.py", "bits count as bytes", "* self.num_values / 8", "* self.num_values", SOLVING),
+    Mutation("adaptive/problem.py", "the variance takes the number of codes, not of steps",
+             "(2.0 ** np.asarray(widths) - 1)", "(2.0 ** np.asarray(widths))", SOLVERS),
+    Mutation("adaptive/greedy.py", "a gain is a cost", "cost = rate * seconds - weight * gain",
+             "cost = rate * seconds + weight * gain", SOLVERS),
+    Mutation("adaptive/budget.py", "a pair may become the longest",
+             " and pair_seconds[pair] + seconds <= longest", "", SOLVERS),
+    Mutation("adaptive/grouping.py", "groups have falling betas", "np.argsort(beta,", "np.argsort(-beta,", GROUPING),
+    Mutation("adaptive/grouping.py", "rows get widths in the groups' order", "rows[order] = ", "rows[:] = ", GROUPING),
+    Mutation("adaptive/solving.py", "coefficients weigh gradients, not rows",
+             "if purpose != BACKWARD:", "if purpose == BACKWARD:", SOLVING),
+    Mutation("adaptive/controller.py", "the first epoch is asynchronous", "pipelined and self._has_rows", "pipelined",
+             CONTROLLER),
+    Mutation("adaptive/controller.py", "a restored run forgets that it was held",
+             "self.base, self._is_held = state[\"base\"], state[\"is_held\"]", "self.base = state[\"base\"]",
+             CONTROLLER),
+    Mutation("adaptive/policies.py", "ranges are forgotten before the base changes",
+             "self._traces = traces or self._traces", "self._traces = traces", POLICIES),
+    Mutation("methods/choosing.py", "no epoch may read rows of the one before", "\"staleness\": 1", "\"staleness\": 0",
+             METHODS),
+    Mutation("methods/pipegcn.py", "smoothing is not handed on",
+             "{**super().exchange(), \"smoothing\": self.smoothing}", "super().exchange()", METHODS),
+    Mutation("methods/sancus.py", "the bound of staleness is not the user's",
+             "\"staleness\": self.staleness", "\"staleness\": 4", METHODS),
+    Mutation("methods/bns.py", "all rows are kept", "{\"share\": self.share}", "{\"share\": 1.0}", METHODS),
+    # Checkpoint: what a run leaves, and from what it goes on.
+    Mutation("training/checkpoint.py", "no evaluation counts as fruitless",
+             "self.evaluations_since_best += 1", "self.evaluations_since_best = 0", SELECTION),
+    Mutation("training/checkpoint.py", "the best of one seed is that of the next",
+             "self.epoch, self.best, self.best_epoch, self.evaluations_since_best = 0, None, 0, 0", "self.epoch = 0",
+             SELECTION),
+    Mutation("training/checkpoint.py", "the last weights are saved as the best",
+             "getattr(checkpoint, group)", "checkpoint.model", CHECKPOINT),
+    Mutation("training/checkpoint.py", "results of another number of trainings are taken",
+             "progress.seed_index == len(progress.finished)", "progress.seed_index >= 0", CHECKPOINT),
+    Mutation("training/checkpoint.py", "weights that are not finite are taken",
+             "if not torch.isfinite(tensor).all():", "if torch.isnan(tensor).all():", CHECKPOINT),
+    Mutation("training/generations.py", "the checkpoint before is lost",
+             "                os.replace(self.current, self.previous)\n", "                pass\n", GENERATIONS),
+    Mutation("training/generations.py", "a damaged checkpoint is thrown away",
+             "os.replace(self.current, self._damaged)", "self.current.unlink()", GENERATIONS),
+    Mutation("training/generations.py", "the complaint is of the wrong file",
+             "raise failure from None", "raise", GENERATIONS),
+    Mutation("training/saving.py", "the checkpoint before loses its rank files",
+             "token, *([last_token] if last_token else [])", "token", RANK_STATE),
+    Mutation("training/saving.py", "ranks' memory is not written", "    write_rank_state(token)\n", "", RANK_STATE),
+    Mutation("training/rank_state.py", "memory of another partition is taken",
+             "if said[\"layout\"] != session.plan.digest:", "if said[\"layout\"] == \"\":", RANK_STATE),
+    Mutation("training/rank_state.py", "memory of another checkpoint is taken",
+             "if said[\"token\"] != token:", "if said[\"token\"] == \"\":", RANK_STATE),
+    Mutation("training/rank_state.py", "half of the ranks go on from their memory",
+             "    session.exchange.forget()\n", "", RANK_STATE),
+    Mutation("training/durable.py", "a file that could not be written stays",
+             "            temporary.unlink()\n", "            pass\n", RUN_FOLDER),
+    Mutation("training/metrics.py", "the line of the checkpoint's own epoch is lost",
+             "last < epoch <= place", "last < epoch < place", RUN_FOLDER),
+    Mutation("training/metrics.py", "a line that was cut off counts", "split(b\"\\n\")[:-1]", "split(b\"\\n\")",
+             RUN_FOLDER),
+    Mutation("training/metrics.py", "infinity is written as such",
+             "not math.isfinite(value)", "math.isnan(value)", RUN_FOLDER),
+    Mutation("training/metrics.py", "a run that goes on looks complete",
+             "self._remove(self.path / SUMMARY, ", "self._remove(", RUN_FOLDER),
+    Mutation("training/metrics.py", "a run is replaced unasked",
+             "if old and not overwrite and not (resume", "if old and overwrite and not (resume", RUN_FOLDER),
+    Mutation("training/run_lock.py", "a sign of life is not seen",
+             "if _state_of(file) != before:", "if _state_of(file) == ():", RUN_LOCK),
+    Mutation("training/run_lock.py", "a run that lost its folder goes on writing",
+             "if holder is not None and holder.token != self._mine.token:", "if holder is None:", RUN_LOCK),
+    Mutation("training/run_lock.py", "a run removes the lock of its heir",
+             "            if self._is_mine():\n                self.file.unlink()", "            self.file.unlink()",
+             RUN_LOCK),
+    Mutation("training/run_lock.py", "a live holder is taken for dead",
+             "        if is_alive:\n", "        if is_alive is None:\n", RUN_LOCK),
+]
