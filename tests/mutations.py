@@ -61,11 +61,13 @@ GROUPING = Tests("adaptive/test_grouping.py")
 SOLVERS = Tests("adaptive/test_solvers.py")
 SOLVING = Tests("adaptive/test_solving.py", 3)
 CONTROLLER = Tests("adaptive/test_controller.py", 2)
-METHODS = Tests("training/test_methods.py", 2)
+METHODS = Tests("training/test_own_method.py -m 'not parallel'")
 CHECKPOINT = Tests("training/test_checkpoint.py -m 'not parallel'")
 SELECTION = Tests("training/test_selection.py -m 'not parallel'")
 GENERATIONS = Tests("training/test_generations.py")
-RANK_STATE = Tests("training/test_rank_state.py", 2)
+LACKING = Tests("training/test_rank_state.py -k lacks_a_rank_file", 2)
+BOTH_GENERATIONS = Tests("training/test_rank_state.py -k 'file_for_each_rank or checkpoint_before'", 2)
+OTHER_PARTITION = Tests("training/test_rank_state.py -k another_partition", 2)
 RUN_FOLDER = Tests("training/test_run_folder.py -m 'not parallel'")
 RUN_LOCK = Tests("training/test_run_lock.py")
 
@@ -180,7 +182,7 @@ MUTATIONS = [
              "self._plan.boundary if purpose == BACKWARD", "self._plan.boundary if purpose != BACKWARD", STATE),
     Mutation("exchange/memory.py", "what is kept outlives a training", "        self._kept = {}\n\n", "\n", SKIPPING),
     Mutation("exchange/memory.py", "skipped broadcasts count as no memory",
-             "return self.keeps_rows or self._execution.skip_change is not None", "return self.keeps_rows", RANK_STATE),
+             "return self.keeps_rows or self._execution.skip_change is not None", "return self.keeps_rows", STATE),
     # Aggregation: matrices, masks and gradients.
     Mutation("graph/local_graph.py", "a mean forgets its division",
              "(1.0 / np.maximum(degree[:self.num_inner], 1))", "np.ones(self.num_inner)", GRAPH),
@@ -208,7 +210,7 @@ MUTATIONS = [
     Mutation("nn/neighborhood.py", "a bias has the wrong sign", "out += bias", "out -= bias", MODELS),
     Mutation("nn/neighborhood.py", "a mask is forgotten on the way back",
              "of_rows = place.drop_inner(of_rows)\n        of_neighbor = weight_gradient(gradient, aggregated)",
-             "of_neighbor = weight_gradient(gradient, aggregated)", MODELS),
+             "pass\n        of_neighbor = weight_gradient(gradient, aggregated)", MODELS),
     Mutation("nn/convolution.py", "the wider side travels", "self.out_dim < self.in_dim", "self.out_dim > self.in_dim",
              MODELS),
     Mutation("nn/convolution.py", "a sum where a mean belongs", "\"mean\", has_self=True", "\"sum\", has_self=True",
@@ -235,7 +237,7 @@ MUTATIONS = [
     Mutation("adaptive/cost_model.py", "rounds run at once", "longest[1:].sum()", "longest[1:].max(initial=0)", COSTS),
     Mutation("adaptive/cost_model.py", "a message has no latency",
              "model.theta * num_bytes + model.gamma", "model.theta * num_bytes", COSTS),
-    Mutation("adaptive/problem.py", "bits count as bytes", "* self.num_values / 8", "* self.num_values", SOLVING),
+    Mutation("adaptive/problem.py", "bits count as bytes", "* self.num_values / 8", "* self.num_values", SOLVERS),
     Mutation("adaptive/problem.py", "the variance takes the number of codes, not of steps",
              "(2.0 ** np.asarray(widths) - 1)", "(2.0 ** np.asarray(widths))", SOLVERS),
     Mutation("adaptive/greedy.py", "a gain is a cost", "cost = rate * seconds - weight * gain",
@@ -279,14 +281,15 @@ MUTATIONS = [
     Mutation("training/generations.py", "the complaint is of the wrong file",
              "raise failure from None", "raise", GENERATIONS),
     Mutation("training/saving.py", "the checkpoint before loses its rank files",
-             "token, *([last_token] if last_token else [])", "token", RANK_STATE),
-    Mutation("training/saving.py", "ranks' memory is not written", "    write_rank_state(token)\n", "", RANK_STATE),
+             "token, *([last_token] if last_token else [])", "token", BOTH_GENERATIONS),
+    Mutation("training/saving.py", "ranks' memory is not written", "    write_rank_state(token)\n", "",
+             BOTH_GENERATIONS),
     Mutation("training/rank_state.py", "memory of another partition is taken",
-             "if said[\"layout\"] != session.plan.digest:", "if said[\"layout\"] == \"\":", RANK_STATE),
+             "if said[\"layout\"] != session.plan.digest:", "if said[\"layout\"] == \"\":", OTHER_PARTITION),
     Mutation("training/rank_state.py", "memory of another checkpoint is taken",
-             "if said[\"token\"] != token:", "if said[\"token\"] == \"\":", RANK_STATE),
+             "if said[\"token\"] != token:", "if said[\"token\"] == \"\":", LACKING),
     Mutation("training/rank_state.py", "half of the ranks go on from their memory",
-             "    session.exchange.forget()\n", "", RANK_STATE),
+             "    session.exchange.forget()\n", "", LACKING),
     Mutation("training/durable.py", "a file that could not be written stays",
              "            temporary.unlink()\n", "            pass\n", RUN_FOLDER),
     Mutation("training/metrics.py", "the line of the checkpoint's own epoch is lost",

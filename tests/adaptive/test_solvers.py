@@ -188,3 +188,11 @@ def test_links_without_cost_leave_the_mean_as_the_only_limit():
 def test_a_budget_below_the_smallest_width_is_refused():
     with pytest.raises(ConfigError, match=r"the budget is 1 bits a value, below the smallest width 2; raise it"):
         solve_budget(make_problem(SMALL), 1)
+
+
+def test_a_message_takes_theta_a_byte_and_gamma_once():
+    problem = Problem(group_pair=np.array([1, 1]), beta=np.ones(2), num_values=np.array([80, 16]),
+                      pair_round=np.array([0, 1]), theta=np.array([9.0, 0.5]), gamma=np.array([9.0, 3.0]),
+                      widths=(2, 4))
+    assert problem.seconds(np.array([0, 0])) == 0.5 * (20 + 4) + 3
+    assert problem.seconds(np.array([1, 0])) == 0.5 * (40 + 4) + 3

@@ -185,6 +185,7 @@ def test_traced_ranges_are_the_hosts(monkeypatch, stand_in, comm, transport, cut
     part = pieces.parts[comm.rank]
     rows = torch.from_numpy(np.random.default_rng(0).normal(size=(pieces.dataset.num_nodes, 6)).astype(np.float32))
     on_host = exchange_of(MPI.COMM_WORLD, pieces, HOST, 4)
+    traced(on_host, 2 * rows, part)     # of which the next traced epoch knows nothing
     traces = [traced(on_host, rows, part)]
     use_host_kernels(monkeypatch)
     traces.append(traced(exchange_of(comm, pieces, transport, 4), rows, part))
