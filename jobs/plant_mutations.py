@@ -72,21 +72,36 @@ def outcome(found: set[int], status: int, num_ranks: int, num_ended: int) -> str
     return f"pytest's {sorted(found)}, status {status}"
 
 
+class FirstFailure:
+    """A plugin that ends the rank where a test fails: its peers may wait for it, and it for them."""
+
+    def pytest_runtest_logreport(self, report):
+        if report.failed:
+            print(report.nodeid, report.longreprtext, flush=True)
+            end_rank(FAILED)
+
+
+def end_rank(status: int) -> None:
+    """Leave the rank's status in a file, since mpirun's tells of no rank, and end without a wait for the others."""
+    Path("statuses", str(os.getpid())).write_text(str(status))
+    sys.stdout.flush()
+    os._exit(status)
+
+
 def run_rank(arguments: list[str]) -> None:
-    """One rank: pytest until the first failure. Its status goes to a file, since mpirun's tells of no rank."""
+    """One rank: pytest until the first failure."""
     import pytest
 
     import hpcgnn
 
-    here = Path.cwd()
-    status = ELSEWHERE
-    if Path(hpcgnn.__file__).resolve().parent == here.resolve() / "hpcgnn":
-        status = int(pytest.main(["-q", "-x", "--color=no", "-p", "no:cacheprovider",
-                                  "-o", f"faulthandler_timeout={HANG_SECONDS}", *arguments]))
-    (here / "statuses" / str(os.getpid())).write_text(str(status))
-    sys.stdout.flush()
+    if Path(hpcgnn.__file__).resolve().parent != Path.cwd().resolve() / "hpcgnn":
+        end_rank(ELSEWHERE)
+    status = pytest.main(["-q", "--color=no", "--capture=no", "-p", "no:cacheprovider", "-o",
+                          f"faulthandler_timeout={HANG_SECONDS}", "-o", "faulthandler_exit_on_timeout=true",
+                          *arguments], plugins=[FirstFailure()])
     if status != PASSED:
-        os._exit(status)    # the end of MPI would wait for ranks that wait for this one
+        end_rank(int(status))
+    Path("statuses", str(os.getpid())).write_text("0")
 
 
 @contextmanager
