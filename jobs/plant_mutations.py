@@ -42,7 +42,7 @@ def run_tests(copy: Path, tests, is_mutated: bool) -> tuple[str, str]:
         rank = [*launch(tests.ranks), *rank, "-m", f"parallel[{tests.ranks}]"]
     # Bytes of a mutated file are compiled anew and never kept; those of the others are kept by the runs before.
     environment = {**os.environ, "PYTHONPATH": f"{copy}:{copy / 'jobs'}", "OMP_NUM_THREADS": "1",
-                   "PYTHONDONTWRITEBYTECODE": "1" if is_mutated else ""}
+                   "OMPI_MCA_mpi_yield_when_idle": "1", "PYTHONDONTWRITEBYTECODE": "1" if is_mutated else ""}
     process = subprocess.Popen(rank, cwd=copy, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                text=True, errors="replace", start_new_session=True)
     try:
