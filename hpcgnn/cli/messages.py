@@ -1,4 +1,4 @@
-"""This module shows what an exchange carries: importance of its rows, and bytes by pair of parts, as tables.
+"""This module makes tables of what an exchange between parts carries: importance of rows, and bytes by pair.
 
 Everything is taken from graph.h5; nothing is read or printed here.
 """

@@ -1,4 +1,4 @@
-"""This module draws what all figures of a report share: colors, themes, empty figures, names of runs, legends.
+"""This module holds what all figures of a report share: colors, themes, empty figures, names of runs, legends.
 
 Nothing here knows a field of a run's metrics; what is drawn lives in the neighboring modules.
 """

@@ -32,7 +32,7 @@ BATCHES_A_PRODUCT, REPETITIONS = 8, 4
 
 @dataclass(frozen=True)
 class BatchShapes:
-    """Counts, each (num_batches,) int64, what costs seconds in an aggregation: rows, entries, tiles with an entry."""
+    """Counts what takes time in an aggregation, each (num_batches,) int64: rows, entries, tiles with an entry."""
 
     num_rows: np.ndarray
     num_entries: np.ndarray
