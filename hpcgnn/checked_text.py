@@ -53,7 +53,7 @@ def read_json(text: str) -> tuple[dict[str, Any], bool]:
 
 
 def seal_toml(text: str) -> str:
-    """A TOML text with a first line that has the checksum of all others."""
+    """Return a TOML text with a first line that has the checksum of all others."""
     return f"{TOML_START}{_crc(text.encode())}{TOML_END}{text}"
 
 

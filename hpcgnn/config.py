@@ -141,7 +141,7 @@ class TrainConfig:
 
     @classmethod
     def of(cls, **settings: Any) -> TrainConfig:
-        """A configuration from settings by name, those of the method among them.
+        """Return a configuration from settings by name, those of the method among them.
 
         Raises
         ------
@@ -188,7 +188,7 @@ class TrainConfig:
 
 
 def parse_protection(text: str) -> tuple[float, float]:
-    """The two probabilities of --protect.
+    """Return the two probabilities of --protect.
 
     Raises
     ------
@@ -220,7 +220,7 @@ def check_keys(settings: dict[str, Any], origin: str) -> dict[str, Any]:
 
 
 def preset_settings(dataset: str, model: str, preset: str | None, registry: dict[str, Any]) -> dict[str, Any]:
-    """A paper's hyper-parameters of a dataset: those for all models, overridden by those of `model`.
+    """Return a paper's hyper-parameters of a dataset: those for all models, overridden by those of `model`.
 
     Without `preset`, the dataset's own default preset, or nothing where the registry does not know the dataset.
 
@@ -277,14 +277,14 @@ def settings_of(config: TrainConfig) -> dict[str, Any]:
 
 
 def known_settings(method: str = Vanilla.name) -> list[Field]:
-    """The settings of a run and of all methods, and of `method` where that is an import path; each once."""
+    """Return the settings of a run and of all methods, and of `method` where that is an import path; each once."""
     owners = [*METHODS.values(), find_method(method)]
     own = {known.name: known for owner in owners for known in fields(owner)}
     return [*fields(TrainConfig), *own.values()]
 
 
 def default_of(name: str, method: str = Vanilla.name) -> Any:
-    """The value of a setting that nobody chose."""
+    """Return the value of a setting that nobody chose."""
     if name == "method":
         return Vanilla.name
     return next(known.default for known in known_settings(method) if known.name == name)

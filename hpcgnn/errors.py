@@ -62,7 +62,7 @@ def exit_code_of(error: BaseException) -> int:
 
 
 def explanation_of(error: BaseException) -> str:
-    """One sentence, and below it the traceback where it is a bug of hpcgnn."""
+    """Return one sentence, and below it the traceback where it is a bug of hpcgnn."""
     sentence = sentence_of(error)
     if sentence is not None:
         return sentence
@@ -71,7 +71,7 @@ def explanation_of(error: BaseException) -> str:
 
 
 def sentence_of(error: BaseException) -> str | None:
-    """One sentence for an exception that its user can act on; None where it is a bug of hpcgnn."""
+    """Return one sentence for an exception that its user can act on; None where it is a bug of hpcgnn."""
     text = str(error).strip()
     if isinstance(error, HpcgnnError):
         return text

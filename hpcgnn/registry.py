@@ -44,7 +44,7 @@ def read_toml(path: Path | str) -> dict[str, Any]:
 
 
 def read_registry() -> dict[str, Any]:
-    """The datasets and presets of data/registry.toml, installed with the package."""
+    """Return the datasets and presets of data/registry.toml, installed with the package."""
     with importlib.resources.as_file(importlib.resources.files("hpcgnn") / "data" / "registry.toml") as path:
         return read_toml(path)
 

@@ -59,7 +59,7 @@ def _check_value(declared, value: Any) -> None:
 
 
 def import_class(path: str, kind: str, base: type) -> type:
-    """The class that MODULE:CLASS names; the module may lie in the current folder.
+    """Return the class that MODULE:CLASS names; the module may lie in the current folder.
 
     Raises
     ------

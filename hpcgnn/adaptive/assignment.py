@@ -36,7 +36,7 @@ class Assignment:
 
 def judge(problem: Problem, choice: np.ndarray, lam: float, bound: float, solver: str,
           solve_seconds: float) -> Assignment:
-    """The assignment of (num_groups,) indices of widths, with its terms.
+    """Return the assignment of (num_groups,) indices of widths, with its terms.
 
     `bound` is of weight * variance + rate * seconds, see `Problem.weights`; infinity says that the answer is exact.
     """

@@ -55,7 +55,7 @@ def solve_budget(problem: Problem, mean_bits: float) -> Assignment:
 
 
 def _relaxed_gain(steps: Steps, longest: float, num_bits: float) -> float:
-    """The variance removed in one round when steps, best first, can be cut anywhere."""
+    """Return the variance removed in one round when steps, best first, can be cut anywhere."""
     share = steps.fraction(longest)
     spent = share * steps.bits
     before = np.cumsum(spent) - spent

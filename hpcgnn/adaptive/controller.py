@@ -85,7 +85,7 @@ class Controller:
         return len(self._policy.base_widths) > 1 or self._mode == "adaptive"
 
     def plan(self, seed: int, epoch: int) -> EpochPlan:
-        """The plan of the next epoch."""
+        """Return the plan of the next epoch."""
         pipelined = self._mode == "pipelined" or (self._mode == "adaptive" and not self._is_held)
         self._plan = EpochPlan(self._policy.bit_plan(seed, epoch, self.base), pipelined and self._has_rows,
                                self._policy.is_traced(epoch))

@@ -34,7 +34,7 @@ class LinkModel:
 
 
 def fixed_links(num_ranks: int, bytes_per_second: float = 1e9, latency_seconds: float = 2e-5) -> LinkModel:
-    """All links alike and known in advance, for runs that must not depend on a clock."""
+    """Return links that are all alike and known in advance, for runs that must not depend on a clock."""
     num_pairs = num_ranks * num_ranks
     return LinkModel(num_ranks, np.full(num_pairs, 1 / bytes_per_second), np.full(num_pairs, latency_seconds))
 
@@ -70,7 +70,7 @@ def fit(num_bytes: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
 
 
 def fit_links(num_ranks: int, pair: np.ndarray, num_bytes: np.ndarray, seconds: np.ndarray) -> LinkModel:
-    """The model of all pairs from the timed messages of some; the others get the median of those.
+    """Return the model of all pairs from the timed messages of some; the others get the median of those.
 
     Parameters
     ----------
@@ -88,13 +88,13 @@ def fit_links(num_ranks: int, pair: np.ndarray, num_bytes: np.ndarray, seconds: 
 
 
 def pair_round(num_ranks: int) -> np.ndarray:
-    """(num_ranks ** 2,) int64, the ring round of each pair: destination - source, 0 for a rank with itself."""
+    """Return (num_ranks ** 2,) int64, the ring round of each pair: destination - source, 0 for a rank with itself."""
     rank = np.arange(num_ranks)
     return ((rank[None, :] - rank[:, None]) % num_ranks).ravel()
 
 
 def message_seconds(model: LinkModel, num_bytes: np.ndarray) -> np.ndarray:
-    """(num_ranks ** 2,) float64, the seconds of each pair's message of so many bytes; nothing takes no time."""
+    """Return (num_ranks ** 2,) float64, the seconds of each pair's message of so many bytes; nothing takes no time."""
     return np.where(num_bytes > 0, model.theta * num_bytes + model.gamma, 0.0)
 
 

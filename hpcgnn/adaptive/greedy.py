@@ -45,7 +45,7 @@ def solve_greedy(problem: Problem, lam: float) -> Assignment:
 
 
 def _longest(problem: Problem, seconds: np.ndarray) -> np.ndarray:
-    """(num_rounds,) float64, the longest pair of each round."""
+    """Return (num_rounds,) float64, the seconds of each round's longest pair."""
     longest = np.zeros(problem.num_rounds)
     np.maximum.at(longest, problem.pair_round, seconds)
     return longest

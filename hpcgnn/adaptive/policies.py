@@ -32,7 +32,7 @@ class WidthPolicy(Protocol):
     keeps_state: bool
 
     def bit_plan(self, seed: int, epoch: int, base: int) -> BitPlan:
-        """The widths of an epoch."""
+        """Return the widths of an epoch."""
 
     def is_traced(self, epoch: int) -> bool:
         """Tell whether the ranges of the epoch's rows are wanted."""

@@ -51,51 +51,51 @@ class Problem:
 
     @cached_property
     def group_round(self) -> np.ndarray:
-        """(num_groups,) int64, the ring round that each group travels in."""
+        """Return (num_groups,) int64, the ring round that each group travels in."""
         return self.pair_round[self.group_pair]
 
     @cached_property
     def group_seconds(self) -> np.ndarray:
-        """(num_groups, num_widths) float64, seconds that a group adds to its pair's message at each width."""
+        """Return (num_groups, num_widths) float64, seconds that a group adds to its pair's message at each width."""
         seconds_per_bit = self.theta[self.group_pair] * self.num_values / 8
         return seconds_per_bit[:, None] * np.asarray(self.widths, np.float64)
 
     @cached_property
     def group_variance(self) -> np.ndarray:
-        """(num_groups, num_widths) float64, beta / (2 ** width - 1) ** 2."""
+        """Return (num_groups, num_widths) float64, beta / (2 ** width - 1) ** 2."""
         return self.beta[:, None] * variance_factors(self.widths)
 
     @cached_property
     def used_gamma(self) -> np.ndarray:
-        """(num_pairs,) float64, seconds that every message of a pair takes; 0 for a pair without groups."""
+        """Return (num_pairs,) float64, seconds that every message of a pair takes; 0 for a pair without groups."""
         used = np.zeros(self.num_pairs)
         used[self.group_pair] = self.gamma[self.group_pair]
         return used
 
     @cached_property
     def variance_range(self) -> tuple[float, float]:
-        """The variance at all-largest and at all-smallest widths."""
+        """Return the variance at all-largest and at all-smallest widths."""
         return float(self.group_variance[:, -1].sum()), float(self.group_variance[:, 0].sum())
 
     @cached_property
     def seconds_range(self) -> tuple[float, float]:
-        """The seconds at all-smallest and at all-largest widths."""
+        """Return the seconds at all-smallest and at all-largest widths."""
         first = np.zeros(self.num_groups, np.int64)
         return self.seconds(first), self.seconds(first + len(self.widths) - 1)
 
     def pair_seconds(self, choice: np.ndarray) -> np.ndarray:
-        """(num_pairs,) float64, seconds of each pair's message at the given index of width of each group."""
+        """Return (num_pairs,) float64, seconds of each pair's message at the given index of width of each group."""
         spent = self.group_seconds[np.arange(self.num_groups), choice]
         return self.used_gamma + np.bincount(self.group_pair, spent, self.num_pairs)
 
     def seconds(self, choice: np.ndarray) -> float:
-        """The longest pair of each ring round, summed over the rounds."""
+        """Return the seconds of the longest pair of each ring round, summed over the rounds."""
         longest = np.zeros(self.num_rounds)
         np.maximum.at(longest, self.pair_round, self.pair_seconds(choice))
         return float(longest.sum())
 
     def variance(self, choice: np.ndarray) -> float:
-        """The variance that the messages bring to the layer's gradients, up to a constant factor."""
+        """Return the variance that the messages bring to the layer's gradients, up to a constant factor."""
         return float(self.group_variance[np.arange(self.num_groups), choice].sum())
 
     def terms(self, choice: np.ndarray) -> tuple[float, float]:
@@ -108,7 +108,7 @@ class Problem:
 
 
 def variance_factors(widths: tuple[int, ...]) -> np.ndarray:
-    """(num_widths,) float64, the variance of a width relative to that of one bit."""
+    """Return (num_widths,) float64, the variance of a width relative to that of one bit."""
     return (2.0 ** np.asarray(widths) - 1) ** -2.0
 
 

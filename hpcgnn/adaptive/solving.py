@@ -136,7 +136,7 @@ class Solver:
         return all(self._comm.allgather(bool((told == self._digests(solved, sites, is_sender=False)).all())))
 
     def _digests(self, solved: SolvedBits | None, sites: list[tuple[int, int]], is_sender: bool) -> np.ndarray:
-        """(num_ranks,) int64 of what goes to each rank, or comes from it."""
+        """Digest what goes to each rank, or comes from it, as (num_ranks,) int64."""
         rank, table = self._plan.rank, {} if solved is None else solved.table
         found = np.empty(self._comm.size, np.int64)
         for peer in range(len(found)):

@@ -39,7 +39,7 @@ class Steadiness:
         return self.epochs_left > 0
 
     def observe(self, loss: float, window: int, most_rises: float) -> Steadiness:
-        """The state after one more epoch.
+        """Return the state after one more epoch.
 
         Parameters
         ----------
@@ -57,12 +57,12 @@ class Steadiness:
         return Steadiness((loss,), period_length(window, self.num_periods), self.num_periods + 1)
 
     def as_dict(self) -> dict[str, Any]:
-        """The state in plain lists and numbers, for a checkpoint."""
+        """Return the state in plain lists and numbers, for a checkpoint."""
         return {**asdict(self), "losses": list(self.losses)}
 
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> Steadiness:
-        """The state that `as_dict` wrote."""
+        """Return the state that `as_dict` wrote."""
         return cls(tuple(state["losses"]), state["epochs_left"], state["num_periods"])
 
 

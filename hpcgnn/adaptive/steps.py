@@ -54,14 +54,14 @@ class Steps:
             yield int(number), self.where(slice(low, high))
 
     def fraction(self, seconds: np.ndarray | float) -> np.ndarray:
-        """(num_steps,) float64, the share of each step that a pair can afford in so many seconds, cut anywhere."""
+        """Return (num_steps,) float64, the share of each step that its pair can afford if steps are cut anywhere."""
         with np.errstate(divide="ignore", invalid="ignore"):
             share = np.clip((seconds - self.start) / self.seconds, 0.0, 1.0)
         return np.where(self.seconds > 0, share, 1.0)
 
 
 def build_steps(problem: Problem) -> Steps:
-    """All steps that gain anything."""
+    """Return all steps that gain anything."""
     gains = -np.diff(problem.group_variance, axis=1)
     added_bits = problem.num_values[:, None] * np.diff(problem.widths)
     group, level = np.nonzero(gains > 0)
@@ -77,7 +77,7 @@ def build_steps(problem: Problem) -> Steps:
 
 
 def segment_sums(amount: np.ndarray, segment: np.ndarray) -> np.ndarray:
-    """(2, n) float64, running sums before and after each entry, begun anew wherever `segment` changes."""
+    """Return (2, n) float64, running sums before and after each entry, begun anew wherever `segment` changes."""
     after = np.cumsum(amount, dtype=np.float64)
     before = np.concatenate([[0.0], after[:-1]])
     is_first = np.concatenate([[True], segment[1:] != segment[:-1]])[:len(segment)]
@@ -113,5 +113,5 @@ def fill(steps: Steps, taken: np.ndarray, room: np.ndarray) -> np.ndarray:
 
 
 def choice_of(steps: Steps, taken: np.ndarray, num_groups: int) -> np.ndarray:
-    """(num_groups,) int64, the index of width that the taken steps lead to."""
+    """Return (num_groups,) int64, the index of width that the taken steps lead to."""
     return np.bincount(steps.group[taken], minlength=num_groups)

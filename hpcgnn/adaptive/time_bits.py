@@ -34,7 +34,7 @@ class Descent:
     rates: tuple[float, ...] = ()
 
     def observe(self, loss: float, seconds: float, smoothing: float) -> Descent:
-        """The state after one more epoch.
+        """Return the state after one more epoch.
 
         Parameters
         ----------
@@ -62,12 +62,12 @@ class Descent:
         return self.rates[-1] if self.rates else None
 
     def as_dict(self) -> dict[str, Any]:
-        """The state in plain lists and numbers, for a checkpoint."""
+        """Return the state in plain lists and numbers, for a checkpoint."""
         return {name: list(values) for name, values in asdict(self).items()}
 
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> Descent:
-        """The state that `as_dict` wrote."""
+        """Return the state that `as_dict` wrote."""
         return cls(tuple(state["mean_losses"]), tuple(state["rates"]))
 
 
@@ -119,7 +119,7 @@ def drift(descent: Descent, num_layers: int, first_loss: float) -> float:
 
 
 def next_base(base: int, slowing: bool, widths: tuple[int, ...]) -> int:
-    """The base width of the next epoch: the next larger of `widths` where the loss is slowing, else the next smaller.
+    """Return the next epoch's base width: the next larger of `widths` where the loss is slowing, else the next smaller.
 
     Reference: SYLVIE, Eq. (5), once t > delta.
     """

@@ -45,7 +45,7 @@ class WidthFloor:
     has_risen: bool = False
 
     def observe(self, loss: float, base: int, is_asynchronous: bool, window: int) -> WidthFloor:
-        """The state after one more epoch.
+        """Return the state after one more epoch.
 
         Parameters
         ----------
@@ -69,10 +69,10 @@ class WidthFloor:
         return WidthFloor(floor if left else 0, left, num_periods, first_loss, loss, base, losses, has_risen)
 
     def as_dict(self) -> dict[str, Any]:
-        """The state in plain lists and numbers, for a checkpoint."""
+        """Return the state in plain lists and numbers, for a checkpoint."""
         return {**asdict(self), "losses": list(self.losses)}
 
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> WidthFloor:
-        """The state that `as_dict` wrote."""
+        """Return the state that `as_dict` wrote."""
         return cls(**{**state, "losses": tuple(state["losses"])})

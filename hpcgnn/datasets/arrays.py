@@ -55,7 +55,7 @@ class Archive:
         return key in self._file.files
 
     def read(self, key: str) -> np.ndarray:
-        """One member, in memory."""
+        """Return one member, in memory."""
         if key not in self:
             raise DatasetError(f"{self.path} has no array {key!r}; it holds {', '.join(self._file.files) or 'none'}")
         array = self._guarded(key, lambda: self._file[key])
@@ -64,7 +64,7 @@ class Archive:
         return array
 
     def integers(self, key: str) -> np.ndarray:
-        """One member that must be a vector of integers, in memory."""
+        """Return one member that must be a vector of integers, in memory."""
         array = self.read(key)
         if array.ndim != 1 or array.dtype.kind not in "iu":
             raise DatasetError(f"{self.path}: {key} is {array.dtype} of shape {array.shape}; "
@@ -77,14 +77,14 @@ class Archive:
         return array
 
     def integer(self, key: str) -> int:
-        """One member that must hold a single integer."""
+        """Return one member that must hold a single integer."""
         array = self.read(key)
         if array.size != 1 or array.dtype.kind not in "iu":
             raise DatasetError(f"{self.path}: {key} is {array.dtype} of shape {array.shape}; expected one integer")
         return int(array.reshape(-1)[0])
 
     def map(self, key: str) -> np.ndarray:
-        """One member, memory-mapped copy-on-write if it is stored uncompressed, else in memory."""
+        """Return one member, memory-mapped copy-on-write if it is stored uncompressed, else in memory."""
         if key not in self:
             return self.read(key)
         mapped = self._guarded(key, lambda: self._mapped(key))
@@ -113,7 +113,7 @@ class Archive:
 
 
 def load_array(path: Path) -> np.ndarray:
-    """A .npy array, memory-mapped copy-on-write.
+    """Return a .npy array, memory-mapped copy-on-write.
 
     Raises
     ------

@@ -63,7 +63,7 @@ def _masks(archive: Archive, num_nodes: int, name: str) -> Masks | None:
 
 
 def _mask(values: np.ndarray, num_nodes: int, name: str) -> np.ndarray:
-    """A mask from bool, or from numbers that are 0 or 1; texts such as 'False', and NaN, would all become True."""
+    """Make a mask of bool, or of numbers that are 0 or 1; texts such as 'False', and NaN, would all become True."""
     if values.shape != (num_nodes,):
         raise DatasetError(f"{name} has shape {values.shape}; expected ({num_nodes},)")
     if values.dtype.kind not in "biuf" or not ((values == 0) | (values == 1)).all():

@@ -109,7 +109,7 @@ def _keys(first: np.ndarray, second: np.ndarray, keep: np.ndarray, num_nodes: in
 
 def _draw_distinct(wanted: int, draw: Callable[[int], np.ndarray], rng: np.random.Generator,
                    task: ProgressTask) -> np.ndarray:
-    """Exactly `wanted` distinct keys, ascending: draw, drop what is there already, and draw again what is missing."""
+    """Draw exactly `wanted` distinct keys, ascending: drop what is there already, and draw again what is missing."""
     keys = np.empty(0, dtype=np.int64)
     num_barren = 0
     while (missing := wanted - len(keys)) > 0:

@@ -60,7 +60,7 @@ class Site(Kept):
         self._turn = 0
 
     def next_arena(self) -> MessageArena:
-        """The arena that the previous epoch's messages don't lie in."""
+        """Return the arena that the previous epoch's messages don't lie in."""
         self._turn = 1 - self._turn
         return self._arenas[self._turn]
 
@@ -119,7 +119,7 @@ class Arrival:
         return all([flight.transfer.poll() for flight in self._flights])
 
     def packed(self) -> PackedRows | None:
-        """The rows as they arrived, valid until the next exchange; None where they must be written by `finish`."""
+        """Return the rows as they arrived, valid until the next exchange; None where `finish` must write them."""
         last = self._flights[-1]
         if self._table is not None or self._after is not None or not last.messages.is_packed:
             return None

@@ -20,7 +20,7 @@ class BitPlan(Protocol):
     """An immutable choice of widths. Sender and receiver ask with the same arguments and get the same answer."""
 
     def widths(self, layer: int, purpose: int, source: int, destination: int, rows: RowList) -> np.ndarray:
-        """(len(rows),) uint8, the width of each row of one message."""
+        """Return (len(rows),) uint8, the width of each row of one message."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class UniformBits:
     bits: int
 
     def widths(self, layer: int, purpose: int, source: int, destination: int, rows: RowList) -> np.ndarray:
-        """(len(rows),) uint8, all equal to `bits`."""
+        """Return (len(rows),) uint8, all equal to `bits`."""
         return np.full(len(rows), self.bits, dtype=np.uint8)
 
 
@@ -46,7 +46,7 @@ class DrawnBits:
     epoch: int
 
     def widths(self, layer: int, purpose: int, source: int, destination: int, rows: RowList) -> np.ndarray:
-        """(len(rows),) uint8, of `choices`."""
+        """Draw (len(rows),) uint8 from `choices`."""
         width = np.full(len(rows), self.choices[-1], np.uint8)
         is_open = np.ones(len(rows), bool)
         # Gradients of a node come from several ranks, each at a width of its own; part 0 is forward.
@@ -60,7 +60,7 @@ class DrawnBits:
 
 
 def draw(node_id: np.ndarray, probability: float, key: CounterKey) -> np.ndarray:
-    """(n,) bool, true with `probability`, a pure function of the key and the global ids (n,) int64."""
+    """Return (n,) bool, true with `probability`, a pure function of the key and the global ids (n,) int64."""
     if probability >= 1.0:
         return np.ones(len(node_id), bool)
     return (dropout(torch.ones(len(node_id), 1), 1.0 - probability, node_id, key) > 0).numpy()[:, 0]
@@ -80,7 +80,7 @@ class LeveledBits:
     width: np.ndarray
 
     def widths(self, layer: int, purpose: int, source: int, destination: int, rows: RowList) -> np.ndarray:
-        """(len(rows),) uint8; a row has the same width forward and backward, at every layer."""
+        """Return (len(rows),) uint8; a row has the same width forward and backward, at every layer."""
         pair = (destination, source) if purpose == BACKWARD else (source, destination)
         return self.width[self.levels[pair][rows.position]]
 
@@ -99,7 +99,7 @@ class SolvedBits:
     default: int
 
     def widths(self, layer: int, purpose: int, source: int, destination: int, rows: RowList) -> np.ndarray:
-        """(len(rows),) uint8."""
+        """Return (len(rows),) uint8."""
         chosen = self.table.get((layer, purpose, source, destination))
         return np.full(len(rows), self.default, np.uint8) if chosen is None else chosen[rows.position]
 

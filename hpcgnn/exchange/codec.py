@@ -74,7 +74,7 @@ class Messages:
 
     @cached_property
     def send_index(self) -> np.ndarray:
-        """(num_sent,) int32, the rows of all messages to send, one after another."""
+        """Return (num_sent,) int32, the rows of all messages to send, one after another."""
         return np.concatenate([rows.index for rows in self.send_rows])
 
     @cached_property
@@ -89,7 +89,7 @@ class Messages:
 
     @cached_property
     def width_rows(self) -> np.ndarray:
-        """(len(BIT_WIDTHS),) int64, rows sent at each width."""
+        """Return (len(BIT_WIDTHS),) int64, rows sent at each width."""
         widths = np.concatenate([layout.bit_width for layout in self.send_layouts])
         return np.array([(widths == bits).sum() for bits in BIT_WIDTHS], np.int64)
 
@@ -114,7 +114,7 @@ class Codec:
         self._messages: dict[tuple[int, int, int], Messages] = {}
 
     def messages(self, layer: int, purpose: int, dim: int) -> Messages:
-        """The messages of an exchange. Backward, halo rows are sent and boundary rows received."""
+        """Return the messages of an exchange. Backward, halo rows are sent and boundary rows received."""
         where = layer, purpose, dim
         if where not in self._messages:
             self._messages[where] = self._lay_out(layer, purpose, dim)

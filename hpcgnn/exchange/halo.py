@@ -273,7 +273,7 @@ class HaloExchange:
 
     @property
     def traces(self) -> dict[tuple[int, int], Trace]:
-        """(layer, purpose) -> Trace of the last epoch that was traced. Waits for a device."""
+        """Return the Trace of each (layer, purpose) in the last epoch that was traced. Waits for a device."""
         self._streams.message.join()
         for messages, key, parameters in self._unread:
             sizes = [layout.parameter_bytes for layout in messages.send_layouts]
@@ -304,7 +304,7 @@ class HaloExchange:
         return site.is_training and self._execution.share < 1.0
 
     def _kept_halo(self, site: ExchangeSite) -> np.ndarray:
-        """(num_halo,) bool, the epoch's sample of halo rows."""
+        """Return (num_halo,) bool, the epoch's sample of halo rows."""
         if self._sample is None or self._sample[0] != (site.seed, site.epoch):
             sample = kept_halo(self._plan, self._execution.share, site.seed, site.epoch)
             self._sample = (site.seed, site.epoch), sample

@@ -55,7 +55,7 @@ def device_of(buffer: Buffer) -> torch.device:
 
 
 def on_host(values: Buffer) -> np.ndarray:
-    """The same values as an array of the host."""
+    """Return the same values as an array of the host."""
     return values.cpu().numpy() if isinstance(values, torch.Tensor) else values
 
 
@@ -88,6 +88,6 @@ def joined(arrays: Sequence[np.ndarray]) -> State:
 
 
 def split(state: State) -> list[np.ndarray]:
-    """The arrays that were `joined`."""
+    """Return the arrays that were `joined`."""
     ends = np.cumsum(state["length"])
     return [state["values"][end - length:end] for end, length in zip(ends, state["length"], strict=True)]

@@ -28,7 +28,7 @@ def halo_spans_of(plan: ExchangePlan) -> Spans:
 
 
 def round_messages(messages: Messages, pair: tuple[int, int], purpose: int, halo_spans: Spans) -> Messages:
-    """The messages of one round alone, its halo rows counted from the first one of their owner.
+    """Return the messages of one round alone, its halo rows counted from the first one of their owner.
 
     They are made once and kept with the whole messages. pair : (destination, source) of the round
     """

@@ -30,11 +30,11 @@ class RowList:
         return len(self.index)
 
     def where(self, is_kept: np.ndarray) -> RowList:
-        """The rows of a mask."""
+        """Return the rows of a mask."""
         return RowList(self.index[is_kept], self.node_id[is_kept], self.position[is_kept])
 
     def at(self, position: np.ndarray) -> RowList:
-        """The rows at these places of a whole list, (n,) int32.
+        """Return the rows at these places of a whole list, (n,) int32.
 
         Raises
         ------
@@ -100,7 +100,7 @@ class ExchangePlan:
                    ring_rounds(part.part, part.num_parts))
 
     def restricted(self, sent: tuple[np.ndarray, ...], received: np.ndarray) -> ExchangePlan:
-        """The plan in which fewer rows travel.
+        """Return the plan in which fewer rows travel.
 
         sent : one bool a row of each boundary list, received : (num_halo,) bool; what one rank sends the other receives
         """

@@ -56,11 +56,11 @@ class Reach:
         return [int((self.inner <= hops).sum()) for hops in range(self.num_hops + 1)]
 
     def plan_within(self, plan: ExchangePlan, hops: int) -> ExchangePlan:
-        """The exchange of rows from which the loss is at most `hops` hops away through their receiver."""
+        """Return the exchange of rows from which the loss is at most `hops` hops away through their receiver."""
         return plan.restricted(tuple(told <= hops for told in self.boundary), self.halo <= hops)
 
     def sorted(self, order: np.ndarray) -> Reach:
-        """The same after the inner rows were put in `order`."""
+        """Return the same after the inner rows were put in `order`."""
         return replace(self, inner=self.inner[order])
 
 
@@ -76,7 +76,7 @@ def nearest_first(part: Partition, reach: Reach) -> tuple[Partition, Reach]:
 
 
 def reorder(part: Partition, order: np.ndarray) -> Partition:
-    """The partition with its inner row order[i] as row i. Central rows no longer come first, so none is counted."""
+    """Move the partition's inner row order[i] to row i. Central rows no longer come first, so none is counted."""
     new_row = np.empty(part.num_inner, np.int32)
     new_row[order] = np.arange(part.num_inner, dtype=np.int32)
     degree = np.diff(part.indptr)[order]

@@ -37,7 +37,7 @@ class MessageArena:
         self._send, self._receive = transport.empty(0), transport.empty(0)
 
     def slices(self, send_bytes: list[int], receive_bytes: list[int]) -> tuple[list[Buffer], list[Buffer]]:
-        """A writable uint8 view for each peer's message, to send and to receive."""
+        """Return a writable uint8 view for each peer's message, to send and to receive."""
         self._send = self._grown(self._send, send_bytes)
         self._receive = self._grown(self._receive, receive_bytes)
         return _cut(self._send, send_bytes), _cut(self._receive, receive_bytes)
@@ -59,7 +59,7 @@ class MessageArena:
 
     @property
     def received(self) -> Buffer:
-        """The whole receive buffer, in which messages begin at `starts` of their sizes."""
+        """Return the whole receive buffer, in which messages begin at `starts` of their sizes."""
         return self._receive
 
 
@@ -90,7 +90,7 @@ class Link:
         self._rate, self._is_free_at = bytes_per_second, 0.0
 
     def reserve(self, num_bytes: int) -> float:
-        """The time (perf_counter) at which so many bytes, posted now, will have arrived."""
+        """Return the time (perf_counter) at which so many bytes, posted now, will have arrived."""
         now = time.perf_counter()
         if self._rate:
             self._is_free_at = max(now, self._is_free_at) + num_bytes / self._rate

@@ -22,7 +22,7 @@ def kept_halo(plan: ExchangePlan, share: float, seed: int, epoch: int) -> np.nda
 
 
 def sampled(plan: ExchangePlan, share: float, seed: int, epoch: int) -> ExchangePlan:
-    """The plan in which only the rows that the epoch keeps travel; see `kept_halo`."""
+    """Return the plan in which only the rows that the epoch keeps travel; see `kept_halo`."""
     key = CounterKey(seed, epoch, SAMPLE, 0)
     sent = tuple(draw(rows.node_id, share, key) for rows in plan.boundary)
     return plan.restricted(sent, kept_halo(plan, share, seed, epoch))

@@ -28,7 +28,7 @@ class Slot:
         self.request = MPI.REQUEST_NULL
 
     def memory(self, streams: Streams, num_bytes: int) -> torch.Tensor:
-        """(num_bytes,) uint8."""
+        """Return (num_bytes,) uint8."""
         if self._memory is None or len(self._memory) < num_bytes:
             self._memory = streams.pinned(num_bytes)
         return self._memory[:num_bytes]
@@ -62,7 +62,7 @@ class Staging:
         return slots[first:first + number]
 
     def mirror(self, is_received: bool) -> Slot:
-        """The pinned memory of a whole send or receive buffer."""
+        """Return the pinned memory of a whole send or receive buffer."""
         return self._mirrors[is_received]
 
     @property
@@ -118,7 +118,7 @@ class _Outgoing(_Lane):
 
     @property
     def blocking_copy(self) -> Mark | None:
-        """The copy that the next piece to send waits for."""
+        """Return the copy that the next piece to send waits for."""
         return self._slot(self._num_posted).copied if self._num_posted < self._num_copied else None
 
 
@@ -144,7 +144,7 @@ class _Incoming(_Lane):
 
     @property
     def blocking_copy(self) -> Mark | None:
-        """The copy that the next piece to receive waits for."""
+        """Return the copy that the next piece to receive waits for."""
         return self._slot(self._num_posted).copied if self._has_slot() else None
 
 

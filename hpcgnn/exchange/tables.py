@@ -28,7 +28,7 @@ class Reconstruction(KeptTable):
         self._epoch = -1
 
     def before(self, epoch: int, num_rows: int, dim: int, device: torch.device) -> torch.Tensor:
-        """The rows that the message of `epoch` corrects."""
+        """Return the rows that the message of `epoch` corrects."""
         if self._rows is None or self._epoch != epoch - 1 or self._rows.shape != (num_rows, dim):
             self._rows = empty((num_rows, dim), torch.float32, device).zero_()
         self._epoch = epoch

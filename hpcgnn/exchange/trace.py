@@ -31,7 +31,7 @@ class Trace:
 
     @classmethod
     def read(cls, messages: Messages, send: list[np.ndarray]) -> Trace:
-        """The ranges of rows, read back from their messages (one uint8 array a rank), or from the parameters alone."""
+        """Read the ranges of rows back from their messages (one uint8 array a rank), or from the parameters alone."""
         ranges = []
         for layout, buffer in zip(messages.send_layouts, send, strict=True):
             _, step = parameters_of(buffer, layout)

@@ -37,14 +37,14 @@ class Transport(Protocol):
     streams: Streams
 
     def empty(self, num_bytes: int) -> Buffer:
-        """(num_bytes,) uint8, uninitialized, beside the rows."""
+        """Return (num_bytes,) uint8, uninitialized, beside the rows."""
 
     def new_staging(self) -> Staging | None:
         """Memory that an arena's messages pass through."""
 
     def deliver(self, comm: MPI.Comm, send: list[Buffer], receive: list[Buffer], tag: int, staging: Staging | None,
                 checks: RowChecks | None = None, is_open: bool = False) -> Delivery:
-        """The messages of one exchange, whose encoding kernels are queued on the message stream.
+        """Return the messages of one exchange, whose encoding kernels are queued on the message stream.
 
         Parameters
         ----------

@@ -94,7 +94,7 @@ class Exchange(Protocol):
         """
 
     def present(self, site: ExchangeSite) -> np.ndarray | None:
-        """(num_halo,) bool, the halo rows that this pass has; None is all."""
+        """Return (num_halo,) bool, the halo rows that this pass has; None is all."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class PeerEntries:
 
     @classmethod
     def order(cls, forward: SparseRows, num_inner: int, halo_spans: tuple[tuple[int, int], ...]) -> PeerEntries:
-        """A copy of the entries of a matrix that is stored row after row."""
+        """Return a copy of the entries of a matrix that is stored row after row."""
         indptr = np.append(forward.begin, len(forward.indices))
         entries = scipy.sparse.csr_matrix((np.ones(len(forward.indices), np.int8), forward.indices.copy(), indptr),
                                           shape=(num_inner, forward.num_columns))
@@ -149,7 +149,7 @@ class PeerEntries:
         return cls(halo_spans, ordered.indices, tuple(_ends_below(ordered, limit) for limit in limits))
 
     def cut(self, matrices: Matrices) -> PeerMatrices:
-        """The matrices of a hop, cut at the owners of the halo rows."""
+        """Return the matrices of a hop, cut at the owners of the halo rows."""
         whole, num_inner = replace(matrices.forward, indices=self.indices), len(self.ends[0])
         ends = [end[:whole.num_rows] for end in self.ends]
         far = tuple(_first_columns(whole, num_inner + stop, begin=before, end=after, num_self=0,
@@ -207,7 +207,7 @@ def spans(is_marginal: np.ndarray, overlaps: bool) -> tuple[tuple[tuple[int, int
 
 
 def blocks(start: int, stop: int) -> list[tuple[int, int]]:
-    """The range start .. stop in pieces, between which messages can be looked after."""
+    """Return the range start .. stop in pieces, between which messages can be looked after."""
     step = max(MIN_BLOCK, -(-(stop - start) // BLOCKS))
     return [(first, min(first + step, stop)) for first in range(start, stop, step)]
 

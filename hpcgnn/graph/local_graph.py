@@ -112,7 +112,7 @@ class LocalGraph:
         return torch.from_numpy(np.stack([self._indices.astype(np.int64), target])).to(self.x.device)
 
     def adjacency(self, with_self: bool = True) -> Adjacency:
-        """The entries by destination and by source, for layers that weigh them."""
+        """Return the entries by destination and by source, for layers that weigh them."""
         if with_self not in self._adjacencies:
             self._adjacencies[with_self] = build_adjacency(self._indptr, self._indices, self.num_rows, with_self)
         return self._adjacencies[with_self]
@@ -125,7 +125,7 @@ class LocalGraph:
 
     @property
     def inner_degree(self) -> torch.Tensor:
-        """(num_inner,) int64 in-degrees in the whole graph, beside the rows."""
+        """Return (num_inner,) int64 in-degrees in the whole graph, beside the rows."""
         if self._inner_degree is None:
             degree = self.in_degree[:self.num_inner].astype(np.int64)
             self._inner_degree = torch.from_numpy(degree).to(self.x.device)
@@ -174,7 +174,7 @@ class LocalGraph:
         return _Halo.apply(h, self, self.next_site(is_scaled=is_scaled))
 
     def halo_present(self, h: torch.Tensor) -> np.ndarray | None:
-        """(num_inner + num_halo,) bool, the rows that `halo(h)` gives in this pass; None is all."""
+        """Return (num_inner + num_halo,) bool, the rows that `halo(h)` gives in this pass; None is all."""
         if self.is_input(h):
             return None
         current = self._pass
@@ -280,14 +280,14 @@ class LocalGraph:
         return self._cut[where]
 
     def input_aggregate(self, reduction: str) -> torch.Tensor:
-        """(num_inner, num_features): what the constant input aggregates to, computed once."""
+        """Return (num_inner, num_features): what the constant input aggregates to, computed once."""
         if reduction not in self._input_aggregates:
             matrix, _ = self._matrices_of(reduction)
             self._input_aggregates[reduction] = multiply(matrix, self.x_all)
         return self._input_aggregates[reduction]
 
     def halo_squares(self, reduction: str) -> np.ndarray:
-        """(num_halo,) float32: for each halo row, the sum of the squared coefficients by which inner rows sum it."""
+        """Sum, for each halo row, the squared coefficients by which inner rows sum it, as (num_halo,) float32."""
         forward, transposed = self._matrices_of(reduction)
         row_scale = np.ones(self.num_inner) if forward.row_scale is None else forward.row_scale.astype(np.float64)
         squares = np.concatenate([[0.0], np.cumsum(row_scale[transposed.indices] ** 2)])
@@ -336,7 +336,7 @@ class _Halo(torch.autograd.Function):
 
 
 def _has_entry_from(indptr: np.ndarray, indices: np.ndarray, column: int) -> np.ndarray:
-    """(num_rows,) bool, the rows of a CSR that have an entry in `column` or behind it."""
+    """Return (num_rows,) bool, the rows of a CSR that have an entry in `column` or behind it."""
     behind = np.concatenate([[0], np.cumsum(indices >= column)])
     return behind[indptr[1:]] > behind[indptr[:-1]]
 

@@ -43,7 +43,7 @@ def build_adjacency(indptr: np.ndarray, indices: np.ndarray, num_rows: int, with
 
 
 def store_self_loops(indptr: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The CSR with the entry (v, v) first in every row v, and nowhere else.
+    """Return the CSR with the entry (v, v) first in every row v, and nowhere else.
 
     Returns
     -------

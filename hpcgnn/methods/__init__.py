@@ -22,7 +22,7 @@ METHODS: dict[str, type[Method]] = {method.name: method for method in (
 
 
 def find_method(name: str) -> type[Method]:
-    """The class of a method: one of `METHODS`, or where `name` is MODULE:CLASS that class.
+    """Return the class of a method: one of `METHODS`, or where `name` is MODULE:CLASS that class.
 
     Raises
     ------

@@ -19,5 +19,5 @@ class BNS(StoredRows):
     share: float = setting(0.1, "Share of the boundary rows that an epoch keeps.", low=0.01, high=1.0)
 
     def exchange(self) -> dict[str, Any]:
-        """A share of the rows."""
+        """Exchange only a share of the rows."""
         return {"share": self.share}

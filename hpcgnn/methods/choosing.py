@@ -44,7 +44,7 @@ class ChoosesWidths(Method):
         self.choices()
 
     def choices(self) -> tuple[int, ...]:
-        """The widths, ascending.
+        """Return the widths, ascending.
 
         Raises
         ------
@@ -55,7 +55,7 @@ class ChoosesWidths(Method):
         return parse_widths(self.automatic if self.widths == "auto" else self.widths)
 
     def least_base(self, context: MethodContext) -> int:
-        """The least base width, of methods that follow the loss."""
+        """Return the least base width, of methods that follow the loss."""
         return LEAST_BASE_OF_ATTENTION if context.attends and self.widths == "auto" else 1
 
 
@@ -84,7 +84,7 @@ class FollowsLoss(Pipelined):
                                 "the first loss, past which epochs are synchronous.", low=0.0)
 
     def loss_test(self, context: MethodContext) -> DescentTest:
-        """The test that the settings describe."""
+        """Return the test that the settings describe."""
         from hpcgnn.adaptive.controller import DescentTest
 
         return DescentTest(self.descent_window, self.descent_test, self.descent_smoothing, self.most_rises,

@@ -99,7 +99,7 @@ class Method(ABC):
         """Collective: where the widths of every epoch come from."""
 
     def exchange(self) -> dict[str, Any]:
-        """The fields of `Execution` in which the method's exchanges differ from synchronous ones of fresh rows."""
+        """Return the fields of `Execution` in which its exchanges differ from synchronous ones of fresh rows."""
         return {}
 
     def loss_test(self, context: MethodContext) -> DescentTest | None:
@@ -107,7 +107,7 @@ class Method(ABC):
         return None
 
     def fixed_bits(self, storage_bits: int) -> int | None:
-        """The width of all messages, where there is but one."""
+        """Return the width of all messages, where there is but one."""
         return None
 
     def controller(self, context: MethodContext) -> Controller:
@@ -129,7 +129,7 @@ class StoredRows(Method):
     """A method that sends rows as they are stored."""
 
     def width_policy(self, context: MethodContext) -> WidthPolicy:
-        """One width, that of the storage type."""
+        """Choose one width, that of the storage type."""
         from hpcgnn.adaptive.policies import FixedWidths
 
         return FixedWidths(context.storage_bits)

@@ -29,7 +29,7 @@ class Sylvie(FollowsLoss, Reproducible):
         self.thresholds()
 
     def thresholds(self) -> tuple[float, ...]:
-        """The percentiles, one fewer than there are widths.
+        """Return the percentiles, one fewer than there are widths.
 
         Raises
         ------

@@ -20,11 +20,11 @@ class Uniform(Method):
     bits: int = setting(32, "Bits a message value.", (1, 2, 4, 8, 16, 32), is_common=True)
 
     def width_policy(self, context: MethodContext) -> WidthPolicy:
-        """The width that the user chose."""
+        """Return the width that the user chose."""
         from hpcgnn.adaptive.policies import FixedWidths
 
         return FixedWidths(self.bits)
 
     def fixed_bits(self, storage_bits: int) -> int:
-        """The width that the user chose."""
+        """Return the width that the user chose."""
         return self.bits

@@ -14,5 +14,5 @@ class Vanilla(StoredRows):
     name = "vanilla"
 
     def fixed_bits(self, storage_bits: int) -> int:
-        """The width of the storage type."""
+        """Return the width of the storage type."""
         return storage_bits

@@ -40,16 +40,16 @@ class ClusteredRows:
         return len(self.start) - 1
 
     def cluster_of_rows(self) -> np.ndarray:
-        """(num_rows,) int64, cluster of each row."""
+        """Return (num_rows,) int64, cluster of each row."""
         return np.repeat(np.arange(self.num_clusters), np.diff(self.start))
 
     def is_sparse(self) -> np.ndarray:
-        """(num_entries,) bool: the sparse connections, whose source lies in another cluster."""
+        """Return (num_entries,) bool: the sparse connections, whose source lies in another cluster."""
         cluster = self.cluster_of_rows()
         return np.repeat(cluster, np.diff(self.indptr)) != cluster[self.indices]
 
     def without(self, is_dropped: np.ndarray) -> ClusteredRows:
-        """The same rows without some entries, (num_entries,) bool."""
+        """Return the same rows without some entries, (num_entries,) bool."""
         kept_before = np.concatenate([[0], np.cumsum(~is_dropped)])
         return ClusteredRows(self.start, kept_before[self.indptr], self.indices[~is_dropped])
 

@@ -80,7 +80,7 @@ class Traffic:
 
 
 def gather_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> Traffic:
-    """Each row's sources are read in order through the buffer, row after row: an exact simulation.
+    """Simulate exactly how each row's sources are read in order through the buffer, row after row.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def gather_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> Traff
 
 
 def direct_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> Traffic:
-    """The buffer holds rows of the cluster in work alone; each sparse connection reads its source from DRAM anew.
+    """Count the bytes where the buffer holds the current cluster's rows only; sparse connections read from DRAM.
 
     Raises
     ------

@@ -69,7 +69,7 @@ def cluster_rows(arcs: scipy.sparse.csr_matrix, rows_a_cluster: int, seed: int, 
 
 
 def inner_arcs(dataset: GraphDataset, inner_id: np.ndarray) -> scipy.sparse.csr_matrix:
-    """The arcs between the nodes of a part.
+    """Return the arcs between the nodes of a part.
 
     Returns
     -------
@@ -89,5 +89,5 @@ def inner_arcs(dataset: GraphDataset, inner_id: np.ndarray) -> scipy.sparse.csr_
 
 
 def undirected(arcs: scipy.sparse.csr_matrix) -> scipy.sparse.csr_matrix:
-    """Every arc in both directions, int8 CSR of ones."""
+    """Return every arc in both directions, int8 CSR of ones."""
     return (arcs + arcs.T).astype(bool).astype(np.int8)

@@ -89,7 +89,7 @@ def contiguous_owners(num_nodes: int, num_parts: int) -> np.ndarray:
 
 
 def _ldg_owners(dataset: GraphDataset, num_parts: int, seed: int, slack: float, stream_order: str) -> np.ndarray:
-    """One pass of part(v) = argmax_i |N(v) ∩ P_i| (1 − |P_i| / C), ties to the emptiest part, then the lowest number.
+    """Make one pass of part(v) = argmax_i |N(v) ∩ P_i| (1 − |P_i| / C); ties go to the emptiest, then the lowest part.
 
     Reference: Stanton and Kliot, KDD 2012, Linear Deterministic Greedy. Deviation: C is slack × the mean part, so
     parts may be somewhat uneven where that cuts less.

@@ -13,7 +13,7 @@ from hpcgnn.partition.partition import Partition
 
 
 def needed_digests(part: Partition, key: str) -> np.ndarray:
-    """A digest of the halo rows by owning part, (num_parts,) int64: their ids, in-degrees and importance, in order.
+    """Digest the halo rows by owning part, (num_parts,) int64: their ids, in-degrees and importance, in order.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ def needed_digests(part: Partition, key: str) -> np.ndarray:
 
 
 def sent_digests(part: Partition, key: str) -> np.ndarray:
-    """The digest that each receiving part must have of what it needs of this one, (num_parts,) int64."""
+    """Return the digest that each receiving part must have of what it needs of this one, (num_parts,) int64."""
     rows = part.boundary_index
     return _digests(key, part.boundary_offset, part.inner_id[rows], part.in_degree[rows], part.importance[rows])
 

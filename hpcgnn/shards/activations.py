@@ -24,7 +24,7 @@ Layers = Sequence[tuple[PackedRows, np.ndarray]]     # packages of all rows, and
 
 
 def activation_path(folder: Path, part: int) -> Path:
-    """The file of one part."""
+    """Return the file of one part."""
     return folder / f"part-{part:04d}.h5"
 
 

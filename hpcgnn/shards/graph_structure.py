@@ -31,7 +31,7 @@ def graph_layout(num_nodes: int, num_parts: int, num_quantiles: int) -> Layout:
 
 
 def find_graph_fault(info: GraphInfo) -> str | None:
-    """The first thing that is wrong, as the rest of a sentence that starts with the file; None where nothing is."""
+    """Say what is wrong first, as the rest of a sentence that starts with the file; None where nothing is."""
     for faults in (_faults_of_names, _faults_of_counts, _faults_of_statistics, _faults_of_reports):
         fault = next(faults(info), None)
         if fault is not None:

@@ -56,7 +56,7 @@ def _hash_features(dataset: GraphDataset, storage: FeatureStorage, task: Progres
 
 
 def _begin(*header: object) -> hashlib.blake2b:
-    """A digest whose header says what follows and how long it is, so that no two inputs give the same bytes."""
+    """Return a digest whose header says what follows and how long it is, so that no two inputs give the same bytes."""
     return hashlib.blake2b(repr(header).encode(), digest_size=DIGEST_BYTES)
 
 

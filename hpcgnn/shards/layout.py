@@ -26,7 +26,7 @@ def check_attributes(file: h5py.Group, path: Path, names: Iterable[str], advice:
 
 
 def integer_of(file: h5py.Group, path: Path, name: str, advice: str = AGAIN) -> int:
-    """An attribute that must be one integer.
+    """Return an attribute that must be one integer.
 
     Raises
     ------

@@ -103,7 +103,7 @@ def _layout(num_rows: int, num_bits: int, num_position_bits: int, interval: int,
 
 
 def load_feature_rows(file: h5py.File, path: Path, num_rows: int, dim: int) -> np.ndarray:
-    """The features that the packages stand for, (num_rows, dim) float32.
+    """Return the features that the packages stand for, (num_rows, dim) float32.
 
     Raises
     ------

@@ -37,7 +37,7 @@ def part_layout(info: GraphInfo, part: int) -> Layout:
 
 
 def find_part_fault(part: Partition, info: GraphInfo) -> str | None:
-    """The first thing that is wrong with a part, as the rest of a sentence that starts with its file; None for nothing.
+    """Say what is wrong first with a part, as the rest of a sentence that starts with its file; None for nothing.
 
     Arrays have the types and shapes of `part_layout`. Memory: a byte a node of the graph, and a bit more than that a
     local row.

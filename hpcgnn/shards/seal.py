@@ -31,7 +31,7 @@ class Seal:
     num_bytes: int
 
     def render(self) -> bytes:
-        """The 512 bytes that stand at the start of the file."""
+        """Return the 512 bytes that stand at the start of the file."""
         lines = f"{MAGIC} {self.kind}\nformat {self.version}\ncrc32 {self.crc:08x}\nbytes {self.num_bytes}\n"
         return lines.encode("ascii").ljust(SEAL_BYTES - 1) + b"\n"
 

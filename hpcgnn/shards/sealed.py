@@ -169,5 +169,5 @@ def _unsealed(block: bytes, num_bytes: int) -> str:
 
 
 def reason_of(error: OSError) -> str:
-    """The system's own words for an error, without path or traceback."""
+    """Return the system's own words for an error, without path or traceback."""
     return os.strerror(error.errno) if error.errno else str(error)

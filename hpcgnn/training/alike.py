@@ -79,7 +79,7 @@ def _rank_in(levels: Iterable[str]):
 
 
 def _listed(values: list) -> str:
-    """Every value with the ranks that have it."""
+    """Return every value with the ranks that have it."""
     ranks: dict = {}
     for rank, value in enumerate(values):
         ranks.setdefault(value, []).append(rank)

@@ -85,7 +85,7 @@ def seconds_of_sample(alone: MPI.Comm, config: TrainConfig, part: Partition, dev
 
 
 def sample_of(part: Partition) -> Partition:
-    """The first rows with all their arcs, as a graph that needs no other rank: sources are folded into the sample."""
+    """Build a graph of the first rows with all their arcs that needs no other rank: sources are folded into it."""
     num_rows = min(part.num_inner, SAMPLE_ROWS)
     indptr, none = part.indptr[:num_rows + 1], np.zeros(2, np.int64)
     return replace(

@@ -51,7 +51,7 @@ class Generations:
                                   "space on its disk, then go on with --resume") from reason
 
     def read(self) -> tuple[Checkpoint, str | None]:
-        """The last checkpoint; or the previous one, and a sentence that says why.
+        """Return the last checkpoint; or the previous one, and a sentence that says why.
 
         Raises
         ------

@@ -49,7 +49,7 @@ class Holder:
 
     @classmethod
     def from_text(cls, content: bytes) -> Holder:
-        """The holder that a lock's content names; one of whom nothing is known where it is damaged."""
+        """Return the holder that a lock's content names; one of whom nothing is known where it is damaged."""
         try:
             values, is_sealed = read_json(content.decode())
             holder = cls(**values)

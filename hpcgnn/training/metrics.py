@@ -46,7 +46,7 @@ class RunFolder:
 
     @property
     def checkpoint(self) -> Path:
-        """The last checkpoint."""
+        """Return the last checkpoint."""
         return self.generations.current
 
     def create(self, overwrite: bool, resume: bool = False) -> None:
@@ -136,7 +136,7 @@ class RunFolder:
         return f"{self.path / METRICS} was damaged behind its checkpoint{damaged}" if num_damaged else None
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """All whole lines of metrics.jsonl."""
+        """Return all whole lines of metrics.jsonl."""
         return [record for record in map(_record_of, self._lines()) if record is not None]
 
     def write_summary(self, summary: dict[str, Any]) -> None:
@@ -175,7 +175,7 @@ class RunFolder:
 
 
 def _record_of(line: bytes) -> dict[str, Any] | None:
-    """A line as it was written, None where it is damaged."""
+    """Return the record of a line, None where the line is damaged."""
     with suppress(ValueError):
         record, is_sealed = read_json(line.decode())
         return record if is_sealed else None

@@ -21,7 +21,7 @@ FIXED_BY_CHECKPOINT = ("model", "layers", "hidden", "heads", "norm", "jump", "se
 
 def find_checkpoint(folder: RunFolder, info: GraphInfo, asked: dict[str, Any],
                     other_graph: bool) -> tuple[Checkpoint | None, str | None]:
-    """The checkpoint that a run goes on from, None where there is none yet; and why, where it is not the last one.
+    """Find the checkpoint that a run goes on from, None where there is none; and why, where it is not the last one.
 
     Parameters
     ----------

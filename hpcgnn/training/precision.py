@@ -40,7 +40,7 @@ class LossScale:
 
     @classmethod
     def of(cls, precision: str) -> LossScale:
-        """A fresh scale."""
+        """Return a fresh scale."""
         return cls(FIRST_SCALE, is_dynamic=True) if precision == "fp16" else cls()
 
     def update(self, is_finite: bool) -> None:

@@ -83,7 +83,7 @@ class EpochDisplay:
 
 
 def _console(stream) -> rich.console.Console:
-    """A console that draws in a stream, as wide as its terminal."""
+    """Return a console that draws in a stream, as wide as its terminal."""
     if stream in (None, sys.stderr):
         return rich.console.Console(stderr=True, force_terminal=True if stream is not None else None)
     columns = os.get_terminal_size(stream.fileno()).columns

@@ -22,7 +22,7 @@ class RankFiles:
         self.folder, self.has_complained = folder, False
 
     def path(self, rank: int, token: str) -> Path:
-        """The file of one rank."""
+        """Return the file of one rank."""
         return self.folder / f"rank-{rank:04d}-{token}.h5"
 
     def num_ranks(self, token: str) -> int:

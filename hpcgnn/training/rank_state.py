@@ -97,7 +97,7 @@ def restore_rank_state(session: Session, controller: Controller, files: RankFile
 
 
 def _remembered(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings that decide what ranks remember."""
+    """Return the settings that decide what ranks remember."""
     return {name: value for name, value in settings.items() if name not in NOT_REMEMBERED}
 
 

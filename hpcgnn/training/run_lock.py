@@ -115,7 +115,7 @@ class RunLock:
         return True
 
     def _stale_holder(self, file: Path) -> Holder | None:
-        """The dead holder of a file; None where the file has changed or gone.
+        """Return the dead holder of a file; None where the file has changed or gone.
 
         Raises
         ------

@@ -21,7 +21,7 @@ def signs_of(check: StepCheck) -> np.ndarray:
 
 
 def fault_in(largest: np.ndarray) -> str:
-    """The first thing that is wrong on any rank, empty where nothing is.
+    """Return the first thing that is wrong on any rank, empty where nothing is.
 
     Parameters
     ----------
