@@ -41,7 +41,7 @@ def run_tests(copy: Path, tests, is_mutated: bool) -> tuple[str, str]:
     if tests.ranks > 1:
         rank = [*launch(tests.ranks), *rank, "-m", f"parallel[{tests.ranks}]"]
     # Bytes of a mutated file are compiled anew and never kept; those of the others are kept by the runs before.
-    environment = {**os.environ, "PYTHONPATH": f"{copy}:{copy / 'jobs'}", "OMP_NUM_THREADS": "1",
+    environment = {**os.environ, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1",
                    "OMPI_MCA_mpi_yield_when_idle": "1", "PYTHONDONTWRITEBYTECODE": "1" if is_mutated else ""}
     process = subprocess.Popen(rank, cwd=copy, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                text=True, errors="replace", start_new_session=True)

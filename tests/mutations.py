@@ -35,7 +35,7 @@ PLAN = Tests("exchange/test_plan.py")
 RING = Tests("exchange/test_ring.py -m 'not parallel'")
 LINK = Tests("exchange/test_timing.py::test_a_link_carries_one_exchange_after_another")
 HALO = Tests("exchange/test_halo.py", 2)
-PACKED = Tests("exchange/test_pipelined.py -k packed", 3)
+PACKED = Tests("exchange/test_halo.py -k packed", 3)
 PIPELINE = Tests("exchange/test_pipelined.py", 2)
 PREDICTIVE = Tests("exchange/test_predictive.py", 2)
 SHARE = Tests("exchange/test_sampling.py -m 'not parallel'")
@@ -81,7 +81,7 @@ MUTATIONS = [
              PACKED),
     Mutation("exchange/codec.py", "overflowing float16 gradients are quantized",
              "rows.dtype == torch.float16", "rows.dtype == torch.bfloat16",
-             Tests("training/test_precision.py -k overflows", 2)),
+             Tests("exchange/test_halo.py -k overflow", 2)),
     Mutation("exchange/bits.py", "gradients of one node share their draws with its row",
              "part = source + 1 if purpose == BACKWARD else 0", "part = 0", POLICIES),
     Mutation("exchange/bits.py", "later widths are drawn too rarely",

@@ -11,6 +11,8 @@ from mpi4py import MPI
 from reference import BACKWARD, FORWARD, draws_of, round_trip_each, stream_of
 
 from hpcgnn.exchange.bits import UniformBits
+from hpcgnn.graph.hop import ExchangeSite
+from hpcgnn.ops.aggregation import multiply
 from hpcgnn.ops.quantization import BIT_WIDTHS
 
 SEED, EPOCH = 5, 12
@@ -113,6 +115,34 @@ def test_gradient_of_a_global_sum_is_that_of_one_process(open_part, cut, shape):
     targets = np.repeat(np.arange(num_nodes), dataset.in_degree())
     np.add.at(expected, dataset.indices, w[targets].astype(np.float64))
     np.testing.assert_allclose(leaf.grad.numpy(), expected[inner_id], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parallel([2, 3])
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+def test_sums_over_packed_rows_are_those_over_written_ones(open_part, cut, bits):
+    comm = MPI.COMM_WORLD
+    pieces = cut("undirected", comm.size)
+    opened = open_part(comm, pieces.dataset, pieces.owner, UniformBits(bits))
+    h = torch.from_numpy(values_of(pieces.dataset.num_nodes, 41, 0)[opened.part.inner_id])
+    matrix, site = opened.graph.hop("sum").matrices.forward, ExchangeSite(0, SEED, EPOCH, is_training=True)
+    far = torch.zeros(opened.plan.num_halo, 41)
+    opened.exchange.start_fetch(h, site).finish(far)
+    packed = opened.exchange.start_fetch(h, site).packed()
+    np.testing.assert_allclose(multiply(matrix, h, packed=packed), multiply(matrix, h, far), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parallel([2, 3])
+def test_scaled_gradients_that_overflow_arrive_as_nan(open_part, cut):
+    comm = MPI.COMM_WORLD
+    pieces = cut("undirected", comm.size)
+    opened = open_part(comm, pieces.dataset, pieces.owner, UniformBits(2))
+    gradient = torch.ones(opened.plan.num_halo, 5, dtype=torch.float16)
+    if comm.rank == 0:
+        gradient[-1, -1] = torch.inf
+    total = torch.zeros(opened.plan.num_inner, 5, dtype=torch.float16)
+    opened.exchange.start_take_home(gradient, ExchangeSite(1, 0, 0, is_training=True)).finish(total)
+    of_zero = torch.from_numpy(opened.plan.boundary[0].index).long()
+    assert comm.rank == 0 or (len(of_zero) and torch.isnan(total[of_zero]).all())
 
 
 @pytest.mark.parallel([1, 2, 3, 4])
