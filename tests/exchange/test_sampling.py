@@ -86,6 +86,20 @@ def test_sampled_sums_and_gradients_have_the_mean_of_full_ones(cut, reduction):
 
 
 @pytest.mark.parallel([1, 2, 3])
+def test_rows_and_gradients_that_are_kept_are_divided_by_the_share_and_others_are_zero(cut):
+    epochs = Epochs(COMM, cut("directed", COMM.size), Execution(share=SHARE))
+    epochs.begin(4, UniformBits(32))
+    stamp = 1 + epochs.stamp(0, DIM)
+    halo, home = epochs.there_and_back(stamp, stamp)
+    kept = torch.from_numpy(kept_halo(epochs.plan, SHARE, SEED, 4))[:, None]
+    sent = np.concatenate([rows.index for rows in sampled(epochs.plan, SHARE, SEED, 4).boundary])
+    num_copies = torch.from_numpy(np.bincount(sent, minlength=epochs.num_inner))[:, None]
+    torch.testing.assert_close(halo, kept * stamp[epochs.num_inner:] / SHARE)
+    torch.testing.assert_close(home, num_copies * stamp[:epochs.num_inner] / SHARE)
+    assert COMM.size == 1 or (kept.any() and num_copies.any())
+
+
+@pytest.mark.parallel([1, 2, 3])
 def test_attention_over_a_sample_is_a_softmax_without_the_absent_neighbors(cut):
     epochs = Epochs(COMM, cut("directed", COMM.size), Execution(share=0.4))
     torch.manual_seed(2)
