@@ -88,9 +88,10 @@ def test_sampled_sums_and_gradients_have_the_mean_of_full_ones(cut, reduction):
 @pytest.mark.parallel([1, 2, 3])
 def test_rows_and_gradients_that_are_kept_are_divided_by_the_share_and_others_are_zero(cut):
     epochs = Epochs(COMM, cut("directed", COMM.size), Execution(share=SHARE))
-    epochs.begin(4, UniformBits(32))
-    stamp = 1 + epochs.stamp(0, DIM)
-    halo, home = epochs.there_and_back(stamp, stamp)
+    stamp, bit_plan = 1 + epochs.stamp(0, DIM), UniformBits(32)
+    for epoch in (3, 4):      # under one bit plan, and each with a sample of its own
+        epochs.begin(epoch, bit_plan)
+        halo, home = epochs.there_and_back(stamp, stamp)
     kept = torch.from_numpy(kept_halo(epochs.plan, SHARE, SEED, 4))[:, None]
     sent = np.concatenate([rows.index for rows in sampled(epochs.plan, SHARE, SEED, 4).boundary])
     num_copies = torch.from_numpy(np.bincount(sent, minlength=epochs.num_inner))[:, None]
