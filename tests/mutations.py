@@ -283,8 +283,6 @@ MUTATIONS = [
              "if said[\"layout\"] != session.plan.digest:", "if said[\"layout\"] == \"\":", OTHER_PARTITION),
     Mutation("training/rank_state.py", "memory of another checkpoint is taken",
              "if said[\"token\"] != token:", "if said[\"token\"] == \"\":", LACKING),
-    Mutation("training/rank_state.py", "half of the ranks go on from their memory",
-             "    session.exchange.forget()\n", "", LACKING),
     Mutation("training/durable.py", "a file that could not be written stays",
              "            temporary.unlink()\n", "            pass\n", RUN_FOLDER),
     Mutation("training/metrics.py", "the line of the checkpoint's own epoch is lost",

@@ -19,6 +19,7 @@ from hpcgnn.partition.halo import find_halos
 from hpcgnn.registry import read_toml
 from hpcgnn.shards.reader import read_graph_info
 from hpcgnn.training.checkpoint import Progress
+from hpcgnn.training.durable import replace_text
 from hpcgnn.training.metrics import RunFolder
 from hpcgnn.training.summary import score_statistics
 
@@ -126,6 +127,18 @@ def test_config_is_taken_again_by_config(tmp_path):
     path = tmp_path / "run/config.toml"
     assert TrainConfig.of(**read_settings(path)) == config
     assert read_toml(path)["provenance"] == {"shards": 'a "quoted" \\ folder', "ranks": 2}
+
+
+def test_a_file_that_can_not_be_replaced_stays_and_nothing_is_left_beside_it(tmp_path, monkeypatch):
+    def refuse(*paths):
+        raise OSError("no")
+
+    file = tmp_path / "config.toml"
+    replace_text(file, "before")
+    monkeypatch.setattr("os.replace", refuse)
+    with pytest.raises(OSError, match="no"):
+        replace_text(file, "after")
+    assert file.read_text() == "before" and list(tmp_path.iterdir()) == [file]
 
 
 def test_numbers_that_are_not_finite_are_null(tmp_path):
