@@ -34,8 +34,8 @@ def shards(shared_path):
      "staleness = 2 has no effect on method adaqp, only on sancus; leave it out or change --method"),
     (["--lam", 0.25], "lam = 0.25 has no effect on method vanilla, only on adaqp; leave it out or change --method"),
     (["--method", "sylvie", "--exchange", "alltoallv"],
-     "exchange alltoallv can't be used with method sylvie: it ends before it returns, …; use --exchange ring"),
-    (["--method", "bns", "--predict", "previous"], "predict previous can't be used with method bns: …"),
+     "method sylvie can't be used with exchange alltoallv: that ends before it returns, …; use --exchange ring"),
+    (["--method", "bns", "--predict", "previous"], "method bns can't be used with predict previous: …"),
 ])
 def test_settings_that_a_method_has_no_use_for_or_can_t_read_are_refused(capsys, shared_path, shards, flags, sentence):
     assert_refused(capsys, shared_path, sentence, shards, "--out", shared_path / "run", *flags)

@@ -126,7 +126,7 @@ def test_no_training_node_in_the_whole_graph(capsys, shared_path):
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("content, complaint", [
     ("hiden = 8\n", "unknown setting 'hiden' in {file}; did you mean 'hidden'?"),
-    ("[table]\nx = 1\n", "unknown setting 'table' in {file}; known settings are model, …, device"),
+    ("[table]\nx = 1\n", "unknown setting 'table' in {file}; known settings are model, …, staleness, skip_change"),
     ("lr = \n", "configuration file {file} is not valid TOML: …"),
     (None, "configuration file {file} can't be read: No such file or directory"),
 ], ids=["unknown", "table", "malformed", "missing"])
