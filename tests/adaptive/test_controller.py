@@ -36,6 +36,12 @@ class ScriptedPolicy:
     def forget(self):
         self.num_forgotten += 1
 
+    def state(self):
+        return {}
+
+    def restore(self, state):
+        assert state == {}
+
 
 def descent_test(window=2, test="plain", smoothing=0.0, most_rises=math.inf, most_drift=math.inf, num_layers=1):
     return DescentTest(window, test, smoothing, most_rises, most_drift, num_layers)
@@ -106,6 +112,19 @@ def test_a_restored_controller_goes_on_as_the_one_that_stopped_but_for_a_synchro
         rest = run(second, falling(rates)[stop:], stop)
         assert rest[0] == ("sync", whole[stop][1])
         assert rest[1:] == whole[stop + 1:]
+
+
+@pytest.mark.parallel([1, 2, 3])
+def test_a_controller_restored_with_what_its_ranks_remember_goes_on_as_the_one_that_stopped():
+    rates = [9, 8, 7, 6, 7, 8, 9, 10, 9, 8, 7, 6]
+    whole = run(controller_of(), falling(rates))
+    for stop in range(1, len(whole)):
+        first, second = controller_of(), controller_of()
+        run(first, falling(rates)[:stop])
+        second.restore(COMM.bcast(first.state()))
+        second.restore_rank(first.rank_state())
+        assert run(second, falling(rates)[stop:], stop) == whole[stop:]
+    assert {mode for mode, _ in whole} == {"sync", "async"}
 
 
 def test_a_base_width_that_the_run_no_longer_has_is_not_restored():
