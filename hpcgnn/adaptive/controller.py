@@ -16,8 +16,8 @@ from hpcgnn.adaptive.policies import Traces, WidthPolicy
 from hpcgnn.adaptive.steadiness import Steadiness
 from hpcgnn.adaptive.time_bits import Descent, can_tell, drift, is_slowing, next_base
 from hpcgnn.adaptive.width_floor import WidthFloor
-from hpcgnn.exchange.kept import State
 from hpcgnn.exchange.schedule import EpochPlan
+from hpcgnn.exchange.state import State
 
 MODES = ("synchronous", "pipelined", "adaptive")
 

@@ -12,9 +12,9 @@ import numpy as np
 from hpcgnn.adaptive.node_bits import levels, width_table
 from hpcgnn.adaptive.solving import Solver
 from hpcgnn.exchange.bits import BitPlan, DrawnBits, LeveledBits, SolvedBits, UniformBits
-from hpcgnn.exchange.halo import Trace
-from hpcgnn.exchange.kept import State
 from hpcgnn.exchange.plan import ExchangePlan
+from hpcgnn.exchange.state import State
+from hpcgnn.exchange.trace import Trace
 
 Traces = dict[tuple[int, int], Trace]
 

@@ -20,9 +20,9 @@ from hpcgnn.adaptive.grouping import group_rows, group_sums, row_widths
 from hpcgnn.adaptive.problem import Problem
 from hpcgnn.errors import KernelError
 from hpcgnn.exchange.bits import SolvedBits
-from hpcgnn.exchange.halo import Trace
-from hpcgnn.exchange.kept import State
 from hpcgnn.exchange.plan import ExchangePlan
+from hpcgnn.exchange.state import State
+from hpcgnn.exchange.trace import Trace
 from hpcgnn.ops.counter import BACKWARD
 from hpcgnn.ops.quantization import PARAMETER_BYTES
 

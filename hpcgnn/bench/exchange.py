@@ -18,8 +18,9 @@ import torch
 from hpcgnn.bench.ceilings import copy_stream
 from hpcgnn.bench.memory import empty_rows, random_rows
 from hpcgnn.bench.timing import CEILING, OURS, Effort, Measurement
+from hpcgnn.exchange.arena import MessageArena
 from hpcgnn.exchange.plan import ring_rounds
-from hpcgnn.exchange.ring import EXCHANGES, MessageArena, Transfer
+from hpcgnn.exchange.ring import EXCHANGES, Transfer
 from hpcgnn.ops.counter import FORWARD, CounterKey
 from hpcgnn.ops.quantization import BIT_WIDTHS, MessageLayout, dequantize_rows, quantize_rows
 

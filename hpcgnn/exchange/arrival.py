@@ -1,4 +1,4 @@
-"""Arrival: an exchange that was started and will be finished, now or an epoch later, and what it keeps between epochs.
+"""Arrival: the messages of one exchange, read in the epoch that sent them or in a later one.
 
 Whether rows may be old, and how old, is checked here and nowhere else.
 """
@@ -8,22 +8,45 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
 
+import numpy as np
 import torch
 
 from hpcgnn.errors import KernelError
+from hpcgnn.exchange.arena import MessageArena
 from hpcgnn.exchange.codec import Messages, decode
-from hpcgnn.exchange.flight import Flight
-from hpcgnn.exchange.kept import Kept, KeptTable, State
-from hpcgnn.exchange.plan import RowList
-from hpcgnn.exchange.ring import MessageArena
+from hpcgnn.exchange.plan import NO_ROWS, RowList
+from hpcgnn.exchange.state import State, Stateful, device_of, fill, joined, on_host, split
 from hpcgnn.exchange.traffic import Traffic
-from hpcgnn.exchange.transport import HOST, Transport
 from hpcgnn.ops.aggregation import PackedRows
-from hpcgnn.ops.streams import HOST_STREAMS, Streams
+from hpcgnn.ops.quantization import Buffer, MessageLayout
+from hpcgnn.ops.streams import Streams
 
 
-class ReceivedTable(KeptTable):
+class Travel(Protocol):
+    """Messages on their way; see `hpcgnn.exchange.ring.Transfer`."""
+
+    def poll(self) -> bool:
+        """Tell whether all have arrived."""
+
+    def wait(self) -> None:
+        """Return when all have arrived."""
+
+
+class Arrived:
+    """Messages that had arrived before the program started; see `Travel`."""
+
+    def poll(self) -> bool:
+        """See `Travel`."""
+        return True
+
+    def wait(self) -> None:
+        """See `Travel`."""
+
+
+class ReceivedTable(Stateful):
     """Received rows that are kept between epochs, (num_received, dim) float32 in the order of the messages."""
 
     @property
@@ -32,7 +55,7 @@ class ReceivedTable(KeptTable):
         """Rows kept; 0 before the first have arrived."""
 
     @abstractmethod
-    def apply(self, flight: Flight) -> None:
+    def apply(self, arrival: Arrival) -> None:
         """Learn what has arrived."""
 
     @abstractmethod
@@ -40,92 +63,74 @@ class ReceivedTable(KeptTable):
         """Write the table to its rows, or add it."""
 
 
-class Site(Kept):
-    """Keep the rows and messages of one exchange, of a layer in one direction, from epoch to epoch.
+@dataclass(eq=False)
+class Arrival:
+    """The messages of one exchange and the rows that they bring, once `finish` or `packed` has waited for them.
 
-    Two arenas take turns, so that an epoch's messages stay readable while the next one's arrive.
-
-    Parameters
+    Attributes
     ----------
-    table : ReceivedTable or None
-    incoming : tuple of RowList, one a rank      all rows that can come
-    transport : Transport
+    messages : Messages
+    receive : list of uint8 buffers, one a rank; received : the buffer that they lie in
+    transfer : Travel
+    epoch : int                       whose rows they are
+    is_gradient : bool                rows are added, not written
+    traffic : Traffic                 counts the seconds
+    streams : Streams                 on whose message stream rows are decoded; the computing stream waits, not the host
+    table : ReceivedTable or None     learns what arrived, and gives the rows
+    before : Arrival or None          messages that the table must learn first
+    after : function or None          called with the rows that were written
+    age, max_age : int                epochs that the rows are old when they are read, and that they may be
+    is_applied : bool                 the table holds them
     """
 
-    def __init__(self, table: ReceivedTable | None, incoming: tuple[RowList, ...], transport: Transport = HOST):
-        self.table = table
-        self.previous: Flight | None = None
-        self._incoming = incoming
-        self._arenas = MessageArena(transport), MessageArena(transport)
-        self._turn = 0
-
-    def next_arena(self) -> MessageArena:
-        """Return the arena that the previous epoch's messages don't lie in."""
-        self._turn = 1 - self._turn
-        return self._arenas[self._turn]
+    messages: Messages
+    receive: list[Buffer]
+    received: Buffer
+    transfer: Travel
+    epoch: int
+    is_gradient: bool
+    traffic: Traffic
+    streams: Streams
+    table: ReceivedTable | None = None
+    before: Arrival | None = None
+    after: Callable[[torch.Tensor], None] | None = None
+    age: int = 0
+    max_age: int = 0
+    is_applied: bool = False
 
     @property
-    def num_bytes(self) -> int:
-        """See `KeptTable`."""
-        return sum(arena.num_bytes for arena in self._arenas) + (0 if self.table is None else self.table.num_bytes)
-
-    def settle(self) -> None:
-        """Collective: see `Kept`."""
-        if self.previous is not None:
-            self.previous.transfer.wait()
-
-    def state(self) -> State:
-        """See `KeptTable`; what is on its way has arrived."""
-        return {"flight": {} if self.previous is None else self.previous.state(),
-                "table": {} if self.table is None else self.table.state()}
-
-    def restore(self, state: State, device: torch.device) -> None:
-        """See `KeptTable`."""
-        if state["flight"]:
-            self.previous = Flight.restored(state["flight"], self._incoming, self.next_arena())
-        if self.table is None:
-            return
-        self.table.restore(state["table"], device)
-        num_rows = sum(map(len, self.previous.messages.receive_rows)) if self.previous else 0
-        if self.table.num_rows not in (0, num_rows):
-            raise KernelError(f"{self.table.num_rows} received rows were kept where messages bring {num_rows}")
-
-
-class Arrival:
-    """The rows that an exchange brings, once `finish` or `packed` has waited for them.
-
-    Parameters
-    ----------
-    flights : tuple of Flight       all to wait for; rows are read from the last
-    epoch : int                     that reads
-    max_age : int                   epochs that the rows may be old
-    table : ReceivedTable or None
-    accumulate : bool               whether rows are added
-    traffic : Traffic
-    after : function or None        called with the rows that were written
-    streams : Streams               on whose message stream rows are decoded; the computing stream waits, not the host
-    """
-
-    def __init__(self, flights: tuple[Flight, ...], epoch: int, max_age: int, table: ReceivedTable | None,
-                 accumulate: bool, traffic: Traffic, after: Callable[[torch.Tensor], None] | None = None,
-                 streams: Streams = HOST_STREAMS):
-        self._message_stream = streams.message
-        self._flights, self._table, self._accumulate = flights, table, accumulate
-        self._traffic, self._after = traffic, after
-        self._age, self._max_age = epoch - flights[-1].epoch, max_age
+    def device(self) -> torch.device:
+        """Return the device that the messages lie on."""
+        return device_of(self.received)
 
     def poll(self) -> bool:
         """Let MPI make progress, and tell whether all has arrived."""
-        return all([flight.transfer.poll() for flight in self._flights])
+        # Both are asked, since each makes progress only when it is.
+        had_arrived = self.before is None or self.before.poll()
+        return self.transfer.poll() and had_arrived
+
+    def wait(self) -> None:
+        """Return when all has arrived.
+
+        Raises
+        ------
+        KernelError      the rows are older than allowed
+        """
+        if not 0 <= self.age <= self.max_age:
+            raise KernelError(f"halo rows are {self.age} epochs old, {self.max_age} are allowed")
+        if self.before is not None:
+            self.before.transfer.wait()
+        self.transfer.wait()
+        self.traffic.staleness = max(self.traffic.staleness, self.age)
 
     def packed(self) -> PackedRows | None:
         """Return the rows as they arrived, valid until the next exchange; None where `finish` must write them."""
-        last = self._flights[-1]
-        if self._table is not None or self._after is not None or not last.messages.is_packed:
+        if self.table is not None or self.after is not None or not self.messages.is_packed:
             return None
         self.wait()
-        self._message_stream.join()
-        return PackedRows(last.received, *last.messages.halo_rows)
+        self.before = None
+        self.streams.message.join()
+        return PackedRows(self.received, *self.messages.halo_rows)
 
     def finish(self, rows: torch.Tensor) -> None:
         """Wait, and write or add the rows.
@@ -136,33 +141,64 @@ class Arrival:
         """
         self.wait()
         started = time.perf_counter()
-        with self._message_stream.after_computing():
+        with self.streams.message.after_computing():
             self._write(rows)
-        self._message_stream.join()
-        self._traffic.quantize_seconds += time.perf_counter() - started
+        self.streams.message.join()
+        self.traffic.quantize_seconds += time.perf_counter() - started
 
     def _write(self, rows: torch.Tensor) -> None:
-        last = self._flights[-1]
-        if self._table is None:
-            decode(last.messages, last.receive, rows, self._accumulate)
+        if self.table is None:
+            decode(self.messages, self.receive, rows, self.is_gradient)
         else:
-            for flight in self._flights:
-                if not flight.is_applied:
-                    self._table.apply(flight)
-                    flight.is_applied = True
-            self._table.place(last.messages, rows, self._accumulate)
-        if self._after is not None:
-            self._after(rows)
+            if self.before is not None:
+                self.before.apply()
+            self.apply()
+            self.table.place(self.messages, rows, self.is_gradient)
+        self.before = None
+        if self.after is not None:
+            self.after(rows)
 
-    def wait(self) -> None:
-        """Return when all has arrived.
+    def apply(self) -> None:
+        """Have the table learn what arrived, once."""
+        if not self.is_applied:
+            self.table.apply(self)
+            self.is_applied = True
 
-        Raises
-        ------
-        KernelError      the rows are older than allowed
-        """
-        if not 0 <= self._age <= self._max_age:
-            raise KernelError(f"halo rows are {self._age} epochs old, {self._max_age} are allowed")
-        for flight in self._flights:
-            flight.transfer.wait()
-        self._traffic.staleness = max(self._traffic.staleness, self._age)
+    def state(self) -> State:
+        """Return what arrived and its layout, without the bytes where a table holds them. All must have arrived."""
+        messages = self.messages
+        arrived = [buffer[:0] if self.is_applied else buffer for buffer in self.receive]
+        return {
+            "epoch": self.epoch, "is_applied": self.is_applied, "dim": messages.dim, "num_halo": messages.num_halo,
+            "position": joined([rows.position for rows in messages.receive_rows]),
+            "bit_width": joined([layout.bit_width for layout in messages.receive_layouts]),
+            "bytes": joined([on_host(buffer) for buffer in arrived]),
+        }
+
+
+def restored_messages(state: State, incoming: tuple[RowList, ...]) -> Messages:
+    """Rebuild the messages that `Arrival.state` describes, of which nothing is sent any more.
+
+    Parameters
+    ----------
+    incoming : tuple of RowList, one a rank      all rows that can come, of which the messages held some
+    """
+    dim = int(state["dim"])
+    receive_rows = tuple(rows.at(position) for rows, position in zip(incoming, split(state["position"]), strict=True))
+    layouts = tuple(MessageLayout.build(widths, dim) for widths in split(state["bit_width"]))
+    nothing = MessageLayout.build(np.empty(0, np.uint8), dim)
+    return Messages((NO_ROWS,) * len(incoming), receive_rows, (nothing,) * len(incoming), layouts,
+                    int(state["num_halo"]), dim)
+
+
+def restored_arrival(state: State, incoming: tuple[RowList, ...], arena: MessageArena, is_gradient: bool,
+                     traffic: Traffic, streams: Streams) -> Arrival:
+    """Rebuild the arrival from what `Arrival.state` returned, its bytes in an arena; see `restored_messages`."""
+    messages = restored_messages(state, incoming)
+    _, receive = arena.slices(messages.send_sizes, messages.receive_sizes)
+    is_applied = bool(state["is_applied"])
+    if not is_applied:
+        for buffer, values in zip(receive, split(state["bytes"]), strict=True):
+            fill(buffer, values)
+    return Arrival(messages, receive, arena.received, Arrived(), int(state["epoch"]), is_gradient, traffic, streams,
+                   is_applied=is_applied)

@@ -8,8 +8,8 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from hpcgnn.exchange.kept import State, joined, split
 from hpcgnn.exchange.plan import RowList
+from hpcgnn.exchange.state import State, joined, split
 from hpcgnn.ops.counter import BACKWARD, WIDTH, CounterKey
 from hpcgnn.ops.pointwise import dropout
 

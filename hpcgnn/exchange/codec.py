@@ -5,15 +5,17 @@ Layouts are made once per (layer, purpose, dim) and bit plan, and kept.
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 import torch
 
+from hpcgnn.exchange.arena import starts
 from hpcgnn.exchange.bits import BitPlan
 from hpcgnn.exchange.plan import ExchangePlan, RowList
-from hpcgnn.exchange.ring import starts
 from hpcgnn.ops.counter import BACKWARD, CounterKey
 from hpcgnn.ops.quantization import (
     BIT_WIDTHS,
@@ -26,6 +28,7 @@ from hpcgnn.ops.quantization import (
     start_quantizing,
 )
 
+PLANS_KEPT = 4     # plans whose layouts are kept: SYLVIE's base widths return, widths drawn or solved anew don't
 NAN_BYTE = 0xFF    # a row of such bytes is NaN at every width: its bfloat16 parameters are, or its values
 
 
@@ -33,7 +36,7 @@ NAN_BYTE = 0xFF    # a row of such bytes is NaN at every width: its bfloat16 par
 class Messages:
     """The messages of one exchange: rows and layout for each peer, to send and to receive.
 
-    rounds : by (destination, source), the messages of one round of the ring alone; see `peerwise`
+    rounds : by (destination, source), the messages of one round of the ring alone; see `kinds.by_peer`
     """
 
     send_rows: tuple[RowList, ...]
@@ -131,6 +134,30 @@ class Codec:
                         tuple(layout(rows, plan.rank, peer) for peer, rows in enumerate(send)),
                         tuple(layout(rows, peer, plan.rank) for peer, rows in enumerate(receive)),
                         plan.num_halo, dim)
+
+
+class Codecs:
+    """The codecs of a run, one for each plan of widths and set of rows that travel; the last PLANS_KEPT plans stay."""
+
+    def __init__(self) -> None:
+        self._codecs: OrderedDict[Hashable, dict[Hashable, Codec]] = OrderedDict()
+
+    def find(self, bit_plan: BitPlan, drawn: Hashable, reach: Hashable,
+             plan_of: Callable[[], ExchangePlan]) -> Codec:
+        """Return the codec of some rows under a bit plan, made on the first call.
+
+        Parameters
+        ----------
+        drawn, reach : hashable      what the rows that travel depend on: an epoch's sample, hops to the loss
+        plan_of : function           builds the plan of those rows
+        """
+        by_reach = self._codecs.setdefault((bit_plan, drawn), {})
+        self._codecs.move_to_end((bit_plan, drawn))
+        if reach not in by_reach:
+            by_reach[reach] = Codec(plan_of(), bit_plan)
+            if len(self._codecs) > PLANS_KEPT:
+                self._codecs.popitem(last=False)
+        return by_reach[reach]
 
 
 def encode(messages: Messages, rows: torch.Tensor, key: CounterKey, buffers: list[Buffer]) -> torch.Tensor | None:

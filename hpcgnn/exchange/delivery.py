@@ -13,10 +13,43 @@ import torch
 from mpi4py import MPI
 
 from hpcgnn.errors import KernelError
-from hpcgnn.exchange.row_checks import RowChecks
-from hpcgnn.ops.streams import Mark
+from hpcgnn.exchange.plan import RowList
+from hpcgnn.ops.counter import CounterKey
+from hpcgnn.ops.quantization import refuse_bad_row
+from hpcgnn.ops.streams import Mark, Streams
 
 MAX_MESSAGE_BYTES = 1 << 30    # longer messages travel as several, below MPI's 32-bit counts
+
+
+class RowChecks:
+    """What a device notes of the rows that one exchange sends; it crosses to the host behind the kernels that write it.
+
+    To be made among those kernels, on the message stream.
+
+    Parameters
+    ----------
+    found : (num_messages,) int32 tensor on the device      see `start_quantizing`
+    rows : tuple of RowList                                 of the messages
+    key : CounterKey
+    streams : Streams
+    """
+
+    def __init__(self, found: torch.Tensor, rows: tuple[RowList, ...], key: CounterKey, streams: Streams):
+        self._rows, self._key = rows, key
+        self._notes: torch.Tensor | None = streams.pinned(found.nbytes)
+        streams.message.copy(self._notes, found.view(torch.uint8))
+
+    def read(self) -> None:
+        """Look at the notes, once: the message stream has been waited for since they were queued.
+
+        Raises
+        ------
+        KernelError      a row can't be quantized
+        """
+        notes, self._notes = self._notes, None
+        if notes is not None:
+            for found, rows in zip(notes.view(torch.int32).tolist(), self._rows, strict=True):
+                refuse_bad_row(found, rows.node_id, self._key)
 
 
 class Delivery(Protocol):

@@ -9,75 +9,12 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-import numpy as np
 from mpi4py import MPI
 
 from hpcgnn.exchange.delivery import Delivery, HostDelivery
-from hpcgnn.exchange.row_checks import RowChecks
 from hpcgnn.exchange.traffic import Traffic
-from hpcgnn.exchange.transport import HOST, Transport
 from hpcgnn.ops.quantization import Buffer
 from hpcgnn.whereabouts import HERE
-
-ALIGNMENT = 64                 # bytes; each message of an arena begins on a cache line
-
-
-class MessageArena:
-    """One send and one receive buffer, grown when a larger exchange comes and reused by all.
-
-    Its content is valid until the next call of `slices`.
-
-    Parameters
-    ----------
-    transport : Transport      where the buffers lie
-    """
-
-    def __init__(self, transport: Transport = HOST) -> None:
-        self._transport, self._staging = transport, transport.new_staging()
-        self._send, self._receive = transport.empty(0), transport.empty(0)
-
-    def slices(self, send_bytes: list[int], receive_bytes: list[int]) -> tuple[list[Buffer], list[Buffer]]:
-        """Return a writable uint8 view for each peer's message, to send and to receive."""
-        self._send = self._grown(self._send, send_bytes)
-        self._receive = self._grown(self._receive, receive_bytes)
-        return _cut(self._send, send_bytes), _cut(self._receive, receive_bytes)
-
-    def deliver(self, comm: MPI.Comm, send: list[Buffer], receive: list[Buffer], tag: int,
-                checks: RowChecks | None = None, is_open: bool = False) -> Delivery:
-        """See `Transport.deliver`; the messages are `slices`, or empty where they are left out."""
-        return self._transport.deliver(comm, send, receive, tag, self._staging, checks, is_open)
-
-    def _grown(self, buffer: Buffer, sizes: list[int]) -> Buffer:
-        needed = sum(map(_padded, sizes))
-        return buffer if len(buffer) >= needed else self._transport.empty(needed)
-
-    @property
-    def num_bytes(self) -> int:
-        """Memory kept."""
-        staged = 0 if self._staging is None else self._staging.num_bytes
-        return len(self._send) + len(self._receive) + staged
-
-    @property
-    def received(self) -> Buffer:
-        """Return the whole receive buffer, in which messages begin at `starts` of their sizes."""
-        return self._receive
-
-
-def starts(sizes: list[int]) -> list[int]:
-    """Byte at which each of an exchange's messages begins in its buffer."""
-    return np.concatenate([[0], np.cumsum([_padded(size) for size in sizes])[:-1]]).astype(int).tolist()
-
-
-def _padded(num_bytes: int) -> int:
-    return -(-num_bytes // ALIGNMENT) * ALIGNMENT
-
-
-def _cut(buffer: Buffer, sizes: list[int]) -> list[Buffer]:
-    views, start = [], 0
-    for size in sizes:
-        views.append(buffer[start:start + size])
-        start += _padded(size)
-    return views
 
 
 class Link:

@@ -11,8 +11,7 @@ import itertools
 import torch
 from mpi4py import MPI
 
-from hpcgnn.exchange.delivery import Block, all_to_all, placed
-from hpcgnn.exchange.row_checks import RowChecks
+from hpcgnn.exchange.delivery import Block, RowChecks, all_to_all, placed
 from hpcgnn.ops.streams import Mark, Streams
 
 PIECE_BYTES = 1 << 22    # long enough for the bandwidth of PCIe and of the network, short beside a message

@@ -7,8 +7,9 @@ import time
 import numpy as np
 from mpi4py import MPI
 
+from hpcgnn.exchange.arena import MessageArena
 from hpcgnn.exchange.plan import ring_rounds
-from hpcgnn.exchange.ring import Link, MessageArena, Transfer
+from hpcgnn.exchange.ring import Link, Transfer
 
 SIZES = (1 << 12, 1 << 16, 1 << 19)     # bytes
 REPETITIONS = 3

@@ -8,10 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from hpcgnn.exchange.codec import Messages
-from hpcgnn.exchange.kept import State, joined, split
-from hpcgnn.ops.quantization import parameters_of
+from hpcgnn.exchange.state import State, joined, split
+from hpcgnn.ops.counter import CounterKey
+from hpcgnn.ops.quantization import Buffer, parameters_of
+from hpcgnn.ops.streams import Streams
 
 
 @dataclass(frozen=True)
@@ -52,3 +55,43 @@ class Trace:
         last = [other if len(position) else self for position in other.position]
         return Trace(self.dim, tuple(trace.position[rank] for rank, trace in enumerate(last)),
                      tuple(trace.row_range[rank] for rank, trace in enumerate(last)))
+
+
+class Tracer:
+    """Notes the ranges of the rows that the exchanges of one epoch send, where the epoch's plan asks for it."""
+
+    def __init__(self, streams: Streams):
+        self._streams, self._is_traced = streams, False
+        self._traces: dict[tuple[int, int], Trace] = {}
+        self._unread: list[tuple[Messages, CounterKey, torch.Tensor]] = []
+
+    def begin_epoch(self, is_traced: bool) -> None:
+        """Note the next epoch, or leave what the last traced one sent as it is."""
+        self._is_traced = is_traced
+        if is_traced:
+            self._traces, self._unread = {}, []
+
+    def note(self, messages: Messages, key: CounterKey, send: list[Buffer]) -> None:
+        """Note the messages of one exchange, once they are encoded in their buffers."""
+        if not self._is_traced:
+            return
+        if isinstance(send[0], np.ndarray):
+            self._add(key, Trace.read(messages, send))
+            return
+        # The device's kernels are only queued; their parameters are kept there and read when the epoch has ended.
+        heads = [buffer[:layout.parameter_bytes] for buffer, layout in zip(send, messages.send_layouts, strict=True)]
+        self._unread.append((messages, key, torch.cat(heads)))
+
+    def _add(self, key: CounterKey, trace: Trace) -> None:
+        before = self._traces.get((key.layer, key.purpose))
+        self._traces[key.layer, key.purpose] = trace if before is None else before.joined(trace)
+
+    def traces(self) -> dict[tuple[int, int], Trace]:
+        """Wait for a device, and return the Trace of each (layer, purpose) in the last epoch that was traced."""
+        self._streams.message.join()
+        unread, self._unread = self._unread, []
+        for messages, key, parameters in unread:
+            sizes = [layout.parameter_bytes for layout in messages.send_layouts]
+            heads = np.split(parameters.cpu().numpy(), np.cumsum(sizes)[:-1])
+            self._add(key, Trace.read(messages, heads))
+        return self._traces

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from hpcgnn.ops.quantization import BIT_WIDTHS
+from hpcgnn.exchange.codec import Messages
+from hpcgnn.ops.quantization import BIT_WIDTHS, Buffer
 
 
 def _no_rows() -> np.ndarray:
@@ -39,6 +40,16 @@ class Traffic:
     staleness: int = 0
     width_rows: np.ndarray = field(default_factory=_no_rows)
     sent_by_peer: dict[int, int] = field(default_factory=dict)
+
+    def count(self, messages: Messages, send: list[Buffer]) -> None:
+        """Count the messages of one exchange, and the bytes of each rank's buffer."""
+        self.parameter_bytes += messages.parameter_bytes
+        self.payload_bytes += messages.payload_bytes
+        self.num_values += messages.num_values
+        self.width_rows += messages.width_rows
+        for peer, buffer in enumerate(send):
+            if len(buffer):
+                self.sent_by_peer[peer] = self.sent_by_peer.get(peer, 0) + len(buffer)
 
     def take(self) -> Traffic:
         """Return the counts so far and start again from zero."""

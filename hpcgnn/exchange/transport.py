@@ -15,8 +15,7 @@ from mpi4py import MPI
 
 from hpcgnn.errors import CollectiveError
 from hpcgnn.exchange.cuda_aware import answer_of_mpi, why_pointers_fail
-from hpcgnn.exchange.delivery import Delivery, DirectDelivery, HostDelivery, device_memory
-from hpcgnn.exchange.row_checks import RowChecks
+from hpcgnn.exchange.delivery import Delivery, DirectDelivery, HostDelivery, RowChecks, device_memory
 from hpcgnn.exchange.staging import StagedDelivery, Staging
 from hpcgnn.ops.quantization import Buffer
 from hpcgnn.ops.streams import HOST_STREAMS, Streams, streams_of

@@ -8,8 +8,9 @@ from __future__ import annotations
 import numpy as np
 from mpi4py import MPI
 
+from hpcgnn.exchange.arena import MessageArena
 from hpcgnn.exchange.plan import ExchangePlan
-from hpcgnn.exchange.ring import MessageArena, Transfer
+from hpcgnn.exchange.ring import Transfer
 from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.inference.code_packing import pack_codes, packed_bytes, unpack_codes
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hpcgnn.methods.method import NOTHING_TO_PREDICT, StoredRows
 from hpcgnn.settings import Clash, setting
+
+if TYPE_CHECKING:
+    from hpcgnn.exchange.kinds import ExchangeKind
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,8 @@ class BNS(StoredRows):
                                          "any scale; use sage"))
     share: float = setting(0.1, "Share of the boundary rows that an epoch keeps.", low=0.01, high=1.0)
 
-    def exchange(self) -> dict[str, Any]:
+    def exchange(self) -> ExchangeKind:
         """Exchange only a share of the rows."""
-        return {"share": self.share}
+        from hpcgnn.exchange.kinds import Fresh, Sampled
+
+        return Sampled(self.share) if self.share < 1.0 else Fresh()

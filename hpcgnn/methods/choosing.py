@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from hpcgnn.methods.method import KEEPS_ALL_PEERS, STALE_LOSS_SCALE, Method, MethodContext
 from hpcgnn.settings import Clash, setting
@@ -11,6 +11,7 @@ from hpcgnn.settings import Clash, setting
 if TYPE_CHECKING:
     from hpcgnn.adaptive.controller import DescentTest
     from hpcgnn.adaptive.solving import Solver
+    from hpcgnn.exchange.kinds import ExchangeKind
 
 PERCENTILES = "85,95,99"      # SYLVIE's
 ENDS_AT_ONCE = Clash("exchange", "alltoallv", "that ends before it returns, and pipelined messages travel while epochs "
@@ -26,9 +27,11 @@ class Pipelined(Method):
 
     clashes = (ENDS_AT_ONCE, STALE_LOSS_SCALE, KEEPS_ALL_PEERS)
 
-    def exchange(self) -> dict[str, Any]:
-        """Rows are kept for an epoch."""
-        return {"is_pipelined": True, "staleness": 1}
+    def exchange(self) -> ExchangeKind:
+        """Keep rows for an epoch."""
+        from hpcgnn.exchange.kinds import Kept
+
+        return Kept()
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from hpcgnn.adaptive.controller import Controller, DescentTest
     from hpcgnn.adaptive.policies import WidthPolicy
+    from hpcgnn.exchange.kinds import ExchangeKind
     from hpcgnn.exchange.plan import ExchangePlan
-    from hpcgnn.exchange.schedule import Execution
     from hpcgnn.graph.local_graph import LocalGraph
 
 STALE_LOSS_SCALE = Clash("precision", "fp16", "the gradients of an earlier epoch would carry its loss scale; use bf16")
@@ -98,9 +98,11 @@ class Method(ABC):
     def width_policy(self, context: MethodContext) -> WidthPolicy:
         """Collective: where the widths of every epoch come from."""
 
-    def exchange(self) -> dict[str, Any]:
-        """Return the fields of `Execution` in which its exchanges differ from synchronous ones of fresh rows."""
-        return {}
+    def exchange(self) -> ExchangeKind:
+        """Return what its exchanges do with rows: they are fresh, unless the method says otherwise."""
+        from hpcgnn.exchange.kinds import Fresh
+
+        return Fresh()
 
     def loss_test(self, context: MethodContext) -> DescentTest | None:
         """Return the test by which the method judges the loss; None where the loss decides nothing."""
@@ -115,13 +117,6 @@ class Method(ABC):
         from hpcgnn.adaptive.controller import Controller
 
         return Controller(context.comm, self.width_policy(context), self.mode, self.loss_test(context), context.attends)
-
-    def execution(self, predicts: bool, rematerializes: bool, link_bytes_per_second: float) -> Execution:
-        """Return the settings by which the exchanges of a run are executed."""
-        from hpcgnn.exchange.schedule import Execution
-
-        return Execution(predicts=predicts, rematerializes=rematerializes,
-                         link_bytes_per_second=link_bytes_per_second, **self.exchange())
 
 
 @dataclass(frozen=True)

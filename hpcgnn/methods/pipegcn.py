@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcgnn.methods.choosing import Pipelined
 from hpcgnn.methods.method import StoredRows
 from hpcgnn.settings import Clash, setting
+
+if TYPE_CHECKING:
+    from hpcgnn.exchange.kinds import ExchangeKind
 
 KEPT_TWICE = Clash("predict", "previous", "with smoothing, both keep the rows that arrive, in different ways; "
                    "choose one")
@@ -29,6 +32,8 @@ class PipeGCN(Pipelined, StoredRows):
         if self.smoothing > 0:
             KEPT_TWICE.check(others, f"method {self.name}")
 
-    def exchange(self) -> dict[str, Any]:
-        """Rows are kept for an epoch, or their running mean."""
-        return {**super().exchange(), "smoothing": self.smoothing}
+    def exchange(self) -> ExchangeKind:
+        """Keep rows for an epoch, or their running mean."""
+        from hpcgnn.exchange.kinds import Kept
+
+        return Kept(smoothing=self.smoothing)

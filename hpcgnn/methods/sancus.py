@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hpcgnn.methods.method import KEEPS_ALL_PEERS, NOTHING_TO_PREDICT, STALE_LOSS_SCALE, StoredRows
 from hpcgnn.settings import setting
+
+if TYPE_CHECKING:
+    from hpcgnn.exchange.kinds import ExchangeKind
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,8 @@ class Sancus(StoredRows):
     staleness: int = setting(4, "Epochs that a halo row may be old.", low=1, high=1000)
     skip_change: float = setting(0.05, "Relative change of its rows below which a rank does not send them.", low=0.0)
 
-    def exchange(self) -> dict[str, Any]:
-        """Rows are kept until their rank sends them anew."""
-        return {"skip_change": self.skip_change, "staleness": self.staleness}
+    def exchange(self) -> ExchangeKind:
+        """Keep rows until their rank sends them anew."""
+        from hpcgnn.exchange.kinds import Skipped
+
+        return Skipped(self.skip_change, self.staleness)

@@ -18,7 +18,7 @@ import numpy as np
 from hpcgnn.adaptive.controller import Controller
 from hpcgnn.config import settings_of
 from hpcgnn.errors import CheckpointError, KernelError
-from hpcgnn.exchange.kept import State
+from hpcgnn.exchange.state import State
 from hpcgnn.launch import together
 from hpcgnn.shards.sealed import open_sealed, write_sealed
 from hpcgnn.training.rank_files import RankFiles

@@ -123,7 +123,7 @@ class TrainingRun:
             seconds = modeled_seconds(trace, session.info.num_edges, session.config, session.comm.size,
                                       plan.is_asynchronous)
         HERE.note("decides how rows are sent" if self._is_main else "waits for rank 0 to decide how rows are sent")
-        return trace, self.controller.observe(trace.loss, seconds, session.exchange.traces)
+        return trace, self.controller.observe(trace.loss, seconds, session.exchange.traces())
 
     def _evaluate(self) -> Evaluation:
         session = self.session

@@ -17,6 +17,7 @@ from hpcgnn.exchange.bits import UniformBits
 from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.reach import Reach, nearest_first
+from hpcgnn.exchange.ring import Link
 from hpcgnn.exchange.transport import HOST, Transport, choose_transport
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.launch import choose_device, together
@@ -103,9 +104,10 @@ class Session:
         config = with_fastest_precision(comm, config, part, device, lambda tried: build_model(shape_of(tried, info)))
         full_bits, plan = storage_bits(config.precision), ExchangePlan.build(part)
         transport = HOST if config.device == "cpu" else choose_transport(comm, config.transport, device)
+        kind = config.method.exchange()
         exchange = HaloExchange(comm, plan, UniformBits(full_bits), config.exchange, full_bits, reach,
-                                config.method.execution(config.predict == "previous", config.rematerialize,
-                                                        1e6 * config.link_mbps), transport)
+                                kind.predicting() if config.predict == "previous" else kind, config.rematerialize,
+                                transport, Link(1e6 * config.link_mbps))
         features = exchange.input_rows(torch.from_numpy(part.features.astype(np.float32, copy=False)).to(device))
         graph = LocalGraph(part.indptr, part.indices, np.concatenate([part.inner_id, part.halo_id]), part.in_degree,
                            features.to(STORAGE[config.precision]), exchange, reach.num_within if reach else None,

@@ -10,8 +10,8 @@ from mpi4py import MPI
 
 from hpcgnn.adaptive.cost_model import LinkModel, fixed_links
 from hpcgnn.adaptive.solving import Solver
-from hpcgnn.exchange.halo import Trace
 from hpcgnn.exchange.plan import ExchangePlan
+from hpcgnn.exchange.trace import Trace
 from hpcgnn.ops.counter import BACKWARD, FORWARD
 
 COMM = MPI.COMM_WORLD

@@ -10,7 +10,8 @@ from mpi4py import MPI
 
 from hpcgnn.bench.exchange import PLAIN, ExchangeBenchmark
 from hpcgnn.bench.timing import CEILING, OURS, Effort
-from hpcgnn.exchange.ring import EXCHANGES, MessageArena
+from hpcgnn.exchange.arena import MessageArena
+from hpcgnn.exchange.ring import EXCHANGES
 
 COMM = MPI.COMM_WORLD
 NUM_BYTES = 3 << 20     # no eager message: it has not arrived when it is posted

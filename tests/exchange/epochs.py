@@ -1,4 +1,4 @@
-"""Exchanges over several epochs: one rank's part under an execution, and rows whose values say whose and when they are.
+"""Exchanges over several epochs: one rank's part under a kind, and rows whose values say whose and when they are.
 
 Small integers, so that every width carries them exactly.
 """
@@ -12,12 +12,14 @@ import torch
 
 from hpcgnn.exchange.bits import UniformBits
 from hpcgnn.exchange.halo import HaloExchange
+from hpcgnn.exchange.kinds import Kept
 from hpcgnn.exchange.plan import ExchangePlan
-from hpcgnn.exchange.schedule import EpochPlan, Execution
+from hpcgnn.exchange.ring import Link
+from hpcgnn.exchange.schedule import EpochPlan
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.ops.quantization import BIT_WIDTHS
 
-PIPELINED = Execution(is_pipelined=True, staleness=1)
+PIPELINED = Kept       # kinds are made for one exchange each, so tests name them by what makes them
 VALUES = 8     # rows of an epoch that differ; integers below 256 have no error in bfloat16
 SEED = 5
 
@@ -40,14 +42,16 @@ class Epochs:
     Parameters
     ----------
     pieces : Pieces               see `cut`
-    execution : Execution
+    new_kind : function           makes the exchange kind
+    bytes_per_second : float      pace of an imitated link
     overlaps : bool               see `LocalGraph`
     """
 
-    def __init__(self, comm, pieces, execution=None, algorithm="ring", overlaps=True):
+    def __init__(self, comm, pieces, new_kind=PIPELINED, algorithm="ring", overlaps=True, bytes_per_second=0.0):
         self.pieces, self.part = pieces, pieces.parts[comm.rank]
         self.plan = ExchangePlan.build(self.part)
-        self.exchange = HaloExchange(comm, self.plan, UniformBits(32), algorithm, execution=execution or PIPELINED)
+        self.exchange = HaloExchange(comm, self.plan, UniformBits(32), algorithm, kind=new_kind(),
+                                     link=Link(bytes_per_second))
         features = self.exchange.input_rows(torch.from_numpy(self.part.features))
         self.graph = LocalGraph(self.part.indptr, self.part.indices,
                                 np.concatenate([self.part.inner_id, self.part.halo_id]), self.part.in_degree, features,

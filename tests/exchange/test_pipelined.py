@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
-from exchange.epochs import PIPELINED, VALUES, ChangingBits, Epochs
+from exchange.epochs import VALUES, ChangingBits, Epochs
 from mpi4py import MPI
 
 from hpcgnn.errors import KernelError
 from hpcgnn.exchange.bits import UniformBits
-from hpcgnn.exchange.schedule import Execution
+from hpcgnn.exchange.kinds import Kept
 from hpcgnn.nn.neighborhood import Neighborhood
 
 EPOCHS, DIMS = 16, (5, 9)
 COMM = MPI.COMM_WORLD
-KINDS = {"plain": PIPELINED, "predicted": Execution(is_pipelined=True, staleness=1, predicts=True),
-         "paced": Execution(is_pipelined=True, staleness=1, link_bytes_per_second=2e7)}
+KINDS = {"plain": {}, "predicted": {"new_kind": partial(Kept, predicts=True)}, "paced": {"bytes_per_second": 2e7}}
 
 
 def schedule(seed, num_epochs=EPOCHS):
@@ -29,7 +30,7 @@ def schedule(seed, num_epochs=EPOCHS):
 @pytest.mark.parallel([1, 2, 3, 4])
 @pytest.mark.parametrize("kind", ["plain", "paced"])
 def test_rows_are_of_this_epoch_or_of_the_one_before_while_widths_change_every_epoch(cut, shape, kind):
-    epochs = Epochs(COMM, cut(shape, COMM.size), KINDS[kind])
+    epochs = Epochs(COMM, cut(shape, COMM.size), **KINDS[kind])
     for epoch, is_asynchronous in enumerate(schedule(COMM.size)):
         epochs.begin(epoch, ChangingBits(epoch), is_asynchronous)
         whose = epoch - is_asynchronous
@@ -59,7 +60,7 @@ def test_sums_over_packed_rows_have_inner_rows_of_now_and_halo_rows_of_before(cu
 @pytest.mark.parallel([1, 2, 3, 4])
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_an_asynchronous_epoch_without_one_before_is_refused(cut, kind):
-    epochs = Epochs(COMM, cut("undirected", COMM.size), KINDS[kind])
+    epochs = Epochs(COMM, cut("undirected", COMM.size), **KINDS[kind])
     rows = epochs.stamp(0)
     for _ in range(2):
         epochs.begin(0, UniformBits(8), is_asynchronous=True)
@@ -89,8 +90,7 @@ def test_rows_of_an_epoch_long_ago_are_never_read(cut, later):
 @pytest.mark.parametrize("smoothing", [0.0, 0.75])
 def test_smoothed_rows_are_the_running_mean_of_what_arrived(cut, smoothing):
     """Smoothing by binary fractions of small integers has no rounding for a few epochs."""
-    execution = Execution(is_pipelined=True, staleness=1, smoothing=smoothing)
-    epochs = Epochs(COMM, cut("directed", COMM.size), execution)
+    epochs = Epochs(COMM, cut("directed", COMM.size), partial(Kept, smoothing=smoothing))
     arrived = []
     for epoch, is_asynchronous in enumerate([False, False, True, True, True, False, True]):
         epochs.begin(epoch, UniformBits(32), is_asynchronous)
@@ -107,7 +107,7 @@ def test_smoothed_rows_are_the_running_mean_of_what_arrived(cut, smoothing):
 @pytest.mark.parallel([1, 2, 3, 4])
 def test_evaluation_between_asynchronous_epochs_reads_rows_of_now(cut):
     """Evaluation's messages travel beside those of the training epoch."""
-    epochs = Epochs(COMM, cut("undirected", COMM.size), KINDS["paced"])
+    epochs = Epochs(COMM, cut("undirected", COMM.size), **KINDS["paced"])
     for epoch in range(6):
         epochs.begin(epoch, ChangingBits(epoch), is_asynchronous=epoch > 0)
         epochs.there_and_back(epochs.stamp(epoch), epochs.stamp(epoch))

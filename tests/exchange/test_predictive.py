@@ -9,12 +9,11 @@ from exchange.epochs import ChangingBits, Epochs
 from mpi4py import MPI
 
 from hpcgnn.exchange.bits import UniformBits
-from hpcgnn.exchange.schedule import Execution
+from hpcgnn.exchange.kinds import Fresh, Kept
 from hpcgnn.ops.counter import BACKWARD, FORWARD
 
 COMM = MPI.COMM_WORLD
-SYNCHRONOUS = Execution(predicts=True)
-PIPELINED = Execution(is_pipelined=True, staleness=1, predicts=True)
+SYNCHRONOUS, PIPELINED = Fresh().predicting, Kept().predicting
 DIM = 21
 
 
@@ -27,7 +26,7 @@ def moving_rows(epochs, epoch, dim=DIM):
 
 def sender_and_receiver(epochs, purpose):
     """Reconstructions of one exchange: what this rank has sent to each peer, what it has of each peer."""
-    (site,) = (site for place, site in epochs.exchange._memory._kept.items() if place[1] == purpose)
+    (site,) = (site for place, site in epochs.exchange._kind._kept.items() if place[1] == purpose)
     send, receive = epochs.plan.boundary, epochs.plan.halo
     if purpose == BACKWARD:
         send, receive = receive, send
@@ -77,12 +76,12 @@ def test_both_sides_agree_after_synchronous_epochs_of_a_pipeline(cut, shape):
 
 @pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("bits", [1, 2, 4, 8])
-@pytest.mark.parametrize("execution", [SYNCHRONOUS, PIPELINED], ids=["synchronous", "pipelined"])
-def test_the_error_of_rows_at_rest_fades_at_every_width(cut, bits, execution):
-    epochs = Epochs(COMM, cut("undirected", COMM.size), execution)
+@pytest.mark.parametrize("is_pipelined", [False, True])
+def test_the_error_of_rows_at_rest_fades_at_every_width(cut, bits, is_pipelined):
+    epochs = Epochs(COMM, cut("undirected", COMM.size), PIPELINED if is_pipelined else SYNCHRONOUS)
     rows = moving_rows(epochs, 0)
     for epoch in range(40):
-        epochs.begin(epoch, UniformBits(bits), execution.is_pipelined and epoch > 0)
+        epochs.begin(epoch, UniformBits(bits), is_pipelined and epoch > 0)
         halo, gradient = epochs.there_and_back(rows, rows)
     epochs.exchange.forget()
     expected = rows[epochs.num_inner:]
@@ -114,7 +113,7 @@ def test_both_reconstructions_are_counted_as_memory(cut):
     epochs.there_and_back(moving_rows(epochs, 0), moving_rows(epochs, 0))
     num_rows = sum(map(len, epochs.plan.boundary)) + sum(map(len, epochs.plan.halo))
     tables = 4 * DIM * 2 * num_rows     # a copy of what left and one of what came, forward and backward
-    messages = sum(arena.num_bytes for site in epochs.exchange._memory._kept.values() for arena in site._arenas)
+    messages = sum(arena.num_bytes for site in epochs.exchange._kind._kept.values() for arena in site._arenas)
     assert epochs.exchange.state_bytes == tables + messages
     epochs.exchange.forget()
     assert epochs.exchange.state_bytes == 0

@@ -8,8 +8,9 @@ from mpi4py import MPI
 
 from hpcgnn.errors import KernelError
 from hpcgnn.exchange import delivery
+from hpcgnn.exchange.arena import ALIGNMENT, MessageArena
 from hpcgnn.exchange.plan import ring_rounds
-from hpcgnn.exchange.ring import ALIGNMENT, EXCHANGES, AlltoallvTransfer, MessageArena
+from hpcgnn.exchange.ring import EXCHANGES, AlltoallvTransfer
 
 
 def size_between(source, destination):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,9 +12,9 @@ from exchange.epochs import SEED, Epochs
 from mpi4py import MPI
 
 from hpcgnn.exchange.bits import UniformBits, draw
+from hpcgnn.exchange.kinds import Sampled
+from hpcgnn.exchange.kinds.sampled import kept_halo, sampled
 from hpcgnn.exchange.plan import ExchangePlan
-from hpcgnn.exchange.sampling import kept_halo, sampled
-from hpcgnn.exchange.schedule import Execution
 from hpcgnn.nn.attention import GATConvolution
 from hpcgnn.ops.counter import SAMPLE, CounterKey
 
@@ -57,7 +58,7 @@ def test_a_share_of_the_rows_is_drawn():
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 def test_sampled_sums_and_gradients_have_the_mean_of_full_ones(cut, reduction):
-    epochs = Epochs(COMM, cut("directed", COMM.size), Execution(share=SHARE))
+    epochs = Epochs(COMM, cut("directed", COMM.size), partial(Sampled, SHARE))
     h = 1 + torch.from_numpy(np.random.default_rng(3).random((len(epochs.pieces.owner), DIM)).astype(np.float32))
     rows = h[epochs.graph.node_id]
     sums, gradients = 0.0, 0.0
@@ -87,7 +88,7 @@ def test_sampled_sums_and_gradients_have_the_mean_of_full_ones(cut, reduction):
 
 @pytest.mark.parallel([1, 2, 3])
 def test_rows_and_gradients_that_are_kept_are_divided_by_the_share_and_others_are_zero(cut):
-    epochs = Epochs(COMM, cut("directed", COMM.size), Execution(share=SHARE))
+    epochs = Epochs(COMM, cut("directed", COMM.size), partial(Sampled, SHARE))
     stamp, bit_plan = 1 + epochs.stamp(0, DIM), UniformBits(32)
     for epoch in (3, 4):      # under one bit plan, and each with a sample of its own
         epochs.begin(epoch, bit_plan)
@@ -102,7 +103,7 @@ def test_rows_and_gradients_that_are_kept_are_divided_by_the_share_and_others_ar
 
 @pytest.mark.parallel([1, 2, 3])
 def test_attention_over_a_sample_is_a_softmax_without_the_absent_neighbors(cut):
-    epochs = Epochs(COMM, cut("directed", COMM.size), Execution(share=0.4))
+    epochs = Epochs(COMM, cut("directed", COMM.size), partial(Sampled, 0.4))
     torch.manual_seed(2)
     layer = GATConvolution(6, 4, 0.0, heads=2)
     rows = torch.from_numpy(np.random.default_rng(4).normal(size=(len(epochs.pieces.owner), 6)).astype(np.float32))
@@ -127,7 +128,7 @@ def test_attention_over_a_sample_is_a_softmax_without_the_absent_neighbors(cut):
 
 @pytest.mark.parallel([2, 3])
 def test_bytes_are_those_of_the_rows_that_are_kept(cut):
-    epochs = Epochs(COMM, cut("undirected", COMM.size), Execution(share=SHARE))
+    epochs = Epochs(COMM, cut("undirected", COMM.size), partial(Sampled, SHARE))
     epochs.begin(4, UniformBits(32))
     epochs.there_and_back(epochs.stamp(0, DIM), epochs.stamp(0, DIM))
     drawn = sampled(epochs.plan, SHARE, SEED, 4)

@@ -3,47 +3,45 @@
 from __future__ import annotations
 
 import copy
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import pytest
 import torch
-from exchange.epochs import PIPELINED, ChangingBits, Epochs
+from exchange.epochs import ChangingBits, Epochs
 from mpi4py import MPI
 
 from hpcgnn.errors import KernelError
-from hpcgnn.exchange.arrival import Site
+from hpcgnn.exchange.arena import MessageArena
+from hpcgnn.exchange.arrival import Arrival
 from hpcgnn.exchange.bits import SolvedBits, UniformBits
-from hpcgnn.exchange.flight import Flight
-from hpcgnn.exchange.kept import Kept, KeptTable, joined, split
-from hpcgnn.exchange.memory import Memory
-from hpcgnn.exchange.ring import MessageArena
-from hpcgnn.exchange.schedule import Execution
+from hpcgnn.exchange.kinds import Fresh, Kept, Sampled, Skipped
+from hpcgnn.exchange.kinds.kept import KeptMessages
+from hpcgnn.exchange.kinds.skipped import Broadcaster
+from hpcgnn.exchange.state import Stateful, joined, split
 from hpcgnn.exchange.trace import Trace
 
 COMM = MPI.COMM_WORLD
-EXECUTIONS = {
-    "pipelined": PIPELINED,
-    "smoothed": Execution(is_pipelined=True, staleness=1, smoothing=0.7),
-    "predicted": Execution(predicts=True),
-    "pipelined and predicted": Execution(is_pipelined=True, staleness=1, predicts=True),
-    "skipped": Execution(skip_change=0.3, staleness=3),
-}
+KINDS = {"pipelined": Kept, "smoothed": partial(Kept, smoothing=0.7), "predicted": Fresh().predicting,
+         "pipelined and predicted": Kept().predicting, "skipped": partial(Skipped, 0.3, 3)}
+# What travels, is counted, or belongs to the whole exchange.
+UNSAVED = (".transfer", ".rounds", "._turn", ".received", "._sender", ".traffic", ".streams")
 IS_ASYNCHRONOUS = (False, True, True, False, False, True, True)
 
 
-@pytest.fixture(params=EXECUTIONS)
-def execution(request):
-    return EXECUTIONS[request.param]
+@pytest.fixture(params=KINDS)
+def kind(request):
+    """The name of a kind, by which `KINDS` makes it."""
+    return request.param
 
 
-def walk(epochs, first, last, execution, after=lambda epoch: None):
+def walk(epochs, first, last, kind, after=lambda epoch: None):
     """Collective: the halo rows and gradients of some epochs, each with widths of its own."""
     read = []
     for epoch in range(first, last):
-        is_fixed = execution.skip_change is not None      # a layout that changed would not fit what was skipped
+        is_fixed = kind == "skipped"      # a layout that changed would not fit what was skipped
         epochs.begin(epoch, UniformBits(32) if is_fixed else ChangingBits(epoch),
-                     execution.is_pipelined and IS_ASYNCHRONOUS[epoch])
+                     kind in ("pipelined", "smoothed", "pipelined and predicted") and IS_ASYNCHRONOUS[epoch])
         random = np.random.default_rng(100 + epoch // 2)     # every other epoch's rows have not moved
         rows = random.standard_normal((len(epochs.graph.node_id), 5)).astype(np.float32)
         read.append(epochs.there_and_back(torch.from_numpy(rows), torch.from_numpy(rows[::-1].copy())))
@@ -61,38 +59,38 @@ def assert_equal_bits(found, expected):
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("shape", ["undirected", "downhill"])
 @pytest.mark.parametrize("epoch", [1, 2, 3, 5])
-def test_an_exchange_goes_on_from_the_state_of_another(shape, cut, execution, epoch):
+def test_an_exchange_goes_on_from_the_state_of_another(shape, cut, kind, epoch):
     pieces = cut(shape, COMM.size)
-    whole = Epochs(COMM, pieces, execution)
-    expected = walk(whole, 0, len(IS_ASYNCHRONOUS), execution)
+    whole = Epochs(COMM, pieces, KINDS[kind])
+    expected = walk(whole, 0, len(IS_ASYNCHRONOUS), kind)
     whole.exchange.forget()
-    stopped = Epochs(COMM, pieces, execution)
-    walk(stopped, 0, epoch, execution)
+    stopped = Epochs(COMM, pieces, KINDS[kind])
+    walk(stopped, 0, epoch, kind)
     state = copy.deepcopy(stopped.exchange.state())
     stopped.exchange.forget()
-    resumed = Epochs(COMM, pieces, execution)
+    resumed = Epochs(COMM, pieces, KINDS[kind])
     resumed.exchange.restore(state)
-    assert_equal_bits(walk(resumed, epoch, len(IS_ASYNCHRONOUS), execution), expected[epoch:])
+    assert_equal_bits(walk(resumed, epoch, len(IS_ASYNCHRONOUS), kind), expected[epoch:])
     resumed.exchange.forget()
 
 
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("shape", ["undirected", "downhill"])
-def test_taking_the_state_after_every_epoch_changes_nothing(shape, cut, execution):
+def test_taking_the_state_after_every_epoch_changes_nothing(shape, cut, kind):
     pieces = cut(shape, COMM.size)
-    whole, saved = Epochs(COMM, pieces, execution), Epochs(COMM, pieces, execution)
-    expected = walk(whole, 0, len(IS_ASYNCHRONOUS), execution)
+    whole, saved = Epochs(COMM, pieces, KINDS[kind]), Epochs(COMM, pieces, KINDS[kind])
+    expected = walk(whole, 0, len(IS_ASYNCHRONOUS), kind)
     whole.exchange.forget()
-    found = walk(saved, 0, len(IS_ASYNCHRONOUS), execution, after=lambda epoch: saved.exchange.state())
+    found = walk(saved, 0, len(IS_ASYNCHRONOUS), kind, after=lambda epoch: saved.exchange.state())
     saved.exchange.forget()
     assert_equal_bits(found, expected)
 
 
 def remembered(value, path=""):
     """All that an object of this room holds, by path; memory to be reused and what travels are no content."""
-    if isinstance(value, MessageArena) or path.endswith((".transfer", ".rounds", "._turn", ".received")):
+    if isinstance(value, MessageArena) or path.endswith(UNSAVED):
         return {}
-    if isinstance(value, Flight) and value.is_applied:
+    if isinstance(value, Arrival) and value.is_applied:
         value = copy.copy(value)
         value.receive = []      # a table holds them
     if isinstance(value, torch.Tensor):
@@ -111,13 +109,13 @@ def remembered(value, path=""):
 
 
 @pytest.mark.parallel([2, 3])
-def test_nothing_that_an_exchange_remembers_is_missing_after_a_restore(cut, execution):
+def test_nothing_that_an_exchange_remembers_is_missing_after_a_restore(cut, kind):
     """The attributes of all kept objects are compared, so that a new one can't be forgotten."""
     pieces = cut("undirected", COMM.size)
-    epochs, restored = Epochs(COMM, pieces, execution), Epochs(COMM, pieces, execution)
-    walk(epochs, 0, 3, execution)
+    epochs, restored = Epochs(COMM, pieces, KINDS[kind]), Epochs(COMM, pieces, KINDS[kind])
+    walk(epochs, 0, 3, kind)
     restored.exchange.restore(copy.deepcopy(epochs.exchange.state()))
-    expected, found = (remembered(one.exchange._memory._kept) for one in (epochs, restored))
+    expected, found = (remembered(one.exchange._kind._kept) for one in (epochs, restored))
     assert len(expected) > 8
     assert found == expected and restored.exchange.keeps_state
     epochs.exchange.forget()
@@ -125,9 +123,8 @@ def test_nothing_that_an_exchange_remembers_is_missing_after_a_restore(cut, exec
 
 @pytest.mark.parallel([2])
 def test_waiting_for_messages_to_save_them_is_no_part_of_an_epoch(cut):
-    epochs = Epochs(COMM, cut("undirected", COMM.size), Execution(is_pipelined=True, staleness=1,
-                                                                   link_bytes_per_second=1e5))
-    walk(epochs, 0, 2, PIPELINED)
+    epochs = Epochs(COMM, cut("undirected", COMM.size), bytes_per_second=1e5)
+    walk(epochs, 0, 2, "pipelined")
     epochs.exchange.training.take()
     epochs.exchange.state()
     assert epochs.exchange.training.exchange_seconds == epochs.exchange.training.blocked_seconds == 0
@@ -135,10 +132,10 @@ def test_waiting_for_messages_to_save_them_is_no_part_of_an_epoch(cut):
 
 
 @pytest.mark.parallel([1, 2])
-@pytest.mark.parametrize("execution", [Execution(), Execution(share=0.5)])
-def test_an_exchange_that_reads_nothing_of_earlier_epochs_has_no_state(cut, execution):
-    epochs = Epochs(COMM, cut("undirected", COMM.size), execution)
-    walk(epochs, 0, 2, execution)
+@pytest.mark.parametrize("new_kind", [Fresh, partial(Sampled, 0.5)])
+def test_an_exchange_that_reads_nothing_of_earlier_epochs_has_no_state(cut, new_kind):
+    epochs = Epochs(COMM, cut("undirected", COMM.size), new_kind)
+    walk(epochs, 0, 2, "fresh")
     assert not epochs.exchange.keeps_state and epochs.exchange.state() == {}
 
 
@@ -146,7 +143,7 @@ def test_an_exchange_that_reads_nothing_of_earlier_epochs_has_no_state(cut, exec
 def test_restored_rows_are_as_old_as_they_were(cut):
     pieces = cut("undirected", COMM.size)
     epochs, restored = Epochs(COMM, pieces), Epochs(COMM, pieces)
-    walk(epochs, 0, 2, PIPELINED)
+    walk(epochs, 0, 2, "pipelined")
     restored.exchange.restore(copy.deepcopy(epochs.exchange.state()))
     epochs.exchange.forget()
     with pytest.raises(KernelError, match=r"^halo rows are 2 epochs old, 1 are allowed$"):
@@ -156,16 +153,15 @@ def test_restored_rows_are_as_old_as_they_were(cut):
 
 
 def test_every_kind_of_memory_must_say_how_it_is_saved():
-    class Forgetful(Kept):
+    class Forgetful(Stateful):
         num_bytes = 0
-
-        def settle(self):
-            pass
 
     with pytest.raises(TypeError, match="abstract method"):
         Forgetful()
-    assert issubclass(Site, Kept) and issubclass(Kept, KeptTable)
-    assert set(vars(Memory(None, Execution(), None))) == {"_plan", "_execution", "_transport", "_kept"}
+    assert issubclass(KeptMessages, Stateful) and issubclass(Broadcaster, Stateful)
+    # What a kind keeps lies in `_kept`, and nowhere else.
+    assert set(vars(Skipped(0.3, 3))) == {"_change", "_staleness", "_kept"}
+    assert set(vars(Kept())) == {"_max_age", "_smoothing", "_predicts", "_is_asynchronous", "_kept"}
 
 
 @pytest.mark.parametrize("lengths", [[], [0], [3], [2, 0, 4], [0, 0]])

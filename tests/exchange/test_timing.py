@@ -11,21 +11,21 @@ from mpi4py import MPI
 
 from hpcgnn.adaptive.cost_model import fit_links
 from hpcgnn.exchange.bits import UniformBits
+from hpcgnn.exchange.kinds import Fresh
 from hpcgnn.exchange.ring import EXCHANGES, Link
-from hpcgnn.exchange.schedule import Execution
 from hpcgnn.exchange.timing import SIZES, time_rounds
 
 COMM = MPI.COMM_WORLD
 DIM, MESSAGE_SECONDS = 64, 0.05
 
 
-def paced(cut, **execution):
+def paced(cut):
     """One rank's exchange on a link on which its larger side of an exchange takes MESSAGE_SECONDS, and that side."""
     pieces = cut("undirected", COMM.size)
     plain = Epochs(COMM, pieces)
     num_bytes = 4 * DIM * max(sum(map(len, plain.plan.boundary)), sum(map(len, plain.plan.halo)))
     rate = COMM.allreduce(num_bytes, MPI.MIN) / MESSAGE_SECONDS
-    return Epochs(COMM, pieces, Execution(link_bytes_per_second=rate, **execution)), num_bytes / rate
+    return Epochs(COMM, pieces, bytes_per_second=rate), num_bytes / rate
 
 
 def spent(epochs, is_asynchronous):
@@ -39,7 +39,7 @@ def spent(epochs, is_asynchronous):
 
 @pytest.mark.parallel([2, 3])
 def test_a_paced_message_travels_for_its_bytes_over_the_rate_and_a_pipeline_does_not_wait(cut):
-    epochs, seconds = paced(cut, is_pipelined=True, staleness=1)
+    epochs, seconds = paced(cut)
     synchronous = spent(epochs, False)
     asynchronous = spent(epochs, True)
     epochs.exchange.forget()
@@ -51,7 +51,7 @@ def test_a_paced_message_travels_for_its_bytes_over_the_rate_and_a_pipeline_does
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("algorithm", list(EXCHANGES))
 def test_waiting_is_a_part_of_the_seconds_in_exchanges(cut, algorithm):
-    epochs = Epochs(COMM, cut("undirected", COMM.size), Execution(), algorithm)
+    epochs = Epochs(COMM, cut("undirected", COMM.size), Fresh, algorithm)
     epochs.begin(0, UniformBits(32))
     epochs.there_and_back(epochs.stamp(0), epochs.stamp(0))
     traffic = epochs.exchange.training.take()

@@ -10,7 +10,9 @@ from mpi4py import MPI
 from hpcgnn.exchange import delivery
 from hpcgnn.exchange.bits import UniformBits
 from hpcgnn.exchange.ring import EXCHANGES
+from hpcgnn.exchange.schedule import EpochPlan
 from hpcgnn.exchange.traffic import Traffic
+from hpcgnn.ops.counter import FORWARD
 
 DIM = 41
 
@@ -133,6 +135,21 @@ def test_rows_of_many_dims_reuse_one_arena(open_part, cut):
         received.append(opened.graph.halo(torch.from_numpy(sent[-1][opened.part.inner_id])))
     for rows, h_all in zip(sent, received, strict=True):
         np.testing.assert_array_equal(h_all.numpy(), rows[opened.node_id])
+
+
+@pytest.mark.parallel([2, 3])
+def test_a_traced_epoch_holds_its_own_exchanges_and_an_untraced_one_changes_nothing(open_part, cut):
+    comm = MPI.COMM_WORLD
+    pieces = cut("undirected", comm.size)
+    opened = open_part(comm, pieces.dataset, pieces.owner, UniformBits(8))
+    places = []
+    for is_traced, num_layers in [(True, 2), (False, 3), (True, 1)]:
+        opened.exchange.begin_epoch(EpochPlan(UniformBits(8), is_traced=is_traced))
+        opened.graph.begin_forward(0, 0, is_training=True)
+        for _ in range(num_layers):
+            opened.graph.halo(rows_of(opened))
+        places.append(set(opened.exchange.traces()))
+    assert places == [{(0, FORWARD), (1, FORWARD)}, {(0, FORWARD), (1, FORWARD)}, {(0, FORWARD)}]
 
 
 def test_take_returns_the_counts_and_starts_again():

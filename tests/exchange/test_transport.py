@@ -12,10 +12,11 @@ from stand_in_device import DeviceFault, StandInDevice, WatchedComm, use_host_ke
 
 from hpcgnn.errors import KernelError
 from hpcgnn.exchange import staging
+from hpcgnn.exchange.arena import MessageArena
 from hpcgnn.exchange.bits import UniformBits
 from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.exchange.plan import ExchangePlan, ring_rounds
-from hpcgnn.exchange.ring import EXCHANGES, MessageArena
+from hpcgnn.exchange.ring import EXCHANGES
 from hpcgnn.exchange.schedule import EpochPlan
 from hpcgnn.exchange.transport import HOST, CudaAwareTransport, StagedTransport
 from hpcgnn.graph.hop import ExchangeSite
@@ -201,5 +202,5 @@ def traced(exchange, rows, part):
     site = ExchangeSite(0, 0, 0, is_training=True)
     exchange.start_fetch(rows[torch.from_numpy(part.inner_id)], site).finish(torch.empty(len(part.halo_id), 6))
     exchange.start_take_home(rows[torch.from_numpy(part.halo_id)], site).finish(torch.zeros(part.num_inner, 6))
-    assert {purpose for _, purpose in exchange.traces} == {1, BACKWARD}
-    return exchange.traces
+    assert {purpose for _, purpose in exchange.traces()} == {1, BACKWARD}
+    return exchange.traces()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,12 +14,12 @@ from torch.nn import functional
 
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import ConfigError
-from hpcgnn.exchange import peerwise
 from hpcgnn.exchange.bits import DrawnBits, UniformBits
 from hpcgnn.exchange.halo import HaloExchange
+from hpcgnn.exchange.kinds import Fresh, Sampled, by_peer
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.reach import Reach, nearest_first
-from hpcgnn.exchange.schedule import EpochPlan, Execution
+from hpcgnn.exchange.schedule import EpochPlan
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import neighborhood
 from hpcgnn.nn.models import ModelShape, build_model
@@ -37,14 +38,14 @@ def graph_data(directed=True, num_edges=300):
     return replace(dataset, features=features, train_mask=np.arange(NUM_NODES) % 9 == 4)
 
 
-def open_graph(comm, dataset, execution, num_hops=None, bit_plan=None, owner=None):
+def open_graph(comm, dataset, rematerializes, num_hops=None, bit_plan=None, owner=None, new_kind=Fresh):
     """Collective: this rank's graph and exchange; with num_hops, rows out of reach are left out."""
     owner = np.random.default_rng(5).integers(0, comm.size, NUM_NODES).astype(np.int32) if owner is None else owner
     part, reach = build_partition(dataset, owner, comm.rank, comm.size), None
     if num_hops is not None:
         part, reach = nearest_first(part, Reach.measure(comm, part, ExchangePlan.build(part), num_hops))
     exchange = HaloExchange(comm, ExchangePlan.build(part), bit_plan or UniformBits(32), reach=reach,
-                            execution=execution)
+                            kind=new_kind(), rematerializes=rematerializes)
     features = exchange.input_rows(torch.from_numpy(part.features))
     graph = LocalGraph(part.indptr, part.indices, np.concatenate([part.inner_id, part.halo_id]), part.in_degree,
                        features, exchange, reach.num_within if reach else None)
@@ -78,12 +79,11 @@ def steps(comm, graph, shape, dataset, num_epochs=3):
     return np.array(losses), {name: parameter.grad for name, parameter in model.named_parameters()}, logits
 
 
-def assert_alike(comm, dataset, shape, bit_plan=None, num_hops=None, execution=None, bound=1e-6, owner=None):
+def assert_alike(comm, dataset, shape, bit_plan=None, num_hops=None, new_kind=Fresh, bound=1e-6, owner=None):
     """Collective: losses and gradients within `bound` of those of the mode in which all halo rows are here at once."""
-    execution = execution or Execution()
     results = []
-    for mode in (execution, replace(execution, rematerializes=True)):
-        graph, exchange = open_graph(comm, dataset, mode, num_hops, bit_plan, owner)
+    for rematerializes in (False, True):
+        graph, exchange = open_graph(comm, dataset, rematerializes, num_hops, bit_plan, owner, new_kind)
         results.append((*steps(comm, graph, shape, dataset), exchange.training))
     (losses, gradients, logits, usual), (found, found_gradients, found_logits, traffic) = results
     np.testing.assert_allclose(found, losses, rtol=bound)
@@ -122,7 +122,7 @@ def test_layers_that_run_again_fetch_their_halo_rows_twice(model):
 def test_layers_that_run_again_keep_no_halo_rows(model):
     comm, dataset, saved = MPI.COMM_WORLD, graph_data(), {}
     for rematerializes in (False, True):
-        graph, _ = open_graph(comm, dataset, Execution(rematerializes=rematerializes))
+        graph, _ = open_graph(comm, dataset, rematerializes)
         network, num_rows = build_model(shape_of(model)), [0]
         input_at = graph.x_all.untyped_storage().data_ptr()
 
@@ -145,20 +145,20 @@ def test_layers_that_run_again_keep_no_halo_rows(model):
 def test_no_more_than_one_peers_rows_are_in_a_table(monkeypatch, model, dropout):
     comm, dataset, largest = MPI.COMM_WORLD, graph_data(num_edges=1500), {}
     for rematerializes in (False, True):
-        graph, exchange = open_graph(comm, dataset, Execution(rematerializes=rematerializes))
+        graph, exchange = open_graph(comm, dataset, rematerializes)
         num_rows = [0]
 
         def noted(shape, *dtype, num_rows=num_rows):
             num_rows.append(shape[0])
             return arena.empty(shape, *dtype)
 
-        for room in (aggregation, neighborhood, peerwise):
+        for room in (aggregation, neighborhood, by_peer):
             monkeypatch.setattr(room, "empty", noted)
         steps(comm, graph, shape_of(model, dropout, num_layers=4), dataset, num_epochs=1)
         largest[rematerializes] = max(num_rows)
     one_peer = max(stop - start for start, stop in exchange.halo_spans)
     assert largest[False] == graph.num_halo > max(graph.num_inner, one_peer) >= largest[True]
-    assert exchange._arena.num_bytes < 2 * 4 * (one_peer + graph.num_inner) * max(IN, HIDDEN) + 256
+    assert exchange._sender._arena.num_bytes < 2 * 4 * (one_peer + graph.num_inner) * max(IN, HIDDEN) + 256
 
 
 @pytest.mark.parallel([1, 2, 3, 4])
@@ -173,7 +173,7 @@ def test_eight_bit_messages_draw_alike(model):
 def test_drawn_widths_and_sampled_rows_are_those_of_all_halo_rows_at_once(model):
     comm, dataset = MPI.COMM_WORLD, graph_data()
     assert_alike(comm, dataset, shape_of(model), DrawnBits((16, 32), SEED, EPOCH), bound=1e-4)
-    assert_alike(comm, dataset, shape_of(model), execution=Execution(share=0.5))
+    assert_alike(comm, dataset, shape_of(model), new_kind=partial(Sampled, 0.5))
 
 
 @pytest.mark.parallel([2, 3, 4])
@@ -181,10 +181,10 @@ def test_drawn_widths_and_sampled_rows_are_those_of_all_halo_rows_at_once(model)
 def test_traced_ranges_are_those_of_all_halo_rows_at_once(model):
     comm, dataset, traces = MPI.COMM_WORLD, graph_data(), []
     for rematerializes in (False, True):
-        graph, exchange = open_graph(comm, dataset, Execution(rematerializes=rematerializes))
+        graph, exchange = open_graph(comm, dataset, rematerializes)
         exchange.begin_epoch(EpochPlan(UniformBits(8), is_traced=True))
         steps(comm, graph, shape_of(model, 0.0), dataset, num_epochs=1)
-        traces.append(exchange.traces)
+        traces.append(exchange.traces())
     usual, found = traces
     assert found.keys() == usual.keys() and len(usual) >= 4
     for place, trace in usual.items():
@@ -206,7 +206,7 @@ def test_a_rank_without_rows_of_its_own_takes_part():
 @pytest.mark.parallel([2, 3])
 def test_evaluation_takes_one_peers_rows_at_a_time_and_keeps_nothing():
     comm, dataset = MPI.COMM_WORLD, graph_data()
-    graph, exchange = open_graph(comm, dataset, Execution(rematerializes=True))
+    graph, exchange = open_graph(comm, dataset, True)
     graph.begin_forward(0, 0, is_training=False)
     with torch.no_grad():
         build_model(shape_of("gat"))(graph, graph.x)
@@ -232,4 +232,4 @@ def test_what_needs_all_halo_rows_is_refused(settings):
 ])
 def test_all_else_is_allowed(method, model):
     config = TrainConfig.of(rematerialize=True, method=method, model=model)
-    assert config.method.execution(False, config.rematerialize, 0.0).rematerializes
+    assert config.rematerialize and config.method.name == method

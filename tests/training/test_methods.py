@@ -19,6 +19,7 @@ from training_setup import (
     write_once,
 )
 
+from hpcgnn.exchange.kinds import Kept
 from hpcgnn.methods import METHODS
 from hpcgnn.methods.method import Method
 
@@ -88,7 +89,7 @@ def test_a_pipeline_of_synchronous_epochs_only_equals_none(shared_path, monkeypa
     """Rows that could have been old, in buffers that outlive the epoch, are those that are not kept at all."""
     shards = write_once(COMM, easy_graph(), shared_path / "shards")
     _, expected, _ = train(COMM, shards, shared_path / "plain", **SETTINGS, **settings)
-    monkeypatch.setattr(Method, "exchange", lambda method: {"is_pipelined": True, "staleness": 1})
+    monkeypatch.setattr(Method, "exchange", lambda method: Kept())
     _, found, _ = train(COMM, shards, shared_path / "pipelined", **SETTINGS, **settings)
     assert without_seconds(found) == without_seconds(expected)
 

@@ -6,17 +6,16 @@ from __future__ import annotations
 
 import torch
 
-from hpcgnn.exchange.arrival import ReceivedTable
+from hpcgnn.exchange.arrival import Arrival, ReceivedTable
 from hpcgnn.exchange.codec import Messages, no_bad_rows
-from hpcgnn.exchange.flight import Flight
-from hpcgnn.exchange.kept import KeptTable, State, on_host, table_of
+from hpcgnn.exchange.state import State, Stateful, on_host, table_of
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import CounterKey
 from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.ops.quantization import Buffer, dequantize_rows, quantize_rows, start_quantizing
 
 
-class Reconstruction(KeptTable):
+class Reconstruction(Stateful):
     """The rows of an exchange as its receiver has them, (num_rows, dim) float32 in the order of the messages.
 
     Sender and receiver hold one each and change it by the same messages with the same arithmetic, so they are equal to
@@ -40,15 +39,15 @@ class Reconstruction(KeptTable):
 
     @property
     def num_bytes(self) -> int:
-        """See `KeptTable`."""
+        """See `Stateful`."""
         return _bytes_of(self._rows)
 
     def state(self) -> State:
-        """See `KeptTable`."""
+        """See `Stateful`."""
         return {} if self._rows is None else {"epoch": self._epoch, "rows": on_host(self._rows)}
 
     def restore(self, state: State, device: torch.device) -> None:
-        """See `KeptTable`."""
+        """See `Stateful`."""
         if state:
             self._rows, self._epoch = table_of(state["rows"], device), int(state["epoch"])
 
@@ -87,13 +86,13 @@ class PredictedRows(ReceivedTable):
     def __init__(self) -> None:
         self.sent, self._received = Reconstruction(), Reconstruction()
 
-    def apply(self, flight: Flight) -> None:
+    def apply(self, arrival: Arrival) -> None:
         """Correct the reconstruction."""
-        messages = flight.messages
+        messages = arrival.messages
         sizes = [len(listed) for listed in messages.receive_rows]
-        known = self._received.before(flight.epoch, sum(sizes), messages.dim, flight.device)
+        known = self._received.before(arrival.epoch, sum(sizes), messages.dim, arrival.device)
         for listed, order, layout, buffer, held in zip(messages.receive_rows, messages.receive_order,
-                                                       messages.receive_layouts, flight.receive, known.split(sizes),
+                                                       messages.receive_layouts, arrival.receive, known.split(sizes),
                                                        strict=True):
             if len(listed):
                 dequantize_rows(buffer, order, listed.node_id, layout, held, accumulate=True)
@@ -104,7 +103,7 @@ class PredictedRows(ReceivedTable):
 
     @property
     def num_bytes(self) -> int:
-        """See `KeptTable`."""
+        """See `Stateful`."""
         return self.sent.num_bytes + self._received.num_bytes
 
     @property
@@ -113,11 +112,11 @@ class PredictedRows(ReceivedTable):
         return _rows_of(self._received.rows)
 
     def state(self) -> State:
-        """See `KeptTable`."""
+        """See `Stateful`."""
         return {"sent": self.sent.state(), "received": self._received.state()}
 
     def restore(self, state: State, device: torch.device) -> None:
-        """See `KeptTable`."""
+        """See `Stateful`."""
         self.sent.restore(state["sent"], device)
         self._received.restore(state["received"], device)
 
@@ -132,13 +131,13 @@ class SmoothedRows(ReceivedTable):
         self._smoothing = smoothing
         self._mean: torch.Tensor | None = None
 
-    def apply(self, flight: Flight) -> None:
+    def apply(self, arrival: Arrival) -> None:
         """Move the mean towards what arrived; the first rows are the mean."""
-        messages = flight.messages
+        messages = arrival.messages
         sizes = [len(listed) for listed in messages.receive_rows]
-        fresh = empty((sum(sizes), messages.dim), torch.float32, flight.device)
+        fresh = empty((sum(sizes), messages.dim), torch.float32, arrival.device)
         for listed, order, layout, buffer, rows in zip(messages.receive_rows, messages.receive_order,
-                                                       messages.receive_layouts, flight.receive, fresh.split(sizes),
+                                                       messages.receive_layouts, arrival.receive, fresh.split(sizes),
                                                        strict=True):
             if len(listed):
                 dequantize_rows(buffer, order, listed.node_id, layout, rows)
@@ -150,7 +149,7 @@ class SmoothedRows(ReceivedTable):
 
     @property
     def num_bytes(self) -> int:
-        """See `KeptTable`."""
+        """See `Stateful`."""
         return _bytes_of(self._mean)
 
     @property
@@ -159,11 +158,11 @@ class SmoothedRows(ReceivedTable):
         return _rows_of(self._mean)
 
     def state(self) -> State:
-        """See `KeptTable`."""
+        """See `Stateful`."""
         return {} if self._mean is None else {"mean": on_host(self._mean)}
 
     def restore(self, state: State, device: torch.device) -> None:
-        """See `KeptTable`."""
+        """See `Stateful`."""
         if state:
             self._mean = table_of(state["mean"], device)
 

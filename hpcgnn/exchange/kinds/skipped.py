@@ -9,14 +9,17 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
-from hpcgnn.errors import KernelError
-from hpcgnn.exchange.kept import Kept, State, fill, on_host, table_of
-from hpcgnn.exchange.ring import MessageArena
+from hpcgnn.exchange.arena import MessageArena
+from hpcgnn.exchange.arrival import Arrival
+from hpcgnn.exchange.kinds.kind import RememberingKind
+from hpcgnn.exchange.sender import Outgoing, Sender
+from hpcgnn.exchange.state import State, Stateful, fill, on_host, table_of
 from hpcgnn.exchange.transport import HOST, Transport
+from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.ops.cuda.resident import on_device
 
 
-class Broadcaster(Kept):
+class Broadcaster(Stateful):
     """One exchange of one rank: what was last sent, and the age of what each peer last sent.
 
     Parameters
@@ -50,16 +53,8 @@ class Broadcaster(Kept):
         return everyone > 0
 
     def age(self, epoch: int, peers: np.ndarray) -> int:
-        """Return how many epochs old the oldest rows of `peers` are.
-
-        Raises
-        ------
-        KernelError      they are older than allowed
-        """
-        oldest = int((epoch - self._arrived_epoch[peers]).max(initial=0))
-        if oldest > self._staleness:
-            raise KernelError(f"halo rows are {oldest} epochs old, {self._staleness} are allowed")
-        return oldest
+        """Return how many epochs old the oldest rows of `peers` are; see `Arrival.max_age`."""
+        return int((epoch - self._arrived_epoch[peers]).max(initial=0))
 
     def _has_moved(self, leaving: torch.Tensor) -> bool:
         if self._last is None or self._last.shape != leaving.shape:
@@ -68,21 +63,18 @@ class Broadcaster(Kept):
 
     @property
     def num_bytes(self) -> int:
-        """See `KeptTable`."""
+        """See `Stateful`."""
         return self.arena.num_bytes + (0 if self._last is None else 4 * self._last.numel())
 
-    def settle(self) -> None:
-        """Collective: see `Kept`; every epoch ends what it sends."""
-
     def state(self) -> State:
-        """See `KeptTable`."""
+        """See `Stateful`."""
         if self._arrived_epoch is None:
             return {}
         sent = {} if self._last is None else {"epoch": self._sent_epoch, "rows": on_host(self._last)}
         return {"sent": sent, "arrived_epoch": self._arrived_epoch, "bytes": on_host(self.arena.received)}
 
     def restore(self, state: State, device: torch.device) -> None:
-        """See `KeptTable`."""
+        """See `Stateful`."""
         if not state:
             return
         if state["sent"]:
@@ -90,3 +82,29 @@ class Broadcaster(Kept):
         self._arrived_epoch = state["arrived_epoch"].copy()
         _, received = self.arena.slices([0], [len(state["bytes"])])
         fill(received[0], state["bytes"])
+
+
+class Skipped(RememberingKind[Broadcaster]):
+    """Send from ranks whose rows have moved or grown too old; the others' rows are read as they last came.
+
+    Parameters
+    ----------
+    change, staleness : see `Broadcaster`
+    """
+
+    def __init__(self, change: float, staleness: int):
+        super().__init__()
+        self._change, self._staleness = change, staleness
+
+    def start(self, sender: Sender, outgoing: Outgoing, site: ExchangeSite) -> Arrival:
+        """Collective: see `ExchangeKind`."""
+        messages, epoch = outgoing.messages, outgoing.key.epoch
+        broadcaster = self._at(sender, outgoing.place)
+        sends = broadcaster.agree(sender.comm, outgoing.rows, messages.send_index, epoch)
+        arrival = sender.send(outgoing, broadcaster.arena, sends=sends)
+        has_rows = np.array([len(rows) > 0 for rows in messages.receive_rows])
+        arrival.age, arrival.max_age = broadcaster.age(epoch, has_rows), self._staleness
+        return arrival
+
+    def _new(self, sender: Sender, purpose: int) -> Broadcaster:
+        return Broadcaster(self._change, self._staleness, sender.transport)

@@ -1,4 +1,4 @@
-"""Describe what an exchange keeps from epoch to epoch: the interface that all of it has, and its state as arrays.
+"""State: what an exchange keeps from epoch to epoch, as arrays that a checkpoint can hold.
 
 A state is a dict of arrays, numbers and further states by name. How it is stored is not known here.
 """
@@ -19,8 +19,8 @@ from hpcgnn.ops.quantization import Buffer
 State = dict[str, Any]      # name -> np.ndarray, int, float, bool, str or State
 
 
-class KeptTable(ABC):
-    """A part of what is kept. Python makes no object of a kind that lacks one of these."""
+class Stateful(ABC):
+    """A part of what is kept. Python makes no object of a kind that lacks one of the abstract methods."""
 
     @property
     @abstractmethod
@@ -40,12 +40,7 @@ class KeptTable(ABC):
         KernelError, KeyError      a state that no `state` returned
         """
 
-
-class Kept(KeptTable):
-    """Keep what one exchange, of a layer in one direction, needs from epoch to epoch."""
-
-    @abstractmethod
-    def settle(self) -> None:
+    def settle(self) -> None:    # noqa: B027, nothing to do for most
         """Collective: return when nothing is on its way; the next epoch still reads what came."""
 
 

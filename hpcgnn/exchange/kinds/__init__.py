@@ -1,0 +1,9 @@
+"""Kinds of exchanges, a file each: what a method's training exchanges do with the rows of an epoch."""
+
+from hpcgnn.exchange.kinds.fresh import Fresh
+from hpcgnn.exchange.kinds.kept import Kept
+from hpcgnn.exchange.kinds.kind import ExchangeKind
+from hpcgnn.exchange.kinds.sampled import Sampled
+from hpcgnn.exchange.kinds.skipped import Skipped
+
+__all__ = ["ExchangeKind", "Fresh", "Kept", "Sampled", "Skipped"]

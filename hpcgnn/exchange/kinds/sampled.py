@@ -1,0 +1,81 @@
+"""Sampled boundary rows: the share that one epoch keeps, which sender and receiver draw alike."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from hpcgnn.exchange.arrival import Arrival
+from hpcgnn.exchange.bits import draw
+from hpcgnn.exchange.kinds.kind import ExchangeKind
+from hpcgnn.exchange.plan import ExchangePlan
+from hpcgnn.exchange.sender import Outgoing, Sender
+from hpcgnn.graph.hop import ExchangeSite
+from hpcgnn.ops.counter import SAMPLE, CounterKey
+from hpcgnn.ops.cuda.resident import on_device
+
+
+def kept_halo(plan: ExchangePlan, share: float, seed: int, epoch: int) -> np.ndarray:
+    """(num_halo,) bool, the halo rows that an epoch keeps: each with probability `share`, at all layers and in both
+    directions.
+
+    Reference: BNS-GCN, Algorithm 1.
+    """
+    kept = np.zeros(plan.num_halo, bool)
+    for rows in plan.halo:
+        kept[rows.index] = draw(rows.node_id, share, CounterKey(seed, epoch, SAMPLE, 0))
+    return kept
+
+
+def sampled(plan: ExchangePlan, share: float, seed: int, epoch: int) -> ExchangePlan:
+    """Return the plan in which only the rows that the epoch keeps travel; see `kept_halo`."""
+    key = CounterKey(seed, epoch, SAMPLE, 0)
+    sent = tuple(draw(rows.node_id, share, key) for rows in plan.boundary)
+    return plan.restricted(sent, kept_halo(plan, share, seed, epoch))
+
+
+class Sampled(ExchangeKind):
+    """Send a share of the boundary rows, drawn anew in every epoch; sums over them stay unbiased.
+
+    Reference: BNS-GCN, Algorithm 1.
+    """
+
+    def __init__(self, share: float):
+        self._share = share
+        self._sample: tuple[Hashable, np.ndarray] | None = None
+
+    def drawn_for(self, site: ExchangeSite) -> Hashable:
+        """See `ExchangeKind`."""
+        return site.seed, site.epoch
+
+    def travelling(self, plan: ExchangePlan, site: ExchangeSite) -> ExchangePlan:
+        """See `ExchangeKind`."""
+        return sampled(plan, self._share, site.seed, site.epoch)
+
+    def present(self, plan: ExchangePlan, site: ExchangeSite) -> np.ndarray:
+        """See `ExchangeKind`; the sample is drawn once an epoch."""
+        drawn = self.drawn_for(site)
+        if self._sample is None or self._sample[0] != drawn:
+            self._sample = drawn, kept_halo(plan, self._share, site.seed, site.epoch)
+        return self._sample[1]
+
+    def start(self, sender: Sender, outgoing: Outgoing, site: ExchangeSite) -> Arrival:
+        """Collective: see `ExchangeKind`. Rows that are summed are divided by the share: on arrival, and gradients
+        before they leave.
+        """
+        if outgoing.is_gradient:
+            return sender.send(replace(outgoing, rows=outgoing.rows / self._share) if site.is_scaled else outgoing)
+        arrival = sender.send(outgoing)
+        start, stop = outgoing.span or (0, sender.plan.num_halo)
+        absent = np.flatnonzero(~self.present(sender.plan, site)[start:stop])
+
+        def complete(rows: torch.Tensor) -> None:
+            rows.index_fill_(0, on_device(absent, rows), 0)
+            if site.is_scaled:
+                rows /= self._share
+
+        arrival.after = complete
+        return arrival

@@ -1,0 +1,130 @@
+"""Sender: the one way by which rows leave a rank: they are encoded, counted and posted.
+
+Which rows leave, and what becomes of those that arrive, is an exchange kind's business.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from mpi4py import MPI
+
+from hpcgnn.exchange.arena import MessageArena
+from hpcgnn.exchange.arrival import Arrival
+from hpcgnn.exchange.codec import Messages, encode
+from hpcgnn.exchange.delivery import RowChecks
+from hpcgnn.exchange.plan import ExchangePlan
+from hpcgnn.exchange.ring import EXCHANGES, Link
+from hpcgnn.exchange.trace import Tracer
+from hpcgnn.exchange.traffic import Traffic
+from hpcgnn.exchange.transport import Transport
+from hpcgnn.ops.counter import BACKWARD, CounterKey
+from hpcgnn.ops.quantization import Buffer
+
+MAX_TAG = 32767    # the least upper bound of tags that MPI grants
+Place = tuple[int, int, int]    # layer, purpose and dim of an exchange
+Encode = Callable[[Messages, torch.Tensor, CounterKey, list[Buffer]], torch.Tensor | None]
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """The rows that one exchange of one pass sends.
+
+    Attributes
+    ----------
+    messages : Messages
+    rows : (n, dim) tensor            of which the messages hold some
+    key : CounterKey                  of the draws of their rounding
+    traffic : Traffic                 counts them
+    rounds : (destination, source) of each round of the ring
+    span : (start, stop) or None      halo rows of the one peer that the messages are of; None is all
+    """
+
+    messages: Messages
+    rows: torch.Tensor
+    key: CounterKey
+    traffic: Traffic
+    rounds: tuple[tuple[int, int], ...]
+    span: tuple[int, int] | None = None
+
+    @property
+    def is_gradient(self) -> bool:
+        """Tell whether gradients of halo rows go home, where they are added."""
+        return self.key.purpose == BACKWARD
+
+    @property
+    def place(self) -> Place:
+        """Return what names the exchange in every epoch."""
+        return self.key.layer, self.key.purpose, self.messages.dim
+
+
+class Sender:
+    """Sends the messages of one rank, and counts them.
+
+    Parameters
+    ----------
+    comm : MPI communicator
+    plan : ExchangePlan
+    algorithm : {"ring", "alltoallv"}
+    transport : Transport
+    link : Link
+
+    Attributes
+    ----------
+    comm, plan, transport : as they were given
+    training, evaluation, setup : Traffic      kept apart; evaluation and setup are no part of an epoch's bytes
+    tracer : Tracer                            notes the ranges of training's rows
+    """
+
+    def __init__(self, comm: MPI.Comm, plan: ExchangePlan, algorithm: str, transport: Transport, link: Link):
+        self.comm, self.plan, self.transport = comm, plan, transport
+        self._algorithm, self._link, self._arena = EXCHANGES[algorithm], link, MessageArena(transport)
+        self.training, self.evaluation, self.setup = Traffic(), Traffic(), Traffic()
+        self.tracer = Tracer(transport.streams)
+
+    def send(self, outgoing: Outgoing, arena: MessageArena | None = None, encoding: Encode = encode,
+             sends: np.ndarray | None = None, is_open: bool = False) -> Arrival:
+        """Encode the rows of every message and post them.
+
+        Parameters
+        ----------
+        arena : MessageArena or None     where the messages lie; by default one that the next exchange reuses
+        encoding : function              see `hpcgnn.exchange.codec.encode`
+        sends : (num_ranks,) bool        the ranks that send, the same on all ranks; None is all
+        is_open : bool                   nobody waits for the messages in this epoch, so all rounds are posted at once
+        """
+        messages, key, traffic, streams = outgoing.messages, outgoing.key, outgoing.traffic, self.transport.streams
+        arena = arena or self._arena
+        send, receive = arena.slices(messages.send_sizes, messages.receive_sizes)
+        arriving, does_send = receive, sends is None or sends[self.plan.rank]
+        if not does_send:
+            send = [buffer[:0] for buffer in send]
+        if sends is not None:
+            arriving = [buffer if sends[peer] else buffer[:0] for peer, buffer in enumerate(receive)]
+        started, checks = time.perf_counter(), None
+        with streams.message.after_computing():
+            if does_send:
+                streams.message.keep(outgoing.rows)
+                found = encoding(messages, outgoing.rows, key, send)
+                checks = None if found is None else RowChecks(found, messages.send_rows, key, streams)
+                traffic.count(messages, send)
+                if traffic is self.training:
+                    self.tracer.note(messages, key, send)
+            delivery = arena.deliver(self.comm, send, arriving, _tag(key), checks, is_open)
+        traffic.quantize_seconds += time.perf_counter() - started
+        transfer = self._algorithm(self.comm, outgoing.rounds, send, arriving, _tag(key), self._link, traffic, is_open,
+                                   delivery, _name_of_tag)
+        return Arrival(messages, receive, arena.received, transfer, key.epoch, outgoing.is_gradient, traffic, streams)
+
+
+def _tag(key: CounterKey) -> int:
+    """Return one exchange's tag, equal on all ranks; exchanges that could be confused have different tags."""
+    return (4 * key.layer + key.purpose) % MAX_TAG
+
+
+def _name_of_tag(tag: int) -> str:
+    return f"layer {tag // 4}, {'backward' if tag % 4 == BACKWARD else 'forward'},"
