@@ -26,6 +26,7 @@ SLOWEST_LINK = 0.001
 MODEL, TRAINING, MESSAGES, RUN, GPU = "Model", "Training", "Messages", "Run", "GPU"
 QUANTIZATION = "Quantization-aware training"
 
+NO_INTEGERS = f"integer convolutions exist for {', '.join(QUANTIZED_MODELS)} only; choose one of them"
 # What a value of a setting of the run can't be joined with; methods know their own.
 CLASHES = {
     ("predict", "previous"): (Clash("precision", "fp16", "differences would mix loss scales; use bf16"),),
@@ -35,6 +36,12 @@ CLASHES = {
         *(Clash("precision", precision, "sums would be rounded to 16 bits after every peer; use fp32")
           for precision in ("bf16", "fp16"))),
     ("sums", "half"): (Clash("precision", "fp32", "it sums 16-bit rows; use bf16 or fp16"),),
+    **{("quantize", scheme): (
+        *(Clash("model", model, NO_INTEGERS) for model in MODELS if model not in QUANTIZED_MODELS),
+        *(Clash("precision", precision, "integers are trained as float32 values, which 16 bits would round once more; "
+                "use fp32") for precision in ("bf16", "fp16")),
+        Clash("rematerialize", True, "its layers are no steps that could be run again; choose one"))
+       for scheme in QUANTIZED},
 }
 
 
@@ -54,16 +61,18 @@ class TrainConfig:
     hidden: int = setting(256, "Width of the hidden layers.", low=1, high=1 << 20, group=MODEL, is_common=True)
     heads: int = setting(4, "Attention heads of gat, which share the hidden width.", low=1, high=1024, group=MODEL)
     alpha: float = setting(0.1, "Share of the first rows in every propagation step.", low=0.0, high=1.0,
-                           models=("gcnii", "appnp"), group=MODEL)
+                           models=("gcnii", "appnp"), group=MODEL, has_flag=False)
     theta: float = setting(0.5, "Layer l weighs its map by log(theta / l + 1).", low=0.0, models=("gcnii",),
-                           group=MODEL)
-    jump: str = setting("concat", "How the layers' rows are joined.", ("concat", "max"), models=("jknet",), group=MODEL)
+                           group=MODEL, has_flag=False)
+    jump: str = setting("concat", "How the layers' rows are joined.", ("concat", "max"), models=("jknet",), group=MODEL,
+                        has_flag=False)
     epochs: int = setting(200, "Epochs to train.", low=1, group=TRAINING, is_common=True)
     lr: float = setting(0.01, "Learning rate of Adam.", low=0.0, group=TRAINING, is_common=True)
     dropout: float = setting(0.5, "Dropout probability on the input of every layer.", low=0.0, high=0.999,
                              group=TRAINING, is_common=True)
     weight_decay: float = setting(0.0, "L2 penalty added to the gradients.", low=0.0, group=TRAINING)
-    weight_decay_layers: str = setting("all", "Layers that are decayed.", ("all", "first"), group=TRAINING)
+    weight_decay_layers: str = setting("all", "Layers that are decayed.", ("all", "first"), group=TRAINING,
+                                       has_flag=False)
     norm: str = setting("layer", "Normalization after every hidden layer.", ("none", "layer"), group=MODEL)
     method: Method = field(default_factory=Vanilla)
     overlap: bool = setting(True, "Aggregate central rows while messages travel.", group=MESSAGES)
@@ -72,13 +81,14 @@ class TrainConfig:
     rematerialize: bool = setting(False, "Have one peer's halo rows in memory at a time, and fetch again those that "
                                   "the backward pass needs.", group=MESSAGES)
     link_mbps: float = setting(0.0, "Pace messages as a link of so many MB/s a rank would, at least "
-                               f"{SLOWEST_LINK}; 0 as fast as they go.", low=0.0, high=1e9, group=MESSAGES)
+                               f"{SLOWEST_LINK}; 0 as fast as they go.", low=0.0, high=1e9, group=MESSAGES,
+                               has_flag=False)
     precision: str = setting("fp32", "Storage and products of rows; sums, weights and the loss stay float32. auto is "
                              "bf16 where a sample of the model's work is faster so, else fp32.",
                              ("fp32", "bf16", "fp16", "auto"), group=TRAINING, is_common=True)
     sums: str = setting("float32", "Sums of 16-bit rows on a GPU: float32 throughout, or 16 products at a time in the "
                         "rows' own type (half), as HalfGNN has them: faster, and rounded once a product.",
-                        ("float32", "half"), devices=("cuda",), group=GPU)
+                        ("float32", "half"), devices=("cuda",), group=GPU, has_flag=False)
     quantize: str = setting("none", "Train weights and rows as small integers: widths and steps learned by in-degree "
                             "(degree-aware), at one width steps learned by in-degree (degree-steps) or one for all "
                             "rows of a layer (uniform), or ranges tracked while nodes are protected at random "
@@ -88,17 +98,19 @@ class TrainConfig:
     target_kb: float = setting(0.0, "KB of all layers' rows that widths are pulled to; 0 is 2 bits a value.", low=0.0,
                                schemes=("degree-aware",), group=QUANTIZATION)
     size_weight: float = setting(1.0, "Weight of the squared relative excess over target_kb in the loss.", low=0.0,
-                                 schemes=("degree-aware",), group=QUANTIZATION)
+                                 schemes=("degree-aware",), group=QUANTIZATION, has_flag=False)
     quantize_lr: float = setting(0.05, "Learning rate of Adam for logarithms of steps; a fifth of it for widths.",
-                                 low=0.0, schemes=LEARNED, group=QUANTIZATION)
+                                 low=0.0, schemes=LEARNED, group=QUANTIZATION, has_flag=False)
     quantize_gradient: str = setting("local", "Gradient of steps and widths of rows and of steps of mapped rows: that "
                                      "of their own error (local), which every node has, or of the loss "
                                      "(straight-through), which few have where few are labeled.",
-                                     ("local", "straight-through"), schemes=LEARNED, group=QUANTIZATION)
+                                     ("local", "straight-through"), schemes=LEARNED, group=QUANTIZATION, has_flag=False)
     protect: str = setting("0,0.2", "Probabilities that a training pass leaves the rows of a node unquantized, at the "
-                           "lowest and at the highest in-degree.", schemes=("degree-quant",), group=QUANTIZATION)
+                           "lowest and at the highest in-degree.", schemes=("degree-quant",), group=QUANTIZATION,
+                           has_flag=False)
     epoch_rows: str = setting("reachable", "Rows that a training epoch computes: those within reach of the loss, "
-                              "which changes no gradient, or all.", ("reachable", "all"), group=TRAINING)
+                              "which changes no gradient, or all.", ("reachable", "all"), group=TRAINING,
+                              has_flag=False)
     exchange: str = setting("ring", "How messages travel.", ("ring", "alltoallv"), group=MESSAGES)
     score: str = setting("auto", "Score to report; auto is micro_f1 for multi-label data, else accuracy.",
                          ("auto", "accuracy", "micro_f1", "roc_auc"), group=TRAINING)
@@ -126,15 +138,17 @@ class TrainConfig:
             self._check_use(own)
         others = {own.name: getattr(self, own.name) for own in fields(self)}
         self.method.check(others)
-        for name, value in (("predict", "previous"), ("rematerialize", True), ("sums", "half")):
+        for (name, value), clashes in CLASHES.items():
             if others[name] == value:
-                for clash in CLASHES[name, value]:
+                for clash in clashes:
                     clash.check(others, name if value is True else f"{name} {value}")
         if 0 < self.link_mbps < SLOWEST_LINK:
             raise ConfigError(f"link_mbps must be 0 or at least {SLOWEST_LINK}, found {self.link_mbps}; an epoch would "
                               "take years")
         if self.quantize != "none":
-            self._check_quantize()
+            if ":" in self.model:
+                raise ConfigError(f"quantize {self.quantize} can't be used with model {self.model}: {NO_INTEGERS}")
+            parse_protection(self.protect)
         if self.model == "gat" and self.layers > 1 and self.hidden % self.heads:
             raise ConfigError(f"hidden must be a multiple of the {self.heads} attention heads, found {self.hidden}; "
                               "change --hidden or --heads")
@@ -159,21 +173,6 @@ class TrainConfig:
                 raise ConfigError(f"{name} = {value} has no effect on method {method.name}, only on "
                                   f"{', '.join(users)}; leave it out or change --method")
         return cls(method=method(**of_method), **of_run)
-
-    def _check_quantize(self) -> None:
-        """Refuse settings that quantization-aware training can't be joined with."""
-        scheme = f"quantize {self.quantize}"
-        clashes = [
-            (self.model not in QUANTIZED_MODELS, f"model {self.model}", "integer convolutions exist for "
-             f"{', '.join(QUANTIZED_MODELS)} only; choose one of them"),
-            (self.precision not in ("fp32", "auto"), f"precision {self.precision}", "integers are trained as float32 "
-             "values, which 16 bits would round once more; use fp32"),
-            (self.rematerialize, "rematerialize", "its layers are no steps that could be run again; choose one"),
-        ]
-        for is_met, companion, reason in clashes:
-            if is_met:
-                raise ConfigError(f"{scheme} can't be used with {companion}: {reason}")
-        parse_protection(self.protect)
 
     def _check_use(self, own: Field) -> None:
         """A setting that the model, scheme or device has no use for must not be changed: its user expects an effect."""

@@ -16,6 +16,28 @@ else:
     import tomli as tomllib
 
 
+def parse_value(name: str, text: str, kind: str | None) -> Any:
+    """Return a setting's value from text: of its type, or where that is not known as TOML reads it, else as it stands.
+
+    Raises
+    ------
+    ConfigError      the text is none of this type
+    """
+    if kind is None:
+        try:
+            return tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            return text
+    if kind == "bool":
+        if text not in ("true", "false"):
+            raise ConfigError(f"{name} must be true or false, found {text!r}")
+        return text == "true"
+    try:
+        return {"int": int, "float": float, "str": str}[kind](text)
+    except ValueError as error:
+        raise ConfigError(f"{name} must be of type {kind}, found {text!r}") from error
+
+
 def read_toml(path: Path | str) -> dict[str, Any]:
     """Parse a TOML file.
 

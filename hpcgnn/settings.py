@@ -17,7 +17,8 @@ PYTHON_TYPES = {"int": int, "float": (int, float), "str": str, "bool": bool}
 
 
 def setting(default: Any, description: str, choices: tuple | None = None, low: float | None = None,
-            high: float | None = None, group: str = "", is_common: bool = False, **users: tuple[str, ...]) -> Any:
+            high: float | None = None, group: str = "", is_common: bool = False, has_flag: bool = True,
+            **users: tuple[str, ...]) -> Any:
     """Declare a setting as a field of a dataclass.
 
     Parameters
@@ -25,10 +26,12 @@ def setting(default: Any, description: str, choices: tuple | None = None, low: f
     choices, low, high      the values that are allowed; None allows all of the type
     group : str             heading under which help lists the setting; empty for a method's own
     is_common : bool        short help lists it too
+    has_flag : bool         the command line has a flag for it; else it is set by `--set NAME=VALUE` or in a file
     users : tuple of str    for `models`, `schemes` and `devices` those that the setting has an effect on; none for all
     """
     return field(default=default, metadata={"description": description, "choices": choices, "low": low, "high": high,
-                                            "group": group, "is_common": is_common, "users": users})
+                                            "group": group, "is_common": is_common, "has_flag": has_flag,
+                                            "users": users})
 
 
 def check_values(owner: Any) -> None:

@@ -60,7 +60,7 @@ train() {
     read -ra model_flags <<<"$(flags_of_model "$2")"
     read -ra scheme_flags <<<"$(flags_of_scheme "$1" "$2" "$3")"
     has_seeds "$run" "$5" || hpcgnn_mpirun 1 hpcgnn train "data/shards/$1-raw-p1" --layers 2 --lr "$4" \
-        --dropout 0.5 --weight-decay 5e-4 --weight-decay-layers first --epochs 200 --eval-every 1 --seed 0 \
+        --dropout 0.5 --weight-decay 5e-4 --set weight_decay_layers=first --epochs 200 --eval-every 1 --seed 0 \
         --repeat "$5" --checkpoint-every 50 --out "$run" --resume "${model_flags[@]}" "${scheme_flags[@]}"
 }
 

@@ -27,8 +27,8 @@ train() {
 
 train unpaced --method vanilla --no-overlap
 pace=$(python "$here/overlap_table.py" pace "$out/unpaced")
-train waiting --method vanilla --no-overlap --link-mbps "$pace"
-train overlapped --method vanilla --overlap --link-mbps "$pace"
-train pipelined --method pipegcn --link-mbps "$pace"
-train joint --method joint --link-mbps "$pace"
+train waiting --method vanilla --no-overlap --set "link_mbps=$pace"
+train overlapped --method vanilla --overlap --set "link_mbps=$pace"
+train pipelined --method pipegcn --set "link_mbps=$pace"
+train joint --method joint --set "link_mbps=$pace"
 python "$here/overlap_table.py" table "$out" unpaced waiting overlapped pipelined joint

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import itertools
 import os
 import re
 import shlex
@@ -21,6 +22,7 @@ import pytest
 from parallel_run import clean_environment, hpcgnn, is_open_mpi, launcher
 
 from hpcgnn.command_line import cli
+from hpcgnn.config import known_settings
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -118,6 +120,9 @@ def complaint_about(shown: Shown) -> str | None:
         command, words = found, words[1:]
     known = {flag for one in command.params for flag in (*one.opts, *one.secondary_opts)} | {"--help", "--version"}
     unknown = [word for word in words if word.startswith("--") and word.partition("=")[0] not in known]
+    assigned = [after.partition("=")[0] for word, after in itertools.pairwise(words) if word == "--set"]
+    settings = {own.name for own in known_settings()} | {"NAME", "few_bits"}
+    unknown += [f"--set {name}" for name in assigned if name not in settings]
     return f"{' '.join(shown.words)}: unknown {unknown}" if unknown else None
 
 
@@ -136,9 +141,9 @@ def test_every_command_that_a_text_shows_exists_with_its_flags(path):
 
 
 def test_a_wrong_command_in_a_text_is_found():
-    text = ("`hpcgnn trian DIR` or `hpcgnn train DIR --bit 2`\n"
+    text = ("`hpcgnn trian DIR` or `hpcgnn train DIR --bit 2` or `hpcgnn train DIR --set most_drfit=1`\n"
             "```sh\nmpirun -n 2 hpcgnn infer m.h5 s \\\n  --wrong\n```\n")
-    assert sum(complaint_about(shown) is not None for shown in commands_of(text)) == 3
+    assert sum(complaint_about(shown) is not None for shown in commands_of(text)) == 4
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=name_of)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import click
 
@@ -16,11 +16,25 @@ class GroupedOption(click.Option):
         self.heading, self.is_common = heading, is_common
 
 
-class GroupedCommand(click.Command):
-    """A command whose help lists its options by heading, the common ones only unless `--help-all` asks for all."""
+class RareSetting(NamedTuple):
+    """A setting without a flag, which `--set` changes: its name, its heading, its sentence of help."""
 
-    def __init__(self, *arguments: Any, **more: Any):
+    name: str
+    heading: str
+    help: str
+
+
+class GroupedCommand(click.Command):
+    """A command whose help lists its options by heading, the common ones only unless `--help-all` asks for all.
+
+    headings : list of str        in their order
+    rare_settings : function      gives the settings that `--set` alone changes, which `--help-all` lists too
+    """
+
+    def __init__(self, *arguments: Any, headings: list[str], rare_settings: Callable[[], list[RareSetting]],
+                 **more: Any):
         super().__init__(*arguments, **more)
+        self._headings, self._rare_settings = headings, rare_settings
         self.params.append(click.Option(["--help-all"], is_flag=True, is_eager=True, expose_value=False,
                                         callback=_show_all, help="Show all options and exit."))
 
@@ -30,15 +44,31 @@ class GroupedCommand(click.Command):
         grouped = [option for option in self.params if isinstance(option, GroupedOption)]
         others = [option for option in self.get_params(ctx)
                   if isinstance(option, click.Option) and option not in grouped]
-        listed = [option for option in grouped if shows_all or option.is_common]
-        for heading, options in itertools.groupby(listed, key=lambda option: option.heading):
-            with formatter.section(heading):
-                formatter.write_dl([option.get_help_record(ctx) for option in options])
+        rare = self._rare_settings()
+        for heading in self._headings:
+            records = [option.get_help_record(ctx) for option in grouped
+                       if option.heading == heading and (shows_all or option.is_common)]
+            if shows_all:
+                records += [(f"--set {one.name}=", one.help) for one in rare if one.heading == heading]
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
         with formatter.section("Help"):
             formatter.write_dl([option.get_help_record(ctx) for option in others])
-        if len(listed) < len(grouped):
+        if not shows_all:
+            num_hidden = sum(not option.is_common for option in grouped) + len(rare)
             formatter.write_paragraph()
-            formatter.write_text(f"{len(grouped) - len(listed)} more options are shown by --help-all.")
+            formatter.write_text(f"{num_hidden} more settings are shown by --help-all.")
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """See `click.Command`; where a rare setting is written as a flag, the error names the way to change it."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            name = error.option_name.lstrip("-").replace("-", "_")
+            if name not in {setting.name for setting in self._rare_settings()}:
+                raise
+            raise click.UsageError(f"{error.option_name} is no flag; write --set {name}=VALUE", ctx) from error
 
 
 def _show_all(ctx: click.Context, option: click.Option, is_asked: bool) -> None:

@@ -17,8 +17,8 @@ from hpcgnn.cli.messages import (
     degree_line,
     histogram_lines,
     importance_table,
+    level_bins_of,
     pairs_table,
-    parse_percentiles,
 )
 from hpcgnn.cli.packages import print_packages
 from hpcgnn.cli.progress import shown_progress
@@ -41,24 +41,19 @@ DEFAULT_DIM = 256   # where the graph has no features
 @click.argument("shards", type=click.Path(path_type=Path))
 @click.option("--plot", type=click.Path(path_type=Path, dir_okay=False),
               help="Draw the parts to this file; .png, .pdf or .svg.")
-@click.option("--dim", type=click.IntRange(min=1),
-              help=f"Columns of the rows whose bytes are shown. [default: the features', {DEFAULT_DIM} without any]")
-@click.option("--percentiles", default=Sylvie.percentiles, show_default=True,
-              help="Percentiles of importance at which a boundary row's width doubles.")
 @click.option("--packages", is_flag=True,
               help="Read features that are stored as packages; print their bits and what other formats would take.")
 @click.option("--verify", is_flag=True,
               help="Check every byte of every part against its checksum, its content, and that parts fit each other.")
-def command(shards: Path, plot: Path | None, dim: int | None, percentiles: str, packages: bool, verify: bool) -> None:
+def command(shards: Path, plot: Path | None, packages: bool, verify: bool) -> None:
     """Show what the folder SHARDS holds, part by part, and what its parts send each other."""
-    level_bins = parse_percentiles(percentiles)
     if verify:
         with shown_progress() as progress:
             info = verify_shards(shards, progress)
     else:
         info = read_graph_info(shards)
     print_info(info)
-    print_messages(info, level_bins, dim or info.num_features or DEFAULT_DIM)
+    print_messages(info, level_bins_of(Sylvie().thresholds()), info.num_features or DEFAULT_DIM)
     if packages:
         print_packages(shards, info, print_table)
     if verify:
@@ -85,7 +80,7 @@ def print_messages(info: GraphInfo, level_bins: tuple[int, ...], dim: int) -> No
 
     Parameters
     ----------
-    level_bins : what parse_percentiles returns
+    level_bins : what level_bins_of returns
     dim : int                 columns of a row
     """
     if not any(row.num_sent for row in info.statistics):

@@ -11,7 +11,6 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
-from hpcgnn.errors import ConfigError
 from hpcgnn.partition.importance import IMPORTANCE_BINS
 from hpcgnn.shards.schema import GraphInfo
 
@@ -24,22 +23,11 @@ MAX_PAIRS = 12          # parts up to 4 are listed pair by pair
 NUM_WORST = 8
 
 
-def parse_percentiles(text: str) -> tuple[int, ...]:
-    """Percentiles of importance, joined by commas, as the histogram bins that they begin.
-
-    Raises
-    ------
-    ConfigError               not ascending multiples of half a percent between 0 and 100
+def level_bins_of(percentiles: tuple[float, ...]) -> tuple[int, ...]:
+    """Return the bins of the histogram of importance at which levels begin, given where as percentiles that fall on the
+    edges of bins.
     """
-    try:
-        bins = [float(word) * IMPORTANCE_BINS / 100 for word in text.split(",")]
-    except ValueError:
-        bins = []
-    rising = all(low < high for low, high in zip([0, *bins], [*bins, IMPORTANCE_BINS], strict=True))
-    if not bins or not rising or any(first != int(first) for first in bins):
-        raise ConfigError(f"percentiles are {text!r}; expected ascending multiples of 0.5 between 0 and 100, joined by "
-                          "commas, for example 80,92.5,98")
-    return tuple(int(first) for first in bins)
+    return tuple(round(percentile * IMPORTANCE_BINS / 100) for percentile in percentiles)
 
 
 def degree_line(info: GraphInfo) -> str:

@@ -17,10 +17,8 @@ from hpcgnn.errors import ConfigError, DatasetError
 from hpcgnn.partition.order import REORDERS
 from hpcgnn.partition.owner import (
     BALANCES,
-    DEFAULT_SLACK,
     EDGES_A_NODE,
     PARTITIONERS,
-    STREAM_ORDERS,
     assign_owners,
     default_balance,
 )
@@ -71,10 +69,6 @@ SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 @click.option("--make-labels", type=click.IntRange(min=2), metavar="K",
               help="For a graph without labels: K classes of equal size by rank of in-degree, to study speed and "
                    "stability. Scores on them are no benchmark.")
-@click.option("--ldg-slack", type=float, default=DEFAULT_SLACK, show_default=True,
-              help="Largest part over mean part that ldg may make.")
-@click.option("--ldg-order", type=click.Choice(STREAM_ORDERS), default="random", show_default=True,
-              help="Order in which ldg visits nodes; natural suits ids that are local.")
 @click.option("--overwrite", is_flag=True, help="Replace the shards that the folder holds.")
 @click.pass_context
 def command(context: click.Context, source: str, out: Path, **flags: Any) -> None:
@@ -117,7 +111,7 @@ def preprocess(source: str, out: Path, settings: dict[str, Any], flags: dict[str
         dataset = load_source(source, options)
         progress(f"partitioning with {flags['partitioner']}", None)
         owner = assign_owners(dataset, flags["parts"], flags["partitioner"], flags["seed"],
-                              flags["ldg_slack"], flags["ldg_order"], flags["balance"])
+                              balance=flags["balance"])
         provenance = Provenance(source, flags["partitioner"], flags["seed"], settings)
         return write_shards(dataset, owner, flags["parts"], out, flags["feature_format"], provenance, progress,
                             flags["overwrite"], flags["reorder"], flags["feature_bits"])

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from hpcgnn.cli.grouped import GroupedCommand, GroupedOption
+from hpcgnn.cli.grouped import GroupedCommand, GroupedOption, RareSetting
 from hpcgnn.config import (
     GPU,
     MESSAGES,
@@ -22,9 +22,10 @@ from hpcgnn.config import (
     known_settings,
     resolve_train_config,
 )
+from hpcgnn.errors import ConfigError
 from hpcgnn.methods import METHODS, name_of, users_of
 from hpcgnn.methods.uniform import Uniform
-from hpcgnn.registry import read_toml
+from hpcgnn.registry import parse_value, read_toml
 
 METHOD = "Method"
 TYPES = {"int": int, "float": float, "str": str, "bool": bool}
@@ -35,34 +36,71 @@ def _heading(own: Field) -> str:
     return own.metadata["group"] or f"Method {', '.join(users_of(own.name))}"
 
 
+def _headings() -> list[str]:
+    """Return the headings of help in their order."""
+    of_methods = dict.fromkeys(_heading(own) for own in known_settings() if own.metadata and not own.metadata["group"])
+    return [MODEL, METHOD, *of_methods, TRAINING, MESSAGES, QUANTIZATION, GPU, RUN]
+
+
+def _help_of(own: Field) -> str:
+    """Return a setting's sentence of help, its choices and its default."""
+    choices = own.metadata["choices"]
+    text = own.metadata["description"] + (f" One of {', '.join(map(str, choices))}." if choices else "")
+    return f"{text} [default: {own.default}, or the preset's]"
+
+
 def _with_settings(function):
     """Give a command an option for every setting, under the heading of its owner."""
     settings = [own for own in known_settings() if own.name != "method"]
-    of_methods = dict.fromkeys(_heading(own) for own in settings if not own.metadata["group"])
-    headings = [MODEL, METHOD, *of_methods, TRAINING, MESSAGES, QUANTIZATION, GPU, RUN]
     options = {METHOD: [click.option(
         "--method", cls=GroupedOption, heading=METHOD, help=f"How halo rows are sent. One of {', '.join(METHODS)}, or "
         "your own as MODULE:CLASS. [default: vanilla, or the preset's]")]}
     for own in settings:
-        choices = own.metadata["choices"]
-        text = own.metadata["description"] + (f" One of {', '.join(map(str, choices))}." if choices else "")
+        if not own.metadata["has_flag"]:
+            continue
         flag = "--" + own.name.replace("_", "-")
         options.setdefault(_heading(own), []).append(click.option(
             f"{flag}/--no-{flag[2:]}" if own.type == "bool" else flag, type=TYPES[own.type], default=None,
             cls=GroupedOption, heading=_heading(own), is_common=own.metadata["is_common"],
-            help=f"{text} [default: {own.default}, or the preset's]"))
-    for option in reversed([option for heading in headings for option in options[heading]]):
+            help=_help_of(own)))
+    for option in reversed([option for heading in _headings() for option in options.get(heading, ())]):
         function = option(function)
     return function
 
 
-@click.command(cls=GroupedCommand)
+def _rare_settings() -> list[RareSetting]:
+    """Return the settings without a flag, with the heading that each belongs under."""
+    return [RareSetting(own.name, _heading(own), _help_of(own)) for own in known_settings()
+            if own.name != "method" and not own.metadata["has_flag"]]
+
+
+def read_assignments(words: tuple[str, ...]) -> dict[str, Any]:
+    """Return the settings of `--set NAME=VALUE`, each of its own type, or where it is a method's of one's own as TOML
+    reads the value.
+
+    Raises
+    ------
+    ConfigError      a word without `=`, a name that is given twice, or a value of another type
+    """
+    types, found = {own.name: own.type for own in known_settings()}, {}
+    for word in words:
+        name, is_assigned, text = word.partition("=")
+        name = name.strip().replace("-", "_")
+        if not is_assigned or name in found:
+            raise ConfigError(f"--set {word} is no NAME=VALUE" if not is_assigned else f"--set names {name} twice")
+        found[name] = parse_value(name, text.strip(), types.get(name))
+    return found
+
+
+@click.command(cls=GroupedCommand, headings=_headings(), rare_settings=_rare_settings)
 @click.argument("shards", type=click.Path(path_type=Path))
 @_with_settings
 @click.option("--preset", cls=GroupedOption,
               help="Hyper-parameters of a paper, from the registry: adaqp, sylvie, planetoid.")
 @click.option("--config", "config_file", cls=GroupedOption, type=click.Path(path_type=Path),
               help="TOML file of settings.")
+@click.option("--set", "assignments", cls=GroupedOption, multiple=True, metavar="NAME=VALUE",
+              help="Any setting by its name, several times where needed; --help-all lists those without a flag.")
 @click.option("--out", cls=GroupedOption, type=click.Path(path_type=Path),
               help="Run folder. [default: runs/DATASET-MODEL-METHODBITS[-QUANTIZE]-pRANKS]")
 @click.option("--resume", cls=GroupedOption, is_flag=True,
@@ -70,19 +108,23 @@ def _with_settings(function):
 @click.option("--overwrite", cls=GroupedOption, is_flag=True, help="Replace the run that the folder holds.")
 @click.option("--other-graph", cls=GroupedOption, is_common=False, is_flag=True,
               help="Resume on another graph, split or features than before.")
-def command(shards: Path, preset: str | None, config_file: Path | None, out: Path | None, resume: bool,
-            overwrite: bool, other_graph: bool, **flags: Any) -> None:
+def command(shards: Path, preset: str | None, config_file: Path | None, assignments: tuple[str, ...],
+            out: Path | None, resume: bool, overwrite: bool, other_graph: bool, **flags: Any) -> None:
     """Train a model on the graph in SHARDS, one MPI rank a part.
 
-    Settings come from defaults, the registry's preset for the dataset, --config FILE and flags, the later ones
-    winning. A rank that gets SIGTERM, SIGINT or SIGUSR1 has all write a checkpoint and end with status 75; Open MPI's
-    mpirun hands on SIGUSR1 only.
+    Settings come from defaults, the registry's preset for the dataset, --config FILE, and flags and --set, the later
+    ones winning. A rank that gets SIGTERM, SIGINT or SIGUSR1 has all write a checkpoint and end with status 75; Open
+    MPI's mpirun hands on SIGUSR1 only.
     """
     if resume and overwrite:
         raise click.UsageError("--resume and --overwrite contradict each other")
     if other_graph and not resume:
         raise click.UsageError("--other-graph has no effect without --resume")
     given = {name: value for name, value in flags.items() if value is not None}
+    assigned = read_assignments(assignments)
+    for name in sorted(given.keys() & assigned.keys()):
+        raise click.UsageError(f"--{name.replace('_', '-')} and --set {name} contradict each other")
+    given.update(assigned)
     # MPI is started, and the threads shared out, before torch is imported.
     from hpcgnn.launch import run_parallel
 

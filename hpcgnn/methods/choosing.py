@@ -39,8 +39,8 @@ class ChoosesWidths(Method):
     """A method that chooses among several widths."""
 
     automatic: ClassVar[str]      # the widths where the user names none
-    widths: str = setting("auto", "Bit-widths to choose from, joined by commas; auto is 2,4,8 for adaqp and random, "
-                          "1,2,4,8 for sylvie and joint, and with gat a base width of 4 or 8.")
+    widths: str = setting("auto", "Bit-widths to choose from, joined by commas; auto is the method's own choice, "
+                          "with gat a base width of 4 or 8.")
 
     def __post_init__(self):
         super().__post_init__()
@@ -77,14 +77,15 @@ class FollowsLoss(Pipelined):
     descent_test: str = setting("relative", "When the loss counts as slowing: its rate of descent is below that of "
                                 "descent_window epochs ago (plain), or falls throughout the window (monotone); or it "
                                 "fell, as a share of itself, by less than half of what it did over the window before "
-                                "(relative).", ("plain", "monotone", "relative"))
+                                "(relative).", ("plain", "monotone", "relative"), has_flag=False)
     descent_window: int = setting(10, "Epochs between the two rates that are compared; 5 for quality, 20 for speed.",
-                                  low=1, high=10000)
-    descent_smoothing: float = setting(0.9, "Weight of the past in the running mean of the loss.", low=0.0, high=0.999)
+                                  low=1, high=10000, has_flag=False)
+    descent_smoothing: float = setting(0.9, "Weight of the past in the running mean of the loss.", low=0.0, high=0.999,
+                                       has_flag=False)
     most_rises: float = setting(0.15, "Rises of the loss over half a descent window, as a share of its falls, past "
-                                "which epochs are synchronous for a while.", low=0.0)
+                                "which epochs are synchronous for a while.", low=0.0, has_flag=False)
     most_drift: float = setting(0.02, "Change of the loss over as many epochs as the model has layers, as a share of "
-                                "the first loss, past which epochs are synchronous.", low=0.0)
+                                "the first loss, past which epochs are synchronous.", low=0.0, has_flag=False)
 
     def loss_test(self, context: MethodContext) -> DescentTest:
         """Return the test that the settings describe."""
@@ -99,7 +100,7 @@ class SolvesWidths(Reproducible):
     """A method whose widths a solver assigns, from traced ranges and the costs of links."""
 
     period: int = setting(50, "Epochs between assignments of widths.", low=1)
-    group_size: int = setting(500, "Messages of a pair of ranks that share a width.", low=1)
+    group_size: int = setting(500, "Messages of a pair of ranks that share a width.", low=1, has_flag=False)
 
     def solver_of(self, context: MethodContext, lam: float, solver: str, seconds: float) -> Solver:
         """Collective: squares of the coefficients come from the receivers, the links' costs from timed rounds."""

@@ -22,7 +22,8 @@ class Sylvie(FollowsLoss, Reproducible):
 
     name = "sylvie"
     automatic = "1,2,4,8"
-    percentiles: str = setting(PERCENTILES, "Percentiles of importance at which a boundary node's width doubles.")
+    percentiles: str = setting(PERCENTILES, "Percentiles of importance at which a boundary node's width doubles.",
+                               has_flag=False)
 
     def __post_init__(self):
         super().__post_init__()

@@ -12,8 +12,7 @@ from hpcgnn.partition.metis import metis_parts
 
 METIS_PARTITIONERS = ("metis", "metis-cut")
 PARTITIONERS = (*METIS_PARTITIONERS, "ldg", "random", "contiguous")
-STREAM_ORDERS = ("random", "natural")
-DEFAULT_SLACK = 1.05
+SLACK = 1.05     # largest part over mean part that ldg may make; balanced parts cost it many more cut arcs
 BALANCES = ("nodes", "edges", "both")
 # A node's dense products in a layer of 256 columns, forward and backward, take as long as the aggregation of so many
 # in-edges: 25 (GCN) to 55 (GraphSAGE) in bfloat16 and 65 to 170 in float32, measured on cores with AVX-512 BF16.
@@ -21,7 +20,6 @@ EDGES_A_NODE = 64
 
 
 def assign_owners(dataset: GraphDataset, num_parts: int, partitioner: str = "metis", seed: int = 0,
-                  slack: float = DEFAULT_SLACK, stream_order: str = "random",
                   balance: str | None = None) -> np.ndarray:
     """Choose the owner of every node. No part is empty.
 
@@ -31,9 +29,8 @@ def assign_owners(dataset: GraphDataset, num_parts: int, partitioner: str = "met
     num_parts : int, 1 <= num_parts <= num_nodes
     partitioner : {"metis", "metis-cut", "ldg", "random", "contiguous"}
         metis minimizes the rows sent (communication volume), metis-cut the cut edges; both k-way
-    seed : int >= 0           of metis, random, and of ldg's random order; the same seed gives the same owners
-    slack : float >= 1        ldg only: largest part over mean part
-    stream_order : {"random", "natural"}    ldg only: natural visits nodes by ascending id
+    seed : int >= 0           of metis, of random and of the order in which ldg visits nodes; the same
+        seed gives the same owners
     balance : {"nodes", "edges", "both"}    what the parts have about equally much of: nodes, in-edges, or the work of
         both, EDGES_A_NODE x nodes + in-edges; None is default_balance(partitioner)
 
@@ -46,7 +43,7 @@ def assign_owners(dataset: GraphDataset, num_parts: int, partitioner: str = "met
     ConfigError               more parts than nodes, an unknown partitioner or setting, or METIS gave up
     """
     balance = balance or default_balance(partitioner)
-    _check_settings(dataset, num_parts, partitioner, slack, stream_order, balance)
+    _check_settings(dataset, num_parts, partitioner, balance)
     if num_parts == 1:
         return np.zeros(dataset.num_nodes, np.int32)
     if partitioner == "contiguous":
@@ -54,7 +51,7 @@ def assign_owners(dataset: GraphDataset, num_parts: int, partitioner: str = "met
     if partitioner == "random":
         return np.random.default_rng(seed).permutation(contiguous_owners(dataset.num_nodes, num_parts))
     if partitioner == "ldg":
-        return fill_empty_parts(_ldg_owners(dataset, num_parts, seed, slack, stream_order), num_parts)
+        return fill_empty_parts(_ldg_owners(dataset, num_parts, seed), num_parts)
     return fill_empty_parts(_metis_owners(dataset, num_parts, seed, partitioner, balance), num_parts)
 
 
@@ -63,22 +60,17 @@ def default_balance(partitioner: str) -> str:
     return "both" if partitioner in METIS_PARTITIONERS else "nodes"
 
 
-def _check_settings(dataset: GraphDataset, num_parts: int, partitioner: str, slack: float, stream_order: str,
-                    balance: str) -> None:
+def _check_settings(dataset: GraphDataset, num_parts: int, partitioner: str, balance: str) -> None:
     if not 1 <= num_parts <= dataset.num_nodes:
         raise ConfigError(f"{dataset.name} has {dataset.num_nodes} nodes and {num_parts} parts were asked for; "
                           f"choose --parts between 1 and {dataset.num_nodes}")
     if partitioner not in PARTITIONERS:
         raise ConfigError(f"unknown partitioner {partitioner!r}; choose one of {', '.join(PARTITIONERS)}")
-    if stream_order not in STREAM_ORDERS:
-        raise ConfigError(f"unknown stream order {stream_order!r}; choose one of {', '.join(STREAM_ORDERS)}")
     if balance not in BALANCES:
         raise ConfigError(f"unknown balance {balance!r}; choose one of {', '.join(BALANCES)}")
     if balance != "nodes" and partitioner not in METIS_PARTITIONERS:
         raise ConfigError(f"partitioner {partitioner} balances nodes only, and balance {balance} was asked for; "
                           "use --partitioner metis or --balance nodes")
-    if not 1.0 <= slack < float("inf"):
-        raise ConfigError(f"the slack of ldg is {slack}; expected a number of at least 1")
 
 
 def contiguous_owners(num_nodes: int, num_parts: int) -> np.ndarray:
@@ -88,17 +80,16 @@ def contiguous_owners(num_nodes: int, num_parts: int) -> np.ndarray:
     return np.repeat(np.arange(num_parts, dtype=np.int32), size)
 
 
-def _ldg_owners(dataset: GraphDataset, num_parts: int, seed: int, slack: float, stream_order: str) -> np.ndarray:
+def _ldg_owners(dataset: GraphDataset, num_parts: int, seed: int) -> np.ndarray:
     """Make one pass of part(v) = argmax_i |N(v) ∩ P_i| (1 − |P_i| / C); ties go to the emptiest, then the lowest part.
 
-    Reference: Stanton and Kliot, KDD 2012, Linear Deterministic Greedy. Deviation: C is slack × the mean part, so
+    Reference: Stanton and Kliot, KDD 2012, Linear Deterministic Greedy. Deviation: C is SLACK × the mean part, so
     parts may be somewhat uneven where that cuts less.
     """
     indptr, indices = symmetric_adjacency(dataset)
     order = np.arange(dataset.num_nodes, dtype=np.int32)
-    if stream_order == "random":
-        np.random.default_rng(seed).shuffle(order)
-    capacity = max(slack * dataset.num_nodes / num_parts, -(-dataset.num_nodes // num_parts))
+    np.random.default_rng(seed).shuffle(order)
+    capacity = max(SLACK * dataset.num_nodes / num_parts, -(-dataset.num_nodes // num_parts))
     owner = np.full(dataset.num_nodes, -1, np.int32)
     kernels.ldg_assign(indptr, indices, order, capacity,
                        np.zeros(num_parts, np.int64), np.zeros(num_parts, np.int64), owner)

@@ -428,8 +428,6 @@ def _arguments() -> Iterator[Hostile]:
         yield flags("--parts", parts, truth=None)
     for split in (("2", "0"), ("nan", "0.2"), ("-0.5", "0.2"), ("0", "0"), ("inf", "0"), ("0.9", "0.9"), ("1", "0")):
         yield flags("--split", *split)
-    for slack in ("nan", "-1", "0", "inf"):
-        yield flags("--partitioner", "ldg", "--ldg-slack", slack)
     for out in ("x" * 300, "/dev/full", "/dev/null/x", "/proc/nothing", "graph\nline", "~", "-x/y", ""):
         yield flags("--out", out, truth=ANY if out in ("graph\nline", "~", "-x/y", "") else None)
     yield flags("--seed", str(2**64))

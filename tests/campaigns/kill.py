@@ -38,7 +38,8 @@ COMMON = ("--model", "gcn", "--layers", 2, "--hidden", 8, "--epochs", EPOCHS, "-
 TIMED = ("--deterministic", "--period", 10)
 METHODS: dict[str, tuple] = {
     "vanilla": (), "uniform": ("--method", "uniform", "--bits", 4), "random": ("--method", "random"),
-    "sylvie": ("--method", "sylvie", "--deterministic"), "adaqp": ("--method", "adaqp", "--solver", "greedy", *TIMED),
+    "sylvie": ("--method", "sylvie", "--deterministic"),
+    "adaqp": ("--method", "adaqp", "--set", "solver=greedy", *TIMED),
     "joint": ("--method", "joint", *TIMED), "pipegcn": ("--method", "pipegcn"), "bns": ("--method", "bns"),
     "sancus": ("--method", "sancus"), "predict": ("--method", "uniform", "--bits", 4, "--predict", "previous"),
     "rematerialize": ("--rematerialize",), "quantize": ("--quantize", "degree-aware")}

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from click.testing import CliRunner
 
-from hpcgnn.cli.train import command
+from hpcgnn.cli.train import command, read_assignments
 from hpcgnn.config import known_settings
+from hpcgnn.errors import ConfigError
 
 
 def listed(*flags):
-    """Flags in the order of help, by heading."""
+    """Flags, and settings that have none, in the order of help, by heading."""
     result = CliRunner().invoke(command, [*flags])
     assert result.exit_code == 0
     found, heading = {}, None
     for line in result.output.splitlines():
         if re.fullmatch(r"\S.*:", line):
             heading = found.setdefault(line[:-1], [])
-        elif match := re.match(r"  (?:-h, )?--([a-z-]+)", line):
-            heading.append(match[1])
+        elif match := re.match(r"  (?:-h, )?--(set [a-z_]+=|[a-z-]+)", line):
+            heading.append(match[1].removeprefix("set ").rstrip("=").replace("_", "-"))
     return found, result.output
 
 
@@ -30,7 +32,7 @@ def test_all_settings_are_listed_once_and_under_their_owner():
     assert {own.name.replace("_", "-") for own in known_settings()} <= set(flags)
     assert found["Method sancus"] == ["staleness", "skip-change"]
     assert found["Method adaqp, joint"] == ["period", "group-size"]
-    assert "more options" not in output
+    assert "more settings" not in output
 
 
 def test_short_help_lists_the_common_ones_and_says_how_many_there_are():
@@ -39,7 +41,37 @@ def test_short_help_lists_the_common_ones_and_says_how_many_there_are():
     num_short, num_whole = (sum(map(len, found.values())) for found in (short, whole))
     assert {"model", "method", "epochs", "bits", "resume"} <= {flag for flags in short.values() for flag in flags}
     assert num_short < 30
-    assert f"{num_whole - num_short} more options are shown by --help-all." in output
+    assert f"{num_whole - num_short} more settings are shown by --help-all." in output
+
+
+def test_a_setting_without_a_flag_says_how_it_is_changed():
+    result = CliRunner().invoke(command, ["shards", "--most-drift", "0.1"])
+    assert result.exit_code == 2 and "--most-drift is no flag; write --set most_drift=VALUE" in result.output
+    result = CliRunner().invoke(command, ["shards", "--most-drfit", "0.1"])
+    assert result.exit_code == 2 and "No such option" in result.output
+
+
+@pytest.mark.parametrize("words, found", [
+    (["most_drift=0.5", "theta=1", "solver=greedy"], {"most_drift": 0.5, "theta": 1.0, "solver": "greedy"}),
+    (["percentiles=90", "overlap=false", "epochs = 3"], {"percentiles": "90", "overlap": False, "epochs": 3}),
+    (["descent-window=7", "protect=0,0.5"], {"descent_window": 7, "protect": "0,0.5"}),
+    (["few_bits=4", "of_mine=a b", "is_mine=true"], {"few_bits": 4, "of_mine": "a b", "is_mine": True})])
+def test_assigned_settings_have_their_own_type_and_unknown_ones_that_of_toml(words, found):
+    assert read_assignments(tuple(words)) == found
+
+
+@pytest.mark.parametrize("words, sentence", [
+    (["lr"], "--set lr is no NAME=VALUE"), (["lr=1", "lr=2"], "--set names lr twice"),
+    (["epochs=2.5"], "epochs must be of type int, found '2.5'"),
+    (["overlap=yes"], "overlap must be true or false, found 'yes'")])
+def test_an_assignment_that_cant_be_read_is_refused(words, sentence):
+    with pytest.raises(ConfigError, match=f"^{re.escape(sentence)}$"):
+        read_assignments(tuple(words))
+
+
+def test_a_setting_is_not_given_in_two_ways():
+    result = CliRunner().invoke(command, ["shards", "--lr", "0.1", "--set", "lr=0.1"])
+    assert result.exit_code == 2 and "--lr and --set lr contradict each other" in result.output
 
 
 def test_no_shards_are_needed_for_help_and_none_is_no_help():

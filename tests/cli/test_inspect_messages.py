@@ -9,9 +9,10 @@ import pytest
 from reference_partition import arcs_of, expected_importance, needed_ids, random_dataset
 
 from hpcgnn.__main__ import main
-from hpcgnn.cli.messages import WIDTHS, parse_percentiles, row_bytes
+from hpcgnn.cli.messages import WIDTHS, bits_line, level_bins_of, row_bytes
 from hpcgnn.methods.sylvie import Sylvie
 from hpcgnn.ops.quantization import MessageLayout
+from hpcgnn.shards.reader import read_graph_info
 from hpcgnn.shards.schema import Provenance
 from hpcgnn.shards.writer import write_shards
 
@@ -60,7 +61,8 @@ def test_a_row_costs_what_its_message_does(width, dim):
 @pytest.mark.parametrize("num_parts", [2, 3, 4])
 def test_every_pair_of_few_parts_is_listed_with_its_rows_and_bytes(inspect, num_parts):
     dataset, owner = graph(num_parts)
-    rows = table(inspect(dataset, owner, num_parts, "--dim", 7000).out, "one exchange of 7,000 columns")
+    dataset = replace(dataset, features=np.zeros((dataset.num_nodes, 7000), np.float32))
+    rows = table(inspect(dataset, owner, num_parts).out, "one exchange of 7,000 columns")
     expected = rows_by_pair(dataset, owner, num_parts)
     assert rows[0][:3] == ["owner", "user", "rows"]
     for cells, (pair, count) in zip(rows[1:], expected.items(), strict=False):
@@ -118,10 +120,12 @@ def test_bars_are_the_shares_of_rows_sent(inspect):
     np.testing.assert_allclose(lengths, np.array(shares) * 40 / max(shares), atol=0.7)
 
 
-def test_one_level_costs_one_bit_and_more_levels_more(inspect):
+def test_one_level_costs_one_bit_and_more_levels_more(inspect, tmp_path):
     dataset, owner = graph(2)
-    bits = [float(inspect(dataset, owner, 2, "--percentiles", text).out.split("a value sent has ")[1].split()[0])
-            for text in ("99.5", "90", "50,90", "20,50,90")]
+    inspect(dataset, owner, 2)
+    info = read_graph_info(tmp_path / "g")
+    bits = [float(bits_line(info, level_bins_of(percentiles)).split("a value sent has ")[1].split()[0])
+            for percentiles in ((99.5,), (90.0,), (50.0, 90.0), (20.0, 50.0, 90.0))]
     assert bits[0] >= 1 and bits == sorted(set(bits)) and bits[-1] < 8
 
 
@@ -131,13 +135,5 @@ def test_one_part_sends_nothing(inspect):
     assert out.endswith("no row crosses between parts\n") and "MB" not in out
 
 
-@pytest.mark.parametrize("text", ["", "80,", "a", "80,80", "90,80", "0,50", "50,100", "33.3", "nan", "inf", "-5"])
-def test_percentiles_that_cannot_be_counted_are_refused(inspect, text):
-    dataset, owner = graph(2)
-    printed = inspect(dataset, owner, 2, f"--percentiles={text}")
-    assert printed.out == "" and printed.err.count("\n") == 1
-    assert printed.err.startswith(f"hpcgnn: percentiles are {text!r}; expected ascending multiples of 0.5")
-
-
-def test_default_percentiles_are_those_of_training():
-    assert parse_percentiles(Sylvie.percentiles) == tuple(2 * percentile for percentile in PERCENTILES)
+def test_percentiles_are_those_of_training():
+    assert level_bins_of(Sylvie().thresholds()) == tuple(2 * percentile for percentile in PERCENTILES)

@@ -155,7 +155,6 @@ def test_taken_folder_needs_overwrite(hpcgnn, tmp_path):
     ((SOURCE, "--parts", 0), 2, "parts"),
     ((SOURCE, "--parts", 2, "--partitioner", "kahip"), 2, "kahip"),
     ((SOURCE, "--parts", 2, "--seed", -1), 2, "seed"),
-    ((SOURCE, "--parts", 2, "--partitioner", "ldg", "--ldg-slack", 0.9), 1, "slack of ldg is 0.9"),
     ((SOURCE, "--parts", 2, "--split", 0.9, 0.9), 1, "split fractions"),
     ((SOURCE, "--parts", 2, "--partitioner", "ldg", "--balance", "edges"), 1, "partitioner ldg balances nodes only"),
     ((SOURCE, "--parts", 2, "--balance", "halo"), 2, "halo"),

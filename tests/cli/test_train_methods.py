@@ -14,8 +14,8 @@ from hpcgnn.training.metrics import RunFolder
 
 COMM = MPI.COMM_WORLD
 FLAGS = ["--model", "sage", "--layers", "2", "--hidden", "8", "--epochs", "6", "--eval-every", "3"]
-METHODS = [["sylvie", "--widths", "2,4,8", "--percentiles", "90,99", "--descent-window", "2"],
-           ["adaqp", "--period", "3", "--group-size", "30", "--lam", "0.7", "--solver", "greedy"],
+METHODS = [["sylvie", "--widths", "2,4,8", "--set", "percentiles=90,99", "--set", "descent_window=2"],
+           ["adaqp", "--period", "3", "--set", "group_size=30", "--lam", "0.7", "--set", "solver=greedy"],
            ["joint", "--predict", "previous", "--deterministic"],
            ["sancus", "--staleness", "2", "--skip-change", "0.2"], ["bns", "--share", "0.5"]]
 
@@ -32,9 +32,9 @@ def test_flags_of_every_method_reach_its_run(capsys, shared_path):
             read_toml(out / "config.toml"), json.loads((out / "summary.json").read_text()),
             RunFolder(out).read_metrics()))
         for flag, value in zip(flags, [*flags[1:], None], strict=True):
-            name = flag[2:].replace("-", "_")
+            name, text = value.split("=") if flag == "--set" else (flag[2:].replace("-", "_"), value)
             if flag.startswith("--") and flag != "--deterministic":
-                assert str(settings[name]) == value
+                assert str(settings[name]) == text
         assert (summary["method"], summary["epochs"], len(metrics)) == (method, 6, 6)
         assert 0 <= summary["synchronous_share"] <= 1
         assert {"mode", "base_bits", "ldr", "assign_seconds", "staleness", "blocked_seconds",

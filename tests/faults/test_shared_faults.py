@@ -358,12 +358,12 @@ def test_a_rank_whose_weights_differ(capsys, shared_path, shards, monkeypatch, f
 @pytest.mark.parametrize("name, value, sentence", [
     ("lr", "inf", "lr must be a finite number, found inf"), ("lr", "nan", "lr must be a finite number, found nan"),
     ("lr", "1e300", "lr must be at most 1e+38, found 1e+300"),
-    ("link-mbps", "1e-300", "link_mbps must be 0 or at least 0.001, found 1e-300; an epoch would take years"),
+    ("link_mbps", "1e-300", "link_mbps must be 0 or at least 0.001, found 1e-300; an epoch would take years"),
     ("hidden", 10 ** 12, "hidden must be at most 1048576, found 1000000000000"),
     ("epochs", 10 ** 30, f"epochs must be at most 2147483647, found {10 ** 30}"),
 ])
 def test_settings_at_extremes(capsys, shared_path, shards, name, value, sentence):
-    assert_refused(capsys, shared_path, sentence, shards, "--out", shared_path / "run", f"--{name}", value)
+    assert_refused(capsys, shared_path, sentence, shards, "--out", shared_path / "run", "--set", f"{name}={value}")
 
 
 @pytest.mark.parallel([1, 2])

@@ -30,7 +30,7 @@ from hpcgnn.shards.sealed import write_sealed
 from hpcgnn.shards.verification import verify_shards
 from hpcgnn.shards.writer import write_shards
 
-ORIGIN = Provenance("edges:a.csv", "random", 5, {"parts": 2, "root": None, "ldg_slack": 1.05})
+ORIGIN = Provenance("edges:a.csv", "random", 5, {"parts": 2, "root": None, "balance_slack": 1.05})
 TESTS = Path(__file__).parents[1]
 
 

@@ -177,7 +177,7 @@ class Study:
         # 30 s; messages slow as over a thin link let the training last until then.
         is_limited = name == "limit"
         job = self.submit(kind, folder, ("--time", 1, "--signal", "B:USR1@60") if is_limited else (),
-                          ("--link-mbps", 0.12) if is_limited else ())
+                          ("--set", "link_mbps=0.12") if is_limited else ())
         disturb(job, outcome.moment)
         outcome.seconds = job.wait_for_end()
         outcome.restarts = int(job.field("Restarts"))
