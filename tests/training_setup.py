@@ -19,8 +19,8 @@ from hpcgnn.shards.schema import Provenance
 from hpcgnn.shards.writer import write_shards
 from hpcgnn.training.checkpoint import Checkpoint, read_checkpoint
 from hpcgnn.training.metrics import RunFolder
-from hpcgnn.training.run import TrainingRun
 from hpcgnn.training.session import Session
+from hpcgnn.training.trainer import TrainingRun
 
 Result = TypeVar("Result")
 EASY = "synthetic:nodes=240,mean_degree=8,classes=4,features=12,signal=2"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import Field
+from dataclasses import Field, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ from hpcgnn.config import (
 )
 from hpcgnn.errors import ConfigError
 from hpcgnn.methods import METHODS, name_of, users_of
-from hpcgnn.methods.uniform import Uniform
 from hpcgnn.registry import parse_value, read_toml
 
 METHOD = "Method"
@@ -124,70 +123,86 @@ def command(shards: Path, preset: str | None, config_file: Path | None, assignme
     assigned = read_assignments(assignments)
     for name in sorted(given.keys() & assigned.keys()):
         raise click.UsageError(f"--{name.replace('_', '-')} and --set {name} contradict each other")
-    given.update(assigned)
+    request = Request(shards, {**given, **assigned}, preset, config_file, out, resume, overwrite, other_graph)
     # MPI is started, and the threads shared out, before torch is imported.
     from hpcgnn.launch import run_parallel
 
-    run_parallel(lambda comm: train_in_parallel(comm, shards, given, preset, config_file, out, resume, overwrite,
-                                                other_graph))
+    run_parallel(lambda comm: train_in_parallel(comm, request))
 
 
-def train_in_parallel(comm, shards: Path, flags: dict[str, Any], preset: str | None, config_file: Path | None,
-                      out: Path | None, resume: bool, overwrite: bool, other_graph: bool = False) -> None:
+@dataclass(frozen=True)
+class Request:
+    """What the command line asks for, the same on all ranks; see the command's options.
+
+    settings : dict      given by flags and --set
+    """
+
+    shards: Path
+    settings: dict[str, Any]
+    preset: str | None
+    config_file: Path | None
+    out: Path | None
+    resume: bool
+    overwrite: bool
+    other_graph: bool
+
+
+def train_in_parallel(comm, request: Request) -> None:
     """Collective: resolve the settings, open or create the run folder, train, and print the result on rank 0."""
     from hpcgnn.launch import together, watch
     from hpcgnn.shards.reader import check_num_parts, read_graph_info
 
-    info = together(comm, lambda: read_graph_info(shards))
+    info = together(comm, lambda: read_graph_info(request.shards))
     together(comm, lambda: check_num_parts(info, comm.size))
-    folder_of = _run_folder_finder(out, info.name, comm.size)
-    file_settings = together(comm, lambda: read_settings(config_file))
-    config = together(comm, lambda: resolve_train_config(info.name, flags, file_settings, preset))
+    file_settings = together(comm, lambda: read_settings(request.config_file))
+    config = together(comm, lambda: resolve_train_config(info.name, request.settings, file_settings, request.preset))
     watch(comm, config.timeout)
     from hpcgnn.training.run_lock import RunLock
 
-    lock = RunLock(folder_of(config))
+    lock = RunLock(request.out or default_run_folder(config, info.name, comm.size))
     with ExitStack() as stack:
         # Before anything in the folder is read or changed, and before torch is imported, which takes seconds.
         together(comm, lambda: stack.enter_context(lock) if comm.rank == 0 else None)
         from hpcgnn.training.metrics import RunFolder
 
         folder = RunFolder(lock.folder, lock)
-        summary = _train_in(comm, folder, shards, info, flags, file_settings, preset, resume, overwrite, other_graph)
+        summary = _train_in(comm, folder, info, request, file_settings)
     if comm.rank == 0:
         click.echo(one_line(summary))
         click.echo(f"run folder: {folder.path}")
 
 
-def _train_in(comm, folder, shards: Path, info, flags: dict[str, Any], file_settings: dict[str, Any],
-              preset: str | None, resume: bool, overwrite: bool, other_graph: bool) -> dict[str, Any]:
+def _train_in(comm, folder, info, request: Request, file_settings: dict[str, Any]) -> dict[str, Any]:
     """Collective: train in a folder that is this run's own, and return the summary."""
     from hpcgnn.launch import together, watch_closely
     from hpcgnn.training.opening import find_checkpoint, open_folder, without_auto_precision
 
-    resumed = remark = None
-    if resume:
-        resumed, remark = together(comm, lambda: find_checkpoint(folder, info, {**file_settings, **flags}, other_graph))
+    settings, resumed, remark = request.settings, None, None
+    if request.resume:
+        resumed, remark = together(comm, lambda: find_checkpoint(folder, info, {**file_settings, **settings},
+                                                                 request.other_graph))
     if resumed:
-        flags, file_settings = without_auto_precision(flags), without_auto_precision(file_settings)
+        settings, file_settings = without_auto_precision(settings), without_auto_precision(file_settings)
     written = resumed.settings if resumed else {}
-    config = together(comm, lambda: resolve_train_config(info.name, flags, {**written, **file_settings}, preset))
+    config = together(comm, lambda: resolve_train_config(info.name, settings, {**written, **file_settings},
+                                                         request.preset))
     # These import torch, which takes seconds: what needs no torch is refused before.
     from hpcgnn.training.interrupt import end_if_asked
-    from hpcgnn.training.run import TrainingRun
     from hpcgnn.training.session import Session
+    from hpcgnn.training.trainer import TrainingRun
 
     end_if_asked(comm)
-    session = Session.open(comm, shards, config, info)
+    session = Session.open(comm, request.shards, config, info)
     # Refuses a checkpoint that does not fit, before the folder is touched.
     run = TrainingRun(session, folder, resumed)
-    if comm.rank == 0 and resume and resumed is None:
+    if comm.rank == 0 and request.resume and resumed is None:
         click.echo(f"{folder.checkpoint} does not exist yet; starting anew", err=True)
 
     end_if_asked(comm)
 
     def prepare_folder() -> list[str]:
-        return open_folder(folder, session, resumed, remark, overwrite, resume, shards) if comm.rank == 0 else []
+        return open_folder(folder, session, resumed, remark, request.overwrite, request.resume,
+                           request.shards) if comm.rank == 0 else []
 
     for sentence in together(comm, prepare_folder):
         click.echo(f"hpcgnn: {sentence}", err=True)
@@ -195,14 +210,11 @@ def _train_in(comm, folder, shards: Path, info, flags: dict[str, Any], file_sett
     return run.execute()
 
 
-def _run_folder_finder(out: Path | None, dataset: str, num_ranks: int):
-    def folder_of(config: TrainConfig) -> Path:
-        model, method = config.model.replace(":", "."), name_of(config.method).replace(":", ".")
-        bits = str(config.method.bits) if isinstance(config.method, Uniform) else ""
-        scheme = "" if config.quantize == "none" else f"-{config.quantize}"
-        return out or Path("runs") / f"{dataset}-{model}-{method}{bits}{scheme}-p{num_ranks}"
-
-    return folder_of
+def default_run_folder(config: TrainConfig, dataset: str, num_ranks: int) -> Path:
+    """Return the run folder of a run that names none."""
+    model, method = config.model.replace(":", "."), name_of(config.method).replace(":", ".")
+    scheme = "" if config.quantize == "none" else f"-{config.quantize}"
+    return Path("runs") / f"{dataset}-{model}-{method}{config.method.folder_suffix}{scheme}-p{num_ranks}"
 
 
 def read_settings(path: Path | None) -> dict[str, Any]:

@@ -94,6 +94,11 @@ class Method(ABC):
         for clash in self.clashes:
             clash.check(others, f"method {self.name}")
 
+    @property
+    def folder_suffix(self) -> str:
+        """Return what the name of a run folder says of the method's settings."""
+        return ""
+
     @abstractmethod
     def width_policy(self, context: MethodContext) -> WidthPolicy:
         """Collective: where the widths of every epoch come from."""

@@ -19,6 +19,11 @@ class Uniform(Method):
     name = "uniform"
     bits: int = setting(32, "Bits a message value.", (1, 2, 4, 8, 16, 32), is_common=True)
 
+    @property
+    def folder_suffix(self) -> str:
+        """Return the width."""
+        return str(self.bits)
+
     def width_policy(self, context: MethodContext) -> WidthPolicy:
         """Return the width that the user chose."""
         from hpcgnn.adaptive.policies import FixedWidths

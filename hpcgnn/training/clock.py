@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcgnn.config import TrainConfig
-from hpcgnn.training.epoch import EpochTrace
+from hpcgnn.training.epoch_trace import EpochTrace
 
 MEMORY_BYTES_PER_SECOND, LINK_BYTES_PER_SECOND = 1e10, 1e9
 PASSES = 3     # forward, and two products backward

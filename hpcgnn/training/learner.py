@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from hpcgnn.ops.adam import StepCheck, check_of
 from hpcgnn.training.adam import FlatAdam
 from hpcgnn.training.checkpoint import Checkpoint, check_shapes
 from hpcgnn.training.gradients import FlatGradients
@@ -48,6 +49,28 @@ class Learner:
             learner.optimizer.load_state(checkpoint.optimizer)
             learner.loss_scale = checkpoint.loss_scale
         return learner
+
+    def step(self) -> StepCheck:
+        """Move the weights by the sums of their gradients, unless these overflow, and return a check of both.
+
+        All ranks hold the same sums, so they decide alike. FlatAdam makes the check in its own pass; for any other
+        optimizer the weights are read once more.
+        """
+        check = self.optimizer.step() if self._can_step() else getattr(self.optimizer, "last_check", None)
+        if isinstance(check, StepCheck):
+            return check
+        weights = [parameter.detach().flatten().float() for parameter in self.gradients.places]
+        # With float16 a step whose scaled gradients overflow is left out, on all ranks; that is no fault.
+        flat = self.gradients.flat
+        return check_of(torch.zeros_like(flat[:1]) if self.loss_scale.is_dynamic else flat, torch.cat(weights))
+
+    def _can_step(self) -> bool:
+        """Unscale the gradients where they are scaled, and tell whether they are finite."""
+        if not self.loss_scale.is_dynamic:
+            return True
+        is_finite = self.gradients.unscale(self.loss_scale.value)
+        self.loss_scale.update(is_finite)
+        return is_finite
 
     def with_best_weights(self) -> torch.nn.Module:
         """Copy the model with the best weights so far."""

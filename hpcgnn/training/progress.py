@@ -12,7 +12,7 @@ import rich.progress
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import ConfigError
 from hpcgnn.training.checkpoint import Progress
-from hpcgnn.training.epoch import EpochTrace
+from hpcgnn.training.epoch_trace import EpochTrace
 from hpcgnn.training.evaluate import Evaluation
 from hpcgnn.training.terminal import watched_stream
 

@@ -6,18 +6,73 @@ What they mean is documented in docs/run-folder.md. No file is read or written h
 from __future__ import annotations
 
 import platform
+import resource
 import statistics
 import sys
 from collections import Counter
+from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any
 
-import mpi4py.MPI as MPI
+import numpy as np
+from mpi4py import MPI
 
 import hpcgnn
+from hpcgnn.methods import name_of
 from hpcgnn.nn.quantized.models import QuantizedStack
 from hpcgnn.nn.quantized.quantizer import BITS_A_KB, RowQuantizer
 from hpcgnn.ops.host.simd import simd_level
+from hpcgnn.training.learner import Learner
+from hpcgnn.training.precision import storage_bits
+from hpcgnn.training.session import Session
+
+MAX_PAIRED_RANKS = 64     # more would make the matrix of a line of metrics too long
+
+
+def summarize(session: Session, learner: Learner, results: list[dict[str, Any]],
+              metrics: list[dict[str, Any]] | None, state_bytes: int) -> dict[str, Any]:
+    """Collective: what summary.json says; complete on rank 0, which holds the metrics.
+
+    Parameters
+    ----------
+    learner : of the last seed
+    results : of each seed
+    metrics : list of dict or None      the recorded epochs; None on other ranks than 0
+    state_bytes : int                   memory of this rank that the method kept between epochs
+    """
+    comm, config = session.comm, session.config
+    peak_bytes = comm.allreduce(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, MPI.MAX)
+    state_bytes = comm.allreduce(state_bytes, MPI.MAX)
+    setup_bytes = comm.allreduce(session.exchange.setup.payload_bytes)
+    test_score, test_std = score_statistics([result["test_score"] for result in results])
+    val_score, _ = score_statistics([result["val_score"] for result in results])
+    return {
+        "dataset": session.info.name, "fingerprint": asdict(session.info.fingerprint),
+        "model": config.model, "method": name_of(config.method),
+        "bits": config.method.fixed_bits(storage_bits(config.precision)),
+        "ranks": comm.size, "seeds": [result["seed"] for result in results],
+        "score_name": session.score, "val_score": val_score, "test_score": test_score,
+        "test_score_std": test_std, "results": results,
+        **({} if metrics is None else {**epoch_statistics(metrics), "num_epochs_recorded": len(metrics)}),
+        "device": config.device, "transport": session.transport.name,
+        "setup_bytes": setup_bytes, "peak_rss_bytes": peak_bytes, "precision": config.precision,
+        "predict": config.predict, "method_state_bytes": state_bytes,
+        "rows_within": session.rows_within, "epochs": config.epochs,
+        **(quantized_statistics(learner.with_best_weights(), results)
+           if isinstance(learner.model, QuantizedStack) else {}),
+        "versions": software_versions(),
+    }
+
+
+def bytes_by_pair(session: Session) -> dict[str, list[list[int]]]:
+    """Collective: what each rank sent to each in the last epoch, on rank 0, where the ranks are few enough."""
+    comm, sent = session.comm, np.zeros(session.comm.size, np.int64)
+    if comm.size > MAX_PAIRED_RANKS:
+        return {}
+    for peer, num_bytes in session.exchange.last_sent.items():
+        sent[peer] = num_bytes
+    everyone = comm.gather(sent.tolist())
+    return {"sent_bytes_by_pair": everyone} if comm.rank == 0 else {}
 
 
 def score_statistics(scores: list[float]) -> tuple[float, float]:

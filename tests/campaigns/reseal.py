@@ -30,7 +30,7 @@ CORPUS = Path(__file__).parent / "corpus" / "reseal.json"
 METHODS = (["vanilla"], ["vanilla"], ["uniform", "--bits", "4"], ["adaqp", "--period", "1", "--set", "solver=greedy"],
            ["sylvie"], ["bns"], ["sancus"], ["random"])
 # What commands import when they are called; a forked rank must find it there.
-MODULES = ("hpcgnn.cli.train", "hpcgnn.cli.infer", "hpcgnn.cli.quantize", "hpcgnn.launch", "hpcgnn.training.run",
+MODULES = ("hpcgnn.cli.train", "hpcgnn.cli.infer", "hpcgnn.cli.quantize", "hpcgnn.launch", "hpcgnn.training.trainer",
            "hpcgnn.inference.opened_model", "hpcgnn.inference.predictions", "hpcgnn.inference.run",
            "hpcgnn.inference.batches.dealing", "hpcgnn.inference.trained_run", "hpcgnn.inference.model_file",
            "hpcgnn.inference.activations", "hpcgnn.shards.activations", "hpcgnn.cli.packages")

@@ -8,7 +8,7 @@ import pytest
 from mpi4py import MPI
 from training_setup import SMALL, easy_graph, on_rank_zero, random_owner, without_seconds, write, write_once
 
-from hpcgnn.cli.train import train_in_parallel
+from hpcgnn.cli.train import Request, train_in_parallel
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import CollectiveError
 from hpcgnn.registry import read_toml
@@ -120,7 +120,7 @@ def test_overwrite_replaces_a_run(hpcgnn, shards, shared_path):
 
 def start(comm, shards, out, resume=False, **flags):
     """Collective: what the command does after MPI has started."""
-    train_in_parallel(comm, shards, {**SMALL, **flags}, None, None, out, resume, False)
+    train_in_parallel(comm, Request(shards, {**SMALL, **flags}, None, None, out, resume, False, False))
 
 
 @pytest.mark.parallel([2, 3])

@@ -8,7 +8,7 @@ import pytest
 from mpi4py import MPI
 from training_setup import SMALL, easy_graph, write_once
 
-from hpcgnn.cli.train import train_in_parallel
+from hpcgnn.cli.train import Request, train_in_parallel
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import ConfigError
 from hpcgnn.shards.reader import read_partition
@@ -18,7 +18,7 @@ from hpcgnn.training.session import Session
 
 def run_command(shards, out, resume=False, **settings):
     """Collective: `hpcgnn train`, and the summary that it leaves."""
-    train_in_parallel(MPI.COMM_WORLD, shards, {**SMALL, **settings}, None, None, out, resume, False)
+    train_in_parallel(MPI.COMM_WORLD, Request(shards, {**SMALL, **settings}, None, None, out, resume, False, False))
     return json.loads((out / "summary.json").read_text())
 
 

@@ -10,10 +10,10 @@ from training_setup import SMALL, easy_graph, losses, train, write_once
 
 from hpcgnn.config import TrainConfig
 from hpcgnn.datasets.dataset import GraphDataset
-from hpcgnn.training.epoch import train_epoch
 from hpcgnn.training.learner import Learner
 from hpcgnn.training.precision import GROWTH, STEPS_TO_GROW, LossScale
 from hpcgnn.training.session import Session
+from hpcgnn.training.trainer import train_epoch
 
 
 def hub_graph(num_leaves: int = 60_000) -> GraphDataset:

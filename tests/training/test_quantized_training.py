@@ -27,8 +27,8 @@ from hpcgnn.errors import CollectiveError, ConfigError
 from hpcgnn.training.checkpoint import Progress, read_checkpoint, write_checkpoint
 from hpcgnn.training.evaluate import Evaluation, QuantizedEvaluation, evaluation_from
 from hpcgnn.training.metrics import RunFolder
-from hpcgnn.training.run import TrainingRun
 from hpcgnn.training.session import Session
+from hpcgnn.training.trainer import TrainingRun
 
 SCHEMES = ("degree-aware", "degree-steps", "uniform", "degree-quant")
 # At eight bits a code that rounding tips over changes a loss by less than the tolerance.

@@ -119,6 +119,28 @@ def test_a_run_that_lacks_a_rank_file_goes_on_synchronously_and_says_so_once(run
     assert COMM.rank == 0 or not caplog.records
 
 
+@pytest.mark.parallel([2])
+def test_what_one_rank_lost_is_kept_by_none(shared_path, caplog):
+    """Both sides of a predictive message begin anew, so the run is the one of which no rank remembers anything."""
+    shards = write_once(COMM, graph(), shared_path / "shards")
+    settings, found = {"method": "uniform", "bits": 2, "predict": "previous"}, []
+    for lost in ([1], [0, 1]):
+        out = shared_path / f"lost-{len(lost)}"
+        train(COMM, shards, out, **{**SETTINGS, **settings})
+
+        def damage(out=out, lost=lost):
+            for rank in lost:
+                path = RankFiles(out).path(rank, read_checkpoint(out / "checkpoint.h5").token)
+                path.write_bytes(path.read_bytes()[:-1])
+
+        on_rank_zero(COMM, damage)
+        metrics, (said,) = go_on(shards, out, caplog, **settings)
+        caplog.clear()
+        assert "is truncated: " in said
+        found.append(losses(metrics[4:]))
+    np.testing.assert_array_equal(*found)
+
+
 def widen_a_row(file):
     """Widths of one rank alone, which its peers know nothing of."""
     width = file["controller/policy/solved/width/values"]

@@ -9,9 +9,9 @@ from mpi4py import MPI
 from training_setup import SMALL, arcs_where, easy_graph, losses, random_owner, train, write_once
 
 from hpcgnn.config import TrainConfig
-from hpcgnn.training.epoch import train_epoch
 from hpcgnn.training.learner import Learner
 from hpcgnn.training.session import Session
+from hpcgnn.training.trainer import train_epoch
 
 
 def sparse_graph(directed):

@@ -1,0 +1,81 @@
+"""EpochTrace: what one training epoch of all ranks did, and what it cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcgnn.exchange.traffic import Traffic
+from hpcgnn.ops.adam import StepCheck
+from hpcgnn.ops.quantization import BIT_WIDTHS
+from hpcgnn.training.soundness import fault_in, signs_of
+from hpcgnn.whereabouts import HERE
+
+
+@dataclass(frozen=True)
+class EpochTrace:
+    """Record what all ranks did in one epoch. Seconds are means over the ranks, bytes sums of what went to MPI.
+
+    `exchange_seconds` passed in MPI's calls, `blocked_seconds` of them waiting; `travel_seconds` passed from posting
+    messages to their arrival noticed, whatever was computed meanwhile. `staleness` is the age in epochs of the oldest
+    halo row read, `width_histogram` the rows sent at each width. `mean_bits` is bits a message value, parameters not
+    counted; None where no value was sent.
+    `stop_signal` is not 0 where some rank was asked to stop, `fault` not empty where something went wrong.
+    """
+
+    loss: float
+    epoch_seconds: float
+    compute_seconds: float
+    exchange_seconds: float
+    quantize_seconds: float
+    sent_bytes_payload: int
+    sent_bytes_parameters: int
+    mean_bits: float | None
+    stop_signal: int
+    blocked_seconds: float
+    travel_seconds: float
+    staleness: int
+    width_histogram: dict[str, int]
+    fault: str = ""
+
+    @classmethod
+    def sum_over_ranks(cls, comm: MPI.Comm, loss: float, seconds: float, traffic: Traffic, stop_signal: int,
+                       check: StepCheck) -> EpochTrace:
+        """Collective: one Allreduce for all sums, one for maxima. Counts are exact below 2**53.
+
+        Parameters
+        ----------
+        loss : this rank's share of the mean loss
+        seconds : length of the epoch on this rank
+        traffic : what this rank's exchanges cost
+        stop_signal : number of the signal that asked this rank to stop; 0 is none
+        check : of this rank's weights and gradients
+        """
+        sums = np.array([loss, seconds, traffic.exchange_seconds, traffic.quantize_seconds, traffic.payload_bytes,
+                         traffic.parameter_bytes, traffic.num_values, stop_signal, traffic.blocked_seconds,
+                         traffic.travel_seconds, *traffic.width_rows], dtype=np.float64)
+        HERE.note("waits for the sum of the losses")
+        comm.Allreduce(MPI.IN_PLACE, sums)
+        largest = np.array([traffic.staleness, *signs_of(check)], dtype=np.int64)
+        comm.Allreduce(MPI.IN_PLACE, largest, MPI.MAX)
+        HERE.note("ends the epoch")
+        (loss, seconds, exchanging, quantizing, payload, parameters, num_values, signals, blocked,
+         travel) = sums[:10].tolist()
+        return cls(
+            loss=loss,
+            epoch_seconds=seconds / comm.size,
+            compute_seconds=(seconds - exchanging - quantizing) / comm.size,
+            exchange_seconds=exchanging / comm.size,
+            quantize_seconds=quantizing / comm.size,
+            sent_bytes_payload=int(payload),
+            sent_bytes_parameters=int(parameters),
+            mean_bits=8 * payload / num_values if num_values else None,
+            stop_signal=int(signals),
+            blocked_seconds=blocked / comm.size,
+            travel_seconds=travel / comm.size,
+            staleness=int(largest[0]),
+            width_histogram={str(bits): int(rows) for bits, rows in zip(BIT_WIDTHS, sums[10:], strict=True) if rows},
+            fault=fault_in(largest[1:]),
+        )
