@@ -1,4 +1,4 @@
-"""The machine's ceilings of bandwidth. A shell over ext/src/ceilings.c; hpcgnn.bench.ceilings decides what is measured."""
+"""The machine's ceilings of bandwidth. A shell over ext/src/ceilings.c; hpcgnn.bench.host decides what is measured."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 

@@ -1,4 +1,4 @@
-"""Peaks of instructions. A shell over ext/src/peaks.c; hpcgnn.bench.ceilings decides what is measured."""
+"""Peaks of instructions. A shell over ext/src/peaks.c; hpcgnn.bench.host decides what is measured."""
 
 from libc.stdint cimport int64_t
 

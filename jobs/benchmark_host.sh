@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Kernels, epochs and memory on this machine's cores against its ceilings, torch, SciPy, PyTorch Geometric and DGL.
-# Prints a table and leaves bench.json and bench.png for each: kernels (SpMM, quantization, pointwise), epochs of
+# Prints a table and leaves bench.json, table.txt and bench.png for each: kernels (SpMM, quantization, pointwise), epochs of
 # GraphSAGE and GCN 3 x 256 in float32 and bfloat16 in one process and on ranks of one thread, exchanges.
 # Peers that are not installed are left out, and said so. Nothing else should run on the machine meanwhile.
 #   HPCGNN_DATASETS           folder that holds ogbn_arxiv_nofeat.npz and topo_cnr2000.npz (format: docs/own-data.md)
@@ -30,8 +30,8 @@ print(",".join(name for name, _ in pairs if name not in missing))
 PYTHON
 }
 
-hpcgnn bench kernels --graph "$datasets/ogbn_arxiv_nofeat.npz" --graph "$datasets/topo_cnr2000.npz" \
-    --synthetic-edges 20e6 --threads "$threads" --out "$out/kernels" \
+hpcgnn bench kernels "$datasets/ogbn_arxiv_nofeat.npz" "$datasets/topo_cnr2000.npz" drawn:20e6 \
+    --threads "$threads" --out "$out/kernels" \
     --peer "$(installed torch=torch scipy=scipy pyg=torch_geometric dgl=dgl)"
 hpcgnn bench epoch "$datasets/ogbn_arxiv_nofeat.npz" --model sage,gcn --precision fp32,bf16 --threads "$threads" \
     --ranks "$threads" --epochs "$epochs" --out "$out/epoch" --peer "$(installed dgl=dgl pyg=torch_geometric)"

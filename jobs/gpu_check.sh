@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU, from a clone and without a network: builds the extension in place, runs the tests of the
 # kernels, exchange and training on the device, compiles every kernel by nvcc for sm_75, sm_80 and sm_90, runs
-# compute-sanitizer over one case of each kernel test, and measures `hpcgnn bench device`.
+# compute-sanitizer over one case of each kernel test, and measures `hpcgnn bench kernels|bits --device cuda`.
 # Needs CUDA, and a Python with torch, cupy, mpi4py and what the package and pytest need. Each part has a time limit,
-# under 8 minutes in all; one that fails stops no other. Leaves bench.json, table.txt and gpu-check.log. The last line,
-# `N parts passed, N failed, N left out`, and the exit status say how it went.
+# under 8 minutes in all; one that fails stops no other. Leaves gpu-check.log, and bench.json and table.txt in a folder a
+# benchmark. The last line, `N parts passed, N failed, N left out`, and the exit status say how it went.
 #   HPCGNN_PYTHON            the interpreter                               default: python3
 #   HPCGNN_DATASETS          folder with ogbn_arxiv_nofeat.npz and topo_uk2007_100k.npz; unset: drawn graphs only
 #   HPCGNN_GPU_CHECK_SCALE   times the limits, for a slow machine          default: 1
@@ -89,12 +89,14 @@ run_benchmarks() {
     local graphs=() name
     for name in ogbn_arxiv_nofeat topo_uk2007_100k; do
         if [[ -f ${HPCGNN_DATASETS:-}/$name.npz ]]; then
-            graphs+=(--graph "$HPCGNN_DATASETS/$name.npz")
+            graphs+=("$HPCGNN_DATASETS/$name.npz")
         else
             printf '\n%s.npz is not in HPCGNN_DATASETS; the benchmarks go without it\n' "$name"
         fi
     done
-    part "benchmarks" 105 "$python" -m hpcgnn bench device --out "$out" "${graphs[@]}"
+    part "benchmark of bits" 30 "$python" -m hpcgnn bench bits --device cuda --out "$out/bits"
+    part "benchmark of kernels" 75 "$python" -m hpcgnn bench kernels --device cuda --peer torch --widths 64,256 \
+        --precision fp32,fp16,bf16 --out "$out/kernels" "${graphs[@]}" drawn:100e6
 }
 
 check() {

@@ -62,7 +62,7 @@ LIBRARY_HOMES = {
     "ogb": ("datasets.ogb",),
     "pymetis": ("partition",),
     "hpcgnn._ext": ("_ext", "ops.host", "partition", "quantized.package", "quantized.package_positions",
-                    "quantized.package_writer", "bench.ceilings"),
+                    "quantized.package_writer", "bench.host"),
 }
 # Decisions that are pure functions of what rank 0 was told: they know neither messages nor their rows.
 DECISIONS = {f"adaptive.{name}" for name in (

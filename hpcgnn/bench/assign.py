@@ -25,11 +25,14 @@ PAIR_SPREAD = 1.0               # of the logarithm: METIS cuts far more arcs bet
 LINK_SPREAD = 0.3
 SECONDS_PER_BYTE, LATENCY = 1e-9, 2e-5
 BYTES_PER_MESSAGE = 4           # parameters of a row
+SIZES = (100_000, 400_000, 1_600_000)
+GROUP_SIZE, WIDTHS, LAM = 500, (2, 4, 8), 0.5
+TIME_LIMIT, GAP = 60.0, 1e-3    # seconds that HiGHS gets a problem, and the relative gap within which it stops
 GREEDY_TRIES = 5                # whose median counts: milliseconds are easily doubled by another process
 
 
 def simulated_problem(num_ranks: int, num_rows: int, group_size: int, widths: tuple[int, ...], seed: int) -> Problem:
-    """One exchange between all pairs of ranks.
+    """Draw one exchange between all pairs of ranks.
 
     Parameters
     ----------
@@ -67,16 +70,16 @@ class AssignBenchmark:
     """
 
     num_ranks: int
-    sizes: tuple[int, ...]
-    group_size: int
-    widths: tuple[int, ...]
-    lam: float
-    time_limit: float
-    gap: float
     repeat: int
+    sizes: tuple[int, ...] = SIZES
+    group_size: int = GROUP_SIZE
+    widths: tuple[int, ...] = WIDTHS
+    lam: float = LAM
+    time_limit: float = TIME_LIMIT
+    gap: float = GAP
 
     def measure(self) -> Iterator[Measurement]:
-        """One measurement a size; a repetition is another seed."""
+        """Yield one measurement a size; a repetition is another seed."""
         for size in self.sizes:
             yield self._measure_size(size)
 

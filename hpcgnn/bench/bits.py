@@ -1,13 +1,14 @@
-"""`hpcgnn bench bits`: products of bits against products of int8 and float32, and what jumping and reuse of tiles gain.
+"""`hpcgnn bench bits`: products of bits against products of int8 and floats, and what jumping and reuse of tiles gain.
 
-The cases are those of QGTC's Table 3, Fig. 8 and Fig. 10. Rates count 2 * M * N * K operations whatever the widths, and
-packing is measured apart, as an adjacency and weights are packed once. The ceiling of a product is as many products of
-bits on registers, that of packing a stream that reads the rows.
+The cases are those of QGTC's Table 3, Fig. 8 and Fig. 10. Rates count 2 * M * N * K operations whatever the widths, as
+the paper's do, and packing is measured apart, as an adjacency and weights are packed once. The ceiling of a product is
+as many products of bits on registers, that of packing a stream that reads the rows. Operands of products lie in the
+caches, where a batch's next layer finds them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -16,81 +17,121 @@ import numpy as np
 import scipy.sparse
 import torch
 
-from hpcgnn.bench.ceilings import bit_product_ceiling, read_stream
-from hpcgnn.bench.graphs import Topology
-from hpcgnn.bench.memory import random_rows
-from hpcgnn.bench.timing import CEILING, OURS, Effort, Measurement, measure
-from hpcgnn.ops.aggregation import from_csr, multiply
+from hpcgnn.bench.graphs import Topology, open_topology
+from hpcgnn.bench.kernels import Part, PartedBenchmark
+from hpcgnn.bench.place import Place, admit
+from hpcgnn.bench.timing import CEILING, OURS, Measurement
+from hpcgnn.ops import bit_gemm, tiles
+from hpcgnn.ops.aggregation import SparseRows, from_csr, multiply
+from hpcgnn.ops.bit_gemm import BitLines
+from hpcgnn.ops.tiles import TILE_COLUMNS, TILE_ROWS, TileList
 from hpcgnn.partition.metis import metis_parts
-from hpcgnn.quantized import BitTensor, BitTiles, aggregate_bits, bit_mm_to_int, to_bit
+from hpcgnn.quantized import to_bit
 
-REUSE_DIM = 1024
-REUSE_WIDTHS = (2, 4, 8)
-OPERATIONS = "GOP/s"
-BITS_A_TILE = 8 * 128
-LAYERS = 3      # products in a row with one adjacency
-REMARK = f"product: each time is of {LAYERS} products in a row, as a batch's layers make with one adjacency"
+SIZES, DIMS, WIDTHS = (2048, 4096, 8192), (32, 64), (1, 2, 3, 4)     # of Table 3: of both sides, and of the features
+REUSE_DIM, REUSE_WIDTHS = 1024, (2, 4, 8)
+BATCH_SIZE, MAX_BATCHES = 16, 8             # clusters a batch, and batches that are multiplied
+BATCH_DENSITY = 0.1                         # of a drawn batch, inside its clusters
+UNIT = "TOP/s"
+INT8 = "torch int8"
+ONCE_A_PLANE, ALL_TILES, JUMPED, GATHER = "once a plane", "all tiles", "jumped in all tiles", "gather fp32"
+# TOP/s on an RTX 3090 by (rows, dim): CUTLASS's 4 x 4 bits, then QGTC's 1 x 1 to 1 x 4 bits.
+# Reference: QGTC, Table 3.
+PUBLISHED = {(2048, 32): (10.36, 32.65, 19.99, 14.40, 11.30), (4096, 32): (12.28, 81.41, 46.23, 32.27, 24.75),
+             (8192, 32): (12.67, 94.58, 50.82, 35.22, 26.31), (2048, 64): (21.40, 63.94, 39.41, 29.83, 22.15),
+             (4096, 64): (24.66, 89.18, 51.21, 35.17, 25.38), (8192, 64): (24.70, 104.66, 55.16, 40.77, 31.07)}
 
 
-@dataclass(frozen=True)
-class BitsBenchmark:
+@dataclass
+class BitsBenchmark(PartedBenchmark):
     """Runs the measurements of `hpcgnn bench bits`.
 
     Attributes
     ----------
+    place : Place
+    graphs : paths of .npz archives, or drawn:ARCS, that METIS cuts into clusters
+    num_clusters : clusters of a graph
     sizes, dims : rows and columns of a square adjacency, and columns of the features
     widths : bits of the features
-    graph : Topology that METIS cuts into clusters
-    num_clusters, batch_size : clusters of the graph, and clusters a batch
-    num_batches : batches that are multiplied, at most
     """
 
-    sizes: tuple[int, ...]
-    dims: tuple[int, ...]
-    widths: tuple[int, ...]
-    graph: Topology
+    place: Place
+    graphs: tuple[str, ...]
     num_clusters: int
-    batch_size: int
-    num_batches: int
-    effort: Effort
+    sizes: tuple[int, ...] = SIZES
+    dims: tuple[int, ...] = DIMS
+    widths: tuple[int, ...] = WIDTHS
 
-    def measure(self) -> Iterator[Measurement]:
-        """Measure everything, in the order of the table."""
+    def parts(self) -> Iterator[Part]:
+        """See `PartedBenchmark`."""
+        yield "ceilings", self.place.bit_ceilings
         for dim in self.dims:
             for size in self.sizes:
-                yield from measure_products(size, dim, self.widths, self.effort)
-        batches = clustered_batches(self.graph, self.num_clusters, self.batch_size)[:self.num_batches]
-        for dim in self.dims:
-            yield from measure_batches(self.graph.name, batches, dim, self.widths, self.effort)
+                yield f"products of {size} x {dim}", partial(measure_products, self.place, size, dim, self.widths)
         for size in self.sizes:
-            yield from measure_reuse(size, self.effort)
+            yield f"batch of {size}", partial(self._batches, f"drawn-{size}", partial(drawn_batch, size))
+        yield "reuse", partial(measure_reuse, self.place, min(self.sizes))
+        for source in self.graphs:
+            yield source, partial(self._clusters, source)
+
+    def _batches(self, name: str, batch: partial) -> Iterator[Measurement]:
+        yield from measure_batches(self.place, name, [batch()], self.dims, self.widths)
+
+    def _clusters(self, source: str) -> Iterator[Measurement]:
+        graph = open_topology(source, self.place)
+        batches = clustered_batches(graph, self.num_clusters, BATCH_SIZE)[:MAX_BATCHES]
+        yield from measure_batches(self.place, graph.name, batches, self.dims, self.widths)
 
 
-def measure_products(size: int, dim: int, widths: tuple[int, ...], effort: Effort) -> Iterator[Measurement]:
-    """1-bit (size, size) times b-bit (size, dim), against torch and NumPy on the same matrices; then packing."""
+def measure_products(place: Place, size: int, dim: int, widths: tuple[int, ...]) -> Iterator[Measurement]:
+    """Multiply 1-bit (size, size) by b-bit (size, dim), and torch the same codes; then pack."""
     rng = torch.Generator().manual_seed(0)
-    ones = torch.randint(0, 2, (size, size), generator=rng, dtype=torch.int8)
-    left, dense = to_bit(ones, 1), ones.float()
+    ones = torch.randint(0, 2, (size, size), generator=rng, dtype=torch.int8).to(place.name)
+    left, dense = bit_gemm.pack_codes(ones.view(torch.uint8), 1, False), ones.to(place.wide_float)
     for width in widths:
-        codes = torch.randint(0, min(1 << width, 128), (size, dim), generator=rng, dtype=torch.int8)
-        right, values = to_bit(codes, width, "row"), codes.float()
-        out = torch.empty(size, dim)
-        products = {
-            CEILING: bit_product_ceiling(size**2 * dim * width),
-            OURS: partial(bit_mm_to_int, left, right),
-            "torch int8": partial(torch._int_mm, ones, codes),
-            "torch fp32": partial(torch.mm, dense, values, out=out),
-            "numpy fp32": partial(np.matmul, dense.numpy(), values.numpy(), out=out.numpy())}
-        yield measure("product", f"{size} x {size} x {dim}, 1 x {width} bits", 2 * LAYERS * size**2 * dim / 1e9,
-                      OPERATIONS, {name: partial(_in_layers, work) for name, work in products.items()}, effort,
-                      [REMARK])
-    features = random_rows(size, dim)
-    yield measure("quantize + pack", f"{size} x {dim}, {widths[-1]} bits", features.nbytes / 1e9, "GB/s",
-                  {CEILING: read_stream(features), OURS: partial(to_bit, features, widths[-1], "row")}, effort)
+        codes = torch.randint(0, min(1 << width, 128), (size, dim), generator=rng, dtype=torch.int8).to(place.name)
+        right = bit_gemm.pack_codes(codes.view(torch.uint8), width, True)
+        peers, remarks = admit({INT8: partial(torch._int_mm, ones, codes),
+                                float_peer(place): partial(torch.mm, dense, codes.to(place.wide_float))},
+                               f"{size} x {size} x {dim}")
+        row = place.measure("product", f"{size} x {size} x {dim}, 1 x {width} bits", 2 * size**2 * dim / 1e12, UNIT,
+                            {CEILING: place.multiplying_bits(size**2 * dim * width),
+                             OURS: partial(bit_gemm.multiply, left, right), **peers}, remarks, is_hot=True)
+        add_published(row, size, dim, width)
+        yield row
+    features = place.random_rows(size, dim)
+    yield place.measure("quantize + pack", f"{size} x {dim}, {widths[-1]} bits", features.nbytes / 1e9, "GB/s",
+                        {CEILING: place.moving(features.nbytes, 0),
+                         OURS: partial(to_bit, features, widths[-1], "row")})
+
+
+def float_peer(place: Place) -> str:
+    """Name torch's product of floats."""
+    return f"torch fp{8 * place.wide_float.itemsize}"
+
+
+def add_published(row: Measurement, size: int, dim: int, width: int) -> None:
+    """Tell the paper's figures; they are of another machine, and no ratio is made of them."""
+    figures = PUBLISHED.get((size, dim))
+    if figures is None or width >= len(figures):
+        return
+    row.details["published_tflops"] = {"QGTC": figures[width], "CUTLASS int4": figures[0], "chip": "RTX 3090"}
+    ours = ", ".join(f"{figure:g}" for figure in figures[1:])
+    row.remarks.append(f"published, RTX 3090, {size} x {size} x {dim}: QGTC {ours} TOP/s at 1 to {len(figures) - 1} "
+                       f"bits, CUTLASS int4 {figures[0]:g}")
+
+
+def drawn_batch(size: int) -> scipy.sparse.csr_matrix:
+    """Draw the adjacency of clusters of equal size, without arcs between them."""
+    rng, cluster = np.random.default_rng(0), np.arange(size) * BATCH_SIZE // size
+    columns = [np.flatnonzero((cluster == own) & (rng.random(size) < BATCH_DENSITY)) for own in cluster]
+    indptr = np.concatenate([[0], np.cumsum([len(found) for found in columns])])
+    indices = np.concatenate(columns)
+    return scipy.sparse.csr_matrix((np.ones(len(indices), np.int8), indices, indptr), shape=(size, size))
 
 
 def clustered_batches(graph: Topology, num_clusters: int, batch_size: int) -> list[scipy.sparse.csr_matrix]:
-    """Adjacencies of batches of METIS clusters, block-diagonal: arcs between clusters are left out."""
+    """Cut adjacencies of batches of METIS clusters, block-diagonal: arcs between clusters are left out."""
     arcs = scipy.sparse.csr_matrix((np.ones(graph.num_edges, np.int8), graph.indices, graph.indptr),
                                    shape=(graph.num_nodes, graph.num_nodes))
     both = (arcs + arcs.T).tocsr()
@@ -108,56 +149,56 @@ def clustered_batches(graph: Topology, num_clusters: int, batch_size: int) -> li
     return [kept[order[start:end]][:, order[start:end]] for start, end in pairwise(ends) if start < end]
 
 
-def measure_batches(name: str, batches: list[scipy.sparse.csr_matrix], dim: int, widths: tuple[int, ...],
-                    effort: Effort) -> Iterator[Measurement]:
-    """Aggregation of all batches, one after the other: a list of tiles against all tiles, and the sparse kernel."""
-    lists, dense = ([_tiles_of(batch, is_dense) for batch in batches] for is_dense in (False, True))
+def measure_batches(place: Place, name: str, batches: list[scipy.sparse.csr_matrix], dims: tuple[int, ...],
+                    widths: tuple[int, ...]) -> Iterator[Measurement]:
+    """Aggregate all batches, one after the other: a list of tiles against all tiles, and the sparse kernel."""
+    listed, dense = ([_tiles_of(batch, is_dense, place) for batch in batches] for is_dense in (False, True))
     sparse = [from_csr(batch.indptr.astype(np.int64), batch.indices.astype(np.int32), batch.shape[1])
               for batch in batches]
-    rows = [random_rows(batch.shape[1], dim) for batch in batches]
-    places, zeros = sum(tiles.tiles.num_places for tiles in dense), sum(tiles.num_zero_tiles for tiles in dense)
-    amount = sum(2 * batch.shape[0] * batch.shape[1] * dim for batch in batches) / 1e9
-    case = f"{name}, {len(batches)} batches of {np.mean([len(part) for part in rows]):.0f} nodes x {dim}"
-    remark = f"{name}: {100 * zeros / max(places, 1):.1f} % of {places} tiles are zero and jumped"
-    for width in widths:
-        right = [to_bit(part, width, "row") for part in rows]
-        yield measure("batches", f"{case}, {width} bits", amount, OPERATIONS, {
-            CEILING: bit_product_ceiling((places - zeros) * BITS_A_TILE * dim * width),
-            OURS: partial(_aggregate, lists, right),
-            "once a plane": partial(_aggregate, lists, right, reuse=False),
-            "jumped in all tiles": partial(_aggregate, dense, right),
-            "all tiles": partial(_aggregate, dense, right, jump=False),
-            "gather fp32": partial(_gather, sparse, rows)}, effort, [remark])
+    sizes = [batch.shape[0] for batch in batches]
+    places, stored = (sum(getattr(one, count) for one in listed) for count in ("num_places", "num_tiles"))
+    remark = f"{name}: {100 * (1 - stored / max(places, 1)):.1f} % of {places} tiles are zero and jumped"
+    for dim in dims:
+        rows = [place.random_rows(size, dim) for size in sizes]
+        case = f"{name}, {len(batches)} batches of {np.mean(sizes):.0f} nodes x {dim}"
+        amount = sum(2 * size**2 * dim for size in sizes)
+        for width in widths:
+            right = [random_lines(place, size, dim, width) for size in sizes]
+            yield place.measure("batches", f"{case}, {width} bits", amount / 1e12, UNIT, {
+                CEILING: place.multiplying_bits(stored * TILE_ROWS * TILE_COLUMNS * dim * width),
+                OURS: partial(_aggregate, listed, right),
+                ONCE_A_PLANE: partial(_aggregate, listed, right, reuse=False),
+                JUMPED: partial(_aggregate, dense, right),
+                ALL_TILES: partial(_aggregate, dense, right, jump=False),
+                GATHER: partial(_gather, sparse, rows)}, [remark], is_hot=True)
 
 
-def measure_reuse(size: int, effort: Effort) -> Iterator[Measurement]:
-    """Tiles of ones only: a tile loaded once for all planes, and once a plane."""
-    tiles = BitTiles.from_matrix(torch.ones(size, size), dense=True)
+def measure_reuse(place: Place, size: int, dim: int = REUSE_DIM) -> Iterator[Measurement]:
+    """Multiply tiles of ones only: a tile loaded once for all planes, and once a plane (QGTC, Fig. 10)."""
+    full = np.tile(np.arange(size, dtype=np.int32), size)
+    ones = [tiles.tiles_of_csr(np.arange(size + 1) * size, full, size, True, place.name)]
     for width in REUSE_WIDTHS:
-        features = to_bit(random_rows(size, REUSE_DIM), width, "row")
-        contestants: dict[str, Callable] = {
-            CEILING: bit_product_ceiling(size**2 * REUSE_DIM * width),
-            OURS: partial(aggregate_bits, tiles, features, jump=False),
-            "once a plane": partial(aggregate_bits, tiles, features, jump=False, reuse=False)}
-        yield measure("reuse", f"{size} x {size} x {REUSE_DIM}, {width} bits", 2 * size**2 * REUSE_DIM / 1e9,
-                      OPERATIONS, contestants, effort)
+        right = [random_lines(place, size, dim, width)]
+        yield place.measure("reuse", f"{size} x {size} x {dim}, {width} bits", 2 * size**2 * dim / 1e12, UNIT, {
+            CEILING: place.multiplying_bits(size**2 * dim * width),
+            OURS: partial(_aggregate, ones, right, jump=False),
+            ONCE_A_PLANE: partial(_aggregate, ones, right, jump=False, reuse=False)}, is_hot=True)
 
 
-def _in_layers(work: Callable) -> torch.Tensor | np.ndarray:
-    for _ in range(LAYERS):
-        out = work()
-    return out
+def random_lines(place: Place, size: int, dim: int, width: int) -> BitLines:
+    """Draw codes (size, dim), packed by column."""
+    codes = torch.randint(0, 1 << width, (size, dim), dtype=torch.uint8).to(place.name)
+    return bit_gemm.pack_codes(codes, width, True)
 
 
-def _tiles_of(batch: scipy.sparse.csr_matrix, is_dense: bool) -> BitTiles:
-    return BitTiles.from_csr(batch.indptr.astype(np.int64), batch.indices.astype(np.int32), batch.shape[1], is_dense)
+def _tiles_of(batch: scipy.sparse.csr_matrix, is_dense: bool, place: Place) -> TileList:
+    return tiles.tiles_of_csr(batch.indptr.astype(np.int64), batch.indices.astype(np.int32), batch.shape[1], is_dense,
+                              place.name)
 
 
-def _aggregate(tiles: list[BitTiles], features: list[BitTensor], **switches: bool) -> None:
-    for one, rows in zip(tiles, features, strict=True):
-        aggregate_bits(one, rows, **switches)
+def _aggregate(matrices: list[TileList], features: list[BitLines], **switches: bool) -> list[torch.Tensor]:
+    return [tiles.multiply(one, lines, **switches)[0] for one, lines in zip(matrices, features, strict=True)]
 
 
-def _gather(matrices: list, rows: list[torch.Tensor]) -> None:
-    for matrix, part in zip(matrices, rows, strict=True):
-        multiply(matrix, part)
+def _gather(matrices: list[SparseRows], rows: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [multiply(matrix, part) for matrix, part in zip(matrices, rows, strict=True)]

@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 import torch
 
-from hpcgnn.bench.ceilings import bit_product_ceiling, byte_product_ceiling
-from hpcgnn.bench.memory import empty_rows
+from hpcgnn.bench.host import HostPlace
 from hpcgnn.bench.packages import random_codes
-from hpcgnn.bench.timing import CEILING, OURS, Effort, Measurement, interleave
+from hpcgnn.bench.timing import CEILING, OURS, Effort, Measurement
 from hpcgnn.ops.combination import WAYS, combine
 from hpcgnn.quantized.combination import combine_packages
 from hpcgnn.quantized.package_writer import encode
 
 OPERATIONS = "GOP/s"
+NUM_ROWS, DIM, NUM_OUTPUTS = 2708, 1433, 64     # Cora's features, and a layer as wide as MEGA's
+WIDTHS, WEIGHT_BITS, DENSITIES = (1, 2, 4, 8), 4, (0.01, 0.1, 0.5, 1.0)
 PACKAGES, SERIAL_PACKAGES = "packages", "packages, serial"
 INT8, FP32 = "torch int8", "torch fp32"
 ALL_CODES, ALL_BITS, NON_ZERO = "ceiling: all codes", "ceiling: all bits", "ceiling: codes that are not zero"
@@ -32,18 +33,18 @@ CEILING_OF = {"dense": ALL_CODES, "bits": ALL_BITS, **dict.fromkeys(("sparse", "
 
 @dataclass(frozen=True)
 class CombinationBenchmark:
-    """Random codes of the widths and densities asked for, times random weights."""
+    """Multiplies random codes of every width and every share that is not zero by random weights."""
 
-    num_rows: int
-    dim: int
-    num_outputs: int
-    widths: tuple[int, ...]
-    weight_bits: int
-    densities: tuple[float, ...]
-    effort: Effort
+    place: HostPlace
+    num_rows: int = NUM_ROWS
+    dim: int = DIM
+    num_outputs: int = NUM_OUTPUTS
+    widths: tuple[int, ...] = WIDTHS
+    weight_bits: int = WEIGHT_BITS
+    densities: tuple[float, ...] = DENSITIES
 
     def measure(self) -> Iterator[Measurement]:
-        """A measurement of each way for each width and density."""
+        """Yield a measurement of each way for each width and density."""
         rng = np.random.default_rng(1)
         half = 2 ** (self.weight_bits - 1)
         weight = torch.from_numpy(rng.integers(-half, half, (self.num_outputs, self.dim), dtype=np.int8))
@@ -55,7 +56,7 @@ class CombinationBenchmark:
         codes, bit_width = random_codes(self.num_rows, self.dim, width, density)
         ways, peers = self._ways(codes, bit_width, weight, width), self._peers(codes, weight)
         ceilings = self._ceilings(width, int(np.count_nonzero(codes)))
-        seconds = time_in_any_order(ways | peers | ceilings, self.effort)
+        seconds = time_in_any_order(ways | peers | ceilings, self.place)
         case = f"{self.num_rows:,} x {self.dim} x {self.num_outputs}, {width} x {self.weight_bits} bit, {density:g}"
         amount = 2 * self.num_rows * self.dim * self.num_outputs / 1e9
         for way in ways:
@@ -79,25 +80,26 @@ class CombinationBenchmark:
     def _ceilings(self, width: int, num_codes: int) -> dict[str, Callable]:
         """Return a ceiling for products of all codes, of all bits and of the codes that are not zero."""
         num_all = self.num_rows * self.dim * self.num_outputs
-        return {ALL_CODES: byte_product_ceiling(num_all),
-                ALL_BITS: bit_product_ceiling(num_all * width * self.weight_bits),
-                NON_ZERO: byte_product_ceiling(num_codes * self.num_outputs)}
+        return {ALL_CODES: self.place.multiplying_bytes(num_all),
+                ALL_BITS: self.place.multiplying_bits(num_all * width * self.weight_bits),
+                NON_ZERO: self.place.multiplying_bytes(num_codes * self.num_outputs)}
 
     def _peers(self, codes: np.ndarray, weight: torch.Tensor) -> dict[str, Callable]:
-        """torch's products of the same shape, whose int8 takes codes over 127 as negative ones, in the same time."""
-        right, out = weight.T.contiguous(), empty_rows(self.num_rows, self.num_outputs)
+        """Return torch's products of this shape, whose int8 takes codes over 127 as negative ones, in the same time."""
+        right, out = weight.T.contiguous(), self.place.empty_rows(self.num_rows, self.num_outputs)
         return {INT8: partial(torch._int_mm, torch.from_numpy(codes).view(torch.int8), right),
                 FP32: partial(torch.mm, torch.from_numpy(codes).float(), right.float(), out=out)}
 
 
-def time_in_any_order(contestants: dict[str, Callable], effort: Effort) -> dict[str, list[float]]:
-    """Time contestants as `interleave` does, in another order each round, because each finds the last one's data in
-    the caches.
+def time_in_any_order(contestants: dict[str, Callable], place: HostPlace) -> dict[str, list[float]]:
+    """Time contestants as `Place.interleave` does, in another order each round, because each finds the last one's data
+    in the caches.
     """
     rng, names = random.Random(0), list(contestants)
     seconds: dict[str, list[float]] = {name: [] for name in names}
-    for _ in range(effort.repeat):
+    once = replace(place, effort=Effort(1))
+    for _ in range(place.effort.repeat):
         rng.shuffle(names)
-        for name, spent in interleave({name: contestants[name] for name in names}, Effort(1)).items():
+        for name, spent in once.interleave({name: contestants[name] for name in names}).items():
             seconds[name] += spent
     return seconds

@@ -1,93 +1,175 @@
-"""`hpcgnn bench device`: the GPU's ceilings first, then every kernel against them and against peers, in one run."""
+"""DevicePlace times work on a GPU by its own events, against limits that are measured in the same run: copies, gathered
+rows, and 1-bit products on registers.
+
+Launches kernels/ceilings.cu, which is of use to nothing else.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
-from pathlib import Path
+from functools import cached_property, partial
+from typing import Any
 
-from hpcgnn.bench.ceilings import PRECISION
-from hpcgnn.bench.device_bits import measure_bits, measure_reuse, measure_tiles
-from hpcgnn.bench.device_ceilings import measure_ceilings
-from hpcgnn.bench.device_graphs import arcs_that_fit, draw_power_law
-from hpcgnn.bench.device_messages import measure_messages
-from hpcgnn.bench.device_pointwise import measure_pointwise
-from hpcgnn.bench.device_products import measure_products
-from hpcgnn.bench.device_timing import Device
-from hpcgnn.bench.graphs import Topology, read_topology
-from hpcgnn.bench.timing import Measurement
+import numpy as np
+import torch
 
-BIT_PRODUCTS = "1-bit"     # how the ceilings' cases of them begin
+from hpcgnn.bench.chip import Chip
+from hpcgnn.bench.graphs import Topology, arcs_that_fit, draw_power_law
+from hpcgnn.bench.place import Place, Work
+from hpcgnn.bench.timing import OURS, Measurement
+from hpcgnn.ops.cuda.bit_gemm import AND_CAPABILITY
+from hpcgnn.ops.cuda.module import kernel
+from hpcgnn.ops.cuda.resident import on_device
+from hpcgnn.ops.cuda.segments import sub_warp
+
+FLUSH_BYTES = 1 << 30       # written before each repetition
+BUSY_SECONDS = 2e-3         # that the writing takes at least: Python queues a launch in a tenth of it
+L2_MULTIPLE = 4
+BLOCK_THREADS, WARP = 256, 32
+VECTOR_BYTES = 16
+ENTRIES_A_BLOCK = 1024                              # as many as a block of the aggregation has
+TILES_A_ROUND = 8                                   # of a warp, SETS of ceilings.cu
+OPERATIONS_A_TILE = {"mma8": 2 * 8 * 8 * 128, "mma16": 2 * 16 * 8 * 256}
+BLOCKS_A_PROCESSOR = 8
+GATHERED_ROW_BYTES = 256
 
 
-@dataclass
-class DeviceBenchmark:
-    """Runs the measurements of `hpcgnn bench device`.
+@dataclass(frozen=True)
+class DevicePlace(Place):
+    """Runs on torch's current device.
+
+    Before each repetition memory beyond the L2 cache is written, as often as keeps the device busy while Python queues
+    the work: the cache holds nothing that the work reads, and the seconds are the device's and not the launch's.
 
     Attributes
     ----------
-    graphs : paths of .npz archives
-    synthetic_edges : arcs of a graph to draw on the device, 0 for none; fewer where memory has no room
-    widths, precisions : columns and storage of the rows in SpMM and SDDMM
-    num_rows, width : rows of the message and of the pointwise work
-    sizes, dims, bits : rows of a square adjacency, columns and bits of the features
-    num_stream_bytes, num_rounds : length of the copy, and products a warp of the ceiling
-    failures : list of str, filled by `measure`
+    num_rounds : int     products a warp of the ceiling of bits
+    chip : Chip
     """
 
-    device: Device
-    graphs: tuple[Path, ...]
-    synthetic_edges: float
-    widths: tuple[int, ...]
-    precisions: tuple[str, ...]
-    num_rows: int
-    width: int
-    sizes: tuple[int, ...]
-    dims: tuple[int, ...]
-    bits: tuple[int, ...]
-    num_stream_bytes: int = 1 << 30
+    name: str = "cuda"
+    stream_bytes: int = 1 << 30
+    num_rows: int = 400_000
     num_rounds: int = 4096
-    failures: list[str] = field(default_factory=list)
-    _bit_peak: float | None = field(default=None, init=False)
+    chip: Chip = field(default_factory=Chip.current)
 
-    def measure(self) -> Iterator[Measurement]:
-        """Measure everything, in the order of the table. A part that fails is noted, and the next one begins."""
-        for name, part in self.parts():
-            yield from self._attempt(name, part)
+    wide_float = torch.float16
+    sums_in_half = True
 
-    def _attempt(self, name: str, part: Callable[[], Iterable[Measurement]]) -> Iterator[Measurement]:
-        try:
-            yield from part()
-        except Exception as error:
-            self.failures.append(f"{name}: {type(error).__name__}: {error}")
+    def seconds_of(self, work: Work, is_hot: bool = False) -> float:
+        """Flush the L2 cache, and time the work by events."""
+        for _ in range(self._num_flushes):
+            self._flushed.zero_()
+        if is_hot:
+            work()
+        return seconds_between_events(work)
 
-    def parts(self) -> Iterator[tuple[str, Callable[[], Iterable[Measurement]]]]:
-        """Yield each part's name and the function that measures it."""
-        device = self.device
-        yield "ceilings", self._ceilings
-        yield "messages", partial(measure_messages, device, self.num_rows, self.width)
-        for precision in self.precisions:
-            yield f"pointwise {precision}", partial(measure_pointwise, device, self.num_rows, self.width,
-                                                    PRECISION[precision])
-        yield "bits", self._bits
-        yield "tiles", partial(measure_tiles, device, self.sizes, self.dims, self.bits)
-        yield "reuse", partial(measure_reuse, device, min(self.sizes))
-        for path in self.graphs:
-            yield str(path), partial(self._products, partial(read_topology, path))
-        if self.synthetic_edges:
-            yield "synthetic graph", partial(self._products, self._draw)
+    def first_seconds_of(self, work: Work) -> float:
+        """Return 0: the first call compiles kernels."""
+        work()
+        return 0.0
 
-    def _ceilings(self) -> Iterator[Measurement]:
-        rows = measure_ceilings(self.device, self.num_stream_bytes, self.num_rounds)
-        self._bit_peak = max((row.rate for row in rows if row.case.startswith(BIT_PRODUCTS)), default=None)
-        yield from rows
+    @cached_property
+    def _flushed(self) -> torch.Tensor:
+        num_bytes = max(FLUSH_BYTES, L2_MULTIPLE * self.chip.l2_bytes)
+        return torch.empty(num_bytes, dtype=torch.uint8, device=self.name)
 
-    def _bits(self) -> Iterator[Measurement]:
-        yield from measure_bits(self.device, self.sizes, self.dims, self.bits, self._bit_peak)
+    @cached_property
+    def _num_flushes(self) -> int:
+        self._flushed.zero_()
+        return max(1, math.ceil(BUSY_SECONDS / seconds_between_events(self._flushed.zero_)))
 
-    def _products(self, graph_of: Callable[[], Topology]) -> Iterator[Measurement]:
-        yield from measure_products(self.device, graph_of(), self.widths, self.precisions)
+    def moving(self, num_read: int, num_written: int) -> Work:
+        """Copy: half of all bytes are read, the others written."""
+        source, target = (self.empty_bytes((num_read + num_written) // 2).zero_() for _ in range(2))
+        return partial(target.copy_, source)
 
-    def _draw(self) -> Topology:
-        return draw_power_law(arcs_that_fit(self.synthetic_edges, self.device.free_bytes()), self.device.place)
+    def gathering(self, rows: torch.Tensor, indices: np.ndarray) -> Work | None:
+        """XOR the words of the rows in registers; each thread leaves one. None where rows are no whole vectors."""
+        num_row_bytes = rows.shape[1] * rows.itemsize
+        if num_row_bytes % VECTOR_BYTES:
+            return None
+        row_vectors, num_blocks = num_row_bytes // VECTOR_BYTES, -(-len(indices) // ENTRIES_A_BLOCK)
+        out = torch.empty(num_blocks * BLOCK_THREADS, dtype=torch.int32, device=rows.device)
+        arguments = (rows.view(torch.int32), on_device(indices, rows), len(indices), ENTRIES_A_BLOCK, row_vectors,
+                     sub_warp(row_vectors), out)
+
+        def gather() -> torch.Tensor:
+            kernel("ceilings", "gather_rows")((num_blocks,), (BLOCK_THREADS,), *arguments)
+            return out
+
+        return gather
+
+    def multiplying_bits(self, num_products: int) -> float | None:
+        """Return the seconds that they take at the measured peak."""
+        peak = max((row.rate for row in self.bit_ceilings()), default=None)
+        return None if peak is None else 2 * num_products / 1e12 / peak
+
+    def ceilings(self) -> Iterator[Measurement]:
+        """Measure a copy, and as many bytes of gathered rows."""
+        length = self.stream_bytes
+        yield self.measure("ceiling", "copy", 2 * length / 1e9, "GB/s", {OURS: self.moving(length, length)})
+        rows = self.empty_rows(length // GATHERED_ROW_BYTES, GATHERED_ROW_BYTES // 4).zero_()
+        indices = np.random.default_rng(0).integers(0, len(rows), len(rows), dtype=np.int32)
+        yield self.measure("ceiling", f"gather of rows of {GATHERED_ROW_BYTES} bytes", rows.nbytes / 1e9, "GB/s",
+                           {OURS: self.gathering(rows, indices)})
+
+    def bit_ceilings(self) -> list[Measurement]:
+        """Measure, once, both shapes of 1-bit products with operands in registers; none where tensor cores have no AND
+        of bits.
+        """
+        return self._bit_ceilings
+
+    @cached_property
+    def _bit_ceilings(self) -> list[Measurement]:
+        if self.chip.capability < AND_CAPABILITY:
+            return []
+        num_blocks = BLOCKS_A_PROCESSOR * self.chip.num_processors
+        num_tiles = num_blocks * BLOCK_THREADS // WARP * TILES_A_ROUND * self.num_rounds
+        return [self.measure("ceiling", f"1-bit {form} in registers", num_tiles * operations / 1e12, "TOP/s",
+                             {OURS: partial(self._multiply_in_registers, form, num_blocks)})
+                for form, operations in OPERATIONS_A_TILE.items()]
+
+    def _multiply_in_registers(self, form: str, num_blocks: int) -> torch.Tensor:
+        """Return (num_blocks * 256,) int32, what the kernel leaves."""
+        out = torch.empty(num_blocks * BLOCK_THREADS, dtype=torch.int32, device=self.name)
+        kernel("ceilings", f"multiply_bits_{form}")((num_blocks,), (BLOCK_THREADS,), self.num_rounds, out)
+        return out
+
+    def random_rows(self, num_rows: int, dim: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
+        """Draw them on the device; `seed` only says that two calls differ, as they do."""
+        return torch.randn(num_rows, dim, dtype=dtype, device=self.name)
+
+    def empty_rows(self, num_rows: int, dim: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """See `Place`."""
+        return torch.empty(num_rows, dim, dtype=dtype, device=self.name)
+
+    def empty_bytes(self, num_bytes: int) -> torch.Tensor:
+        """See `Place`."""
+        return torch.empty(num_bytes, dtype=torch.uint8, device=self.name)
+
+    def draw(self, num_edges: int) -> Topology:
+        """Draw a power law on the device; fewer arcs where memory has no room for them."""
+        return draw_power_law(arcs_that_fit(num_edges, self._free_bytes()), self.name)
+
+    def _free_bytes(self) -> int:
+        if self.name == "cpu":      # where kernels are emulated
+            return self.chip.memory_bytes
+        torch.cuda.empty_cache()    # what torch keeps of tensors that are gone
+        return torch.cuda.mem_get_info()[0]
+
+    def describe(self) -> dict[str, Any]:
+        """Return the chip and the versions of CUDA."""
+        return self.chip.describe()
+
+
+def seconds_between_events(work: Work) -> float:
+    """Time one call on torch's current stream."""
+    started, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    started.record()
+    work()
+    ended.record()
+    ended.synchronize()
+    return started.elapsed_time(ended) / 1e3

@@ -17,7 +17,7 @@ LOW_SHARE = 0.5          # of the ceiling, below which a product's rate is worth
 
 
 def machine_lines(num_threads: int) -> list[str]:
-    """The processor, and the instruction sets that are in effect."""
+    """Tell the processor, and the instruction sets that are in effect."""
     capability = torch.backends.cpu.get_cpu_capability()
     return [f"processor: {processor_name()}, {available_cores()} cores, {num_threads} threads",
             f"instructions: kernels {simd_level()}, torch {TORCH_LEVELS.get(capability, capability.lower())}, "
@@ -25,7 +25,7 @@ def machine_lines(num_threads: int) -> list[str]:
 
 
 def complaints(measured: Iterable[Measurement]) -> list[str]:
-    """A sentence for each thing that slows a training here, with its remedy; none where all is well."""
+    """Return a sentence for each thing that slows a training here, with its remedy; none where all is well."""
     found = []
     if simd_level() != best_level():
         found.append(f"HPCGNN_SIMD holds the kernels at {simd_level()}, and this processor has {best_level()}; "

@@ -1,22 +1,29 @@
-"""`hpcgnn bench dram`: bytes that an aggregation reads from DRAM by scheme and by order of rows, and its time by order.
+"""`hpcgnn bench dram`: bytes that an aggregation reads from DRAM by scheme and by order of rows, as a table, dram.json
+and dram.png, and its time by order.
 
 The bytes are simulated, see hpcgnn.partition.condense_traffic; the seconds are those of the real aggregation.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.sparse
 import torch
+from rich import box
+from rich.console import Console
+from rich.table import Table
 
-from hpcgnn.bench.ceilings import gather_ceiling
 from hpcgnn.bench.graphs import Topology
-from hpcgnn.bench.memory import empty_rows, random_rows
-from hpcgnn.bench.timing import CEILING, OURS, Effort, Measurement, measure
+from hpcgnn.bench.host import HostPlace
+from hpcgnn.bench.result import has_matplotlib
+from hpcgnn.bench.timing import CEILING, OURS, Measurement
 from hpcgnn.errors import ConfigError
 from hpcgnn.ops.aggregation import SparseRows, from_csr, multiply
 from hpcgnn.partition.condense import ClusteredRows, condensed_order, condensed_regions, lay_out, permute_rows
@@ -32,10 +39,20 @@ from hpcgnn.partition.order import REORDERS, ROWS_A_CONDENSED_CLUSTER, cluster_r
 
 CONDENSED = "condense-edge"
 SCHEMES, ORDERS = "schemes", "orders of preprocess"
+DIM, BITS = 128, 4                  # values of a row, and bits of a value
+LINE_BYTES = 128                    # of one DRAM access
+SPARSE_SHARE = 0.25                 # of the buffer, that condense-edge sets aside for copies
+SEED = 0                            # of METIS, and of ids that are shuffled
+JSON, PICTURE = "dram.json", "dram.png"
+PARTS = {"same cluster": "dense_bytes", "other clusters": "sparse_bytes", "copies": "copy_bytes",
+         "lists": "list_bytes"}
+CAPTION = "MB read (copies: written) for one aggregation; arcs, new rows and sums, alike for all, are not counted"
+
+Counts = list[tuple[str, str, Traffic]]
 
 
 def arcs_of(graph: Topology) -> scipy.sparse.csr_matrix:
-    """A matrix of ones by destination, (num_nodes, num_nodes) int8."""
+    """Return a matrix of ones by destination, (num_nodes, num_nodes) int8."""
     return scipy.sparse.csr_matrix((np.ones(graph.num_edges, np.int8), graph.indices, graph.indptr),
                                    shape=(graph.num_nodes, graph.num_nodes))
 
@@ -54,6 +71,7 @@ class DramBenchmark:
 
     Attributes
     ----------
+    place : HostPlace
     graph : Topology
     row_bytes : int                       of a row that is read
     buffer : Buffer
@@ -62,33 +80,35 @@ class DramBenchmark:
     widths : columns of the fp32 rows that are aggregated for time; none, and nothing is timed
     """
 
+    place: HostPlace
     graph: Topology
-    row_bytes: int
     buffer: Buffer
     pruned_share: float
-    seed: int
     widths: tuple[int, ...]
-    effort: Effort
+    row_bytes: int = -(-DIM * BITS // 8)
+    seed: int = SEED
 
     @cached_property
     def arcs(self) -> scipy.sparse.csr_matrix:
-        """The graph as a matrix of ones."""
+        """Return the graph as a matrix of ones."""
         return arcs_of(self.graph)
 
     @cached_property
     def condensed_cluster(self) -> np.ndarray:
-        """Cluster of each row in preprocess's condense-edge: METIS takes the most time of all here, so it is kept."""
+        """Return the cluster of each row in preprocess's condense-edge; METIS takes the most time of all here, so it is
+        kept.
+        """
         return cluster_rows(self.arcs, ROWS_A_CONDENSED_CLUSTER, self.seed, self.graph.name)
 
     @cached_property
     def orders(self) -> dict[str, np.ndarray]:
-        """Rows in each order that preprocess knows."""
+        """Return the rows in each order that preprocess knows."""
         nodes = np.arange(self.graph.num_nodes)
         return {reorder: condensed_order(self.arcs, self.condensed_cluster) if reorder == CONDENSED
                 else order_rows(self.graph, nodes, reorder, self.seed) for reorder in REORDERS}
 
     def count(self) -> Iterator[tuple[str, str, Traffic]]:
-        """Group, name and bytes of each scheme, then of each order, whose rows are read through the whole buffer."""
+        """Yield group, name and bytes of each scheme, then of each order, with rows read through the whole buffer."""
         for name, traffic in self._schemes():
             yield SCHEMES, name, traffic
         whole = np.array([0, self.graph.num_nodes])
@@ -112,30 +132,32 @@ class DramBenchmark:
         yield f"{CONDENSED}, no metis", condensed_traffic(blocks, self.row_bytes, self.buffer)
 
     def measure(self) -> Iterator[Measurement]:
-        """Seconds of the aggregation a width, fp32, in every order and from condensed regions; the ceiling gathers the
+        """Time the aggregation at each width, in every order and from condensed regions; the ceiling gathers the
         rows of the condense-edge order.
         """
         _, condensed = permute_rows(self.arcs, self.orders[CONDENSED])
         for width in self.widths:
-            rows, out = (make(self.graph.num_nodes, width) for make in (random_rows, empty_rows))
-            contestants: dict[str, Callable] = {CEILING: gather_ceiling(rows, condensed)}
+            makers = self.place.random_rows, self.place.empty_rows
+            rows, out = (make(self.graph.num_nodes, width) for make in makers)
+            contestants: dict[str, Callable] = {CEILING: self.place.gathering(rows, condensed)}
             contestants |= {OURS if reorder == CONDENSED else reorder: self._product(order, rows, out)
                            for reorder, order in self.orders.items()}
             contestants |= self._products_of_copies(rows, out)
-            yield measure("aggregation", f"{self.graph.name} x{width} fp32, rows by {CONDENSED}",
-                          self.graph.num_edges * width * rows.itemsize / 1e9, "GB/s", contestants, self.effort)
+            yield self.place.measure("aggregation", f"{self.graph.name} x{width} fp32, rows by {CONDENSED}",
+                                     self.graph.num_edges * width * rows.itemsize / 1e9, "GB/s", contestants)
 
     def _product(self, order: np.ndarray, rows: torch.Tensor, out: torch.Tensor) -> Callable:
         matrix = from_csr(*permute_rows(self.arcs, order), self.graph.num_nodes)
         return partial(multiply, matrix, rows, out=out, span=(0, len(rows)))
 
     def _products_of_copies(self, rows: torch.Tensor, out: torch.Tensor) -> dict[str, Callable]:
-        """Algorithm 1 on this machine: with the copies, and as if they were free."""
+        """Run Algorithm 1 on this machine: with the copies, and as if they were free."""
         _, clusters = lay_out(self.arcs, self.condensed_cluster)
         regions = condensed_regions(clusters)
         column = np.where(regions.place < 0, clusters.indices, len(rows) + regions.place).astype(np.int32)
         matrix = SparseRows(clusters.indptr[:-1], clusters.indptr[1:], column, len(rows) + regions.num_copies)
-        copied_row, copies = torch.from_numpy(regions.copied_row), empty_rows(regions.num_copies, rows.shape[1])
+        copied_row = torch.from_numpy(regions.copied_row)
+        copies = self.place.empty_rows(regions.num_copies, rows.shape[1])
         read = partial(multiply, matrix, rows, copies, out=out, span=(0, len(rows)))
 
         def copy_and_read() -> None:
@@ -143,3 +165,57 @@ class DramBenchmark:
             read()
 
         return {"copied": copy_and_read, "copies free": read}
+
+
+def show_traffic(title: str, counts: Counts) -> None:
+    """Print one row a scheme or order, each over the first of its group."""
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", caption=CAPTION, caption_justify="left")
+    table.add_column("scheme", no_wrap=True)
+    for heading in (*PARTS, "total", "of the first", "arcs dropped"):
+        table.add_column(heading, justify="right")
+    first: dict[str, Traffic] = {}
+    for group, name, traffic in counts:
+        if group not in first:
+            table.add_section()
+            table.add_row(f"[bold]{group}")
+        base = first.setdefault(group, traffic).total_bytes
+        numbers = [getattr(traffic, part) for part in PARTS.values()] + [traffic.total_bytes]
+        table.add_row(name, *(f"{number / 1e6:,.2f}" for number in numbers),
+                      f"{traffic.total_bytes / base:.3f}" if base else "", f"{traffic.dropped_arcs:,}")
+    Console(width=max(Console().width, 110)).print(table)
+
+
+def write_traffic(folder: Path, settings: dict[str, Any], machine: dict[str, Any], counts: Counts) -> None:
+    """Write dram.json, and dram.png where matplotlib is installed.
+
+    Raises
+    ------
+    ConfigError      a file can't be written
+    """
+    records = [{"group": group, "scheme": name, **asdict(traffic), "total_bytes": traffic.total_bytes}
+               for group, name, traffic in counts]
+    try:
+        (folder / JSON).write_text(json.dumps({"settings": settings, "machine": machine, "traffic": records}, indent=1)
+                                   + "\n")
+        if has_matplotlib():
+            _draw(settings, counts).savefig(folder / PICTURE, dpi=150)
+    except OSError as error:
+        raise ConfigError(f"{folder} can't take {JSON} and {PICTURE}: {error}") from error
+
+
+def _draw(settings: dict[str, Any], counts: Counts):
+    """Draw stacked bars, as MEGA's Fig. 6."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 1.6 + 0.32 * len(counts)), layout="constrained")
+    axes = figure.subplots()
+    labels = [f"{group}: {name}" for group, name, _ in counts]
+    left = [0.0] * len(counts)
+    for part, attribute in PARTS.items():
+        widths = [getattr(traffic, attribute) / 1e6 for *_, traffic in counts]
+        axes.barh(labels, widths, left=left, label=part)
+        left = [before + width for before, width in zip(left, widths, strict=True)]
+    axes.set(xlabel="MB read from DRAM, or written as copies", ylim=(len(counts) - 0.5, -0.5))
+    axes.legend(frameon=False)
+    figure.suptitle(settings["title"])
+    return figure

@@ -1,4 +1,5 @@
-"""The environment that a measurement runs in: threads, waiting, allocator. It must be set before NumPy and torch load.
+"""This module makes the environment that a measurement runs in: threads, waiting, allocator. It must be set before
+NumPy and torch load.
 
 Nothing here imports either of them.
 """
@@ -18,24 +19,24 @@ GLIBC_TUNABLES = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.tr
 
 
 def available_cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def find_tcmalloc() -> str | None:
-    """Library name of tcmalloc, as the loader takes it, or None where it is not installed."""
+    """Return the library name of tcmalloc, as the loader takes it, or None where it is not installed."""
     found = (ctypes.util.find_library(name) for name in ALLOCATORS)
     return next((name for name in found if name), None)
 
 
 def thread_environment(num_threads: int, base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """`base`, or this process's environment, with `num_threads` threads in every runtime and idle ones asleep."""
+    """Return `base`, or this process's environment, with so many threads in every runtime and idle ones asleep."""
     base = os.environ if base is None else base
     return {**base, **dict.fromkeys(THREAD_VARIABLES, str(num_threads)), **WAITING}
 
 
 def with_tcmalloc(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment with tcmalloc loaded before all else, where it is installed."""
+    """Return the environment with tcmalloc loaded before all else, where it is installed."""
     library = find_tcmalloc()
     if library is None:
         return dict(environment)
@@ -44,7 +45,7 @@ def with_tcmalloc(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def with_kept_memory(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment in which glibc keeps freed memory and uses huge pages, so that all sides reuse warm pages."""
+    """Return the environment in which glibc keeps freed memory and uses huge pages, so that all reuse warm pages."""
     return {"GLIBC_TUNABLES": GLIBC_TUNABLES, **environment}
 
 

@@ -17,6 +17,9 @@ from hpcgnn.bench.environment import find_tcmalloc, set_environment, thread_envi
 from hpcgnn.bench.epoch_runs import EpochSettings, Trained, preprocess, train_ours, train_peer
 from hpcgnn.bench.timing import CEILING, OURS, Measurement
 
+LAYERS = 3
+EVAL_EVERY = 5      # epochs between evaluations, which are not timed; the score is that at the best of them
+
 RunKey = tuple[str, str]    # name of the contestant, precision
 
 
@@ -30,7 +33,6 @@ class EpochBenchmark:
     num_ranks : 0, or ranks of one thread each that train besides the one process
     peers : of "dgl", "pyg"; they train in float32
     repeat : rounds; round r trains everything once, with seed r
-    eval_every : epochs between evaluations, which are not timed; 0: after the last only
     """
 
     source: Path
@@ -41,12 +43,10 @@ class EpochBenchmark:
     peers: tuple[str, ...]
     epochs: int
     repeat: int
-    layers: int
     hidden: int
-    eval_every: int = 0
 
     def measure(self) -> Iterator[Measurement]:
-        """One measurement a model and precision."""
+        """Yield one measurement a model and precision."""
         with tempfile.TemporaryDirectory(prefix="hpcgnn-bench-") as folder:
             shards = self._shards(Path(folder))
             arrays = Path(folder) / "graph.npz"
@@ -55,7 +55,7 @@ class EpochBenchmark:
                 yield from self._measure_model(model, shards, arrays, facts, Path(folder))
 
     def _shards(self, folder: Path) -> dict[int, Path]:
-        """Folders of shards by number of ranks."""
+        """Return folders of shards by number of ranks."""
         if self.source.is_dir():
             return {self._in_child("count_parts", self.source): self.source}
         wanted = [1, self.num_ranks] if self.num_ranks > 1 else [1]
@@ -67,7 +67,7 @@ class EpochBenchmark:
                     for precision in self.precisions}
         runs: dict[RunKey, list[Trained]] = {}
         for seed in range(self.repeat):
-            settings = EpochSettings(model, self.layers, self.hidden, self.epochs, seed, eval_every=self.eval_every)
+            settings = EpochSettings(model, LAYERS, self.hidden, self.epochs, seed, EVAL_EVERY)
             for key, trained in self._train_round(settings, shards, arrays, folder):
                 runs.setdefault(key, []).append(trained)
         for precision in self.precisions:
@@ -83,7 +83,7 @@ class EpochBenchmark:
             yield (peer, "fp32"), train_peer(peer, settings, arrays, self.threads)
 
     def _dims(self, facts: dict) -> list[int]:
-        return [facts["num_features"], *[self.hidden] * (self.layers - 1), facts["num_classes"]]
+        return [facts["num_features"], *[self.hidden] * (LAYERS - 1), facts["num_classes"]]
 
     def _in_child(self, function: str, *arguments):
         """Call a function of epoch_work in a process that ends with it."""
@@ -100,7 +100,7 @@ class EpochBenchmark:
                   for contestant, trained in chosen.items()}
         seconds = {contestant: [second for run in trained for second in run.epoch_seconds]
                    for contestant, trained in chosen.items()}
-        case = f"{name} {model} {self.layers} x {self.hidden} {precision}"
+        case = f"{name} {model} {LAYERS} x {self.hidden} {precision}"
         remarks = [memory_line(case, chosen), score_line(case, chosen), ceiling_line(case, ceiling)]
         if self.peers and find_tcmalloc() is None:
             remarks.append("tcmalloc is not installed: peers ran with glibc's allocator, which slows them down")
@@ -117,18 +117,18 @@ def call_work(function: str, *arguments):
 
 
 def ours(ranks: int) -> str:
-    """Name of a contestant of ours."""
+    """Name a contestant of ours."""
     return f"{OURS} 1 process" if ranks == 1 else f"{OURS} {ranks} x 1"
 
 
 def memory_line(case: str, chosen: dict[str, list[Trained]]) -> str:
-    """Peak memory of every contestant's largest process."""
+    """Tell the peak memory of every contestant's largest process."""
     parts = (f"{name} {max(run.peak_bytes for run in trained) / 1e6:,.0f}" for name, trained in chosen.items())
     return f"{case}: peak MB of the largest process: {', '.join(parts)}"
 
 
 def score_line(case: str, chosen: dict[str, list[Trained]]) -> str:
-    """Mean test score of every contestant over the rounds, with its standard deviation."""
+    """Tell the mean test score of every contestant over the rounds, with its standard deviation."""
     parts = []
     for name, trained in chosen.items():
         scores = [100 * run.test_score for run in trained]

@@ -22,11 +22,11 @@ WARM_UP_EPOCHS = 2    # memory is allocated and caches are filled in these
 
 @dataclass(frozen=True)
 class EpochSettings:
-    """A training that all contestants can do: dropout, convolution, LayerNorm, ReLU; Adam.
+    """Describes a training that all contestants can do: dropout, convolution, LayerNorm, ReLU; Adam.
 
     Attributes
     ----------
-    eval_every : epochs between evaluations, the last epoch's among them; 0: after the last only
+    eval_every : epochs between evaluations; the last epoch has one too
     """
 
     model: str
@@ -34,19 +34,20 @@ class EpochSettings:
     hidden: int
     epochs: int
     seed: int
+    eval_every: int
     dropout: float = 0.5
     lr: float = 0.01
-    eval_every: int = 0
 
     def is_evaluated(self, epoch: int) -> bool:
         """Whether scores are taken after this many epochs."""
-        return epoch == self.epochs or (self.eval_every > 0 and epoch % self.eval_every == 0)
+        return epoch == self.epochs or epoch % self.eval_every == 0
 
 
 @dataclass(frozen=True)
 class Trained:
-    """One training: seconds of its epochs without the first two, peak bytes of its largest process, test score at the
-    best validation score."""
+    """Holds what one training gave: seconds of its epochs without the first two, peak bytes of its largest process, and
+    the test score at the best validation score.
+    """
 
     epoch_seconds: list[float]
     peak_bytes: int
@@ -55,12 +56,12 @@ class Trained:
 
 
 def hpcgnn_command(*arguments: object) -> list[str]:
-    """This version's command line in a new process."""
+    """Return this version's command line in a new process."""
     return [sys.executable, "-m", "hpcgnn", *map(str, arguments)]
 
 
 def find_mpirun() -> str:
-    """The launcher of $MPIRUN, or the first on PATH; raises ConfigError where there is none."""
+    """Return the launcher of $MPIRUN, or the first on PATH; raises ConfigError where there is none."""
     found = os.environ.get("MPIRUN") or shutil.which("mpirun") or shutil.which("mpiexec")
     if found is None:
         raise ConfigError("there is no mpirun on PATH; install MPI, set MPIRUN to its launcher, or leave --ranks out")
@@ -74,9 +75,9 @@ def preprocess(archive: Path, shards: Path, ranks: int) -> Path:
 
 
 def train_ours(settings: EpochSettings, shards: Path, precision: str, ranks: int, threads: int, out: Path) -> Trained:
-    """`hpcgnn train` on shards of `ranks` parts."""
+    """Run `hpcgnn train` on shards of `ranks` parts."""
     flags = {**asdict(settings), "norm": "layer", "weight_decay": 0, "method": "vanilla", "early_stop": 0, "repeat": 1,
-             "eval_every": settings.eval_every or settings.epochs, "checkpoint_every": 0}
+             "checkpoint_every": 0}
     if precision != "fp32":
         flags["precision"] = precision
     command = hpcgnn_command("train", shards, "--out", out, "--overwrite",
@@ -90,7 +91,7 @@ def train_ours(settings: EpochSettings, shards: Path, precision: str, ranks: int
 
 
 def train_peer(peer: str, settings: EpochSettings, arrays: Path, threads: int) -> Trained:
-    """A peer's driver on the exported arrays, under tcmalloc where that is installed."""
+    """Run a peer's driver on the exported arrays, under tcmalloc where that is installed."""
     environment = with_tcmalloc(thread_environment(threads))
     command = [sys.executable, "-m", f"hpcgnn.bench.peers.{peer}_epoch", str(arrays), json.dumps(asdict(settings))]
     result = json.loads(run(command, environment).splitlines()[-1])
@@ -99,7 +100,7 @@ def train_peer(peer: str, settings: EpochSettings, arrays: Path, threads: int) -
 
 
 def run(command: list[str], environment: Mapping[str, str]) -> str:
-    """Standard output of a command; raises TrainingError with its last line of complaint where it fails."""
+    """Return the standard output of a command; raises TrainingError with its last line of complaint where it fails."""
     done = subprocess.run(command, env=dict(environment), capture_output=True, text=True)
     if done.returncode:
         raise TrainingError(f"{' '.join(command[:6])} … failed with status {done.returncode}: {complaint(done.stderr)}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,19 +9,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcgnn.bench.ceilings import PRECISION, copy_stream, gather_ceiling, product_ceiling, read_stream
-from hpcgnn.bench.memory import empty_rows, random_rows
-from hpcgnn.bench.timing import Effort, interleave
+from hpcgnn.bench.host import HostPlace
+from hpcgnn.bench.place import PRECISION, Work
+from hpcgnn.bench.timing import OURS, Effort
 from hpcgnn.errors import DatasetError
 from hpcgnn.partition.partition import Partition
 from hpcgnn.shards.reader import read_graph_info, read_partition
 
-EFFORT = Effort(repeat=5)
+PLACE = HostPlace(Effort(repeat=5))
 NODE_ARRAYS = ("features", "labels", "train_mask", "val_mask", "test_mask")
 
 
 def count_parts(shards: Path) -> int:
-    """Parts of a folder of shards."""
+    """Return the number of parts of a folder of shards."""
     return read_graph_info(shards).num_parts
 
 
@@ -49,13 +47,13 @@ def export_arrays(shards: Path, out: Path) -> dict[str, Any]:
 
 
 def _arcs(part: Partition) -> tuple[np.ndarray, np.ndarray]:
-    """Global source and target of each arc of a part."""
+    """Return the global source and target of each arc of a part."""
     node_id = np.concatenate([part.inner_id, part.halo_id])
     return node_id[part.indices], np.repeat(part.inner_id, np.diff(part.indptr))
 
 
 def epoch_ceiling(arrays: Path, dims: list[int], model: str, precision: str) -> dict[str, float]:
-    """Seconds that the products, sums and passes of one epoch would take, each alone at its ceiling.
+    """Measure the seconds that the products, sums and passes of one epoch would take, each alone at its ceiling.
 
     Parameters
     ----------
@@ -68,18 +66,18 @@ def epoch_ceiling(arrays: Path, dims: list[int], model: str, precision: str) -> 
     num_products = num_nodes * sum(
         count * left * right for left, right, count in layer_products(dims, 2 if model == "sage" else 1))
     gathers = {width: _gather_seconds(num_nodes, indices, width, dtype) for width in set(layer_widths(dims))}
-    return {"products": _median(product_ceiling(precision, num_products)),
+    return {"products": _median(PLACE.multiplying(precision, num_products)),
             "sums": sum(gathers[width] for width in layer_widths(dims)),
             "passes": _pass_seconds(num_nodes, dims, dtype)}
 
 
 def layer_products(dims: list[int], per_layer: int) -> list[tuple[int, int, int]]:
-    """(in, out, products) of every layer: forward, gradient of the weights, and of the rows but for the input's."""
+    """List (in, out, products) of each layer: forward, gradient of the weights, and of the rows but for the input's."""
     return [(left, right, per_layer * (3 if layer else 2)) for layer, (left, right) in enumerate(pairwise(dims))]
 
 
 def layer_widths(dims: list[int]) -> list[int]:
-    """Columns of every sum over neighbors: each layer's narrower side, forward and backward.
+    """List the columns of every sum over neighbors: each layer's narrower side, forward and backward.
 
     The first layer needs no backward where it sums the constant input as it stands.
     """
@@ -88,19 +86,19 @@ def layer_widths(dims: list[int]) -> list[int]:
 
 
 def _gather_seconds(num_nodes: int, indices: np.ndarray, width: int, dtype: torch.dtype) -> float:
-    work = gather_ceiling(random_rows(num_nodes, width, dtype), indices)
-    return _median(work)
+    return _median(PLACE.gathering(PLACE.random_rows(num_nodes, width, dtype), indices))
 
 
 def _pass_seconds(num_nodes: int, dims: list[int], dtype: torch.dtype) -> float:
-    """Dropout of the input once; each hidden matrix read and written forward, and twice read and written backward."""
+    """Time dropout of the input, each hidden matrix read and written, and in the backward two read and one written."""
     seconds = 0.0
     for layer, width in enumerate(dims[:-1]):
-        rows = random_rows(num_nodes, width, dtype)
-        copy = _median(copy_stream(empty_rows(num_nodes, width, dtype), rows))
-        seconds += copy if layer == 0 else 2 * copy + _median(read_stream(rows))
+        num_bytes = num_nodes * width * dtype.itemsize
+        seconds += _median(PLACE.moving(num_bytes, num_bytes))
+        if layer:
+            seconds += _median(PLACE.moving(2 * num_bytes, num_bytes))
     return seconds
 
 
-def _median(work: partial) -> float:
-    return statistics.median(interleave({"work": work}, EFFORT)["work"])
+def _median(work: Work) -> float:
+    return PLACE.measure("epoch", "", 0.0, "s", {OURS: work}).median()

@@ -7,17 +7,17 @@ The communicator is an argument; all ranks call in the same order.
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 
-from hpcgnn.bench.ceilings import copy_stream
-from hpcgnn.bench.memory import empty_rows, random_rows
-from hpcgnn.bench.timing import CEILING, OURS, Effort, Measurement
+from hpcgnn.bench.host import HostPlace, copy_stream
+from hpcgnn.bench.place import Work
+from hpcgnn.bench.timing import CEILING, OURS, Measurement
 from hpcgnn.exchange.arena import MessageArena
 from hpcgnn.exchange.plan import ring_rounds
 from hpcgnn.exchange.ring import EXCHANGES, Transfer
@@ -29,27 +29,43 @@ PLAIN = "Sendrecv"
 KEY = CounterKey(0, 0, FORWARD, 0)
 
 
+@dataclass(frozen=True)
+class RanksPlace(HostPlace):
+    """Times work that all ranks of `comm` start at once, and takes the slowest rank's seconds."""
+
+    comm: Any = None
+
+    def seconds_of(self, work: Work, is_hot: bool = False) -> float:
+        """Collective: the same seconds on all ranks, so that all repeat as often."""
+        self.comm.Barrier()
+        return max(self.comm.allgather(super().seconds_of(work, is_hot)))
+
+
 @dataclass
 class ExchangeBenchmark:
     """Runs one rank's share of the measurements of `hpcgnn bench exchange`.
 
     Attributes
     ----------
-    comm : communicator of at least two ranks
+    place : RanksPlace of at least two ranks
     num_rows : rows that each rank sends to each other
     width : their columns
     """
 
-    comm: object
+    place: RanksPlace
     num_rows: int
     width: int
-    effort: Effort
     arena: MessageArena = field(default_factory=MessageArena)
+
+    @property
+    def comm(self) -> Any:
+        """Return the communicator of the ranks that take part."""
+        return self.place.comm
 
     def measure(self) -> Iterator[Measurement]:
         """Collective: quantizing, each kind of exchange, and dequantizing, at each width."""
-        rows = random_rows(self.num_rows, self.width, seed=self.comm.rank)
-        received = empty_rows(self.num_rows, self.width)
+        rows = self.place.random_rows(self.num_rows, self.width, seed=self.comm.rank)
+        received = self.place.empty_rows(self.num_rows, self.width)
         for bits in BIT_WIDTHS:
             yield from self._measure_width(bits, rows, received)
 
@@ -70,17 +86,17 @@ class ExchangeBenchmark:
 
         group, size = f"{bits} bit", f"{self.num_rows:,} x {self.width}"
         values, moved = rows.nbytes * len(peers) / 1e9, layout.num_bytes * len(peers) / 1e9
-        yield Measurement(group, f"quantize {size}", values, "GB/s", self._interleave({OURS: pack}))
+        yield Measurement(group, f"quantize {size}", values, "GB/s", self.place.interleave({OURS: pack}))
         copies = self._copies(send, receive)
-        seconds = self._interleave({**self.exchanges(send, receive), **copies})
+        seconds = self.place.interleave({**self.exchanges(send, receive), **copies})
         ceiling = min((seconds[name] for name in copies), key=statistics.median)
         for name in EXCHANGES:
             yield Measurement(group, f"{name} {size}", moved, "GB/s",
                               {OURS: seconds[name], CEILING: ceiling, PLAIN: seconds[PLAIN]})
-        yield Measurement(group, f"dequantize {size}", values, "GB/s", self._interleave({OURS: unpack}))
+        yield Measurement(group, f"dequantize {size}", values, "GB/s", self.place.interleave({OURS: unpack}))
 
     def exchanges(self, send: list[np.ndarray], receive: list[np.ndarray]) -> dict[str, Callable[[], None]]:
-        """Each way to exchange messages, collective; when it returns, `receive` holds what the others sent.
+        """Return each way to exchange messages, collective; afterwards `receive` holds what the others sent.
 
         Parameters
         ----------
@@ -98,23 +114,10 @@ class ExchangeBenchmark:
         return {PLAIN: plain, **{name: partial(ours, transfer) for name, transfer in EXCHANGES.items()}}
 
     def _copies(self, send: list[np.ndarray], receive: list[np.ndarray]) -> dict[str, Callable[[], None]]:
-        """Ways to copy as many bytes within a rank's memory, as every message must be once: the ceiling. Past the cache
-        the one that streams is the fastest, within it the other.
+        """Return ways to copy as many bytes in a rank's memory, as every message must be once: the ceiling. Past the
+        cache the one that streams is the fastest, within it the other.
         """
         pairs = list(zip(receive, send, strict=True))
-        streams = [copy_stream(*map(torch.from_numpy, pair)) for pair in pairs]
+        streams = [copy_stream(*pair) for pair in pairs]
         return {"streamed copy": lambda: [stream() for stream in streams],
                 "copy": lambda: [np.copyto(place, message) for place, message in pairs]}
-
-    def _interleave(self, works: dict[str, Callable[[], object]]) -> dict[str, list[float]]:
-        """Collective: seconds of the slowest rank, every rank starting at once; the same number of times on all."""
-        seconds: dict[str, list[float]] = {name: [] for name in works}
-        for repetition in range(self.effort.repeat + 1):
-            for name, work in works.items():
-                self.comm.Barrier()
-                started = time.perf_counter()
-                work()
-                slowest = max(self.comm.allgather(time.perf_counter() - started))
-                if repetition:
-                    seconds[name].append(slowest)
-        return seconds

@@ -1,4 +1,4 @@
-"""FloatBatches: the benchmark's networks in floats on hpcgnn's own kernels, and as integers with the same weights.
+"""FloatBatches runs the benchmark's networks in floats on hpcgnn's kernels; `integer_model` has them as integers.
 
 Nothing is timed here.
 """
@@ -24,7 +24,7 @@ LEAST_SIGNED_BITS = 2
 
 @dataclass(frozen=True)
 class FloatConvolution:
-    """A convolution of the stack; gin has a second map, sage one of the row itself.
+    """Holds a convolution of the stack; gin has a second map, sage one of the row itself.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class FloatConvolution:
 
 
 def random_stack(kind: str, dims: list[int], hidden: int) -> list[FloatConvolution]:
-    """Convolutions between these widths, the same ones each time; gin's first maps go to `hidden` columns."""
+    """Draw convolutions between these widths, the same ones each time; gin's first maps go to `hidden` columns."""
     rng = torch.Generator().manual_seed(0)
 
     def drawn(out_dim: int, in_dim: int) -> torch.Tensor:
@@ -61,7 +61,7 @@ def random_stack(kind: str, dims: list[int], hidden: int) -> list[FloatConvoluti
 
 
 class FloatBatches:
-    """Passes of a stack over batches, all of them in one product.
+    """Runs a stack over batches, all of them in one product.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class FloatBatches:
         self._matrix = _matrix_of(stack[0].kind, batches)
 
     def forward(self, seen: list[tuple[torch.Tensor, ...]] | None = None) -> np.ndarray:
-        """Logits (num_rows, num_classes); `seen` gets each convolution's rows, mapped rows and, of gin, hidden rows."""
+        """Return logits (num_rows, num_classes); `seen` gets each convolution's rows, mapped and gin's hidden rows."""
         h = self.features
         for number, layer in enumerate(self.stack):
             mapped = map_rows(h, layer.weight)
@@ -101,7 +101,7 @@ def _stored(layer: FloatConvolution, storage: torch.dtype) -> FloatConvolution:
 
 
 def integer_model(stack: list[FloatConvolution], bits: int, floats: FloatBatches, dataset: str) -> IntegerModel:
-    """The stack on codes of `bits` bits, with one step for all in-degrees, from the largest values on these batches.
+    """Make the stack one of codes, with one step for all in-degrees, from the largest values on these batches.
 
     Signed codes of less than 2 bits do not exist; they take 2.
     """

@@ -1,23 +1,30 @@
-"""Graphs for kernels: the arcs alone, from .npz archives or drawn at random. Features and labels are not read."""
+"""Topology holds the arcs of a graph for kernels, from an .npz archive or drawn. No features or labels are read."""
 
 from __future__ import annotations
 
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from hpcgnn.datasets.options import SourceOptions
 from hpcgnn.datasets.source import load_source
-from hpcgnn.errors import DatasetError
+from hpcgnn.errors import ConfigError, DatasetError
 
+if TYPE_CHECKING:
+    from hpcgnn.bench.place import Place
+
+DRAWN = "drawn:"
 SYNTHETIC_DEGREE = 20
+BYTES_A_ARC = 400      # of the rows of 256 columns that products read and write, and of drawing
 
 
 @dataclass(frozen=True)
 class Topology:
-    """A graph's arcs as CSR by destination: indptr (num_nodes + 1,) int64, indices (num_edges,) int32."""
+    """Holds a graph's arcs as CSR by destination: indptr (num_nodes + 1,) int64, indices (num_edges,) int32."""
 
     name: str
     indptr: np.ndarray
@@ -33,12 +40,37 @@ class Topology:
 
     @property
     def inverse_degree(self) -> np.ndarray:
-        """(num_nodes,) float32, 1 / in-degree, 1 where there is none."""
+        """Return (num_nodes,) float32, 1 / in-degree, 1 where there is none."""
         return (1 / np.maximum(np.diff(self.indptr), 1)).astype(np.float32)
 
 
+def drawn_arcs(source: str) -> int | None:
+    """Return the number of arcs that `drawn:ARCS` asks for, None for the path of an archive.
+
+    Raises
+    ------
+    ConfigError      the number is none, or less than a node's
+    """
+    if not source.startswith(DRAWN):
+        return None
+    try:
+        num_edges = round(float(source.removeprefix(DRAWN)))
+    except (ValueError, OverflowError):
+        num_edges = 0
+    if num_edges < SYNTHETIC_DEGREE:
+        raise ConfigError(f"{source} is no graph to draw; expected {DRAWN}ARCS with {SYNTHETIC_DEGREE} arcs at least, "
+                          f"as in {DRAWN}20e6")
+    return num_edges
+
+
+def open_topology(source: str, place: Place) -> Topology:
+    """Read an archive, or draw the graph that `drawn:ARCS` asks for; errors as of `drawn_arcs` and `read_topology`."""
+    num_edges = drawn_arcs(source)
+    return read_topology(Path(source)) if num_edges is None else place.draw(num_edges)
+
+
 def read_topology(path: Path) -> Topology:
-    """Arcs of an .npz archive with `indptr` and `indices`.
+    """Read the arcs of an .npz archive with `indptr` and `indices`.
 
     Raises
     ------
@@ -58,8 +90,8 @@ def read_topology(path: Path) -> Topology:
     return Topology(path.stem, indptr, indices)
 
 
-def draw_topology(num_edges: float) -> Topology:
-    """A block model with power-law degrees and about `num_edges` arcs, 20 a node.
+def draw_communities(num_edges: int) -> Topology:
+    """Draw a block model with power-law degrees and about `num_edges` arcs, 20 a node.
 
     Raises
     ------
@@ -68,3 +100,34 @@ def draw_topology(num_edges: float) -> Topology:
     num_nodes = round(num_edges / SYNTHETIC_DEGREE)
     drawn = load_source(f"synthetic:nodes={num_nodes},mean_degree={SYNTHETIC_DEGREE},features=1", SourceOptions())
     return Topology(f"synthetic-{drawn.num_edges / 1e6:.3g}M", drawn.indptr, drawn.indices.astype(np.int32))
+
+
+def arcs_that_fit(num_edges: float, free_bytes: int) -> int:
+    """Return `num_edges`, or the most arcs that can be drawn and multiplied in the free memory."""
+    return min(round(num_edges), free_bytes // BYTES_A_ARC)
+
+
+def draw_power_law(num_edges: int, place: str) -> Topology:
+    """Draw a directed graph of 20 arcs a node in seconds, both of whose degrees follow a power law of exponent 3.
+
+    Each end of an arc is node floor(n u^2) of a random order, u uniform: no communities, so neighbors' rows lie far
+    apart. An arc may be drawn twice. Columns ascend within a row.
+
+    Parameters
+    ----------
+    num_edges : int, 20 at least
+    place : str      torch's name of the device that draws
+    """
+    num_nodes = num_edges // SYNTHETIC_DEGREE
+    rng = torch.Generator(place).manual_seed(0)
+    order = torch.randperm(num_nodes, generator=rng, device=place)
+
+    def ends() -> torch.Tensor:
+        uniform = torch.rand(num_edges, generator=rng, device=place, dtype=torch.float64)
+        return order[(uniform.square() * num_nodes).long().clamp_(max=num_nodes - 1)]
+
+    arcs = ends().mul_(num_nodes).add_(ends()).sort().values
+    indices = (arcs % num_nodes).to(torch.int32).cpu().numpy()
+    degree = torch.bincount(arcs // num_nodes, minlength=num_nodes).cpu().numpy()
+    indptr = np.concatenate([[0], np.cumsum(degree)]).astype(np.int64)
+    return Topology(f"power-law-{num_edges / 1e6:.3g}M", indptr, indices)

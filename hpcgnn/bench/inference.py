@@ -6,7 +6,6 @@ random, since accuracy is another matter; graphs, batches and packed features ar
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +18,8 @@ import torch
 
 from hpcgnn.bench.float_batches import FloatBatches, FloatConvolution, integer_model, random_stack
 from hpcgnn.bench.peers.dgl_batches import DglBatches
-from hpcgnn.bench.timing import OURS, Effort, Measurement, measure
+from hpcgnn.bench.place import Place
+from hpcgnn.bench.timing import OURS, Measurement, wall_seconds
 from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.datasets.options import SourceOptions
 from hpcgnn.datasets.source import load_source
@@ -30,6 +30,7 @@ from hpcgnn.inference.batches.run import BatchedRun, pack_features
 HIDDEN = {"gcn": 16, "gin": 64, "sage": 64}
 PEER_KINDS = ("gcn", "gin")     # QGTC's
 LAYERS = 3
+BATCH_SIZE = 16     # clusters a batch, as QGTC's
 ONCE = "dgl, one batch"
 PASSES = 3      # in a row: the first one finds the caches full of another side's rows
 REMARK = (f"each time is of {PASSES} passes in a row; {ONCE}: all clusters in one block-diagonal graph, where dgl goes "
@@ -45,25 +46,23 @@ class InferenceBenchmark:
     sources : .npz archives
     models : of HIDDEN
     bits : of features, weights and sums' codes
-    num_clusters, batch_size : clusters of a graph, and clusters a batch
-    keeps_all : whether arcs between clusters of a batch are kept
+    num_clusters : clusters of a graph
     peers : of dgl
     """
 
+    place: Place
     sources: tuple[Path, ...]
     models: tuple[str, ...]
     bits: tuple[int, ...]
     num_clusters: int
-    batch_size: int
-    keeps_all: bool
     peers: tuple[str, ...]
-    effort: Effort
+    batch_size: int = BATCH_SIZE
 
     def measure(self) -> Iterator[Measurement]:
         """Measure everything, in the order of the table."""
         for source in self.sources:
             dataset = load_source(f"npz:{source}", SourceOptions(features="auto", normalize_features="auto"))
-            work = BatchedGraph.of(dataset, self.num_clusters, self.batch_size, self.keeps_all)
+            work = BatchedGraph.of(dataset, self.num_clusters, self.batch_size)
             for model in self.models:
                 yield from self._measure_model(work, model)
 
@@ -78,12 +77,12 @@ class InferenceBenchmark:
         case = (f"{work.name}, {kind} {LAYERS} x {HIDDEN[kind]}, {work.batches.num_batches} batches of "
                 f"{work.batches.num_rows / work.batches.num_batches:.0f} nodes")
         for bits in self.bits:
-            yield _measure_bits(f"{case}, {bits} bits", work, stack, bits, others, self.effort)
+            yield _measure_bits(f"{case}, {bits} bits", work, stack, bits, others, self.place)
 
 
 @dataclass(frozen=True)
 class BatchedGraph:
-    """A graph cut into batches: features (num_rows, num_features) float32 and in-degrees in the order of its rows."""
+    """Holds a graph cut into batches: features (num_rows, num_features) float32, in-degrees in the rows' order."""
 
     name: str
     num_classes: int
@@ -92,9 +91,9 @@ class BatchedGraph:
     in_degree: np.ndarray
 
     @classmethod
-    def of(cls, dataset: GraphDataset, num_clusters: int, batch_size: int, keeps_all: bool) -> BatchedGraph:
-        batches = cut_batches(dataset.indptr, dataset.indices, num_clusters, batch_size, keeps_all=keeps_all,
-                              name=dataset.name)
+    def of(cls, dataset: GraphDataset, num_clusters: int, batch_size: int) -> BatchedGraph:
+        """Cut a graph; arcs between clusters are left out."""
+        batches = cut_batches(dataset.indptr, dataset.indices, num_clusters, batch_size, name=dataset.name)
         rows = dataset.features[batches.node_id]
         rows = rows.toarray() if scipy.sparse.issparse(rows) else np.asarray(rows)
         return cls(dataset.name, dataset.num_classes, batches, np.ascontiguousarray(rows, np.float32),
@@ -102,19 +101,17 @@ class BatchedGraph:
 
 
 def _measure_bits(case: str, work: BatchedGraph, stack: list[FloatConvolution], bits: int, others: dict[str, Any],
-                  effort: Effort) -> Measurement:
+                  place: Place) -> Measurement:
     model = integer_model(stack, bits, others["hpcgnn fp32"], work.name)
     packed = pack_features(model, work.batches, work.features, work.in_degree)
-    started = time.perf_counter()
-    PackedBatches.load(packed.buffer)
-    load_seconds = time.perf_counter() - started
+    load_seconds = wall_seconds(partial(PackedBatches.load, packed.buffer))
     runs = {way: BatchedRun(model, packed, way) for way in ("auto", "tiles", "gather")}
     sides = {OURS: runs["auto"], "tiles": runs["tiles"], "gather": runs["gather"], **others}
     contestants = {name: partial(_passes, side) for name, side in sides.items()}
     answers = {name: runs[name].forward()[0] for name in ("auto", "tiles", "gather")}
     if any(answer.tobytes() != answers["auto"].tobytes() for answer in answers.values()):
         raise AssertionError(f"{case}: tiles and gathering disagree")
-    measured = measure("inference", case, PASSES * work.batches.num_rows / 1e6, "s", contestants, effort, [REMARK])
+    measured = place.measure("inference", case, PASSES * work.batches.num_rows / 1e6, "s", contestants, [REMARK])
     measured.details |= _details(packed, runs, measured, answers["auto"], others["hpcgnn fp32"].forward())
     measured.details["load_seconds"] = load_seconds
     measured.remarks.append(_summary(case, measured.details))

@@ -1,55 +1,187 @@
-"""`hpcgnn bench kernels`: ceilings first, then each kernel of a training against them and against peers."""
+"""`hpcgnn bench kernels`: the ceilings of a place, then each kernel of a training against them and against peers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
 
-from hpcgnn.bench.ceilings import measure_ceilings
-from hpcgnn.bench.dense import measure_dense
-from hpcgnn.bench.graphs import Topology, draw_topology, read_topology
-from hpcgnn.bench.messages import measure_messages
-from hpcgnn.bench.pointwise import measure_pointwise
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from hpcgnn.bench.graphs import open_topology
+from hpcgnn.bench.host import HostPlace
+from hpcgnn.bench.peers.torch_messages import TorchMessage
+from hpcgnn.bench.place import PRECISION, Contestants, Place, Work
 from hpcgnn.bench.products import measure_products
-from hpcgnn.bench.timing import Effort, Measurement
+from hpcgnn.bench.timing import CEILING, OURS, Measurement
+from hpcgnn.ops.counter import DROPOUT, FORWARD, CounterKey
+from hpcgnn.ops.dense import map_rows, weight_gradient
+from hpcgnn.ops.host.simd import multiplies_bfloat16
+from hpcgnn.ops.pointwise import activate, dropout
+from hpcgnn.ops.quantization import NO_BAD_ROW, MessageLayout, dequantize_rows, quantize_rows, start_quantizing
+
+WIDTH = 256             # columns of messages, of pointwise work and of weights
+BITS = (1, 2, 4, 8)
+PROBABILITY = 0.5       # of dropout
+FUSED = "norm + ReLU + dropout"
+
+Part = tuple[str, Callable[[], Iterable[Measurement]]]
 
 
-@dataclass(frozen=True)
-class KernelBenchmark:
+@dataclass
+class PartedBenchmark:
+    """Measures parts, each of which may fail without the others.
+
+    Attributes
+    ----------
+    failures : list of str, filled by `measure`
+    """
+
+    failures: list[str] = field(default_factory=list, init=False)
+
+    def parts(self) -> Iterator[Part]:
+        """Yield each part's name and the function that measures it."""
+        raise NotImplementedError
+
+    def measure(self) -> Iterator[Measurement]:
+        """Measure everything, in the order of the table. A part that fails is noted, and the next one begins."""
+        for name, part in self.parts():
+            yield from self._attempt(name, part)
+
+    def _attempt(self, name: str, part: Callable[[], Iterable[Measurement]]) -> Iterator[Measurement]:
+        try:
+            yield from part()
+        except Exception as error:
+            self.failures.append(f"{name}: {type(error).__name__}: {error}")
+
+
+@dataclass
+class KernelBenchmark(PartedBenchmark):
     """Runs the measurements of `hpcgnn bench kernels`.
 
     Attributes
     ----------
-    graphs : paths of .npz archives
-    synthetic_edges : arcs of a graph to draw, 0 for none
-    widths : columns of the rows in SpMM
-    num_rows, width : rows of the message, of the pointwise work and of the dense products
-    num_stream_bytes : length of the streams of the ceilings
+    place : Place
+    graphs : paths of .npz archives, or drawn:ARCS
+    widths, precisions : columns and storage of the rows in products
     peers : names of PEERS
+    width : columns of messages and pointwise work
     """
 
-    graphs: tuple[Path, ...]
-    synthetic_edges: float
+    place: Place
+    graphs: tuple[str, ...]
     widths: tuple[int, ...]
     precisions: tuple[str, ...]
-    num_rows: int
-    width: int
-    num_stream_bytes: int
     peers: tuple[str, ...]
-    effort: Effort
+    width: int = WIDTH
 
-    def topologies(self) -> Iterator[Topology]:
-        """The graphs, one at a time."""
-        yield from map(read_topology, self.graphs)
-        if self.synthetic_edges:
-            yield draw_topology(self.synthetic_edges)
+    def parts(self) -> Iterator[Part]:
+        """See `PartedBenchmark`."""
+        yield "ceilings", self.place.ceilings
+        # Products with weights are a kernel of ours on the host, and cuBLAS on a device.
+        if isinstance(self.place, HostPlace):
+            yield "dense", partial(measure_dense, self.place, self.place.num_rows, self.width, self.precisions)
+        yield "messages", partial(measure_messages, self.place, self.width, self.peers)
+        for precision in self.precisions:
+            yield f"pointwise {precision}", partial(measure_pointwise, self.place, self.width, precision, self.peers)
+        for source in self.graphs:
+            yield source, partial(self._products, source)
 
-    def measure(self) -> Iterator[Measurement]:
-        """Measure everything, in the order of the table."""
-        yield from measure_ceilings(self.num_stream_bytes, self.effort)
-        yield from measure_dense(self.num_rows, self.width, self.precisions, self.effort)
-        for graph in self.topologies():
-            yield from measure_products(graph, self.widths, self.precisions, self.peers, self.effort)
-        yield from measure_messages(self.num_rows, self.width, self.peers, self.effort)
-        yield from measure_pointwise(self.num_rows, self.width, self.peers, self.effort)
+    def _products(self, source: str) -> Iterator[Measurement]:
+        graph = open_topology(source, self.place)
+        return measure_products(self.place, graph, self.widths, self.precisions, self.peers)
+
+
+def measure_dense(place: HostPlace, num_rows: int, width: int, precisions: tuple[str, ...]) -> Iterator[Measurement]:
+    """Multiply rows (num_rows, width) by (width, width), and make the gradient of that weight, in each precision. Where
+    torch has no instructions for one, it would take minutes, and is left out with a remark.
+    """
+    amount = 2 * num_rows * width**2 / 1e9
+    for precision in precisions:
+        dtype = PRECISION[precision]
+        rows, gradient = (place.random_rows(num_rows, width, dtype, seed) for seed in (0, 1))
+        weight, out = place.random_rows(width, width, dtype, seed=2), place.empty_rows(num_rows, width, dtype)
+        ceiling = place.multiplying(precision, num_rows * width**2)
+        contestants: dict[str, Contestants] = {
+            "rows @ weight": {CEILING: ceiling, OURS: partial(map_rows, rows, weight)},
+            "weight gradient": {CEILING: ceiling, OURS: partial(weight_gradient, gradient, rows)}}
+        if precision == "fp32" or (precision == "bf16" and multiplies_bfloat16()):
+            contestants["rows @ weight"]["torch"] = partial(torch.mm, rows, weight.t(), out=out)
+            contestants["weight gradient"]["torch"] = partial(torch.mm, gradient.t(), rows)
+        if precision == "fp32":
+            contestants["rows @ weight"]["numpy"] = partial(np.matmul, rows.numpy(), weight.t().numpy(),
+                                                            out=out.numpy())
+        for case, works in contestants.items():
+            remarks = [] if "torch" in works else [f"torch has no instructions for products of {precision} here"]
+            yield place.measure("dense", f"{case} x{width} {precision}", amount, "GFLOP/s", works, remarks)
+
+
+def measure_messages(place: Place, width: int, peers: tuple[str, ...]) -> list[Measurement]:
+    """Quantize and pack one message and read it back, at each bit-width. Rates count rows and message: all that
+    moves.
+    """
+    num_rows = place.num_rows
+    rows, received = place.random_rows(num_rows, width), place.empty_rows(num_rows, width)
+    index, node_id = np.arange(num_rows, dtype=np.int32), np.arange(num_rows)
+    packing, unpacking = [], []
+    for bits in BITS:
+        layout = MessageLayout.build(np.full(num_rows, bits, np.uint8), width)
+        message = place.empty_bytes(layout.num_bytes)
+        moved, case = (rows.nbytes + layout.num_bytes) / 1e9, f"{num_rows:,} x {width}, {bits} bit"
+        pack: Contestants = {CEILING: place.moving(rows.nbytes, layout.num_bytes),
+                             OURS: _quantizing(rows, index, node_id, layout, message)}
+        unpack: Contestants = {CEILING: place.moving(layout.num_bytes, rows.nbytes),
+                               OURS: partial(dequantize_rows, message, index, node_id, layout, received)}
+        if "torch" in peers:
+            pack["torch"], unpack["torch"] = partial(TorchMessage, rows, bits), TorchMessage(rows, bits).unpack
+        packing.append(place.measure("quantize + pack", case, moved, "GB/s", pack))
+        unpacking.append(place.measure("unpack + dequantize", case, moved, "GB/s", unpack))
+    return packing + unpacking
+
+
+def _quantizing(rows: torch.Tensor, index: np.ndarray, node_id: np.ndarray, layout: MessageLayout,
+                message: np.ndarray | torch.Tensor) -> Work:
+    """Return work that fills the message; a device is not waited for."""
+    key = CounterKey(0, 0, FORWARD, 0)
+    if isinstance(message, np.ndarray):
+        return partial(quantize_rows, rows, index, node_id, layout, key, message)
+    first_bad = torch.full((1,), NO_BAD_ROW, dtype=torch.int32, device=rows.device)
+    return partial(start_quantizing, rows, index, node_id, layout, key, message, first_bad)
+
+
+def measure_pointwise(place: Place, width: int, precision: str, peers: tuple[str, ...]) -> Iterator[Measurement]:
+    """Normalize, ReLU and drop, forward and backward, and drop alone. Rates count what must move: each matrix once."""
+    num_rows, dtype, key = place.num_rows, PRECISION[precision], CounterKey(0, 0, DROPOUT, 0)
+    node_id = np.arange(num_rows)
+    case = f"{num_rows:,} x {width} {precision}, p = {PROBABILITY}"
+    rows, gradient = (place.random_rows(num_rows, width, dtype, seed) for seed in (0, 1))
+    weight, bias = (make(width, device=place.name, requires_grad=True) for make in (torch.ones, torch.zeros))
+    num_bytes = rows.nbytes
+
+    def ours(h: torch.Tensor) -> torch.Tensor:
+        return activate(h, PROBABILITY, node_id, key, weight, bias)
+
+    def theirs(h: torch.Tensor) -> torch.Tensor:
+        normalized = F.layer_norm(h, (width,), weight.to(dtype), bias.to(dtype))
+        return F.dropout(torch.relu(normalized), PROBABILITY)
+
+    functions = {OURS: ours, **({"torch": theirs} if "torch" in peers else {})}
+    h = rows.detach().requires_grad_()
+    copy = place.moving(num_bytes, num_bytes)
+    yield place.measure(FUSED, f"forward, {case}", 2 * num_bytes / 1e9, "GB/s",
+                        {CEILING: copy, **{name: partial(apply, h) for name, apply in functions.items()}})
+    # Backward reads the gradient and the input, and writes one matrix.
+    yield place.measure(FUSED, f"backward, {case}", 3 * num_bytes / 1e9, "GB/s",
+                        {CEILING: place.moving(2 * num_bytes, num_bytes),
+                         **{name: _backward(apply(h), (h, weight, bias), gradient)
+                            for name, apply in functions.items()}})
+    alone: Contestants = {CEILING: copy, OURS: partial(dropout, rows, PROBABILITY, node_id, key)}
+    if "torch" in peers:
+        alone["torch"] = partial(F.dropout, rows, PROBABILITY)
+    yield place.measure("dropout", case, 2 * num_bytes / 1e9, "GB/s", alone)
+
+
+def _backward(out: torch.Tensor, inputs: tuple[torch.Tensor, ...], gradient: torch.Tensor) -> Work:
+    return partial(torch.autograd.grad, out, inputs, gradient, retain_graph=True)

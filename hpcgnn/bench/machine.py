@@ -33,7 +33,7 @@ def describe_machine(num_threads: int) -> dict[str, Any]:
 
 
 def processor_name() -> str:
-    """The processor's model as the system names it."""
+    """Return the processor's model as the system names it."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -41,12 +41,12 @@ def processor_name() -> str:
 
 
 def installed_versions() -> dict[str, str]:
-    """Versions of what computes here, without importing it."""
+    """Return versions of what computes here, without importing it."""
     return {package: version(package) for package in PACKAGES if importlib.util.find_spec(package.replace("-", "_"))}
 
 
 def commit() -> str | None:
-    """Commit of the checkout that this package lies in, "-dirty" with changes, or None outside one."""
+    """Return the commit of the checkout that this package lies in, "-dirty" with changes, or None outside one."""
     folder = Path(hpcgnn.__file__).resolve().parents[1]
     if not (folder / ".git").exists():
         return None

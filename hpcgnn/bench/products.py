@@ -1,39 +1,82 @@
-"""SpMM, the mean of in-neighbors' rows, against the gather ceiling and against peers."""
+"""This module measures SpMM, the mean of in-neighbors' rows, and SDDMM, products of arcs' ends, against gathering the
+same rows and against peers: those of `peers/spmm.py` on the host, cuSPARSE as torch.sparse calls it on a device.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
-from hpcgnn.bench.ceilings import PRECISION, gather_ceiling
+import torch
+
 from hpcgnn.bench.graphs import Topology
-from hpcgnn.bench.memory import random_rows
-from hpcgnn.bench.peers.spmm import PEER_PRODUCTS
-from hpcgnn.bench.timing import CEILING, OURS, Effort, Measurement, measure
+from hpcgnn.bench.peers.spmm import mean_peers, sampled_peers
+from hpcgnn.bench.place import PRECISION, Contestants, Place, Work, admit
+from hpcgnn.bench.timing import CEILING, OURS, Measurement
 from hpcgnn.ops.aggregation import SparseRows, from_csr, multiply
+from hpcgnn.ops.attention import sampled_products
+from hpcgnn.ops.cuda import aggregation as device_aggregation
 
-OURS_FP32 = "hpcgnn fp32"    # a contestant of its own where rows are narrower
+OURS_FP32, HALF_ARITHMETIC = "hpcgnn fp32", "half arithmetic"    # contestants where rows are narrower
 
 
-def measure_products(graph: Topology, widths: tuple[int, ...], precisions: tuple[str, ...], peers: tuple[str, ...],
-                     effort: Effort) -> Iterator[Measurement]:
-    """One measurement a width and precision. Rates count each arc's row as read, once."""
+def measure_products(place: Place, graph: Topology, widths: tuple[int, ...], precisions: tuple[str, ...],
+                     peers: tuple[str, ...]) -> Iterator[Measurement]:
+    """Measure both products at each precision and width. Rates count each arc's row as read, once."""
     matrix = from_csr(graph.indptr, graph.indices, graph.num_nodes, row_scale=graph.inverse_degree)
     for precision in precisions:
-        products = {peer: PEER_PRODUCTS[peer](graph, precision) for peer in peers if peer in PEER_PRODUCTS}
+        means, sampled = (make(graph, precision, peers, place.name) for make in (mean_peers, sampled_peers))
         for width in widths:
-            yield measure_product(graph, matrix, width, precision, products, effort)
+            yield measure_mean(place, graph, matrix, width, precision, means)
+        for width in widths:
+            yield measure_sampled(place, graph, matrix, width, precision, sampled)
 
 
-def measure_product(graph: Topology, matrix: SparseRows, width: int, precision: str,
-                    products: dict[str, Callable | None], effort: Effort) -> Measurement:
-    """`products` are the peers' functions of the rows; None where a peer has none in this precision."""
-    rows = random_rows(graph.num_nodes, width, PRECISION[precision])
-    contestants: dict[str, Callable] = {
-        CEILING: gather_ceiling(rows, graph.indices), OURS: partial(multiply, matrix, rows)}
+def measure_mean(place: Place, graph: Topology, matrix: SparseRows, width: int, precision: str,
+                 products: dict) -> Measurement:
+    """Measure SpMM; beside it our float32, and on a device HalfGNN's half arithmetic, of the same rows.
+
+    Parameters
+    ----------
+    products : dict name → function of the rows, or None where a peer has none in this precision
+    """
+    rows = place.random_rows(graph.num_nodes, width, PRECISION[precision])
+    peers, remarks = admit({peer: partial(product, rows) for peer, product in products.items() if product is not None},
+                           f"spmm in {precision}")
+    remarks += [f"{peer} has no {precision} product" for peer, product in products.items() if product is None]
+    contestants: Contestants = {CEILING: place.gathering(rows, graph.indices), OURS: partial(multiply, matrix, rows)}
     if precision != "fp32":
         contestants[OURS_FP32] = partial(multiply, matrix, rows.float())
-    contestants |= {peer: partial(product, rows) for peer, product in products.items() if product is not None}
-    remarks = [f"{peer} has no {precision} product" for peer, product in products.items() if product is None]
-    return measure("spmm", f"{graph.name} x{width} {precision}", graph.num_edges * width * rows.itemsize / 1e9, "GB/s",
-                   contestants, effort, remarks)
+        contestants[HALF_ARITHMETIC] = partial(_in_half, contestants[OURS]) if place.sums_in_half else None
+    return place.measure("spmm", _case(graph, width, precision), _gigabytes(graph, rows), "GB/s", contestants | peers,
+                         remarks)
+
+
+def measure_sampled(place: Place, graph: Topology, matrix: SparseRows, width: int, precision: str,
+                    products: dict) -> Measurement:
+    """Measure SDDMM over the graph's arcs, of one head; `products` are functions of both ends' rows."""
+    left, right = (place.random_rows(graph.num_nodes, width, PRECISION[precision], seed) for seed in (0, 1))
+    peers, remarks = admit({peer: partial(product, left, right) for peer, product in products.items()},
+                           f"sddmm in {precision}")
+    contestants: Contestants = {CEILING: place.gathering(right, graph.indices),
+                                OURS: partial(sampled_products, matrix, left, right, 1)}
+    if precision != "fp32":
+        contestants[OURS_FP32] = partial(sampled_products, matrix, left.float(), right.float(), 1)
+    return place.measure("sddmm", _case(graph, width, precision), _gigabytes(graph, right), "GB/s",
+                         contestants | peers, remarks)
+
+
+def _case(graph: Topology, width: int, precision: str) -> str:
+    return f"{graph.name} x{width} {precision}"
+
+
+def _gigabytes(graph: Topology, rows: torch.Tensor) -> float:
+    return graph.num_edges * rows.shape[1] * rows.itemsize / 1e9
+
+
+def _in_half(work: Work) -> torch.Tensor:
+    before, device_aggregation.is_half_arithmetic = device_aggregation.is_half_arithmetic, True
+    try:
+        return work()
+    finally:
+        device_aggregation.is_half_arithmetic = before

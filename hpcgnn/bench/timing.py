@@ -1,6 +1,6 @@
-"""Measurement: one piece of work done by several contestants in turn, and what follows from the seconds.
+"""Measurement holds the seconds of one piece of work, done by several contestants in turn, and what follows from them.
 
-Nothing here knows what is computed.
+The loop that times contestants is `hpcgnn.bench.place.Place.interleave`. Nothing here imports NumPy or torch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 OURS, CEILING = "hpcgnn", "ceiling"
-FEWEST_REPETITIONS = 3
 
 
 @dataclass(frozen=True)
@@ -27,13 +26,13 @@ class Effort:
 
 @dataclass
 class Measurement:
-    """One piece of work.
+    """Holds the seconds of one piece of work.
 
     Attributes
     ----------
     group, case : str                     kernel, and what it was run on
-    amount : float                        work in 1e9 units: GB moved or GFLOP; in 1e12, TFLOP
-    unit : {"GB/s", "GFLOP/s", "TFLOP/s", "s"}      of amount over seconds; "s" shows the seconds themselves
+    amount : float                        work in 1e9 units: GB moved or GFLOP; in 1e12, TOP
+    unit : {"GB/s", "GFLOP/s", "GOP/s", "TOP/s", "s"}    of amount over seconds; "s" shows the seconds themselves
     seconds : dict name -> list of float  every repetition of every contestant: hpcgnn, ceiling and peers
     remarks : list of str                 what a reader must know, e.g. a peer that can't do this
     details : dict                        what else bench.json holds of it
@@ -48,7 +47,7 @@ class Measurement:
     details: dict[str, Any] = field(default_factory=dict)
 
     def median(self, name: str = OURS) -> float:
-        """Median seconds of a contestant."""
+        """Return the median seconds of a contestant."""
         return statistics.median(self.seconds[name])
 
     @property
@@ -58,11 +57,12 @@ class Measurement:
 
     @property
     def ceiling_share(self) -> float | None:
-        """Seconds of the ceiling over ours: 1 is the machine's limit."""
+        """Return the seconds of the ceiling over ours: 1 is the machine's limit."""
         return self.median(CEILING) / self.median() if CEILING in self.seconds else None
 
     @property
     def peers(self) -> list[str]:
+        """Return the names of all contestants but us and the ceiling."""
         return [name for name in self.seconds if name not in (OURS, CEILING)]
 
     @property
@@ -79,36 +79,8 @@ class Measurement:
                 **self.details}
 
 
-def interleave(contestants: dict[str, Callable[[], Any]], effort: Effort) -> dict[str, list[float]]:
-    """Time all contestants in turn, round after round, so that a busy moment of the machine falls on all of them.
-
-    Each is called once before: modules are imported, memory is allocated, plans are made and caches filled. That call
-    counts for nothing. Where it took so long that the fewest repetitions would use up all seconds, one more is timed;
-    where it took more than all seconds, it is the only one.
-    """
-    seconds: dict[str, list[float]] = {}
-    for name, work in contestants.items():
-        first = _timed(work)
-        if first <= effort.seconds / FEWEST_REPETITIONS:
-            seconds[name] = []
-        else:
-            seconds[name] = [first if first > effort.seconds else _timed(work)]
-    repeated = [name for name, spent in seconds.items() if not spent]
-    for _ in range(effort.repeat):
-        for name in repeated:
-            spent = seconds[name]
-            if len(spent) < FEWEST_REPETITIONS or sum(spent) <= effort.seconds:
-                spent.append(_timed(contestants[name]))
-    return seconds
-
-
-def _timed(work: Callable[[], Any]) -> float:
+def wall_seconds(work: Callable[[], Any]) -> float:
+    """Return the seconds of one call by this process's clock."""
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
-
-
-def measure(group: str, case: str, amount: float, unit: str, contestants: dict[str, Callable[[], Any]],
-            effort: Effort, remarks: list[str] | None = None) -> Measurement:
-    """Time the contestants of one piece of work."""
-    return Measurement(group, case, amount, unit, interleave(contestants, effort), remarks or [])

@@ -7,6 +7,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,67 +15,111 @@ import click
 
 from hpcgnn.bench import environment
 from hpcgnn.bench.peers.names import PEERS, parse_peers
-from hpcgnn.cli import bench_device
 from hpcgnn.cli.lists import parse_choices, parse_list
 from hpcgnn.cli.progress import shown_progress
-from hpcgnn.errors import ConfigError
+from hpcgnn.errors import ConfigError, HpcgnnError
 
 PATH, FILE = click.Path(path_type=Path), click.Path(path_type=Path, dir_okay=False)
+DEVICE_REPEAT, DEVICE_SECONDS = 20, 0.2     # of a contestant on a GPU, where a repetition takes milliseconds
+PRECISIONS = ("fp32", "fp16", "bf16")
 
 
-def _shared_options(peers: tuple[str, ...]):
-    """A decorator that gives a subcommand the options that all have."""
-    def add(function):
-        for option in (
-            click.option("--peer", default="", metavar="LIST",
-                         help=f"Compare with these, of {', '.join(peers)}. [default: none]"),
-            click.option("--out", type=PATH, help="Folder for bench.json and bench.png."),
-            click.option("--repeat", type=click.IntRange(min=1), default=None, help="Repetitions of each."),
-            click.option("--threads", type=click.IntRange(min=1), default=None,
-                         help="[default: as many as there are cores]"),
-        ):
-            function = option(function)
-        return function
+@dataclass(frozen=True)
+class Shared:
+    """Holds the options of the group, which are the same for every benchmark; None where one was not given."""
 
-    return add
+    repeat: int | None
+    threads: int | None
+    out: Path | None
+
+    def refuse_threads(self, reason: str) -> None:
+        """Raise UsageError where --threads was given to a benchmark that can't take it."""
+        if self.threads is not None:
+            raise click.UsageError(f"--threads is not for this benchmark: {reason}")
 
 
-@click.group("bench", context_settings={"help_option_names": ["-h", "--help"]})
-def command() -> None:
-    """Measure kernels, epochs and exchanges against the machine's ceilings and against peers."""
+class SharedOptionsGroup(click.Group):
+    """Takes its own options behind the name of a subcommand too."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Move the group's options to the front, with their values, and parse as `click.Group` does."""
+        names = {name for option in self.params for name in option.opts}
+        words, front, rest = iter(args), [], []
+        for word in words:
+            if word.partition("=")[0] not in names:
+                rest.append(word)
+            elif "=" in word:
+                front.append(word)
+            elif (value := next(words, None)) is not None:
+                front += [word, value]
+            else:
+                raise click.UsageError(f"{word} needs a value")
+        return super().parse_args(ctx, front + rest)
 
 
-command.add_command(bench_device.command)
+@click.group("bench", cls=SharedOptionsGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--repeat", type=click.IntRange(min=1), help="Repetitions of each contestant. [default: 3 to 20]")
+@click.option("--threads", type=click.IntRange(min=1),
+              help="[default: 1 for bits, packages and combination, else as many as there are cores]")
+@click.option("--out", type=PATH, help="Folder for bench.json, table.txt and bench.png; the first two are written anew "
+                                       "after every row.")
+@click.pass_context
+def command(ctx: click.Context, repeat: int | None, threads: int | None, out: Path | None) -> None:
+    """Measure kernels, epochs and exchanges against the machine's ceilings and against peers.
+
+    The options may stand behind the command too.
+    """
+    ctx.obj = Shared(repeat, threads, out)
+
+
+def _peer_option(peers: tuple[str, ...]):
+    return click.option("--peer", default="", metavar="LIST",
+                        help=f"Compare with these, of {', '.join(peers)}. [default: none]")
+
+
+_device_option = click.option("--device", type=click.Choice(("cpu", "cuda")), default="cpu", show_default=True)
+_graphs_argument = click.argument("graphs", metavar="[GRAPH]...", nargs=-1)
 
 
 @command.command("kernels")
-@click.option("--graph", "graphs", type=FILE, multiple=True, metavar="FILE.npz",
-              help="Graph for SpMM; may be given several times.")
-@click.option("--synthetic-edges", type=float, default=0.0, help="Also draw a graph with so many arcs, e.g. 20e6.")
-@click.option("--widths", default="256,64,41", show_default=True, help="Columns of the rows in SpMM.")
-@click.option("--precision", default="fp32,bf16", show_default=True, help="Of the rows in SpMM.")
-@click.option("--rows", type=click.IntRange(min=1), default=85_000, show_default=True,
-              help="Rows of the message and of pointwise work.")
-@click.option("--width", type=click.IntRange(min=1), default=256, show_default=True, help="Their columns.")
-@click.option("--stream-megabytes", type=click.IntRange(min=1), default=256, show_default=True,
-              help="Length of the streams of the ceilings.")
-@_shared_options(tuple(PEERS))
-def kernels(peer: str, out: Path | None, repeat: int | None, threads: int | None, **flags: Any) -> None:
-    """Ceilings, SpMM, quantization and pointwise work."""
-    peers, widths = parse_peers(peer), parse_list("--widths", flags["widths"], int)
-    precisions = parse_choices("--precision", flags["precision"], ("fp32", "bf16"))
-    prepare_output(out)
-    threads = threads or environment.available_cores()
-    environment.run_in(environment.with_kept_memory(environment.thread_environment(threads)))
-    machine = announce("kernels", threads)
-    from hpcgnn.bench.kernels import KernelBenchmark
-    from hpcgnn.bench.timing import Effort
+@_graphs_argument
+@click.option("--widths", default="256,64,41", show_default=True, help="Columns of the rows in products.")
+@click.option("--precision", default="fp32,bf16", show_default=True, help="Of rows, but for messages.")
+@_device_option
+@_peer_option(tuple(PEERS))
+@click.pass_obj
+def kernels(shared: Shared, graphs: tuple[str, ...], widths: str, precision: str, device: str, peer: str) -> None:
+    """Ceilings, messages, pointwise work, and products over each GRAPH: an .npz archive, or drawn:ARCS.
 
-    benchmark = KernelBenchmark(
-        graphs=flags["graphs"], synthetic_edges=flags["synthetic_edges"], widths=widths, precisions=precisions,
-        num_rows=flags["rows"], width=flags["width"], num_stream_bytes=flags["stream_megabytes"] << 20, peers=peers,
-        effort=Effort(repeat or 7))
-    finish("kernels", machine, benchmark, out)
+    On a GPU torch is the one peer, with cuSPARSE in it.
+    """
+    peers = parse_peers(peer, tuple(PEERS) if device == "cpu" else ("torch",))
+    columns = parse_list("--widths", widths, int)
+    precisions = parse_choices("--precision", precision, PRECISIONS)
+    machine, place = open_place("kernels", shared, device, shared.threads or environment.available_cores())
+    check_graphs(graphs)
+    from hpcgnn.bench.kernels import KernelBenchmark
+
+    benchmark = KernelBenchmark(place, graphs, columns, precisions, peers)
+    finish("kernels", machine, benchmark, shared.out, benchmark.failures)
+
+
+@command.command("bits")
+@_graphs_argument
+@click.option("--clusters", type=click.IntRange(min=1), default=1500, show_default=True, help="Of METIS.")
+@_device_option
+@click.pass_obj
+def bits(shared: Shared, graphs: tuple[str, ...], clusters: int, device: str) -> None:
+    """Products of bits against torch's int8 and floats, and what jumping and reuse of tiles gain.
+
+    Each GRAPH, an .npz archive or drawn:ARCS, is cut into clusters, whose batches are multiplied too.
+    """
+    machine, place = open_place("bits", shared, device, shared.threads or 1)
+    check_graphs(graphs)
+    from hpcgnn.bench.bits import BitsBenchmark
+
+    benchmark = BitsBenchmark(place, graphs, clusters)
+    finish("bits", machine, benchmark, shared.out, benchmark.failures)
 
 
 @command.command("epoch")
@@ -84,13 +129,11 @@ def kernels(peer: str, out: Path | None, repeat: int | None, threads: int | None
 @click.option("--ranks", type=click.IntRange(min=0), default=0, help="Also train on so many ranks of one thread.")
 @click.option("--epochs", type=click.IntRange(min=3), default=10, show_default=True,
               help="A training; the first two are not counted.")
-@click.option("--eval-every", type=click.IntRange(min=0), default=0, show_default=True,
-              help="Epochs between evaluations, which are not timed; the test score is that at the best validation "
-                   "score. 0: after the last epoch only.")
-@click.option("--layers", type=click.IntRange(min=1), default=3, show_default=True)
 @click.option("--hidden", type=click.IntRange(min=1), default=256, show_default=True)
-@_shared_options(("dgl", "pyg"))
-def epoch(source: Path, peer: str, out: Path | None, repeat: int | None, threads: int | None, **flags: Any) -> None:
+@_peer_option(("dgl", "pyg"))
+@click.pass_obj
+def epoch(shared: Shared, source: Path, model: str, precision: str, ranks: int, epochs: int, hidden: int,
+          peer: str) -> None:
     """Seconds an epoch on SOURCE, an .npz archive or a folder of shards, and the peak memory of each contestant.
 
     Contestants train in turn, --repeat times (3), in processes of their own; round r has seed r.
@@ -99,114 +142,63 @@ def epoch(source: Path, peer: str, out: Path | None, repeat: int | None, threads
     from hpcgnn.bench.epoch_runs import find_mpirun
 
     peers = parse_peers(peer, ("dgl", "pyg"))
-    models = parse_choices("--model", flags["model"], ("sage", "gcn"))
-    precisions = parse_choices("--precision", flags["precision"], ("fp32", "bf16", "fp16"))
-    if flags["ranks"] > 1:
+    models = parse_choices("--model", model, ("sage", "gcn"))
+    precisions = parse_choices("--precision", precision, PRECISIONS)
+    if ranks > 1:
         find_mpirun()
-    prepare_output(out)
-    threads = threads or environment.available_cores()
-    benchmark = EpochBenchmark(
-        source=source, models=models, precisions=precisions, threads=threads, num_ranks=flags["ranks"], peers=peers,
-        epochs=flags["epochs"], repeat=repeat or 3, layers=flags["layers"], hidden=flags["hidden"],
-        eval_every=flags["eval_every"])
-    finish("epoch", announce("epoch", threads), benchmark, out)
+    prepare_output(shared.out)
+    threads = shared.threads or environment.available_cores()
+    benchmark = EpochBenchmark(source, models, precisions, threads, ranks, peers, epochs, shared.repeat or 3, hidden)
+    finish("epoch", announce("epoch", threads), benchmark, shared.out)
 
 
 @command.command("assign")
 @click.option("--ranks", type=click.IntRange(min=2), default=8, show_default=True)
-@click.option("--rows", default="100000,400000,1600000", show_default=True, metavar="LIST",
-              help="Halo rows of all ranks together; one problem size each.")
-@click.option("--group-size", type=click.IntRange(min=1), default=500, show_default=True)
-@click.option("--widths", default="2,4,8", show_default=True, help="Bit-widths to choose from.")
-@click.option("--lam", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.5, show_default=True,
-              help="Weight of variance against time.")
-@click.option("--solver-seconds", type=click.FloatRange(min=0, min_open=True), default=60.0, show_default=True,
-              help="Limit of highs a problem.")
-@click.option("--gap", type=click.FloatRange(min=0), default=1e-3, show_default=True,
-              help="Relative gap at which highs stops.")
-@click.option("--repeat", type=click.IntRange(min=1), default=5, show_default=True, help="Problems of each size.")
-@click.option("--out", type=PATH, help="Folder for bench.json and bench.png.")
-def assign(rows: str, widths: str, repeat: int, out: Path | None, **flags: Any) -> None:
+@click.pass_obj
+def assign(shared: Shared, ranks: int) -> None:
     """Seconds and objective of the solvers that assign bit-widths, on simulated ranges, in one thread."""
-    from hpcgnn.adaptive.node_bits import parse_widths
+    shared.refuse_threads("the solvers have one")
     from hpcgnn.bench.assign import AssignBenchmark
 
-    sizes = parse_list("--rows", rows, int)
-    chosen = parse_widths(widths)
-    prepare_output(out)
+    prepare_output(shared.out)
     machine = announce("assign", 1)
-    benchmark = AssignBenchmark(
-        num_ranks=flags["ranks"], sizes=sizes, group_size=flags["group_size"], widths=chosen, lam=flags["lam"],
-        time_limit=flags["solver_seconds"], gap=flags["gap"], repeat=repeat)
-    finish("assign", machine, benchmark, out)
+    finish("assign", machine, AssignBenchmark(ranks, shared.repeat or 5), shared.out)
 
 
 @command.command("packages")
-@click.option("--rows", type=click.IntRange(min=1), default=100_000, show_default=True)
-@click.option("--width", type=click.IntRange(min=1), default=256, show_default=True, help="Their columns.")
-@click.option("--bits", default="1,2,4,8,mixed", show_default=True, help="Of the values; mixed draws 1 to 8 a row.")
-@click.option("--density", default="0.05,0.5,1", show_default=True, help="Shares of non-zero values.")
-@click.option("--repeat", type=click.IntRange(min=1), default=7, show_default=True, help="Repetitions of each.")
-@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True,
-              help="Of decoding; encoding and the other formats use one.")
-@click.option("--out", type=PATH, help="Folder for bench.json and bench.png.")
-def packages(rows: int, width: int, bits: str, density: str, repeat: int, threads: int, out: Path | None) -> None:
+@click.pass_obj
+def packages(shared: Shared) -> None:
     """Encoding and decoding of Adaptive-Package: GB of dense rows a second, and the size of each format."""
-    widths = tuple(0 if word == "mixed" else int(word) for word in
-                   parse_choices("--bits", bits, (*map(str, range(1, 9)), "mixed")))
-    densities = parse_list("--density", density, float)
-    if max(densities) > 1:
-        raise click.UsageError(f"--density is {density!r}; expected shares from 0 to 1")
-    prepare_output(out)
-    environment.run_in(environment.with_kept_memory(environment.thread_environment(threads)))
-    machine = announce("packages", threads)
+    machine, place = open_place("packages", shared, "cpu", shared.threads or 1)
     from hpcgnn.bench.packages import PackageBenchmark
-    from hpcgnn.bench.timing import Effort
 
-    finish("packages", machine, PackageBenchmark(rows, width, widths, densities, Effort(repeat)), out)
+    finish("packages", machine, PackageBenchmark(place), shared.out)
 
 
 @command.command("combination")
-@click.option("--rows", type=click.IntRange(min=1), default=2708, show_default=True)
-@click.option("--width", type=click.IntRange(min=1), default=1433, show_default=True, help="Their columns.")
-@click.option("--outputs", type=click.IntRange(min=1), default=64, show_default=True, help="Of the linear map.")
-@click.option("--bits", default="1,2,4,8", show_default=True, help="Of the codes.")
-@click.option("--weight-bits", type=click.IntRange(1, 8), default=4, show_default=True)
-@click.option("--density", default="0.01,0.1,0.5,1", show_default=True, help="Shares of non-zero codes.")
-@click.option("--repeat", type=click.IntRange(min=1), default=11, show_default=True, help="Repetitions of each.")
-@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True)
-@click.option("--out", type=PATH, help="Folder for bench.json and bench.png.")
-def combination(rows: int, width: int, outputs: int, bits: str, weight_bits: int, density: str, repeat: int,
-                threads: int, out: Path | None) -> None:
+@click.pass_obj
+def combination(shared: Shared) -> None:
     """Codes times weight codes: dense, by bits, and skipping zeros, against torch's int8 and fp32."""
-    widths = tuple(int(word) for word in parse_choices("--bits", bits, tuple(map(str, range(1, 9)))))
-    densities = parse_list("--density", density, float)
-    if max(densities) > 1:
-        raise click.UsageError(f"--density is {density!r}; expected shares from 0 to 1")
-    prepare_output(out)
-    environment.run_in(environment.with_kept_memory(environment.thread_environment(threads)))
-    machine = announce("combination", threads)
+    machine, place = open_place("combination", shared, "cpu", shared.threads or 1, repeat=11)
     from hpcgnn.bench.combination import CombinationBenchmark
-    from hpcgnn.bench.timing import Effort
 
-    benchmark = CombinationBenchmark(rows, width, outputs, widths, weight_bits, densities, Effort(repeat))
-    finish("combination", machine, benchmark, out)
+    finish("combination", machine, CombinationBenchmark(place), shared.out)
 
 
 @command.command("exchange")
 @click.option("--rows", type=click.IntRange(min=1), default=50_000, show_default=True,
               help="Rows from each rank to each other.")
 @click.option("--width", type=click.IntRange(min=1), default=256, show_default=True, help="Their columns.")
-@click.option("--repeat", type=click.IntRange(min=1), default=11, show_default=True, help="Repetitions of each.")
-@click.option("--out", type=PATH, help="Folder for bench.json and bench.png.")
-def exchange(rows: int, width: int, repeat: int, out: Path | None) -> None:
+@click.pass_obj
+def exchange(shared: Shared, rows: int, width: int) -> None:
     """Packing, ring and Alltoallv at each bit-width; run it under mpirun."""
+    shared.refuse_threads("set OMP_NUM_THREADS for the ranks")
     from hpcgnn.launch import run_parallel
 
-    run_parallel(lambda comm: exchange_in_parallel(comm, rows, width, repeat, out))
+    run_parallel(lambda comm: exchange_in_parallel(comm, rows, width, shared))
 
 
-def exchange_in_parallel(comm, rows: int, width: int, repeat: int, out: Path | None) -> None:
+def exchange_in_parallel(comm, rows: int, width: int, shared: Shared) -> None:
     """Collective: measure; rank 0 prints and writes.
 
     Raises
@@ -218,50 +210,17 @@ def exchange_in_parallel(comm, rows: int, width: int, repeat: int, out: Path | N
     if comm.size < 2:
         raise ConfigError("hpcgnn bench exchange was started on 1 rank and needs two or more; "
                           "run mpirun -n 2 hpcgnn bench exchange")
-    together(comm, lambda: prepare_output(out))
+    together(comm, lambda: prepare_output(shared.out))
     machine = announce("exchange", int(os.environ["OMP_NUM_THREADS"])) if comm.rank == 0 else {}
     # These import torch, which takes seconds.
-    from hpcgnn.bench.exchange import ExchangeBenchmark
+    from hpcgnn.bench.exchange import ExchangeBenchmark, RanksPlace
     from hpcgnn.bench.timing import Effort
 
-    benchmark = ExchangeBenchmark(comm, rows, width, Effort(repeat))
+    benchmark = ExchangeBenchmark(RanksPlace(Effort(shared.repeat or 11), comm=comm), rows, width)
     if comm.rank == 0:
-        finish("exchange", {**machine, "ranks": comm.size}, benchmark, out)
+        finish("exchange", {**machine, "ranks": comm.size}, benchmark, shared.out)
     else:
         deque(benchmark.measure(), maxlen=0)
-
-
-@command.command("bits")
-@click.option("--graph", type=FILE, metavar="FILE.npz", help="Graph to cut into batches. [default: a drawn one]")
-@click.option("--synthetic-edges", type=click.FloatRange(min=1), default=2e6, show_default=True,
-              help="Arcs of the drawn graph.")
-@click.option("--sizes", default="2048,4096,8192", show_default=True, help="Rows of a square adjacency.")
-@click.option("--dims", default="32,64", show_default=True, help="Columns of the features.")
-@click.option("--widths", default="1,2,3,4", show_default=True, help="Bits of the features, 1 to 8.")
-@click.option("--clusters", type=click.IntRange(min=1), default=1500, show_default=True, help="Of METIS.")
-@click.option("--batch", type=click.IntRange(min=1), default=16, show_default=True, help="Clusters a batch.")
-@click.option("--batches", type=click.IntRange(min=1), default=8, show_default=True, help="Batches at most.")
-@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True)
-@click.option("--repeat", type=click.IntRange(min=1), default=7, show_default=True, help="Repetitions of each.")
-@click.option("--out", type=PATH, help="Folder for bench.json and bench.png.")
-def bits(graph: Path | None, sizes: str, dims: str, widths: str, threads: int, repeat: int, out: Path | None,
-         **flags: Any) -> None:
-    """Products of bits against int8 and fp32, and what jumping and reuse of tiles gain."""
-    numbers = {name: parse_list(f"--{name}", text, int)
-               for name, text in (("sizes", sizes), ("dims", dims), ("widths", widths))}
-    if max(numbers["widths"]) > 8:
-        raise click.UsageError(f"--widths has {max(numbers['widths'])}; expected 1 to 8 bits")
-    prepare_output(out)
-    environment.run_in(environment.with_kept_memory(environment.thread_environment(threads)))
-    machine = announce("bits", threads)
-    from hpcgnn.bench.bits import BitsBenchmark
-    from hpcgnn.bench.graphs import draw_topology, read_topology
-    from hpcgnn.bench.timing import Effort
-
-    topology = read_topology(graph) if graph else draw_topology(flags["synthetic_edges"])
-    benchmark = BitsBenchmark(**numbers, graph=topology, num_clusters=flags["clusters"], batch_size=flags["batch"],
-                              num_batches=flags["batches"], effort=Effort(repeat))
-    finish("bits", machine, benchmark, out)
 
 
 @command.command("inference")
@@ -269,82 +228,71 @@ def bits(graph: Path | None, sizes: str, dims: str, widths: str, threads: int, r
 @click.option("--model", default="gcn,gin,sage", show_default=True,
               help="Some of gcn (3 x 16), gin and sage (3 x 64).")
 @click.option("--bits", default="2,4,8", show_default=True, help="Of features, weights and what is summed, 2 to 8.")
-@click.option("--clusters", type=click.IntRange(min=1), default=1500, show_default=True, help="Of METIS.")
-@click.option("--batch-size", type=click.IntRange(min=1), default=16, show_default=True, help="Clusters a batch.")
-@click.option("--between-clusters", is_flag=True, help="Keep the arcs between clusters of one batch.")
-@_shared_options(("dgl",))
-def inference(sources: tuple[Path, ...], peer: str, out: Path | None, repeat: int | None, threads: int | None,
-              **flags: Any) -> None:
+@click.option("--clusters", type=click.IntRange(min=1), default=1500, show_default=True, help="Of METIS, 16 a batch.")
+@_peer_option(("dgl",))
+@click.pass_obj
+def inference(shared: Shared, sources: tuple[Path, ...], model: str, bits: str, clusters: int, peer: str) -> None:
     """Passes over batches of FILE.npz on integers, by bit tiles and by gathering, and in float32 and bfloat16."""
     peers = parse_peers(peer, ("dgl",))
-    models = parse_choices("--model", flags["model"], ("gcn", "gin", "sage"))
-    bits = parse_list("--bits", flags["bits"], int)
-    if min(bits) < 2 or max(bits) > 8:
-        raise click.UsageError(f"--bits is {flags['bits']!r}; expected 2 to 8")
-    prepare_output(out)
-    threads = threads or environment.available_cores()
-    environment.run_in(environment.with_kept_memory(environment.thread_environment(threads)))
-    machine = announce("inference", threads)
+    models = parse_choices("--model", model, ("gcn", "gin", "sage"))
+    widths = parse_list("--bits", bits, int)
+    if min(widths) < 2 or max(widths) > 8:
+        raise click.UsageError(f"--bits is {bits!r}; expected 2 to 8")
+    machine, place = open_place("inference", shared, "cpu", shared.threads or environment.available_cores(), repeat=11)
     from hpcgnn.bench.inference import InferenceBenchmark
-    from hpcgnn.bench.timing import Effort
 
-    benchmark = InferenceBenchmark(
-        sources=sources, models=models, bits=bits, num_clusters=flags["clusters"], batch_size=flags["batch_size"],
-        keeps_all=flags["between_clusters"], peers=peers, effort=Effort(repeat or 11))
-    finish("inference", machine, benchmark, out)
+    finish("inference", machine, InferenceBenchmark(place, sources, models, widths, clusters, peers), shared.out)
 
 
 @command.command("dram")
 @click.argument("source", type=FILE, metavar="FILE.npz")
 @click.option("--buffer-kb", type=click.FloatRange(min=0, min_open=True), default=128.0, show_default=True,
               help="KiB of the buffer in front of DRAM.")
-@click.option("--line-bytes", type=click.IntRange(min=1), default=128, show_default=True, help="Of one DRAM access.")
 @click.option("--policy", type=click.Choice(("lru", "fifo")), default="lru", show_default=True)
-@click.option("--sparse-share", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.25,
-              show_default=True, help="Of the buffer, that condense-edge sets aside for copies.")
-@click.option("--bits", type=click.IntRange(1, 32), default=4, show_default=True, help="Of a value.")
-@click.option("--dim", type=click.IntRange(min=1), default=128, show_default=True, help="Values of a row.")
 @click.option("--pruned", type=click.FloatRange(0, 1), default=0.1, show_default=True,
               help="Share of the arcs that gcod drops.")
 @click.option("--shuffle", is_flag=True, help="Shuffle the ids first.")
-@click.option("--seed", type=click.IntRange(min=0, max=2**31 - 1), default=0, show_default=True,
-              help="Of METIS and of --shuffle.")
 @click.option("--widths", default="", metavar="LIST",
               help="Also time the aggregation of fp32 rows of so many columns. [default: none]")
-@click.option("--repeat", type=click.IntRange(min=1), default=7, show_default=True, help="Repetitions of each.")
-@click.option("--threads", type=click.IntRange(min=1), default=None, help="[default: as many as there are cores]")
-@click.option("--out", type=PATH, help="Folder for dram.json, dram.png and, with --widths, bench.json and bench.png.")
-def dram(source: Path, widths: str, repeat: int, threads: int | None, out: Path | None, **flags: Any) -> None:
-    """Bytes that an aggregation of FILE.npz reads from DRAM, by scheme and by order of rows: MEGA, Fig. 6 and 20b."""
+@click.pass_obj
+def dram(shared: Shared, source: Path, buffer_kb: float, policy: str, pruned: float, shuffle: bool,
+         widths: str) -> None:
+    """Bytes that an aggregation of FILE.npz reads from DRAM, by scheme and by order of rows: MEGA, Fig. 6 and 20b.
+
+    --out also gets dram.json and dram.png; bench.json only where --widths are timed.
+    """
     columns = parse_list("--widths", widths, int) if widths else ()
-    prepare_output(out)
-    threads = threads or environment.available_cores()
-    environment.run_in(environment.with_kept_memory(environment.thread_environment(threads)))
-    machine = announce("dram", threads)
-    from hpcgnn.bench.dram import DramBenchmark, shuffled
-    from hpcgnn.bench.dram_result import show_traffic, write_traffic
+    machine, place = open_place("dram", shared, "cpu", shared.threads or environment.available_cores())
+    from hpcgnn.bench import dram as measured
     from hpcgnn.bench.graphs import read_topology
-    from hpcgnn.bench.timing import Effort
     from hpcgnn.partition.condense_traffic import Buffer
 
     graph = read_topology(source)
-    if flags["shuffle"]:
-        graph = shuffled(graph, flags["seed"])
-    buffer = Buffer(int(flags["buffer_kb"] * 1024), flags["line_bytes"], flags["policy"], flags["sparse_share"])
-    benchmark = DramBenchmark(graph, -(-flags["dim"] * flags["bits"] // 8), buffer, flags["pruned"], flags["seed"],
-                              columns, Effort(repeat))
+    if shuffle:
+        graph = measured.shuffled(graph, measured.SEED)
+    buffer = Buffer(int(buffer_kb * 1024), measured.LINE_BYTES, policy, measured.SPARSE_SHARE)
+    benchmark = measured.DramBenchmark(place, graph, buffer, pruned, columns)
     counts = []
     with said_at_once() as say:
         for group, name, traffic in benchmark.count():
             counts.append((group, name, traffic))
             say(f"{group}: {name}", f"{traffic.total_bytes / 1e6:.4g} MB")
-    title = (f"{graph.name}: {flags['dim']} x {flags['bits']} bit, {flags['policy']} buffer of "
-             f"{flags['buffer_kb']:g} KiB, lines of {flags['line_bytes']} bytes")
-    show_traffic(title, counts)
-    if out is not None:
-        write_traffic(out, {"title": title, **flags}, machine, counts)
+    title = (f"{graph.name}: {measured.DIM} x {measured.BITS} bit, {policy} buffer of {buffer_kb:g} KiB, "
+             f"lines of {measured.LINE_BYTES} bytes")
+    measured.show_traffic(title, counts)
+    if shared.out is not None:
+        settings = {"title": title, "buffer_kb": buffer_kb, "policy": policy, "pruned": pruned, "shuffle": shuffle}
+        measured.write_traffic(shared.out, settings, machine, counts)
     if columns:
-        finish("dram", machine, benchmark, out)
+        finish("dram", machine, benchmark, shared.out)
+
+
+def check_graphs(graphs: tuple[str, ...]) -> None:
+    """Refuse a graph that can't be drawn before anything is measured."""
+    from hpcgnn.bench.graphs import drawn_arcs
+
+    for source in graphs:
+        drawn_arcs(source)
 
 
 def prepare_output(out: Path | None) -> None:
@@ -353,6 +301,34 @@ def prepare_output(out: Path | None) -> None:
         from hpcgnn.bench.result import open_folder
 
         open_folder(out)
+
+
+def open_place(kind: str, shared: Shared, device: str, threads: int, repeat: int = 7) -> tuple[dict[str, Any], Any]:
+    """Start anew with so many threads, check the device and the folder, say where the benchmark runs, and return the
+    machine and the Place.
+    """
+    environment.run_in(environment.with_kept_memory(environment.thread_environment(threads)))
+    if device == "cuda":
+        from hpcgnn.bench import chip
+
+        chip.check_device()
+    prepare_output(shared.out)
+    machine = announce(kind, threads)
+    place = place_of(device, shared, repeat)
+    return {**machine, **place.describe()}, place
+
+
+def place_of(device: str, shared: Shared, repeat: int) -> Any:
+    """Return the Place that the benchmark runs in; on the host each contestant is timed `repeat` times."""
+    from hpcgnn.bench.timing import Effort
+
+    if device == "cpu":
+        from hpcgnn.bench.host import HostPlace
+
+        return HostPlace(Effort(shared.repeat or repeat))
+    from hpcgnn.bench.device import DevicePlace
+
+    return DevicePlace(Effort(shared.repeat or DEVICE_REPEAT, DEVICE_SECONDS))
 
 
 def announce(kind: str, threads: int) -> dict[str, Any]:
@@ -365,19 +341,29 @@ def announce(kind: str, threads: int) -> dict[str, Any]:
     return machine
 
 
-def finish(kind: str, machine: dict[str, Any], benchmark, out: Path | None) -> None:
-    """Measure, print the table and write the files."""
+def finish(kind: str, machine: dict[str, Any], benchmark, out: Path | None, failures: list[str] | None = None) -> None:
+    """Measure, writing the files after every row, so that a run that is ended leaves what it has; then print the table.
+
+    Raises
+    ------
+    HpcgnnError      a part could not be measured; the others are published before
+    """
     from hpcgnn.bench.result import BenchmarkResult
 
-    result = BenchmarkResult(kind, machine, [])
+    result = BenchmarkResult(kind, machine, [], [] if failures is None else failures)
     with said_at_once() as say:
         for row in benchmark.measure():
             result.measurements.append(row)
             say(f"{row.group}: {row.case}", f"{row.median():.4g} s")
-    result.show()
+            if out is not None:
+                result.write(out)
+    click.echo(result.as_text(), nl=False)
     if out is not None:
         result.write(out)
-        click.echo(f"results: {out}")
+        missing = result.draw(out)
+        click.echo(f"results: {out}" + (f"; {missing}" if missing else ""))
+    if failures:
+        raise HpcgnnError(f"bench {kind} could not measure {'; '.join(failures)}")
 
 
 @contextmanager

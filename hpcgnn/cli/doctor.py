@@ -17,12 +17,14 @@ def command(threads: int | None) -> None:
     threads = threads or environment.available_cores()
     environment.run_in(environment.thread_environment(threads))
     # These import torch, which reads the number of threads once.
-    from hpcgnn.bench.dense import measure_dense
     from hpcgnn.bench.doctor import complaints, machine_lines
-    from hpcgnn.bench.table import print_table
+    from hpcgnn.bench.host import HostPlace
+    from hpcgnn.bench.kernels import measure_dense
+    from hpcgnn.bench.result import table_text
     from hpcgnn.bench.timing import Effort
 
     for line in machine_lines(threads):
         click.echo(line)
-    measured = list(measure_dense(NUM_ROWS, WIDTH, ("fp32", "bf16", "fp16"), Effort(5, SECONDS_A_PRODUCT)))
-    print_table(measured, complaints(measured))
+    place = HostPlace(Effort(5, SECONDS_A_PRODUCT))
+    measured = list(measure_dense(place, NUM_ROWS, WIDTH, ("fp32", "bf16", "fp16")))
+    click.echo(table_text(measured, complaints(measured)), nl=False)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
 
 from hpcgnn.__main__ import main
+from hpcgnn.bench import assign
 from hpcgnn.bench.assign import HIGHS, AssignBenchmark, simulated_problem
 from hpcgnn.bench.timing import OURS
 
@@ -39,10 +41,10 @@ def test_highs_without_an_answer_is_said_and_left_out_of_the_ratio():
     assert HIGHS not in row.seconds and "seed 0" in row.remarks[0] and "ime" in row.remarks[0]
 
 
-def test_the_command_prints_a_table_and_writes_its_figures(tmp_path, capsys):
+def test_the_command_prints_a_table_and_writes_its_figures(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(assign, "AssignBenchmark", partial(AssignBenchmark, sizes=(2000, 4000), group_size=300))
     with pytest.raises(SystemExit) as stop:
-        main(["bench", "assign", "--ranks", "2", "--rows", "2000,4000", "--group-size", "300", "--repeat", "1",
-              "--out", str(tmp_path)])
+        main(["bench", "--repeat", "1", "--out", str(tmp_path), "assign", "--ranks", "2"])
     assert not stop.value.code
     printed = capsys.readouterr().out
     assert "2,000 rows, 8 groups" in printed and "4,000 rows" in printed and "beside highs" in printed
@@ -50,12 +52,8 @@ def test_the_command_prints_a_table_and_writes_its_figures(tmp_path, capsys):
     assert content["kind"] == "assign" and len(content["measurements"]) == 2
 
 
-@pytest.mark.parametrize("arguments, status, complaint", [
-    (["--widths", "2,3"], 1, "widths is '2,3'; expected some of 1, 2, 4, 8 in ascending order, as in 2,4,8"),
-    (["--rows", "many"], 2, "--rows is 'many'; expected positive numbers with commas between them"),
-])
-def test_what_can_not_be_measured_is_refused(arguments, status, complaint, capsys):
+def test_threads_are_refused(capsys):
     with pytest.raises(SystemExit) as stop:
-        main(["bench", "assign", *arguments])
-    assert stop.value.code == status
-    assert capsys.readouterr().err == f"hpcgnn: {complaint}\n"
+        main(["bench", "assign", "--threads", "2"])
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == "hpcgnn: --threads is not for this benchmark: the solvers have one\n"

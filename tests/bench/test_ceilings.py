@@ -7,18 +7,12 @@ import pytest
 import torch
 
 from hpcgnn._ext import ceilings as kernels
-from hpcgnn.bench.ceilings import (
-    arithmetic_ceiling,
-    bit_product_ceiling,
-    byte_product_ceiling,
-    gather_ceiling,
-    product_ceiling,
-    stream_ceilings,
-)
-from hpcgnn.bench.memory import as_stream, random_rows, zeros
+from hpcgnn.bench import host
+from hpcgnn.bench.host import HostPlace, zeros
 from hpcgnn.bench.timing import Effort
 from hpcgnn.ops.host.storage import STORAGE_NUMBER, as_bytes
 
+PLACE = HostPlace(Effort(3), stream_bytes=1 << 16)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -58,12 +52,13 @@ def test_a_gather_of_nothing_is_zero():
 
 
 def test_the_gather_ceiling_reads_the_graphs_own_rows():
-    rows, indices = random_rows(50, 24), np.arange(50, dtype=np.int32)
-    work = gather_ceiling(rows, indices)
+    rows, indices = PLACE.random_rows(50, 24), np.arange(50, dtype=np.int32)
+    work = PLACE.gathering(rows, indices)
     assert work() == pytest.approx(rows.sum().item(), abs=1e-3)
 
 
-@pytest.mark.parametrize("ceiling, a_round", [(bit_product_ceiling, 12 * 16 * 32), (byte_product_ceiling, 12 * 16 * 4)])
+@pytest.mark.parametrize("ceiling, a_round", [(PLACE.multiplying_bits, 12 * 16 * 32),
+                                              (PLACE.multiplying_bytes, 12 * 16 * 4)])
 @pytest.mark.parametrize("number", [0, 1, 5_000, 1_000_003])
 @pytest.mark.parametrize("is_refused", [False, True])
 def test_a_peak_does_as_many_products_as_it_is_asked_for(simd, monkeypatch, ceiling, a_round, number, is_refused):
@@ -76,10 +71,26 @@ def test_a_peak_does_as_many_products_as_it_is_asked_for(simd, monkeypatch, ceil
     assert (done == 0) == (number == 0)
 
 
-def test_streams_and_products_have_rates():
-    read, write, copy = stream_ceilings(1 << 16, Effort(3))
+def test_streams_and_products_have_rates(monkeypatch):
+    monkeypatch.setattr(host, "NUM_PRODUCTS", 1e6)
+    read, write, copy, *products = PLACE.ceilings()
     assert [row.case for row in (read, write, copy)] == ["stream read", "stream write", "stream copy"]
-    assert copy.amount == 2 * read.amount == 2 * write.amount
+    assert copy.amount == 2 * read.amount == 2 * write.amount == 2 * (1 << 16) / 1e9
+    # Two operations a product.
+    assert [(row.case, row.amount, row.unit) for row in products] == [
+        ("multiply-add fp32", 2e-3, "GFLOP/s"), ("multiply-add bf16", 2e-3, "GFLOP/s")]
+
+
+@pytest.mark.parametrize("num_read, num_written, moves", [
+    (3, 0, [("read", 3)]), (0, 4, [("write", 4)]), (5, 5, [("copy", 5)]), (7, 5, [("copy", 5), ("read", 2)]),
+    (5, 9, [("copy", 5), ("write", 4)]), (0, 0, [])])
+def test_so_many_bytes_are_moved(monkeypatch, num_read, num_written, moves):
+    found = []
+    for name, of in (("read", 0), ("write", 0), ("copy", 1)):
+        monkeypatch.setattr(host.kernels, f"stream_{name}",
+                            lambda *arrays, name=name, of=of: found.append((name, len(arrays[of]))))
+    PLACE.moving(num_read, num_written)()
+    assert found == moves
 
 
 @pytest.mark.parametrize("is_held", [False, True])
@@ -89,24 +100,19 @@ def test_a_peak_of_floats_does_as_many_products_as_it_is_asked_for(simd, monkeyp
     """Each adds one; four tiles of AMX are the longest round."""
     if is_held:
         monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-    done = product_ceiling(precision, number)()
+    done = PLACE.multiplying(precision, number)()
     assert number <= done <= number + torch.get_num_threads() * (4 * 16 * 16 * 32 + 1)
     assert (done == 0) == (number == 0)
 
 
 def test_a_peak_counts_on_beyond_what_float32_can():
     number = 12 * 16 * (2**24 + 5) * torch.get_num_threads()
-    assert number <= product_ceiling("fp32", number)() <= number + torch.get_num_threads() * 12 * 16 + 1
-
-
-def test_the_ceiling_of_arithmetic_counts_two_operations_a_product():
-    measured = arithmetic_ceiling("fp32", 1e6, Effort(3))
-    assert (measured.amount, measured.unit) == (2e-3, "GFLOP/s")
+    assert number <= PLACE.multiplying("fp32", number)() <= number + torch.get_num_threads() * 12 * 16 + 1
 
 
 def test_memory_is_zero_writable_and_of_the_shape_asked_for():
     array = zeros((3, 5))
     assert array.shape == (3, 5) and array.dtype == np.float32 and not array.any()
     array[:] = 1
-    assert as_stream(torch.from_numpy(array)).shape == (60,)
+    assert PLACE.empty_bytes(60).shape == (60,)
     assert zeros((0, 4)).shape == (0, 4)

@@ -1,6 +1,6 @@
-"""`hpcgnn bench device`: contestants compute the same, rates follow from seconds, and no GPU is one sentence.
+"""Benchmarks on a device: contestants compute the same, rates follow from seconds, and no GPU is one sentence.
 
-Kernels run under emulation and a stand-in for the timer calls each contestant once.
+Kernels run under emulation, and a stand-in for the device's events calls each contestant once.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,76 +16,86 @@ import torch
 from cuda.emulation import COMPILER, EmulatedBackend
 
 from hpcgnn.__main__ import main
-from hpcgnn.bench import device_bits, device_chip, device_pointwise, device_products, device_timing
-from hpcgnn.bench.device import DeviceBenchmark
-from hpcgnn.bench.device_bits import ALL_TILES, FP16, INT8, JUMPED, ONCE_A_PLANE
-from hpcgnn.bench.device_ceilings import measure_ceilings
-from hpcgnn.bench.device_chip import Chip
-from hpcgnn.bench.device_graphs import arcs_that_fit, draw_power_law
-from hpcgnn.bench.device_messages import BITS, measure_messages
-from hpcgnn.bench.device_products import CUSPARSE, HALF_ARITHMETIC
-from hpcgnn.bench.device_result import DeviceResult
-from hpcgnn.bench.device_timing import Device, EventTimer, admit
+from hpcgnn.bench import bits, chip, device, kernels, products
+from hpcgnn.bench.bits import ALL_TILES, GATHER, INT8, JUMPED, ONCE_A_PLANE, BitsBenchmark
+from hpcgnn.bench.chip import Chip
+from hpcgnn.bench.device import DevicePlace
+from hpcgnn.bench.graphs import arcs_that_fit, draw_power_law
+from hpcgnn.bench.kernels import BITS, KernelBenchmark
 from hpcgnn.bench.machine import describe_machine
-from hpcgnn.bench.products import OURS_FP32
+from hpcgnn.bench.peers.spmm import CUSPARSE
+from hpcgnn.bench.products import HALF_ARITHMETIC, OURS_FP32
+from hpcgnn.bench.result import BenchmarkResult
 from hpcgnn.bench.timing import CEILING, OURS, Effort, Measurement
-from hpcgnn.cli.bench_device import publish_as_measured
+from hpcgnn.cli.bench import finish
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.ops.cuda.module import use_backend
 from hpcgnn.ops.dispatch import device_kernels_on_cpu
 
 CHIP = Chip("Stand-in 9000", (9, 0), 1, 1 << 30, 1 << 20)
 SECONDS = {CEILING: 0.5, OURS: 1.0}     # of the stand-in; a peer's are 2
+FP16 = "torch fp16"
 
 
-class StandInTimer:
+class StandInPlace(DevicePlace):
     """Calls each contestant twice, as warm-up and measurement, and keeps what they return."""
 
-    def __init__(self):
-        self.results = []
-
-    def __call__(self, contestants, is_hot=False):
+    def interleave(self, contestants, is_hot=False):
         for work in contestants.values():
             work()
         self.results.append({name: work() for name, work in contestants.items()})
         return {name: [SECONDS.get(name, 2.0)] for name in contestants}
 
+    @property
+    def results(self):
+        return self.__dict__.setdefault("kept", [])
+
 
 @pytest.fixture
-def device():
-    """A Device whose kernels are emulated."""
+def place():
+    """A DevicePlace whose kernels are emulated."""
     if shutil.which(COMPILER) is None:
         pytest.skip(f"{COMPILER} is not installed: kernels can't be emulated")
     torch.manual_seed(0)
     with use_backend(EmulatedBackend(0)), device_kernels_on_cpu():
-        yield Device(CHIP, "cpu", StandInTimer())
+        yield StandInPlace(Effort(1), "cpu", 1 << 12, 9, 1, CHIP)
 
 
-def tiny(device, **settings):
-    """Everything that the command measures, small."""
-    return DeviceBenchmark(device, **{
-        "graphs": (), "synthetic_edges": 400, "widths": (8,), "precisions": ("fp32", "bf16"), "num_rows": 9,
-        "width": 16, "sizes": (32,), "dims": (8,), "bits": (1, 3), "num_stream_bytes": 1 << 12,
-        "num_rounds": 1, **settings})
+def tiny_kernels(place, **settings):
+    """What `bench kernels` measures, small."""
+    return KernelBenchmark(place, **{"graphs": ("drawn:400",), "widths": (8,), "precisions": ("fp32", "bf16"),
+                                     "peers": ("torch",), "width": 16, **settings})
 
 
-def test_every_part_is_measured(device, tmp_path, monkeypatch):
-    monkeypatch.setattr(device_bits, "REUSE_WIDTHS", (2,))
+def tiny_bits(place, **settings):
+    """What `bench bits` measures, small."""
+    return BitsBenchmark(place, **{"graphs": ("drawn:400",), "num_clusters": 4, "sizes": (32,), "dims": (8,),
+                                   "widths": (1, 3), **settings})
+
+
+def counts_of(rows):
+    groups = [row.group for row in rows]
+    return {group: groups.count(group) for group in groups}
+
+
+def test_every_part_is_measured(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(bits, "REUSE_WIDTHS", (2,))
     graph = draw_power_law(200, "cpu")
     np.savez(tmp_path / "small.npz", indptr=graph.indptr, indices=graph.indices)
-    benchmark = tiny(device, graphs=(tmp_path / "small.npz",))
-    rows = list(benchmark.measure())
-    assert benchmark.failures == []
-    groups = [row.group for row in rows]
-    assert {group: groups.count(group) for group in groups} == {
-        "ceiling": 4, "quantize + pack": len(BITS), "unpack + dequantize": len(BITS), "norm + ReLU + dropout": 4,
-        "dropout": 2, "bits": 2, "batch": 2, "reuse": 1, "spmm": 4, "sddmm": 4}
-    assert all(row.ceiling_share == 0.5 for row in rows if row.group in ("spmm", "sddmm", "dropout", "quantize + pack"))
-    assert all(ratio == 2 for row in rows for ratio in row.peer_ratio.values())
+    sources = (str(tmp_path / "small.npz"), "drawn:400")
+    benchmarks = tiny_kernels(place, graphs=sources), tiny_bits(place, graphs=sources)
+    of_kernels, of_bits = (list(benchmark.measure()) for benchmark in benchmarks)
+    assert [benchmark.failures for benchmark in benchmarks] == [[], []]
+    assert counts_of(of_kernels) == {
+        "ceiling": 2, "quantize + pack": len(BITS), "unpack + dequantize": len(BITS), "norm + ReLU + dropout": 4,
+        "dropout": 2, "spmm": 4, "sddmm": 4}
+    assert counts_of(of_bits) == {"ceiling": 2, "product": 2, "quantize + pack": 1, "batches": 6, "reuse": 1}
+    assert all(row.ceiling_share == 0.5 for row in of_kernels if row.group != "ceiling")
+    assert all(ratio == 2 for row in of_kernels + of_bits for ratio in row.peer_ratio.values())
 
 
-def test_a_part_that_fails_is_noted_and_the_others_go_on(device, tmp_path):
-    benchmark = tiny(device, graphs=(tmp_path / "missing.npz",), bits=(1,))
+def test_a_part_that_fails_is_noted_and_the_others_go_on(place, tmp_path):
+    benchmark = tiny_kernels(place, graphs=(str(tmp_path / "missing.npz"), "drawn:400"))
     rows = list(benchmark.measure())
     (failure,) = benchmark.failures
     assert failure.startswith(f"{tmp_path / 'missing.npz'}: DatasetError: ")
@@ -94,98 +103,110 @@ def test_a_part_that_fails_is_noted_and_the_others_go_on(device, tmp_path):
                                                                  "power-law-0.0004M x8 bf16"]
 
 
-def test_ceilings_count_the_bytes_and_operations_that_are_moved_and_done(device):
-    copy, gather, mma8, mma16 = measure_ceilings(device, 1 << 12, 2)
+def test_ceilings_count_the_bytes_and_operations_that_are_moved_and_done(place):
+    place = replace(place, num_rounds=2)
+    (copy, gather), (mma8, mma16) = place.ceilings(), place.bit_ceilings()
     assert copy.rate == 2 * 4096 / 1e9 and gather.rate == 4096 / 1e9    # in one second of the stand-in
     num_tiles = 8 * 8 * 8 * 2    # blocks, warps, tiles and rounds
     assert mma8.rate == pytest.approx(num_tiles * 2 * 8 * 8 * 128 / 1e12)
     assert mma16.rate == pytest.approx(num_tiles * 2 * 16 * 8 * 256 / 1e12)
+    # The larger peak is what products of bits are held against.
+    assert place.multiplying_bits(1000) == pytest.approx(2 * 1000 / 1e12 / mma16.rate)
 
 
-def test_a_chip_whose_tensor_cores_have_no_and_has_no_ceiling_of_bits(device):
-    older = replace(device, chip=replace(CHIP, capability=(7, 5)))
-    assert [row.case for row in measure_ceilings(older, 1 << 12, 1)] == ["copy", "gather of rows of 256 bytes"]
-    (row,) = device_bits.measure_bits(older, (32,), (8,), (1,), None)
+def test_a_copy_moves_half_of_the_bytes_each_way(place):
+    assert place.moving(6, 2)().nbytes == place.moving(0, 8)().nbytes == 4
+
+
+def test_a_chip_whose_tensor_cores_have_no_and_has_no_ceiling_of_bits(place):
+    older = replace(place, chip=replace(CHIP, capability=(7, 5)))
+    assert [row.case for row in older.ceilings()] == ["copy", "gather of rows of 256 bytes"]
+    assert older.bit_ceilings() == []
+    row, _ = bits.measure_products(older, 32, 8, (1,))
     assert row.ceiling_share is None
 
 
-def test_a_message_counts_its_rows_and_its_bytes(device):
-    rows = measure_messages(device, 9, 16)
+def test_a_message_counts_its_rows_and_its_bytes(place):
+    rows = kernels.measure_messages(place, 16, ("torch",))
     assert [row.group for row in rows] == ["quantize + pack"] * 4 + ["unpack + dequantize"] * 4
-    for bits, row in zip(BITS * 2, rows, strict=True):
-        assert row.rate == pytest.approx((9 * 16 * 4 + 9 * (4 + 2 * bits)) / 1e9)
+    for width, row in zip(BITS * 2, rows, strict=True):
+        assert row.rate == pytest.approx((9 * 16 * 4 + 9 * (4 + 2 * width)) / 1e9)
         assert set(row.seconds) == {CEILING, OURS, "torch"}
 
 
 @pytest.mark.parametrize("precision, tolerance", [("fp32", 1e-5), ("bf16", 2**-6), ("fp16", 2**-9)])
-def test_contestants_of_a_product_agree(device, precision, tolerance):
+def test_contestants_of_a_product_agree(place, precision, tolerance, monkeypatch):
+    monkeypatch.setattr("hpcgnn.bench.peers.spmm.HOST", None)     # the stand-in is named as the host is
     graph = draw_power_law(400, "cpu")
-    mean, sampled = device_products.measure_products(device, graph, (8,), (precision,))
+    mean, sampled = products.measure_products(place, graph, (8,), (precision,), ("torch",))
     halves = {OURS_FP32} if precision != "fp32" else set()
     can_sparse = not any(CUSPARSE in remark for remark in mean.remarks)
     assert set(mean.seconds) - {CUSPARSE} == {CEILING, OURS} | halves | ({HALF_ARITHMETIC} if halves else set())
     assert can_sparse == (CUSPARSE in mean.seconds)
     assert mean.rate == sampled.rate == 400 * 8 * {"fp32": 4}.get(precision, 2) / 1e9
-    means, products = device.timer.results
+    means, sampled_values = place.results
     for name in set(means) - {CEILING, OURS}:
         assert torch.allclose(means[name].float(), means[OURS].float(), atol=4 * tolerance), name
-    if CUSPARSE in products:
-        assert torch.allclose(products[CUSPARSE].values(), products[OURS][:, 0], atol=1e-4)
-    for name in set(products) & {OURS_FP32}:
-        assert torch.allclose(products[name], products[OURS], rtol=1e-4, atol=1e-4)
+    if CUSPARSE in sampled_values:
+        assert torch.allclose(sampled_values[CUSPARSE].values(), sampled_values[OURS][:, 0], atol=1e-4)
+    for name in set(sampled_values) & {OURS_FP32}:
+        assert torch.allclose(sampled_values[name], sampled_values[OURS], rtol=1e-4, atol=1e-4)
 
 
-def test_rows_that_are_no_whole_vectors_have_no_ceiling(device):
-    mean, _ = device_products.measure_products(device, draw_power_law(100, "cpu"), (3,), ("fp32",))
+def test_rows_that_are_no_whole_vectors_have_no_ceiling(place):
+    mean, _ = products.measure_products(place, draw_power_law(100, "cpu"), (3,), ("fp32",), ())
     assert CEILING not in mean.seconds and OURS in mean.seconds
 
 
-def test_contestants_of_a_product_of_bits_agree(device):
-    rows = list(device_bits.measure_bits(device, (32,), (8,), (1, 4), 2.0))
-    for row, results in zip(rows, device.timer.results, strict=True):
+def test_contestants_of_a_product_of_bits_agree(place, monkeypatch):
+    monkeypatch.setattr(StandInPlace, "bit_ceilings",
+                        lambda self: [Measurement("ceiling", "1-bit", 2.0, "TOP/s", {OURS: [1.0]})])
+    *rows, packing = bits.measure_products(place, 32, 8, (1, 4))
+    for row, results in zip(rows, place.results, strict=False):
         assert np.array_equal(results[OURS].numpy(), results[INT8].numpy())
         assert np.array_equal(results[OURS].numpy(), results[FP16].float().numpy())
         assert row.rate == pytest.approx(2 * 32 * 32 * 8 / 1e12)
-    # A plane at 2 TFLOP/s: four planes take four times as long.
+    # A plane at 2 TOP/s: four planes take four times as long.
     assert [row.median(CEILING) for row in rows] == pytest.approx([rows[0].amount / 2, rows[0].amount * 2])
+    assert packing.amount == 32 * 8 * 4 / 1e9
 
 
 def test_published_figures_stand_beside_their_shape_and_are_no_contestants():
-    row = Measurement("bits", "", 1.0, "TFLOP/s", {OURS: [1.0]})
-    device_bits._add_published(row, 4096, 64, 3)
+    row = Measurement("product", "", 1.0, "TOP/s", {OURS: [1.0]})
+    bits.add_published(row, 4096, 64, 3)
     assert row.details["published_tflops"] == {"QGTC": 35.17, "CUTLASS int4": 24.66, "chip": "RTX 3090"}
-    assert row.remarks == ["published, RTX 3090, 4096 x 4096 x 64: QGTC 89.18, 51.21, 35.17, 25.38 TFLOP/s at 1 to 4 "
+    assert row.remarks == ["published, RTX 3090, 4096 x 4096 x 64: QGTC 89.18, 51.21, 35.17, 25.38 TOP/s at 1 to 4 "
                            "bits, CUTLASS int4 24.66"]
     assert row.peers == [] and row.as_record()["published_tflops"]["QGTC"] == 35.17
     for shape in ((4096, 65, 3), (4096, 64, 8)):
-        unknown = Measurement("bits", "", 1.0, "TFLOP/s", {OURS: [1.0]})
-        device_bits._add_published(unknown, *shape)
+        unknown = Measurement("product", "", 1.0, "TOP/s", {OURS: [1.0]})
+        bits.add_published(unknown, *shape)
         assert unknown.remarks == [] and unknown.details == {}
 
 
-def test_ways_through_tiles_agree(device, monkeypatch):
-    monkeypatch.setattr(device_bits, "REUSE_WIDTHS", (2, 4))
-    (batch,) = device_bits.measure_tiles(device, (256,), (8,), (3,))
-    list(device_bits.measure_reuse(device, 16, 8))
-    assert set(batch.seconds) == {OURS, ONCE_A_PLANE, JUMPED, ALL_TILES}
-    assert batch.remarks == ["batch of 256: 50.0 % of the tiles are zero"]
-    for results in device.timer.results:
-        sums = {name: product.numpy() for name, (product, _) in results.items()}
-        assert all(np.array_equal(found, sums[OURS]) for found in sums.values())
-        assert sums[OURS].any()
+def test_ways_through_tiles_agree(place, monkeypatch):
+    monkeypatch.setattr(bits, "REUSE_WIDTHS", (2, 4))
+    (batch,) = bits.measure_batches(place, "drawn", [bits.drawn_batch(256)], (8,), (3,))
+    list(bits.measure_reuse(place, 16, 8))
+    assert set(batch.seconds) == {CEILING, OURS, ONCE_A_PLANE, JUMPED, ALL_TILES, GATHER}
+    assert batch.remarks == ["drawn: 50.0 % of 64 tiles are zero and jumped"]
+    for results in place.results[1:]:       # behind the ceilings
+        sums = {name: found[0].numpy() for name, found in results.items() if name != GATHER}
+        if OURS in sums and len(sums) > 1:
+            assert all(np.array_equal(found, sums[OURS]) for found in sums.values())
+            assert sums[OURS].any()
 
 
-def test_arcs_of_a_batch_stay_inside_their_clusters():
-    indptr, indices = device_bits.clustered_arcs(512)
-    target = np.repeat(np.arange(512), np.diff(indptr))
-    assert (target // 32 == indices // 32).all()
-    density = len(indices) / (512 * 32)
-    assert abs(density - device_bits.BATCH_DENSITY) < 0.02
+def test_arcs_of_a_drawn_batch_stay_inside_their_clusters():
+    batch = bits.drawn_batch(512)
+    target = np.repeat(np.arange(512), np.diff(batch.indptr))
+    assert (target // 32 == batch.indices // 32).all()
+    assert abs(batch.nnz / (512 * 32) - bits.BATCH_DENSITY) < 0.02
 
 
-def test_backward_and_forward_have_gradients_of_all_sides(device):
-    list(device_pointwise.measure_pointwise(device, 9, 16, torch.float32))
-    forward, backward, alone = device.timer.results
+def test_backward_and_forward_have_gradients_of_all_sides(place):
+    list(kernels.measure_pointwise(place, 16, "fp32", ("torch",)))
+    forward, backward, alone = place.results
     assert {name: len(found) for name, found in backward.items() if name != CEILING} == {OURS: 3, "torch": 3}
     assert all((forward[name] >= 0).all() for name in (OURS, "torch"))
     assert all(0 < int((alone[name] == 0).sum()) < alone[name].numel() for name in (OURS, "torch"))
@@ -205,14 +226,6 @@ def test_a_drawn_graph_is_a_csr_with_heavy_nodes():
 def test_a_graph_is_as_large_as_memory_allows():
     assert arcs_that_fit(100e6, 80 << 30) == 100_000_000
     assert arcs_that_fit(100e6, 4_000_000_000) == 10_000_000
-
-
-def test_a_peer_that_refuses_is_remarked():
-    def refuse():
-        raise RuntimeError("no such product\nbacktrace")
-
-    assert admit({"able": list, "other": refuse}, "spmm in fp16") == (
-        {"able": list}, ["other refuses spmm in fp16: no such product"])
 
 
 class FakeEvent:
@@ -247,102 +260,109 @@ class FlushedMemory:
 @pytest.mark.parametrize("is_hot", [False, True])
 def test_the_timer_leaves_out_warm_up_and_flush(monkeypatch, is_hot):
     made = []
-    monkeypatch.setattr(device_timing.torch, "empty",
+    monkeypatch.setattr(device.torch, "empty",
                         lambda size, **kinds: made.append(FlushedMemory(size)) or made[-1])
-    monkeypatch.setattr(device_timing.torch.cuda, "Event", FakeEvent)
+    monkeypatch.setattr(device.torch.cuda, "Event", FakeEvent)
     calls = []
 
     def work():
-        calls.append(made[0].num_written)
+        calls.append(made[0].num_written if made else 0)
         FakeEvent.now += 2
 
-    seconds = EventTimer(Effort(5, 10.0), 400 << 20)({"a": work, "b": work}, is_hot)
+    chip = replace(CHIP, l2_bytes=400 << 20)
+    seconds = DevicePlace(Effort(5, 10.0), chip=chip).interleave({"a": work, "b": work}, is_hot)
     assert made[0].num_bytes == 1600 << 20
     assert seconds == {"a": [pytest.approx(0.002)] * 5, "b": [pytest.approx(0.002)] * 5}
     assert len(calls) == 2 + 2 * 5 * (2 if is_hot else 1)
-    # Two writes find out that three take the two milliseconds that the device is to be busy.
-    assert sorted(set(calls)) == [2 + 3 * number for number in range(11)]
+    # The first calls come before the writes. Two of these find out that three take the two milliseconds that the device
+    # is to be busy.
+    assert sorted(set(calls)) == [0, *(2 + 3 * number for number in range(1, 11))]
     # Three repetitions at least, then no more than the seconds allow.
-    assert len(EventTimer(Effort(5, 0.004), 0)({"a": work})["a"]) == 3
+    assert len(DevicePlace(Effort(5, 0.004), chip=chip).interleave({"a": work})["a"]) == 3
 
 
-def test_the_table_and_the_json_name_the_chip_and_the_failures(device, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(device_chip, "driver_version", lambda: "580.1")
-    benchmark = tiny(device, graphs=(tmp_path / "none.npz",), synthetic_edges=0, bits=(1,), precisions=("fp32",))
-    with pytest.raises(HpcgnnError, match=r"could not measure .*none\.npz: DatasetError"):
-        publish_as_measured(benchmark, CHIP, tmp_path / "out")
-    table = (tmp_path / "out/table.txt").read_text()
-    assert capsys.readouterr().out == table
+def test_the_table_and_the_json_name_the_chip_and_the_failures(place, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(chip, "driver_version", lambda: "580.1")
+    monkeypatch.setattr("hpcgnn.bench.result.has_matplotlib", lambda: False)
+    benchmark = tiny_kernels(place, graphs=(str(tmp_path / "none.npz"),), precisions=("fp32",))
+    with pytest.raises(HpcgnnError, match=r"bench kernels could not measure .*none\.npz: DatasetError"):
+        finish("kernels", {**describe_machine(1), **place.describe()}, benchmark, tmp_path, benchmark.failures)
+    table = (tmp_path / "table.txt").read_text()
+    assert capsys.readouterr().out.startswith(table)
     for words in ("Stand-in 9000, compute capability 9.0, 1 multiprocessors, 1 GiB, 1 MiB of L2; driver 580.1",
                   "quantize + pack", "of the ceiling", "50 %", "not measured: "):
         assert words in table
-    found = json.loads((tmp_path / "out/bench.json").read_text())
+    found = json.loads((tmp_path / "bench.json").read_text())
     assert found["machine"]["chip"]["name"] == "Stand-in 9000" and found["machine"]["versions"]["torch"]
     assert found["machine"]["commit"] == describe_machine(1)["commit"]
-    assert len(found["failures"]) == 1 and {row["group"] for row in found["measurements"]} >= {"ceiling", "bits"}
+    assert len(found["failures"]) == 1 and {row["group"] for row in found["measurements"]} >= {"ceiling", "dropout"}
 
 
 def test_files_are_whole_after_every_row(tmp_path):
-    result = DeviceResult("device", {**describe_machine(1), **CHIP.describe()}, [])
+    result = BenchmarkResult("kernels", {**describe_machine(1), **CHIP.describe()})
     for number in range(3):
         result.measurements.append(Measurement("spmm", str(number), 1.0, "GB/s", {OURS: [0.5], "cuSPARSE": [1.0]}))
         result.write(tmp_path)
         rows = json.loads((tmp_path / "bench.json").read_text())["measurements"]
         assert [row["peer_ratio"] for row in rows] == [{"cuSPARSE": 2.0}] * (number + 1)
-        assert (tmp_path / "table.txt").read_text().count("2.0 GB/s") == number + 1
+        assert (tmp_path / "table.txt").read_text().count("2.00 GB/s") == number + 1
 
 
 def run(*arguments):
     with pytest.raises(SystemExit) as stop:
-        main(["bench", "device", *arguments])
+        main(["bench", *arguments])
     return stop.value.code
 
 
-def test_the_command_measures_what_its_options_say(monkeypatch, tmp_path, capsys):
+@pytest.fixture
+def found_device(monkeypatch):
+    """A device that torch and cupy are said to have."""
+    properties = SimpleNamespace(name=CHIP.name, major=9, minor=0, multi_processor_count=1, total_memory=1 << 30,
+                                 L2_cache_size=1 << 20)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+    monkeypatch.setattr(chip, "check_device", lambda: None)
+    monkeypatch.setattr("hpcgnn.bench.environment.run_in", lambda environment: None)    # this process is small enough
+
+
+@pytest.mark.parametrize("kind, module, name, arguments", [
+    ("kernels", kernels, "KernelBenchmark", ("a.npz", "drawn:2e6", "--widths", "8", "--precision", "fp16", "--peer",
+                                             "torch")),
+    ("bits", bits, "BitsBenchmark", ("a.npz", "drawn:2e6", "--clusters", "5"))])
+def test_a_command_measures_on_the_device_what_its_options_say(found_device, monkeypatch, tmp_path, capsys, kind,
+                                                               module, name, arguments):
     seen = []
 
     def measure(benchmark):
         seen.append(benchmark)
         yield Measurement("spmm", "a graph", 1.0, "GB/s", {OURS: [0.5], CEILING: [0.25]})
 
-    properties = SimpleNamespace(name=CHIP.name, major=9, minor=0, multi_processor_count=1, total_memory=1 << 30,
-                                 L2_cache_size=1 << 20)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
-    monkeypatch.setattr(device_chip, "check_device", lambda: None)
-    monkeypatch.setattr(device_timing, "EventTimer", lambda effort, l2_bytes: (effort, l2_bytes))
-    monkeypatch.setattr(DeviceBenchmark, "measure", measure)
-    assert not run("--graph", "a.npz", "--synthetic-edges", "2e6", "--widths", "8", "--precision", "fp16", "--rows",
-                   "5", "--width", "16", "--sizes", "64", "--dims", "8,16", "--bits", "2", "--repeat", "7",
-                   "--seconds", "1", "--out", str(tmp_path))
+    monkeypatch.setattr(getattr(module, name), "measure", measure)
+    assert not run(kind, "--device", "cuda", "--repeat", "7", "--out", str(tmp_path), *arguments)
     (found,) = seen
-    assert found.device == Device(CHIP, "cuda", (Effort(7, 1.0), 1 << 20))
-    assert (found.graphs, found.synthetic_edges) == ((Path("a.npz"),), 2e6)
-    assert (found.widths, found.precisions) == ((8,), ("fp16",))
-    assert (found.num_rows, found.width, found.sizes, found.dims, found.bits) == (5, 16, (64,), (8, 16), (2,))
+    assert found.place == DevicePlace(Effort(7, 0.2), chip=CHIP) and found.place.name == "cuda"
+    expected = {"kernels": KernelBenchmark(found.place, ("a.npz", "drawn:2e6"), (8,), ("fp16",), ("torch",)),
+                "bits": BitsBenchmark(found.place, ("a.npz", "drawn:2e6"), 5)}
+    assert found == expected[kind]
     printed = capsys.readouterr().out
-    assert "2.0 GB/s" in printed and "50 %" in printed and printed == (tmp_path / "table.txt").read_text()
+    assert "2.00 GB/s" in printed and "50 %" in printed and "Stand-in 9000, compute capability 9.0" in printed
+    assert printed.startswith((tmp_path / "table.txt").read_text())
+    assert json.loads((tmp_path / "bench.json").read_text())["machine"]["chip"]["l2_bytes"] == 1 << 20
 
 
-def test_without_a_gpu_the_command_says_so_in_one_sentence(monkeypatch, capsys, tmp_path):
+@pytest.mark.parametrize("kind", ["kernels", "bits"])
+def test_without_a_gpu_the_command_says_so_in_one_sentence(monkeypatch, capsys, tmp_path, kind):
+    monkeypatch.setattr("hpcgnn.bench.environment.run_in", lambda environment: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert run("--out", str(tmp_path / "out")) == 1
+    assert run(kind, "--device", "cuda", "--out", str(tmp_path / "out")) == 1
     printed = capsys.readouterr().err
-    assert printed.startswith("hpcgnn: bench device needs a GPU with CUDA, and torch ")
+    assert printed.startswith("hpcgnn: --device cuda needs a GPU with CUDA, and torch ")
     assert printed.count("\n") == 1 and not (tmp_path / "out").exists()
 
 
 def test_without_cupy_the_command_says_what_to_install(monkeypatch, capsys):
+    monkeypatch.setattr("hpcgnn.bench.environment.run_in", lambda environment: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(device_chip.importlib.util, "find_spec", lambda name: None)
-    assert run() == 1
+    monkeypatch.setattr(chip.importlib.util, "find_spec", lambda name: None)
+    assert run("kernels", "--device", "cuda") == 1
     assert "run pip install 'hpcgnn[cuda13]'" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("arguments, message", [
-    (("--bits", "1,9"), "hpcgnn: --bits has 9; expected 1 to 8\n"),
-    (("--widths", "0"), "hpcgnn: --widths is '0'; expected positive numbers with commas between them\n"),
-    (("--precision", "fp8"), "hpcgnn: --precision has 'fp8'; expected a list of fp32, fp16, bf16\n")])
-def test_wrong_usage_is_one_sentence(arguments, message, capsys):
-    assert run(*arguments) == 2
-    assert capsys.readouterr().err == message

@@ -1,5 +1,5 @@
-"""`hpcgnn bench device` keeps on the device all that meets there. Torch's device "meta" stands for it: its tensors have
-a type, a shape and a place, and no values.
+"""Benchmarks keep on the device all that meets there. Torch's device "meta" stands for it: its tensors have a type, a
+shape and a place, and no values.
 
 So nothing is computed here, but every launch is checked by `Kernel`, and elementwise operations of peers by torch.
 """
@@ -10,23 +10,25 @@ import numpy as np
 import pytest
 import torch
 
-from hpcgnn.bench import device_products
-from hpcgnn.bench.device import DeviceBenchmark
-from hpcgnn.bench.device_chip import Chip
-from hpcgnn.bench.device_graphs import draw_power_law
-from hpcgnn.bench.device_timing import Device
+from hpcgnn.bench import products
+from hpcgnn.bench.bits import BitsBenchmark
+from hpcgnn.bench.chip import Chip
+from hpcgnn.bench.device import DevicePlace
+from hpcgnn.bench.graphs import draw_power_law
+from hpcgnn.bench.kernels import KernelBenchmark
+from hpcgnn.bench.timing import Effort
 from hpcgnn.errors import KernelError
 from hpcgnn.ops import dispatch
 from hpcgnn.ops.cuda.module import use_backend
 
 CHIP = Chip("Stand-in 9000", (9, 0), 1, 1 << 30, 1 << 20)
-PLACE = "meta"
+META = "meta"
 
 
 class Recorder:
     """A backend that starts nothing."""
 
-    device_type = PLACE
+    device_type = META
 
     def __init__(self):
         self.names = set()
@@ -35,11 +37,13 @@ class Recorder:
         self.names.add(launch.name)
 
 
-def timer(contestants, is_hot=False):
-    """Every contestant runs once."""
-    for work in contestants.values():
-        work()
-    return {name: [1.0] for name in contestants}
+class MetaPlace(DevicePlace):
+    """Runs every contestant once."""
+
+    def interleave(self, contestants, is_hot=False):
+        for work in contestants.values():
+            work()
+        return {name: [1.0] for name in contestants}
 
 
 def refuse(*arguments, **settings):
@@ -47,35 +51,40 @@ def refuse(*arguments, **settings):
 
 
 @pytest.fixture
+def place():
+    return MetaPlace(Effort(1), META, 1 << 12, 9, 1, CHIP)
+
+
+@pytest.fixture
 def backend(monkeypatch):
-    """The recorder, with what has no answer without values set aside: counts, and cuSPARSE."""
-    monkeypatch.setitem(dispatch._rooms, PLACE, "cuda")
+    """The recorder, with what has no answer without values set aside: counts, ranges and cuSPARSE."""
+    monkeypatch.setitem(dispatch._rooms, META, "cuda")
     monkeypatch.setattr(torch.Tensor, "__int__", lambda tensor: 0)
-    monkeypatch.setattr(device_products, "csr_of", lambda *arguments: None)
+    monkeypatch.setattr("hpcgnn.bench.bits.to_bit", lambda values, *arguments: values)
+    monkeypatch.setattr("hpcgnn.bench.peers.spmm.weights_of", lambda *arguments: None)
     monkeypatch.setattr(torch, "addmm", refuse)
     monkeypatch.setattr(torch.sparse, "sampled_addmm", refuse)
     with use_backend(Recorder()) as recorder:
         yield recorder
 
 
-def test_a_tensor_that_stayed_on_the_host_is_found(backend):
-    device = Device(CHIP, PLACE, timer)
+def test_a_tensor_that_stayed_on_the_host_is_found(backend, place):
     with pytest.raises(RuntimeError, match="device cpu is not on the expected device"):
-        device.random_rows(3, 4) + torch.ones(4)
+        place.random_rows(3, 4) + torch.ones(4)
     with pytest.raises(KernelError, match="found a tensor on cpu, while kernels run on meta"):
-        device_products.multiply(device_products.from_csr(np.array([0, 1]), np.zeros(1, np.int32), 1),
-                                 device.random_rows(1, 4), out=torch.ones(1, 4))
+        products.multiply(products.from_csr(np.array([0, 1]), np.zeros(1, np.int32), 1),
+                          place.random_rows(1, 4), out=torch.ones(1, 4))
 
 
-def test_everything_that_meets_lies_on_the_device(backend, tmp_path):
+def test_everything_that_meets_lies_on_the_device(backend, place, tmp_path):
     graph = draw_power_law(200, "cpu")
     np.savez(tmp_path / "small.npz", indptr=graph.indptr, indices=graph.indices)
-    benchmark = DeviceBenchmark(Device(CHIP, PLACE, timer), (tmp_path / "small.npz",), 0, (8, 41),
-                                ("fp32", "fp16", "bf16"), 9, 16, (32, 256), (8, 33), (1, 4), 1 << 12, 1)
-    rows = list(benchmark.measure())
-    assert benchmark.failures == []
-    assert {row.group for row in rows} == {
-        "ceiling", "quantize + pack", "unpack + dequantize", "norm + ReLU + dropout", "dropout", "bits", "batch",
-        "reuse", "spmm", "sddmm"}
+    sources = (str(tmp_path / "small.npz"),)
+    benchmarks = (KernelBenchmark(place, sources, (8, 41), ("fp32", "fp16", "bf16"), ("torch",), 16),
+                  BitsBenchmark(place, sources, 2, (32, 256), (8, 33), (1, 4)))
+    groups = [{row.group for row in benchmark.measure()} for benchmark in benchmarks]
+    assert [benchmark.failures for benchmark in benchmarks] == [[], []]
+    assert groups == [{"ceiling", "quantize + pack", "unpack + dequantize", "norm + ReLU + dropout", "dropout", "spmm",
+                       "sddmm"}, {"ceiling", "product", "quantize + pack", "batches", "reuse"}]
     assert backend.names >= {"gather_rows", "multiply_bits_mma16", "quantize_f32", "dequantize_f32", "mask_rows_f16",
                              "normalize_backward_bf16", "multiply_mma16", "aggregate_f32", "aggregate_half_f16"}

@@ -14,6 +14,7 @@ from parallel_run import clean_environment
 from hpcgnn.__main__ import main
 from hpcgnn.bench.dram import CONDENSED, ORDERS, SCHEMES, DramBenchmark, arcs_of, shuffled
 from hpcgnn.bench.graphs import Topology
+from hpcgnn.bench.host import HostPlace
 from hpcgnn.bench.timing import Effort
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.condense_traffic import Buffer
@@ -33,7 +34,7 @@ def grid():
 
 
 def benchmark_of(graph, row_bytes=8, num_bytes=4096, line_bytes=32):
-    return DramBenchmark(graph, row_bytes, Buffer(num_bytes, line_bytes), 0.02, 0, (), Effort(1))
+    return DramBenchmark(HostPlace(Effort(1)), graph, Buffer(num_bytes, line_bytes), 0.02, (), row_bytes)
 
 
 def test_a_shuffled_graph_is_the_same_graph(grid):
@@ -81,16 +82,16 @@ def test_a_buffer_without_room_for_a_row_is_refused(grid):
 def test_the_command_leaves_a_table_a_picture_and_its_numbers(grid, tmp_path):
     np.savez(tmp_path / "grid.npz", indptr=grid.indptr, indices=grid.indices)
     done = subprocess.run(
-        [sys.executable, "-m", "hpcgnn", "bench", "dram", tmp_path / "grid.npz", "--shuffle", "--seed", "1",
-         "--bits", "3", "--dim", "20", "--buffer-kb", "4", "--line-bytes", "32", "--widths", "5", "--repeat", "1",
-         "--threads", "1", "--out", tmp_path / "out"], capture_output=True, text=True, env=clean_environment())
+        [sys.executable, "-m", "hpcgnn", "bench", "dram", tmp_path / "grid.npz", "--shuffle",
+         "--buffer-kb", "4", "--policy", "fifo", "--pruned", "0.2", "--widths", "5", "--repeat", "1", "--threads", "1",
+         "--out", tmp_path / "out"], capture_output=True, text=True, env=clean_environment())
     assert done.returncode == 0, done.stderr
-    assert "grid, shuffled: 20 x 3 bit, lru buffer of 4 KiB, lines of 32 bytes" in done.stdout
+    assert "grid, shuffled: 128 x 4 bit, fifo buffer of 4 KiB, lines of 128 bytes" in done.stdout
     content = json.loads((tmp_path / "out/dram.json").read_text())
     expected = [(group, name, traffic.total_bytes) for group, name, traffic in
-                DramBenchmark(shuffled(grid, 1), 8, Buffer(4096, 32), 0.1, 1, (), Effort(1)).count()]
+                DramBenchmark(HostPlace(Effort(1)), shuffled(grid, 0), Buffer(4096, 128, "fifo"), 0.2, (), 64).count()]
     assert [(row["group"], row["scheme"], row["total_bytes"]) for row in content["traffic"]] == expected
-    assert content["settings"]["bits"] == 3 and "processor" in content["machine"]
+    assert content["settings"]["pruned"] == 0.2 and "processor" in content["machine"]
     assert (tmp_path / "out/dram.png").read_bytes().startswith(b"\x89PNG")
     timed, = json.loads((tmp_path / "out/bench.json").read_text())["measurements"]
     assert set(timed["seconds"]) == {"ceiling", "hpcgnn", "none", "metis", "degree", "rcm", "copied",

@@ -116,8 +116,8 @@ def run(arguments, monkeypatch):
 
 
 def test_the_command_measures_every_model_and_width(archive, tmp_path, capsys, monkeypatch):
-    code = run([archive, "--bits", "2,8", "--clusters", "9", "--batch-size", "2", "--repeat", "3", "--out",
-                tmp_path / "out"], monkeypatch)
+    code = run([archive, "--bits", "2,8", "--clusters", "33", "--repeat", "3", "--out", tmp_path / "out"],
+               monkeypatch)
     printed = capsys.readouterr()
     assert not code, printed.err
     rows = json.loads((tmp_path / "out/bench.json").read_text())["measurements"]

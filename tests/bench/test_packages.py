@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpcgnn.__main__ import main
+from hpcgnn.bench.host import HostPlace
 from hpcgnn.bench.packages import PackageBenchmark, random_codes
 from hpcgnn.bench.timing import Effort
 
@@ -20,7 +20,7 @@ def test_rows_have_the_widths_and_the_density_asked_for(width, density):
 
 
 def test_each_width_and_density_is_encoded_and_decoded_against_ceiling_and_formats():
-    rows = list(PackageBenchmark(200, 40, (2, 0), (0.5,), Effort(3)).measure())
+    rows = list(PackageBenchmark(HostPlace(Effort(3)), 200, 40, (2, 0), (0.5,)).measure())
     assert [row.group for row in rows] == 2 * ["package encode", "package decode", "package decode"]
     assert all({"hpcgnn", "ceiling"} <= row.seconds.keys() for row in rows)
     assert rows[1].peers == ["scipy CSR", "numpy bitmap"]
@@ -29,11 +29,3 @@ def test_each_width_and_density_is_encoded_and_decoded_against_ceiling_and_forma
     assert (record["bits"], record["density"], rows[3].details["bits"]) == (2, 0.5, "1-8")
     assert record["stored_bits"]["dense"] == [200 * 40 * 2, 0] and record["stored_bits"]["ideal"][1] == 0
     assert "values of packages over the ideal 1.0" in rows[0].remarks[0]
-
-
-@pytest.mark.parametrize("arguments, message", [(("--density", "1.5"), "expected shares from 0 to 1"),
-                                                (("--bits", "9"), "--bits has '9'")])
-def test_wrong_usage_is_one_sentence(arguments, message, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["bench", "packages", *arguments])
-    assert stop.value.code == 2 and message in capsys.readouterr().err

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from hpcgnn.bench.graphs import Topology, draw_topology, read_topology
+from hpcgnn.bench.graphs import Topology, draw_communities, drawn_arcs, read_topology
 from hpcgnn.bench.peers.names import PEERS, parse_peers
 from hpcgnn.bench.peers.spmm import PEER_PRODUCTS
 from hpcgnn.bench.peers.torch_messages import TorchMessage
@@ -70,7 +70,7 @@ def test_a_peer_that_is_unknown_or_missing_is_refused_with_one_sentence(monkeypa
 
 
 def test_a_drawn_graph_has_the_arcs_asked_for():
-    graph = draw_topology(2e4)
+    graph = draw_communities(20_000)
     assert graph.num_edges == 20_000 and graph.num_nodes == 1000 and graph.name == "synthetic-0.02M"
 
 
@@ -83,3 +83,13 @@ def test_an_archive_that_is_no_graph_is_refused(tmp_path, arrays, complaint):
     np.savez(tmp_path / "g.npz", **{name: np.array(values) for name, values in arrays.items()})
     with pytest.raises(DatasetError, match=complaint):
         read_topology(tmp_path / "g.npz")
+
+
+def test_a_graph_to_draw_says_how_many_arcs_it_has():
+    assert drawn_arcs("drawn:2e4") == 20_000 and drawn_arcs("drawn:20") == 20 and drawn_arcs("drawn.npz") is None
+
+
+@pytest.mark.parametrize("source", ["drawn:", "drawn:19", "drawn:x", "drawn:inf", "drawn:nan", "drawn:-40"])
+def test_a_graph_that_can_not_be_drawn_is_refused(source):
+    with pytest.raises(ConfigError, match="expected drawn:ARCS with 20 arcs at least, as in drawn:20e6"):
+        drawn_arcs(source)

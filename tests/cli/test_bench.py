@@ -9,18 +9,26 @@ import shutil
 import statistics
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
+import click
 import numpy as np
 import pytest
 from parallel_run import clean_environment, launcher
 
 from hpcgnn.__main__ import main
+from hpcgnn.bench import result
+from hpcgnn.bench.machine import describe_machine
+from hpcgnn.bench.timing import CEILING, OURS, Measurement
+from hpcgnn.cli import bench
 
 LIMIT_SECONDS = 300
+SMALL = (Path(__file__).resolve().parents[1] / "small_benchmarks.py",)
 
 
-def run_bench(*arguments, ranks=0, **environment):
-    command = [sys.executable, "-m", "hpcgnn", "bench", *map(str, arguments)]
+def run_bench(*arguments, ranks=0, program=("-m", "hpcgnn"), **environment):
+    command = [sys.executable, *program, "bench", *map(str, arguments)]
     command = [launcher(), "-n", str(ranks), *command] if ranks else command
     return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS,
                           env={**clean_environment(), **environment})
@@ -64,19 +72,18 @@ def installed(*peers):
 
 def test_kernels_are_measured_against_ceilings_and_peers(graph, tmp_path):
     peers = installed("torch", "scipy", "pyg")
-    done = run_bench("kernels", "--graph", graph, "--synthetic-edges", "2e4", "--rows", 64, "--width", 9,
-                     "--widths", "5,16", "--stream-megabytes", 1, "--repeat", 3, "--threads", 1,
-                     "--peer", ",".join(peers), "--out", tmp_path / "out")
+    done = run_bench("kernels", graph, "drawn:2e4", "--widths", "5,16", "--repeat", 3, "--threads", 1, "--peer",
+                     ",".join(peers), "--out", tmp_path / "out", program=SMALL, OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr
     rows = records_of(tmp_path / "out", "kernels")
     groups = [row["group"] for row in rows]
     assert {group: groups.count(group) for group in groups} == {
-        "ceiling": 5, "dense": 4, "spmm": 8, "quantize + pack": 4, "unpack + dequantize": 4, "norm + ReLU + dropout": 2,
-        "dropout": 1}
-    by_case = {row["case"]: row for row in rows}
+        "ceiling": 5, "dense": 4, "spmm": 8, "sddmm": 8, "quantize + pack": 4, "unpack + dequantize": 4,
+        "norm + ReLU + dropout": 4, "dropout": 2}
+    by_case = {row["case"]: row for row in rows if row["group"] != "sddmm"}
     assert set(by_case["small x16 fp32"]["seconds"]) == {"ceiling", "hpcgnn", *peers}
     assert "hpcgnn fp32" in by_case["small x5 bf16"]["seconds"] and "synthetic-0.02M x5 fp32" in by_case
-    assert all("torch" in row["seconds"] for row in rows if row["group"] not in ("ceiling", "dense", "spmm"))
+    assert all("torch" in row["seconds"] for row in rows if row["group"] not in ("ceiling", "dense", "spmm", "sddmm"))
     assert set(by_case["rows @ weight x9 fp32"]["seconds"]) == {"ceiling", "hpcgnn", "torch", "numpy"}
     assert len(done.stderr.splitlines()) == len(rows) + 1 and done.stderr.startswith("hpcgnn: bench kernels on ")
     assert all("ceiling" in row["seconds"] for row in rows if row["group"] != "ceiling")
@@ -89,10 +96,10 @@ def test_kernels_are_measured_against_ceilings_and_peers(graph, tmp_path):
 def test_epochs_of_ours_and_of_peers_are_measured_in_processes_of_their_own(graph, tmp_path):
     peers = installed("dgl", "pyg")
     done = run_bench("epoch", graph, "--model", "gcn", "--ranks", 2, "--threads", 1, "--epochs", 4, "--hidden", 8,
-                     "--layers", 2, "--repeat", 1, "--peer", ",".join(peers), "--out", tmp_path / "out")
+                     "--repeat", 1, "--peer", ",".join(peers), "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     rows = records_of(tmp_path / "out", "epoch")
-    assert [row["case"] for row in rows] == ["small gcn 2 x 8 fp32"]
+    assert [row["case"] for row in rows] == ["small gcn 3 x 8 fp32"]
     for row in rows:
         assert set(row["seconds"]) == {"ceiling", "hpcgnn", "hpcgnn 2 x 1", *peers}
         assert all(len(row["seconds"][name]) == 4 - 2 for name in ("hpcgnn", "hpcgnn 2 x 1", *peers))
@@ -109,7 +116,7 @@ def test_shards_are_trained_as_they_are(graph, tmp_path):
     made = subprocess.run([sys.executable, "-m", "hpcgnn", "preprocess", f"npz:{graph}", "--parts", "1", "--out",
                            tmp_path / "shards"], capture_output=True, text=True, env=clean_environment())
     assert made.returncode == 0, made.stderr
-    done = run_bench("epoch", tmp_path / "shards", "--model", "sage,gcn", "--epochs", 3, "--eval-every", 1,
+    done = run_bench("epoch", tmp_path / "shards", "--model", "sage,gcn", "--epochs", 3,
                      "--hidden", 4, "--repeat", 1, "--threads", 1)
     assert done.returncode == 0, done.stderr
     assert "small sage 3 x 4 fp32" in done.stdout and "small gcn 3 x 4 fp32" in done.stdout
@@ -135,7 +142,11 @@ def test_an_exchange_on_one_rank_is_refused():
     (["kernels", "--peer", "mxnet"], 1, "--peer has 'mxnet'; expected a list of torch, scipy, pyg, dgl"),
     (["epoch", "g.npz", "--peer", "scipy"], 1, "--peer has 'scipy'; expected a list of dgl, pyg"),
     (["kernels", "--widths", "64,x"], 2, "--widths is '64,x'; expected positive numbers with commas between them"),
-    (["kernels", "--precision", "fp64"], 2, "--precision has 'fp64'; expected a list of fp32, bf16"),
+    (["kernels", "--precision", "fp64"], 2, "--precision has 'fp64'; expected a list of fp32, fp16, bf16"),
+    (["kernels", "--device", "cuda", "--peer", "scipy"], 1, "--peer has 'scipy'; expected a list of torch"),
+    (["exchange", "--threads", "2"], 2,
+     "--threads is not for this benchmark: set OMP_NUM_THREADS for the ranks"),
+    (["packages", "--repeat"], 2, "--repeat needs a value"),
 ])
 def test_what_can_not_be_measured_is_refused_before_anything_is(arguments, status, complaint, capsys):
     with pytest.raises(SystemExit) as stop:
@@ -148,3 +159,41 @@ def test_a_source_that_is_missing_is_refused(tmp_path):
     done = run_bench("epoch", tmp_path / "none.npz", "--epochs", 3)
     assert done.returncode == 1
     assert done.stderr.startswith("hpcgnn: ") and "none.npz" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [
+    ["--repeat", "4", "--threads", "2", "--out", "F", "packages"],
+    ["packages", "--repeat", "4", "--threads", "2", "--out", "F"],
+    ["--repeat=4", "packages", "--out=F", "--threads", "2"]])
+def test_the_groups_options_stand_before_or_behind_the_command(arguments, monkeypatch):
+    seen = []
+    monkeypatch.setattr(bench, "open_place", lambda kind, shared, *more, **settings: (seen.append(shared), None))
+    monkeypatch.setattr(bench, "finish", lambda kind, machine, benchmark, out: None)
+    with pytest.raises(SystemExit) as stop:
+        main(["bench", *arguments])
+    assert not stop.value.code and seen == [bench.Shared(4, 2, Path("F"))]
+
+
+def test_a_graph_that_can_not_be_drawn_is_refused_before_anything_is(capsys, monkeypatch):
+    monkeypatch.setattr("hpcgnn.bench.environment.run_in", lambda environment: None)
+    with pytest.raises(SystemExit) as stop:
+        main(["bench", "kernels", "drawn:many"])
+    assert stop.value.code == 1
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        "hpcgnn: drawn:many is no graph to draw; expected drawn:ARCS with 20 arcs at least, as in drawn:20e6"]
+
+
+def test_without_matplotlib_the_numbers_are_there_and_the_reason_why_there_is_no_picture(tmp_path, monkeypatch, capsys):
+    row = Measurement("spmm", "g", 1.0, "GB/s", {OURS: [0.5], CEILING: [0.25]})
+    monkeypatch.setattr(result, "has_matplotlib", lambda: False)
+    bench.prepare_output(tmp_path / "out")
+    bench.finish("kernels", describe_machine(1), SimpleNamespace(measure=lambda: [row]), tmp_path / "out")
+    printed = capsys.readouterr().out
+    assert "there is no bench.png: matplotlib is not installed" in printed
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"bench.json", "table.txt"}
+    assert printed.startswith((tmp_path / "out/table.txt").read_text())
+
+
+def test_all_benchmarks_have_no_more_options_than_users_change():
+    commands = [bench.command, *bench.command.commands.values()]
+    assert sum(isinstance(option, click.Option) for one in commands for option in one.params) <= 28

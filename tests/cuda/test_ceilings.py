@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from hpcgnn.bench.device_ceilings import BLOCK_THREADS, ENTRIES_A_BLOCK, TILES_A_ROUND, can_gather, gather_of
+from hpcgnn.bench.chip import Chip
+from hpcgnn.bench.device import BLOCK_THREADS, ENTRIES_A_BLOCK, TILES_A_ROUND, DevicePlace
+from hpcgnn.bench.timing import Effort
 from hpcgnn.ops.cuda.module import KERNELS, kernel
 
+PLACE = DevicePlace(Effort(1), "cpu", chip=Chip("Stand-in 9000", (9, 0), 1, 1 << 30, 1 << 20))
 LANES = np.arange(32)
 GROUP, PART = LANES // 4, LANES % 4
 
@@ -63,7 +66,7 @@ def test_each_block_reads_every_word_of_its_entries_rows(device, dim, dtype, num
     rows = torch.from_numpy(rng.standard_normal((19, dim), np.float32)).to(dtype)
     indices = rng.integers(0, 19, num_entries).astype(np.int32)
     indices[-1] = 18    # the last row, behind which nothing may be read
-    found = gather_of(rows.to(device), indices)().cpu().numpy().reshape(-1, BLOCK_THREADS)
+    found = PLACE.gathering(rows.to(device), indices)().cpu().numpy().reshape(-1, BLOCK_THREADS)
     words = rows.view(torch.int32).numpy()[indices]
     exact = [np.bitwise_xor.reduce(words[start:start + ENTRIES_A_BLOCK].ravel())
              for start in range(0, num_entries, ENTRIES_A_BLOCK)]
@@ -71,9 +74,12 @@ def test_each_block_reads_every_word_of_its_entries_rows(device, dim, dtype, num
 
 
 def test_a_gather_of_nothing_starts_nothing(device):
-    assert len(gather_of(torch.ones(3, 4, device=device), np.empty(0, np.int32))()) == 0
+    assert len(PLACE.gathering(torch.ones(3, 4, device=device), np.empty(0, np.int32))()) == 0
 
 
 def test_only_rows_of_whole_vectors_are_gathered():
-    assert can_gather(torch.ones(2, 4)) and can_gather(torch.ones(2, 8, dtype=torch.float16))
-    assert not can_gather(torch.ones(2, 41)) and not can_gather(torch.ones(2, 4, dtype=torch.float16))
+    def can_gather(dim, dtype):
+        return PLACE.gathering(torch.ones(2, dim, dtype=dtype), np.zeros(1, np.int32)) is not None
+
+    assert can_gather(4, torch.float32) and can_gather(8, torch.float16)
+    assert not can_gather(41, torch.float32) and not can_gather(4, torch.float16)

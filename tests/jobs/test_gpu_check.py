@@ -20,10 +20,11 @@ import torch
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "jobs/gpu_check.sh"
 TOOLS = ("bash", "dirname", "env", "mkdir", "tee", "timeout", "sleep")
-PARTS = ["build", "tests of kernels", "tests of exchange and training", "nvcc", "memcheck", "racecheck", "benchmarks"]
+PARTS = ["build", "tests of kernels", "tests of exchange and training", "nvcc", "memcheck", "racecheck", "benchmark of bits",
+         "benchmark of kernels"]
 # Of a part's command, a word that no other has.
 WORDS = dict(zip(PARTS, ("setup.py", "test_emulation", "tests/exchange", "-k nvcc", "--tool memcheck",
-                         "--tool racecheck", "bench device"), strict=True))
+                         "--tool racecheck", "bench bits", "bench kernels"), strict=True))
 
 spec = importlib.util.spec_from_file_location("gpu_prerequisites", ROOT / "jobs/gpu_prerequisites.py")
 prerequisites = importlib.util.module_from_spec(spec)
@@ -67,10 +68,12 @@ def test_all_parts_run_and_the_results_name_the_machine(clone):
     (clone / "graphs/ogbn_arxiv_nofeat.npz").touch()
     status, lines, asked = check(clone, HPCGNN_DATASETS=str(clone / "graphs"), OUT=str(clone / "out"))
     assert status == 0
-    assert lines[0] == "Stand-in 9000" and lines[-1] == "7 parts passed, 0 failed, 0 left out"
+    assert lines[0] == "Stand-in 9000" and lines[-1] == "8 parts passed, 0 failed, 0 left out"
     assert [line[3:] for line in lines if line.startswith("== ")] == PARTS
     assert all(WORDS[part] in command for part, command in zip(PARTS, asked, strict=True))
-    assert asked[-1] == f"-m hpcgnn bench device --out {clone}/out --graph {clone}/graphs/ogbn_arxiv_nofeat.npz"
+    assert asked[-2] == f"-m hpcgnn bench bits --device cuda --out {clone}/out/bits"
+    assert asked[-1] == (f"-m hpcgnn bench kernels --device cuda --peer torch --widths 64,256 --precision fp32,fp16,bf16 "
+                         f"--out {clone}/out/kernels {clone}/graphs/ogbn_arxiv_nofeat.npz drawn:100e6")
     assert "topo_uk2007_100k.npz is not in HPCGNN_DATASETS; the benchmarks go without it" in lines
     assert (clone / "out/gpu-check.log").read_text().splitlines() == lines
 
@@ -81,7 +84,7 @@ def test_a_part_that_fails_stops_no_other(clone, part):
     assert status == 1
     assert len(asked) == len(PARTS)
     assert any(line.startswith(f"-- {part} failed after ") and line.endswith(" with status 3") for line in lines)
-    assert lines[-2:] == [f"failed: [{part}]", "6 parts passed, 1 failed, 0 left out"]
+    assert lines[-2:] == [f"failed: [{part}]", "7 parts passed, 1 failed, 0 left out"]
 
 
 def test_a_part_that_hangs_is_ended_at_its_limit(clone):
@@ -103,7 +106,7 @@ def test_tools_and_packages_that_are_not_there_are_left_out(clone):
     for tool in ("nvcc", "compute-sanitizer"):
         (clone / "bin" / tool).unlink()
     status, lines, asked = check(clone, MISSING="h5py pytest_mpi xdist")
-    assert status == 0 and lines[-1] == "3 parts passed, 0 failed, 4 left out"
+    assert status == 0 and lines[-1] == "4 parts passed, 0 failed, 4 left out"
     assert not any("parallel" in command or "numprocesses" in command for command in asked)
 
 

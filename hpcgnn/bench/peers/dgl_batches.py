@@ -1,4 +1,4 @@
-"""DglBatches: the benchmark's networks in DGL, float32, batch after batch, with its own GraphConv and GINConv.
+"""DglBatches runs the benchmark's networks in DGL, float32, batch after batch, with its own GraphConv and GINConv.
 
 Graphs are made beforehand with the formats that DGL reads; nothing is timed here. Rows are mapped before they are
 summed, which GraphConv does by itself where that is narrower, and which costs GINConv less too.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class DglBatches:
-    """Passes of a stack over batches.
+    """Runs a stack over batches.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class DglBatches:
         self._layers = [_Layer(one) for one in stack]
 
     def forward(self) -> np.ndarray:
-        """Logits (num_rows, num_classes)."""
+        """Return logits (num_rows, num_classes)."""
         with torch.inference_mode():
             return torch.cat([self._forward_batch(graph, rows) for graph, rows in self._work]).numpy()
 
@@ -48,7 +48,7 @@ class DglBatches:
 
 
 def make_graph(indptr: np.ndarray, indices: np.ndarray, kind: str) -> Any:
-    """A batch's graph with both its sparse formats, and self-loops for GCN, as DGL wants them."""
+    """Make a batch's graph with both its sparse formats, and self-loops for GCN, as DGL wants them."""
     dgl = import_dgl()
     target = np.repeat(np.arange(len(indptr) - 1, dtype=np.int32), np.diff(indptr))
     graph = dgl.graph((torch.from_numpy(indices), torch.from_numpy(target)), num_nodes=len(indptr) - 1,
@@ -59,7 +59,7 @@ def make_graph(indptr: np.ndarray, indices: np.ndarray, kind: str) -> Any:
 
 
 class _Layer(nn.Module):
-    """One convolution of DGL with the given weights."""
+    """Make one convolution of DGL with the given weights."""
 
     def __init__(self, layer: FloatConvolution):
         super().__init__()

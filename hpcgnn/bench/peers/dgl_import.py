@@ -12,7 +12,7 @@ SAMPLER = "dgl.graphbolt"
 
 
 class _Absent(ModuleType):
-    """A module that is never called: whatever DGL takes from it while it is imported is the module itself."""
+    """Is a module that is never called: whatever DGL takes from it while it is imported is the module itself."""
 
     __path__: tuple[str, ...] = ()
     __file__ = None
@@ -30,7 +30,7 @@ class _Absent(ModuleType):
 
 
 def import_dgl() -> ModuleType:
-    """The module `dgl`, on PyTorch.
+    """Import the module `dgl`, on PyTorch.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The training loop that all peers' drivers share: the same stack, loss and optimizer around a peer's own convolution.
+"""This module trains for all peers' drivers: the same stack, loss and optimizer around a peer's own convolution.
 
 A driver prints one line of JSON: seconds of every epoch, peak bytes, and the test score at the best validation score.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -18,13 +17,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from hpcgnn.bench.epoch_runs import EpochSettings
+from hpcgnn.bench.timing import wall_seconds
 
 # (model, in, out) -> module, whose forward is (graph, rows).
 ConvolutionMaker = Callable[[str, int, int], nn.Module]
 
 
 class PeerStack(nn.Module):
-    """dropout → convolution → LayerNorm → ReLU, as hpcgnn's own; the last convolution's output are the logits."""
+    """Stacks dropout → convolution → LayerNorm → ReLU, as hpcgnn does; the last convolution's output are the logits."""
 
     def __init__(self, settings: EpochSettings, dims: list[int], make: ConvolutionMaker):
         super().__init__()
@@ -33,7 +33,7 @@ class PeerStack(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(dim) for dim in dims[1:-1])
 
     def forward(self, graph, h: torch.Tensor) -> torch.Tensor:
-        """(num_nodes, num_features) rows to (num_nodes, num_classes) logits."""
+        """Map (num_nodes, num_features) rows to (num_nodes, num_classes) logits."""
         for layer, convolution in enumerate(self.convolutions):
             h = convolution(graph, F.dropout(h, self.dropout, self.training))
             if layer < len(self.norms):
@@ -63,16 +63,18 @@ def drive(make_graph: Callable, make_convolution: ConvolutionMaker) -> None:
 
 def train(model: nn.Module, graph, rows: torch.Tensor, labels: torch.Tensor, masks: dict[str, torch.Tensor],
           settings: EpochSettings) -> tuple[list[float], float]:
-    """Seconds of every epoch, and the test score at the first best validation score."""
+    """Return the seconds of every epoch, and the test score at the first best validation score."""
     optimizer, mask = torch.optim.Adam(model.parameters(), lr=settings.lr), masks["train"]
     seconds, scores = [], []
-    for epoch in range(1, settings.epochs + 1):
-        started = time.perf_counter()
+
+    def step() -> None:
         model.train()
         optimizer.zero_grad()
         F.cross_entropy(model(graph, rows)[mask], labels[mask]).backward()
         optimizer.step()
-        seconds.append(time.perf_counter() - started)
+
+    for epoch in range(1, settings.epochs + 1):
+        seconds.append(wall_seconds(step))
         if settings.is_evaluated(epoch):
             scores.append(evaluate(model, graph, rows, labels, masks))
     return seconds, max(scores, key=lambda score: score[0])[1]
@@ -80,7 +82,7 @@ def train(model: nn.Module, graph, rows: torch.Tensor, labels: torch.Tensor, mas
 
 def evaluate(model: nn.Module, graph, rows: torch.Tensor, labels: torch.Tensor,
              masks: dict[str, torch.Tensor]) -> tuple[float, float]:
-    """Validation and test score; 0 where no node is in a split."""
+    """Return validation and test score; 0 where no node is in a split."""
     model.eval()
     with torch.no_grad():
         is_right = (model(graph, rows).argmax(1) == labels).float()
@@ -88,6 +90,6 @@ def evaluate(model: nn.Module, graph, rows: torch.Tensor, labels: torch.Tensor,
 
 
 def peak_bytes() -> int:
-    """Most memory that this process ever had, of Linux's VmHWM."""
+    """Return the most memory that this process ever had, of Linux's VmHWM."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))

@@ -1,6 +1,5 @@
-"""SpMM of peers: for each the function that a user of it would call, prepared for one graph. Nothing is timed here.
-
-Each takes a Topology and a precision, and returns a function of the rows, or None where the peer has none.
+"""This module makes sparse products of peers: for each the function that a user of it would call, prepared for one
+graph, a precision of the rows and a place. Nothing is timed here.
 """
 
 from __future__ import annotations
@@ -14,41 +13,84 @@ import torch
 
 from hpcgnn.bench.graphs import Topology
 from hpcgnn.bench.peers.dgl_import import import_dgl
+from hpcgnn.bench.place import PRECISION
 
-Product = Callable[[torch.Tensor], object]
+HOST = "cpu"
+CUSPARSE = "cuSPARSE"
+
+Product = Callable[..., object]
 
 
-def _sparse_tensor(graph: Topology, values: torch.Tensor) -> torch.Tensor:
+def mean_peers(graph: Topology, precision: str, peers: tuple[str, ...], place: str) -> dict[str, Product | None]:
+    """Return the peers' means of in-neighbors' rows by name; None where a peer has none in this precision."""
+    if place == HOST:
+        return {peer: PEER_PRODUCTS[peer](graph, precision) for peer in peers}
+    return {CUSPARSE: cusparse_product(graph, precision, place)} if "torch" in peers else {}
+
+
+def sampled_peers(graph: Topology, precision: str, peers: tuple[str, ...], place: str) -> dict[str, Product]:
+    """Return torch's product of arcs' ends, where torch is asked for."""
+    if "torch" not in peers:
+        return {}
+    weights = weights_of(graph, precision, place)
+
+    def sample(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return torch.sparse.sampled_addmm(weights, left, right.t(), beta=0.0)
+
+    return {"torch" if place == HOST else CUSPARSE: sample}
+
+
+def weights_of(graph: Topology, precision: str, place: str) -> torch.Tensor:
+    """Return the mean as torch's sparse matrix; with indices of 32 bits on a device, where they are the faster ones."""
+    values = torch.from_numpy(_weights(graph)).to(place, PRECISION[precision])
+    return _sparse_tensor(graph, values, np.int64 if place == HOST else np.int32)
+
+
+def _sparse_tensor(graph: Topology, values: torch.Tensor, index: type = np.int64) -> torch.Tensor:
+    indptr, indices = (torch.from_numpy(array.astype(index)).to(values.device)
+                       for array in (graph.indptr, graph.indices))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse (CSR tensor support|invariant checks)", UserWarning)
-        return torch.sparse_csr_tensor(torch.from_numpy(graph.indptr), torch.from_numpy(graph.indices.astype(np.int64)),
-                                       values, size=(graph.num_nodes, graph.num_nodes))
+        return torch.sparse_csr_tensor(indptr, indices, values, size=(graph.num_nodes, graph.num_nodes))
 
 
 def _weights(graph: Topology) -> np.ndarray:
     return np.repeat(graph.inverse_degree, np.diff(graph.indptr))
 
 
+def cusparse_product(graph: Topology, precision: str, place: str) -> Product:
+    """Multiply through torch, into memory that is there: torch.sparse.mm would write zeros first."""
+    weights, outputs = weights_of(graph, precision, place), {}
+
+    def multiply(rows: torch.Tensor) -> torch.Tensor:
+        if rows.shape[1] not in outputs:
+            outputs.clear()
+            outputs[rows.shape[1]] = torch.empty_like(rows)
+        out = outputs[rows.shape[1]]
+        return torch.addmm(out, weights, rows, beta=0.0, out=out)
+
+    return multiply
+
+
 def torch_product(graph: Topology, precision: str) -> Product:
-    """torch.sparse: a CSR of weights times the rows (MKL); in bfloat16 its own reduction, since MKL has none."""
+    """Multiply a CSR of weights by the rows (MKL); in 16 bits by torch's own reduction, since MKL has none."""
     if precision == "fp32":
-        matrix = _sparse_tensor(graph, torch.from_numpy(_weights(graph)))
+        matrix = weights_of(graph, precision, HOST)
         return lambda rows: torch.sparse.mm(matrix, rows)
-    matrix = _sparse_tensor(graph, torch.ones(graph.num_edges, dtype=torch.bfloat16))
+    matrix = _sparse_tensor(graph, torch.ones(graph.num_edges, dtype=PRECISION[precision]))
     return lambda rows: torch.sparse.mm(matrix, rows, "mean")
 
 
 def pyg_product(graph: Topology, precision: str) -> Product:
-    """PyTorch Geometric's own choice for a CSR adjacency and aggregation by mean."""
+    """Take PyTorch Geometric's own choice for a CSR adjacency and aggregation by mean."""
     from torch_geometric.utils import spmm
 
-    dtype = torch.float32 if precision == "fp32" else torch.bfloat16
-    matrix = _sparse_tensor(graph, torch.ones(graph.num_edges, dtype=dtype))
+    matrix = _sparse_tensor(graph, torch.ones(graph.num_edges, dtype=PRECISION[precision]))
     return lambda rows: spmm(matrix, rows, reduce="mean")
 
 
 def scipy_product(graph: Topology, precision: str) -> Product | None:
-    """SciPy's CSR times a dense matrix, on one thread: it has no other."""
+    """Multiply SciPy's CSR by a dense matrix, on one thread: it has no other."""
     if precision != "fp32":
         return None
     shape = graph.num_nodes, graph.num_nodes
@@ -57,7 +99,7 @@ def scipy_product(graph: Topology, precision: str) -> Product | None:
 
 
 def dgl_product(graph: Topology, precision: str) -> Product:
-    """DGL's sum over in-neighbors; its mean would divide the result besides, which is not counted against it."""
+    """Sum over in-neighbors by DGL; its mean would divide the result besides, which is not counted against it."""
     dgl = import_dgl()
     target = np.repeat(np.arange(graph.num_nodes, dtype=np.int32), np.diff(graph.indptr))
     arcs = torch.from_numpy(graph.indices), torch.from_numpy(target)

@@ -1,4 +1,4 @@
-"""TorchMessage: stochastic codes packed with torch's operations, as one writes them without kernels of one's own."""
+"""TorchMessage holds stochastic codes packed with torch's operations, as one does without kernels of one's own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 
 class TorchMessage:
-    """Rows at `bits` bits: codes packed by shifts, with each row's minimum and step.
+    """Holds rows at `bits` bits: codes packed by shifts, with each row's minimum and step.
 
     Parameters
     ----------
@@ -34,10 +34,10 @@ class TorchMessage:
         return packed
 
     def unpack(self) -> torch.Tensor:
-        """(n, dim) float32, the dequantized rows."""
+        """Return the dequantized rows, (n, dim) float32."""
         codes = self.payload
         if self.bits < 8:
-            shifts = torch.arange(0, 8, self.bits, dtype=torch.uint8)
+            shifts = torch.arange(0, 8, self.bits, dtype=torch.uint8, device=codes.device)
             codes = codes.unsqueeze(-1) >> shifts & 2**self.bits - 1
             codes = codes.view(len(codes), -1)[:, :self.dim]
         return self.low + self.step * codes.float()

@@ -1,4 +1,4 @@
-"""The GPU that `hpcgnn bench device` runs on: whether there is one, and what a reader of its figures must know of it.
+"""Chip describes the GPU that `hpcgnn bench --device cuda` runs on, and `check_device` says whether there is one.
 
 Nothing is measured here, and cupy is asked for, not imported.
 """
@@ -44,7 +44,7 @@ class Chip:
                    getattr(found, "L2_cache_size", 0))
 
     def describe(self) -> dict[str, Any]:
-        """The chip, its driver and what compiles for it, as bench.json holds them."""
+        """Return the chip, its driver and what compiles for it, as bench.json holds them."""
         return {"chip": {**asdict(self), "driver": driver_version()},
                 "cuda": {"torch": torch.version.cuda, "cupy": cupy_version()}}
 
@@ -52,10 +52,10 @@ class Chip:
 def check_device() -> None:
     """Raise ConfigError, with what is missing, where kernels can't run on a device."""
     if not torch.cuda.is_available():
-        raise ConfigError(f"bench device needs a GPU with CUDA, and torch {torch.__version__} finds none; "
-                          "run it on a machine that has one, or hpcgnn bench kernels on this one")
+        raise ConfigError(f"--device cuda needs a GPU with CUDA, and torch {torch.__version__} finds none; "
+                          "run it on a machine that has one, or leave --device out")
     if importlib.util.find_spec("cupy") is None:
-        raise ConfigError("bench device needs cupy, which compiles the kernels; run pip install 'hpcgnn[cuda13]'")
+        raise ConfigError("--device cuda needs cupy, which compiles the kernels; run pip install 'hpcgnn[cuda13]'")
 
 
 def driver_version() -> str | None:

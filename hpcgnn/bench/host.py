@@ -1,0 +1,140 @@
+"""HostPlace times work by the wall clock, against limits that are measured in the same run, on the same threads and
+memory: bandwidth, and products on registers.
+
+Arrays lie on huge pages where the system gives them, and are touched once, so that no page fault is ever timed.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpcgnn._ext import ceilings as kernels
+from hpcgnn._ext import peaks
+from hpcgnn.bench.graphs import Topology, draw_communities
+from hpcgnn.bench.place import Place, Work
+from hpcgnn.bench.timing import OURS, Effort, Measurement, wall_seconds
+from hpcgnn.ops.host.simd import allows_tiles, multiplies_bfloat16
+from hpcgnn.ops.host.storage import STORAGE_NUMBER, as_bytes
+
+MADV_HUGEPAGE = getattr(mmap, "MADV_HUGEPAGE", None)    # Linux only
+NUM_PRODUCTS = 4e9       # some tens of milliseconds a core
+PREFETCH_DISTANCES = (4, 8, 16, 32, 64)
+
+
+def zeros(shape: tuple[int, ...], dtype: str = "float32") -> np.ndarray:
+    """Return an array of zeros in pages of its own, all present."""
+    num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+    pages = mmap.mmap(-1, max(num_bytes, 1))
+    if MADV_HUGEPAGE is not None:
+        pages.madvise(MADV_HUGEPAGE)
+    array = np.frombuffer(pages, np.uint8)[:num_bytes]
+    array.fill(0)
+    return array.view(dtype).reshape(shape)
+
+
+def copy_stream(target: np.ndarray, source: np.ndarray) -> Work:
+    """Return work that reads one array of uint8 and writes the other past the caches."""
+    return partial(kernels.stream_copy, target, source)
+
+
+@dataclass(frozen=True)
+class HostPlace(Place):
+    """Runs on this process's threads."""
+
+    name: str = "cpu"
+    stream_bytes: int = 256 << 20
+    num_rows: int = 85_000
+
+    wide_float = torch.float32
+    sums_in_half = False
+
+    def seconds_of(self, work: Work, is_hot: bool = False) -> float:
+        """See `Place`."""
+        if is_hot:
+            work()
+        return wall_seconds(work)
+
+    def first_seconds_of(self, work: Work) -> float:
+        """See `Place`."""
+        return self.seconds_of(work)
+
+    def moving(self, num_read: int, num_written: int) -> Work:
+        """Copy as many bytes as are both read and written, then read or write the others."""
+        num_copied = min(num_read, num_written)
+        works: list[Work] = []
+        if num_copied:
+            works.append(copy_stream(zeros((num_copied,), "uint8"), zeros((num_copied,), "uint8")))
+        if num_read > num_copied:
+            works.append(partial(kernels.stream_read, zeros((num_read - num_copied,), "uint8")))
+        if num_written > num_copied:
+            works.append(partial(kernels.stream_write, zeros((num_written - num_copied,), "uint8"), 1))
+        return lambda: [work() for work in works]
+
+    def gathering(self, rows: torch.Tensor, indices: np.ndarray) -> Work:
+        """Keep the sum of the rows in registers, and prefetch them at the distance that is the fastest here."""
+        table, storage, dim = as_bytes(rows), STORAGE_NUMBER[rows.dtype], rows.shape[1]
+        works = {str(ahead): partial(kernels.gather_sum, table, dim, storage, indices, ahead)
+                 for ahead in PREFETCH_DISTANCES}
+        seconds = replace(self, effort=Effort(repeat=3)).interleave(works)
+        return works[min(seconds, key=lambda ahead: min(seconds[ahead]))]
+
+    def multiplying(self, precision: str, num_products: float) -> Work:
+        """Return work that does so many multiplications and additions on registers, with the best instructions that
+        there are for rows of this precision and sums in float32: none of float16 has any.
+        """
+        if precision == "bf16" and multiplies_bfloat16():
+            return partial(peaks.bfloat16_products, int(num_products), allows_tiles())
+        return partial(peaks.float_products, int(num_products))
+
+    def multiplying_bits(self, num_products: int) -> Work:
+        """Use the instructions of the product kernels."""
+        return partial(peaks.bit_products, num_products)
+
+    def multiplying_bytes(self, num_products: int) -> Work:
+        """Return work that does so many products of small integers on registers, as the combination does."""
+        return partial(peaks.byte_products, num_products)
+
+    def ceilings(self) -> Iterator[Measurement]:
+        """Measure streams, of which a copy counts both its sides, and multiplications on registers."""
+        length = self.stream_bytes
+        streams = {"read": (length, 0), "write": (0, length), "copy": (length, length)}
+        seconds = self.interleave({name: self.moving(*moved) for name, moved in streams.items()})
+        for name, moved in streams.items():
+            yield Measurement("ceiling", f"stream {name}", sum(moved) / 1e9, "GB/s", {OURS: seconds[name]})
+        for precision in ("fp32", "bf16"):
+            yield self.measure("ceiling", f"multiply-add {precision}", 2 * NUM_PRODUCTS / 1e9, "GFLOP/s",
+                               {OURS: self.multiplying(precision, NUM_PRODUCTS)})
+
+    def bit_ceilings(self) -> list[Measurement]:
+        """Return nothing: each product of bits stands beside as many on registers."""
+        return []
+
+    def random_rows(self, num_rows: int, dim: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
+        """See `Place`."""
+        rows = self.empty_rows(num_rows, dim, dtype)
+        rows.copy_(torch.randn(num_rows, dim, generator=torch.Generator().manual_seed(seed)))
+        return rows
+
+    def empty_rows(self, num_rows: int, dim: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """Return zeros of any storage type."""
+        return torch.from_numpy(zeros((num_rows, dim * dtype.itemsize), "uint8")).view(dtype)
+
+    def empty_bytes(self, num_bytes: int) -> np.ndarray:
+        """See `Place`."""
+        return zeros((num_bytes,), "uint8")
+
+    def draw(self, num_edges: int) -> Topology:
+        """Draw a graph of communities."""
+        return draw_communities(num_edges)
+
+    def describe(self) -> dict[str, Any]:
+        """Return nothing: the machine is the place."""
+        return {}

@@ -1,0 +1,145 @@
+"""Place says where a benchmark runs: how work is timed there, what limits it, and how rows are put there.
+
+HostPlace is in `hpcgnn.bench.host`, DevicePlace in `hpcgnn.bench.device`. Nothing here knows what is computed.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+
+from hpcgnn.bench.timing import Effort, Measurement
+
+if TYPE_CHECKING:
+    from hpcgnn.bench.graphs import Topology
+
+FEWEST_REPETITIONS = 3
+LONGEST_REASON = 120        # characters of a refusal
+PRECISION = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+Work = Callable[[], object]
+# A number is the seconds of a contestant that are known already; None is one that does not exist here.
+Contestants = dict[str, Work | float | None]
+
+
+@dataclass(frozen=True)
+class Place(ABC):
+    """Times contestants in one place.
+
+    Attributes
+    ----------
+    effort : Effort
+    name : str               what torch calls the place
+    stream_bytes : int       length of the streams of its ceilings
+    num_rows : int           rows of a message and of pointwise work, beyond every cache
+    wide_float : torch.dtype what peers multiply codes in, beside int8
+    sums_in_half : bool      whether `hpcgnn.ops.aggregation.use_half_sums` changes anything here
+    """
+
+    effort: Effort
+    name: str
+    stream_bytes: int
+    num_rows: int
+
+    wide_float: ClassVar[torch.dtype]
+    sums_in_half: ClassVar[bool]
+
+    @abstractmethod
+    def seconds_of(self, work: Work, is_hot: bool = False) -> float:
+        """Time one call; with `is_hot` the caches hold what the work touches."""
+
+    @abstractmethod
+    def first_seconds_of(self, work: Work) -> float:
+        """Call for the first time; return its seconds where they tell how long a later call takes, else 0."""
+
+    @abstractmethod
+    def moving(self, num_read: int, num_written: int) -> Work:
+        """Return work that reads and writes so many bytes, in order."""
+
+    @abstractmethod
+    def gathering(self, rows: torch.Tensor, indices: np.ndarray) -> Work | None:
+        """Return work that reads the rows `indices` (num_entries,) int32 of (n, dim) `rows` in their order and writes
+        next to nothing: SpMM without its output. None where the place can't.
+        """
+
+    @abstractmethod
+    def multiplying_bits(self, num_products: int) -> Work | float | None:
+        """Return work that does so many products of bits on registers, or the seconds that it takes."""
+
+    @abstractmethod
+    def ceilings(self) -> Iterator[Measurement]:
+        """Measure what bounds kernels of rows here."""
+
+    @abstractmethod
+    def bit_ceilings(self) -> list[Measurement]:
+        """Measure what bounds products of bits here, where that is no contestant beside them."""
+
+    @abstractmethod
+    def random_rows(self, num_rows: int, dim: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
+        """Return (num_rows, dim) standard normal values."""
+
+    @abstractmethod
+    def empty_rows(self, num_rows: int, dim: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """Return (num_rows, dim) values that don't matter."""
+
+    @abstractmethod
+    def empty_bytes(self, num_bytes: int) -> np.ndarray | torch.Tensor:
+        """Return memory for a message, as the kernels of this place take it."""
+
+    @abstractmethod
+    def draw(self, num_edges: int) -> Topology:
+        """Draw a graph of about so many arcs."""
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Return what bench.json holds of the place, beside the machine."""
+
+    def interleave(self, contestants: dict[str, Work], is_hot: bool = False) -> dict[str, list[float]]:
+        """Time all contestants in turn, round after round, so that a busy moment of the machine falls on all of them.
+
+        Each is called once before: modules are imported, kernels compiled, memory is allocated, plans are made and
+        caches filled. That call counts for nothing. Where it took so long that the fewest repetitions would use up all
+        seconds, one more is timed; where it took more than all seconds, it is the only one.
+        """
+        seconds: dict[str, list[float]] = {}
+        for name, work in contestants.items():
+            first = self.first_seconds_of(work)
+            if first <= self.effort.seconds / FEWEST_REPETITIONS:
+                seconds[name] = []
+            else:
+                seconds[name] = [first if first > self.effort.seconds else self.seconds_of(work, is_hot)]
+        repeated = [name for name, spent in seconds.items() if not spent]
+        for _ in range(self.effort.repeat):
+            for name in repeated:
+                spent = seconds[name]
+                if len(spent) < FEWEST_REPETITIONS or sum(spent) <= self.effort.seconds:
+                    spent.append(self.seconds_of(contestants[name], is_hot))
+        return seconds
+
+    def measure(self, group: str, case: str, amount: float, unit: str, contestants: Contestants,
+                remarks: list[str] | None = None, is_hot: bool = False) -> Measurement:
+        """Time the contestants of one piece of work."""
+        known = {name: [work] for name, work in contestants.items() if isinstance(work, float)}
+        timed = self.interleave({name: work for name, work in contestants.items() if callable(work)}, is_hot)
+        return Measurement(group, case, amount, unit, known | timed, remarks or [])
+
+
+def refusal(work: Work) -> str | None:
+    """Try the work; return the peer's own words where it can't do it, else None."""
+    try:
+        work()
+    except RuntimeError as reason:
+        return str(reason).strip().partition("\n")[0][:LONGEST_REASON]
+    return None
+
+
+def admit(peers: dict[str, Work], case: str) -> tuple[dict[str, Work], list[str]]:
+    """Return the peers that can do the work, and a remark on each that can't."""
+    refusals = {name: refusal(work) for name, work in peers.items()}
+    return ({name: work for name, work in peers.items() if refusals[name] is None},
+            [f"{name} refuses {case}: {reason}" for name, reason in refusals.items() if reason is not None])
