@@ -110,7 +110,7 @@ def commands_of(text: str) -> list[Shown]:
 
 def complaint_about(shown: Shown) -> str | None:
     """What is wrong with a command, None where the program has it and all of its flags."""
-    command, words, context = cli, list(shown.words), click.Context(cli)
+    command, words, context, known = cli, list(shown.words), click.Context(cli), {"--help", "--version"}
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
         if PLACEHOLDERS.fullmatch(words[0]):
             return None
@@ -118,7 +118,8 @@ def complaint_about(shown: Shown) -> str | None:
         if found is None:
             return f"there is no {words[0]!r} in {shown.words}"
         command, words = found, words[1:]
-    known = {flag for one in command.params for flag in (*one.opts, *one.secondary_opts)} | {"--help", "--version"}
+        # A group's options may stand behind its commands, as those of `hpcgnn bench` do.
+        known |= {flag for one in command.params for flag in (*one.opts, *one.secondary_opts)}
     unknown = [word for word in words if word.startswith("--") and word.partition("=")[0] not in known]
     assigned = [after.partition("=")[0] for word, after in itertools.pairwise(words) if word == "--set"]
     settings = {own.name for own in known_settings()} | {"NAME", "few_bits"}
