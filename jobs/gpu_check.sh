@@ -94,7 +94,7 @@ run_benchmarks() {
             printf '\n%s.npz is not in HPCGNN_DATASETS; the benchmarks go without it\n' "$name"
         fi
     done
-    part "benchmark of bits" 30 "$python" -m hpcgnn bench bits --device cuda --out "$out/bits"
+    part "benchmark of bits" 35 "$python" -m hpcgnn bench bits --device cuda --out "$out/bits"
     part "benchmark of kernels" 75 "$python" -m hpcgnn bench kernels --device cuda --peer torch --widths 64,256 \
         --precision fp32,fp16,bf16 --out "$out/kernels" "${graphs[@]}" drawn:100e6
 }

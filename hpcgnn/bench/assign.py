@@ -1,4 +1,4 @@
-"""`hpcgnn bench assign`: widths of one exchange by HiGHS and by the greedy solver, seconds and objective of both.
+"""`hpcgnn bench assign` compares HiGHS and the greedy solver: seconds and objective of the widths of one exchange.
 
 The ranges of the messages are simulated; no message travels.
 """

@@ -1,4 +1,5 @@
-"""`hpcgnn bench bits`: products of bits against products of int8 and floats, and what jumping and reuse of tiles gain.
+"""`hpcgnn bench bits` measures products of bits against those of int8 and floats, and what jumping and reuse of tiles
+gain.
 
 The cases are those of QGTC's Table 3, Fig. 8 and Fig. 10. Rates count 2 * M * N * K operations whatever the widths, as
 the paper's do, and packing is measured apart, as an adjacency and weights are packed once. The ceiling of a product is
@@ -18,9 +19,8 @@ import scipy.sparse
 import torch
 
 from hpcgnn.bench.graphs import Topology, open_topology
-from hpcgnn.bench.kernels import Part, PartedBenchmark
 from hpcgnn.bench.place import Place, admit
-from hpcgnn.bench.timing import CEILING, OURS, Measurement
+from hpcgnn.bench.timing import CEILING, OURS, Measurement, Part, PartedBenchmark
 from hpcgnn.ops import bit_gemm, tiles
 from hpcgnn.ops.aggregation import SparseRows, from_csr, multiply
 from hpcgnn.ops.bit_gemm import BitLines

@@ -1,4 +1,4 @@
-"""`hpcgnn bench combination`: every way to multiply codes with weight codes, against torch's int8 and fp32 products.
+"""`hpcgnn bench combination` measures every way to multiply codes with weight codes against torch's int8 and fp32.
 
 Rates count 2 * rows * columns * outputs operations whatever the way, the widths and the density. A way's ceiling does
 the products that the way needs on registers; auto, which needs those of another way, has none.

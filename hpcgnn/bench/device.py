@@ -82,7 +82,7 @@ class DevicePlace(Place):
         return max(1, math.ceil(BUSY_SECONDS / seconds_between_events(self._flushed.zero_)))
 
     def moving(self, num_read: int, num_written: int) -> Work:
-        """Copy: half of all bytes are read, the others written."""
+        """Copy half of the bytes, so that the others are written."""
         source, target = (self.empty_bytes((num_read + num_written) // 2).zero_() for _ in range(2))
         return partial(target.copy_, source)
 
@@ -139,7 +139,7 @@ class DevicePlace(Place):
         return out
 
     def random_rows(self, num_rows: int, dim: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
-        """Draw them on the device; `seed` only says that two calls differ, as they do."""
+        """Draw them on the device; two calls differ, whatever the seed."""
         return torch.randn(num_rows, dim, dtype=dtype, device=self.name)
 
     def empty_rows(self, num_rows: int, dim: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -1,5 +1,5 @@
-"""`hpcgnn bench dram`: bytes that an aggregation reads from DRAM by scheme and by order of rows, as a table, dram.json
-and dram.png, and its time by order.
+"""`hpcgnn bench dram` counts the bytes that an aggregation reads from DRAM by scheme and by order of rows, leaves them
+as a table, dram.json and dram.png, and times the orders.
 
 The bytes are simulated, see hpcgnn.partition.condense_traffic; the seconds are those of the real aggregation.
 """
@@ -22,7 +22,7 @@ from rich.table import Table
 
 from hpcgnn.bench.graphs import Topology
 from hpcgnn.bench.host import HostPlace
-from hpcgnn.bench.result import has_matplotlib
+from hpcgnn.bench.result import why_no_picture
 from hpcgnn.bench.timing import CEILING, OURS, Measurement
 from hpcgnn.errors import ConfigError
 from hpcgnn.ops.aggregation import SparseRows, from_csr, multiply
@@ -186,7 +186,7 @@ def show_traffic(title: str, counts: Counts) -> None:
 
 
 def write_traffic(folder: Path, settings: dict[str, Any], machine: dict[str, Any], counts: Counts) -> None:
-    """Write dram.json, and dram.png where matplotlib is installed.
+    """Write dram.json, and dram.png where matplotlib is installed: see `why_no_picture`.
 
     Raises
     ------
@@ -197,7 +197,7 @@ def write_traffic(folder: Path, settings: dict[str, Any], machine: dict[str, Any
     try:
         (folder / JSON).write_text(json.dumps({"settings": settings, "machine": machine, "traffic": records}, indent=1)
                                    + "\n")
-        if has_matplotlib():
+        if why_no_picture(PICTURE) is None:
             _draw(settings, counts).savefig(folder / PICTURE, dpi=150)
     except OSError as error:
         raise ConfigError(f"{folder} can't take {JSON} and {PICTURE}: {error}") from error

@@ -1,4 +1,4 @@
-"""`hpcgnn bench epoch`: seconds an epoch of a training, in processes of its own, against the sum of ceilings and peers.
+"""`hpcgnn bench epoch` times epochs of trainings, in processes of their own, against the sum of ceilings and peers.
 
 This process stays small and imports neither NumPy nor torch: a child's peak memory must not begin with its parent's.
 """

@@ -1,4 +1,4 @@
-"""Trainings in processes of their own: ours by `hpcgnn train`, a peer's by its driver under the allocator it likes.
+"""This module starts trainings in processes of their own: ours by `hpcgnn train`, a peer's by its driver.
 
 Nothing here imports NumPy or torch.
 """
@@ -39,7 +39,7 @@ class EpochSettings:
     lr: float = 0.01
 
     def is_evaluated(self, epoch: int) -> bool:
-        """Whether scores are taken after this many epochs."""
+        """Say whether scores are taken after this many epochs."""
         return epoch == self.epochs or epoch % self.eval_every == 0
 
 

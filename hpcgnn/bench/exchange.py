@@ -1,5 +1,5 @@
-"""`hpcgnn bench exchange`: one exchange of rows on all ranks at each bit-width, from its start until all has arrived,
-against Sendrecvs of the same bytes and copies of them in memory.
+"""`hpcgnn bench exchange` times an exchange of rows on all ranks at each bit-width, from its start until all has
+arrived, against Sendrecvs of the same bytes and copies of them in memory.
 
 The communicator is an argument; all ranks call in the same order.
 """
@@ -36,7 +36,7 @@ class RanksPlace(HostPlace):
     comm: Any = None
 
     def seconds_of(self, work: Work, is_hot: bool = False) -> float:
-        """Collective: the same seconds on all ranks, so that all repeat as often."""
+        """Collective: return the same seconds on all ranks, so that all repeat as often."""
         self.comm.Barrier()
         return max(self.comm.allgather(super().seconds_of(work, is_hot)))
 
@@ -63,7 +63,7 @@ class ExchangeBenchmark:
         return self.place.comm
 
     def measure(self) -> Iterator[Measurement]:
-        """Collective: quantizing, each kind of exchange, and dequantizing, at each width."""
+        """Collective: measure quantizing, each kind of exchange, and dequantizing, at each width."""
         rows = self.place.random_rows(self.num_rows, self.width, seed=self.comm.rank)
         received = self.place.empty_rows(self.num_rows, self.width)
         for bits in BIT_WIDTHS:

@@ -1,4 +1,4 @@
-"""`hpcgnn bench inference`: passes over batches of METIS clusters, on integers and in floats, against peers.
+"""`hpcgnn bench inference` times passes over batches of METIS clusters, on integers and in floats, against peers.
 
 The cases are those of QGTC's Fig. 7, cluster-GCN (3 x 16) and batched GIN (3 x 64), and SAGE (3 x 64). Weights are
 random, since accuracy is another matter; graphs, batches and packed features are made beforehand on every side.

@@ -1,9 +1,9 @@
-"""`hpcgnn bench kernels`: the ceilings of a place, then each kernel of a training against them and against peers."""
+"""`hpcgnn bench kernels` measures the ceilings of a place, then each kernel of a training against them and peers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -15,7 +15,7 @@ from hpcgnn.bench.host import HostPlace
 from hpcgnn.bench.peers.torch_messages import TorchMessage
 from hpcgnn.bench.place import PRECISION, Contestants, Place, Work
 from hpcgnn.bench.products import measure_products
-from hpcgnn.bench.timing import CEILING, OURS, Measurement
+from hpcgnn.bench.timing import CEILING, OURS, Measurement, Part, PartedBenchmark
 from hpcgnn.ops.counter import DROPOUT, FORWARD, CounterKey
 from hpcgnn.ops.dense import map_rows, weight_gradient
 from hpcgnn.ops.host.simd import multiplies_bfloat16
@@ -26,35 +26,6 @@ WIDTH = 256             # columns of messages, of pointwise work and of weights
 BITS = (1, 2, 4, 8)
 PROBABILITY = 0.5       # of dropout
 FUSED = "norm + ReLU + dropout"
-
-Part = tuple[str, Callable[[], Iterable[Measurement]]]
-
-
-@dataclass
-class PartedBenchmark:
-    """Measures parts, each of which may fail without the others.
-
-    Attributes
-    ----------
-    failures : list of str, filled by `measure`
-    """
-
-    failures: list[str] = field(default_factory=list, init=False)
-
-    def parts(self) -> Iterator[Part]:
-        """Yield each part's name and the function that measures it."""
-        raise NotImplementedError
-
-    def measure(self) -> Iterator[Measurement]:
-        """Measure everything, in the order of the table. A part that fails is noted, and the next one begins."""
-        for name, part in self.parts():
-            yield from self._attempt(name, part)
-
-    def _attempt(self, name: str, part: Callable[[], Iterable[Measurement]]) -> Iterator[Measurement]:
-        try:
-            yield from part()
-        except Exception as error:
-            self.failures.append(f"{name}: {type(error).__name__}: {error}")
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""`hpcgnn bench packages`: Adaptive-Package encoded and decoded, against passes over the dense rows and against
+"""`hpcgnn bench packages` encodes and decodes Adaptive-Packages, against passes over the dense rows and against
 libraries' bitmaps and CSR.
 
 Rates count the dense rows: a byte a code, four bytes a float32 value.

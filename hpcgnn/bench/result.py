@@ -90,10 +90,10 @@ class BenchmarkResult:
         ------
         ConfigError      the file can't be written
         """
-        if not has_matplotlib():
-            return f"there is no {PICTURE}: matplotlib is not installed; run pip install 'hpcgnn[report]'"
-        draw_bars(self.measurements, f"hpcgnn bench {self.kind}, {self.machine['processor']}", folder / PICTURE)
-        return None
+        missing = why_no_picture(PICTURE)
+        if missing is None:
+            draw_bars(self.measurements, f"hpcgnn bench {self.kind}, {self.machine['processor']}", folder / PICTURE)
+        return missing
 
 
 def open_folder(folder: Path) -> None:
@@ -104,9 +104,11 @@ def open_folder(folder: Path) -> None:
         raise ConfigError(f"--out {folder} can't be used as a folder: {error.strerror}") from error
 
 
-def has_matplotlib() -> bool:
-    """Say whether pictures can be drawn."""
-    return importlib.util.find_spec("matplotlib") is not None
+def why_no_picture(name: str) -> str | None:
+    """Say why the picture can't be drawn, or return None where it can."""
+    if importlib.util.find_spec("matplotlib") is not None:
+        return None
+    return f"there is no {name}: matplotlib is not installed; run pip install 'hpcgnn[report]'"
 
 
 def table_text(measurements: Iterable[Measurement], remarks: Iterable[str]) -> str:

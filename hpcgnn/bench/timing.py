@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 OURS, CEILING = "hpcgnn", "ceiling"
+
+Part = tuple[str, Callable[[], "Iterable[Measurement]"]]    # its name, and the function that measures it
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,7 @@ class Measurement:
         return {"group": self.group, "case": self.case, "unit": self.unit, "amount": self.amount,
                 "median_seconds": {name: self.median(name) for name in self.seconds}, "rate": self.rate,
                 "ceiling_share": self.ceiling_share, "peer_ratio": self.peer_ratio, "remarks": self.remarks,
-                "seconds": self.seconds,
-                **self.details}
+                "seconds": self.seconds, **self.details}
 
 
 def wall_seconds(work: Callable[[], Any]) -> float:
@@ -84,3 +85,30 @@ def wall_seconds(work: Callable[[], Any]) -> float:
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
+
+
+@dataclass
+class PartedBenchmark:
+    """Measures parts, each of which may fail without the others.
+
+    Attributes
+    ----------
+    failures : list of str, filled by `measure`
+    """
+
+    failures: list[str] = field(default_factory=list, init=False)
+
+    def parts(self) -> Iterator[Part]:
+        """Yield each part's name and the function that measures it."""
+        raise NotImplementedError
+
+    def measure(self) -> Iterator[Measurement]:
+        """Measure everything, in the order of the table. A part that fails is noted, and the next one begins."""
+        for name, part in self.parts():
+            yield from self._attempt(name, part)
+
+    def _attempt(self, name: str, part: Callable[[], Iterable[Measurement]]) -> Iterator[Measurement]:
+        try:
+            yield from part()
+        except Exception as error:
+            self.failures.append(f"{name}: {type(error).__name__}: {error}")

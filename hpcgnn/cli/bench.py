@@ -89,7 +89,7 @@ _graphs_argument = click.argument("graphs", metavar="[GRAPH]...", nargs=-1)
 @_peer_option(tuple(PEERS))
 @click.pass_obj
 def kernels(shared: Shared, graphs: tuple[str, ...], widths: str, precision: str, device: str, peer: str) -> None:
-    """Ceilings, messages, pointwise work, and products over each GRAPH: an .npz archive, or drawn:ARCS.
+    """Measure ceilings, messages, pointwise work, and products over each GRAPH: an .npz archive, or drawn:ARCS.
 
     On a GPU torch is the one peer, with cuSPARSE in it.
     """
@@ -110,7 +110,7 @@ def kernels(shared: Shared, graphs: tuple[str, ...], widths: str, precision: str
 @_device_option
 @click.pass_obj
 def bits(shared: Shared, graphs: tuple[str, ...], clusters: int, device: str) -> None:
-    """Products of bits against torch's int8 and floats, and what jumping and reuse of tiles gain.
+    """Measure products of bits against torch's int8 and floats, and what jumping and reuse of tiles gain.
 
     Each GRAPH, an .npz archive or drawn:ARCS, is cut into clusters, whose batches are multiplied too.
     """
@@ -134,7 +134,7 @@ def bits(shared: Shared, graphs: tuple[str, ...], clusters: int, device: str) ->
 @click.pass_obj
 def epoch(shared: Shared, source: Path, model: str, precision: str, ranks: int, epochs: int, hidden: int,
           peer: str) -> None:
-    """Seconds an epoch on SOURCE, an .npz archive or a folder of shards, and the peak memory of each contestant.
+    """Time an epoch on SOURCE, an .npz archive or a folder of shards, and take the peak memory of each contestant.
 
     Contestants train in turn, --repeat times (3), in processes of their own; round r has seed r.
     """
@@ -156,7 +156,7 @@ def epoch(shared: Shared, source: Path, model: str, precision: str, ranks: int, 
 @click.option("--ranks", type=click.IntRange(min=2), default=8, show_default=True)
 @click.pass_obj
 def assign(shared: Shared, ranks: int) -> None:
-    """Seconds and objective of the solvers that assign bit-widths, on simulated ranges, in one thread."""
+    """Compare seconds and objective of the solvers that assign bit-widths, on simulated ranges, in one thread."""
     shared.refuse_threads("the solvers have one")
     from hpcgnn.bench.assign import AssignBenchmark
 
@@ -168,7 +168,7 @@ def assign(shared: Shared, ranks: int) -> None:
 @command.command("packages")
 @click.pass_obj
 def packages(shared: Shared) -> None:
-    """Encoding and decoding of Adaptive-Package: GB of dense rows a second, and the size of each format."""
+    """Encode and decode Adaptive-Packages: GB of dense rows a second, and the size of each format."""
     machine, place = open_place("packages", shared, "cpu", shared.threads or 1)
     from hpcgnn.bench.packages import PackageBenchmark
 
@@ -178,7 +178,7 @@ def packages(shared: Shared) -> None:
 @command.command("combination")
 @click.pass_obj
 def combination(shared: Shared) -> None:
-    """Codes times weight codes: dense, by bits, and skipping zeros, against torch's int8 and fp32."""
+    """Multiply codes by weight codes: dense, by bits, and skipping zeros, against torch's int8 and fp32."""
     machine, place = open_place("combination", shared, "cpu", shared.threads or 1, repeat=11)
     from hpcgnn.bench.combination import CombinationBenchmark
 
@@ -191,7 +191,7 @@ def combination(shared: Shared) -> None:
 @click.option("--width", type=click.IntRange(min=1), default=256, show_default=True, help="Their columns.")
 @click.pass_obj
 def exchange(shared: Shared, rows: int, width: int) -> None:
-    """Packing, ring and Alltoallv at each bit-width; run it under mpirun."""
+    """Time packing, ring and Alltoallv at each bit-width; run it under mpirun."""
     shared.refuse_threads("set OMP_NUM_THREADS for the ranks")
     from hpcgnn.launch import run_parallel
 
@@ -232,7 +232,7 @@ def exchange_in_parallel(comm, rows: int, width: int, shared: Shared) -> None:
 @_peer_option(("dgl",))
 @click.pass_obj
 def inference(shared: Shared, sources: tuple[Path, ...], model: str, bits: str, clusters: int, peer: str) -> None:
-    """Passes over batches of FILE.npz on integers, by bit tiles and by gathering, and in float32 and bfloat16."""
+    """Time passes over batches of FILE.npz on integers, by bit tiles and by gathering, and in float32 and bfloat16."""
     peers = parse_peers(peer, ("dgl",))
     models = parse_choices("--model", model, ("gcn", "gin", "sage"))
     widths = parse_list("--bits", bits, int)
@@ -257,7 +257,7 @@ def inference(shared: Shared, sources: tuple[Path, ...], model: str, bits: str, 
 @click.pass_obj
 def dram(shared: Shared, source: Path, buffer_kb: float, policy: str, pruned: float, shuffle: bool,
          widths: str) -> None:
-    """Bytes that an aggregation of FILE.npz reads from DRAM, by scheme and by order of rows: MEGA, Fig. 6 and 20b.
+    """Count the bytes that an aggregation of FILE.npz reads from DRAM, by scheme and order of rows: MEGA, Fig. 6, 20b.
 
     --out also gets dram.json and dram.png; bench.json only where --widths are timed.
     """
@@ -265,6 +265,7 @@ def dram(shared: Shared, source: Path, buffer_kb: float, policy: str, pruned: fl
     machine, place = open_place("dram", shared, "cpu", shared.threads or environment.available_cores())
     from hpcgnn.bench import dram as measured
     from hpcgnn.bench.graphs import read_topology
+    from hpcgnn.bench.result import why_no_picture
     from hpcgnn.partition.condense_traffic import Buffer
 
     graph = read_topology(source)
@@ -283,6 +284,7 @@ def dram(shared: Shared, source: Path, buffer_kb: float, policy: str, pruned: fl
     if shared.out is not None:
         settings = {"title": title, "buffer_kb": buffer_kb, "policy": policy, "pruned": pruned, "shuffle": shuffle}
         measured.write_traffic(shared.out, settings, machine, counts)
+        say_results(shared.out, why_no_picture(measured.PICTURE))
     if columns:
         finish("dram", machine, benchmark, shared.out)
 
@@ -360,10 +362,14 @@ def finish(kind: str, machine: dict[str, Any], benchmark, out: Path | None, fail
     click.echo(result.as_text(), nl=False)
     if out is not None:
         result.write(out)
-        missing = result.draw(out)
-        click.echo(f"results: {out}" + (f"; {missing}" if missing else ""))
+        say_results(out, result.draw(out))
     if failures:
         raise HpcgnnError(f"bench {kind} could not measure {'; '.join(failures)}")
+
+
+def say_results(out: Path, missing: str | None) -> None:
+    """Print where the results are, and why there is no picture among them."""
+    click.echo(f"results: {out}" + (f"; {missing}" if missing else ""))
 
 
 @contextmanager

@@ -44,7 +44,7 @@ def count_packages(folder: Path, info: GraphInfo) -> PackageCount:
 
 
 def package_lines(count: PackageCount, info: GraphInfo) -> list[str]:
-    """Average bits as sentences; every stored bit is in the second one."""
+    """Tell average bits; every stored bit is in the second one."""
     num_rows, num_values = max(info.num_nodes, 1), max(info.num_nodes * info.num_features, 1)
     stored = count.formats[PACKAGE].bits + SCALE_BITS * info.num_nodes
     return [
@@ -56,7 +56,7 @@ def package_lines(count: PackageCount, info: GraphInfo) -> list[str]:
 
 
 def sizes_table(formats: dict[str, StoredSize], title: str = "features by format") -> Table:
-    """One row a format, its size also over that of the ideal and of the dense one."""
+    """Make one row a format, its size also over that of the ideal and of the dense one."""
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True,
                   pad_edge=False, caption_justify="left",
                   caption="ideal: non-zero values at their own widths; dense, bitmap, csr, coo: at the largest width; "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,8 +11,10 @@ import scipy.sparse
 
 from hpcgnn.__main__ import main
 from hpcgnn.bench import bits
+from hpcgnn.bench.bits import BitsBenchmark
 from hpcgnn.bench.graphs import Topology
-from hpcgnn.bench.timing import Effort
+from hpcgnn.bench.host import HostPlace
+from hpcgnn.bench.timing import Effort, Measurement
 
 
 def two_communities(size=40, seed=0):
@@ -34,40 +37,60 @@ def test_batches_are_block_diagonal_and_keep_every_arc_inside_a_cluster():
     assert joined[0][:40, 40:].nnz == joined[0][40:, :40].nnz == 0
 
 
-def test_contestants_of_a_product_give_the_same_numbers(monkeypatch):
-    """Timing is replaced by taking what each contestant returns."""
-    def results_of(group, case, amount, unit, contestants, effort, remarks=None):
-        return {name: work() for name, work in contestants.items()}
+class AnsweringPlace(HostPlace):
+    """Takes what each contestant returns in place of its seconds."""
 
-    monkeypatch.setattr(bits, "measure", results_of)
-    *products, _ = bits.measure_products(24, 8, (1, 4), Effort(1))
-    for results in products:
+    def measure(self, group, case, amount, unit, contestants, remarks=None, is_hot=False):
+        return Measurement(group, case, amount, unit, {name: work() for name, work in contestants.items()})
+
+
+def test_contestants_of_a_product_give_the_same_numbers():
+    *products, _ = bits.measure_products(AnsweringPlace(Effort(1)), 24, 8, (1, 4))
+    assert len(products) == 2
+    for results in (row.seconds for row in products):
         ours, _ = results.pop("hpcgnn"), results.pop("ceiling")
-        assert set(results) == {"torch int8", "torch fp32", "numpy fp32"}
+        assert set(results) == {"torch int8", "torch fp32"}
         assert all(np.array_equal(np.asarray(other), ours.numpy()) for other in results.values())
+
+
+def test_contestants_of_batches_give_the_same_numbers():
+    _, graph = two_communities()
+    batches = bits.clustered_batches(graph, 2, 1)
+    row, = bits.measure_batches(AnsweringPlace(Effort(1)), "halves", batches, (8,), (3,))
+    ours, _, _ = (row.seconds.pop(name) for name in ("hpcgnn", "ceiling", bits.GATHER))
+    assert [part.shape for part in ours] == [(40, 8), (40, 8)] and all(part.any() for part in ours)
+    assert set(row.seconds) == {bits.ONCE_A_PLANE, bits.JUMPED, bits.ALL_TILES}
+    for others in row.seconds.values():
+        assert all(np.array_equal(other, part) for other, part in zip(others, ours, strict=True))
 
 
 def test_the_command_measures_products_batches_and_reuse(tmp_path, capsys, monkeypatch):
     _, graph = two_communities()
     np.savez(tmp_path / "halves.npz", indptr=graph.indptr, indices=graph.indices)
     monkeypatch.setattr("hpcgnn.bench.environment.run_in", lambda environment: None)    # this process is small enough
+    monkeypatch.setattr(bits, "BitsBenchmark", partial(BitsBenchmark, sizes=(24, 40), dims=(8,), widths=(1, 3)))
     with pytest.raises(SystemExit) as stop:
-        main(["bench", "bits", "--graph", str(tmp_path / "halves.npz"), "--sizes", "24,40", "--dims", "8", "--widths",
-              "1,3", "--clusters", "4", "--batch", "2", "--repeat", "3", "--out", str(tmp_path / "out")])
+        main(["bench", "bits", str(tmp_path / "halves.npz"), "--clusters", "34", "--repeat", "3", "--out",
+              str(tmp_path / "out")])
     printed = capsys.readouterr()
     assert not stop.value.code, printed.err
     rows = json.loads((tmp_path / "out/bench.json").read_text())["measurements"]
     groups = [row["group"] for row in rows]
     assert {group: groups.count(group) for group in groups} == {
-        "product": 4, "quantize + pack": 2, "batches": 2, "reuse": 2 * len(bits.REUSE_WIDTHS)}
+        "product": 4, "quantize + pack": 2, "batches": 6, "reuse": len(bits.REUSE_WIDTHS)}
+    batches = [row for row in rows if row["group"] == "batches"]
     assert all(set(row["seconds"]) == {"ceiling", "hpcgnn", "once a plane", "jumped in all tiles", "all tiles",
-                                       "gather fp32"} for row in rows if row["group"] == "batches")
+                                       "gather fp32"} for row in batches)
+    assert batches[-1]["case"].startswith("halves, 3 batches of ")      # 34 clusters, 16 a batch
     assert all("ceiling" in row["seconds"] for row in rows)
     assert "% of" in printed.out and "tiles are zero and jumped" in printed.out
 
 
-def test_more_bits_than_there_are_is_refused(capsys):
+def test_a_graph_that_is_missing_is_told_when_the_others_are_measured(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("hpcgnn.bench.environment.run_in", lambda environment: None)
+    monkeypatch.setattr(bits, "BitsBenchmark", partial(BitsBenchmark, sizes=(8,), dims=(8,), widths=(1,)))
     with pytest.raises(SystemExit) as stop:
-        main(["bench", "bits", "--widths", "1,9"])
-    assert stop.value.code == 2
-    assert capsys.readouterr().err == "hpcgnn: --widths has 9; expected 1 to 8 bits\n"
+        main(["bench", "--repeat", "1", "bits", str(tmp_path / "none.npz"), "drawn:2e4", "--clusters", "2"])
+    printed = capsys.readouterr()
+    assert stop.value.code == 1 and "synthetic-0.02M" in printed.out
+    assert "hpcgnn: bench bits could not measure " in printed.err and "none.npz: DatasetError" in printed.err

@@ -283,7 +283,6 @@ def test_the_timer_leaves_out_warm_up_and_flush(monkeypatch, is_hot):
 
 def test_the_table_and_the_json_name_the_chip_and_the_failures(place, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(chip, "driver_version", lambda: "580.1")
-    monkeypatch.setattr("hpcgnn.bench.result.has_matplotlib", lambda: False)
     benchmark = tiny_kernels(place, graphs=(str(tmp_path / "none.npz"),), precisions=("fp32",))
     with pytest.raises(HpcgnnError, match=r"bench kernels could not measure .*none\.npz: DatasetError"):
         finish("kernels", {**describe_machine(1), **place.describe()}, benchmark, tmp_path, benchmark.failures)

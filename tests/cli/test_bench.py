@@ -185,7 +185,7 @@ def test_a_graph_that_can_not_be_drawn_is_refused_before_anything_is(capsys, mon
 
 def test_without_matplotlib_the_numbers_are_there_and_the_reason_why_there_is_no_picture(tmp_path, monkeypatch, capsys):
     row = Measurement("spmm", "g", 1.0, "GB/s", {OURS: [0.5], CEILING: [0.25]})
-    monkeypatch.setattr(result, "has_matplotlib", lambda: False)
+    monkeypatch.setattr(result.importlib.util, "find_spec", lambda name: None)
     bench.prepare_output(tmp_path / "out")
     bench.finish("kernels", describe_machine(1), SimpleNamespace(measure=lambda: [row]), tmp_path / "out")
     printed = capsys.readouterr().out

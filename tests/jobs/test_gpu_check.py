@@ -20,8 +20,8 @@ import torch
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "jobs/gpu_check.sh"
 TOOLS = ("bash", "dirname", "env", "mkdir", "tee", "timeout", "sleep")
-PARTS = ["build", "tests of kernels", "tests of exchange and training", "nvcc", "memcheck", "racecheck", "benchmark of bits",
-         "benchmark of kernels"]
+PARTS = ["build", "tests of kernels", "tests of exchange and training", "nvcc", "memcheck", "racecheck",
+         "benchmark of bits", "benchmark of kernels"]
 # Of a part's command, a word that no other has.
 WORDS = dict(zip(PARTS, ("setup.py", "test_emulation", "tests/exchange", "-k nvcc", "--tool memcheck",
                          "--tool racecheck", "bench bits", "bench kernels"), strict=True))
@@ -72,8 +72,9 @@ def test_all_parts_run_and_the_results_name_the_machine(clone):
     assert [line[3:] for line in lines if line.startswith("== ")] == PARTS
     assert all(WORDS[part] in command for part, command in zip(PARTS, asked, strict=True))
     assert asked[-2] == f"-m hpcgnn bench bits --device cuda --out {clone}/out/bits"
-    assert asked[-1] == (f"-m hpcgnn bench kernels --device cuda --peer torch --widths 64,256 --precision fp32,fp16,bf16 "
-                         f"--out {clone}/out/kernels {clone}/graphs/ogbn_arxiv_nofeat.npz drawn:100e6")
+    assert asked[-1] == ("-m hpcgnn bench kernels --device cuda --peer torch --widths 64,256 "
+                         f"--precision fp32,fp16,bf16 --out {clone}/out/kernels "
+                         f"{clone}/graphs/ogbn_arxiv_nofeat.npz drawn:100e6")
     assert "topo_uk2007_100k.npz is not in HPCGNN_DATASETS; the benchmarks go without it" in lines
     assert (clone / "out/gpu-check.log").read_text().splitlines() == lines
 

@@ -1,4 +1,4 @@
-"""import_dgl: DGL's graphs and products, which work beside any torch; its sampler library does not and is left out."""
+"""import_dgl has DGL's graphs and products, which work beside any torch; its sampler library does not: left out."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ PEERS = {"torch": ("torch", "torch"), "scipy": ("scipy", "scipy"), "pyg": ("torc
 
 
 def parse_peers(text: str, allowed: tuple[str, ...] = tuple(PEERS)) -> tuple[str, ...]:
-    """Names of a list with commas, each once.
+    """Read the names of a list with commas, each once.
 
     Raises
     ------
