@@ -25,8 +25,8 @@ PAIR_SPREAD = 1.0               # of the logarithm: METIS cuts far more arcs bet
 LINK_SPREAD = 0.3
 SECONDS_PER_BYTE, LATENCY = 1e-9, 2e-5
 BYTES_PER_MESSAGE = 4           # parameters of a row
-SIZES = (100_000, 400_000, 1_600_000)
-GROUP_SIZE, WIDTHS, LAM = 500, (2, 4, 8), 0.5
+SIZES = (100_000, 400_000, 1_600_000)           # halo rows of all ranks together
+GROUP_SIZE, WIDTHS, LAM = 500, (2, 4, 8), 0.5   # as `hpcgnn train --method adaqp` has them
 TIME_LIMIT, GAP = 60.0, 1e-3    # seconds that HiGHS gets a problem, and the relative gap within which it stops
 GREEDY_TRIES = 5                # whose median counts: milliseconds are easily doubled by another process
 

@@ -187,7 +187,8 @@ def measure_reuse(place: Place, size: int, dim: int = REUSE_DIM) -> Iterator[Mea
 
 def random_lines(place: Place, size: int, dim: int, width: int) -> BitLines:
     """Draw codes (size, dim), packed by column."""
-    codes = torch.randint(0, 1 << width, (size, dim), dtype=torch.uint8).to(place.name)
+    rng = torch.Generator().manual_seed(0)
+    codes = torch.randint(0, 1 << width, (size, dim), generator=rng, dtype=torch.uint8).to(place.name)
     return bit_gemm.pack_codes(codes, width, True)
 
 

@@ -66,8 +66,9 @@ class KernelBenchmark(PartedBenchmark):
 
 
 def measure_dense(place: HostPlace, num_rows: int, width: int, precisions: tuple[str, ...]) -> Iterator[Measurement]:
-    """Multiply rows (num_rows, width) by (width, width), and make the gradient of that weight, in each precision. Where
-    torch has no instructions for one, it would take minutes, and is left out with a remark.
+    """Multiply rows (num_rows, width) by (width, width), and make the gradient of that weight, in each precision.
+
+    Torch is left out, with a remark, where it has no instructions for a precision: it would take minutes.
     """
     amount = 2 * num_rows * width**2 / 1e9
     for precision in precisions:
@@ -90,9 +91,7 @@ def measure_dense(place: HostPlace, num_rows: int, width: int, precisions: tuple
 
 
 def measure_messages(place: Place, width: int, peers: tuple[str, ...]) -> list[Measurement]:
-    """Quantize and pack one message and read it back, at each bit-width. Rates count rows and message: all that
-    moves.
-    """
+    """Quantize and pack one message and read it back, at each bit-width. Rates count both rows and message."""
     num_rows = place.num_rows
     rows, received = place.random_rows(num_rows, width), place.empty_rows(num_rows, width)
     index, node_id = np.arange(num_rows, dtype=np.int32), np.arange(num_rows)

@@ -19,7 +19,7 @@ from hpcgnn.quantized.formats import DENSE, IDEAL, PACKAGE, sizes
 from hpcgnn.quantized.package import PackedRows
 from hpcgnn.quantized.package_writer import encode
 
-NUM_ROWS, DIM = 100_000, 256
+NUM_ROWS, DIM = 100_000, 256            # of dense rows, beyond every cache
 MIXED = 0                               # as a width: 1 to 8 bits for each row
 WIDTHS, DENSITIES = (1, 2, 4, 8, MIXED), (0.05, 0.5, 1.0)
 
