@@ -59,7 +59,8 @@ class TrainConfig:
     layers: int = setting(3, "Number of convolutions; of propagation steps for dagnn, sgc and appnp.", low=1,
                           high=1024, group=MODEL, is_common=True)
     hidden: int = setting(256, "Width of the hidden layers.", low=1, high=1 << 20, group=MODEL, is_common=True)
-    heads: int = setting(4, "Attention heads of gat, which share the hidden width.", low=1, high=1024, group=MODEL)
+    heads: int = setting(4, "Attention heads of gat, which share the hidden width.", low=1, high=1024, group=MODEL,
+                         has_flag=False)
     alpha: float = setting(0.1, "Share of the first rows in every propagation step.", low=0.0, high=1.0,
                            models=("gcnii", "appnp"), group=MODEL, has_flag=False)
     theta: float = setting(0.5, "Layer l weighs its map by log(theta / l + 1).", low=0.0, models=("gcnii",),
@@ -75,7 +76,7 @@ class TrainConfig:
                                        has_flag=False)
     norm: str = setting("layer", "Normalization after every hidden layer.", ("none", "layer"), group=MODEL)
     method: Method = field(default_factory=Vanilla)
-    overlap: bool = setting(True, "Aggregate central rows while messages travel.", group=MESSAGES)
+    overlap: bool = setting(True, "Aggregate central rows while messages travel.", group=MESSAGES, has_flag=False)
     predict: str = setting("none", "What messages hold: rows (none), or their difference from what the receiver has "
                            "(previous).", ("none", "previous"), group=MESSAGES)
     rematerialize: bool = setting(False, "Have one peer's halo rows in memory at a time, and fetch again those that "
@@ -96,7 +97,7 @@ class TrainConfig:
     quantize_bits: int = setting(4, "Bits of weights and of mapped rows; of rows too but for degree-aware.", low=2,
                                  high=8, schemes=QUANTIZED, group=QUANTIZATION)
     target_kb: float = setting(0.0, "KB of all layers' rows that widths are pulled to; 0 is 2 bits a value.", low=0.0,
-                               schemes=("degree-aware",), group=QUANTIZATION)
+                               schemes=("degree-aware",), group=QUANTIZATION, has_flag=False)
     size_weight: float = setting(1.0, "Weight of the squared relative excess over target_kb in the loss.", low=0.0,
                                  schemes=("degree-aware",), group=QUANTIZATION, has_flag=False)
     quantize_lr: float = setting(0.05, "Learning rate of Adam for logarithms of steps; a fifth of it for widths.",
@@ -113,7 +114,7 @@ class TrainConfig:
                               has_flag=False)
     exchange: str = setting("ring", "How messages travel.", ("ring", "alltoallv"), group=MESSAGES)
     score: str = setting("auto", "Score to report; auto is micro_f1 for multi-label data, else accuracy.",
-                         ("auto", "accuracy", "micro_f1", "roc_auc"), group=TRAINING)
+                         ("auto", "accuracy", "micro_f1", "roc_auc"), group=TRAINING, has_flag=False)
     eval_every: int = setting(5, "Epochs between evaluations.", low=1, group=TRAINING, is_common=True)
     early_stop: int = setting(0, "Evaluations without a better validation score before stopping; 0 never stops.",
                               low=0, group=TRAINING, is_common=True)
@@ -126,7 +127,7 @@ class TrainConfig:
                              "still is named; 0 waits for ever.", low=0.0, group=RUN)
     transport: str = setting("auto", "How messages leave a GPU: MPI takes its pointers (cuda-aware), or pinned memory "
                              "of the host (staged); auto is cuda-aware where an exchange at the start proves it.",
-                             ("auto", "cuda-aware", "staged"), devices=("cuda",), group=GPU)
+                             ("auto", "cuda-aware", "staged"), devices=("cuda",), group=GPU, has_flag=False)
     device: str = setting("cpu", "Where to compute; with cuda, ranks of a node share its GPUs out among them.",
                           ("cpu", "cuda"), group=GPU, is_common=True)
 
@@ -151,7 +152,7 @@ class TrainConfig:
             parse_protection(self.protect)
         if self.model == "gat" and self.layers > 1 and self.hidden % self.heads:
             raise ConfigError(f"hidden must be a multiple of the {self.heads} attention heads, found {self.hidden}; "
-                              "change --hidden or --heads")
+                              "change hidden or heads")
 
     @classmethod
     def of(cls, **settings: Any) -> TrainConfig:

@@ -39,7 +39,7 @@ target_kb() {
 flags_of_scheme() {
     case $3 in
         fp32) ;;
-        degree-aware) echo --quantize degree-aware --target-kb "$(target_kb "$1" "$2")" ;;
+        degree-aware) echo --quantize degree-aware --set "target_kb=$(target_kb "$1" "$2")" ;;
         *) echo --quantize "$3" --quantize-bits 4 ;;
     esac
 }

@@ -41,7 +41,7 @@ flags_of_method() {
 flags_of_model() {
     case $2 in
         gcn | sage) echo --model "$2" --layers 3 --hidden 64 --norm layer --dropout 0.5 --lr 0.01 ;;
-        gat) echo --model gat --layers 2 --hidden 64 --heads 4 --norm none --dropout 0.5 --lr 0.005 ;;
+        gat) echo --model gat --layers 2 --hidden 64 --set heads=4 --norm none --dropout 0.5 --lr 0.005 ;;
         gcnii) echo --model gcnii --layers 8 --hidden 64 --norm none --dropout 0.5 --lr 0.01 --set theta=0.5 ;;
         dagnn)
             local rate=0.01

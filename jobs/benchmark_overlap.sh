@@ -25,10 +25,10 @@ train() {
         --eval-every "$epochs" --checkpoint-every 0 --out "$run" --overwrite "$@"
 }
 
-train unpaced --method vanilla --no-overlap
+train unpaced --method vanilla --set overlap=false
 pace=$(python "$here/overlap_table.py" pace "$out/unpaced")
-train waiting --method vanilla --no-overlap --set "link_mbps=$pace"
-train overlapped --method vanilla --overlap --set "link_mbps=$pace"
+train waiting --method vanilla --set overlap=false --set "link_mbps=$pace"
+train overlapped --method vanilla --set "link_mbps=$pace"
 train pipelined --method pipegcn --set "link_mbps=$pace"
 train joint --method joint --set "link_mbps=$pace"
 python "$here/overlap_table.py" table "$out" unpaced waiting overlapped pipelined joint

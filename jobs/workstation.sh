@@ -7,7 +7,7 @@
 # ==== CHANGE THIS =====================================================================================================
 source_graph=ogb:ogbn-products        # see `hpcgnn preprocess --help` for the other sources
 name=ogbn-products
-device=cpu                            # cpu | cuda; add --transport staged if MPI mishandles pointers of the GPU
+device=cpu                            # cpu | cuda; add --set transport=staged if MPI mishandles pointers of the GPU
 ranks=                                # empty: one a NUMA domain, or one a GPU; with more, ranks share GPUs
 settings=(--model sage --method uniform --bits 2 --seed 0 --eval-every 5 --checkpoint-every 10)
 

@@ -8,11 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 import torch
 
 from hpcgnn import command_line
+from hpcgnn.command_line import cli
 from hpcgnn.errors import MORE_MEMORY, exit_code_of, explanation_of, sentence_of
 from hpcgnn.stop_signals import STOP_REQUEST, STOP_SIGNALS
 
@@ -162,3 +164,18 @@ def test_a_signal_that_was_blocked_is_noted_when_the_handler_stands():
                "with STOP_REQUEST: print(STOP_REQUEST.signal_number)")
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (0, f"{signal.SIGUSR1}\n")
+
+
+def options_of(command: click.Command) -> list[click.Option]:
+    """Return the options of a command and of all below it, one that two commands have twice."""
+    own = [option for option in command.params if isinstance(option, click.Option)]
+    if not isinstance(command, click.Group):
+        return own
+    context = click.Context(command)
+    below = [command.get_command(context, name) for name in command.list_commands(context)]
+    return own + [option for one in below for option in options_of(one)]
+
+
+def test_there_are_no_more_options_than_users_change():
+    """A flag exists because a user changes it; what is changed once in a year is set by --set, or is a constant."""
+    assert 80 < len(options_of(cli)) <= 100

@@ -65,7 +65,7 @@ def test_an_unknown_setting_is_refused_with_a_hint(key, hint):
     ({"model": "mlp"}, "model must be one of gcn, sage, sage-max, gat, gin, gcnii, dagnn, sgc, jknet, appnp, "
                        "or MODULE:CLASS, found 'mlp'"),
     ({"model": "gat", "hidden": 30}, "hidden must be a multiple of the 4 attention heads, found 30; "
-                                     "change --hidden or --heads"),
+                                     "change hidden or heads"),
     ({"method": "uniform", "bits": 3}, "bits must be one of 1, 2, 4, 8, 16, 32, found 3"),
     ({"transport": "staged"}, "transport = staged has no effect on device cpu, only on cuda; leave it out or change "
                               "--device"),

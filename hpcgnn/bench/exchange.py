@@ -54,7 +54,7 @@ class ExchangeBenchmark:
 
     place: RanksPlace
     num_rows: int
-    width: int
+    width: int = 256
     arena: MessageArena = field(default_factory=MessageArena)
 
     @property

@@ -188,17 +188,16 @@ def combination(shared: Shared) -> None:
 @command.command("exchange")
 @click.option("--rows", type=click.IntRange(min=1), default=50_000, show_default=True,
               help="Rows from each rank to each other.")
-@click.option("--width", type=click.IntRange(min=1), default=256, show_default=True, help="Their columns.")
 @click.pass_obj
-def exchange(shared: Shared, rows: int, width: int) -> None:
+def exchange(shared: Shared, rows: int) -> None:
     """Time packing, ring and Alltoallv at each bit-width; run it under mpirun."""
     shared.refuse_threads("set OMP_NUM_THREADS for the ranks")
     from hpcgnn.launch import run_parallel
 
-    run_parallel(lambda comm: exchange_in_parallel(comm, rows, width, shared))
+    run_parallel(lambda comm: exchange_in_parallel(comm, rows, shared))
 
 
-def exchange_in_parallel(comm, rows: int, width: int, shared: Shared) -> None:
+def exchange_in_parallel(comm, rows: int, shared: Shared) -> None:
     """Collective: measure; rank 0 prints and writes.
 
     Raises
@@ -216,7 +215,7 @@ def exchange_in_parallel(comm, rows: int, width: int, shared: Shared) -> None:
     from hpcgnn.bench.exchange import ExchangeBenchmark, RanksPlace
     from hpcgnn.bench.timing import Effort
 
-    benchmark = ExchangeBenchmark(RanksPlace(Effort(shared.repeat or 11), comm=comm), rows, width)
+    benchmark = ExchangeBenchmark(RanksPlace(Effort(shared.repeat or 11), comm=comm), rows)
     if comm.rank == 0:
         finish("exchange", {**machine, "ranks": comm.size}, benchmark, shared.out)
     else:

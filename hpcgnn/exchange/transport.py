@@ -166,7 +166,7 @@ def choose_transport(comm: MPI.Comm, name: str, device: torch.device) -> Transpo
     if not reason:
         return CudaAwareTransport(device)
     if name == "cuda-aware":
-        raise CollectiveError(f"transport cuda-aware can't be used: {reason}; use --transport staged or auto")
+        raise CollectiveError(f"transport cuda-aware can't be used: {reason}; use --set transport=staged")
     if comm.rank == 0:
         logger.warning("messages travel through pinned memory of the host: %s", reason)
     return StagedTransport(device)

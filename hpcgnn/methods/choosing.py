@@ -99,7 +99,7 @@ class FollowsLoss(Pipelined):
 class SolvesWidths(Reproducible):
     """A method whose widths a solver assigns, from traced ranges and the costs of links."""
 
-    period: int = setting(50, "Epochs between assignments of widths.", low=1)
+    period: int = setting(50, "Epochs between assignments of widths.", low=1, has_flag=False)
     group_size: int = setting(500, "Messages of a pair of ranks that share a width.", low=1, has_flag=False)
 
     def solver_of(self, context: MethodContext, lam: float, solver: str, seconds: float) -> Solver:

@@ -35,7 +35,7 @@ GRAPH = "synthetic:nodes=160,mean_degree=6,classes=3,features=8,signal=2"
 EPOCHS = 60
 COMMON = ("--model", "gcn", "--layers", 2, "--hidden", 8, "--epochs", EPOCHS, "--eval-every", 7,
           "--checkpoint-every", 1, "--timeout", 10)
-TIMED = ("--deterministic", "--period", 10)
+TIMED = ("--deterministic", "--set", "period=10")
 METHODS: dict[str, tuple] = {
     "vanilla": (), "uniform": ("--method", "uniform", "--bits", 4), "random": ("--method", "random"),
     "sylvie": ("--method", "sylvie", "--deterministic"),

@@ -27,7 +27,8 @@ from campaigns.pairs import PairEnded, run_pair  # noqa: E402
 CASE_SECONDS = 30.0
 EXTRA_BYTES = 3 << 30      # of address space beside what a rank has at its start
 CORPUS = Path(__file__).parent / "corpus" / "reseal.json"
-METHODS = (["vanilla"], ["vanilla"], ["uniform", "--bits", "4"], ["adaqp", "--period", "1", "--set", "solver=greedy"],
+METHODS = (["vanilla"], ["vanilla"], ["uniform", "--bits", "4"],
+           ["adaqp", "--set", "period=1", "--set", "solver=greedy"],
            ["sylvie"], ["bns"], ["sancus"], ["random"])
 # What commands import when they are called; a forked rank must find it there.
 MODULES = ("hpcgnn.cli.train", "hpcgnn.cli.infer", "hpcgnn.cli.quantize", "hpcgnn.launch", "hpcgnn.training.trainer",

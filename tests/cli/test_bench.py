@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import click
 import numpy as np
 import pytest
 from parallel_run import clean_environment, launcher
@@ -123,7 +122,7 @@ def test_shards_are_trained_as_they_are(graph, tmp_path):
 
 
 def test_an_exchange_is_measured_at_each_width(tmp_path):
-    done = run_bench("exchange", "--rows", 50, "--width", 7, "--repeat", 3, "--out", tmp_path / "out", ranks=2)
+    done = run_bench("exchange", "--rows", 50, "--repeat", 3, "--out", tmp_path / "out", ranks=2)
     assert done.returncode == 0, done.stderr
     rows = records_of(tmp_path / "out", "exchange")
     assert [row["group"] for row in rows] == [f"{bits} bit" for bits in (1, 2, 4, 8, 16, 32) for _ in range(4)]
@@ -192,8 +191,3 @@ def test_without_matplotlib_the_numbers_are_there_and_the_reason_why_there_is_no
     assert "there is no bench.png: matplotlib is not installed" in printed
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"bench.json", "table.txt"}
     assert printed.startswith((tmp_path / "out/table.txt").read_text())
-
-
-def test_all_benchmarks_have_no_more_options_than_users_change():
-    commands = [bench.command, *bench.command.commands.values()]
-    assert sum(isinstance(option, click.Option) for one in commands for option in one.params) <= 28

@@ -15,9 +15,9 @@ from hpcgnn.training.metrics import RunFolder
 COMM = MPI.COMM_WORLD
 FLAGS = ["--model", "sage", "--layers", "2", "--hidden", "8", "--epochs", "6", "--eval-every", "3"]
 METHODS = [["sylvie", "--widths", "2,4,8", "--set", "percentiles=90,99", "--set", "descent_window=2"],
-           ["adaqp", "--period", "3", "--set", "group_size=30", "--lam", "0.7", "--set", "solver=greedy"],
+           ["adaqp", "--set", "period=3", "--set", "group_size=30", "--set", "lam=0.7", "--set", "solver=greedy"],
            ["joint", "--predict", "previous", "--deterministic"],
-           ["sancus", "--staleness", "2", "--skip-change", "0.2"], ["bns", "--share", "0.5"]]
+           ["sancus", "--staleness", "2", "--set", "skip_change=0.2"], ["bns", "--share", "0.5"]]
 
 
 @pytest.mark.parallel([1, 2])

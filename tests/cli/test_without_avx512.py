@@ -131,7 +131,7 @@ BENCHES = {
              {"schemes": 6, "orders of preprocess": len(REORDERS), "aggregation": 1}),
     "epoch": (("shards", "--model", "gcn", "--precision", "bf16", "--hidden", 8, "--epochs", 3,
                "--repeat", 1, "--threads", 1), {"epoch": 1}),
-    "exchange": (("--rows", 50, "--width", 7, "--repeat", 1), {f"{bits} bit": 4 for bits in BIT_WIDTHS}),
+    "exchange": (("--rows", 50, "--repeat", 1), {f"{bits} bit": 4 for bits in BIT_WIDTHS}),
     "inference": (("small.npz", "--bits", "2,8", "--clusters", 8, "--repeat", 1, "--threads", 1),
                   {"inference": 6}),
     "kernels": (("small.npz", "--widths", 8, "--repeat", 1, "--threads", 1, "--peer", "torch,scipy"),

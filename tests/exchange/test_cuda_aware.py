@@ -158,4 +158,4 @@ def test_what_is_demanded_and_fails_is_one_sentence_on_all_ranks(monkeypatch, st
         choose_transport(BrokenComm(fault), "cuda-aware", CPU)
     assert set(MPI.COMM_WORLD.allgather(str(refused.value))) == {str(refused.value)}
     assert str(refused.value).startswith("transport cuda-aware can't be used: ") and reason in str(refused.value)
-    assert str(refused.value).endswith("; use --transport staged or auto")
+    assert str(refused.value).endswith("; use --set transport=staged")

@@ -145,7 +145,7 @@ def test_a_bad_configuration_file(capsys, shared_path, shards, content, complain
     (["--dropout", 1.5], 1, "dropout must be at most 0.999, found 1.5"),
     (["--hiden", 8], 2, "No such option…--hiden…--hidden…"),
     (["--device", "cuda"], 1, "…; use --device cpu"),
-    (["--score", "roc_auc"], 1, "score roc_auc needs two classes, synthetic has 4; use accuracy"),
+    (["--set", "score=roc_auc"], 1, "score roc_auc needs two classes, synthetic has 4; use accuracy"),
     (["--preset", "sylvie"], 1, "preset 'sylvie' has no settings for dataset 'synthetic'; it has …"),
 ])
 def test_flags_that_are_unknown_or_contradict(capsys, shared_path, shards, flags, status, sentence):

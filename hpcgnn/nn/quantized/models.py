@@ -114,7 +114,7 @@ class QuantizedStack(nn.Module):
         num_bits = sum(quantizer.least_bits * quantizer.dim for quantizer in self.row_quantizers) * self.num_nodes
         if num_bits > self.target_kb * BITS_A_KB:
             raise CollectiveError(f"target_kb is {self.target_kb:g}, and rows of the least widths, 1 bit and 2 where "
-                                  f"there are values below zero, take {num_bits / BITS_A_KB:g} KB; raise --target-kb")
+                                  f"there are values below zero, take {num_bits / BITS_A_KB:g} KB; raise target_kb")
 
     @torch.no_grad()
     def _fit(self, graph: LocalGraph, comm) -> None:
