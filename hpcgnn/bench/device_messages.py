@@ -13,6 +13,7 @@ from hpcgnn.bench.device_timing import Device
 from hpcgnn.bench.peers.torch_messages import TorchMessage
 from hpcgnn.bench.timing import CEILING, OURS, Measurement
 from hpcgnn.ops.counter import FORWARD, CounterKey
+from hpcgnn.ops.cuda.resident import resident
 from hpcgnn.ops.quantization import NO_BAD_ROW, MessageLayout, dequantize_rows, start_quantizing
 
 BITS = (1, 2, 4, 8)
@@ -23,7 +24,7 @@ def measure_messages(device: Device, num_rows: int, width: int) -> list[Measurem
     """Two measurements a bit-width, of a message of `num_rows` rows. Rates count rows and message: all that moves."""
     rows = device.random_rows(num_rows, width)
     received, first_bad = torch.empty_like(rows), torch.full((1,), NO_BAD_ROW, dtype=torch.int32, device=device.place)
-    index, node_id = np.arange(num_rows, dtype=np.int32), np.arange(num_rows)
+    index, node_id = resident(np.arange(num_rows, dtype=np.int32)), resident(np.arange(num_rows))
     packing, unpacking = [], []
     for bits in BITS:
         layout = MessageLayout.build(np.full(num_rows, bits, np.uint8), width)

@@ -13,6 +13,7 @@ from hpcgnn.bench.device_ceilings import copy_of
 from hpcgnn.bench.device_timing import Device
 from hpcgnn.bench.timing import CEILING, OURS, Measurement
 from hpcgnn.ops.counter import DROPOUT, CounterKey
+from hpcgnn.ops.cuda.resident import resident
 from hpcgnn.ops.pointwise import activate, dropout
 
 PROBABILITY = 0.5
@@ -23,7 +24,7 @@ FUSED = "norm + ReLU + dropout"
 def measure_pointwise(device: Device, num_rows: int, width: int, dtype: torch.dtype) -> Iterator[Measurement]:
     """Three measurements on (num_rows, width) rows. Rates count what must move: each matrix once."""
     rows, gradient = (device.random_rows(num_rows, width, dtype) for _ in range(2))
-    node_id = np.arange(num_rows)
+    node_id = resident(np.arange(num_rows))
     case = f"{num_rows:,} x {width} {str(dtype).removeprefix('torch.')}, p = {PROBABILITY}"
     copy = copy_of(device, 2 * rows.nbytes)
     weight, bias = (make(width, device=device.place, requires_grad=True) for make in (torch.ones, torch.zeros))

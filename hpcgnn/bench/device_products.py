@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -17,7 +18,6 @@ from hpcgnn.bench.products import OURS_FP32
 from hpcgnn.bench.timing import CEILING, OURS, Measurement
 from hpcgnn.ops.aggregation import SparseRows, from_csr, multiply
 from hpcgnn.ops.attention import sampled_products
-from hpcgnn.ops.cuda import aggregation as device_aggregation
 
 CUSPARSE, HALF_ARITHMETIC = "cuSPARSE", "half arithmetic"
 
@@ -55,7 +55,7 @@ def measure_mean(device: Device, graph: Topology, matrix: SparseRows, weights: t
     contestants: Contestants = {**_gather(rows, graph), OURS: partial(multiply, matrix, rows)}
     if precision != "fp32":
         contestants[OURS_FP32] = partial(multiply, matrix, rows.float())
-        contestants[HALF_ARITHMETIC] = partial(_in_half, partial(multiply, matrix, rows))
+        contestants[HALF_ARITHMETIC] = partial(multiply, replace(matrix, has_half_sums=True), rows)
     return device.measure("spmm", case, _gigabytes(graph, rows), "GB/s", contestants | peers, remarks)
 
 
@@ -82,11 +82,3 @@ def _gigabytes(graph: Topology, rows: torch.Tensor) -> float:
 
 def _gather(rows: torch.Tensor, graph: Topology) -> Contestants:
     return {CEILING: gather_of(rows, graph.indices)} if can_gather(rows) else {}
-
-
-def _in_half(work: Callable[[], torch.Tensor]) -> torch.Tensor:
-    before, device_aggregation.is_half_arithmetic = device_aggregation.is_half_arithmetic, True
-    try:
-        return work()
-    finally:
-        device_aggregation.is_half_arithmetic = before

@@ -29,6 +29,7 @@ from hpcgnn.graph.loops import Adjacency, build_adjacency
 from hpcgnn.ops.aggregation import SparseRows, aggregate, from_csr, multiply
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import DROPOUT, CounterKey
+from hpcgnn.ops.cuda.resident import resident
 from hpcgnn.ops.maximum import maximum
 from hpcgnn.ops.pointwise import activate, dropout
 
@@ -63,6 +64,8 @@ class LocalGraph:
     overlaps : bool
         whether work goes on while messages travel: central rows, which have no halo neighbor, are aggregated, and in
         the backward pass what this rank's own rows contribute
+    has_half_sums : bool
+        whether a GPU sums 16-bit rows in their own type, see `SparseRows`
 
     Attributes
     ----------
@@ -71,12 +74,13 @@ class LocalGraph:
 
     def __init__(self, indptr: np.ndarray, indices: np.ndarray, node_id: np.ndarray, in_degree: np.ndarray,
                  features: torch.Tensor, exchange: Exchange, num_within: list[int] | None = None,
-                 overlaps: bool = True):
+                 overlaps: bool = True, has_half_sums: bool = False):
         self.num_inner, self.num_rows = len(indptr) - 1, len(node_id)
         self.node_id, self.in_degree = node_id, in_degree
         self.x_all = features
         self.x = features[:self.num_inner]
-        self._indptr, self._indices, self._exchange, self._num_within = indptr, indices, exchange, num_within
+        self._indptr, self._indices = resident(indptr), resident(indices)
+        self._exchange, self._num_within, self._half_sums = exchange, num_within, has_half_sums
         self._matrices: dict[str, tuple[SparseRows, SparseRows]] = {}
         self._restricted: dict[tuple[str, int, int], Matrices] = {}
         self._cut: dict[tuple[str, int, int], PeerMatrices] = {}
@@ -114,13 +118,14 @@ class LocalGraph:
     def adjacency(self, with_self: bool = True) -> Adjacency:
         """Return the entries by destination and by source, for layers that weigh them."""
         if with_self not in self._adjacencies:
-            self._adjacencies[with_self] = build_adjacency(self._indptr, self._indices, self.num_rows, with_self)
+            self._adjacencies[with_self] = build_adjacency(self._indptr, self._indices, self.num_rows, with_self,
+                                                           self._half_sums)
         return self._adjacencies[with_self]
 
     def ids(self, start: int, stop: int) -> np.ndarray:
         """(stop - start,) int64 global ids of some rows: the same array every time, so that a device keeps its copy."""
         if (start, stop) not in self._ids:
-            self._ids[start, stop] = self.node_id[start:stop]
+            self._ids[start, stop] = resident(self.node_id[start:stop])
         return self._ids[start, stop]
 
     @property
@@ -310,11 +315,13 @@ class LocalGraph:
         elif reduction == "gcn":
             column_scale = (1.0 / np.sqrt(degree + 1)).astype(np.float32)
             row_scale = column_scale[:self.num_inner]
+        # Both matrices hold the same arrays, of which a device keeps one copy.
+        row_scale, column_scale = (None if scale is None else resident(scale) for scale in (row_scale, column_scale))
         num_self = self.num_inner if reduction == "gcn" else 0
         forward = from_csr(self._indptr, self._indices, self.num_rows, num_self=num_self, row_scale=row_scale,
-                           column_scale=column_scale)
+                           column_scale=column_scale, has_half_sums=self._half_sums)
         backward = from_csr(*self._transposed, self.num_inner, num_self=num_self, row_scale=column_scale,
-                            column_scale=row_scale)
+                            column_scale=row_scale, has_half_sums=self._half_sums)
         return forward, backward
 
 
@@ -346,4 +353,4 @@ def _transpose(indptr: np.ndarray, indices: np.ndarray, num_columns: int) -> tup
     shape = (len(indptr) - 1, num_columns)
     ones = np.ones(len(indices), dtype=np.int8)
     by_column = scipy.sparse.csr_matrix((ones, indices, indptr), shape=shape).tocsc()
-    return by_column.indptr.astype(np.int64), by_column.indices.astype(np.int32)
+    return resident(by_column.indptr.astype(np.int64)), resident(by_column.indices.astype(np.int32))

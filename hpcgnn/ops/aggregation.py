@@ -10,6 +10,8 @@ import torch
 
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.arena import empty
+from hpcgnn.ops.cuda.resident import make_resident
+from hpcgnn.ops.cuda.segments import Geometry
 from hpcgnn.ops.dispatch import backend_of
 from hpcgnn.ops.host import aggregation as host
 from hpcgnn.ops.quantization import LARGEST_PARAMETER_WIDTH, Buffer
@@ -17,16 +19,6 @@ from hpcgnn.ops.storage import check_rows
 
 ENTRIES_A_TASK = 4096     # a thread takes about so many entries at once
 ENTRIES_A_ROW = 8         # what a row costs beside its entries
-
-
-def use_half_sums(is_used: bool) -> None:
-    """Have GPUs add products of 16-bit rows 16 at a time in the rows' own type, or, as they begin, all in float32.
-
-    Reference: HalfGNN, section 4.3.1; `hpcgnn.ops.cuda.aggregation` has the bound of the error.
-    """
-    from hpcgnn.ops.cuda import aggregation as device
-
-    device.is_half_arithmetic = is_used
 
 
 @dataclass(frozen=True)
@@ -44,6 +36,11 @@ class SparseRows:
     split : int or None                         columns below it are rows of a near table, the others of a far one;
                                                 None is wherever the near rows that are given end
     num_near : int or None                      rows that the near table has, where no entry names the others
+    has_half_sums : bool                        a GPU adds products of 16-bit rows 16 at a time in the rows' own type,
+                                                not all in float32: off by up to 17 units of 2^-11 (float16) or 2^-8
+                                                (bfloat16) of a batch's sum of magnitudes; see kernels/arithmetic.cuh
+
+    Reference: HalfGNN, section 4.3.1, for `has_half_sums`.
     """
 
     begin: np.ndarray
@@ -55,10 +52,19 @@ class SparseRows:
     column_scale: np.ndarray | None = None
     split: int | None = None
     num_near: int | None = None
+    has_half_sums: bool = False
+
+    def __post_init__(self):
+        make_resident(self, "begin", "end", "indices", "row_scale", "column_scale")
 
     @property
     def num_rows(self) -> int:
         return len(self.begin)
+
+    @cached_property
+    def geometry(self) -> Geometry:
+        """How a GPU works through the rows."""
+        return Geometry(self)
 
     @cached_property
     def tasks(self) -> np.ndarray:
@@ -130,6 +136,9 @@ class PackedRows:
     bit_width: np.ndarray
     payload_offset: np.ndarray
     parameter_offset: np.ndarray
+
+    def __post_init__(self):
+        make_resident(self, "bit_width", "payload_offset", "parameter_offset")
 
     def __len__(self) -> int:
         return len(self.bit_width)

@@ -12,6 +12,7 @@ import torch
 
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.bit_gemm import BitLines, CodeRange, Rescaling, check_product
+from hpcgnn.ops.cuda.resident import make_resident
 from hpcgnn.ops.dispatch import backend_of
 
 TILE_ROWS, TILE_COLUMNS = 8, 128
@@ -36,6 +37,9 @@ class TileList:
     column: np.ndarray
     words: torch.Tensor
     is_dense: bool
+
+    def __post_init__(self):
+        make_resident(self, "begin", "column")
 
     @property
     def num_tiles(self) -> int:

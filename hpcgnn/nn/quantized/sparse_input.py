@@ -16,6 +16,7 @@ from hpcgnn.nn.linear import linear
 from hpcgnn.nn.quantized.quantizer import Nodes
 from hpcgnn.ops.aggregation import SparseRows, from_csr, multiply
 from hpcgnn.ops.attention import sampled_products
+from hpcgnn.ops.cuda.resident import resident
 from hpcgnn.ops.pointwise import dropout
 
 SPARSE_SHARE = 0.25      # of values other than zero, up to which rows are sparse
@@ -56,10 +57,10 @@ class SparseInput:
         self._row, column = rows.nonzero(as_tuple=True)
         self.values = rows[self._row, column][:, None]
         row, column = self._row.cpu().numpy(), column.cpu().numpy()
-        self.by_column = np.argsort(column, kind="stable")
+        self.by_column = resident(np.argsort(column, kind="stable"))
         self.matrix = _csr(row, column, num_rows, dim)
         self.transposed = _csr(column[self.by_column], row[self.by_column], dim, num_rows)
-        self.value_id = node_id[row] * dim + column
+        self.value_id = resident(node_id[row] * dim + column)
 
     def quantized(self, quantizer: nn.Module, nodes: Nodes) -> SparseValues:
         """Each value quantized as a row of one column of its node; any step stands for the zeros."""

@@ -10,12 +10,8 @@ import torch
 
 from hpcgnn.ops.cuda.folds import fold_segments, fold_spilled, staging
 from hpcgnn.ops.cuda.resident import on_device
-from hpcgnn.ops.cuda.segments import Segments, segments_of
+from hpcgnn.ops.cuda.segments import Segments
 from hpcgnn.ops.cuda.storage import SUFFIX, alignment
-
-# Sums of 16 products at a time in the rows' own 16-bit type, as HalfGNN has them, instead of float32 sums throughout.
-# Off by up to 17 units of 2^-11 (float16) or 2^-8 (bfloat16) of a batch's sum of magnitudes: kernels/arithmetic.cuh.
-is_half_arithmetic = False
 
 
 def multiply(matrix, near: torch.Tensor, far: torch.Tensor | None, out: torch.Tensor, is_added: bool,
@@ -23,9 +19,9 @@ def multiply(matrix, near: torch.Tensor, far: torch.Tensor | None, out: torch.Te
     """Matrix times rows into `out`, for the rows from the first to the last that `tasks` name."""
     if tasks[0] == tasks[-1] or near.shape[1] == 0:
         return
-    cut = segments_of(matrix, int(tasks[0]), int(tasks[-1]))
+    cut = matrix.geometry.segments(int(tasks[0]), int(tasks[-1]))
     launch(cut, matrix, near, far, out, is_added, entry_scale, entry_index, packed,
-           is_half_arithmetic and near.dtype != torch.float32)
+           matrix.has_half_sums and near.dtype != torch.float32)
 
 
 def launch(cut: Segments, matrix, near: torch.Tensor, far: torch.Tensor | None, out: torch.Tensor, is_added: bool,
