@@ -10,6 +10,7 @@ import torch
 from mpi4py import MPI
 
 from hpcgnn.exchange.halo import HaloExchange
+from hpcgnn.nn.quantized.models import QuantizedStack
 from hpcgnn.ops.adam import StepCheck, check_of
 from hpcgnn.ops.quantization import BIT_WIDTHS
 from hpcgnn.training.gradients import FlatGradients
@@ -67,11 +68,15 @@ def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop_
     if hasattr(model, "penalty"):
         # All ranks have the whole penalty; gradients and losses are sums over ranks.
         loss = loss + model.penalty() / comm.size
+    if isinstance(model, QuantizedStack):
+        model.move_pressure()
     (loss * learner.loss_scale.value).backward()
     HERE.note("waits for the sum of the gradients")
     gradients.sum_over_ranks(comm)
     HERE.note("computes")
     check = _step(learner)
+    if isinstance(model, QuantizedStack):
+        model.clamp_widths()
     seconds = time.perf_counter() - started
     return _reduce_trace(comm, loss.item(), seconds, session.exchange, stop_signal, check)
 

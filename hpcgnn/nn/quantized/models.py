@@ -28,7 +28,7 @@ from hpcgnn.nn.quantized.convolutions import (
     QuantizedSAGE,
 )
 from hpcgnn.nn.quantized.protected import draw_protected, protection_by_degree
-from hpcgnn.nn.quantized.quantizer import BITS_A_KB, Nodes, Quantizer, count_in_degrees
+from hpcgnn.nn.quantized.quantizer import BITS_A_KB, Nodes, Quantizer, RowQuantizer, count_in_degrees
 from hpcgnn.nn.quantized.scheme import QuantizationScheme, maker_of
 from hpcgnn.nn.quantized.sparse_input import SPARSE_SHARE
 from hpcgnn.quantized.integer_model import IntegerModel, Normalization
@@ -206,8 +206,8 @@ class QuantizedStack(nn.Module):
         """size_weight (max(p + e, 0)^2 - p^2), e the relative excess over the target and p the pressure, the same on
         every rank; 0 where no width is learned.
 
-        p is 0 until the target is missed by more than its tolerance, and moves in training passes: so the target is met
-        however much wider rows would lessen their own error, as of sums over thousands of neighbors.
+        p is 0 until the target is missed by more than its tolerance, and `move_pressure` moves it once a step: so the
+        target is met however much wider rows would lessen their own error, as of sums over thousands of neighbors.
 
         Reference: MEGA, Eq. (4)-(5). Deviations: the excess is relative to the target, so that size_weight is not tuned
         to one graph; as in the authors' program, a size below the target is not pulled up to it, which would spend bits
@@ -216,12 +216,27 @@ class QuantizedStack(nn.Module):
         """
         if not self.width_parameters():
             return torch.zeros(())
-        excess = self.feature_kb() / self.target_kb - 1.0
-        penalty = torch.relu(self.pressure + excess).square() - self.pressure.square()
-        if self.training:
-            # A new tensor: the one above is kept for the backward pass.
-            self.pressure = (self.pressure + PRESSURE_RATE * (excess.detach() - TARGET_TOLERANCE)).clamp(min=0.0)
+        penalty = torch.relu(self.pressure + self._excess()).square() - self.pressure.square()
         return (self.scheme.size_weight * penalty).float()
+
+    def _excess(self) -> torch.Tensor:
+        """() float64: the stored size beyond the target, relative to it; differentiable in the widths."""
+        return self.feature_kb() / self.target_kb - 1.0
+
+    @torch.no_grad()
+    def move_pressure(self) -> None:
+        """Move the pressure on widths by a share of the excess; a training loop does so once a step, after it has read
+        the penalty and before the optimizer moves widths.
+        """
+        if self.width_parameters():
+            # A new tensor: the penalty's backward pass reads the old one.
+            self.pressure = (self.pressure + PRESSURE_RATE * (self._excess() - TARGET_TOLERANCE)).clamp(min=0.0)
+
+    def clamp_widths(self) -> None:
+        """Bring learned widths back into their range; a training loop does so after every step of the optimizer."""
+        for quantizer in self.row_quantizers:
+            if isinstance(quantizer, RowQuantizer):
+                quantizer.clamp_width()
 
     def export(self, dataset: str, is_multi_label: bool = False) -> IntegerModel:
         """The model as integers.

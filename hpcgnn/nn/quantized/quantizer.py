@@ -134,10 +134,13 @@ class RowQuantizer(Quantizer):
 
     def whole_width(self) -> torch.Tensor:
         """(num_entries,) float32 whole numbers, differentiable in the widths."""
-        if self.learns_width:
-            with torch.no_grad():
-                self.width.clamp_(self.least_bits, MAX_BIT_WIDTH)
         return round_through(self.width)
+
+    @torch.no_grad()
+    def clamp_width(self) -> None:
+        """Bring learned widths back between `least_bits` and 8, which a step of the optimizer may have left."""
+        if self.learns_width:
+            self.width.clamp_(self.least_bits, MAX_BIT_WIDTH)
 
     def num_bits(self) -> torch.Tensor:
         """Stored bits of the rows of all nodes of all ranks, () float64, differentiable in the widths."""
