@@ -25,6 +25,9 @@ class APPNP(nn.Module):
     to be addressed by two global node ids.
     """
 
+    reduction = "gcn"
+    attends = False
+
     def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int, dropout: float, norm: str,
                  alpha: float):
         super().__init__()

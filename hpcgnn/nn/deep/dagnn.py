@@ -23,6 +23,9 @@ class DAGNN(nn.Module):
     Reference: Liu et al., KDD 2020, Eq. (8). The gate has a bias b, as in the authors' program.
     """
 
+    reduction = "gcn"
+    attends = False
+
     def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int, dropout: float, norm: str):
         super().__init__()
         self.num_hops = num_layers

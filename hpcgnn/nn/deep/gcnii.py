@@ -31,6 +31,9 @@ class GCNII(nn.Module):
     Reference: Chen et al., ICML 2020, Eq. (5), and section 3 for beta.
     """
 
+    reduction = "gcn"
+    attends = False
+
     def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int, dropout: float, norm: str,
                  alpha: float, theta: float):
         super().__init__()

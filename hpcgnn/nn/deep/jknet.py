@@ -32,6 +32,9 @@ class JKNet(nn.Module):
     Reference: Xu et al., ICML 2018, section 4, over the convolution of Kipf and Welling.
     """
 
+    reduction = "gcn"
+    attends = False
+
     def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int, dropout: float, norm: str,
                  jump: str):
         super().__init__()

@@ -26,6 +26,9 @@ class SGC(nn.Module):
     Reference: Wu et al., ICML 2019, Eq. (8).
     """
 
+    reduction = "gcn"
+    attends = False
+
     def __init__(self, in_dim: int, out_dim: int, num_layers: int, dropout: float):
         super().__init__()
         self.num_hops, self.dropout = num_layers, dropout

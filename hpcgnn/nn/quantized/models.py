@@ -17,7 +17,6 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.attention import GATConvolution
 from hpcgnn.nn.convolution import GCNConvolution, SAGEConvolution
 from hpcgnn.nn.isomorphism import GINConvolution
-from hpcgnn.nn.models import ConvolutionStack
 from hpcgnn.nn.normalization import layer_norm_of
 from hpcgnn.nn.quantized.bit_sharing import share_bits
 from hpcgnn.nn.quantized.convolutions import (
@@ -31,6 +30,7 @@ from hpcgnn.nn.quantized.protected import draw_protected, protection_by_degree
 from hpcgnn.nn.quantized.quantizer import BITS_A_KB, Nodes, Quantizer, RowQuantizer, count_in_degrees
 from hpcgnn.nn.quantized.scheme import QuantizationScheme, maker_of
 from hpcgnn.nn.quantized.sparse_input import SPARSE_SHARE
+from hpcgnn.nn.stack import ConvolutionStack
 from hpcgnn.quantized.integer_model import IntegerModel, Normalization
 
 KINDS: dict[type[nn.Module], type[QuantizedConvolution]] = {
