@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import torch
 
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.bit_gemm import LARGEST_SUM
-from hpcgnn.ops.dispatch import backend_of
+from hpcgnn.ops.host import batch_tiles as host
 from hpcgnn.ops.tiles import TILE_COLUMNS, TILE_ROWS, TileList
 
 
@@ -78,7 +77,7 @@ class BatchTiles:
     @cached_property
     def kernel(self):
         """Return the backend's form of the tiles, made once."""
-        return backend_of("batch_tiles", torch.empty(0)).stacked(self)
+        return host.stacked(self)
 
     @cached_property
     def largest_batch(self) -> int:
@@ -118,7 +117,7 @@ def sum_codes(tiles: BatchTiles, codes: np.ndarray, bit_width: int, first: int, 
         raise KernelError(f"sums of codes of {codes.shape[1]} columns were given an out of {out.shape[1]}")
     if tiles.largest_batch * (2**bit_width - 1) > LARGEST_SUM:
         raise KernelError(f"sums over batches of {tiles.largest_batch} rows could pass 32 bits; cut smaller batches")
-    return backend_of("batch_tiles", torch.empty(0)).sum_codes(tiles.kernel, codes, bit_width, first, end, out)
+    return host.sum_codes(tiles.kernel, codes, bit_width, first, end, out)
 
 
 def _bounds(counts: list[int]) -> np.ndarray:

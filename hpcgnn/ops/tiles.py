@@ -67,8 +67,8 @@ def tiles_of_csr(indptr: np.ndarray, indices: np.ndarray, num_columns: int, is_d
     KernelError      the arrays are of another type, or no CSR of such a matrix
     """
     _check_csr(indptr, indices, num_columns)
-    place = torch.empty(0, device=device)
-    return backend_of("tiles", place).tiles_of_csr(indptr, indices, num_columns, is_dense, place.device)
+    device = torch.device(device)
+    return backend_of("tiles", device).tiles_of_csr(indptr, indices, num_columns, is_dense, device)
 
 
 def count_entries(tiles: TileList) -> torch.Tensor:
