@@ -18,7 +18,7 @@ from hpcgnn.bench.graphs import Topology
 from hpcgnn.bench.memory import empty_rows, random_rows
 from hpcgnn.bench.timing import CEILING, OURS, Effort, Measurement, measure
 from hpcgnn.errors import ConfigError
-from hpcgnn.ops.aggregation import SparseRows, from_csr, multiply
+from hpcgnn.ops.aggregation import SparseRows, from_csr, multiply_span
 from hpcgnn.partition.condense import ClusteredRows, condensed_order, condensed_regions, lay_out, permute_rows
 from hpcgnn.partition.condense_traffic import (
     Buffer,
@@ -127,7 +127,7 @@ class DramBenchmark:
 
     def _product(self, order: np.ndarray, rows: torch.Tensor, out: torch.Tensor) -> Callable:
         matrix = from_csr(*permute_rows(self.arcs, order), self.graph.num_nodes)
-        return partial(multiply, matrix, rows, out=out, span=(0, len(rows)))
+        return partial(multiply_span, matrix, rows, None, out, (0, len(rows)))
 
     def _products_of_copies(self, rows: torch.Tensor, out: torch.Tensor) -> dict[str, Callable]:
         """Algorithm 1 on this machine: with the copies, and as if they were free."""
@@ -136,7 +136,7 @@ class DramBenchmark:
         column = np.where(regions.place < 0, clusters.indices, len(rows) + regions.place).astype(np.int32)
         matrix = SparseRows(clusters.indptr[:-1], clusters.indptr[1:], column, len(rows) + regions.num_copies)
         copied_row, copies = torch.from_numpy(regions.copied_row), empty_rows(regions.num_copies, rows.shape[1])
-        read = partial(multiply, matrix, rows, copies, out=out, span=(0, len(rows)))
+        read = partial(multiply_span, matrix, rows, copies, out, (0, len(rows)))
 
         def copy_and_read() -> None:
             torch.index_select(rows, 0, copied_row, out=copies)

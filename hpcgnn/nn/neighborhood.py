@@ -14,7 +14,7 @@ import torch
 
 from hpcgnn.graph.hop import Arrival, ExchangeSite, Hop, blocks
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.ops.aggregation import multiply
+from hpcgnn.ops.aggregation import add_product, multiply, multiply_span
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import CounterKey
 from hpcgnn.ops.dense import column_sums, map_back, map_rows, weight_gradient
@@ -111,14 +111,14 @@ class Neighborhood:
         central_stream = streams_of(h.device).central
         with central_stream.after_computing():
             for span in self.hop.central:
-                multiply(matrix, near, far, out, span=span)
+                multiply_span(matrix, near, far, out, span)
                 arrival.poll()
         packed = arrival.packed() if self.key is None else None
         if packed is None:
             arrival.finish(far)
             far = self.drop_halo(far)
         for span in self.hop.marginal:
-            multiply(matrix, near, far if packed is None else None, out, packed=packed, span=span)
+            multiply_span(matrix, near, far if packed is None else packed, out, span)
         central_stream.join()
         return out, near
 
@@ -129,7 +129,7 @@ class Neighborhood:
         arrival = self._start_take_home(gradient)
         of_rows = empty((self.hop.num_in, gradient.shape[1]), gradient.dtype, gradient.device)
         for span in blocks(0, self.hop.num_in):
-            multiply(self.hop.matrices.near_back, gradient, out=of_rows, span=span)
+            multiply_span(self.hop.matrices.near_back, gradient, None, of_rows, span)
             arrival.poll()
         return of_rows, arrival
 
@@ -151,14 +151,14 @@ class Neighborhood:
         arrival = self.graph.start_fetch_by_peer(h, self.site)
         near, out = self.drop_inner(h), empty((self.hop.num_out, h.shape[1]), h.dtype, h.device)
         for span in blocks(0, self.hop.num_out):
-            multiply(self.hop.by_peer.near, near, out=out, span=span)
+            multiply_span(self.hop.by_peer.near, near, None, out, span)
             arrival.poll()
         return self.sum_by_peer(out, ((peer, self.drop_halo(rows, peer)) for peer, rows in arrival)), near
 
     def sum_by_peer(self, out: torch.Tensor, halo_rows: Iterable[tuple[int, torch.Tensor]]) -> torch.Tensor:
         """Add what each peer's halo rows sum to, to `out` (hop.num_out, dim)."""
         for peer, rows in halo_rows:
-            multiply(self.hop.by_peer.far[peer], rows[:0], rows, out)
+            add_product(self.hop.by_peer.far[peer], rows[:0], rows, out)
         return out
 
     def _drop(self, h: torch.Tensor, start: int, stop: int) -> torch.Tensor:

@@ -107,7 +107,7 @@ def try_packed_rows(rng: np.random.Generator, message: np.ndarray, layout, near:
                                     layout.parameter_offset[:far])
     indptr = np.array([0, 0, len(near) + far])
     matrix = aggregation.from_csr(indptr, np.arange(len(near) + far, dtype=np.int32), len(near) + far)
-    aggregation.multiply(matrix, near, packed=packed)
+    aggregation.multiply(matrix, near, packed)
 
 
 def forged_csr(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]:

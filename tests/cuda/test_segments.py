@@ -24,7 +24,7 @@ def test_blocks_of_every_shape_give_the_product(device, warps, items_a_warp, is_
     h = rows_of(NUM_COLUMNS, 66, torch.float16)
     cut = segments.cut(segments.item_offsets(matrix), 0, matrix.num_rows, warps, items_a_warp)
     out = torch.empty(matrix.num_rows, 66, dtype=torch.float16).to(device)
-    cuda.launch(cut, matrix, h.to(device), None, out, False, None, None, None, is_half)
+    cuda.launch(cut, matrix, h.to(device), None, out, False, is_half)
     rounding = (BATCH + 1) * ROUNDING[torch.float16] if is_half else 2500 * 2.0**-24
     assert_near(out, dense_of(matrix), h, torch.float16, rounding=rounding)
 

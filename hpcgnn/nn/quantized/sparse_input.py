@@ -14,7 +14,7 @@ from torch import nn
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.linear import linear
 from hpcgnn.nn.quantized.quantizer import Nodes
-from hpcgnn.ops.aggregation import SparseRows, from_csr, multiply
+from hpcgnn.ops.aggregation import SparseRows, from_csr, multiply_weighted
 from hpcgnn.ops.attention import sampled_products
 from hpcgnn.ops.cuda.resident import resident
 from hpcgnn.ops.pointwise import dropout
@@ -93,14 +93,14 @@ class _SparseMap(torch.autograd.Function):
         columns = weight.t().contiguous()
         ctx.save_for_backward(values, columns)
         ctx.entries = entries
-        return multiply(entries.matrix, columns, entry_scale=values)
+        return multiply_weighted(entries.matrix, columns, values)
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor):
         (values, columns), entries = ctx.saved_tensors, ctx.entries
         gradient = gradient.contiguous()
         of_values = sampled_products(entries.matrix, gradient, columns, 1) if ctx.needs_input_grad[0] else None
-        of_columns = multiply(entries.transposed, gradient, entry_scale=values, entry_index=entries.by_column)
+        of_columns = multiply_weighted(entries.transposed, gradient, values, entries.by_column)
         return of_values, of_columns.t().contiguous(), None
 
 
