@@ -26,6 +26,7 @@ from hpcgnn.graph.hop import (
     spans,
 )
 from hpcgnn.graph.loops import Adjacency, build_adjacency
+from hpcgnn.graph.normalization import degree_factor
 from hpcgnn.ops.aggregation import SparseRows, aggregate, from_csr, multiply
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import DROPOUT, CounterKey
@@ -89,6 +90,7 @@ class LocalGraph:
         self._spans: dict[int, tuple] = {}
         self._ids: dict[tuple[int, int], np.ndarray] = {}
         self._inner_degree: torch.Tensor | None = None
+        self._row_factors: dict[str, torch.Tensor | None] = {}
         self._is_marginal = _has_entry_from(indptr, indices, self.num_inner)
         self._input_aggregates: dict[str, torch.Tensor] = {}
         self._adjacencies: dict[bool, Adjacency] = {}
@@ -135,6 +137,13 @@ class LocalGraph:
             degree = self.in_degree[:self.num_inner].astype(np.int64)
             self._inner_degree = torch.from_numpy(degree).to(self.x.device)
         return self._inner_degree
+
+    def row_factor(self, reduction: str) -> torch.Tensor | None:
+        """Return `degree_factor` of the inner rows, (num_inner,) float32 beside the rows, made once."""
+        if reduction not in self._row_factors:
+            factor = degree_factor(self.in_degree[:self.num_inner], reduction)
+            self._row_factors[reduction] = None if factor is None else torch.from_numpy(factor).to(self.x.device)
+        return self._row_factors[reduction]
 
     def begin_forward(self, seed: int, epoch: int, is_training: bool, num_hops: int | None = None) -> None:
         """Start a forward pass; every model calls its layers after this, in the same order on all ranks.
@@ -308,15 +317,10 @@ class LocalGraph:
     def _build_matrix(self, reduction: str) -> tuple[SparseRows, SparseRows]:
         if reduction not in REDUCTIONS:
             raise KernelError(f"reduction must be one of {(*REDUCTIONS, 'max')}, found {reduction!r}")
-        degree = self.in_degree.astype(np.float64)
-        row_scale = column_scale = None
-        if reduction == "mean":
-            row_scale = (1.0 / np.maximum(degree[:self.num_inner], 1)).astype(np.float32)
-        elif reduction == "gcn":
-            column_scale = (1.0 / np.sqrt(degree + 1)).astype(np.float32)
-            row_scale = column_scale[:self.num_inner]
         # Both matrices hold the same arrays, of which a device keeps one copy.
-        row_scale, column_scale = (None if scale is None else resident(scale) for scale in (row_scale, column_scale))
+        factor = degree_factor(self.in_degree, reduction)
+        row_scale = None if factor is None else resident(factor[:self.num_inner])
+        column_scale = resident(factor) if reduction == "gcn" else None
         num_self = self.num_inner if reduction == "gcn" else 0
         forward = from_csr(self._indptr, self._indices, self.num_rows, num_self=num_self, row_scale=row_scale,
                            column_scale=column_scale, has_half_sums=self._half_sums)

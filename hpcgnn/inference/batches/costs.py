@@ -7,8 +7,6 @@ predicts decides, so that a choice follows from the fit and the batch alone.
 from __future__ import annotations
 
 import functools
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +17,7 @@ from hpcgnn.ops.batch_tiles import BatchTiles
 from hpcgnn.ops.batch_tiles import sum_codes as sum_by_tiles
 from hpcgnn.ops.code_aggregation import sum_codes
 from hpcgnn.ops.host.simd import simd_level
+from hpcgnn.ops.host.timing import least_seconds
 from hpcgnn.ops.tiles import tiles_of_csr
 
 AGGREGATIONS = ("auto", "tiles", "gather")
@@ -126,11 +125,12 @@ def _measured(level: str) -> AggregationCosts:
             codes = rng.integers(-1, 2, (int(shapes.num_rows.sum()), dim), np.int8)
             out = np.empty(codes.shape, np.int32)
             gather[0].append(shapes.gather_terms(dim).sum(axis=0))
-            gather[1].append(_least_seconds(functools.partial(sum_codes, made[0].indptr, indices, codes, out)))
+            gather[1].append(least_seconds(functools.partial(sum_codes, made[0].indptr, indices, codes, out),
+                                           REPETITIONS))
             for width in FITTED_WIDTHS:
                 tiles[0].append(shapes.tile_terms(dim, width).sum(axis=0))
-                tiles[1].append(_least_seconds(functools.partial(
-                    sum_by_tiles, made[0], codes, width, 0, BATCHES_A_PRODUCT, out)))
+                tiles[1].append(least_seconds(functools.partial(
+                    sum_by_tiles, made[0], codes, width, 0, BATCHES_A_PRODUCT, out), REPETITIONS))
     return AggregationCosts(*(fit_costs(np.array(terms), np.array(seconds)) for terms, seconds in (gather, tiles)))
 
 
@@ -144,13 +144,3 @@ def _random_batches(num_rows: int, degree: int, cluster_rows: int,
     shifts = num_rows * np.arange(BATCHES_A_PRODUCT, dtype=np.int32)
     indices = (first.ravel() + shifts[:, None]).astype(np.int32).ravel()
     return BatchTiles.stack([tiles] * BATCHES_A_PRODUCT, indptr), indices
-
-
-def _least_seconds(work: Callable[[], object]) -> float:
-    work()
-    seconds = []
-    for _ in range(REPETITIONS):
-        started = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - started)
-    return min(seconds)

@@ -105,7 +105,7 @@ class QuantizedGCN(QuantizedConvolution):
         super().__init__(convolution, make, convolution.in_dim, convolution.out_dim, is_signed)
 
     def _combine(self, graph: LocalGraph, x: Rows, nodes: Nodes) -> torch.Tensor:
-        scale = (1.0 / torch.sqrt(nodes.in_degree.double() + 1.0)).float()[:, None]
+        scale = graph.row_factor("gcn")[:, None]
         mapped = self._map(x, self.convolution.weight_neighbor, nodes, scale)
         return (graph.aggregate(graph.halo(mapped), "sum") + mapped) * scale + self.convolution.bias
 

@@ -14,10 +14,10 @@ from hpcgnn.ops.counter import DRAW_LEVELS, CounterKey
 from hpcgnn.ops.cuda.dense import column_sums
 from hpcgnn.ops.cuda.module import kernel
 from hpcgnn.ops.cuda.resident import on_device
+from hpcgnn.ops.cuda.segments import LANE_COLUMNS, lanes_a_row
 from hpcgnn.ops.cuda.storage import SUFFIX
 
-BLOCK_THREADS, WARP = 256, 32
-LANE_COLUMNS = 8                        # of one block of draws
+BLOCK_THREADS = 256
 VECTOR_BYTES = 16
 LEAST_ROUNDS, MAX_ROW_BLOCKS = 8, 1024  # of a backward: rows of a sub-warp at least, and blocks
 
@@ -62,12 +62,6 @@ def activate_backward(gradient: torch.Tensor, rows: torch.Tensor, node_id: np.nd
         sums, rows_a_block, lanes, num_rows, dim, _is_vector(rows, gradient, weight, bias, rows_gradient, sums))
     weight_gradient, bias_gradient = column_sums(sums).view(2, dim)
     return rows_gradient, weight_gradient, bias_gradient
-
-
-def lanes_a_row(dim: int) -> int:
-    """Lanes that share a row: a power of two, the fewest that hold it by eights, and a warp at most."""
-    num_eights = -(-dim // LANE_COLUMNS)
-    return min(WARP, 1 << max(num_eights - 1, 0).bit_length())
 
 
 def backward_blocks(num_rows: int, lanes: int) -> tuple[int, int]:

@@ -22,6 +22,7 @@ LARGE = 1 << 20                    # items from which on a device has blocks eno
 SMALL_SHAPE, LARGE_SHAPE = (4, 64), (8, 128)     # warps a block, items a warp: HalfGNN asks for 64 edges at least
 LANES_ROW, WARP_ROW = 16, 512      # entries of the longest rows that 8 lanes take, and a warp
 COLUMNS_A_BLOCK = 2 * WARP         # a lane holds two columns
+LANE_COLUMNS = 8                   # that a lane takes at a time, where a sub-warp shares a row
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,11 @@ class Geometry:
 def sub_warp(num_loads: int) -> int:
     """Lanes that share a product of so many loads."""
     return min(WARP, 1 << max(num_loads - 1, 0).bit_length())
+
+
+def lanes_a_row(dim: int) -> int:
+    """Lanes of the sub-warp that shares a row of so many columns."""
+    return sub_warp(-(-dim // LANE_COLUMNS))
 
 
 def column_blocks(dim: int) -> int:
