@@ -204,7 +204,7 @@ MUTATIONS = [
              "            arrival.finish(of_rows)\n", "            arrival.wait()\n", MODELS),
     Mutation("nn/neighborhood.py", "a bias has the wrong sign", "out += bias", "out -= bias", MODELS),
     Mutation("nn/neighborhood.py", "a mask is forgotten on the way back",
-             "of_rows = place.drop_inner(of_rows)\n        of_neighbor = weight_gradient(gradient, aggregated)",
+             "of_rows = neighborhood.drop_inner(of_rows)\n        of_neighbor = weight_gradient(gradient, aggregated)",
              "pass\n        of_neighbor = weight_gradient(gradient, aggregated)", MODELS),
     Mutation("nn/convolution.py", "the wider side travels", "self.out_dim < self.in_dim", "self.out_dim > self.in_dim",
              MODELS),

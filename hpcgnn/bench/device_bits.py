@@ -55,7 +55,7 @@ def measure_product(device: Device, ones: torch.Tensor, left: BitLines, dim: int
     peers, remarks = admit({INT8: partial(torch._int_mm, ones, codes),
                             FP16: partial(torch.mm, ones.half(), codes.half())}, f"{size} x {size} x {dim}")
     row = device.measure("bits", f"{size} x {size} x {dim}, 1 x {width} bits", 2 * size**2 * dim / 1e12, TFLOPS,
-                         {OURS: partial(bit_gemm.multiply, left, right), **peers}, remarks, is_hot=True)
+                         {OURS: partial(bit_gemm.multiply_bits, left, right), **peers}, remarks, is_hot=True)
     if peak is not None:
         row.seconds[CEILING] = [row.amount * width / peak]
     _add_published(row, size, dim, width)
@@ -85,10 +85,10 @@ def measure_tiles(device: Device, sizes: tuple[int, ...], dims: tuple[int, ...],
                 right = random_lines(device, size, dim, width)
                 yield device.measure("batch", f"{size} x {size} x {dim}, {width} bits", 2 * size**2 * dim / 1e12,
                                      TFLOPS, {
-                    OURS: partial(tiles.multiply, listed, right),
-                    ONCE_A_PLANE: partial(tiles.multiply, listed, right, reuse=False),
-                    JUMPED: partial(tiles.multiply, dense, right),
-                    ALL_TILES: partial(tiles.multiply, dense, right, jump=False)}, [remark], is_hot=True)
+                    OURS: partial(tiles.multiply_tiles, listed, right),
+                    ONCE_A_PLANE: partial(tiles.multiply_tiles, listed, right, reuse=False),
+                    JUMPED: partial(tiles.multiply_tiles, dense, right),
+                    ALL_TILES: partial(tiles.multiply_tiles, dense, right, jump=False)}, [remark], is_hot=True)
 
 
 def measure_reuse(device: Device, size: int, dim: int = REUSE_DIM) -> Iterator[Measurement]:
@@ -98,8 +98,8 @@ def measure_reuse(device: Device, size: int, dim: int = REUSE_DIM) -> Iterator[M
     for width in REUSE_WIDTHS:
         right = random_lines(device, size, dim, width)
         yield device.measure("reuse", f"{size} x {size} x {dim}, {width} bits", 2 * size**2 * dim / 1e12, TFLOPS, {
-            OURS: partial(tiles.multiply, dense, right, jump=False),
-            ONCE_A_PLANE: partial(tiles.multiply, dense, right, jump=False, reuse=False)}, is_hot=True)
+            OURS: partial(tiles.multiply_tiles, dense, right, jump=False),
+            ONCE_A_PLANE: partial(tiles.multiply_tiles, dense, right, jump=False, reuse=False)}, is_hot=True)
 
 
 def clustered_arcs(size: int) -> tuple[np.ndarray, np.ndarray]:

@@ -22,7 +22,7 @@ from hpcgnn.ops.aggregation import SparseRows, from_csr, multiply_span
 from hpcgnn.partition.condense import ClusteredRows, condensed_order, condensed_regions, lay_out, permute_rows
 from hpcgnn.partition.condense_traffic import (
     Buffer,
-    Traffic,
+    DramTraffic,
     condensed_traffic,
     direct_traffic,
     gather_traffic,
@@ -87,7 +87,7 @@ class DramBenchmark:
         return {reorder: condensed_order(self.arcs, self.condensed_cluster) if reorder == CONDENSED
                 else order_rows(self.graph, nodes, reorder, self.seed) for reorder in REORDERS}
 
-    def count(self) -> Iterator[tuple[str, str, Traffic]]:
+    def count(self) -> Iterator[tuple[str, str, DramTraffic]]:
         """Group, name and bytes of each scheme, then of each order, whose rows are read through the whole buffer."""
         for name, traffic in self._schemes():
             yield SCHEMES, name, traffic
@@ -96,7 +96,7 @@ class DramBenchmark:
             rows = ClusteredRows(whole, *permute_rows(self.arcs, order))
             yield ORDERS, reorder, gather_traffic(rows, self.row_bytes, self.buffer)
 
-    def _schemes(self) -> Iterator[tuple[str, Traffic]]:
+    def _schemes(self) -> Iterator[tuple[str, DramTraffic]]:
         rows_a_cluster = self.buffer.check().dense().num_bytes // self.row_bytes
         if rows_a_cluster == 0:
             raise ConfigError(f"a buffer of {self.buffer.num_bytes} bytes holds no row of {self.row_bytes} bytes; "

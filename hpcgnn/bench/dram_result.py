@@ -12,14 +12,14 @@ from rich.console import Console
 from rich.table import Table
 
 from hpcgnn.errors import ConfigError
-from hpcgnn.partition.condense_traffic import Traffic
+from hpcgnn.partition.condense_traffic import DramTraffic
 
 JSON, PICTURE = "dram.json", "dram.png"
 PARTS = {"same cluster": "dense_bytes", "other clusters": "sparse_bytes", "copies": "copy_bytes",
          "lists": "list_bytes"}
 CAPTION = "MB read (copies: written) for one aggregation; arcs, new rows and sums, alike for all, are not counted"
 
-Counts = list[tuple[str, str, Traffic]]
+Counts = list[tuple[str, str, DramTraffic]]
 
 
 def show_traffic(title: str, counts: Counts) -> None:
@@ -28,7 +28,7 @@ def show_traffic(title: str, counts: Counts) -> None:
     table.add_column("scheme", no_wrap=True)
     for heading in (*PARTS, "total", "of the first", "arcs dropped"):
         table.add_column(heading, justify="right")
-    first: dict[str, Traffic] = {}
+    first: dict[str, DramTraffic] = {}
     for group, name, traffic in counts:
         if group not in first:
             table.add_section()

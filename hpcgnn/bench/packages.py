@@ -17,7 +17,7 @@ from hpcgnn.bench.ceilings import read_stream, write_stream
 from hpcgnn.bench.memory import zeros
 from hpcgnn.bench.timing import CEILING, OURS, Effort, Measurement, measure
 from hpcgnn.quantized.formats import DENSE, IDEAL, PACKAGE, sizes
-from hpcgnn.quantized.package import PackedRows
+from hpcgnn.quantized.package import PackagedRows
 from hpcgnn.quantized.package_writer import encode
 
 
@@ -70,7 +70,7 @@ def random_codes(num_rows: int, dim: int, width: int, density: float) -> tuple[n
     return codes, bit_width
 
 
-def size_remark(packed: PackedRows, case: str) -> str:
+def size_remark(packed: PackagedRows, case: str) -> str:
     """Bytes of the formats, as a sentence."""
     found = sizes(packed)
     shares = ", ".join(f"{name} {size.bits / found[DENSE].bits:.3f}" for name, size in found.items() if name != DENSE)

@@ -278,20 +278,20 @@ class LocalGraph:
         else:
             self._pass.hops_left = left - 1
             num_in, num_out = self._num_within[left], self._num_within[left - 1]
-        where = reduction, num_in, num_out
-        if where not in self._restricted:
-            self._restricted[where] = restrict(*self._matrices_of(reduction), self.num_inner, num_in, num_out)
-        by_peer = None if self.halo_spans is None else self._cut_by_peer(where)
+        shape = reduction, num_in, num_out
+        if shape not in self._restricted:
+            self._restricted[shape] = restrict(*self._matrices_of(reduction), self.num_inner, num_in, num_out)
+        by_peer = None if self.halo_spans is None else self._cut_by_peer(shape)
         if num_out not in self._spans:
             self._spans[num_out] = spans(self._is_marginal[:num_out], self._overlaps)
-        return Hop(num_in, num_out, left, self._restricted[where], *self._spans[num_out], by_peer)
+        return Hop(num_in, num_out, left, self._restricted[shape], *self._spans[num_out], by_peer)
 
-    def _cut_by_peer(self, where: tuple[str, int, int]) -> PeerMatrices:
+    def _cut_by_peer(self, shape: tuple[str, int, int]) -> PeerMatrices:
         if self._peer_entries is None:
-            self._peer_entries = PeerEntries.order(self._matrices_of(where[0])[0], self.num_inner, self.halo_spans)
-        if where not in self._cut:
-            self._cut[where] = self._peer_entries.cut(self._restricted[where])
-        return self._cut[where]
+            self._peer_entries = PeerEntries.order(self._matrices_of(shape[0])[0], self.num_inner, self.halo_spans)
+        if shape not in self._cut:
+            self._cut[shape] = self._peer_entries.cut(self._restricted[shape])
+        return self._cut[shape]
 
     def input_aggregate(self, reduction: str) -> torch.Tensor:
         """Return (num_inner, num_features): what the constant input aggregates to, computed once."""

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from mpi4py import MPI
 
 from hpcgnn.quantized.formats import StoredSize, sizes
-from hpcgnn.quantized.package import PackedRows
+from hpcgnn.quantized.package import PackagedRows
 
 
-def format_sizes(comm: MPI.Comm, layers: Iterable[PackedRows]) -> dict[str, StoredSize]:
+def format_sizes(comm: MPI.Comm, layers: Iterable[PackagedRows]) -> dict[str, StoredSize]:
     """Collective: sum `hpcgnn.quantized.formats.sizes` of the rows over all layers and ranks."""
     total: dict[str, StoredSize] = {}
     for of_ranks in zip(*comm.allgather([sizes(packed) for packed in layers]), strict=True):

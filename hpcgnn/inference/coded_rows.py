@@ -14,9 +14,9 @@ import torch
 from hpcgnn.inference.neighborhood import row_blocks
 from hpcgnn.inference.products import package_product, product_of
 from hpcgnn.ops.arena import empty
-from hpcgnn.ops.integer_rows import CodeTarget, Rescaling, rescale
+from hpcgnn.ops.integer_rows import CodeTarget, Epilogue, rescale
 from hpcgnn.quantized.integer_model import ColumnScale, IntegerMap, RowScale
-from hpcgnn.quantized.package import PackageFormat, PackedRows
+from hpcgnn.quantized.package import PackagedRows, PackageFormat
 from hpcgnn.quantized.package_writer import encode
 
 ONE = np.ones(1, np.float32)
@@ -38,7 +38,7 @@ class LayerRows(Protocol):
         Raises KernelError for so many columns that a sum could pass 32 bits.
         """
 
-    def packages(self) -> PackedRows:
+    def packages(self) -> PackagedRows:
         """The codes as Adaptive-Packages, each row at its own width."""
 
 
@@ -70,7 +70,7 @@ class CodedRows:
         """See `LayerRows`."""
         return product_of(self.codes[first:stop], self.bit_width, weights)
 
-    def packages(self) -> PackedRows:
+    def packages(self) -> PackagedRows:
         """See `LayerRows`."""
         is_signed = self.codes.dtype == np.int8
         return encode(self.codes, np.frexp(self.limit)[1] + is_signed, PackageFormat(is_signed=is_signed))
@@ -86,11 +86,11 @@ class PackedCodes:
 
     Attributes
     ----------
-    packed : PackedRows of n rows
+    packed : PackagedRows of n rows
     step : (n,) float32
     """
 
-    packed: PackedRows
+    packed: PackagedRows
     step: np.ndarray
 
     @classmethod
@@ -102,7 +102,7 @@ class PackedCodes:
         """See `LayerRows`."""
         return package_product(self.packed, first, stop, weights)
 
-    def packages(self) -> PackedRows:
+    def packages(self) -> PackagedRows:
         """See `LayerRows`."""
         return self.packed
 
@@ -120,16 +120,16 @@ def code_rows(scale: RowScale, rows: np.ndarray, in_degree: np.ndarray) -> Coded
     KernelError      a value that is NaN, or a negative one where codes have no sign
     """
     coded = CodedRows.empty(scale, in_degree, rows.shape[1])
-    rescale(np.ascontiguousarray(rows, np.float32), Rescaling(), coded.target(0, len(rows)))
+    rescale(np.ascontiguousarray(rows, np.float32), Epilogue(), coded.target(0, len(rows)))
     return coded
 
 
-def code_packages(scale: RowScale, packed: PackedRows, row_scale: np.ndarray, in_degree: np.ndarray) -> CodedRows:
+def code_packages(scale: RowScale, packed: PackagedRows, row_scale: np.ndarray, in_degree: np.ndarray) -> CodedRows:
     """Codes of packages, equal to those of the floats that they stand for, which are never written.
 
     Parameters
     ----------
-    packed : PackedRows of n rows
+    packed : PackagedRows of n rows
     row_scale : (n,) float32         value = package code · row_scale
 
     Raises
@@ -139,7 +139,7 @@ def code_packages(scale: RowScale, packed: PackedRows, row_scale: np.ndarray, in
     coded = CodedRows.empty(scale, in_degree, packed.dim)
     for first, stop in row_blocks(0, packed.num_rows, packed.dim):
         codes = packed.codes(first, stop).astype(np.int32)
-        rescale(codes, Rescaling(row_scale=row_scale[first:stop]), coded.target(first, stop))
+        rescale(codes, Epilogue(row_scale=row_scale[first:stop]), coded.target(first, stop))
     return coded
 
 

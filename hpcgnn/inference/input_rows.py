@@ -11,7 +11,7 @@ import numpy as np
 from hpcgnn.inference.coded_rows import CodedRows, LayerRows, PackedCodes, code_packages, code_rows
 from hpcgnn.partition.partition import Partition
 from hpcgnn.quantized.integer_model import RowScale
-from hpcgnn.quantized.package import PackedRows
+from hpcgnn.quantized.package import PackagedRows
 from hpcgnn.shards.reader import read_packages
 from hpcgnn.shards.schema import PACKAGE, GraphInfo
 
@@ -55,7 +55,7 @@ class FloatRows:
 class PackageRows:
     """Holds rows as packages; no floats are made of them."""
 
-    packed: PackedRows
+    packed: PackagedRows
     scale: np.ndarray
 
     form = "packages"

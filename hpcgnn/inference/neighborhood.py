@@ -1,4 +1,4 @@
-"""Neighborhood gives a forward pass on integers its sums over in-neighbors, and does not know its arithmetic."""
+"""CodeNeighborhood gives a forward pass on integers its sums over in-neighbors, and does not know its arithmetic."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BLOCK_ELEMENTS = 1 << 20     # of int32 sums that are in memory at a time
 REDUCTIONS = {"gcn": "gcn", "sage": "mean", "gin": "sum", "gat": "sum"}
 
 
-class Neighborhood(Protocol):
+class CodeNeighborhood(Protocol):
     """The rows of one pass and their in-neighbors.
 
     Sums come in blocks of rows, (first row, block), which cover rows 0 .. n - 1 in order; a block is valid until

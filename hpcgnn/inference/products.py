@@ -8,7 +8,7 @@ import torch
 from hpcgnn.ops.combination import combine
 from hpcgnn.quantized.combination import combine_packages
 from hpcgnn.quantized.integer_model import IntegerMap
-from hpcgnn.quantized.package import PackedRows
+from hpcgnn.quantized.package import PackagedRows
 
 
 def product_of(codes: np.ndarray, code_bits: int, weights: IntegerMap) -> np.ndarray:
@@ -27,7 +27,7 @@ def product_of(codes: np.ndarray, code_bits: int, weights: IntegerMap) -> np.nda
                    weight_bits=weights.scale.bit_width).numpy()
 
 
-def package_product(packed: PackedRows, first: int, stop: int, weights: IntegerMap) -> np.ndarray:
+def package_product(packed: PackagedRows, first: int, stop: int, weights: IntegerMap) -> np.ndarray:
     """Rows first .. stop - 1 of packages times weights.codes.T, (stop - first, out_dim) int32.
 
     Raises

@@ -20,7 +20,7 @@ from hpcgnn.partition.partition import Partition
 
 
 class RankNeighborhood:
-    """See `hpcgnn.inference.neighborhood.Neighborhood`.
+    """See `hpcgnn.inference.neighborhood.CodeNeighborhood`.
 
     Parameters
     ----------

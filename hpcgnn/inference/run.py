@@ -24,7 +24,7 @@ from hpcgnn.launch import together
 from hpcgnn.ops.host.simd import simd_level
 from hpcgnn.partition.partition import Partition
 from hpcgnn.quantized.integer_model import IntegerModel
-from hpcgnn.quantized.package import PackedRows
+from hpcgnn.quantized.package import PackagedRows
 from hpcgnn.shards.reader import read_partition
 from hpcgnn.shards.schema import GraphInfo
 from hpcgnn.training.objective import SPLITS, Objective
@@ -98,9 +98,9 @@ class IntegerRun:
         """
         return self._forward()
 
-    def packed_layers(self) -> list[PackedRows]:
+    def packed_layers(self) -> list[PackagedRows]:
         """Collective: pack what each convolution reads, in one more pass. Raises what `forward` does."""
-        layers: list[PackedRows] = []
+        layers: list[PackagedRows] = []
         self._forward(lambda coded: layers.append(coded.packages()))
         return layers
 

@@ -50,10 +50,10 @@ class Convolution(nn.Module):
         h : float32, bfloat16 or float16, of whose type the result is
         is_dropped : bool       dropout has been applied to h and counted
         """
-        place = Neighborhood(graph, graph.hop(self.reduction), graph.is_input(h), is_dropped, self.reduction,
-                             self.dropout)
+        neighborhood = Neighborhood(graph, graph.hop(self.reduction), graph.is_input(h), is_dropped, self.reduction,
+                                    self.dropout)
         function = MapFirst if self.maps_first else AggregateFirst
-        return function.apply(h, self.weight_neighbor, self.weight_self, self.bias, place)
+        return function.apply(h, self.weight_neighbor, self.weight_self, self.bias, neighborhood)
 
 
 class GCNConvolution(Convolution):

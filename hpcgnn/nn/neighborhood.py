@@ -52,7 +52,7 @@ class Neighborhood:
         return self.is_input and self.key is None
 
     def mapped(self) -> Neighborhood:
-        """Return the same place in the pass for rows that were masked before they were mapped."""
+        """Return the same neighborhood in the pass for rows that were masked before they were mapped."""
         unmasked = copy.copy(self)
         unmasked.key = None
         return unmasked
@@ -169,15 +169,15 @@ class AggregateFirst(torch.autograd.Function):
     """(A x) W: rows are sent as they stand, (num_in, in_dim) to (num_out, out_dim)."""
 
     @staticmethod
-    def forward(ctx, h, weight_neighbor, weight_self, bias, place: Neighborhood) -> torch.Tensor:
+    def forward(ctx, h, weight_neighbor, weight_self, bias, neighborhood: Neighborhood) -> torch.Tensor:
         """Collective. Keeps the masked rows and their aggregate."""
-        hop, dtype = place.hop, h.dtype
+        hop, dtype = neighborhood.hop, h.dtype
         h = h[:hop.num_in]
-        if place.is_constant:
-            near, aggregated = h, place.graph.input_aggregate(place.reduction)[:hop.num_out]
+        if neighborhood.is_constant:
+            near, aggregated = h, neighborhood.graph.input_aggregate(neighborhood.reduction)[:hop.num_out]
         else:
-            aggregated, near = place.aggregate(h)
-        ctx.place, ctx.needs_rows = place, not place.is_input
+            aggregated, near = neighborhood.aggregate(h)
+        ctx.neighborhood, ctx.needs_rows = neighborhood, not neighborhood.is_input
         ctx.weights = weight_neighbor.to(dtype), None if weight_self is None else weight_self.to(dtype)
         ctx.save_for_backward(near if weight_self is not None else None, aggregated)
         return _combine(aggregated, near[:hop.num_out], *ctx.weights, bias)
@@ -185,15 +185,15 @@ class AggregateFirst(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient: torch.Tensor) -> Gradients:
         """Collective: gradients of halo rows go home."""
-        place, hop, (near, aggregated) = ctx.place, ctx.place.hop, ctx.saved_tensors
+        neighborhood, hop, (near, aggregated) = ctx.neighborhood, ctx.neighborhood.hop, ctx.saved_tensors
         weight_neighbor, weight_self = ctx.weights
         gradient = gradient.contiguous()
         of_rows = arrival = None
         if ctx.needs_rows:
-            of_rows, arrival = place.aggregate_back(map_back(gradient, weight_neighbor))
+            of_rows, arrival = neighborhood.aggregate_back(map_back(gradient, weight_neighbor))
             if weight_self is not None:
                 map_back(gradient, weight_self, out=of_rows[:hop.num_out])
-            of_rows = place.drop_inner(of_rows)
+            of_rows = neighborhood.drop_inner(of_rows)
         of_neighbor = weight_gradient(gradient, aggregated)
         of_self = None if weight_self is None else weight_gradient(gradient, near[:hop.num_out])
         if arrival is not None:
@@ -205,22 +205,22 @@ class MapFirst(torch.autograd.Function):
     """A (x W): rows are sent after the map, (num_in, in_dim) to (num_out, out_dim)."""
 
     @staticmethod
-    def forward(ctx, h, weight_neighbor, weight_self, bias, place: Neighborhood) -> torch.Tensor:
+    def forward(ctx, h, weight_neighbor, weight_self, bias, neighborhood: Neighborhood) -> torch.Tensor:
         """Collective. Keeps the masked rows."""
-        hop, dtype = place.hop, h.dtype
+        hop, dtype = neighborhood.hop, h.dtype
         weight_neighbor, weight_self = weight_neighbor.to(dtype), None if weight_self is None else weight_self.to(dtype)
-        near, far = place.drop_inner(h[:hop.num_in]), None
+        near, far = neighborhood.drop_inner(h[:hop.num_in]), None
         mapped = map_rows(near, weight_neighbor)
-        if place.is_input and place.is_by_peer:
-            mapped_halo = ((peer, map_rows(rows, weight_neighbor)) for peer, rows in place.input_halo_by_peer())
-            out = place.sum_by_peer(multiply(hop.by_peer.near, mapped), mapped_halo)
-        elif place.is_input:
+        if neighborhood.is_input and neighborhood.is_by_peer:
+            mapped_halo = ((peer, map_rows(rows, weight_neighbor)) for peer, rows in neighborhood.input_halo_by_peer())
+            out = neighborhood.sum_by_peer(multiply(hop.by_peer.near, mapped), mapped_halo)
+        elif neighborhood.is_input:
             # Input halo rows are already here, so mapping them too costs no message.
-            far = place.input_halo()
+            far = neighborhood.input_halo()
             out = multiply(hop.matrices.forward, mapped, map_rows(far, weight_neighbor))
         else:
-            out, _ = place.mapped().aggregate(mapped)
-        ctx.place, ctx.weights = place, (weight_neighbor, weight_self)
+            out, _ = neighborhood.mapped().aggregate(mapped)
+        ctx.neighborhood, ctx.weights = neighborhood, (weight_neighbor, weight_self)
         ctx.save_for_backward(near, far)
         out += bias
         return out if weight_self is None else map_rows(near[:hop.num_out], weight_self, out=out)
@@ -228,28 +228,28 @@ class MapFirst(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient: torch.Tensor) -> Gradients:
         """Collective: gradients of halo rows go home."""
-        place, hop, (near, far) = ctx.place, ctx.place.hop, ctx.saved_tensors
+        neighborhood, hop, (near, far) = ctx.neighborhood, ctx.neighborhood.hop, ctx.saved_tensors
         weight_neighbor, weight_self = ctx.weights
         gradient = gradient.contiguous()
         of_rows = of_self = None
-        if place.is_input:
+        if neighborhood.is_input:
             of_neighbor = weight_gradient(multiply(hop.matrices.near_back, gradient), near)
-            if not place.is_by_peer:
+            if not neighborhood.is_by_peer:
                 of_neighbor += weight_gradient(multiply(hop.matrices.far_back, gradient), far)
             else:
-                for peer, rows in place.input_halo_by_peer():
+                for peer, rows in neighborhood.input_halo_by_peer():
                     of_neighbor += weight_gradient(multiply(hop.by_peer.far_back[peer], gradient), rows)
         else:
-            of_mapped, arrival = place.mapped().aggregate_back(gradient)
+            of_mapped, arrival = neighborhood.mapped().aggregate_back(gradient)
         if weight_self is not None:
             of_self = weight_gradient(gradient, near[:hop.num_out])
-        if not place.is_input:
+        if not neighborhood.is_input:
             arrival.finish(of_mapped)
             of_neighbor = weight_gradient(of_mapped, near)
             of_rows = map_back(of_mapped, weight_neighbor)
             if weight_self is not None:
                 map_back(gradient, weight_self, out=of_rows[:hop.num_out])
-            of_rows = place.drop_inner(of_rows)
+            of_rows = neighborhood.drop_inner(of_rows)
         return of_rows, of_neighbor, of_self, column_sums(gradient), None
 
 

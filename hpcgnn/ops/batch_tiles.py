@@ -85,7 +85,7 @@ class BatchTiles:
         return int(np.diff(self.row_begin).max(initial=0))
 
 
-def sum_codes(tiles: BatchTiles, codes: np.ndarray, bit_width: int, first: int, end: int, out: np.ndarray) -> int:
+def sum_batches(tiles: BatchTiles, codes: np.ndarray, bit_width: int, first: int, end: int, out: np.ndarray) -> int:
     """out[v, j] = sum of codes[u, j] over the in-neighbors u of v, for the rows of the batches first .. end - 1.
 
     Codes enter the product as code + 2**(bit_width - 1), and what that adds is taken away again.
@@ -117,7 +117,7 @@ def sum_codes(tiles: BatchTiles, codes: np.ndarray, bit_width: int, first: int, 
         raise KernelError(f"sums of codes of {codes.shape[1]} columns were given an out of {out.shape[1]}")
     if tiles.largest_batch * (2**bit_width - 1) > LARGEST_SUM:
         raise KernelError(f"sums over batches of {tiles.largest_batch} rows could pass 32 bits; cut smaller batches")
-    return host.sum_codes(tiles.kernel, codes, bit_width, first, end, out)
+    return host.sum_batches(tiles.kernel, codes, bit_width, first, end, out)
 
 
 def _bounds(counts: list[int]) -> np.ndarray:

@@ -139,12 +139,12 @@ def unpack_codes(lines: BitLines) -> torch.Tensor:
     return backend_of("bit_gemm", lines.words).unpack_codes(lines)
 
 
-def sum_codes(lines: BitLines) -> torch.Tensor:
+def sum_lines(lines: BitLines) -> torch.Tensor:
     """Sum of the codes of each line, (num_lines,) int64."""
-    return backend_of("bit_gemm", lines.words).sum_codes(lines)
+    return backend_of("bit_gemm", lines.words).sum_lines(lines)
 
 
-def multiply(left: BitLines, right: BitLines, rescaling: Rescaling | None = None,
+def multiply_bits(left: BitLines, right: BitLines, rescaling: Rescaling | None = None,
              codes: CodeRange | None = None) -> torch.Tensor | BitLines:
     """sum over k of left[m, k] * right[k, n], for lines m of the left and n of the right.
 
@@ -162,7 +162,7 @@ def multiply(left: BitLines, right: BitLines, rescaling: Rescaling | None = None
     Reference: QGTC, Eq. (5)-(7).
     """
     check_product(left.length, left.bit_width, right)
-    return backend_of("bit_gemm", right.words).multiply(left, right, rescaling, codes)
+    return backend_of("bit_gemm", right.words).multiply_bits(left, right, rescaling, codes)
 
 
 def check_product(length: int, left_width: int, right: BitLines) -> None:

@@ -76,9 +76,9 @@ def count_entries(tiles: TileList) -> torch.Tensor:
     return backend_of("tiles", tiles.words).count_entries(tiles)
 
 
-def multiply(tiles: TileList, right: BitLines, jump: bool = True, reuse: bool = True,
+def multiply_tiles(tiles: TileList, right: BitLines, jump: bool = True, reuse: bool = True,
              rescaling: Rescaling | None = None, codes: CodeRange | None = None) -> tuple[torch.Tensor | BitLines, int]:
-    """The 0/1 matrix times lines of codes, finished as in `hpcgnn.ops.bit_gemm.multiply`.
+    """The 0/1 matrix times lines of codes, finished as in `hpcgnn.ops.bit_gemm.multiply_bits`.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def multiply(tiles: TileList, right: BitLines, jump: bool = True, reuse: bool = 
 
     Returns
     -------
-    (tiles.num_rows, right.num_lines), as `hpcgnn.ops.bit_gemm.multiply`
+    (tiles.num_rows, right.num_lines), as `hpcgnn.ops.bit_gemm.multiply_bits`
     number of tiles that were multiplied
 
     Raises
@@ -100,7 +100,7 @@ def multiply(tiles: TileList, right: BitLines, jump: bool = True, reuse: bool = 
     if not jump and not tiles.is_dense:
         raise KernelError("a list of tiles holds no tile of zeros that could be multiplied; "
                           "make the tiles with the dense form to switch jumping off")
-    return backend_of("tiles", right.words).multiply(tiles, right, jump, reuse, rescaling, codes)
+    return backend_of("tiles", right.words).multiply_tiles(tiles, right, jump, reuse, rescaling, codes)
 
 
 def _check_csr(indptr: np.ndarray, indices: np.ndarray, num_columns: int) -> None:

@@ -19,7 +19,7 @@ from hpcgnn.ops.bit_gemm import (
     CodeRange,
     pack_codes,
     pack_values,
-    sum_codes,
+    sum_lines,
     unpack_codes,
 )
 from hpcgnn.quantized.scale import code_range, zero_point_of
@@ -110,7 +110,7 @@ class BitTensor:
     @cached_property
     def code_sums(self) -> torch.Tensor:
         """Sum of the codes of each line, (num_lines,) int64."""
-        return sum_codes(self.lines)
+        return sum_lines(self.lines)
 
     def to_codes(self) -> torch.Tensor:
         """The codes, (rows, columns) uint8; a transposed view of contiguous memory where packed by row."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcgnn.quantized.package import PackageFormat, PackedRows
+from hpcgnn.quantized.package import PackagedRows, PackageFormat
 
 POPCOUNT = np.array([bin(byte).count("1") for byte in range(256)], np.int64)
 IDEAL, PACKAGE, DENSE, BITMAP, CSR, COO = "ideal", "adaptive-package", "dense", "bitmap", "csr", "coo"
@@ -105,7 +105,7 @@ def fixed_sizes(num_rows: int, dim: int, num_values: int, bit_width: int) -> dic
             COO: StoredSize(values, num_values * (rows + columns))}
 
 
-def sizes(packed: PackedRows) -> dict[str, StoredSize]:
+def sizes(packed: PackagedRows) -> dict[str, StoredSize]:
     """Return the size of the same rows in each format (MEGA, Fig. 4).
 
     Returns

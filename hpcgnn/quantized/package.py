@@ -72,7 +72,7 @@ class PackageFormat:
 
 
 @dataclass(frozen=True)
-class PackedRows:
+class PackagedRows:
     """Rows as an Adaptive-Package stream, written by hpcgnn.quantized.package_writer.
 
     Attributes
@@ -214,7 +214,7 @@ class PackedRows:
         self._decode(0, self.num_rows, width=width)
         return width
 
-    def check(self) -> PackedRows:
+    def check(self) -> PackagedRows:
         """Read all rows and return self, which then equals what PackageWriter makes of its rows, to the bit.
 
         Raises

@@ -14,7 +14,7 @@ import scipy.sparse
 import torch
 
 from hpcgnn.errors import KernelError
-from hpcgnn.ops.tiles import TileList, count_entries, multiply, tiles_of_csr
+from hpcgnn.ops.tiles import TileList, count_entries, multiply_tiles, tiles_of_csr
 from hpcgnn.quantized.bit_tensor import BitTensor, of_codes, to_bit
 from hpcgnn.quantized.rescale import fixed_range, rescaling_of
 
@@ -123,7 +123,7 @@ def aggregate_bits(tiles: BitTiles, features: BitTensor, *, jump: bool = True, r
 
     Reference: QGTC, Sections 4.3 and 4.4.
     """
-    return _product(tiles, features, *multiply(tiles.tiles, _checked(features).lines, jump, reuse))
+    return _product(tiles, features, *multiply_tiles(tiles.tiles, _checked(features).lines, jump, reuse))
 
 
 def aggregate_to_float(tiles: BitTiles, features: BitTensor, *, gain: torch.Tensor | None = None,
@@ -134,7 +134,7 @@ def aggregate_to_float(tiles: BitTiles, features: BitTensor, *, gain: torch.Tens
     gain, bias and relu are those of `hpcgnn.quantized.bit_mm_to_float`.
     """
     rescaling = rescaling_of(tiles, _checked(features), gain, bias, relu)
-    return _product(tiles, features, *multiply(tiles.tiles, features.lines, jump, reuse, rescaling))
+    return _product(tiles, features, *multiply_tiles(tiles.tiles, features.lines, jump, reuse, rescaling))
 
 
 def aggregate_to_bit(tiles: BitTiles, features: BitTensor, bit_width: int, *, low: float | None = None,
@@ -150,7 +150,7 @@ def aggregate_to_bit(tiles: BitTiles, features: BitTensor, bit_width: int, *, lo
         return values._replace(result=to_bit(values.result, bit_width, low=low, high=high, rounding=rounding))
     codes = fixed_range(bit_width, low, high, rounding)
     rescaling = rescaling_of(tiles, _checked(features), gain, bias, relu)
-    lines, num_multiplied = multiply(tiles.tiles, features.lines, jump, reuse, rescaling, codes)
+    lines, num_multiplied = multiply_tiles(tiles.tiles, features.lines, jump, reuse, rescaling, codes)
     return _product(tiles, features, of_codes(lines, "column", codes), num_multiplied)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from hpcgnn.errors import ShardError
 from hpcgnn.partition.partition import Partition
-from hpcgnn.quantized.package import PackedRows
+from hpcgnn.quantized.package import PackagedRows
 from hpcgnn.shards import packages, schema
 from hpcgnn.shards.folder import find_shard
 from hpcgnn.shards.graph_structure import QUANTILES, find_graph_fault, graph_layout
@@ -91,12 +91,12 @@ def read_owner(folder: Path, info: GraphInfo) -> np.ndarray:
         return file["owner"][()]
 
 
-def read_packages(folder: Path, part: int, info: GraphInfo) -> tuple[PackedRows, np.ndarray]:
+def read_packages(folder: Path, part: int, info: GraphInfo) -> tuple[PackagedRows, np.ndarray]:
     """Read the features of one part as they are stored.
 
     Returns
     -------
-    packed : PackedRows       of the part's inner rows
+    packed : PackagedRows       of the part's inner rows
     scale : (num_inner,) float32
 
     Raises

@@ -152,9 +152,9 @@ def try_bits(rng: np.random.Generator) -> int:
             length) for width, lines in zip(widths, map(int, rng.integers(1, 30, 2)), strict=True)]
         for side in sides:
             bit_gemm.unpack_codes(side)
-            bit_gemm.sum_codes(side)
+            bit_gemm.sum_lines(side)
         with suppress(KernelError):
-            bit_gemm.multiply(*sides)
+            bit_gemm.multiply_bits(*sides)
     return BATCH_EXECUTIONS // 20 * 5
 
 

@@ -13,8 +13,7 @@ import numpy as np
 import scipy.optimize
 
 from hpcgnn.errors import ConfigError
-from hpcgnn.ops.batch_tiles import BatchTiles
-from hpcgnn.ops.batch_tiles import sum_codes as sum_by_tiles
+from hpcgnn.ops.batch_tiles import BatchTiles, sum_batches
 from hpcgnn.ops.code_aggregation import sum_codes
 from hpcgnn.ops.host.simd import simd_level
 from hpcgnn.ops.host.timing import least_seconds
@@ -130,7 +129,7 @@ def _measured(level: str) -> AggregationCosts:
             for width in FITTED_WIDTHS:
                 tiles[0].append(shapes.tile_terms(dim, width).sum(axis=0))
                 tiles[1].append(least_seconds(functools.partial(
-                    sum_by_tiles, made[0], codes, width, 0, BATCHES_A_PRODUCT, out), REPETITIONS))
+                    sum_batches, made[0], codes, width, 0, BATCHES_A_PRODUCT, out), REPETITIONS))
     return AggregationCosts(*(fit_costs(np.array(terms), np.array(seconds)) for terms, seconds in (gather, tiles)))
 
 

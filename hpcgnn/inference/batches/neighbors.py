@@ -40,7 +40,7 @@ class AggregationCounts:
 
 
 class BatchNeighborhood:
-    """See `hpcgnn.inference.neighborhood.Neighborhood`.
+    """See `hpcgnn.inference.neighborhood.CodeNeighborhood`.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class BatchNeighborhood:
     def _sum_run(self, codes: np.ndarray, bit_width: int, first: int, end: int, by_tiles: bool,
                  out: np.ndarray) -> None:
         if by_tiles:
-            batch_tiles.sum_codes(self._tiles, codes, bit_width, first, end, out)
+            batch_tiles.sum_batches(self._tiles, codes, bit_width, first, end, out)
             return
         rows = self._batches.row_begin
         sum_codes(self._batches.indptr[rows[first]:rows[end] + 1], self._batches.indices, codes, out)

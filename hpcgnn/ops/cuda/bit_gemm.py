@@ -103,7 +103,7 @@ def unpack_codes(lines: BitLines) -> torch.Tensor:
     return codes
 
 
-def sum_codes(lines: BitLines) -> torch.Tensor:
+def sum_lines(lines: BitLines) -> torch.Tensor:
     """(num_lines,) int64."""
     sums = torch.empty(lines.num_lines, dtype=torch.int64, device=lines.words.device)
     _packing("sum_codes")((blocks_of(lines.num_lines, PACKING_WARPS),), (PACKING_WARPS * WARP,), *_planes(lines),
@@ -111,7 +111,7 @@ def sum_codes(lines: BitLines) -> torch.Tensor:
     return sums
 
 
-def multiply(left: BitLines, right: BitLines, rescaling: Rescaling | None, codes: CodeRange | None,
+def multiply_bits(left: BitLines, right: BitLines, rescaling: Rescaling | None, codes: CodeRange | None,
              form: str | None = None) -> torch.Tensor | BitLines:
     """The product of lines, finished as the arguments say; `form` of FORM_ROWS, or that of the chip."""
     is_small = left.num_lines <= PRODUCT_WARPS * FORM_ROWS["mma8"]

@@ -11,7 +11,7 @@ from hpcgnn._ext import combination as kernels
 from hpcgnn._ext import combination_sparse as sparse_kernels
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.arena import empty
-from hpcgnn.ops.bit_gemm import LARGEST_BIT_WIDTH, LARGEST_SUM, multiply, pack_codes, padded
+from hpcgnn.ops.bit_gemm import LARGEST_BIT_WIDTH, LARGEST_SUM, multiply_bits, pack_codes, padded
 from hpcgnn.ops.combination import largest_product
 from hpcgnn.ops.host.simd import simd_level
 from hpcgnn.ops.host.timing import least_seconds
@@ -99,12 +99,12 @@ def measured_rates(level: str, num_threads: int) -> Rates:
     scan, gathered, gathered_wide = (seconds_of(partial(_combine_entries, *case)) for case in (
         (zeros, narrow), (codes, narrow), (codes, wide)))
     entry = (gathered_wide - table_wide - gathered + table) / (num_codes * (len(wide) - len(narrow)))
-    planes = pack_codes(codes, 1, False)
+    planes, wide_planes = pack_codes(codes, 1, False), pack_codes(wide.view(torch.uint8), 1, False)
     seconds = {
         "panel": panel / wide.numel(), "table": table_wide / wide.numel(),
         "dense": (dense - panel) / (size * len(wide)), "entry": entry, "scan": (scan - table) / size,
         "listed": (gathered - scan) / num_codes - entry * len(narrow),
-        "bit": seconds_of(partial(multiply, planes, pack_codes(wide.view(torch.uint8), 1, False))) / (size * len(wide)),
+        "bit": seconds_of(partial(multiply_bits, planes, wide_planes)) / (size * len(wide)),
         "pack": seconds_of(partial(pack_codes, codes, 1, False)) / size}
     # What a disturbed clock turns below zero costs next to nothing.
     return Rates(**{name: max(value, 0.0) for name, value in seconds.items()})
@@ -128,7 +128,7 @@ def _combine_bits(codes: torch.Tensor, weight: torch.Tensor, code_bits: int, wei
     shifted = codes if not code_offset else (codes + code_offset).view(torch.uint8)
     left = pack_codes(shifted, code_bits, False)
     right = pack_codes((weight + weight_offset).view(torch.uint8), weight_bits, False)
-    sums = multiply(left, right)
+    sums = multiply_bits(left, right)
     row_sum, output_sum = shifted.sum(1, dtype=torch.int32), weight.sum(1, dtype=torch.int32)
     return sums.sub_(weight_offset * row_sum[:, None]).sub_(code_offset * output_sum[None])
 

@@ -35,7 +35,7 @@ def count_entries(tiles: TileList) -> torch.Tensor:
     return counts
 
 
-def multiply(tiles: TileList, right: BitLines, jump: bool, reuse: bool, rescaling: Rescaling | None,
+def multiply_tiles(tiles: TileList, right: BitLines, jump: bool, reuse: bool, rescaling: Rescaling | None,
              codes: CodeRange | None) -> tuple[torch.Tensor | BitLines, int]:
     """The product of tiles, finished as the arguments say. A list holds no zeros, so nothing is looked for in it."""
     num_padded, num_steps = TILE_ROWS * (len(tiles.begin) - 1), right.words.shape[2] // 4
