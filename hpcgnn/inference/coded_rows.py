@@ -12,9 +12,10 @@ import numpy as np
 import torch
 
 from hpcgnn.inference.neighborhood import row_blocks
-from hpcgnn.inference.products import package_product, product_of
 from hpcgnn.ops.arena import empty
+from hpcgnn.ops.combination import combine
 from hpcgnn.ops.integer_rows import CodeTarget, Epilogue, rescale
+from hpcgnn.quantized.combination import combine_packages
 from hpcgnn.quantized.integer_model import ColumnScale, IntegerMap, RowScale
 from hpcgnn.quantized.package import PackagedRows, PackageFormat
 from hpcgnn.quantized.package_writer import encode
@@ -146,3 +147,29 @@ def code_packages(scale: RowScale, packed: PackagedRows, row_scale: np.ndarray, 
 def column_target(codes: np.ndarray, scale: ColumnScale) -> CodeTarget:
     """Return the target for codes of mapped rows that are already divided by the steps of their columns."""
     return CodeTarget(codes, ONE, np.full(1, scale.max_code, np.float32))
+
+
+def product_of(codes: np.ndarray, code_bits: int, weights: IntegerMap) -> np.ndarray:
+    """codes @ weights.codes.T, (n, out_dim) int32.
+
+    Parameters
+    ----------
+    codes : (n, in_dim) int8 or uint8, contiguous
+    code_bits : int                  that hold every code, a sign included
+
+    Raises
+    ------
+    KernelError      widths that don't fit, or so many columns that a sum could pass 32 bits
+    """
+    return combine(torch.from_numpy(codes), torch.from_numpy(weights.codes), code_bits=code_bits,
+                   weight_bits=weights.scale.bit_width).numpy()
+
+
+def package_product(packed: PackagedRows, first: int, stop: int, weights: IntegerMap) -> np.ndarray:
+    """Rows first .. stop - 1 of packages times weights.codes.T, (stop - first, out_dim) int32.
+
+    Raises
+    ------
+    KernelError      a package is malformed, or so many columns that a sum could pass 32 bits
+    """
+    return combine_packages(packed, weights.codes, first, stop, weight_bits=weights.scale.bit_width)

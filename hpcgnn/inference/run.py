@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from hpcgnn.inference.rank_neighborhood import RankNeighborhood
 from hpcgnn.launch import together
 from hpcgnn.ops.host.simd import simd_level
 from hpcgnn.partition.partition import Partition
+from hpcgnn.quantized.formats import StoredSize, sizes
 from hpcgnn.quantized.integer_model import IntegerModel
 from hpcgnn.quantized.package import PackagedRows
 from hpcgnn.shards.reader import read_partition
@@ -144,3 +145,12 @@ def timed(comm: MPI.Comm, forward: Callable[[], Answer], repeat: int) -> tuple[A
 def peak_bytes(comm: MPI.Comm) -> int:
     """Collective: the largest resident set that any rank has had since it started."""
     return comm.allreduce(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, MPI.MAX)
+
+
+def format_sizes(comm: MPI.Comm, layers: Iterable[PackagedRows]) -> dict[str, StoredSize]:
+    """Collective: sum `hpcgnn.quantized.formats.sizes` of the rows over all layers and ranks."""
+    total: dict[str, StoredSize] = {}
+    for of_ranks in zip(*comm.allgather([sizes(packed) for packed in layers]), strict=True):
+        for one in of_ranks:
+            total = {name: total.get(name, StoredSize(0, 0)) + size for name, size in one.items()}
+    return total
