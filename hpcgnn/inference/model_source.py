@@ -1,4 +1,4 @@
-"""Where an integer model comes from: a file, or the best checkpoint of a run folder, on the shards it shall answer for.
+"""This module opens an integer model for some shards, from a file or from the best checkpoint of a run folder.
 
 Nothing is trained here, and nothing in the run folder is changed.
 """
@@ -73,7 +73,7 @@ class TrainedRun:
 
     @property
     def is_quantized(self) -> bool:
-        """Whether it was trained as integers, and has widths of its own."""
+        """Tell whether it was trained as integers, and has widths of its own."""
         return isinstance(self.model, QuantizedStack)
 
     def evaluate(self) -> Evaluation:

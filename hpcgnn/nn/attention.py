@@ -53,7 +53,7 @@ class GATConvolution(nn.Module):
 
     @property
     def maps_first(self) -> bool:
-        """Whether mapped rows are the narrower ones, and travel."""
+        """Tell whether mapped rows are the narrower ones, and travel."""
         return len(self.weight) <= self.in_dim
 
     def takes_dropped(self, graph: LocalGraph) -> bool:

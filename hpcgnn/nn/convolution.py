@@ -35,7 +35,7 @@ class Convolution(nn.Module):
 
     @property
     def maps_first(self) -> bool:
-        """Whether A(xW) is computed rather than (Ax)W: it sends and sums less."""
+        """Tell whether A(xW) is computed rather than (Ax)W: it sends and sums less."""
         return self.out_dim < self.in_dim
 
     def takes_dropped(self, graph: LocalGraph) -> bool:

@@ -59,7 +59,7 @@ class GINConvolution(nn.Module):
 
     @property
     def maps_first(self) -> bool:
-        """Whether mapped rows are the narrower ones, and travel."""
+        """Tell whether mapped rows are the narrower ones, and travel."""
         return self.out_dim < self.in_dim
 
     def takes_dropped(self, graph: LocalGraph) -> bool:

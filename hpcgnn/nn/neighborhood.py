@@ -48,7 +48,7 @@ class Neighborhood:
 
     @property
     def is_constant(self) -> bool:
-        """Whether the aggregate is the same in every epoch."""
+        """Tell whether the aggregate is the same in every epoch."""
         return self.is_input and self.key is None
 
     def mapped(self) -> Neighborhood:
@@ -63,7 +63,7 @@ class Neighborhood:
 
     @property
     def is_by_peer(self) -> bool:
-        """Whether halo rows are here one peer at a time."""
+        """Tell whether halo rows are here one peer at a time."""
         return self.hop.by_peer is not None
 
     def drop_halo(self, h: torch.Tensor, peer: int | None = None) -> torch.Tensor:

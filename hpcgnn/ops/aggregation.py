@@ -63,7 +63,7 @@ class SparseRows:
 
     @cached_property
     def geometry(self) -> Geometry:
-        """How a GPU works through the rows."""
+        """Return how a GPU works through the rows."""
         return Geometry(self)
 
     @cached_property

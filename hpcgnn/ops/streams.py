@@ -17,7 +17,7 @@ class Mark(Protocol):
     """An event behind what was queued on a stream when it was made; as torch.cuda.Event."""
 
     def query(self) -> bool:
-        """Whether the stream has passed it."""
+        """Tell whether the stream has passed it."""
 
     def synchronize(self) -> None:
         """Have the host wait until the stream has passed it."""

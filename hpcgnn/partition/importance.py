@@ -60,7 +60,7 @@ def importance_histogram(importance: np.ndarray) -> np.ndarray:
 
 
 def degree_quantiles(dataset: GraphDataset, halos: list[Halo]) -> np.ndarray:
-    """In-degree of the boundary nodes of all parts at each percent.
+    """Find the in-degree of the boundary nodes of all parts at each percent.
 
     Returns
     -------

@@ -66,7 +66,7 @@ class AggregationCosts:
     tiles: np.ndarray
 
     def takes_tiles(self, shapes: BatchShapes, dim: int, bit_width: int) -> np.ndarray:
-        """Whether tiles are expected to be faster, (num_batches,) bool; gathering where both are equal."""
+        """Tell whether tiles are expected to be faster, (num_batches,) bool; gathering where both are equal."""
         return shapes.tile_terms(dim, bit_width) @ self.tiles < shapes.gather_terms(dim) @ self.gather
 
 

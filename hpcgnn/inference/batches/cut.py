@@ -42,7 +42,7 @@ class Batches:
 
     @property
     def in_degree(self) -> np.ndarray:
-        """In-degree of each row within its batch, (num_rows,) int64."""
+        """Count the in-degree of each row within its batch, (num_rows,) int64."""
         return np.diff(self.indptr)
 
     def adjacency(self, batch: int) -> tuple[np.ndarray, np.ndarray]:

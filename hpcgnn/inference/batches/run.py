@@ -70,7 +70,7 @@ def pack_features(model: IntegerModel, batches: Batches, features: np.ndarray, i
 
 
 def runs_by_batch(model: IntegerModel, packed: PackedBatches) -> bool:
-    """Whether every convolution is GCN's, GIN's or SAGE's, without LayerNorm, and batches are enough to go round."""
+    """Tell whether every convolution is GCN's, GIN's or SAGE's, without LayerNorm, and batches are many enough."""
     return (all(one.kind in RUN_BY_BATCH and one.norm is None for one in model.convolutions)
             and packed.batches.num_batches >= LEAST_BATCHES and model.num_features > 0)
 

@@ -38,7 +38,7 @@ class SGC(nn.Module):
 
     @property
     def maps_first(self) -> bool:
-        """Whether mapped rows are the narrower ones, and travel."""
+        """Tell whether mapped rows are the narrower ones, and travel."""
         return self.linear.out_features < self.linear.in_features
 
     def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:

@@ -199,7 +199,7 @@ class QuantizedStack(nn.Module):
         return StoredBits(sum(one.num_bits for one in maps), scales, FLOAT_BITS * (num_floats + self.num_features))
 
     def meets_target(self, feature_kb: float) -> bool:
-        """Whether a size is one that the scheme aims at, up to TARGET_TOLERANCE."""
+        """Tell whether a size is one that the scheme aims at, up to TARGET_TOLERANCE."""
         return self.scheme.name != "degree-aware" or feature_kb <= (1 + TARGET_TOLERANCE) * self.target_kb
 
     def penalty(self) -> torch.Tensor:

@@ -92,7 +92,7 @@ def _mask(values: torch.Tensor, rectifier: torch.Tensor | None, node_id: np.ndar
 
 
 def _is_vector(*matrices: torch.Tensor) -> bool:
-    """Whether lanes load and store whole vectors: rows of whole eights, on addresses of vectors."""
+    """Tell whether lanes load and store whole vectors: rows of whole eights, on addresses of vectors."""
     return all(m.shape[-1] % LANE_COLUMNS == 0 and m.data_ptr() % VECTOR_BYTES == 0 for m in matrices)
 
 

@@ -92,7 +92,7 @@ def cut(offset: np.ndarray, first_row: int, last_row: int, warps: int, items_a_w
 
 
 class Geometry:
-    """How a device works through one matrix: the segments of each span of its rows, and its rows by their length.
+    """Says how a device works through one matrix: the segments of each span of its rows, and its rows by their length.
 
     Each is computed at its first use. The matrix holds its Geometry, which holds what it read of the matrix alone.
 
