@@ -17,6 +17,7 @@ from hpcgnn.bench.device_graphs import draw_power_law
 from hpcgnn.bench.device_timing import Device
 from hpcgnn.errors import KernelError
 from hpcgnn.ops import dispatch
+from hpcgnn.ops.aggregation import add_product, from_csr
 from hpcgnn.ops.cuda.module import use_backend
 
 CHIP = Chip("Stand-in 9000", (9, 0), 1, 1 << 30, 1 << 20)
@@ -63,8 +64,8 @@ def test_a_tensor_that_stayed_on_the_host_is_found(backend):
     with pytest.raises(RuntimeError, match="device cpu is not on the expected device"):
         device.random_rows(3, 4) + torch.ones(4)
     with pytest.raises(KernelError, match="found a tensor on cpu, while kernels run on meta"):
-        device_products.multiply(device_products.from_csr(np.array([0, 1]), np.zeros(1, np.int32), 1),
-                                 device.random_rows(1, 4), out=torch.ones(1, 4))
+        add_product(from_csr(np.array([0, 1]), np.zeros(1, np.int32), 1), device.random_rows(1, 4), None,
+                    torch.ones(1, 4))
 
 
 def test_everything_that_meets_lies_on_the_device(backend, tmp_path):
