@@ -235,6 +235,8 @@ class _Aggregation:
             far = aggregation.PackedRows(_array(far.message), far.bit_width, far.payload_offset, far.parameter_offset)
         host_aggregation.multiply(matrix, near, far, out, tasks, is_added)
 
+    multiply_weighted = staticmethod(host_aggregation.multiply_weighted)
+
 
 def _array(message):
     return message.numpy() if isinstance(message, torch.Tensor) else message
