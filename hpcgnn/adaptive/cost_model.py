@@ -40,7 +40,7 @@ def fixed_links(num_ranks: int, bytes_per_second: float = 1e9, latency_seconds: 
 
 
 def fit(num_bytes: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
-    """Non-negative theta and gamma of one pair from timed messages.
+    """Return non-negative theta and gamma of one pair from timed messages.
 
     Repetitions of one size count as their median, so a stray slow one has no say. Errors are weighed relative to the
     seconds, so that small messages, which show gamma, count as much as large ones.

@@ -168,7 +168,7 @@ class LocalGraph:
         return h is self.x
 
     def halo(self, h: torch.Tensor, is_scaled: bool = True) -> torch.Tensor:
-        """Collective: inner rows followed by halo rows, differentiable, packed as the current method says.
+        """Collective: return inner rows followed by halo rows, differentiable, packed as the current method says.
 
         Parameters
         ----------
@@ -353,7 +353,7 @@ def _has_entry_from(indptr: np.ndarray, indices: np.ndarray, column: int) -> np.
 
 
 def _transpose(indptr: np.ndarray, indices: np.ndarray, num_columns: int) -> tuple[np.ndarray, np.ndarray]:
-    """CSC of a 0/1 CSR matrix: (indptr int64, indices int32), destinations ascending within a column."""
+    """Return the CSC of a 0/1 CSR matrix: (indptr int64, indices int32), destinations ascending within a column."""
     shape = (len(indptr) - 1, num_columns)
     ones = np.ones(len(indices), dtype=np.int8)
     by_column = scipy.sparse.csr_matrix((ones, indices, indptr), shape=shape).tocsc()

@@ -28,7 +28,7 @@ class Adjacency(NamedTuple):
 
 def build_adjacency(indptr: np.ndarray, indices: np.ndarray, num_rows: int, with_self: bool = True,
                     has_half_sums: bool = False) -> Adjacency:
-    """Adjacency of a CSR by destination, each node once among its own in-neighbors where `with_self`.
+    """Return the adjacency of a CSR by destination, each node once among its own in-neighbors where `with_self`.
 
     Parameters
     ----------

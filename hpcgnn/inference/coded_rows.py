@@ -34,13 +34,13 @@ class LayerRows(Protocol):
     step: np.ndarray
 
     def product(self, first: int, stop: int, weights: IntegerMap) -> np.ndarray:
-        """Codes of rows first .. stop - 1 times weights.codes.T, (stop - first, out_dim) int32.
+        """Return codes of rows first .. stop - 1 times weights.codes.T, (stop - first, out_dim) int32.
 
         Raises KernelError for so many columns that a sum could pass 32 bits.
         """
 
     def packages(self) -> PackagedRows:
-        """The codes as Adaptive-Packages, each row at its own width."""
+        """Return the codes as Adaptive-Packages, each row at its own width."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class CodedRows:
 
     @classmethod
     def empty(cls, scale: RowScale, in_degree: np.ndarray, dim: int) -> CodedRows:
-        """Room for rows of nodes with these in-degrees, (n,)."""
+        """Make room for rows of nodes with these in-degrees, (n,)."""
         entry = scale.entry(in_degree)
         codes = empty((len(entry), dim), torch.int8 if scale.is_signed else torch.uint8).numpy()
         return cls(codes, scale.step[entry], scale.max_code.astype(np.float32)[entry],
@@ -109,7 +109,7 @@ class PackedCodes:
 
 
 def code_rows(scale: RowScale, rows: np.ndarray, in_degree: np.ndarray) -> CodedRows:
-    """Codes of float rows.
+    """Return codes of float rows.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ def code_rows(scale: RowScale, rows: np.ndarray, in_degree: np.ndarray) -> Coded
 
 
 def code_packages(scale: RowScale, packed: PackagedRows, row_scale: np.ndarray, in_degree: np.ndarray) -> CodedRows:
-    """Codes of packages, equal to those of the floats that they stand for, which are never written.
+    """Return codes of packages, equal to those of the floats that they stand for, which are never written.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ def column_target(codes: np.ndarray, scale: ColumnScale) -> CodeTarget:
 
 
 def product_of(codes: np.ndarray, code_bits: int, weights: IntegerMap) -> np.ndarray:
-    """codes @ weights.codes.T, (n, out_dim) int32.
+    """Return codes @ weights.codes.T, (n, out_dim) int32.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ def product_of(codes: np.ndarray, code_bits: int, weights: IntegerMap) -> np.nda
 
 
 def package_product(packed: PackagedRows, first: int, stop: int, weights: IntegerMap) -> np.ndarray:
-    """Rows first .. stop - 1 of packages times weights.codes.T, (stop - first, out_dim) int32.
+    """Return rows first .. stop - 1 of packages times weights.codes.T, (stop - first, out_dim) int32.
 
     Raises
     ------

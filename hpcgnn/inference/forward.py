@@ -24,7 +24,7 @@ Block = tuple[int, np.ndarray, Epilogue]
 
 def forward(model: IntegerModel, rows: np.ndarray, in_degree: np.ndarray,
             neighborhood: CodeNeighborhood) -> tuple[np.ndarray, np.ndarray]:
-    """Collective: logits of float rows.
+    """Collective: return logits of float rows.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class _Layer:
     neighborhood: CodeNeighborhood
 
     def hidden(self, scale: RowScale, keeps_values: bool) -> tuple[CodedRows, np.ndarray | None]:
-        """Collective: codes of the next convolution's rows, and these rows where they are kept."""
+        """Collective: return codes of the next convolution's rows, and these rows where they are kept."""
         norm = self.convolution.norm
         norm = None if norm is None else LayerNorm(norm.weight, norm.bias, norm.eps)
         coded = CodedRows.empty(scale, self.in_degree, self._out_dim)
@@ -85,7 +85,7 @@ class _Layer:
         return coded, values
 
     def logits(self) -> np.ndarray:
-        """Collective: (n, out_dim) float32."""
+        """Collective: return (n, out_dim) float32."""
         out = empty((len(self.in_degree), self._out_dim)).numpy()
         for first, source, epilogue in self._outputs():
             rescale(source, epilogue, values=out[first:first + len(source)])
@@ -123,7 +123,7 @@ class _Layer:
                 else attended, ending
 
     def _map(self) -> np.ndarray:
-        """B, (n, mapped_dim) int8: codes of the rows that are summed."""
+        """Return B, (n, mapped_dim) int8: codes of the rows that are summed."""
         weights, scale, coded = self.convolution.neighbor, self.convolution.mapped, self.coded
         factor = self.neighborhood.row_factor("gcn") if self.convolution.kind == "gcn" else None
         row_scale = coded.step if factor is None else coded.step * factor
@@ -153,7 +153,7 @@ class _Layer:
 
 
 def _mean_of_heads(rows: np.ndarray, num_heads: int) -> np.ndarray:
-    """(n, num_heads * dim) to (n, dim) float32; heads are added in their order."""
+    """Map (n, num_heads * dim) to (n, dim) float32; heads are added in their order."""
     by_head = rows.reshape(len(rows), num_heads, -1)
     total = by_head[:, 0].copy()
     for head in range(1, num_heads):

@@ -29,7 +29,7 @@ class InputRows(Protocol):
     num_bytes: int
 
     def coded(self, scale: RowScale, in_degree: np.ndarray) -> LayerRows:
-        """Codes of all rows; raises KernelError for NaN, and for negative values where codes have no sign."""
+        """Return codes of all rows; raises KernelError for NaN, and for negative values where codes have no sign."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class PackedInput:
 
 
 def open_input(folder: Path, info: GraphInfo, part: Partition) -> InputRows:
-    """The features of a part in the form that its shard has.
+    """Return the features of a part in the form that its shard has.
 
     Raises
     ------

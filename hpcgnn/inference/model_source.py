@@ -77,13 +77,13 @@ class TrainedRun:
         return isinstance(self.model, QuantizedStack)
 
     def evaluate(self) -> Evaluation:
-        """Collective: scores of the model as it was trained."""
+        """Collective: return scores of the model as it was trained."""
         session = self.session
         return evaluate(session.comm, self.model, session.graph, session.objective, session.score)
 
     @torch.no_grad()
     def forward_seconds(self, repeat: int) -> list[float]:
-        """Collective: seconds of the slowest rank for each of so many passes in floats."""
+        """Collective: return seconds of the slowest rank for each of so many passes in floats."""
         session, seconds = self.session, []
         for _ in range(repeat):
             session.comm.Barrier()
@@ -118,7 +118,7 @@ class TrainedRun:
 
 
 def config_of(settings: dict[str, Any], folder: Path) -> TrainConfig:
-    """Settings under which a run's model answers: float32 rows, all of them, messages as they are stored.
+    """Return settings under which a run's model answers: float32 rows, all of them, messages as they are stored.
 
     Raises
     ------

@@ -19,7 +19,7 @@ class CodeNeighborhood(Protocol):
     """
 
     def row_factor(self, reduction: str) -> np.ndarray | None:
-        """(n,) float32, or None for sum: `hpcgnn.graph.normalization.degree_factor` of the rows."""
+        """Return (n,) float32, or None for sum: `hpcgnn.graph.normalization.degree_factor` of the rows."""
 
     def sums(self, codes: np.ndarray, bit_width: int) -> Iterator[tuple[int, np.ndarray]]:
         """Collective: exact sums over in-neighbors.

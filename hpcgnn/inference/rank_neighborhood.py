@@ -32,7 +32,7 @@ class RankNeighborhood:
         self._part, self._exchange = part, exchange
 
     def row_factor(self, reduction: str) -> np.ndarray | None:
-        """(num_inner,) float32, or None for sum."""
+        """Return (num_inner,) float32, or None for sum."""
         return degree_factor(self._part.in_degree[:self._part.num_inner], reduction)
 
     def sums(self, codes: np.ndarray, bit_width: int) -> Iterator[tuple[int, np.ndarray]]:

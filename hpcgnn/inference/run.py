@@ -87,7 +87,7 @@ class IntegerRun:
 
     @property
     def in_degree(self) -> np.ndarray:
-        """(num_inner,) int32, in the whole graph."""
+        """Return (num_inner,) int32, in the whole graph."""
         return self.part.in_degree[:self.part.num_inner]
 
     def forward(self) -> Answer:
@@ -114,17 +114,17 @@ class IntegerRun:
         return [scale.step[scale.entry(self.in_degree)] for scale in (one.rows for one in self.model.convolutions)]
 
     def scores(self, logits: np.ndarray, score: str) -> dict[str, float]:
-        """Collective: score by split, nan for a split without nodes."""
+        """Collective: return the score by split, nan for a split without nodes."""
         tensor = torch.from_numpy(logits)
         return {split: SCORES[score](self.comm, tensor[rows], self.objective.labels[rows])
                 for split, rows in ((split, self.objective.rows[split]) for split in SPLITS)}
 
     def feature_bytes(self) -> int:
-        """Collective: bytes of all ranks' input rows as they are stored."""
+        """Collective: return bytes of all ranks' input rows as they are stored."""
         return self.comm.allreduce(self.rows.num_bytes)
 
     def code_bits(self) -> int:
-        """Collective: bits of the codes that all convolutions read, of all nodes, at their own widths."""
+        """Collective: return bits of the codes that all convolutions read, of all nodes, at their own widths."""
         scales = [(one.rows, one.neighbor.codes.shape[1]) for one in self.model.convolutions]
         scales += [(one.second_rows, one.second.codes.shape[1]) for one in self.model.convolutions if one.second]
         return self.comm.allreduce(sum(int(scale.bit_width[scale.entry(self.in_degree)].sum(dtype=np.int64)) * dim
@@ -132,7 +132,7 @@ class IntegerRun:
 
 
 def timed(comm: MPI.Comm, forward: Callable[[], Answer], repeat: int) -> tuple[Answer, float]:
-    """Collective: the answer of the last of `repeat` passes, and the median of the slowest ranks' seconds."""
+    """Collective: return the answer of the last of `repeat` passes, and the median of the slowest ranks' seconds."""
     seconds = []
     for _ in range(repeat):
         comm.Barrier()
@@ -143,7 +143,7 @@ def timed(comm: MPI.Comm, forward: Callable[[], Answer], repeat: int) -> tuple[A
 
 
 def peak_bytes(comm: MPI.Comm) -> int:
-    """Collective: the largest resident set that any rank has had since it started."""
+    """Collective: return the largest resident set that any rank has had since it started."""
     return comm.allreduce(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, MPI.MAX)
 
 

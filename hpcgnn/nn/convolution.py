@@ -43,7 +43,7 @@ class Convolution(nn.Module):
         return self.maps_first or graph.is_alone
 
     def forward(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool = False) -> torch.Tensor:
-        """Collective: (num_in, in_dim) to (num_out, out_dim), both num_inner but where a pass leaves rows out.
+        """Collective: map (num_in, in_dim) to (num_out, out_dim), both num_inner but where a pass leaves rows out.
 
         Parameters
         ----------
@@ -98,7 +98,7 @@ class MaxPoolConvolution(nn.Module):
         return graph.is_alone
 
     def forward(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool = False) -> torch.Tensor:
-        """Collective: (num_inner, in_dim) to (num_inner, out_dim); see `Convolution.forward`."""
+        """Collective: map (num_inner, in_dim) to (num_inner, out_dim); see `Convolution.forward`."""
         return rematerialized(graph, lambda rows: self._pooled(graph, rows, is_dropped), h)
 
     def _pooled(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool) -> torch.Tensor:

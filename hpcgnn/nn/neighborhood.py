@@ -72,7 +72,7 @@ class Neighborhood:
         return self._drop(h, self.graph.num_inner + start, self.graph.num_inner + stop)
 
     def input_halo(self) -> torch.Tensor:
-        """The halo rows of the input, which are already here, masked."""
+        """Return the halo rows of the input, which are already here, masked."""
         return self.drop_halo(self.graph.x_all[self.graph.num_inner:])
 
     def input_halo_by_peer(self) -> Iterator[tuple[int, torch.Tensor]]:
@@ -83,7 +83,7 @@ class Neighborhood:
                 yield peer, self.drop_halo(self.graph.x_all[inner + start:inner + stop], peer)
 
     def aggregate(self, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Collective: A(mask h), and the masked inner rows mask h, both before any map.
+        """Collective: return A(mask h), and the masked inner rows mask h, both before any map.
 
         The rows cross as they stand, and the central ones, without a halo neighbor, are summed while they travel.
         Where no mask follows, halo rows of few bits are summed straight from their messages.
@@ -255,7 +255,7 @@ class MapFirst(torch.autograd.Function):
 
 def _combine(aggregated: torch.Tensor, near: torch.Tensor, weight_neighbor: torch.Tensor,
              weight_self: torch.Tensor | None, bias: torch.Tensor) -> torch.Tensor:
-    """aggregated W_neighbor + near W_self + b, each product added where the first one was stored."""
+    """Return aggregated W_neighbor + near W_self + b, each product added where the first one was stored."""
     out = empty((len(aggregated), len(bias)), aggregated.dtype, aggregated.device)
     out[:] = bias
     map_rows(aggregated, weight_neighbor, out=out)

@@ -59,7 +59,7 @@ class ConvolutionStack(nn.Module):
         return len(self.convolutions) if can_leave_out else None
 
     def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
-        """Collective: (num_inner, in_dim) input rows to (num_inner, out_dim) logits.
+        """Collective: map (num_inner, in_dim) input rows to (num_inner, out_dim) logits.
 
         In a training pass whose reach the graph knows, only the rows of the loss come out; they are its first ones.
         """

@@ -68,7 +68,7 @@ class SparseRows:
 
     @cached_property
     def tasks(self) -> np.ndarray:
-        """(num_tasks + 1,) int64 bounds of row ranges with about equally many entries, for power-law rows.
+        """Return (num_tasks + 1,) int64 bounds of row ranges with about equally many entries, for power-law rows.
 
         Every product asks for them, so the matrix is checked here, once: kernels trust what it says.
 
@@ -103,12 +103,12 @@ class SparseRows:
                               f"{self.num_columns}; make the matrix again from a checked graph")
 
     def tasks_of(self, start: int, stop: int) -> np.ndarray:
-        """The bounds of row ranges, as `tasks`, of the rows start .. stop - 1."""
+        """Return the bounds of row ranges, as `tasks`, of the rows start .. stop - 1."""
         inner = self.tasks[np.searchsorted(self.tasks, start, "right"):np.searchsorted(self.tasks, stop)]
         return np.concatenate([[start], inner, [stop]]).astype(np.int64)
 
     def rows(self, start: int, stop: int) -> SparseRows:
-        """The matrix of rows start .. stop - 1.
+        """Return the matrix of rows start .. stop - 1.
 
         Raises
         ------
@@ -145,7 +145,7 @@ class PackedRows:
 
     @cached_property
     def _fitting(self) -> set[int]:
-        """Numbers of columns that the rows were found to fit with."""
+        """Return the numbers of columns that the rows were found to fit with."""
         return set()
 
     def check(self, dim: int) -> None:
@@ -168,7 +168,7 @@ FarRows = torch.Tensor | PackedRows | None
 
 
 def from_csr(indptr: np.ndarray, indices: np.ndarray, num_columns: int, **scaling) -> SparseRows:
-    """A matrix whose rows are those of a CSR: indptr (num_rows + 1,) int64, indices int32."""
+    """Return a matrix whose rows are those of a CSR: indptr (num_rows + 1,) int64, indices int32."""
     return SparseRows(indptr[:-1], indptr[1:], indices, num_columns, **scaling)
 
 
@@ -292,7 +292,7 @@ class _Aggregate(torch.autograd.Function):
 
 
 def aggregate(h: torch.Tensor, matrix: SparseRows, transposed: SparseRows) -> torch.Tensor:
-    """matrix @ h, differentiable in h.
+    """Return matrix @ h, differentiable in h.
 
     Parameters
     ----------

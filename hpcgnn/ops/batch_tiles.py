@@ -39,7 +39,7 @@ class BatchTiles:
 
     @classmethod
     def stack(cls, lists: list[TileList], indptr: np.ndarray) -> BatchTiles:
-        """The tiles of one batch after the other.
+        """Return the tiles of one batch after the other.
 
         Raises
         ------
@@ -65,12 +65,12 @@ class BatchTiles:
 
     @property
     def num_tiles(self) -> np.ndarray:
-        """Tiles of each batch, (num_batches,) int64."""
+        """Count the tiles of each batch, (num_batches,) int64."""
         return np.diff(self.begin[self.tile_row_begin])
 
     @property
     def num_places(self) -> np.ndarray:
-        """Tiles of each batch with those of zeros, (num_batches,) int64."""
+        """Count the tiles of each batch with those of zeros, (num_batches,) int64."""
         num_rows = np.diff(self.row_begin)
         return -(-num_rows // TILE_ROWS) * -(-num_rows // TILE_COLUMNS)
 
@@ -81,7 +81,7 @@ class BatchTiles:
 
     @cached_property
     def largest_batch(self) -> int:
-        """Rows of the largest one."""
+        """Count the rows of the largest one."""
         return int(np.diff(self.row_begin).max(initial=0))
 
 

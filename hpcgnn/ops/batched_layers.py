@@ -131,7 +131,7 @@ class BatchedLayers:
         self._kernel = host.prepared(layers, indices, codes)
 
     def forward(self) -> tuple[np.ndarray, np.ndarray]:
-        """Logits (num_rows, out_dim) and what the last layer reads (num_rows, its columns or 0), float32.
+        """Return logits (num_rows, out_dim) and what the last layer reads (num_rows, its columns or 0), float32.
 
         Raises
         ------

@@ -86,7 +86,7 @@ class Rescaling:
 
 
 def padded(number: int, multiple: int) -> int:
-    """The number, up to the next multiple."""
+    """Return the number, up to the next multiple."""
     return -(-number // multiple) * multiple
 
 
@@ -102,7 +102,7 @@ def check_bit_width(bit_width: int) -> None:
 
 
 def pack_codes(codes: torch.Tensor, bit_width: int, is_by_column: bool, line_padding: int = PAD8) -> BitLines:
-    """Planes of a matrix of codes.
+    """Return planes of a matrix of codes.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ def pack_values(values: torch.Tensor, codes: CodeRange, is_by_column: bool, line
 
 
 def unpack_codes(lines: BitLines) -> torch.Tensor:
-    """Codes of the lines, (num_lines, length) uint8."""
+    """Return codes of the lines, (num_lines, length) uint8."""
     return backend_of("bit_gemm", lines.words).unpack_codes(lines)
 
 

@@ -43,18 +43,18 @@ class TileList:
 
     @property
     def num_tiles(self) -> int:
-        """Tiles that are stored."""
+        """Count the tiles that are stored."""
         return len(self.column)
 
     @property
     def num_places(self) -> int:
-        """Tiles of the whole matrix, with those of zeros."""
+        """Count the tiles of the whole matrix, with those of zeros."""
         return (len(self.begin) - 1) * -(-self.num_columns // TILE_COLUMNS)
 
 
 def tiles_of_csr(indptr: np.ndarray, indices: np.ndarray, num_columns: int, is_dense: bool = False,
                  device: torch.device | str = "cpu") -> TileList:
-    """Tiles of a CSR pattern; an entry that is there twice counts once.
+    """Return tiles of a CSR pattern; an entry that is there twice counts once.
 
     Parameters
     ----------
@@ -72,13 +72,13 @@ def tiles_of_csr(indptr: np.ndarray, indices: np.ndarray, num_columns: int, is_d
 
 
 def count_entries(tiles: TileList) -> torch.Tensor:
-    """Entries of each row, (num_rows,) int64: the in-degrees of an adjacency."""
+    """Count the entries of each row, (num_rows,) int64: the in-degrees of an adjacency."""
     return backend_of("tiles", tiles.words).count_entries(tiles)
 
 
 def multiply_tiles(tiles: TileList, right: BitLines, jump: bool = True, reuse: bool = True,
              rescaling: Rescaling | None = None, codes: CodeRange | None = None) -> tuple[torch.Tensor | BitLines, int]:
-    """The 0/1 matrix times lines of codes, finished as in `hpcgnn.ops.bit_gemm.multiply_bits`.
+    """Return the 0/1 matrix times lines of codes, finished as in `hpcgnn.ops.bit_gemm.multiply_bits`.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ from hpcgnn.quantized.package import MAX_BIT_WIDTH, PackagedRows
 
 def combine_packages(packages: PackagedRows, weight_codes: np.ndarray, first: int = 0, last: int | None = None, *,
                      weight_bits: int = 8, is_serial: bool = False) -> np.ndarray:
-    """Rows [first, last) of the codes times weight_codes.T; codes that are zero cost no product.
+    """Return rows [first, last) of the codes times weight_codes.T; codes that are zero cost no product.
 
     Parameters
     ----------

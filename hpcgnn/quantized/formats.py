@@ -60,19 +60,19 @@ class FixedWidthRows:
 
 
 def pack(numbers: np.ndarray, width: int) -> np.ndarray:
-    """Numbers below 2**width, one after the other, lowest bit first, as bytes."""
+    """Return numbers below 2**width, one after the other, lowest bit first, as bytes."""
     bits = (numbers.astype(np.int64).reshape(-1, 1) >> np.arange(width)) & 1
     return np.packbits(bits.astype(np.uint8), bitorder="little")
 
 
 def unpack(packed: np.ndarray, width: int, count: int) -> np.ndarray:
-    """The numbers that `pack` packed, (count,) int64."""
+    """Return the numbers that `pack` packed, (count,) int64."""
     bits = np.unpackbits(packed, count=count * width, bitorder="little").reshape(count, width)
     return bits.astype(np.int64) @ (1 << np.arange(width, dtype=np.int64))
 
 
 def address_bits(count: int) -> int:
-    """Bits of a number below `count`."""
+    """Count the bits of a number below `count`."""
     return max(int(count) - 1, 0).bit_length()
 
 

@@ -50,7 +50,7 @@ class BitTiles:
     @classmethod
     def from_csr(cls, indptr: np.ndarray, indices: np.ndarray, num_columns: int, dense: bool = False,
                  row_scale: torch.Tensor | None = None, device: torch.device | str = "cpu") -> BitTiles:
-        """Tiles of an adjacency by destination: row v lists the sources of the arcs into v.
+        """Return tiles of an adjacency by destination: row v lists the sources of the arcs into v.
 
         Parameters
         ----------
@@ -68,7 +68,7 @@ class BitTiles:
 
     @classmethod
     def from_matrix(cls, matrix: torch.Tensor, dense: bool = False, row_scale: torch.Tensor | None = None) -> BitTiles:
-        """Tiles of a matrix whose entries other than zero are ones."""
+        """Return tiles of a matrix whose entries other than zero are ones."""
         pattern = scipy.sparse.csr_matrix(matrix.cpu().numpy() != 0)
         return cls.from_csr(pattern.indptr.astype(np.int64), pattern.indices.astype(np.int32), matrix.shape[1], dense,
                             row_scale, matrix.device)
@@ -88,17 +88,17 @@ class BitTiles:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tiles and of what finds them."""
+        """Count the bytes of the tiles and of what finds them."""
         return self.tiles.words.nbytes + self.tiles.column.nbytes + self.tiles.begin.nbytes
 
     @cached_property
     def code_sums(self) -> torch.Tensor:
-        """Entries of each row, (num_rows,) int64."""
+        """Count the entries of each row, (num_rows,) int64."""
         return count_entries(self.tiles)
 
     @cached_property
     def num_zero_tiles(self) -> int:
-        """Tiles of zeros among all of the matrix."""
+        """Count the tiles of zeros among all of the matrix."""
         stored = int((self.tiles.words != 0).flatten(1).any(dim=1).sum())
         return self.tiles.num_places - stored
 

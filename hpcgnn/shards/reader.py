@@ -81,7 +81,7 @@ def read_partition(folder: Path, part: int, num_parts: int, info: GraphInfo | No
 
 
 def read_owner(folder: Path, info: GraphInfo) -> np.ndarray:
-    """Part that owns each node, (num_nodes,) int32; errors as of read_graph_info."""
+    """Return the part that owns each node, (num_nodes,) int32; errors as of read_graph_info."""
     path = find_shard(schema.graph_file(folder))
     with open_sealed(path, schema.GRAPH_KIND, GRAPH_VERSION) as file:
         check_attributes(file, path, ("run_id",))

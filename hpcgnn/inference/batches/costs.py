@@ -41,7 +41,7 @@ class BatchShapes:
         return cls(np.diff(tiles.row_begin), np.diff(tiles.indptr[tiles.row_begin]), tiles.num_tiles)
 
     def gather_terms(self, dim: int) -> np.ndarray:
-        """(num_batches, 4): rows, and entries, once and for each vector of columns."""
+        """Return (num_batches, 4): rows, and entries, once and for each vector of columns."""
         vectors = -(-dim // GATHER_COLUMNS)
         return np.stack([self.num_rows, self.num_rows * vectors, self.num_entries, self.num_entries * vectors],
                         axis=1).astype(np.float64)
@@ -97,12 +97,12 @@ def choose(aggregation: str, shapes: BatchShapes, dim: int, bit_width: int,
 
 
 def machine_costs() -> AggregationCosts:
-    """This machine's, at the instruction set in use; measured once a process, in some milliseconds."""
+    """Return this machine's, at the instruction set in use; measured once a process, in some milliseconds."""
     return _measured(simd_level())
 
 
 def fit_costs(terms: np.ndarray, seconds: np.ndarray) -> np.ndarray:
-    """Non-negative seconds of each term that come nearest to what was measured, in relative error.
+    """Return non-negative seconds of each term that come nearest to what was measured, in relative error.
 
     Parameters
     ----------

@@ -63,7 +63,7 @@ class BatchNeighborhood:
         self.counts = AggregationCounts()
 
     def row_factor(self, reduction: str) -> np.ndarray | None:
-        """(num_rows,) float32 of in-degrees within the batch, or None for sum."""
+        """Return (num_rows,) float32 of in-degrees within the batch, or None for sum."""
         if reduction not in self._factors:
             self._factors[reduction] = degree_factor(self._batches.in_degree, reduction)
         return self._factors[reduction]

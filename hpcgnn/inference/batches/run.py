@@ -76,7 +76,7 @@ def runs_by_batch(model: IntegerModel, packed: PackedBatches) -> bool:
 
 
 def layers_of(model: IntegerModel, packed: PackedBatches, neighborhood: BatchNeighborhood) -> BatchedLayers:
-    """The model's layers over packed batches; their sums are taken as the neighborhood chooses."""
+    """Return the model's layers over packed batches; their sums are taken as the neighborhood chooses."""
     layers = [_layer(convolution, packed.in_degree, neighborhood) for convolution in model.convolutions]
     return BatchedLayers(layers, packed.tiles, packed.batches.indices, packed.codes())
 

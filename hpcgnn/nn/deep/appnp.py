@@ -35,7 +35,7 @@ class APPNP(nn.Module):
         self.perceptron = Perceptron(in_dim, hidden_dim, out_dim, dropout, norm)
 
     def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
-        """Collective: (num_inner, in_dim) input rows to logits; see `ConvolutionStack.forward`."""
+        """Collective: map (num_inner, in_dim) input rows to logits; see `ConvolutionStack.forward`."""
         hops = take_hops(graph, self.num_hops)
         z = first = self.perceptron(graph, x[:hops[0].num_in])
         for hop in hops:

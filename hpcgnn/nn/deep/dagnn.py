@@ -33,7 +33,7 @@ class DAGNN(nn.Module):
         self.gate = nn.Linear(out_dim, 1)
 
     def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
-        """Collective: (num_inner, in_dim) input rows to float32 logits; see `ConvolutionStack.forward`."""
+        """Collective: map (num_inner, in_dim) input rows to float32 logits; see `ConvolutionStack.forward`."""
         hops = take_hops(graph, self.num_hops)
         h, num_out = self.perceptron(graph, x[:hops[0].num_in]), hops[-1].num_out
         logits = self._gated(h[:num_out])

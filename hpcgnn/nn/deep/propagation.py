@@ -43,7 +43,7 @@ class _Propagate(torch.autograd.Function):
 
 
 def _padded(rows: torch.Tensor, num_rows: int) -> torch.Tensor:
-    """`rows` followed by zeros."""
+    """Return `rows` followed by zeros."""
     if len(rows) == num_rows:
         return rows
     padded = empty((num_rows, rows.shape[1]), rows.dtype, rows.device)
@@ -58,7 +58,7 @@ def take_hops(graph: LocalGraph, num_hops: int) -> list[Hop]:
 
 def propagate(graph: LocalGraph, h: torch.Tensor, hop: Hop, dropout: float = 0.0, is_dropped: bool = False,
               first: torch.Tensor | None = None, alpha: float = 0.0) -> torch.Tensor:
-    """Collective: A dropout(h), or (1 - alpha) A dropout(h) + alpha first, with A = D^-1/2 (A + I) D^-1/2.
+    """Collective: return A dropout(h), or (1 - alpha) A dropout(h) + alpha first, with A = D^-1/2 (A + I) D^-1/2.
 
     A row crosses as it stands, before dropout, and the receiver applies the owner's mask.
 
@@ -81,7 +81,7 @@ def propagate(graph: LocalGraph, h: torch.Tensor, hop: Hop, dropout: float = 0.0
 
 @torch.no_grad()
 def propagate_input(graph: LocalGraph, num_steps: int) -> torch.Tensor:
-    """Collective: A^num_steps x of all inner rows, (num_inner, num_features).
+    """Collective: return A^num_steps x of all inner rows, (num_inner, num_features).
 
     Messages are evaluation's, exact in the rows' storage type, whatever the current pass.
     """

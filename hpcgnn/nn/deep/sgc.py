@@ -42,7 +42,7 @@ class SGC(nn.Module):
         return self.linear.out_features < self.linear.in_features
 
     def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
-        """Collective: (num_inner, in_dim) input rows to logits; see `ConvolutionStack.forward`."""
+        """Collective: map (num_inner, in_dim) input rows to logits; see `ConvolutionStack.forward`."""
         hops = take_hops(graph, self.num_hops)
         if self.dropout == 0.0:
             return linear(self._propagated_input(graph)[:hops[-1].num_out], self.linear.weight, self.linear.bias)

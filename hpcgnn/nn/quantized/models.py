@@ -130,7 +130,7 @@ class QuantizedStack(nn.Module):
             quantizer.fitting_comm = None
 
     def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
-        """Collective: (num_inner, in_dim) input rows to (num_inner, out_dim) logits."""
+        """Collective: map (num_inner, in_dim) input rows to (num_inner, out_dim) logits."""
         nodes, h = self._nodes(graph), x
         for convolution, norm in zip(self.convolutions, self.norms, strict=False):
             h = graph.activate(convolution(graph, h, nodes), layer_norm_of(norm), 0.0, is_dropped=False)
@@ -143,17 +143,17 @@ class QuantizedStack(nn.Module):
         return Nodes(in_degree, draw_protected(graph, self._protection[in_degree.clamp(max=len(self._protection) - 1)]))
 
     def first_layer_parameters(self) -> list[nn.Parameter]:
-        """Weights of the first convolution."""
+        """Return weights of the first convolution."""
         return list(self.convolutions[0].convolution.parameters())
 
     def scale_parameters(self) -> list[nn.Parameter]:
-        """Logarithms of steps and ranges."""
+        """Return logarithms of steps and ranges."""
         widths = {id(width) for width in self.width_parameters()}
         return [parameter for module in self.modules() if isinstance(module, Quantizer)
                 for parameter in module.parameters(recurse=False) if id(parameter) not in widths]
 
     def width_parameters(self) -> list[nn.Parameter]:
-        """Widths, where they are learned."""
+        """Return widths, where they are learned."""
         return [quantizer.width for quantizer in self.row_quantizers if getattr(quantizer, "learns_width", False)]
 
     @property
@@ -163,16 +163,16 @@ class QuantizedStack(nn.Module):
 
     @property
     def target_kb(self) -> float:
-        """The size that widths are pulled to."""
+        """Return the size that widths are pulled to."""
         return self.scheme.target_kb or DEFAULT_TARGET_BITS * self.num_features / BITS_A_KB
 
     @property
     def num_features(self) -> int:
-        """Values of all layers' rows of all nodes."""
+        """Count the values of all layers' rows of all nodes."""
         return self.num_nodes * sum(quantizer.dim for quantizer in self.row_quantizers)
 
     def feature_kb(self) -> torch.Tensor:
-        """Stored size of all layers' rows of all nodes, () float64 in KB, differentiable in the widths."""
+        """Return the stored size of all layers' rows of all nodes, () float64 in KB, differentiable in the widths."""
         return torch.stack([quantizer.num_bits() for quantizer in self.row_quantizers]).sum() / BITS_A_KB
 
     @torch.no_grad()
@@ -220,7 +220,7 @@ class QuantizedStack(nn.Module):
         return (self.scheme.size_weight * penalty).float()
 
     def _excess(self) -> torch.Tensor:
-        """() float64: the stored size beyond the target, relative to it; differentiable in the widths."""
+        """Return the stored size beyond the target, relative to it, as () float64; differentiable in the widths."""
         return self.feature_kb() / self.target_kb - 1.0
 
     @torch.no_grad()
@@ -239,7 +239,7 @@ class QuantizedStack(nn.Module):
                 quantizer.clamp_width()
 
     def export(self, dataset: str, is_multi_label: bool = False) -> IntegerModel:
-        """The model as integers.
+        """Return the model as integers.
 
         Parameters
         ----------

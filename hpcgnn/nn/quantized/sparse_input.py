@@ -33,7 +33,7 @@ class DenseRows:
         return DenseRows(graph.dropout(self.rows, probability))
 
     def mapped(self, weight: torch.Tensor) -> torch.Tensor:
-        """rows @ weight.T, (n, out_dim) for weight (out_dim, dim)."""
+        """Return rows @ weight.T, (n, out_dim) for weight (out_dim, dim)."""
         return linear(self.rows, weight)
 
 
@@ -83,7 +83,7 @@ class SparseValues:
         return SparseValues(self.entries, dropout(self.values, probability, self.entries.value_id, key))
 
     def mapped(self, weight: torch.Tensor) -> torch.Tensor:
-        """rows @ weight.T, (n, out_dim) for weight (out_dim, dim)."""
+        """Return rows @ weight.T, (n, out_dim) for weight (out_dim, dim)."""
         return _SparseMap.apply(self.values, weight, self.entries)
 
 

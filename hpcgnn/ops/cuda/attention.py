@@ -19,7 +19,7 @@ ROW_THREADS = {"lanes": 8, "warp": WARP, "block": THREADS}     # that share a ro
 
 
 def head_scores(rows: torch.Tensor, vectors: torch.Tensor, num_heads: int) -> torch.Tensor:
-    """<row, vector> over each head's columns, (num_vectors, num_rows, num_heads) float32."""
+    """Return <row, vector> over each head's columns, (num_vectors, num_rows, num_heads) float32."""
     score = torch.empty((len(vectors), len(rows), num_heads), device=rows.device)
     if score.numel():
         head_dim = rows.shape[1] // num_heads
@@ -52,7 +52,7 @@ def head_scores_backward(rows: torch.Tensor, gradient: torch.Tensor, vectors: to
 
 
 def edge_softmax(matrix, target: torch.Tensor, source: torch.Tensor, slope: float) -> torch.Tensor:
-    """Softmax over each row's entries, (num_entries, num_heads) float32."""
+    """Return the softmax over each row's entries, (num_entries, num_heads) float32."""
     alpha = torch.empty((len(matrix.indices), target.shape[1]), device=target.device)
     _over_rows("edge_softmax", matrix, target, source, slope, alpha)
     return alpha
@@ -91,7 +91,7 @@ def sum_entries(matrix, value: torch.Tensor, entry_index: np.ndarray) -> torch.T
 
 
 def take_entries(value: torch.Tensor, entry_index: np.ndarray) -> torch.Tensor:
-    """value[entry_index], (num_entries, num_heads) float32."""
+    """Return value[entry_index], (num_entries, num_heads) float32."""
     out = torch.empty((len(entry_index), value.shape[1]), device=value.device)
     kernel("attention", "take_entries")((-(-out.numel() // THREADS),), (THREADS,), on_device(entry_index, value),
                                         len(entry_index), value.shape[1], value.detach(), out)
@@ -99,7 +99,7 @@ def take_entries(value: torch.Tensor, entry_index: np.ndarray) -> torch.Tensor:
 
 
 def sampled_products(matrix, left: torch.Tensor, right: torch.Tensor, num_heads: int) -> torch.Tensor:
-    """<left row, right row> of each entry over each head's columns, (num_entries, num_heads) float32."""
+    """Return <left row, right row> of each entry over each head's columns, (num_entries, num_heads) float32."""
     out = torch.empty((len(matrix.indices), num_heads), device=left.device)
     if out.numel() and matrix.num_rows:
         cut, head_dim = matrix.geometry.segments(0, matrix.num_rows), left.shape[1] // num_heads

@@ -9,7 +9,7 @@ from hpcgnn.ops.cuda.storage import SUFFIX, alignment
 
 
 def maximum(matrix, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Largest of each row's entries, column by column, and the row of h that has it."""
+    """Return the largest of each row's entries, column by column, and the row of h that has it."""
     shape, suffix, dim = (matrix.num_rows, h.shape[1]), SUFFIX[h.dtype], h.shape[1]
     out = torch.empty(shape, dtype=h.dtype, device=h.device)
     argmax = torch.empty(shape, dtype=torch.int32, device=h.device)
@@ -23,7 +23,7 @@ def maximum(matrix, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def maximum_backward(transposed, gradient: torch.Tensor, argmax: torch.Tensor) -> torch.Tensor:
-    """Gradient of h: each row gathers from the rows whose maximum it is."""
+    """Return the gradient of h: each row gathers from the rows whose maximum it is."""
     dim, suffix = gradient.shape[1], SUFFIX[gradient.dtype]
     out = torch.empty((transposed.num_rows, dim), dtype=gradient.dtype, device=gradient.device)
     if out.numel() == 0:

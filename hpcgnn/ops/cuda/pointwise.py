@@ -31,7 +31,7 @@ def dropout(rows: torch.Tensor, node_id: np.ndarray, key: CounterKey, threshold:
 
 def activate(rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | None, threshold: int,
              weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Activated rows, and (n, 2) float32 of each row's mean and 1 / deviation; threshold 0 makes no draws."""
+    """Return activated rows, and (n, 2) float32 of each row's mean and 1 / deviation; threshold 0 makes no draws."""
     num_rows, dim = rows.shape
     moments = torch.empty(0 if weight is None else num_rows, 2, device=rows.device)
     if weight is None:
@@ -65,7 +65,7 @@ def activate_backward(gradient: torch.Tensor, rows: torch.Tensor, node_id: np.nd
 
 
 def backward_blocks(num_rows: int, lanes: int) -> tuple[int, int]:
-    """Rows a block, in whole rounds of its sub-warps, and blocks.
+    """Return rows a block, in whole rounds of its sub-warps, and blocks.
 
     A sub-warp sums LEAST_ROUNDS rows before it writes, or more where that were over MAX_ROW_BLOCKS.
     """
@@ -75,13 +75,13 @@ def backward_blocks(num_rows: int, lanes: int) -> tuple[int, int]:
 
 
 def mask_blocks(num_rows: int, dim: int) -> int:
-    """Blocks of threads with eight columns each."""
+    """Count the blocks of threads with eight columns each."""
     return -(-num_rows * -(-dim // LANE_COLUMNS) // BLOCK_THREADS)
 
 
 def _mask(values: torch.Tensor, rectifier: torch.Tensor | None, node_id: np.ndarray | None, key: CounterKey | None,
           threshold: int) -> torch.Tensor:
-    """`values` that are kept, scaled, and of positive elements of `rectifier` where given; elsewhere 0."""
+    """Return `values` that are kept, scaled, and of positive elements of `rectifier` where given; elsewhere 0."""
     num_rows, dim = values.shape
     out = torch.empty_like(values)
     _kernel(f"mask_rows_{SUFFIX[values.dtype]}")(
@@ -97,7 +97,7 @@ def _is_vector(*matrices: torch.Tensor) -> bool:
 
 
 def _dropout_arguments(rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | None, threshold: int) -> tuple:
-    """node_id, seed, epoch, stream, threshold and scale, as every kernel takes them."""
+    """Return node_id, seed, epoch, stream, threshold and scale, as every kernel takes them."""
     if threshold == 0:
         return None, 0, 0, 0, 0, 1.0
     return (on_device(node_id, rows), key.seed, key.epoch, key.stream, threshold,

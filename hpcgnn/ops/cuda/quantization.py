@@ -20,7 +20,7 @@ NEAREST_LANES = 16            # sums of a row are over 16 lanes, as the host's
 
 
 def num_blocks(num_rows: int, lanes: int) -> int:
-    """Blocks that hold `lanes` threads a row."""
+    """Count the blocks that hold `lanes` threads a row."""
     return -(-num_rows * lanes // BLOCK_THREADS)
 
 

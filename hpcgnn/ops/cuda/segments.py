@@ -66,7 +66,7 @@ class Segments:
 
 
 def item_offsets(matrix: SparseRows) -> np.ndarray:
-    """(num_rows + 1,) int64: where the items of each row begin."""
+    """Return where the items of each row begin, (num_rows + 1,) int64."""
     num_items = matrix.end - matrix.begin
     num_items[:matrix.num_self] += 1
     return np.concatenate([[0], np.cumsum(np.maximum(num_items, 1))]).astype(np.int64)
@@ -78,7 +78,7 @@ def block_shape(num_items: int) -> tuple[int, int]:
 
 
 def cut(offset: np.ndarray, first_row: int, last_row: int, warps: int, items_a_warp: int) -> Segments:
-    """Segments of the rows first_row .. last_row - 1, of which there is one at least."""
+    """Return segments of the rows first_row .. last_row - 1, of which there is one at least."""
     start, stop = int(offset[first_row]), int(offset[last_row])
     items_a_block = warps * items_a_warp
     first_item = np.arange(start, stop, items_a_block)
@@ -123,15 +123,15 @@ class Geometry:
 
 
 def sub_warp(num_loads: int) -> int:
-    """Lanes that share a product of so many loads."""
+    """Count the lanes that share a product of so many loads."""
     return min(WARP, 1 << max(num_loads - 1, 0).bit_length())
 
 
 def lanes_a_row(dim: int) -> int:
-    """Lanes of the sub-warp that shares a row of so many columns."""
+    """Count the lanes of the sub-warp that shares a row of so many columns."""
     return sub_warp(-(-dim // LANE_COLUMNS))
 
 
 def column_blocks(dim: int) -> int:
-    """Blocks of columns that a grid has beside its blocks of items."""
+    """Count the blocks of columns that a grid has beside its blocks of items."""
     return -(-dim // COLUMNS_A_BLOCK)

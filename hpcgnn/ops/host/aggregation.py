@@ -15,7 +15,7 @@ def first_bad_row(matrix, no_row: int, split: int) -> int:
 
 
 def first_outside(packed, dim: int) -> int:
-    """The first packed row of `dim` columns that does not lie within its message; -1."""
+    """Return the first packed row of `dim` columns that does not lie within its message; -1."""
     return kernels.first_outside(packed.message, packed.bit_width, packed.payload_offset, packed.parameter_offset, dim)
 
 

@@ -9,7 +9,7 @@ from hpcgnn.ops.host.simd import simd_level
 
 
 def stacked(tiles) -> kernels.Tiles:
-    """The kernel's view of a BatchTiles."""
+    """Return the kernel's view of a BatchTiles."""
     return kernels.Tiles(tiles.row_begin, tiles.tile_row_begin, tiles.begin, tiles.column, tiles.words, tiles.indptr)
 
 

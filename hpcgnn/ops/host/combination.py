@@ -47,7 +47,7 @@ class Rates:
 
 
 def combine(codes: torch.Tensor, weight: torch.Tensor, code_bits: int, weight_bits: int, way: str) -> torch.Tensor:
-    """codes @ weight.T in int32."""
+    """Return codes @ weight.T in int32."""
     simd_level()
     if way == "auto":
         way = cheapest_way(codes.shape, len(weight), _density(codes), code_bits, weight_bits)
@@ -71,7 +71,7 @@ def combine_stream(source: tuple, first: int, last: int, weight: torch.Tensor, w
 
 
 def cheapest_way(shape: tuple[int, int], num_outputs: int, density: float, code_bits: int, weight_bits: int) -> str:
-    """The way of the least expected seconds, for codes of `shape` of which a share is not zero."""
+    """Return the way of the least expected seconds, for codes of `shape` of which a share is not zero."""
     level = simd_level()
     rates, (num_rows, dim) = measured_rates(level, torch.get_num_threads()), shape
     size, weights = num_rows * dim, num_outputs * dim
@@ -87,7 +87,7 @@ def cheapest_way(shape: tuple[int, int], num_outputs: int, density: float, code_
 
 @cache
 def measured_rates(level: str, num_threads: int) -> Rates:
-    """Rates of one SIMD level and number of threads, from a few milliseconds of small products."""
+    """Return rates of one SIMD level and number of threads, from a few milliseconds of small products."""
     seconds_of = partial(least_seconds, repetitions=REPEAT)
     zeros = torch.zeros(PROBE_ROWS, PROBE_DIM, dtype=torch.uint8)
     few = torch.rand(zeros.shape, generator=torch.Generator().manual_seed(0)) * PROBE_SPARSITY < 1

@@ -29,7 +29,7 @@ def tiles_of_csr(indptr: np.ndarray, indices: np.ndarray, num_columns: int, is_d
 
 
 def count_entries(tiles: TileList) -> torch.Tensor:
-    """(num_rows,) int64."""
+    """Return (num_rows,) int64."""
     counts = torch.zeros(tiles.num_rows, dtype=torch.int64)
     kernels.count_entries(tiles.begin, tiles.words.numpy(), counts.numpy())
     return counts
