@@ -149,7 +149,7 @@ class _Layer:
             rescale(sums, replace(epilogue, rectifies=True), between.target(0, len(sums)))
             second = between.product(0, len(sums), convolution.second)
             yield first, second, Epilogue(row_scale=between.step, column_scale=convolution.second.scale.step,
-                                           bias=convolution.second_bias)
+                                          bias=convolution.second_bias)
 
 
 def _mean_of_heads(rows: np.ndarray, num_heads: int) -> np.ndarray:

@@ -145,7 +145,7 @@ def sum_lines(lines: BitLines) -> torch.Tensor:
 
 
 def multiply_bits(left: BitLines, right: BitLines, rescaling: Rescaling | None = None,
-             codes: CodeRange | None = None) -> torch.Tensor | BitLines:
+                  codes: CodeRange | None = None) -> torch.Tensor | BitLines:
     """sum over k of left[m, k] * right[k, n], for lines m of the left and n of the right.
 
     The product is the sum over planes i of the left and j of the right of 2^(i + j) popcount(left_i AND right_j).

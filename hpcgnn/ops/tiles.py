@@ -77,7 +77,8 @@ def count_entries(tiles: TileList) -> torch.Tensor:
 
 
 def multiply_tiles(tiles: TileList, right: BitLines, jump: bool = True, reuse: bool = True,
-             rescaling: Rescaling | None = None, codes: CodeRange | None = None) -> tuple[torch.Tensor | BitLines, int]:
+                   rescaling: Rescaling | None = None,
+                   codes: CodeRange | None = None) -> tuple[torch.Tensor | BitLines, int]:
     """Return the 0/1 matrix times lines of codes, finished as in `hpcgnn.ops.bit_gemm.multiply_bits`.
 
     Parameters

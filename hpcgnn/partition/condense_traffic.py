@@ -154,7 +154,8 @@ def condensed_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> Dr
     num_copies = np.diff(regions.start)
     dense = gather_traffic(rows.without(rows.is_sparse()), row_bytes, buffer.dense())
     return DramTraffic(dense.dense_bytes, _lines(num_copies * row_bytes, buffer) * buffer.line_bytes,
-                   _written_lines(num_copies, row_bytes, buffer) * buffer.line_bytes, BYTES_AN_ID * regions.num_copies)
+                       _written_lines(num_copies, row_bytes, buffer) * buffer.line_bytes,
+                       BYTES_AN_ID * regions.num_copies)
 
 
 def _lines(num_bytes: np.ndarray, buffer: Buffer) -> int:

@@ -75,8 +75,9 @@ class PackageWriter:
         num_entries = -(-self._num_rows // self.interval)
         num_position_bits, positions, index_position = self._positions.finish()
         return PackagedRows(self.format, self._num_rows, self.dim, self._num_bits, num_position_bits,
-                          self._stream[:-(-self._num_bits // 8)].copy(), positions, self.interval,
-                          self._index_bit[:num_entries].copy(), self._index_values[:num_entries].copy(), index_position)
+                            self._stream[:-(-self._num_bits // 8)].copy(), positions, self.interval,
+                            self._index_bit[:num_entries].copy(), self._index_values[:num_entries].copy(),
+                            index_position)
 
     def _checked(self, codes: np.ndarray, bit_width: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         width = np.asarray(bit_width)

@@ -86,7 +86,7 @@ def read_packages_of(group: h5py.Group, name: str, path: Path, advice: str) -> t
                          f"and a bool; {advice}")
     try:
         packed = PackagedRows(PackageFormat(tuple(lengths.tolist()), bool(is_signed)), **scalars,
-                            **{array: group[array][()] for array in ARRAYS})
+                              **{array: group[array][()] for array in ARRAYS})
     except KernelError as error:
         raise ShardError(f"{path}: {error}; {advice}") from error
     scale = group["scale"][()]

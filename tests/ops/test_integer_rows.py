@@ -73,8 +73,8 @@ def test_normalized_rows_have_the_bits_of_every_level_and_of_any_company(simd, m
     monkeypatch.setenv("HPCGNN_SIMD", "portable")
     for i in range(21):
         one = Epilogue(rescaling.row_scale[i:i + 1], rescaling.column_scale, rescaling.bias, rescaling.near[i:i + 1],
-                        0.25, OwnPart(rescaling.own.sums[i:i + 1], rescaling.own.row_scale[i:i + 1],
-                                      rescaling.own.column_scale), rescaling.norm, rectifies=True)
+                       0.25, OwnPart(rescaling.own.sums[i:i + 1], rescaling.own.row_scale[i:i + 1],
+                                     rescaling.own.column_scale), rescaling.norm, rectifies=True)
         rescale(sums[i:i + 1], one, values=other)
         assert other.tobytes() == values[i:i + 1].tobytes()
 

@@ -75,7 +75,7 @@ def test_all_zeros_jump_every_tile_and_all_ones_none(simd, is_dense, fill):
 def test_empty_sides_give_empty_products_or_zeros(simd, shape, is_dense):
     m, k, n = shape
     sums, num_multiplied = multiply_tiles(tiles_of(np.zeros((m, k), np.uint8), is_dense),
-                                    pack_codes(torch.zeros(k, n, dtype=torch.uint8), 2, True))
+                                          pack_codes(torch.zeros(k, n, dtype=torch.uint8), 2, True))
     assert sums.shape == (m, n) and not sums.any() and num_multiplied == 0
 
 

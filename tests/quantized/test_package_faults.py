@@ -28,7 +28,7 @@ def bytes_of(bits):
 def placed(bits, positions, num_rows, dim, form=None):
     """Packages of two strings of bits, of fewer rows than an interval has."""
     return PackagedRows(form or PackageFormat(), num_rows, dim, len(bits), len(positions), bytes_of(bits),
-                      bytes_of(positions), 64, np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros(1, np.int64))
+                        bytes_of(positions), 64, np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros(1, np.int64))
 
 
 def rows_of(bits, bitmap, dim, form=None):

@@ -112,7 +112,7 @@ def sum_lines(lines: BitLines) -> torch.Tensor:
 
 
 def multiply_bits(left: BitLines, right: BitLines, rescaling: Rescaling | None, codes: CodeRange | None,
-             form: str | None = None) -> torch.Tensor | BitLines:
+                  form: str | None = None) -> torch.Tensor | BitLines:
     """Return the product of lines, finished as the arguments say; `form` of FORM_ROWS, or that of the chip."""
     is_small = left.num_lines <= PRODUCT_WARPS * FORM_ROWS["mma8"]
     form = checked_form(form, right.words.device, is_small)

@@ -39,7 +39,7 @@ def count_entries(tiles: TileList) -> torch.Tensor:
 
 
 def multiply_tiles(tiles: TileList, right: BitLines, jump: bool, reuse: bool, rescaling: Rescaling | None,
-             codes: CodeRange | None, form: str | None = None) -> tuple[torch.Tensor | BitLines, int]:
+                   codes: CodeRange | None, form: str | None = None) -> tuple[torch.Tensor | BitLines, int]:
     """The product of tiles, finished as the arguments say; `form` as in `hpcgnn.ops.cuda.bit_gemm.multiply_bits`.
 
     A list holds no tile of zeros, so nothing is looked for in it, and nothing has to be counted on the device.

@@ -35,12 +35,12 @@ def unpack_codes(lines: BitLines) -> torch.Tensor:
 def sum_lines(lines: BitLines) -> torch.Tensor:
     """Return (num_lines,) int64."""
     sums = torch.zeros(lines.num_lines, dtype=torch.int64)
-    packing.sum_codes(lines.words.numpy(), sums.numpy())
+    packing.sum_lines(lines.words.numpy(), sums.numpy())
     return sums
 
 
 def multiply_bits(left: BitLines, right: BitLines, rescaling: Rescaling | None,
-             codes: CodeRange | None) -> torch.Tensor | BitLines:
+                  codes: CodeRange | None) -> torch.Tensor | BitLines:
     """Return the product of lines, finished as the arguments say."""
     matrix = kernels.Left(left.words.numpy(), left.words.shape[1], left.words.shape[2] // 4)
     return finish(matrix, left.num_lines, right, rescaling, codes)[0]

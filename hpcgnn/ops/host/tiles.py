@@ -36,7 +36,7 @@ def count_entries(tiles: TileList) -> torch.Tensor:
 
 
 def multiply_tiles(tiles: TileList, right: BitLines, jump: bool, reuse: bool, rescaling: Rescaling | None,
-             codes: CodeRange | None) -> tuple[torch.Tensor | BitLines, int]:
+                   codes: CodeRange | None) -> tuple[torch.Tensor | BitLines, int]:
     """The product of tiles, finished as the arguments say. A list holds no zeros, so nothing is looked for in it."""
     num_padded, num_steps = TILE_ROWS * (len(tiles.begin) - 1), right.words.shape[2] // 4
     left = bit_gemm.Left(tiles.words.numpy(), num_padded, num_steps, tiles.begin, tiles.column,
