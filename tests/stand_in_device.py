@@ -230,11 +230,12 @@ class _Quantization:
 
 class _Aggregation:
     @staticmethod
-    def multiply(matrix, near, far, out, is_added, entry_scale, entry_index, packed, tasks):
-        if packed is not None:
-            packed = aggregation.PackedRows(_array(packed.message), packed.bit_width, packed.payload_offset,
-                                            packed.parameter_offset)
-        host_aggregation.multiply(matrix, near, far, out, is_added, entry_scale, entry_index, packed, tasks)
+    def multiply(matrix, near, far, out, tasks, is_added):
+        if isinstance(far, aggregation.PackedRows):
+            far = aggregation.PackedRows(_array(far.message), far.bit_width, far.payload_offset, far.parameter_offset)
+        host_aggregation.multiply(matrix, near, far, out, tasks, is_added)
+
+    multiply_weighted = staticmethod(host_aggregation.multiply_weighted)
 
 
 def _array(message):

@@ -20,7 +20,7 @@ GAP = 1e-3
 
 
 def assign(problems: list[Problem], lam: float, solver: str, time_limit: float) -> list[Assignment]:
-    """Widths of every problem; layers don't depend on each other and are solved in parallel threads.
+    """Return widths of every problem; layers don't depend on each other and are solved in parallel threads.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def assign(problems: list[Problem], lam: float, solver: str, time_limit: float) 
 
 
 def assign_budget(problems: list[Problem], mean_bits: float) -> list[Assignment]:
-    """Widths of every problem with the least variance at a given mean of bits a value; see `solve_budget`."""
+    """Return widths of every problem with the least variance at a given mean of bits a value; see `solve_budget`."""
     return [solve_budget(problem, mean_bits) for problem in problems]
 
 

@@ -40,7 +40,7 @@ def fixed_links(num_ranks: int, bytes_per_second: float = 1e9, latency_seconds: 
 
 
 def fit(num_bytes: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
-    """Non-negative theta and gamma of one pair from timed messages.
+    """Return non-negative theta and gamma of one pair from timed messages.
 
     Repetitions of one size count as their median, so a stray slow one has no say. Errors are weighed relative to the
     seconds, so that small messages, which show gamma, count as much as large ones.
@@ -91,21 +91,3 @@ def pair_round(num_ranks: int) -> np.ndarray:
     """Return (num_ranks ** 2,) int64, the ring round of each pair: destination - source, 0 for a rank with itself."""
     rank = np.arange(num_ranks)
     return ((rank[None, :] - rank[:, None]) % num_ranks).ravel()
-
-
-def message_seconds(model: LinkModel, num_bytes: np.ndarray) -> np.ndarray:
-    """Return (num_ranks ** 2,) float64, the seconds of each pair's message of so many bytes; nothing takes no time."""
-    return np.where(num_bytes > 0, model.theta * num_bytes + model.gamma, 0.0)
-
-
-def round_seconds(model: LinkModel, num_bytes: np.ndarray) -> float:
-    """Seconds of one exchange in a ring: the longest message of each round, summed over the rounds.
-
-    Parameters
-    ----------
-    num_bytes : (num_ranks ** 2,) int64     by pair; a rank's own entry is not counted
-    """
-    seconds = message_seconds(model, num_bytes)
-    longest = np.zeros(model.num_ranks)
-    np.maximum.at(longest, pair_round(model.num_ranks), seconds)
-    return float(longest[1:].sum())

@@ -18,7 +18,7 @@ NUM_CANDIDATES = 4
 
 
 def solve_greedy(problem: Problem, lam: float) -> Assignment:
-    """Near-optimal widths in milliseconds.
+    """Return near-optimal widths in milliseconds.
 
     Ring rounds share nothing. Given the seconds Z of a round's longest pair, every pair takes its best widenings until
     Z is used up; the best Z are found among all steps' ends at once, and what is left of them is filled with smaller

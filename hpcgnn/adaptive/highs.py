@@ -20,7 +20,7 @@ class SolverError(Exception):
 
 
 def solve_highs(problem: Problem, lam: float, time_limit: float = 5.0, gap: float = 1e-3) -> Assignment:
-    """Widths whose objective is within `gap` of the best.
+    """Return widths whose objective is within `gap` of the best.
 
     One binary a group and width, of which each group has one, and a Z a ring round that no pair of it may pass.
     Ring rounds share nothing, so each is a program of its own.
@@ -52,7 +52,7 @@ def solve_highs(problem: Problem, lam: float, time_limit: float = 5.0, gap: floa
 
 def _solve_round(problem: Problem, groups: np.ndarray, weight: float, rate: float, seconds_left: float,
                  gap: float) -> tuple[np.ndarray, float]:
-    """Indices of widths of the groups of one round, and a bound of weight * variance + rate * seconds."""
+    """Return indices of widths of the groups of one round, and a bound of weight * variance + rate * seconds."""
     if seconds_left <= 0:
         raise SolverError("its time was over before the last ring round")
     num_widths = len(problem.widths)

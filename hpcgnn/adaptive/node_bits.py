@@ -15,7 +15,7 @@ PACKED_WIDTHS = (1, 2, 4, 8)
 
 
 def levels(importance: np.ndarray, percentiles: tuple[float, ...]) -> np.ndarray:
-    """Level of each boundary node: how many of the percentiles its importance has reached.
+    """Return the level of each boundary node: how many of the percentiles its importance has reached.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def levels(importance: np.ndarray, percentiles: tuple[float, ...]) -> np.ndarray
 
 
 def width_table(base: int, widths: tuple[int, ...]) -> np.ndarray:
-    """Width of each level: its own, but never below the base width.
+    """Return the width of each level: its own, but never below the base width.
 
     Returns
     -------
@@ -45,7 +45,7 @@ def width_table(base: int, widths: tuple[int, ...]) -> np.ndarray:
 
 
 def parse_widths(text: str) -> tuple[int, ...]:
-    """Widths of a list with commas.
+    """Return widths of a list with commas.
 
     Raises
     ------
@@ -60,7 +60,7 @@ def parse_widths(text: str) -> tuple[int, ...]:
 
 
 def parse_percentiles(text: str, num_levels: int = len(PACKED_WIDTHS)) -> tuple[float, ...]:
-    """Percentiles of a list with commas, one fewer than there are levels.
+    """Return percentiles of a list with commas, one fewer than there are levels.
 
     Raises
     ------

@@ -46,7 +46,7 @@ class Problem:
 
     @property
     def num_rounds(self) -> int:
-        """Rounds that some group travels in, or one past the largest; empty ones take no time."""
+        """Count the rounds that some group travels in, or one past the largest; empty ones take no time."""
         return int(self.pair_round.max(initial=0)) + 1
 
     @cached_property
@@ -119,5 +119,5 @@ def inverse_span(low_high: tuple[float, float]) -> float:
 
 
 def scaled(value: float, low_high: tuple[float, float]) -> float:
-    """`value` on a scale from 0 at low to 1 at high; 0 where they are one."""
+    """Return `value` on a scale from 0 at low to 1 at high; 0 where they are one."""
     return (value - low_high[0]) * inverse_span(low_high)

@@ -150,7 +150,7 @@ class Solver:
         return found
 
     def solve(self, traces: dict[tuple[int, int], Trace], mean_bits: float | None = None) -> SolvedBits:
-        """Collective: the widths of all rows, for every exchange that was traced.
+        """Collective: return the widths of all rows, for every exchange that was traced.
 
         Parameters
         ----------
@@ -208,7 +208,7 @@ class Solver:
         return assignments
 
     def _scatterable(self, problems: list[Problem], assignments: list[Assignment]) -> list[list[list[np.ndarray]]]:
-        """Widths by sender, exchange and receiver."""
+        """Return widths by sender, exchange and receiver."""
         size = self._comm.size
         by_pair = []
         for problem, assignment in zip(problems, assignments, strict=True):

@@ -96,7 +96,7 @@ def measure_products(place: Place, size: int, dim: int, widths: tuple[int, ...])
                                f"{size} x {size} x {dim}")
         row = place.measure("product", f"{size} x {size} x {dim}, 1 x {width} bits", 2 * size**2 * dim / 1e12, UNIT,
                             {CEILING: place.multiplying_bits(size**2 * dim * width),
-                             OURS: partial(bit_gemm.multiply, left, right), **peers}, remarks, is_hot=True)
+                             OURS: partial(bit_gemm.multiply_bits, left, right), **peers}, remarks, is_hot=True)
         add_published(row, size, dim, width)
         yield row
     features = place.random_rows(size, dim)
@@ -198,7 +198,7 @@ def _tiles_of(batch: scipy.sparse.csr_matrix, is_dense: bool, place: Place) -> T
 
 
 def _aggregate(matrices: list[TileList], features: list[BitLines], **switches: bool) -> list[torch.Tensor]:
-    return [tiles.multiply(one, lines, **switches)[0] for one, lines in zip(matrices, features, strict=True)]
+    return [tiles.multiply_tiles(one, lines, **switches)[0] for one, lines in zip(matrices, features, strict=True)]
 
 
 def _gather(matrices: list[SparseRows], rows: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -25,11 +25,11 @@ from hpcgnn.bench.host import HostPlace
 from hpcgnn.bench.result import why_no_picture
 from hpcgnn.bench.timing import CEILING, OURS, Measurement
 from hpcgnn.errors import ConfigError
-from hpcgnn.ops.aggregation import SparseRows, from_csr, multiply
+from hpcgnn.ops.aggregation import SparseRows, from_csr, multiply_span
 from hpcgnn.partition.condense import ClusteredRows, condensed_order, condensed_regions, lay_out, permute_rows
 from hpcgnn.partition.condense_traffic import (
     Buffer,
-    Traffic,
+    DramTraffic,
     condensed_traffic,
     direct_traffic,
     gather_traffic,
@@ -48,7 +48,7 @@ PARTS = {"same cluster": "dense_bytes", "other clusters": "sparse_bytes", "copie
          "lists": "list_bytes"}
 CAPTION = "MB read (copies: written) for one aggregation; arcs, new rows and sums, alike for all, are not counted"
 
-Counts = list[tuple[str, str, Traffic]]
+Counts = list[tuple[str, str, DramTraffic]]
 
 
 def arcs_of(graph: Topology) -> scipy.sparse.csr_matrix:
@@ -107,7 +107,7 @@ class DramBenchmark:
         return {reorder: condensed_order(self.arcs, self.condensed_cluster) if reorder == CONDENSED
                 else order_rows(self.graph, nodes, reorder, self.seed) for reorder in REORDERS}
 
-    def count(self) -> Iterator[tuple[str, str, Traffic]]:
+    def count(self) -> Iterator[tuple[str, str, DramTraffic]]:
         """Yield group, name and bytes of each scheme, then of each order, with rows read through the whole buffer."""
         for name, traffic in self._schemes():
             yield SCHEMES, name, traffic
@@ -116,7 +116,7 @@ class DramBenchmark:
             rows = ClusteredRows(whole, *permute_rows(self.arcs, order))
             yield ORDERS, reorder, gather_traffic(rows, self.row_bytes, self.buffer)
 
-    def _schemes(self) -> Iterator[tuple[str, Traffic]]:
+    def _schemes(self) -> Iterator[tuple[str, DramTraffic]]:
         rows_a_cluster = self.buffer.check().dense().num_bytes // self.row_bytes
         if rows_a_cluster == 0:
             raise ConfigError(f"a buffer of {self.buffer.num_bytes} bytes holds no row of {self.row_bytes} bytes; "
@@ -148,7 +148,7 @@ class DramBenchmark:
 
     def _product(self, order: np.ndarray, rows: torch.Tensor, out: torch.Tensor) -> Callable:
         matrix = from_csr(*permute_rows(self.arcs, order), self.graph.num_nodes)
-        return partial(multiply, matrix, rows, out=out, span=(0, len(rows)))
+        return partial(multiply_span, matrix, rows, None, out, (0, len(rows)))
 
     def _products_of_copies(self, rows: torch.Tensor, out: torch.Tensor) -> dict[str, Callable]:
         """Run Algorithm 1 on this machine: with the copies, and as if they were free."""
@@ -158,7 +158,7 @@ class DramBenchmark:
         matrix = SparseRows(clusters.indptr[:-1], clusters.indptr[1:], column, len(rows) + regions.num_copies)
         copied_row = torch.from_numpy(regions.copied_row)
         copies = self.place.empty_rows(regions.num_copies, rows.shape[1])
-        read = partial(multiply, matrix, rows, copies, out=out, span=(0, len(rows)))
+        read = partial(multiply_span, matrix, rows, copies, out, (0, len(rows)))
 
         def copy_and_read() -> None:
             torch.index_select(rows, 0, copied_row, out=copies)
@@ -173,7 +173,7 @@ def show_traffic(title: str, counts: Counts) -> None:
     table.add_column("scheme", no_wrap=True)
     for heading in (*PARTS, "total", "of the first", "arcs dropped"):
         table.add_column(heading, justify="right")
-    first: dict[str, Traffic] = {}
+    first: dict[str, DramTraffic] = {}
     for group, name, traffic in counts:
         if group not in first:
             table.add_section()

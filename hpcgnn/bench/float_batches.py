@@ -13,8 +13,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from hpcgnn.graph.normalization import degree_factor
 from hpcgnn.inference.batches.cut import Batches
-from hpcgnn.inference.neighborhood import row_factor_of
 from hpcgnn.ops.aggregation import SparseRows, from_csr, multiply
 from hpcgnn.ops.dense import map_rows
 from hpcgnn.quantized.integer_model import ColumnScale, IntegerConvolution, IntegerMap, IntegerModel, RowScale
@@ -146,8 +146,8 @@ def _integer_map(weight: torch.Tensor, bits: int) -> IntegerMap:
 def _matrix_of(kind: str, batches: Batches) -> SparseRows:
     scaling: dict[str, Any] = {}
     if kind == "sage":
-        scaling = {"row_scale": row_factor_of(batches.in_degree, "mean")}
+        scaling = {"row_scale": degree_factor(batches.in_degree, "mean")}
     if kind == "gcn":
-        factor = row_factor_of(batches.in_degree, "gcn")
+        factor = degree_factor(batches.in_degree, "gcn")
         scaling = {"num_self": batches.num_rows, "row_scale": factor, "column_scale": factor}
     return from_csr(batches.indptr, batches.indices, batches.num_rows, **scaling)

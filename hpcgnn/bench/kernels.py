@@ -17,6 +17,7 @@ from hpcgnn.bench.place import PRECISION, Contestants, Place, Work
 from hpcgnn.bench.products import measure_products
 from hpcgnn.bench.timing import CEILING, OURS, Measurement, Part, PartedBenchmark
 from hpcgnn.ops.counter import DROPOUT, FORWARD, CounterKey
+from hpcgnn.ops.cuda.resident import resident
 from hpcgnn.ops.dense import map_rows, weight_gradient
 from hpcgnn.ops.host.simd import multiplies_bfloat16
 from hpcgnn.ops.pointwise import activate, dropout
@@ -94,7 +95,7 @@ def measure_messages(place: Place, width: int, peers: tuple[str, ...]) -> list[M
     """Quantize and pack one message and read it back, at each bit-width. Rates count both rows and message."""
     num_rows = place.num_rows
     rows, received = place.random_rows(num_rows, width), place.empty_rows(num_rows, width)
-    index, node_id = np.arange(num_rows, dtype=np.int32), np.arange(num_rows)
+    index, node_id = resident(np.arange(num_rows, dtype=np.int32)), resident(np.arange(num_rows))
     packing, unpacking = [], []
     for bits in BITS:
         layout = MessageLayout.build(np.full(num_rows, bits, np.uint8), width)
@@ -124,7 +125,7 @@ def _quantizing(rows: torch.Tensor, index: np.ndarray, node_id: np.ndarray, layo
 def measure_pointwise(place: Place, width: int, precision: str, peers: tuple[str, ...]) -> Iterator[Measurement]:
     """Normalize, ReLU and drop, forward and backward, and drop alone. Rates count what must move: each matrix once."""
     num_rows, dtype, key = place.num_rows, PRECISION[precision], CounterKey(0, 0, DROPOUT, 0)
-    node_id = np.arange(num_rows)
+    node_id = resident(np.arange(num_rows))
     case = f"{num_rows:,} x {width} {precision}, p = {PROBABILITY}"
     rows, gradient = (place.random_rows(num_rows, width, dtype, seed) for seed in (0, 1))
     weight, bias = (make(width, device=place.name, requires_grad=True) for make in (torch.ones, torch.zeros))

@@ -16,7 +16,7 @@ import scipy.sparse
 from hpcgnn.bench.host import HostPlace, zeros
 from hpcgnn.bench.timing import CEILING, OURS, Measurement
 from hpcgnn.quantized.formats import DENSE, IDEAL, PACKAGE, sizes
-from hpcgnn.quantized.package import PackedRows
+from hpcgnn.quantized.package import PackagedRows
 from hpcgnn.quantized.package_writer import encode
 
 NUM_ROWS, DIM = 100_000, 256            # of dense rows, beyond every cache
@@ -73,7 +73,7 @@ def random_codes(num_rows: int, dim: int, width: int, density: float) -> tuple[n
     return codes, bit_width
 
 
-def size_remark(packed: PackedRows, case: str) -> str:
+def size_remark(packed: PackagedRows, case: str) -> str:
     """Tell the bytes of the formats."""
     found = sizes(packed)
     shares = ", ".join(f"{name} {size.bits / found[DENSE].bits:.3f}" for name, size in found.items() if name != DENSE)

@@ -5,17 +5,17 @@ same rows and against peers: those of `peers/spmm.py` on the host, cuSPARSE as t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import torch
 
 from hpcgnn.bench.graphs import Topology
 from hpcgnn.bench.peers.spmm import mean_peers, sampled_peers
-from hpcgnn.bench.place import PRECISION, Contestants, Place, Work, admit
+from hpcgnn.bench.place import PRECISION, Contestants, Place, admit
 from hpcgnn.bench.timing import CEILING, OURS, Measurement
 from hpcgnn.ops.aggregation import SparseRows, from_csr, multiply
 from hpcgnn.ops.attention import sampled_products
-from hpcgnn.ops.cuda import aggregation as device_aggregation
 
 OURS_FP32, HALF_ARITHMETIC = "hpcgnn fp32", "half arithmetic"    # contestants where rows are narrower
 
@@ -47,7 +47,8 @@ def measure_mean(place: Place, graph: Topology, matrix: SparseRows, width: int, 
     contestants: Contestants = {CEILING: place.gathering(rows, graph.indices), OURS: partial(multiply, matrix, rows)}
     if precision != "fp32":
         contestants[OURS_FP32] = partial(multiply, matrix, rows.float())
-        contestants[HALF_ARITHMETIC] = partial(_in_half, contestants[OURS]) if place.sums_in_half else None
+        contestants[HALF_ARITHMETIC] = (
+            partial(multiply, replace(matrix, has_half_sums=True), rows) if place.sums_in_half else None)
     return place.measure("spmm", _case(graph, width, precision), _gigabytes(graph, rows), "GB/s", contestants | peers,
                          remarks)
 
@@ -72,11 +73,3 @@ def _case(graph: Topology, width: int, precision: str) -> str:
 
 def _gigabytes(graph: Topology, rows: torch.Tensor) -> float:
     return graph.num_edges * rows.shape[1] * rows.itemsize / 1e9
-
-
-def _in_half(work: Work) -> torch.Tensor:
-    before, device_aggregation.is_half_arithmetic = device_aggregation.is_half_arithmetic, True
-    try:
-        return work()
-    finally:
-        device_aggregation.is_half_arithmetic = before

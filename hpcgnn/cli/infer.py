@@ -60,7 +60,7 @@ def infer_in_parallel(comm, path: Path, shards: Path, out: Path | None, repeat: 
     info = together(comm, lambda: read_graph_info(shards))
     together(comm, lambda: check_num_parts(info, comm.size))
     # These import torch, which takes seconds: what needs no torch is refused before.
-    from hpcgnn.inference.opened_model import open_model
+    from hpcgnn.inference.model_source import open_model
     from hpcgnn.inference.predictions import check_writable, write_predictions
     from hpcgnn.inference.run import IntegerRun, peak_bytes, timed
 
@@ -97,7 +97,7 @@ def store_packages(run, folder: Path) -> None:
     from rich.console import Console
 
     from hpcgnn.cli.packages import sizes_table
-    from hpcgnn.inference.activations import format_sizes
+    from hpcgnn.inference.run import format_sizes
     from hpcgnn.launch import together
     from hpcgnn.shards.activations import write_activations
 
@@ -112,7 +112,7 @@ def store_packages(run, folder: Path) -> None:
 
 def run_in_batches(run, clusters: int, batch_size: int | None, between_clusters: bool, aggregation: str | None):
     """Collective: the DealtRun that answers as an IntegerRun does, within batches."""
-    from hpcgnn.inference.batches.dealing import DealtBatches, DealtRun
+    from hpcgnn.inference.batches.distribution import DealtBatches, DealtRun
     from hpcgnn.launch import together
 
     coded = together(run.comm, lambda: run.rows.coded(run.model.convolutions[0].rows, run.in_degree))

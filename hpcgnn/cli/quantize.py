@@ -39,9 +39,9 @@ def quantize_in_parallel(comm, run_folder: Path, shards: Path, bits: int | None,
     info = together(comm, lambda: read_graph_info(shards))
     # These import torch, which takes seconds: what needs no torch is refused before.
     from hpcgnn.inference.model_file import write_model
+    from hpcgnn.inference.model_source import TrainedRun
     from hpcgnn.inference.predictions import check_writable
     from hpcgnn.inference.run import IntegerRun
-    from hpcgnn.inference.trained_run import TrainedRun
 
     together(comm, lambda: check_writable(out) if comm.rank == 0 else None)
     trained = TrainedRun.open(comm, run_folder, shards, info, other_graph)

@@ -17,6 +17,7 @@ from hpcgnn.exchange.arena import starts
 from hpcgnn.exchange.bits import BitPlan
 from hpcgnn.exchange.plan import ExchangePlan, RowList
 from hpcgnn.ops.counter import BACKWARD, CounterKey
+from hpcgnn.ops.cuda.resident import resident
 from hpcgnn.ops.quantization import (
     BIT_WIDTHS,
     LARGEST_PARAMETER_WIDTH,
@@ -73,22 +74,22 @@ class Messages:
             bit_width[rows.index] = layout.bit_width
             payload[rows.index] = first + layout.payload_offset
             parameter[rows.index] = first + layout.parameter_offset
-        return bit_width, payload, parameter
+        return resident(bit_width), resident(payload), resident(parameter)
 
     @cached_property
     def send_index(self) -> np.ndarray:
         """Return (num_sent,) int32, the rows of all messages to send, one after another."""
-        return np.concatenate([rows.index for rows in self.send_rows])
+        return resident(np.concatenate([rows.index for rows in self.send_rows]))
 
     @cached_property
     def send_order(self) -> tuple[np.ndarray, ...]:
         """0, 1, .. as int32 for the rows of each message to send."""
-        return tuple(np.arange(len(rows), dtype=np.int32) for rows in self.send_rows)
+        return tuple(resident(np.arange(len(rows), dtype=np.int32)) for rows in self.send_rows)
 
     @cached_property
     def receive_order(self) -> tuple[np.ndarray, ...]:
         """0, 1, .. as int32 for the rows of each message received."""
-        return tuple(np.arange(len(rows), dtype=np.int32) for rows in self.receive_rows)
+        return tuple(resident(np.arange(len(rows), dtype=np.int32)) for rows in self.receive_rows)
 
     @cached_property
     def width_rows(self) -> np.ndarray:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hpcgnn.errors import KernelError
+from hpcgnn.ops.cuda.resident import make_resident
 from hpcgnn.partition.partition import Partition
 
 
@@ -25,6 +26,9 @@ class RowList:
     index: np.ndarray
     node_id: np.ndarray
     position: np.ndarray
+
+    def __post_init__(self):
+        make_resident(self, "index", "node_id")
 
     def __len__(self) -> int:
         return len(self.index)

@@ -73,7 +73,7 @@ class Exchange(Protocol):
     """Define what a LocalGraph asks of the exchange room. Collective: all ranks call in the same order."""
 
     is_alone: bool
-    """Whether this rank neither sends nor receives a row."""
+    """Tell whether this rank neither sends nor receives a row."""
 
     halo_spans: tuple[tuple[int, int], ...] | None
     """Where the halo rows come peer by peer: each rank's are start .. stop - 1, counted from the first; else None."""

@@ -26,9 +26,11 @@ from hpcgnn.graph.hop import (
     spans,
 )
 from hpcgnn.graph.loops import Adjacency, build_adjacency
+from hpcgnn.graph.normalization import degree_factor
 from hpcgnn.ops.aggregation import SparseRows, aggregate, from_csr, multiply
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import DROPOUT, CounterKey
+from hpcgnn.ops.cuda.resident import resident
 from hpcgnn.ops.maximum import maximum
 from hpcgnn.ops.pointwise import activate, dropout
 
@@ -63,6 +65,8 @@ class LocalGraph:
     overlaps : bool
         whether work goes on while messages travel: central rows, which have no halo neighbor, are aggregated, and in
         the backward pass what this rank's own rows contribute
+    has_half_sums : bool
+        whether a GPU sums 16-bit rows in their own type, see `SparseRows`
 
     Attributes
     ----------
@@ -71,12 +75,13 @@ class LocalGraph:
 
     def __init__(self, indptr: np.ndarray, indices: np.ndarray, node_id: np.ndarray, in_degree: np.ndarray,
                  features: torch.Tensor, exchange: Exchange, num_within: list[int] | None = None,
-                 overlaps: bool = True):
+                 overlaps: bool = True, has_half_sums: bool = False):
         self.num_inner, self.num_rows = len(indptr) - 1, len(node_id)
         self.node_id, self.in_degree = node_id, in_degree
         self.x_all = features
         self.x = features[:self.num_inner]
-        self._indptr, self._indices, self._exchange, self._num_within = indptr, indices, exchange, num_within
+        self._indptr, self._indices = resident(indptr), resident(indices)
+        self._exchange, self._num_within, self._half_sums = exchange, num_within, has_half_sums
         self._matrices: dict[str, tuple[SparseRows, SparseRows]] = {}
         self._restricted: dict[tuple[str, int, int], Matrices] = {}
         self._cut: dict[tuple[str, int, int], PeerMatrices] = {}
@@ -85,6 +90,7 @@ class LocalGraph:
         self._spans: dict[int, tuple] = {}
         self._ids: dict[tuple[int, int], np.ndarray] = {}
         self._inner_degree: torch.Tensor | None = None
+        self._row_factors: dict[str, torch.Tensor | None] = {}
         self._is_marginal = _has_entry_from(indptr, indices, self.num_inner)
         self._input_aggregates: dict[str, torch.Tensor] = {}
         self._adjacencies: dict[bool, Adjacency] = {}
@@ -114,13 +120,14 @@ class LocalGraph:
     def adjacency(self, with_self: bool = True) -> Adjacency:
         """Return the entries by destination and by source, for layers that weigh them."""
         if with_self not in self._adjacencies:
-            self._adjacencies[with_self] = build_adjacency(self._indptr, self._indices, self.num_rows, with_self)
+            self._adjacencies[with_self] = build_adjacency(self._indptr, self._indices, self.num_rows, with_self,
+                                                           self._half_sums)
         return self._adjacencies[with_self]
 
     def ids(self, start: int, stop: int) -> np.ndarray:
         """(stop - start,) int64 global ids of some rows: the same array every time, so that a device keeps its copy."""
         if (start, stop) not in self._ids:
-            self._ids[start, stop] = self.node_id[start:stop]
+            self._ids[start, stop] = resident(self.node_id[start:stop])
         return self._ids[start, stop]
 
     @property
@@ -130,6 +137,13 @@ class LocalGraph:
             degree = self.in_degree[:self.num_inner].astype(np.int64)
             self._inner_degree = torch.from_numpy(degree).to(self.x.device)
         return self._inner_degree
+
+    def row_factor(self, reduction: str) -> torch.Tensor | None:
+        """Return `degree_factor` of the inner rows, (num_inner,) float32 beside the rows, made once."""
+        if reduction not in self._row_factors:
+            factor = degree_factor(self.in_degree[:self.num_inner], reduction)
+            self._row_factors[reduction] = None if factor is None else torch.from_numpy(factor).to(self.x.device)
+        return self._row_factors[reduction]
 
     def begin_forward(self, seed: int, epoch: int, is_training: bool, num_hops: int | None = None) -> None:
         """Start a forward pass; every model calls its layers after this, in the same order on all ranks.
@@ -154,7 +168,7 @@ class LocalGraph:
         return h is self.x
 
     def halo(self, h: torch.Tensor, is_scaled: bool = True) -> torch.Tensor:
-        """Collective: inner rows followed by halo rows, differentiable, packed as the current method says.
+        """Collective: return inner rows followed by halo rows, differentiable, packed as the current method says.
 
         Parameters
         ----------
@@ -264,20 +278,20 @@ class LocalGraph:
         else:
             self._pass.hops_left = left - 1
             num_in, num_out = self._num_within[left], self._num_within[left - 1]
-        where = reduction, num_in, num_out
-        if where not in self._restricted:
-            self._restricted[where] = restrict(*self._matrices_of(reduction), self.num_inner, num_in, num_out)
-        by_peer = None if self.halo_spans is None else self._cut_by_peer(where)
+        shape = reduction, num_in, num_out
+        if shape not in self._restricted:
+            self._restricted[shape] = restrict(*self._matrices_of(reduction), self.num_inner, num_in, num_out)
+        by_peer = None if self.halo_spans is None else self._cut_by_peer(shape)
         if num_out not in self._spans:
             self._spans[num_out] = spans(self._is_marginal[:num_out], self._overlaps)
-        return Hop(num_in, num_out, left, self._restricted[where], *self._spans[num_out], by_peer)
+        return Hop(num_in, num_out, left, self._restricted[shape], *self._spans[num_out], by_peer)
 
-    def _cut_by_peer(self, where: tuple[str, int, int]) -> PeerMatrices:
+    def _cut_by_peer(self, shape: tuple[str, int, int]) -> PeerMatrices:
         if self._peer_entries is None:
-            self._peer_entries = PeerEntries.order(self._matrices_of(where[0])[0], self.num_inner, self.halo_spans)
-        if where not in self._cut:
-            self._cut[where] = self._peer_entries.cut(self._restricted[where])
-        return self._cut[where]
+            self._peer_entries = PeerEntries.order(self._matrices_of(shape[0])[0], self.num_inner, self.halo_spans)
+        if shape not in self._cut:
+            self._cut[shape] = self._peer_entries.cut(self._restricted[shape])
+        return self._cut[shape]
 
     def input_aggregate(self, reduction: str) -> torch.Tensor:
         """Return (num_inner, num_features): what the constant input aggregates to, computed once."""
@@ -303,18 +317,15 @@ class LocalGraph:
     def _build_matrix(self, reduction: str) -> tuple[SparseRows, SparseRows]:
         if reduction not in REDUCTIONS:
             raise KernelError(f"reduction must be one of {(*REDUCTIONS, 'max')}, found {reduction!r}")
-        degree = self.in_degree.astype(np.float64)
-        row_scale = column_scale = None
-        if reduction == "mean":
-            row_scale = (1.0 / np.maximum(degree[:self.num_inner], 1)).astype(np.float32)
-        elif reduction == "gcn":
-            column_scale = (1.0 / np.sqrt(degree + 1)).astype(np.float32)
-            row_scale = column_scale[:self.num_inner]
+        # Both matrices hold the same arrays, of which a device keeps one copy.
+        factor = degree_factor(self.in_degree, reduction)
+        row_scale = None if factor is None else resident(factor[:self.num_inner])
+        column_scale = resident(factor) if reduction == "gcn" else None
         num_self = self.num_inner if reduction == "gcn" else 0
         forward = from_csr(self._indptr, self._indices, self.num_rows, num_self=num_self, row_scale=row_scale,
-                           column_scale=column_scale)
+                           column_scale=column_scale, has_half_sums=self._half_sums)
         backward = from_csr(*self._transposed, self.num_inner, num_self=num_self, row_scale=column_scale,
-                            column_scale=row_scale)
+                            column_scale=row_scale, has_half_sums=self._half_sums)
         return forward, backward
 
 
@@ -342,8 +353,8 @@ def _has_entry_from(indptr: np.ndarray, indices: np.ndarray, column: int) -> np.
 
 
 def _transpose(indptr: np.ndarray, indices: np.ndarray, num_columns: int) -> tuple[np.ndarray, np.ndarray]:
-    """CSC of a 0/1 CSR matrix: (indptr int64, indices int32), destinations ascending within a column."""
+    """Return the CSC of a 0/1 CSR matrix: (indptr int64, indices int32), destinations ascending within a column."""
     shape = (len(indptr) - 1, num_columns)
     ones = np.ones(len(indices), dtype=np.int8)
     by_column = scipy.sparse.csr_matrix((ones, indices, indptr), shape=shape).tocsc()
-    return by_column.indptr.astype(np.int64), by_column.indices.astype(np.int32)
+    return resident(by_column.indptr.astype(np.int64)), resident(by_column.indices.astype(np.int32))

@@ -8,6 +8,7 @@ import numpy as np
 import scipy.sparse
 
 from hpcgnn.ops.aggregation import SparseRows, from_csr
+from hpcgnn.ops.cuda.resident import resident
 
 
 class Adjacency(NamedTuple):
@@ -25,21 +26,25 @@ class Adjacency(NamedTuple):
     entry_index: np.ndarray
 
 
-def build_adjacency(indptr: np.ndarray, indices: np.ndarray, num_rows: int, with_self: bool = True) -> Adjacency:
-    """Adjacency of a CSR by destination, each node once among its own in-neighbors where `with_self`.
+def build_adjacency(indptr: np.ndarray, indices: np.ndarray, num_rows: int, with_self: bool = True,
+                    has_half_sums: bool = False) -> Adjacency:
+    """Return the adjacency of a CSR by destination, each node once among its own in-neighbors where `with_self`.
 
     Parameters
     ----------
     indptr : (num_inner + 1,) int64, indices : (num_edges,) int32     local rows below num_rows
     num_rows : int                                                    inner and halo nodes
+    has_half_sums : bool                                              see `SparseRows`
     """
     if with_self:
         indptr, indices = store_self_loops(indptr, indices)
     num_inner = len(indptr) - 1
     position = np.arange(len(indices), dtype=np.int64)
     by_source = scipy.sparse.csr_matrix((position, indices, indptr), shape=(num_inner, num_rows)).tocsc()
-    transposed = from_csr(by_source.indptr.astype(np.int64), by_source.indices.astype(np.int32), num_inner)
-    return Adjacency(from_csr(indptr, indices, num_rows), transposed, by_source.data)
+    transposed = from_csr(by_source.indptr.astype(np.int64), by_source.indices.astype(np.int32), num_inner,
+                          has_half_sums=has_half_sums)
+    matrix = from_csr(indptr, indices, num_rows, has_half_sums=has_half_sums)
+    return Adjacency(matrix, transposed, resident(by_source.data))
 
 
 def store_self_loops(indptr: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -43,7 +43,7 @@ class CodeExchange:
 
     @property
     def blocked_seconds(self) -> float:
-        """Seconds that this rank has waited for messages."""
+        """Return the seconds that this rank has waited for messages."""
         return self._traffic.blocked_seconds
 
     def start(self, codes: np.ndarray, bit_width: int) -> CodeArrival:

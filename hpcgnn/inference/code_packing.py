@@ -11,12 +11,12 @@ BLOCK_CODES = 1 << 20      # packed at a time, a multiple of TOGETHER
 
 
 def packed_bytes(num_codes: int, bit_width: int) -> int:
-    """Bytes of so many codes."""
+    """Count the bytes of so many codes."""
     return -(-num_codes * bit_width // 8)
 
 
 def pack_codes(codes: np.ndarray, bit_width: int, out: np.ndarray | None = None) -> np.ndarray:
-    """The low `bit_width` bits of each code, in order.
+    """Return the low `bit_width` bits of each code, in order.
 
     Parameters
     ----------

@@ -12,11 +12,12 @@ import numpy as np
 import torch
 
 from hpcgnn.inference.neighborhood import row_blocks
-from hpcgnn.inference.products import package_product, product_of
 from hpcgnn.ops.arena import empty
-from hpcgnn.ops.integer_rows import CodeTarget, Rescaling, rescale
+from hpcgnn.ops.combination import combine
+from hpcgnn.ops.integer_rows import CodeTarget, Epilogue, rescale
+from hpcgnn.quantized.combination import combine_packages
 from hpcgnn.quantized.integer_model import ColumnScale, IntegerMap, RowScale
-from hpcgnn.quantized.package import PackageFormat, PackedRows
+from hpcgnn.quantized.package import PackagedRows, PackageFormat
 from hpcgnn.quantized.package_writer import encode
 
 ONE = np.ones(1, np.float32)
@@ -33,13 +34,13 @@ class LayerRows(Protocol):
     step: np.ndarray
 
     def product(self, first: int, stop: int, weights: IntegerMap) -> np.ndarray:
-        """Codes of rows first .. stop - 1 times weights.codes.T, (stop - first, out_dim) int32.
+        """Return codes of rows first .. stop - 1 times weights.codes.T, (stop - first, out_dim) int32.
 
         Raises KernelError for so many columns that a sum could pass 32 bits.
         """
 
-    def packages(self) -> PackedRows:
-        """The codes as Adaptive-Packages, each row at its own width."""
+    def packages(self) -> PackagedRows:
+        """Return the codes as Adaptive-Packages, each row at its own width."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class CodedRows:
 
     @classmethod
     def empty(cls, scale: RowScale, in_degree: np.ndarray, dim: int) -> CodedRows:
-        """Room for rows of nodes with these in-degrees, (n,)."""
+        """Make room for rows of nodes with these in-degrees, (n,)."""
         entry = scale.entry(in_degree)
         codes = empty((len(entry), dim), torch.int8 if scale.is_signed else torch.uint8).numpy()
         return cls(codes, scale.step[entry], scale.max_code.astype(np.float32)[entry],
@@ -70,7 +71,7 @@ class CodedRows:
         """See `LayerRows`."""
         return product_of(self.codes[first:stop], self.bit_width, weights)
 
-    def packages(self) -> PackedRows:
+    def packages(self) -> PackagedRows:
         """See `LayerRows`."""
         is_signed = self.codes.dtype == np.int8
         return encode(self.codes, np.frexp(self.limit)[1] + is_signed, PackageFormat(is_signed=is_signed))
@@ -86,11 +87,11 @@ class PackedCodes:
 
     Attributes
     ----------
-    packed : PackedRows of n rows
+    packed : PackagedRows of n rows
     step : (n,) float32
     """
 
-    packed: PackedRows
+    packed: PackagedRows
     step: np.ndarray
 
     @classmethod
@@ -102,13 +103,13 @@ class PackedCodes:
         """See `LayerRows`."""
         return package_product(self.packed, first, stop, weights)
 
-    def packages(self) -> PackedRows:
+    def packages(self) -> PackagedRows:
         """See `LayerRows`."""
         return self.packed
 
 
 def code_rows(scale: RowScale, rows: np.ndarray, in_degree: np.ndarray) -> CodedRows:
-    """Codes of float rows.
+    """Return codes of float rows.
 
     Parameters
     ----------
@@ -120,16 +121,16 @@ def code_rows(scale: RowScale, rows: np.ndarray, in_degree: np.ndarray) -> Coded
     KernelError      a value that is NaN, or a negative one where codes have no sign
     """
     coded = CodedRows.empty(scale, in_degree, rows.shape[1])
-    rescale(np.ascontiguousarray(rows, np.float32), Rescaling(), coded.target(0, len(rows)))
+    rescale(np.ascontiguousarray(rows, np.float32), Epilogue(), coded.target(0, len(rows)))
     return coded
 
 
-def code_packages(scale: RowScale, packed: PackedRows, row_scale: np.ndarray, in_degree: np.ndarray) -> CodedRows:
-    """Codes of packages, equal to those of the floats that they stand for, which are never written.
+def code_packages(scale: RowScale, packed: PackagedRows, row_scale: np.ndarray, in_degree: np.ndarray) -> CodedRows:
+    """Return codes of packages, equal to those of the floats that they stand for, which are never written.
 
     Parameters
     ----------
-    packed : PackedRows of n rows
+    packed : PackagedRows of n rows
     row_scale : (n,) float32         value = package code · row_scale
 
     Raises
@@ -139,10 +140,36 @@ def code_packages(scale: RowScale, packed: PackedRows, row_scale: np.ndarray, in
     coded = CodedRows.empty(scale, in_degree, packed.dim)
     for first, stop in row_blocks(0, packed.num_rows, packed.dim):
         codes = packed.codes(first, stop).astype(np.int32)
-        rescale(codes, Rescaling(row_scale=row_scale[first:stop]), coded.target(first, stop))
+        rescale(codes, Epilogue(row_scale=row_scale[first:stop]), coded.target(first, stop))
     return coded
 
 
 def column_target(codes: np.ndarray, scale: ColumnScale) -> CodeTarget:
     """Return the target for codes of mapped rows that are already divided by the steps of their columns."""
     return CodeTarget(codes, ONE, np.full(1, scale.max_code, np.float32))
+
+
+def product_of(codes: np.ndarray, code_bits: int, weights: IntegerMap) -> np.ndarray:
+    """Return codes @ weights.codes.T, (n, out_dim) int32.
+
+    Parameters
+    ----------
+    codes : (n, in_dim) int8 or uint8, contiguous
+    code_bits : int                  that hold every code, a sign included
+
+    Raises
+    ------
+    KernelError      widths that don't fit, or so many columns that a sum could pass 32 bits
+    """
+    return combine(torch.from_numpy(codes), torch.from_numpy(weights.codes), code_bits=code_bits,
+                   weight_bits=weights.scale.bit_width).numpy()
+
+
+def package_product(packed: PackagedRows, first: int, stop: int, weights: IntegerMap) -> np.ndarray:
+    """Return rows first .. stop - 1 of packages times weights.codes.T, (stop - first, out_dim) int32.
+
+    Raises
+    ------
+    KernelError      a package is malformed, or so many columns that a sum could pass 32 bits
+    """
+    return combine_packages(packed, weights.codes, first, stop, weight_bits=weights.scale.bit_width)

@@ -13,18 +13,18 @@ import numpy as np
 import torch
 
 from hpcgnn.inference.coded_rows import CodedRows, LayerRows, code_rows, column_target
-from hpcgnn.inference.neighborhood import REDUCTIONS, Neighborhood, row_blocks
+from hpcgnn.inference.neighborhood import REDUCTIONS, CodeNeighborhood, row_blocks
 from hpcgnn.ops.arena import empty
-from hpcgnn.ops.integer_rows import LayerNorm, OwnPart, Rescaling, rescale
+from hpcgnn.ops.integer_rows import Epilogue, LayerNorm, OwnPart, rescale
 from hpcgnn.quantized.integer_model import IntegerConvolution, IntegerModel, RowScale
 
 # First row of a block, its sums (m, dim) int32 or float32, and what makes them the convolution's output.
-Block = tuple[int, np.ndarray, Rescaling]
+Block = tuple[int, np.ndarray, Epilogue]
 
 
 def forward(model: IntegerModel, rows: np.ndarray, in_degree: np.ndarray,
-            neighborhood: Neighborhood) -> tuple[np.ndarray, np.ndarray]:
-    """Collective: logits of float rows.
+            neighborhood: CodeNeighborhood) -> tuple[np.ndarray, np.ndarray]:
+    """Collective: return logits of float rows.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def forward(model: IntegerModel, rows: np.ndarray, in_degree: np.ndarray,
     return forward_codes(model, code_rows(model.convolutions[0].rows, rows, in_degree), in_degree, neighborhood)
 
 
-def forward_codes(model: IntegerModel, coded: LayerRows, in_degree: np.ndarray, neighborhood: Neighborhood,
+def forward_codes(model: IntegerModel, coded: LayerRows, in_degree: np.ndarray, neighborhood: CodeNeighborhood,
                   observe: Callable[[LayerRows], None] | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Collective: run the pass of `forward` from the codes of the first convolution's rows.
 
@@ -70,25 +70,25 @@ class _Layer:
     convolution: IntegerConvolution
     coded: LayerRows
     in_degree: np.ndarray
-    neighborhood: Neighborhood
+    neighborhood: CodeNeighborhood
 
     def hidden(self, scale: RowScale, keeps_values: bool) -> tuple[CodedRows, np.ndarray | None]:
-        """Collective: codes of the next convolution's rows, and these rows where they are kept."""
+        """Collective: return codes of the next convolution's rows, and these rows where they are kept."""
         norm = self.convolution.norm
         norm = None if norm is None else LayerNorm(norm.weight, norm.bias, norm.eps)
         coded = CodedRows.empty(scale, self.in_degree, self._out_dim)
         values = empty(coded.codes.shape).numpy() if keeps_values else None
-        for first, source, rescaling in self._outputs():
+        for first, source, epilogue in self._outputs():
             stop = first + len(source)
-            rescale(source, replace(rescaling, norm=norm, rectifies=True), coded.target(first, stop),
+            rescale(source, replace(epilogue, norm=norm, rectifies=True), coded.target(first, stop),
                     None if values is None else values[first:stop])
         return coded, values
 
     def logits(self) -> np.ndarray:
-        """Collective: (n, out_dim) float32."""
+        """Collective: return (n, out_dim) float32."""
         out = empty((len(self.in_degree), self._out_dim)).numpy()
-        for first, source, rescaling in self._outputs():
-            rescale(source, rescaling, values=out[first:first + len(source)])
+        for first, source, epilogue in self._outputs():
+            rescale(source, epilogue, values=out[first:first + len(source)])
         return out
 
     @property
@@ -107,7 +107,7 @@ class _Layer:
         factor = self.neighborhood.row_factor(REDUCTIONS[convolution.kind])
         for first, sums in self.neighborhood.sums(mapped, convolution.mapped.bit_width):
             stop = first + len(sums)
-            yield first, sums, Rescaling(
+            yield first, sums, Epilogue(
                 row_scale=None if factor is None else factor[first:stop], column_scale=convolution.mapped.step,
                 bias=convolution.bias, near=mapped[first:stop] if convolution.kind in ("gcn", "gin") else None,
                 epsilon=convolution.epsilon, own=self._own(first, stop))
@@ -116,14 +116,14 @@ class _Layer:
         """Collective: attention over neighbors and the row itself."""
         convolution, step = self.convolution, self.convolution.mapped.step
         vectors = convolution.attention.astype(np.float64) * step
-        ending = Rescaling(column_scale=None if convolution.averages_heads else step, bias=convolution.bias)
+        ending = Epilogue(column_scale=None if convolution.averages_heads else step, bias=convolution.bias)
         for first, attended in self.neighborhood.attended(self._map(), convolution.mapped.bit_width, vectors,
                                                           convolution.heads):
             yield first, _mean_of_heads(attended * step, convolution.heads) if convolution.averages_heads \
                 else attended, ending
 
     def _map(self) -> np.ndarray:
-        """B, (n, mapped_dim) int8: codes of the rows that are summed."""
+        """Return B, (n, mapped_dim) int8: codes of the rows that are summed."""
         weights, scale, coded = self.convolution.neighbor, self.convolution.mapped, self.coded
         factor = self.neighborhood.row_factor("gcn") if self.convolution.kind == "gcn" else None
         row_scale = coded.step if factor is None else coded.step * factor
@@ -131,7 +131,7 @@ class _Layer:
         mapped = empty((len(self.in_degree), len(weights.codes)), torch.int8).numpy()
         for first, stop in row_blocks(0, *mapped.shape):
             rescale(coded.product(first, stop, weights),
-                    Rescaling(row_scale=row_scale[first:stop], column_scale=ratio),
+                    Epilogue(row_scale=row_scale[first:stop], column_scale=ratio),
                     column_target(mapped[first:stop], scale))
         return mapped
 
@@ -144,16 +144,16 @@ class _Layer:
     def _second(self, blocks: Iterator[Block]) -> Iterator[Block]:
         """The second map of gin; its rows become codes first."""
         convolution = self.convolution
-        for first, sums, rescaling in blocks:
+        for first, sums, epilogue in blocks:
             between = CodedRows.empty(convolution.second_rows, self.in_degree[first:first + len(sums)], sums.shape[1])
-            rescale(sums, replace(rescaling, rectifies=True), between.target(0, len(sums)))
+            rescale(sums, replace(epilogue, rectifies=True), between.target(0, len(sums)))
             second = between.product(0, len(sums), convolution.second)
-            yield first, second, Rescaling(row_scale=between.step, column_scale=convolution.second.scale.step,
-                                           bias=convolution.second_bias)
+            yield first, second, Epilogue(row_scale=between.step, column_scale=convolution.second.scale.step,
+                                          bias=convolution.second_bias)
 
 
 def _mean_of_heads(rows: np.ndarray, num_heads: int) -> np.ndarray:
-    """(n, num_heads * dim) to (n, dim) float32; heads are added in their order."""
+    """Map (n, num_heads * dim) to (n, dim) float32; heads are added in their order."""
     by_head = rows.reshape(len(rows), num_heads, -1)
     total = by_head[:, 0].copy()
     for head in range(1, num_heads):

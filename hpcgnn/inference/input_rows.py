@@ -11,7 +11,7 @@ import numpy as np
 from hpcgnn.inference.coded_rows import CodedRows, LayerRows, PackedCodes, code_packages, code_rows
 from hpcgnn.partition.partition import Partition
 from hpcgnn.quantized.integer_model import RowScale
-from hpcgnn.quantized.package import PackedRows
+from hpcgnn.quantized.package import PackagedRows
 from hpcgnn.shards.reader import read_packages
 from hpcgnn.shards.schema import PACKAGE, GraphInfo
 
@@ -29,7 +29,7 @@ class InputRows(Protocol):
     num_bytes: int
 
     def coded(self, scale: RowScale, in_degree: np.ndarray) -> LayerRows:
-        """Codes of all rows; raises KernelError for NaN, and for negative values where codes have no sign."""
+        """Return codes of all rows; raises KernelError for NaN, and for negative values where codes have no sign."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class FloatRows:
 class PackageRows:
     """Holds rows as packages; no floats are made of them."""
 
-    packed: PackedRows
+    packed: PackagedRows
     scale: np.ndarray
 
     form = "packages"
@@ -92,7 +92,7 @@ class PackedInput:
 
 
 def open_input(folder: Path, info: GraphInfo, part: Partition) -> InputRows:
-    """The features of a part in the form that its shard has.
+    """Return the features of a part in the form that its shard has.
 
     Raises
     ------

@@ -42,7 +42,7 @@ def _check_numbered(number: int, convolution: IntegerConvolution, in_dim: int, i
 
 
 def _check_convolution(convolution: IntegerConvolution, in_dim: int, is_last: bool) -> int:
-    """Columns of the output of a convolution that reads `in_dim` columns."""
+    """Count the columns of the output of a convolution that reads `in_dim` columns."""
     for part in sorted({part for parts in PARTS.values() for part in parts}):
         has, needs = getattr(convolution, part) is not None, part in PARTS[convolution.kind]
         if has != needs:

@@ -90,7 +90,7 @@ def read_model(path: Path) -> tuple[IntegerModel, Fingerprint]:
 
 
 def payload_bytes(model: IntegerModel) -> int:
-    """Bytes of all arrays of a model as its file stores them, without names and attributes."""
+    """Count the bytes of all arrays of a model as its file stores them, without names and attributes."""
     maps = [one for convolution in model.convolutions for one in convolution.maps]
     tables = [one for convolution in model.convolutions for one in (convolution.rows, convolution.second_rows) if one]
     reals = [array for convolution in model.convolutions for array in _reals_of(convolution)]

@@ -1,4 +1,4 @@
-"""Neighborhood gives a forward pass on integers its sums over in-neighbors, and does not know its arithmetic."""
+"""CodeNeighborhood gives a forward pass on integers its sums over in-neighbors, and does not know its arithmetic."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BLOCK_ELEMENTS = 1 << 20     # of int32 sums that are in memory at a time
 REDUCTIONS = {"gcn": "gcn", "sage": "mean", "gin": "sum", "gat": "sum"}
 
 
-class Neighborhood(Protocol):
+class CodeNeighborhood(Protocol):
     """The rows of one pass and their in-neighbors.
 
     Sums come in blocks of rows, (first row, block), which cover rows 0 .. n - 1 in order; a block is valid until
@@ -19,7 +19,7 @@ class Neighborhood(Protocol):
     """
 
     def row_factor(self, reduction: str) -> np.ndarray | None:
-        """(n,) float32: gcn (in-degree + 1)^-1/2, mean 1 / max(in-degree, 1); None for sum."""
+        """Return (n,) float32, or None for sum: `hpcgnn.graph.normalization.degree_factor` of the rows."""
 
     def sums(self, codes: np.ndarray, bit_width: int) -> Iterator[tuple[int, np.ndarray]]:
         """Collective: exact sums over in-neighbors.
@@ -46,15 +46,6 @@ class Neighborhood(Protocol):
         ------
         first : int, attended : (m, dim) float32, contiguous
         """
-
-
-def row_factor_of(in_degree: np.ndarray, reduction: str) -> np.ndarray | None:
-    """Compute `Neighborhood.row_factor` for in-degrees (n,), as training does."""
-    if reduction == "sum":
-        return None
-    degree = in_degree.astype(np.float64)
-    factor = 1.0 / np.sqrt(degree + 1) if reduction == "gcn" else 1.0 / np.maximum(degree, 1)
-    return factor.astype(np.float32)
 
 
 def row_blocks(start: int, stop: int, dim: int) -> Iterator[tuple[int, int]]:

@@ -150,7 +150,7 @@ def _pieces(comm: MPI.Comm, num_nodes: int, node_id: np.ndarray,
 
 
 def _gathered(comm: MPI.Comm, values: np.ndarray, kind: MPI.Datatype) -> np.ndarray | None:
-    """Collective: the values of all ranks, one after the other, on rank 0."""
+    """Collective: return the values of all ranks, one after the other, on rank 0."""
     counts = comm.gather(values.size)
     out = np.empty(sum(counts), values.dtype) if comm.rank == 0 else None
     comm.Gatherv([np.ascontiguousarray(values), kind], None if out is None else [out, counts, kind])

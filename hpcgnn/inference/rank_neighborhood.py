@@ -10,8 +10,9 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
+from hpcgnn.graph.normalization import degree_factor
 from hpcgnn.inference.code_exchange import CodeExchange
-from hpcgnn.inference.neighborhood import row_blocks, row_factor_of
+from hpcgnn.inference.neighborhood import row_blocks
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.code_aggregation import sum_codes
 from hpcgnn.ops.code_attention import Scores, attend_codes, score_codes
@@ -19,7 +20,7 @@ from hpcgnn.partition.partition import Partition
 
 
 class RankNeighborhood:
-    """See `hpcgnn.inference.neighborhood.Neighborhood`.
+    """See `hpcgnn.inference.neighborhood.CodeNeighborhood`.
 
     Parameters
     ----------
@@ -31,8 +32,8 @@ class RankNeighborhood:
         self._part, self._exchange = part, exchange
 
     def row_factor(self, reduction: str) -> np.ndarray | None:
-        """(num_inner,) float32, or None for sum."""
-        return row_factor_of(self._part.in_degree[:self._part.num_inner], reduction)
+        """Return (num_inner,) float32, or None for sum."""
+        return degree_factor(self._part.in_degree[:self._part.num_inner], reduction)
 
     def sums(self, codes: np.ndarray, bit_width: int) -> Iterator[tuple[int, np.ndarray]]:
         """Collective: exact sums over in-neighbors, int32."""

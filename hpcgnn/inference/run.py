@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,8 +23,9 @@ from hpcgnn.inference.rank_neighborhood import RankNeighborhood
 from hpcgnn.launch import together
 from hpcgnn.ops.host.simd import simd_level
 from hpcgnn.partition.partition import Partition
+from hpcgnn.quantized.formats import StoredSize, sizes
 from hpcgnn.quantized.integer_model import IntegerModel
-from hpcgnn.quantized.package import PackedRows
+from hpcgnn.quantized.package import PackagedRows
 from hpcgnn.shards.reader import read_partition
 from hpcgnn.shards.schema import GraphInfo
 from hpcgnn.training.objective import SPLITS, Objective
@@ -86,7 +87,7 @@ class IntegerRun:
 
     @property
     def in_degree(self) -> np.ndarray:
-        """(num_inner,) int32, in the whole graph."""
+        """Return (num_inner,) int32, in the whole graph."""
         return self.part.in_degree[:self.part.num_inner]
 
     def forward(self) -> Answer:
@@ -98,9 +99,9 @@ class IntegerRun:
         """
         return self._forward()
 
-    def packed_layers(self) -> list[PackedRows]:
+    def packed_layers(self) -> list[PackagedRows]:
         """Collective: pack what each convolution reads, in one more pass. Raises what `forward` does."""
-        layers: list[PackedRows] = []
+        layers: list[PackagedRows] = []
         self._forward(lambda coded: layers.append(coded.packages()))
         return layers
 
@@ -113,17 +114,17 @@ class IntegerRun:
         return [scale.step[scale.entry(self.in_degree)] for scale in (one.rows for one in self.model.convolutions)]
 
     def scores(self, logits: np.ndarray, score: str) -> dict[str, float]:
-        """Collective: score by split, nan for a split without nodes."""
+        """Collective: return the score by split, nan for a split without nodes."""
         tensor = torch.from_numpy(logits)
         return {split: SCORES[score](self.comm, tensor[rows], self.objective.labels[rows])
                 for split, rows in ((split, self.objective.rows[split]) for split in SPLITS)}
 
     def feature_bytes(self) -> int:
-        """Collective: bytes of all ranks' input rows as they are stored."""
+        """Collective: return bytes of all ranks' input rows as they are stored."""
         return self.comm.allreduce(self.rows.num_bytes)
 
     def code_bits(self) -> int:
-        """Collective: bits of the codes that all convolutions read, of all nodes, at their own widths."""
+        """Collective: return bits of the codes that all convolutions read, of all nodes, at their own widths."""
         scales = [(one.rows, one.neighbor.codes.shape[1]) for one in self.model.convolutions]
         scales += [(one.second_rows, one.second.codes.shape[1]) for one in self.model.convolutions if one.second]
         return self.comm.allreduce(sum(int(scale.bit_width[scale.entry(self.in_degree)].sum(dtype=np.int64)) * dim
@@ -131,7 +132,7 @@ class IntegerRun:
 
 
 def timed(comm: MPI.Comm, forward: Callable[[], Answer], repeat: int) -> tuple[Answer, float]:
-    """Collective: the answer of the last of `repeat` passes, and the median of the slowest ranks' seconds."""
+    """Collective: return the answer of the last of `repeat` passes, and the median of the slowest ranks' seconds."""
     seconds = []
     for _ in range(repeat):
         comm.Barrier()
@@ -142,5 +143,14 @@ def timed(comm: MPI.Comm, forward: Callable[[], Answer], repeat: int) -> tuple[A
 
 
 def peak_bytes(comm: MPI.Comm) -> int:
-    """Collective: the largest resident set that any rank has had since it started."""
+    """Collective: return the largest resident set that any rank has had since it started."""
     return comm.allreduce(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, MPI.MAX)
+
+
+def format_sizes(comm: MPI.Comm, layers: Iterable[PackagedRows]) -> dict[str, StoredSize]:
+    """Collective: sum `hpcgnn.quantized.formats.sizes` of the rows over all layers and ranks."""
+    total: dict[str, StoredSize] = {}
+    for of_ranks in zip(*comm.allgather([sizes(packed) for packed in layers]), strict=True):
+        for one in of_ranks:
+            total = {name: total.get(name, StoredSize(0, 0)) + size for name, size in one.items()}
+    return total

@@ -53,7 +53,7 @@ class GATConvolution(nn.Module):
 
     @property
     def maps_first(self) -> bool:
-        """Whether mapped rows are the narrower ones, and travel."""
+        """Tell whether mapped rows are the narrower ones, and travel."""
         return len(self.weight) <= self.in_dim
 
     def takes_dropped(self, graph: LocalGraph) -> bool:
@@ -61,7 +61,7 @@ class GATConvolution(nn.Module):
         return self.maps_first or graph.is_alone
 
     def forward(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool = False) -> torch.Tensor:
-        """Collective: (num_inner, in_dim) to (num_inner, out_dim).
+        """Collective: map (num_inner, in_dim) to (num_inner, out_dim).
 
         Parameters
         ----------
@@ -79,7 +79,7 @@ class GATConvolution(nn.Module):
         return add_bias(out, self.bias)
 
     def _mapped(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool) -> torch.Tensor:
-        """Collective: inner and halo rows, dropped out, times W."""
+        """Collective: return inner and halo rows, dropped out, times W."""
         if self.maps_first and not graph.is_input(h):
             h = h if is_dropped else graph.dropout(h, self.dropout)
             return graph.halo(linear(h, self.weight), is_scaled=False)

@@ -35,7 +35,7 @@ class Convolution(nn.Module):
 
     @property
     def maps_first(self) -> bool:
-        """Whether A(xW) is computed rather than (Ax)W: it sends and sums less."""
+        """Tell whether A(xW) is computed rather than (Ax)W: it sends and sums less."""
         return self.out_dim < self.in_dim
 
     def takes_dropped(self, graph: LocalGraph) -> bool:
@@ -43,17 +43,17 @@ class Convolution(nn.Module):
         return self.maps_first or graph.is_alone
 
     def forward(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool = False) -> torch.Tensor:
-        """Collective: (num_in, in_dim) to (num_out, out_dim), both num_inner but where a pass leaves rows out.
+        """Collective: map (num_in, in_dim) to (num_out, out_dim), both num_inner but where a pass leaves rows out.
 
         Parameters
         ----------
         h : float32, bfloat16 or float16, of whose type the result is
         is_dropped : bool       dropout has been applied to h and counted
         """
-        place = Neighborhood(graph, graph.hop(self.reduction), graph.is_input(h), is_dropped, self.reduction,
-                             self.dropout)
+        neighborhood = Neighborhood(graph, graph.hop(self.reduction), graph.is_input(h), is_dropped, self.reduction,
+                                    self.dropout)
         function = MapFirst if self.maps_first else AggregateFirst
-        return function.apply(h, self.weight_neighbor, self.weight_self, self.bias, place)
+        return function.apply(h, self.weight_neighbor, self.weight_self, self.bias, neighborhood)
 
 
 class GCNConvolution(Convolution):
@@ -98,7 +98,7 @@ class MaxPoolConvolution(nn.Module):
         return graph.is_alone
 
     def forward(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool = False) -> torch.Tensor:
-        """Collective: (num_inner, in_dim) to (num_inner, out_dim); see `Convolution.forward`."""
+        """Collective: map (num_inner, in_dim) to (num_inner, out_dim); see `Convolution.forward`."""
         return rematerialized(graph, lambda rows: self._pooled(graph, rows, is_dropped), h)
 
     def _pooled(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool) -> torch.Tensor:

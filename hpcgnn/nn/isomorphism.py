@@ -59,7 +59,7 @@ class GINConvolution(nn.Module):
 
     @property
     def maps_first(self) -> bool:
-        """Whether mapped rows are the narrower ones, and travel."""
+        """Tell whether mapped rows are the narrower ones, and travel."""
         return self.out_dim < self.in_dim
 
     def takes_dropped(self, graph: LocalGraph) -> bool:
@@ -67,7 +67,7 @@ class GINConvolution(nn.Module):
         return self.maps_first or graph.is_alone
 
     def forward(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool = False) -> torch.Tensor:
-        """Collective: (num_inner, in_dim) to (num_inner, out_dim).
+        """Collective: map (num_inner, in_dim) to (num_inner, out_dim).
 
         Parameters
         ----------
@@ -79,7 +79,7 @@ class GINConvolution(nn.Module):
         return linear(hidden, self.second.weight, self.second.bias)
 
     def _mapped(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool) -> torch.Tensor:
-        """Collective: the first linear map of the combined rows, without its bias."""
+        """Collective: return the first linear map of the combined rows, without its bias."""
         weight = self.first.weight
         if self.maps_first and not graph.is_input(h):
             return self._combined(graph, graph.halo(linear(self._drop(graph, h, is_dropped), weight)))
@@ -93,7 +93,7 @@ class GINConvolution(nn.Module):
         return h if is_dropped else graph.dropout(h, self.dropout)
 
     def _combined(self, graph: LocalGraph, h_all: torch.Tensor) -> torch.Tensor:
-        """(1 + epsilon) x + scale * aggregate, for inner rows."""
+        """Return (1 + epsilon) x + scale * aggregate, for inner rows."""
         aggregated = graph.aggregate(h_all, self.reduction)
         own = _ScaleRows.apply(h_all[:graph.num_inner], self.epsilon)
         return torch.add(own, aggregated, alpha=NEIGHBOR_SCALE[self.reduction])

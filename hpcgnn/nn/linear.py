@@ -32,7 +32,7 @@ class _AddBias(torch.autograd.Function):
 
 
 def linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """rows @ weight.T + bias, differentiable in all three.
+    """Return rows @ weight.T + bias, differentiable in all three.
 
     Parameters
     ----------
@@ -48,5 +48,5 @@ def linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None =
 
 
 def add_bias(rows: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """rows + bias in the rows' type; the gradient of bias (dim,) float32 is summed in float32."""
+    """Return rows + bias in the rows' type; the gradient of bias (dim,) float32 is summed in float32."""
     return _AddBias.apply(rows, bias)

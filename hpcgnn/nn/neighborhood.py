@@ -14,7 +14,7 @@ import torch
 
 from hpcgnn.graph.hop import Arrival, ExchangeSite, Hop, blocks
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.ops.aggregation import multiply
+from hpcgnn.ops.aggregation import add_product, multiply, multiply_span
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import CounterKey
 from hpcgnn.ops.dense import column_sums, map_back, map_rows, weight_gradient
@@ -48,11 +48,11 @@ class Neighborhood:
 
     @property
     def is_constant(self) -> bool:
-        """Whether the aggregate is the same in every epoch."""
+        """Tell whether the aggregate is the same in every epoch."""
         return self.is_input and self.key is None
 
     def mapped(self) -> Neighborhood:
-        """Return the same place in the pass for rows that were masked before they were mapped."""
+        """Return the same neighborhood in the pass for rows that were masked before they were mapped."""
         unmasked = copy.copy(self)
         unmasked.key = None
         return unmasked
@@ -63,7 +63,7 @@ class Neighborhood:
 
     @property
     def is_by_peer(self) -> bool:
-        """Whether halo rows are here one peer at a time."""
+        """Tell whether halo rows are here one peer at a time."""
         return self.hop.by_peer is not None
 
     def drop_halo(self, h: torch.Tensor, peer: int | None = None) -> torch.Tensor:
@@ -72,7 +72,7 @@ class Neighborhood:
         return self._drop(h, self.graph.num_inner + start, self.graph.num_inner + stop)
 
     def input_halo(self) -> torch.Tensor:
-        """The halo rows of the input, which are already here, masked."""
+        """Return the halo rows of the input, which are already here, masked."""
         return self.drop_halo(self.graph.x_all[self.graph.num_inner:])
 
     def input_halo_by_peer(self) -> Iterator[tuple[int, torch.Tensor]]:
@@ -83,7 +83,7 @@ class Neighborhood:
                 yield peer, self.drop_halo(self.graph.x_all[inner + start:inner + stop], peer)
 
     def aggregate(self, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Collective: A(mask h), and the masked inner rows mask h, both before any map.
+        """Collective: return A(mask h), and the masked inner rows mask h, both before any map.
 
         The rows cross as they stand, and the central ones, without a halo neighbor, are summed while they travel.
         Where no mask follows, halo rows of few bits are summed straight from their messages.
@@ -111,14 +111,14 @@ class Neighborhood:
         central_stream = streams_of(h.device).central
         with central_stream.after_computing():
             for span in self.hop.central:
-                multiply(matrix, near, far, out, span=span)
+                multiply_span(matrix, near, far, out, span)
                 arrival.poll()
         packed = arrival.packed() if self.key is None else None
         if packed is None:
             arrival.finish(far)
             far = self.drop_halo(far)
         for span in self.hop.marginal:
-            multiply(matrix, near, far if packed is None else None, out, packed=packed, span=span)
+            multiply_span(matrix, near, far if packed is None else packed, out, span)
         central_stream.join()
         return out, near
 
@@ -129,7 +129,7 @@ class Neighborhood:
         arrival = self._start_take_home(gradient)
         of_rows = empty((self.hop.num_in, gradient.shape[1]), gradient.dtype, gradient.device)
         for span in blocks(0, self.hop.num_in):
-            multiply(self.hop.matrices.near_back, gradient, out=of_rows, span=span)
+            multiply_span(self.hop.matrices.near_back, gradient, None, of_rows, span)
             arrival.poll()
         return of_rows, arrival
 
@@ -151,14 +151,14 @@ class Neighborhood:
         arrival = self.graph.start_fetch_by_peer(h, self.site)
         near, out = self.drop_inner(h), empty((self.hop.num_out, h.shape[1]), h.dtype, h.device)
         for span in blocks(0, self.hop.num_out):
-            multiply(self.hop.by_peer.near, near, out=out, span=span)
+            multiply_span(self.hop.by_peer.near, near, None, out, span)
             arrival.poll()
         return self.sum_by_peer(out, ((peer, self.drop_halo(rows, peer)) for peer, rows in arrival)), near
 
     def sum_by_peer(self, out: torch.Tensor, halo_rows: Iterable[tuple[int, torch.Tensor]]) -> torch.Tensor:
         """Add what each peer's halo rows sum to, to `out` (hop.num_out, dim)."""
         for peer, rows in halo_rows:
-            multiply(self.hop.by_peer.far[peer], rows[:0], rows, out)
+            add_product(self.hop.by_peer.far[peer], rows[:0], rows, out)
         return out
 
     def _drop(self, h: torch.Tensor, start: int, stop: int) -> torch.Tensor:
@@ -169,15 +169,15 @@ class AggregateFirst(torch.autograd.Function):
     """(A x) W: rows are sent as they stand, (num_in, in_dim) to (num_out, out_dim)."""
 
     @staticmethod
-    def forward(ctx, h, weight_neighbor, weight_self, bias, place: Neighborhood) -> torch.Tensor:
+    def forward(ctx, h, weight_neighbor, weight_self, bias, neighborhood: Neighborhood) -> torch.Tensor:
         """Collective. Keeps the masked rows and their aggregate."""
-        hop, dtype = place.hop, h.dtype
+        hop, dtype = neighborhood.hop, h.dtype
         h = h[:hop.num_in]
-        if place.is_constant:
-            near, aggregated = h, place.graph.input_aggregate(place.reduction)[:hop.num_out]
+        if neighborhood.is_constant:
+            near, aggregated = h, neighborhood.graph.input_aggregate(neighborhood.reduction)[:hop.num_out]
         else:
-            aggregated, near = place.aggregate(h)
-        ctx.place, ctx.needs_rows = place, not place.is_input
+            aggregated, near = neighborhood.aggregate(h)
+        ctx.neighborhood, ctx.needs_rows = neighborhood, not neighborhood.is_input
         ctx.weights = weight_neighbor.to(dtype), None if weight_self is None else weight_self.to(dtype)
         ctx.save_for_backward(near if weight_self is not None else None, aggregated)
         return _combine(aggregated, near[:hop.num_out], *ctx.weights, bias)
@@ -185,15 +185,15 @@ class AggregateFirst(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient: torch.Tensor) -> Gradients:
         """Collective: gradients of halo rows go home."""
-        place, hop, (near, aggregated) = ctx.place, ctx.place.hop, ctx.saved_tensors
+        neighborhood, hop, (near, aggregated) = ctx.neighborhood, ctx.neighborhood.hop, ctx.saved_tensors
         weight_neighbor, weight_self = ctx.weights
         gradient = gradient.contiguous()
         of_rows = arrival = None
         if ctx.needs_rows:
-            of_rows, arrival = place.aggregate_back(map_back(gradient, weight_neighbor))
+            of_rows, arrival = neighborhood.aggregate_back(map_back(gradient, weight_neighbor))
             if weight_self is not None:
                 map_back(gradient, weight_self, out=of_rows[:hop.num_out])
-            of_rows = place.drop_inner(of_rows)
+            of_rows = neighborhood.drop_inner(of_rows)
         of_neighbor = weight_gradient(gradient, aggregated)
         of_self = None if weight_self is None else weight_gradient(gradient, near[:hop.num_out])
         if arrival is not None:
@@ -205,22 +205,22 @@ class MapFirst(torch.autograd.Function):
     """A (x W): rows are sent after the map, (num_in, in_dim) to (num_out, out_dim)."""
 
     @staticmethod
-    def forward(ctx, h, weight_neighbor, weight_self, bias, place: Neighborhood) -> torch.Tensor:
+    def forward(ctx, h, weight_neighbor, weight_self, bias, neighborhood: Neighborhood) -> torch.Tensor:
         """Collective. Keeps the masked rows."""
-        hop, dtype = place.hop, h.dtype
+        hop, dtype = neighborhood.hop, h.dtype
         weight_neighbor, weight_self = weight_neighbor.to(dtype), None if weight_self is None else weight_self.to(dtype)
-        near, far = place.drop_inner(h[:hop.num_in]), None
+        near, far = neighborhood.drop_inner(h[:hop.num_in]), None
         mapped = map_rows(near, weight_neighbor)
-        if place.is_input and place.is_by_peer:
-            mapped_halo = ((peer, map_rows(rows, weight_neighbor)) for peer, rows in place.input_halo_by_peer())
-            out = place.sum_by_peer(multiply(hop.by_peer.near, mapped), mapped_halo)
-        elif place.is_input:
+        if neighborhood.is_input and neighborhood.is_by_peer:
+            mapped_halo = ((peer, map_rows(rows, weight_neighbor)) for peer, rows in neighborhood.input_halo_by_peer())
+            out = neighborhood.sum_by_peer(multiply(hop.by_peer.near, mapped), mapped_halo)
+        elif neighborhood.is_input:
             # Input halo rows are already here, so mapping them too costs no message.
-            far = place.input_halo()
+            far = neighborhood.input_halo()
             out = multiply(hop.matrices.forward, mapped, map_rows(far, weight_neighbor))
         else:
-            out, _ = place.mapped().aggregate(mapped)
-        ctx.place, ctx.weights = place, (weight_neighbor, weight_self)
+            out, _ = neighborhood.mapped().aggregate(mapped)
+        ctx.neighborhood, ctx.weights = neighborhood, (weight_neighbor, weight_self)
         ctx.save_for_backward(near, far)
         out += bias
         return out if weight_self is None else map_rows(near[:hop.num_out], weight_self, out=out)
@@ -228,34 +228,34 @@ class MapFirst(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient: torch.Tensor) -> Gradients:
         """Collective: gradients of halo rows go home."""
-        place, hop, (near, far) = ctx.place, ctx.place.hop, ctx.saved_tensors
+        neighborhood, hop, (near, far) = ctx.neighborhood, ctx.neighborhood.hop, ctx.saved_tensors
         weight_neighbor, weight_self = ctx.weights
         gradient = gradient.contiguous()
         of_rows = of_self = None
-        if place.is_input:
+        if neighborhood.is_input:
             of_neighbor = weight_gradient(multiply(hop.matrices.near_back, gradient), near)
-            if not place.is_by_peer:
+            if not neighborhood.is_by_peer:
                 of_neighbor += weight_gradient(multiply(hop.matrices.far_back, gradient), far)
             else:
-                for peer, rows in place.input_halo_by_peer():
+                for peer, rows in neighborhood.input_halo_by_peer():
                     of_neighbor += weight_gradient(multiply(hop.by_peer.far_back[peer], gradient), rows)
         else:
-            of_mapped, arrival = place.mapped().aggregate_back(gradient)
+            of_mapped, arrival = neighborhood.mapped().aggregate_back(gradient)
         if weight_self is not None:
             of_self = weight_gradient(gradient, near[:hop.num_out])
-        if not place.is_input:
+        if not neighborhood.is_input:
             arrival.finish(of_mapped)
             of_neighbor = weight_gradient(of_mapped, near)
             of_rows = map_back(of_mapped, weight_neighbor)
             if weight_self is not None:
                 map_back(gradient, weight_self, out=of_rows[:hop.num_out])
-            of_rows = place.drop_inner(of_rows)
+            of_rows = neighborhood.drop_inner(of_rows)
         return of_rows, of_neighbor, of_self, column_sums(gradient), None
 
 
 def _combine(aggregated: torch.Tensor, near: torch.Tensor, weight_neighbor: torch.Tensor,
              weight_self: torch.Tensor | None, bias: torch.Tensor) -> torch.Tensor:
-    """aggregated W_neighbor + near W_self + b, each product added where the first one was stored."""
+    """Return aggregated W_neighbor + near W_self + b, each product added where the first one was stored."""
     out = empty((len(aggregated), len(bias)), aggregated.dtype, aggregated.device)
     out[:] = bias
     map_rows(aggregated, weight_neighbor, out=out)

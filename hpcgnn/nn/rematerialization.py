@@ -14,7 +14,7 @@ from hpcgnn.graph.local_graph import LocalGraph
 
 
 def rematerialized(graph: LocalGraph, layer: Callable[[torch.Tensor], torch.Tensor], h: torch.Tensor) -> torch.Tensor:
-    """Collective: layer(h), of which a rematerializing graph's training pass keeps h only.
+    """Collective: return layer(h), of which a rematerializing graph's training pass keeps h only.
 
     Backward calls the layer again where it stood in the pass, so that the same rows come, with the same draws of
     rounding and dropout. Its halo rows cross twice.

@@ -10,6 +10,8 @@ import torch
 
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.arena import empty
+from hpcgnn.ops.cuda.resident import make_resident
+from hpcgnn.ops.cuda.segments import Geometry
 from hpcgnn.ops.dispatch import backend_of
 from hpcgnn.ops.host import aggregation as host
 from hpcgnn.ops.quantization import LARGEST_PARAMETER_WIDTH, Buffer
@@ -17,16 +19,6 @@ from hpcgnn.ops.storage import check_rows
 
 ENTRIES_A_TASK = 4096     # a thread takes about so many entries at once
 ENTRIES_A_ROW = 8         # what a row costs beside its entries
-
-
-def use_half_sums(is_used: bool) -> None:
-    """Have GPUs add products of 16-bit rows 16 at a time in the rows' own type, or, as they begin, all in float32.
-
-    Reference: HalfGNN, section 4.3.1; `hpcgnn.ops.cuda.aggregation` has the bound of the error.
-    """
-    from hpcgnn.ops.cuda import aggregation as device
-
-    device.is_half_arithmetic = is_used
 
 
 @dataclass(frozen=True)
@@ -44,6 +36,11 @@ class SparseRows:
     split : int or None                         columns below it are rows of a near table, the others of a far one;
                                                 None is wherever the near rows that are given end
     num_near : int or None                      rows that the near table has, where no entry names the others
+    has_half_sums : bool                        a GPU adds products of 16-bit rows 16 at a time in the rows' own type,
+                                                not all in float32: off by up to 17 units of 2^-11 (float16) or 2^-8
+                                                (bfloat16) of a batch's sum of magnitudes; see kernels/arithmetic.cuh
+
+    Reference: HalfGNN, section 4.3.1, for `has_half_sums`.
     """
 
     begin: np.ndarray
@@ -55,14 +52,23 @@ class SparseRows:
     column_scale: np.ndarray | None = None
     split: int | None = None
     num_near: int | None = None
+    has_half_sums: bool = False
+
+    def __post_init__(self):
+        make_resident(self, "begin", "end", "indices", "row_scale", "column_scale")
 
     @property
     def num_rows(self) -> int:
         return len(self.begin)
 
     @cached_property
+    def geometry(self) -> Geometry:
+        """Return how a GPU works through the rows."""
+        return Geometry(self)
+
+    @cached_property
     def tasks(self) -> np.ndarray:
-        """(num_tasks + 1,) int64 bounds of row ranges with about equally many entries, for power-law rows.
+        """Return (num_tasks + 1,) int64 bounds of row ranges with about equally many entries, for power-law rows.
 
         Every product asks for them, so the matrix is checked here, once: kernels trust what it says.
 
@@ -97,12 +103,12 @@ class SparseRows:
                               f"{self.num_columns}; make the matrix again from a checked graph")
 
     def tasks_of(self, start: int, stop: int) -> np.ndarray:
-        """The bounds of row ranges, as `tasks`, of the rows start .. stop - 1."""
+        """Return the bounds of row ranges, as `tasks`, of the rows start .. stop - 1."""
         inner = self.tasks[np.searchsorted(self.tasks, start, "right"):np.searchsorted(self.tasks, stop)]
         return np.concatenate([[start], inner, [stop]]).astype(np.int64)
 
     def rows(self, start: int, stop: int) -> SparseRows:
-        """The matrix of rows start .. stop - 1.
+        """Return the matrix of rows start .. stop - 1.
 
         Raises
         ------
@@ -131,12 +137,15 @@ class PackedRows:
     payload_offset: np.ndarray
     parameter_offset: np.ndarray
 
+    def __post_init__(self):
+        make_resident(self, "bit_width", "payload_offset", "parameter_offset")
+
     def __len__(self) -> int:
         return len(self.bit_width)
 
     @cached_property
     def _fitting(self) -> set[int]:
-        """Numbers of columns that the rows were found to fit with."""
+        """Return the numbers of columns that the rows were found to fit with."""
         return set()
 
     def check(self, dim: int) -> None:
@@ -155,29 +164,22 @@ class PackedRows:
         self._fitting.add(dim)
 
 
+FarRows = torch.Tensor | PackedRows | None
+
+
 def from_csr(indptr: np.ndarray, indices: np.ndarray, num_columns: int, **scaling) -> SparseRows:
-    """A matrix whose rows are those of a CSR: indptr (num_rows + 1,) int64, indices int32."""
+    """Return a matrix whose rows are those of a CSR: indptr (num_rows + 1,) int64, indices int32."""
     return SparseRows(indptr[:-1], indptr[1:], indices, num_columns, **scaling)
 
 
-def multiply(matrix: SparseRows, near: torch.Tensor, far: torch.Tensor | None = None,
-             out: torch.Tensor | None = None, entry_scale: torch.Tensor | None = None,
-             entry_index: np.ndarray | None = None, packed: PackedRows | None = None,
-             span: tuple[int, int] | None = None) -> torch.Tensor:
-    """matrix @ [near; far], summed in float32 and stored once in the rows' own type.
-
-    With entry_scale each entry is weighed too, by its own weight for each head; heads share the columns evenly.
+def multiply(matrix: SparseRows, near: torch.Tensor, far: FarRows = None) -> torch.Tensor:
+    """Return matrix @ [near; far], summed in float32 and stored once in the rows' own type.
 
     Parameters
     ----------
-    near, far : (n, dim) and (m, dim) float32, bfloat16 or float16; no far is m = 0. n + m = matrix.num_columns, or
+    near : (n, dim) float32, bfloat16 or float16
+    far : (m, dim) as near, PackedRows of m rows, or None, where m is 0. n + m = matrix.num_columns, or
         n = matrix.num_near and m = matrix.num_columns - matrix.split
-    out : (matrix.num_rows, dim)                where given, the product is added to it, but see span
-    span : (start, stop)                        only these rows are computed, and stored in `out`, whose others stay;
-                                                of far rows, only those that they sum are read
-    packed : PackedRows                         the far rows, in place of `far`; not with entry_scale
-    entry_scale : (num_entries, num_heads) float32      num_heads divides dim
-    entry_index : (matrix.num_entries,) int64   the row of entry_scale for each entry; none is the entry's own number
 
     Returns
     -------
@@ -185,39 +187,84 @@ def multiply(matrix: SparseRows, near: torch.Tensor, far: torch.Tensor | None = 
 
     Raises
     ------
-    KernelError      types or shapes that disagree; weights of entries beside a column_scale or self-loops
+    KernelError      types or shapes that disagree
     """
+    out = empty((matrix.num_rows, near.shape[-1]), near.dtype, near.device)
+    _check_tables(matrix, near, far, out)
+    backend_of("aggregation", near).multiply(matrix, near, far, out, matrix.tasks, is_added=False)
+    return out
+
+
+def add_product(matrix: SparseRows, near: torch.Tensor, far: FarRows, out: torch.Tensor) -> None:
+    """Add matrix @ [near; far] to `out` (matrix.num_rows, dim), which is rounded once; see `multiply`."""
+    _check_tables(matrix, near, far, out)
+    backend_of("aggregation", near).multiply(matrix, near, far, out, matrix.tasks, is_added=True)
+
+
+def multiply_span(matrix: SparseRows, near: torch.Tensor, far: FarRows, out: torch.Tensor,
+                  span: tuple[int, int]) -> None:
+    """Store the rows start .. stop - 1 of matrix @ [near; far] in `out` (matrix.num_rows, dim); others stay there.
+
+    Of the far rows only those are read that these rows sum, so the others need not be there yet; see `multiply`.
+
+    Parameters
+    ----------
+    span : (start, stop)
+
+    Raises
+    ------
+    KernelError      types or shapes that disagree, or a span outside the matrix
+    """
+    _check_tables(matrix, near, far, out)
+    if not 0 <= span[0] <= span[1] <= matrix.num_rows:
+        raise KernelError(f"a span of rows lies in [0, {matrix.num_rows}], found {span}")
+    backend_of("aggregation", near).multiply(matrix, near, far, out, matrix.tasks_of(*span), is_added=False)
+
+
+def multiply_weighted(matrix: SparseRows, near: torch.Tensor, entry_scale: torch.Tensor,
+                      entry_index: np.ndarray | None = None) -> torch.Tensor:
+    """Return the product of a matrix whose entries are weighed by head too: heads share the columns evenly.
+
+    Parameters
+    ----------
+    near : (matrix.num_columns, dim) float32, bfloat16 or float16
+    entry_scale : (num_weights, num_heads) float32      num_heads divides dim
+    entry_index : (num_entries,) int64          the row of entry_scale for each entry; none is the entry's own number
+
+    Returns
+    -------
+    (matrix.num_rows, dim)                      as `multiply`
+
+    Raises
+    ------
+    KernelError      types or shapes that disagree; a matrix with a column_scale or implied self-loops
+    """
+    out = empty((matrix.num_rows, near.shape[-1]), near.dtype, near.device)
+    _check_tables(matrix, near, None, out)
+    _check_entry_scale(matrix, near.shape[1], entry_scale, entry_index)
+    backend_of("aggregation", near).multiply_weighted(matrix, near, entry_scale, entry_index, out)
+    return out
+
+
+def _check_tables(matrix: SparseRows, near: torch.Tensor, far: FarRows, out: torch.Tensor) -> None:
     num_far = 0 if far is None else len(far)
-    if packed is not None:
-        num_far = _check_packed(packed, far, entry_scale, near.shape[-1])
+    if isinstance(far, PackedRows):
+        _check_packed(far, near.shape[-1])
     split = matrix.num_columns - num_far if matrix.split is None else matrix.split
     check_rows(near, split if matrix.num_near is None else matrix.num_near, "aggregation")
     if split + num_far != matrix.num_columns:
         raise KernelError(f"aggregation needs {matrix.num_columns - split} far rows, found {num_far}")
     for rows, num_rows in ((far, num_far), (out, matrix.num_rows)):
-        if rows is not None:
+        if isinstance(rows, torch.Tensor):
             check_rows(rows, num_rows, "aggregation", near.dtype)
             if rows.shape[1] != near.shape[1]:
                 raise KernelError(f"aggregation was given rows of {near.shape[1]} and {rows.shape[1]} columns")
-    if entry_scale is not None:
-        _check_entry_scale(matrix, near.shape[1], entry_scale, entry_index)
-    is_added = out is not None and span is None
-    if span is not None and (out is None or not 0 <= span[0] <= span[1] <= matrix.num_rows):
-        raise KernelError(f"a span of rows lies in [0, {matrix.num_rows}] and needs an out, found {span}")
-    if out is None:
-        out = empty((matrix.num_rows, near.shape[1]), near.dtype, near.device)
-    backend_of("aggregation", near).multiply(matrix, near, far, out, is_added, entry_scale, entry_index, packed,
-                                            matrix.tasks if span is None else matrix.tasks_of(*span))
-    return out
 
 
-def _check_packed(packed: PackedRows, far: torch.Tensor | None, entry_scale: torch.Tensor | None, dim: int) -> int:
-    if far is not None or entry_scale is not None:
-        raise KernelError("packed rows take the place of far rows, and their entries can't be weighed by head")
+def _check_packed(packed: PackedRows, dim: int) -> None:
     if len(packed) and packed.bit_width.max() > LARGEST_PARAMETER_WIDTH:
         raise KernelError(f"packed rows have 1 to {LARGEST_PARAMETER_WIDTH} bits, found {packed.bit_width.max()}")
     packed.check(dim)
-    return len(packed)
 
 
 def _check_entry_scale(matrix: SparseRows, dim: int, entry_scale: torch.Tensor, entry_index: np.ndarray | None):
@@ -245,7 +292,7 @@ class _Aggregate(torch.autograd.Function):
 
 
 def aggregate(h: torch.Tensor, matrix: SparseRows, transposed: SparseRows) -> torch.Tensor:
-    """matrix @ h, differentiable in h.
+    """Return matrix @ h, differentiable in h.
 
     Parameters
     ----------

@@ -57,7 +57,7 @@ class Arena:
         self.returned: deque[tuple[int, int]] = deque()
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """A tensor with whatever values its memory holds.
+        """Return a tensor with whatever values its memory holds.
 
         Raises
         ------
@@ -91,7 +91,7 @@ class Arena:
 
 
 def _open_arena() -> Arena | None:
-    """The process's arena, or None, with a logged reason, where the system has no such memory."""
+    """Return the process's arena, or None, with a logged reason, where the system has no such memory."""
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         logger.warning("no arena: this system has no huge pages on demand; every tensor is allocated anew")
         return None

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from hpcgnn.errors import KernelError
-from hpcgnn.ops.aggregation import SparseRows, multiply
+from hpcgnn.ops.aggregation import SparseRows, multiply_weighted
 from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.ops.dispatch import backend_of
 from hpcgnn.ops.storage import check_rows
@@ -138,7 +138,7 @@ class _Attend(torch.autograd.Function):
         alpha = edge_softmax(matrix, score[0, :matrix.num_rows], score[1], slope)
         ctx.save_for_backward(z, vectors, score, alpha)
         ctx.structure = matrix, transposed, entry_index, slope
-        return multiply(matrix, z, entry_scale=alpha)
+        return multiply_weighted(matrix, z, alpha)
 
     @staticmethod
     def backward(ctx, gradient):
@@ -147,7 +147,7 @@ class _Attend(torch.autograd.Function):
         matrix, transposed, entry_index, slope = ctx.structure
         kernels, gradient = backend_of("attention", z), gradient.contiguous()
         # The product passes over the weights once a head, so they are laid in its order first.
-        z_gradient = multiply(transposed, gradient, entry_scale=kernels.take_entries(alpha, entry_index))
+        z_gradient = multiply_weighted(transposed, gradient, kernels.take_entries(alpha, entry_index))
         entry_gradient = sampled_products(matrix, gradient, z, alpha.shape[1])
         score_gradient = torch.zeros_like(score)
         score_gradient[0, :matrix.num_rows] = edge_softmax_backward(matrix, score[0, :matrix.num_rows], score[1], slope,

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import torch
 
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.bit_gemm import LARGEST_SUM
-from hpcgnn.ops.dispatch import backend_of
+from hpcgnn.ops.host import batch_tiles as host
 from hpcgnn.ops.tiles import TILE_COLUMNS, TILE_ROWS, TileList
 
 
@@ -40,7 +39,7 @@ class BatchTiles:
 
     @classmethod
     def stack(cls, lists: list[TileList], indptr: np.ndarray) -> BatchTiles:
-        """The tiles of one batch after the other.
+        """Return the tiles of one batch after the other.
 
         Raises
         ------
@@ -66,27 +65,27 @@ class BatchTiles:
 
     @property
     def num_tiles(self) -> np.ndarray:
-        """Tiles of each batch, (num_batches,) int64."""
+        """Count the tiles of each batch, (num_batches,) int64."""
         return np.diff(self.begin[self.tile_row_begin])
 
     @property
     def num_places(self) -> np.ndarray:
-        """Tiles of each batch with those of zeros, (num_batches,) int64."""
+        """Count the tiles of each batch with those of zeros, (num_batches,) int64."""
         num_rows = np.diff(self.row_begin)
         return -(-num_rows // TILE_ROWS) * -(-num_rows // TILE_COLUMNS)
 
     @cached_property
     def kernel(self):
         """Return the backend's form of the tiles, made once."""
-        return backend_of("batch_tiles", torch.empty(0)).stacked(self)
+        return host.stacked(self)
 
     @cached_property
     def largest_batch(self) -> int:
-        """Rows of the largest one."""
+        """Count the rows of the largest one."""
         return int(np.diff(self.row_begin).max(initial=0))
 
 
-def sum_codes(tiles: BatchTiles, codes: np.ndarray, bit_width: int, first: int, end: int, out: np.ndarray) -> int:
+def sum_batches(tiles: BatchTiles, codes: np.ndarray, bit_width: int, first: int, end: int, out: np.ndarray) -> int:
     """out[v, j] = sum of codes[u, j] over the in-neighbors u of v, for the rows of the batches first .. end - 1.
 
     Codes enter the product as code + 2**(bit_width - 1), and what that adds is taken away again.
@@ -118,7 +117,7 @@ def sum_codes(tiles: BatchTiles, codes: np.ndarray, bit_width: int, first: int, 
         raise KernelError(f"sums of codes of {codes.shape[1]} columns were given an out of {out.shape[1]}")
     if tiles.largest_batch * (2**bit_width - 1) > LARGEST_SUM:
         raise KernelError(f"sums over batches of {tiles.largest_batch} rows could pass 32 bits; cut smaller batches")
-    return backend_of("batch_tiles", torch.empty(0)).sum_codes(tiles.kernel, codes, bit_width, first, end, out)
+    return host.sum_batches(tiles.kernel, codes, bit_width, first, end, out)
 
 
 def _bounds(counts: list[int]) -> np.ndarray:

@@ -8,13 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.batch_tiles import BatchTiles
 from hpcgnn.ops.bit_gemm import LARGEST_SUM, padded
-from hpcgnn.ops.dispatch import backend_of
+from hpcgnn.ops.host import batched_layers as host
 
 PADDING, PANEL_OUTPUTS = 32, 16  # columns, of ext/src/batched_layers.c
 LARGEST_PRODUCT = 255 * 127      # of two codes
@@ -129,11 +128,10 @@ class BatchedLayers:
                               "cut smaller batches")
         self._tiles, self._out_dim = tiles, layers[-1].out_dim
         self._hidden_dim = layers[-1].map.in_dim if len(layers) > 1 else 0
-        self._host = backend_of("batched_layers", torch.empty(0))
-        self._kernel = self._host.prepared(layers, indices, codes)
+        self._kernel = host.prepared(layers, indices, codes)
 
     def forward(self) -> tuple[np.ndarray, np.ndarray]:
-        """Logits (num_rows, out_dim) and what the last layer reads (num_rows, its columns or 0), float32.
+        """Return logits (num_rows, out_dim) and what the last layer reads (num_rows, its columns or 0), float32.
 
         Raises
         ------
@@ -141,7 +139,7 @@ class BatchedLayers:
         """
         num_rows = int(self._tiles.row_begin[-1])
         logits, hidden = (empty((num_rows, dim)).numpy() for dim in (self._out_dim, self._hidden_dim))
-        faults = self._host.forward(self._kernel, self._tiles, logits, hidden if self._hidden_dim else None)
+        faults = host.forward(self._kernel, self._tiles, logits, hidden if self._hidden_dim else None)
         if faults & NO_SPACE:
             raise MemoryError("no memory for the rows of a batch")
         if faults & HAS_NAN:

@@ -86,7 +86,7 @@ class Rescaling:
 
 
 def padded(number: int, multiple: int) -> int:
-    """The number, up to the next multiple."""
+    """Return the number, up to the next multiple."""
     return -(-number // multiple) * multiple
 
 
@@ -102,7 +102,7 @@ def check_bit_width(bit_width: int) -> None:
 
 
 def pack_codes(codes: torch.Tensor, bit_width: int, is_by_column: bool, line_padding: int = PAD8) -> BitLines:
-    """Planes of a matrix of codes.
+    """Return planes of a matrix of codes.
 
     Parameters
     ----------
@@ -135,17 +135,17 @@ def pack_values(values: torch.Tensor, codes: CodeRange, is_by_column: bool, line
 
 
 def unpack_codes(lines: BitLines) -> torch.Tensor:
-    """Codes of the lines, (num_lines, length) uint8."""
+    """Return codes of the lines, (num_lines, length) uint8."""
     return backend_of("bit_gemm", lines.words).unpack_codes(lines)
 
 
-def sum_codes(lines: BitLines) -> torch.Tensor:
+def sum_lines(lines: BitLines) -> torch.Tensor:
     """Sum of the codes of each line, (num_lines,) int64."""
-    return backend_of("bit_gemm", lines.words).sum_codes(lines)
+    return backend_of("bit_gemm", lines.words).sum_lines(lines)
 
 
-def multiply(left: BitLines, right: BitLines, rescaling: Rescaling | None = None,
-             codes: CodeRange | None = None) -> torch.Tensor | BitLines:
+def multiply_bits(left: BitLines, right: BitLines, rescaling: Rescaling | None = None,
+                  codes: CodeRange | None = None) -> torch.Tensor | BitLines:
     """sum over k of left[m, k] * right[k, n], for lines m of the left and n of the right.
 
     The product is the sum over planes i of the left and j of the right of 2^(i + j) popcount(left_i AND right_j).
@@ -162,7 +162,7 @@ def multiply(left: BitLines, right: BitLines, rescaling: Rescaling | None = None
     Reference: QGTC, Eq. (5)-(7).
     """
     check_product(left.length, left.bit_width, right)
-    return backend_of("bit_gemm", right.words).multiply(left, right, rescaling, codes)
+    return backend_of("bit_gemm", right.words).multiply_bits(left, right, rescaling, codes)
 
 
 def check_product(length: int, left_width: int, right: BitLines) -> None:

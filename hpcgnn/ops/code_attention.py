@@ -27,7 +27,7 @@ class Scores:
 
 
 def score_codes(codes: np.ndarray, vectors: np.ndarray, num_heads: int) -> Scores:
-    """<codes of a head, vector of a head>, the vectors rounded to multiples of 2**-36 and all else exact.
+    """Return <codes of a head, vector of a head>, the vectors rounded to multiples of 2**-36 and all else exact.
 
     Parameters
     ----------

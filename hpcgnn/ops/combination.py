@@ -16,7 +16,7 @@ WAYS = ("auto", "dense", "bits", "sparse", "serial")
 
 def combine(codes: torch.Tensor, weight_codes: torch.Tensor, *, code_bits: int = 8, weight_bits: int = 8,
             way: str = "auto") -> torch.Tensor:
-    """codes @ weight_codes.T, the same integers whatever the way.
+    """Return codes @ weight_codes.T, the same integers whatever the way.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def combine(codes: torch.Tensor, weight_codes: torch.Tensor, *, code_bits: int =
 
 
 def largest_product(code_bits: int, weight_bits: int, is_signed: bool) -> int:
-    """The largest magnitude of a code times a weight."""
+    """Return the largest magnitude of a code times a weight."""
     return (2 ** (code_bits - 1) if is_signed else 2**code_bits - 1) * 2 ** (weight_bits - 1)
 
 

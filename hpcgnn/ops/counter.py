@@ -37,7 +37,7 @@ class CounterKey(NamedTuple):
 
     @property
     def stream(self) -> int:
-        """Purpose, layer and part packed in 32 bits: 4 | 12 | 16.
+        """Return the purpose, layer and part packed in 32 bits: 4 | 12 | 16.
 
         Raises
         ------

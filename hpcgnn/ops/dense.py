@@ -12,7 +12,7 @@ from hpcgnn.ops.storage import check_rows
 
 
 def map_rows(rows: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-    """rows @ weight.T, added to `out` where given.
+    """Return rows @ weight.T, added to `out` where given.
 
     rows (n, in_dim) and out (n, out_dim) float32, bfloat16 or float16; weight (out_dim, in_dim) of the same type.
     """
@@ -20,12 +20,12 @@ def map_rows(rows: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None 
 
 
 def map_back(gradient: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-    """gradient @ weight, the gradient of the rows that `map_rows` took; added to `out` where given."""
+    """Return gradient @ weight, the gradient of the rows that `map_rows` took; added to `out` where given."""
     return backend_of("dense", gradient).map_back(gradient, weight, out)
 
 
 def weight_gradient(gradient: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """gradient.T @ rows as (out_dim, in_dim) float32, for gradient (n, out_dim) and rows (n, in_dim).
+    """Return gradient.T @ rows as (out_dim, in_dim) float32, for gradient (n, out_dim) and rows (n, in_dim).
 
     Where the processor multiplies bfloat16, oneDNN makes the product of bfloat16 rows, and its result has their 8 bits.
     """

@@ -1,6 +1,6 @@
-"""Choice of the backend that computes an operation: the host kernels, or the device's for arrays that live there.
+"""Choice of the backend that computes an operation on tensors: the host's kernels, or those of the device they live on.
 
-An operation in `hpcgnn.ops` states and checks its contract, then calls the module that `backend_of` returns.
+`hpcgnn.ops` states which operations ask here.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from hpcgnn.errors import KernelError
 _rooms = {"cpu": "host", "cuda": "cuda"}
 
 
-def backend_of(operation: str, tensor: torch.Tensor) -> ModuleType:
-    """Module that implements `operation` (a file name in ops/) for the device that `tensor` lives on.
+def backend_of(operation: str, place: torch.Tensor | torch.device) -> ModuleType:
+    """Module that implements `operation` (a file name in ops/) for a device, or for the one that a tensor lives on.
 
     Raises
     ------
     KernelError      a device that has no kernel for the operation
     """
-    name = f"hpcgnn.ops.{_rooms.get(tensor.device.type)}.{operation}"
+    device = place.device if isinstance(place, torch.Tensor) else place
+    name = f"hpcgnn.ops.{_rooms.get(device.type)}.{operation}"
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if not name.startswith(error.name or "?"):
             raise
-    raise KernelError(f"{operation} has no kernel for device {tensor.device}; move the tensor to the CPU")
+    raise KernelError(f"{operation} has no kernel for device {device}; move the tensor to the CPU")
 
 
 @contextmanager

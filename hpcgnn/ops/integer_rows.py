@@ -34,7 +34,7 @@ class LayerNorm:
 
 
 @dataclass(frozen=True)
-class Rescaling:
+class Epilogue:
     """max(0, LayerNorm(source · row_scale · column_scale + own + bias)); what is None or False is left out.
 
     Attributes
@@ -73,7 +73,7 @@ class CodeTarget:
     limit: np.ndarray
 
 
-def rescale(source: np.ndarray, rescaling: Rescaling, target: CodeTarget | None = None,
+def rescale(source: np.ndarray, epilogue: Epilogue, target: CodeTarget | None = None,
             values: np.ndarray | None = None) -> None:
     """Write the codes of rescaled rows, their values, or both.
 
@@ -88,14 +88,14 @@ def rescale(source: np.ndarray, rescaling: Rescaling, target: CodeTarget | None 
     """
     _check("source", source, (np.float32, np.int32), source.shape)
     shape = source.shape
-    _check_rescaling(rescaling, shape)
+    _check_epilogue(epilogue, shape)
     if target is not None:
         _check("codes", target.codes, (np.int8, np.uint8), shape)
         for name in ("step", "limit"):
             _check(name, getattr(target, name), (np.float32,), (1,) if len(target.step) == 1 else shape[:1])
     if values is not None:
         _check("values", values, (np.float32,), shape)
-    _refuse(host.rescale(source, rescaling, target, values))
+    _refuse(host.rescale(source, epilogue, target, values))
 
 
 def _refuse(faults: int) -> None:
@@ -109,13 +109,13 @@ def _refuse(faults: int) -> None:
                           "these features")
 
 
-def _check_rescaling(rescaling: Rescaling, shape: tuple[int, ...]) -> None:
+def _check_epilogue(epilogue: Epilogue, shape: tuple[int, ...]) -> None:
     by_row, by_column = shape[:1], shape[1:]
-    own = rescaling.own or OwnPart(None, None, None)
-    norm = rescaling.norm or LayerNorm(None, None, 0.0)
-    expected = [("row_scale", rescaling.row_scale, np.float32, by_row),
-                ("column_scale", rescaling.column_scale, np.float32, by_column),
-                ("bias", rescaling.bias, np.float32, by_column), ("near", rescaling.near, np.int8, shape),
+    own = epilogue.own or OwnPart(None, None, None)
+    norm = epilogue.norm or LayerNorm(None, None, 0.0)
+    expected = [("row_scale", epilogue.row_scale, np.float32, by_row),
+                ("column_scale", epilogue.column_scale, np.float32, by_column),
+                ("bias", epilogue.bias, np.float32, by_column), ("near", epilogue.near, np.int8, shape),
                 ("own sums", own.sums, np.int32, shape), ("own row_scale", own.row_scale, np.float32, by_row),
                 ("own column_scale", own.column_scale, np.float32, by_column),
                 ("norm weight", norm.weight, np.float32, by_column), ("norm bias", norm.bias, np.float32, by_column)]

@@ -78,7 +78,7 @@ class _Activation(torch.autograd.Function):
 
 def activate(rows: torch.Tensor, probability: float, node_id: np.ndarray | None, key: CounterKey | None,
              weight: torch.Tensor | None = None, bias: torch.Tensor | None = None, eps: float = 1e-5) -> torch.Tensor:
-    """dropout(max(0, LayerNorm(rows))): one pass forward, one backward, in float32 and stored once.
+    """Return dropout(max(0, LayerNorm(rows))), by one pass forward, one backward, in float32 and stored once.
 
     x^ = (x - mean) / sqrt(variance + eps) over a row's columns, u = max(0, x^ * weight + bias), and `dropout` of u: the
     same elements drop. NaN passes the maximum.

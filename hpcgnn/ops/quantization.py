@@ -12,6 +12,7 @@ import torch
 
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.counter import CounterKey
+from hpcgnn.ops.cuda.resident import make_resident
 from hpcgnn.ops.dispatch import backend_of
 from hpcgnn.ops.storage import STORAGES
 
@@ -44,6 +45,9 @@ class MessageLayout:
     parameter_offset: np.ndarray
     payload_bytes: int
     parameter_bytes: int
+
+    def __post_init__(self):
+        make_resident(self, "bit_width", "payload_offset", "parameter_offset")
 
     @classmethod
     def build(cls, bit_width: np.ndarray, dim: int) -> MessageLayout:

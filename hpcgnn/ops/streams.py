@@ -17,7 +17,7 @@ class Mark(Protocol):
     """An event behind what was queued on a stream when it was made; as torch.cuda.Event."""
 
     def query(self) -> bool:
-        """Whether the stream has passed it."""
+        """Tell whether the stream has passed it."""
 
     def synchronize(self) -> None:
         """Have the host wait until the stream has passed it."""
@@ -36,7 +36,7 @@ class SideStream(Protocol):
         """Give the tensor's memory to nobody before this stream has passed what is queued here now."""
 
     def mark(self) -> Mark:
-        """An event behind all that is queued here."""
+        """Return an event behind all that is queued here."""
 
     def join(self) -> None:
         """Have the computing stream wait for all that is queued here. The host does not wait."""
@@ -49,7 +49,7 @@ class Streams(Protocol):
     central: SideStream
 
     def pinned(self, num_bytes: int) -> torch.Tensor:
-        """Uninitialized uint8 memory of the host that the device copies to and from by itself."""
+        """Return uninitialized uint8 memory of the host that the device copies to and from by itself."""
 
 
 class _Passed:
@@ -86,7 +86,7 @@ class HostStreams:
         self.message = self.central = _HostStream()
 
     def pinned(self, num_bytes: int) -> torch.Tensor:
-        """Ordinary memory."""
+        """Return ordinary memory."""
         return torch.empty(num_bytes, dtype=torch.uint8)
 
 
@@ -125,7 +125,7 @@ class CudaStreams:
         self.message, self.central = _CudaStream(device), _CudaStream(device)
 
     def pinned(self, num_bytes: int) -> torch.Tensor:
-        """Page-locked memory, which torch keeps when it is freed."""
+        """Return page-locked memory, which torch keeps when it is freed."""
         return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
 
 
@@ -141,7 +141,7 @@ _of_device: Callable[[torch.device], Streams] = _streams_of
 
 
 def streams_of(device: torch.device) -> Streams:
-    """The side streams of a device, made once."""
+    """Return the side streams of a device, made once."""
     return _of_device(device)
 
 

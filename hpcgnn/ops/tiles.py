@@ -12,6 +12,7 @@ import torch
 
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.bit_gemm import BitLines, CodeRange, Rescaling, check_product
+from hpcgnn.ops.cuda.resident import make_resident
 from hpcgnn.ops.dispatch import backend_of
 
 TILE_ROWS, TILE_COLUMNS = 8, 128
@@ -37,20 +38,23 @@ class TileList:
     words: torch.Tensor
     is_dense: bool
 
+    def __post_init__(self):
+        make_resident(self, "begin", "column")
+
     @property
     def num_tiles(self) -> int:
-        """Tiles that are stored."""
+        """Count the tiles that are stored."""
         return len(self.column)
 
     @property
     def num_places(self) -> int:
-        """Tiles of the whole matrix, with those of zeros."""
+        """Count the tiles of the whole matrix, with those of zeros."""
         return (len(self.begin) - 1) * -(-self.num_columns // TILE_COLUMNS)
 
 
 def tiles_of_csr(indptr: np.ndarray, indices: np.ndarray, num_columns: int, is_dense: bool = False,
                  device: torch.device | str = "cpu") -> TileList:
-    """Tiles of a CSR pattern; an entry that is there twice counts once.
+    """Return tiles of a CSR pattern; an entry that is there twice counts once.
 
     Parameters
     ----------
@@ -63,18 +67,19 @@ def tiles_of_csr(indptr: np.ndarray, indices: np.ndarray, num_columns: int, is_d
     KernelError      the arrays are of another type, or no CSR of such a matrix
     """
     _check_csr(indptr, indices, num_columns)
-    place = torch.empty(0, device=device)
-    return backend_of("tiles", place).tiles_of_csr(indptr, indices, num_columns, is_dense, place.device)
+    device = torch.device(device)
+    return backend_of("tiles", device).tiles_of_csr(indptr, indices, num_columns, is_dense, device)
 
 
 def count_entries(tiles: TileList) -> torch.Tensor:
-    """Entries of each row, (num_rows,) int64: the in-degrees of an adjacency."""
+    """Count the entries of each row, (num_rows,) int64: the in-degrees of an adjacency."""
     return backend_of("tiles", tiles.words).count_entries(tiles)
 
 
-def multiply(tiles: TileList, right: BitLines, jump: bool = True, reuse: bool = True,
-             rescaling: Rescaling | None = None, codes: CodeRange | None = None) -> tuple[torch.Tensor | BitLines, int]:
-    """The 0/1 matrix times lines of codes, finished as in `hpcgnn.ops.bit_gemm.multiply`.
+def multiply_tiles(tiles: TileList, right: BitLines, jump: bool = True, reuse: bool = True,
+                   rescaling: Rescaling | None = None,
+                   codes: CodeRange | None = None) -> tuple[torch.Tensor | BitLines, int]:
+    """Return the 0/1 matrix times lines of codes, finished as in `hpcgnn.ops.bit_gemm.multiply_bits`.
 
     Parameters
     ----------
@@ -83,7 +88,7 @@ def multiply(tiles: TileList, right: BitLines, jump: bool = True, reuse: bool = 
 
     Returns
     -------
-    (tiles.num_rows, right.num_lines), as `hpcgnn.ops.bit_gemm.multiply`
+    (tiles.num_rows, right.num_lines), as `hpcgnn.ops.bit_gemm.multiply_bits`
     number of tiles that were multiplied
 
     Raises
@@ -96,7 +101,7 @@ def multiply(tiles: TileList, right: BitLines, jump: bool = True, reuse: bool = 
     if not jump and not tiles.is_dense:
         raise KernelError("a list of tiles holds no tile of zeros that could be multiplied; "
                           "make the tiles with the dense form to switch jumping off")
-    return backend_of("tiles", right.words).multiply(tiles, right, jump, reuse, rescaling, codes)
+    return backend_of("tiles", right.words).multiply_tiles(tiles, right, jump, reuse, rescaling, codes)
 
 
 def _check_csr(indptr: np.ndarray, indices: np.ndarray, num_columns: int) -> None:

@@ -16,7 +16,7 @@ MAX_NODES = np.iinfo(np.int32).max
 
 
 def symmetric_adjacency(dataset: GraphDataset) -> tuple[np.ndarray, np.ndarray]:
-    """Neighbor lists of the graph with every arc taken in both directions.
+    """Return neighbor lists of the graph with every arc taken in both directions.
 
     Returns
     -------

@@ -63,7 +63,7 @@ def build_partition(dataset: GraphDataset, owner: np.ndarray, part: int, num_par
 
 
 def feature_rows(dataset: GraphDataset, node_id: np.ndarray) -> np.ndarray:
-    """Dense features of some nodes, (len(node_id), num_features) float32."""
+    """Return dense features of some nodes, (len(node_id), num_features) float32."""
     rows = dataset.features[node_id]
     return np.ascontiguousarray(rows.toarray() if scipy.sparse.issparse(rows) else rows, dtype=np.float32)
 
@@ -79,7 +79,7 @@ def _check_owner(dataset: GraphDataset, owner: np.ndarray, part: int, num_parts:
 
 def _order_inner(dataset: GraphDataset, owner: np.ndarray, part: int, reorder: str,
                  seed: int) -> tuple[np.ndarray, int]:
-    """Inner ids, (num_inner,) int64, central ones first, and the number of central ones."""
+    """Return inner ids, (num_inner,) int64, central ones first, and the number of central ones."""
     inner_id = order_rows(dataset, np.flatnonzero(owner == part), reorder, seed)
     is_marginal = np.zeros(len(inner_id), bool)
     for first, degree, sources in row_blocks(dataset, inner_id):
@@ -90,7 +90,7 @@ def _order_inner(dataset: GraphDataset, owner: np.ndarray, part: int, reorder: s
 
 
 def _local_index(num_nodes: int, inner_id: np.ndarray, halo_id: np.ndarray) -> np.ndarray:
-    """Global id -> local row, (num_nodes,) int32, -1 where the part does not know the node."""
+    """Return global id -> local row, (num_nodes,) int32, -1 where the part does not know the node."""
     num_local = len(inner_id) + len(halo_id)
     if num_local > np.iinfo(np.int32).max:
         raise ConfigError(f"a part has {num_local} inner and halo rows, more than 32-bit ids can name; "
@@ -111,7 +111,7 @@ def _local_rows(dataset: GraphDataset, inner_id: np.ndarray, local_index: np.nda
 
 
 def _boundary(halos: list[Halo], part: int, num_parts: int, local_index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Local rows that each part asks of this one, in the asking part's halo order."""
+    """Return local rows that each part asks of this one, in the asking part's halo order."""
     asked = [halo.node_id[halo.offset[part]:halo.offset[part + 1]] for halo in halos]
     offset = np.zeros(num_parts + 1, np.int64)
     np.cumsum([len(ids) for ids in asked], out=offset[1:])

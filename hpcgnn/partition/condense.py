@@ -119,7 +119,7 @@ def lay_out(arcs: scipy.sparse.csr_matrix, cluster: np.ndarray) -> tuple[np.ndar
 
 
 def permute_rows(arcs: scipy.sparse.csr_matrix, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """indptr (int64) and indices (int32) of the graph whose row i is row order[i]; entries keep their order."""
+    """Return indptr (int64) and indices (int32) of the graph whose row i is row order[i]; entries keep their order."""
     position = np.empty(len(order), np.int32)
     position[order] = np.arange(len(order), dtype=np.int32)
     moved = arcs[order]

@@ -57,7 +57,7 @@ class Buffer:
 
 
 @dataclass(frozen=True)
-class Traffic:
+class DramTraffic:
     """Bytes of one aggregation.
 
     Attributes
@@ -79,7 +79,7 @@ class Traffic:
         return self.dense_bytes + self.sparse_bytes + self.copy_bytes + self.list_bytes
 
 
-def gather_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> Traffic:
+def gather_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> DramTraffic:
     """Simulate exactly how each row's sources are read in order through the buffer, row after row.
 
     Parameters
@@ -98,10 +98,10 @@ def gather_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> Traff
         np.ascontiguousarray(rows.start, np.int64), np.ascontiguousarray(rows.indptr, np.int64),
         np.ascontiguousarray(rows.indices, np.int32), row_bytes, buffer.line_bytes,
         buffer.num_bytes // buffer.line_bytes, buffer.policy == "lru")
-    return Traffic(dense * buffer.line_bytes, sparse * buffer.line_bytes)
+    return DramTraffic(dense * buffer.line_bytes, sparse * buffer.line_bytes)
 
 
-def direct_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> Traffic:
+def direct_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> DramTraffic:
     """Count the bytes where the buffer holds the current cluster's rows only; sparse connections read from DRAM.
 
     Raises
@@ -115,7 +115,7 @@ def direct_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> Traff
     return replace(dense, sparse_bytes=int(num_lines.sum()) * buffer.line_bytes)
 
 
-def pruned_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer, pruned_share: float) -> Traffic:
+def pruned_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer, pruned_share: float) -> DramTraffic:
     """Count the bytes where, as in GCoD, sparse connections are pruned, between the least connected clusters first.
 
     Parameters
@@ -135,7 +135,7 @@ def pruned_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer, pruned_s
     return replace(traffic, dropped_arcs=int(is_dropped.sum()))
 
 
-def condensed_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> Traffic:
+def condensed_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> DramTraffic:
     """Condense-Edge: sources of the same cluster through the dense share, the others from condensed regions.
 
     A region begins on a line, is written as its share of the Sparse Buffer fills and read once, from front to back,
@@ -153,8 +153,9 @@ def condensed_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> Tr
     regions = condensed_regions(rows)
     num_copies = np.diff(regions.start)
     dense = gather_traffic(rows.without(rows.is_sparse()), row_bytes, buffer.dense())
-    return Traffic(dense.dense_bytes, _lines(num_copies * row_bytes, buffer) * buffer.line_bytes,
-                   _written_lines(num_copies, row_bytes, buffer) * buffer.line_bytes, BYTES_AN_ID * regions.num_copies)
+    return DramTraffic(dense.dense_bytes, _lines(num_copies * row_bytes, buffer) * buffer.line_bytes,
+                       _written_lines(num_copies, row_bytes, buffer) * buffer.line_bytes,
+                       BYTES_AN_ID * regions.num_copies)
 
 
 def _lines(num_bytes: np.ndarray, buffer: Buffer) -> int:

@@ -29,7 +29,7 @@ class Halo:
 
 def find_halos(dataset: GraphDataset, owner: np.ndarray, num_parts: int,
                progress: Callable[[str, float | None], ProgressTask] = silent) -> list[Halo]:
-    """Halo of every part: the distinct sources of arcs into the part that another part owns.
+    """Return the halo of every part: the distinct sources of arcs into the part that another part owns.
 
     Parameters
     ----------

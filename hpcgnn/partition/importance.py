@@ -60,7 +60,7 @@ def importance_histogram(importance: np.ndarray) -> np.ndarray:
 
 
 def degree_quantiles(dataset: GraphDataset, halos: list[Halo]) -> np.ndarray:
-    """In-degree of the boundary nodes of all parts at each percent.
+    """Find the in-degree of the boundary nodes of all parts at each percent.
 
     Returns
     -------
@@ -72,7 +72,7 @@ def degree_quantiles(dataset: GraphDataset, halos: list[Halo]) -> np.ndarray:
 
 
 def boundary_nodes(num_nodes: int, halos: list[Halo]) -> np.ndarray:
-    """Distinct nodes of all halos: the boundary nodes of all parts, (pool_size,) int64 ascending global ids."""
+    """Return distinct nodes of all halos: the boundary nodes of all parts, (pool_size,) int64 ascending global ids."""
     is_boundary = np.zeros(num_nodes, bool)
     for halo in halos:
         is_boundary[halo.node_id] = True

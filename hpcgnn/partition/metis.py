@@ -14,7 +14,7 @@ from hpcgnn.errors import ConfigError
 def metis_parts(indptr: np.ndarray, indices: np.ndarray, num_parts: int, objective: str, seed: int,
                 weight: np.ndarray | None = None, name: str = "the graph",
                 advice: str = "use --partitioner ldg") -> np.ndarray:
-    """Parts of about equal weight with the least rows sent or the least edges cut.
+    """Return parts of about equal weight with the least rows sent or the least edges cut.
 
     Parameters
     ----------

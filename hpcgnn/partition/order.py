@@ -55,7 +55,7 @@ def order_rows(dataset: GraphDataset, inner_id: np.ndarray, reorder: str, seed: 
 
 
 def cluster_rows(arcs: scipy.sparse.csr_matrix, rows_a_cluster: int, seed: int, name: str) -> np.ndarray:
-    """METIS clusters of about equally many rows, (num_rows,) int32; one cluster where a graph has no arc.
+    """Return METIS clusters of about equally many rows, (num_rows,) int32; one cluster where a graph has no arc.
 
     Raises
     ------

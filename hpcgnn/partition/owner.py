@@ -74,7 +74,7 @@ def _check_settings(dataset: GraphDataset, num_parts: int, partitioner: str, bal
 
 
 def contiguous_owners(num_nodes: int, num_parts: int) -> np.ndarray:
-    """Blocks of ascending ids whose sizes differ by at most one, (num_nodes,) int32."""
+    """Return blocks of ascending ids whose sizes differ by at most one, (num_nodes,) int32."""
     size = np.full(num_parts, num_nodes // num_parts)
     size[: num_nodes % num_parts] += 1
     return np.repeat(np.arange(num_parts, dtype=np.int32), size)
@@ -97,7 +97,7 @@ def _ldg_owners(dataset: GraphDataset, num_parts: int, seed: int) -> np.ndarray:
 
 
 def _metis_owners(dataset: GraphDataset, num_parts: int, seed: int, partitioner: str, balance: str) -> np.ndarray:
-    """METIS k-way; a graph without edges has nothing to minimize and is cut into blocks."""
+    """Return METIS's k-way cut; a graph without edges has nothing to minimize and is cut into blocks."""
     indptr, indices = symmetric_adjacency(dataset)
     if len(indices) == 0:
         return contiguous_owners(dataset.num_nodes, num_parts)

@@ -71,5 +71,5 @@ class Partition:
 
     @property
     def num_cut_edges(self) -> int:
-        """Arcs whose source is a halo row."""
+        """Count the arcs whose source is a halo row."""
         return int((self.indices >= self.num_inner).sum())

@@ -19,7 +19,7 @@ from hpcgnn.ops.bit_gemm import (
     CodeRange,
     pack_codes,
     pack_values,
-    sum_codes,
+    sum_lines,
     unpack_codes,
 )
 from hpcgnn.quantized.scale import code_range, zero_point_of
@@ -62,7 +62,7 @@ class BitTensor:
     @classmethod
     def from_words(cls, words: torch.Tensor, shape: tuple[int, int], packing: str, step: torch.Tensor | None = None,
                    zero_point: torch.Tensor | None = None) -> BitTensor:
-        """A BitTensor over words that exist already, without a copy; see `BitLines` for their layout.
+        """Return a BitTensor over words that exist already, without a copy; see `BitLines` for their layout.
 
         Raises
         ------
@@ -80,7 +80,7 @@ class BitTensor:
 
     @property
     def words(self) -> torch.Tensor:
-        """(bit_width, padded lines, words a line) int32, the memory itself."""
+        """Return (bit_width, padded lines, words a line) int32, the memory itself."""
         return self.lines.words
 
     @property
@@ -98,27 +98,27 @@ class BitTensor:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns of the matrix, without padding."""
+        """Return rows and columns of the matrix, without padding."""
         shape = self.lines.num_lines, self.lines.length
         return shape if self.packing == "column" else shape[::-1]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the planes."""
+        """Count the bytes of the planes."""
         return self.words.nbytes
 
     @cached_property
     def code_sums(self) -> torch.Tensor:
         """Sum of the codes of each line, (num_lines,) int64."""
-        return sum_codes(self.lines)
+        return sum_lines(self.lines)
 
     def to_codes(self) -> torch.Tensor:
-        """The codes, (rows, columns) uint8; a transposed view of contiguous memory where packed by row."""
+        """Return the codes, (rows, columns) uint8; a transposed view of contiguous memory where packed by row."""
         codes = unpack_codes(self.lines)
         return codes if self.packing == "column" else codes.t()
 
     def to_val(self, bit_width: int | None = None) -> torch.Tensor:
-        """The matrix that the codes stand for.
+        """Return the matrix that the codes stand for.
 
         Parameters
         ----------
@@ -181,12 +181,12 @@ def to_bit(matrix: torch.Tensor, bit_width: int, packing: str = "column", *, low
 
 
 def to_val(bits: BitTensor, bit_width: int | None = None) -> torch.Tensor:
-    """The matrix that a BitTensor stands for; see `BitTensor.to_val`."""
+    """Return the matrix that a BitTensor stands for; see `BitTensor.to_val`."""
     return bits.to_val(bit_width)
 
 
 def of_codes(lines: BitLines, packing: str, codes: CodeRange) -> BitTensor:
-    """Codes that a product left, with the scale that they were drawn with."""
+    """Return codes that a product left, with the scale that they were drawn with."""
     device = lines.words.device
     step, low = (torch.tensor([value], dtype=torch.float32, device=device) for value in (codes.step, codes.low))
     return BitTensor(lines, packing, step, zero_point_of(CodeRange(codes.bit_width, low, step, codes.offset)))

@@ -11,16 +11,16 @@ import torch
 from hpcgnn.ops.bit_gemm import check_bit_width
 from hpcgnn.ops.combination import check_sums, check_weight
 from hpcgnn.ops.dispatch import backend_of
-from hpcgnn.quantized.package import MAX_BIT_WIDTH, PackedRows
+from hpcgnn.quantized.package import MAX_BIT_WIDTH, PackagedRows
 
 
-def combine_packages(packages: PackedRows, weight_codes: np.ndarray, first: int = 0, last: int | None = None, *,
+def combine_packages(packages: PackagedRows, weight_codes: np.ndarray, first: int = 0, last: int | None = None, *,
                      weight_bits: int = 8, is_serial: bool = False) -> np.ndarray:
-    """Rows [first, last) of the codes times weight_codes.T; codes that are zero cost no product.
+    """Return rows [first, last) of the codes times weight_codes.T; codes that are zero cost no product.
 
     Parameters
     ----------
-    packages : PackedRows of dim columns
+    packages : PackagedRows of dim columns
     weight_codes : (num_outputs, dim) int8
     weight_bits : int, 1 to 8       that hold every weight, a sign included
     is_serial : bool                take codes one bit at a time instead of whole; for comparison

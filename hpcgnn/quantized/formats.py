@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcgnn.quantized.package import PackageFormat, PackedRows
+from hpcgnn.quantized.package import PackagedRows, PackageFormat
 
 POPCOUNT = np.array([bin(byte).count("1") for byte in range(256)], np.int64)
 IDEAL, PACKAGE, DENSE, BITMAP, CSR, COO = "ideal", "adaptive-package", "dense", "bitmap", "csr", "coo"
@@ -60,19 +60,19 @@ class FixedWidthRows:
 
 
 def pack(numbers: np.ndarray, width: int) -> np.ndarray:
-    """Numbers below 2**width, one after the other, lowest bit first, as bytes."""
+    """Return numbers below 2**width, one after the other, lowest bit first, as bytes."""
     bits = (numbers.astype(np.int64).reshape(-1, 1) >> np.arange(width)) & 1
     return np.packbits(bits.astype(np.uint8), bitorder="little")
 
 
 def unpack(packed: np.ndarray, width: int, count: int) -> np.ndarray:
-    """The numbers that `pack` packed, (count,) int64."""
+    """Return the numbers that `pack` packed, (count,) int64."""
     bits = np.unpackbits(packed, count=count * width, bitorder="little").reshape(count, width)
     return bits.astype(np.int64) @ (1 << np.arange(width, dtype=np.int64))
 
 
 def address_bits(count: int) -> int:
-    """Bits of a number below `count`."""
+    """Count the bits of a number below `count`."""
     return max(int(count) - 1, 0).bit_length()
 
 
@@ -105,7 +105,7 @@ def fixed_sizes(num_rows: int, dim: int, num_values: int, bit_width: int) -> dic
             COO: StoredSize(values, num_values * (rows + columns))}
 
 
-def sizes(packed: PackedRows) -> dict[str, StoredSize]:
+def sizes(packed: PackagedRows) -> dict[str, StoredSize]:
     """Return the size of the same rows in each format (MEGA, Fig. 4).
 
     Returns

@@ -55,7 +55,7 @@ class RowScale:
 
     @property
     def max_code(self) -> np.ndarray:
-        """(num_degrees,) int32, the largest code."""
+        """Return (num_degrees,) int32, the largest code."""
         return (np.int32(1) << (self.bit_width.astype(np.int32) - self.is_signed)) - 1
 
     def entry(self, in_degree: np.ndarray) -> np.ndarray:
@@ -112,7 +112,7 @@ class IntegerMap:
 
     @property
     def num_bits(self) -> int:
-        """Stored bits of the codes."""
+        """Return stored bits of the codes."""
         return self.codes.size * self.scale.bit_width
 
 
@@ -192,7 +192,7 @@ class IntegerModel:
 
     @property
     def weight_bits(self) -> int:
-        """Stored bits of all weights, without steps and biases."""
+        """Return stored bits of all weights, without steps and biases."""
         return sum(one.num_bits for convolution in self.convolutions for one in convolution.maps)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from hpcgnn.errors import KernelError
-from hpcgnn.ops.bit_gemm import multiply
+from hpcgnn.ops.bit_gemm import multiply_bits
 from hpcgnn.quantized.bit_tensor import PACKINGS, BitTensor, of_codes, to_bit
 from hpcgnn.quantized.rescale import fixed_range, rescaling_of
 
@@ -32,7 +32,7 @@ def bit_mm_to_int(a: BitTensor, b: BitTensor) -> torch.Tensor:
     Reference: QGTC, Eq. (5)-(7) and Section 5.
     """
     _check_packings(a, b)
-    return multiply(a.lines, b.lines)
+    return multiply_bits(a.lines, b.lines)
 
 
 def bit_mm_to_float(a: BitTensor, b: BitTensor, *, gain: torch.Tensor | None = None,
@@ -54,7 +54,7 @@ def bit_mm_to_float(a: BitTensor, b: BitTensor, *, gain: torch.Tensor | None = N
     KernelError                      as `bit_mm_to_int`, or a gain or bias of another shape
     """
     _check_packings(a, b)
-    return multiply(a.lines, b.lines, rescaling_of(a, b, gain, bias, relu))
+    return multiply_bits(a.lines, b.lines, rescaling_of(a, b, gain, bias, relu))
 
 
 def bit_mm_to_bit(a: BitTensor, b: BitTensor, bit_width: int, packing: str = "column", *, low: float | None = None,
@@ -90,7 +90,7 @@ def bit_mm_to_bit(a: BitTensor, b: BitTensor, bit_width: int, packing: str = "co
     # Packed by row, the transposed product is computed: its lines are the columns.
     left, right = (a, b) if packing == "column" else (b, a)
     rescaling = rescaling_of(left, right, gain, bias, relu, is_by_row=packing == "row")
-    return of_codes(multiply(left.lines, right.lines, rescaling, codes), packing, codes)
+    return of_codes(multiply_bits(left.lines, right.lines, rescaling, codes), packing, codes)
 
 
 def _check_packings(a: BitTensor, b: BitTensor) -> None:

@@ -67,12 +67,12 @@ class PackageFormat:
         return np.dtype(np.int8 if self.is_signed else np.uint8)
 
     def max_code(self, bit_width: int) -> int:
-        """The largest magnitude of `bit_width` bits; MEGA's Eq. 2 where signed."""
+        """Return the largest magnitude of `bit_width` bits; MEGA's Eq. 2 where signed."""
         return 2 ** (bit_width - self.is_signed) - 1
 
 
 @dataclass(frozen=True)
-class PackedRows:
+class PackagedRows:
     """Rows as an Adaptive-Package stream, written by hpcgnn.quantized.package_writer.
 
     Attributes
@@ -214,7 +214,7 @@ class PackedRows:
         self._decode(0, self.num_rows, width=width)
         return width
 
-    def check(self) -> PackedRows:
+    def check(self) -> PackagedRows:
         """Read all rows and return self, which then equals what PackageWriter makes of its rows, to the bit.
 
         Raises
@@ -230,7 +230,7 @@ class PackedRows:
         return self
 
     def _first_other_row(self, positions: np.ndarray) -> int:
-        """The first row of the block where other positions first differ from these."""
+        """Return the first row of the block where other positions first differ from these."""
         size = min(len(positions), len(self.positions))
         is_same = positions[:size] == self.positions[:size]
         last_bit = 8 * (size if is_same.all() else int(is_same.argmin())) + 7
@@ -244,7 +244,7 @@ class PackedRows:
                 self.num_position_bits, self.interval, *(np.ascontiguousarray(array) for array in arrays))
 
     def range_of(self, first: int, last: int | None) -> tuple[int, int]:
-        """Rows [first, last), to the end where last is None; raises KernelError where some are not there."""
+        """Return rows [first, last), to the end where last is None; raises KernelError where some are not there."""
         last = self.num_rows if last is None else last
         if not 0 <= first <= last <= self.num_rows:
             raise KernelError(f"rows {first} to {last} were asked for; there are {self.num_rows}")

@@ -62,7 +62,7 @@ def _are_multiples(magnitude: np.ndarray, smallest: np.ndarray, largest_code: in
 
 
 def _scale_of(largest: np.ndarray, largest_code: int) -> np.ndarray:
-    """Scales that neither vanish where the row does not nor make the largest code overflow."""
+    """Return scales that neither vanish where the row does not nor make the largest code overflow."""
     scale = largest / np.float32(largest_code)
     with np.errstate(over="ignore"):
         scale = np.where(np.isfinite(scale * np.float32(largest_code)), scale, np.nextafter(scale, np.float32(0)))

@@ -46,7 +46,7 @@ class PositionWriter:
         return num_bits, positions[:-(-num_bits // 8)], index
 
     def _written(self, rows: np.ndarray, positions: np.ndarray) -> tuple[int, np.ndarray, np.ndarray]:
-        """`positions` so far, and after them those of blocks of rows, of which the last one may be short."""
+        """Return `positions` so far, and after them those of blocks of rows, of which the last one may be short."""
         num_blocks = -(-len(rows) // self.interval)
         counts, gap_bits = np.empty(len(rows), np.int32), np.empty(len(rows), np.int64)
         count_width, index = np.empty(num_blocks, np.uint8), np.empty(num_blocks, np.int64)

@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcgnn._ext import package as kernels
 from hpcgnn.errors import KernelError
-from hpcgnn.quantized.package import MAX_BIT_WIDTH, MAX_DIM, MAX_INTERVAL, PackageFormat, PackedRows
+from hpcgnn.quantized.package import MAX_BIT_WIDTH, MAX_DIM, MAX_INTERVAL, PackagedRows, PackageFormat
 from hpcgnn.quantized.package_positions import SLACK_BYTES, PositionWriter, grown
 
 INTERVAL = 64
@@ -70,13 +70,14 @@ class PackageWriter:
         self._positions.append(bitmap)
         self._num_rows = num_rows
 
-    def finish(self) -> PackedRows:
+    def finish(self) -> PackagedRows:
         """Return all rows so far."""
         num_entries = -(-self._num_rows // self.interval)
         num_position_bits, positions, index_position = self._positions.finish()
-        return PackedRows(self.format, self._num_rows, self.dim, self._num_bits, num_position_bits,
-                          self._stream[:-(-self._num_bits // 8)].copy(), positions, self.interval,
-                          self._index_bit[:num_entries].copy(), self._index_values[:num_entries].copy(), index_position)
+        return PackagedRows(self.format, self._num_rows, self.dim, self._num_bits, num_position_bits,
+                            self._stream[:-(-self._num_bits // 8)].copy(), positions, self.interval,
+                            self._index_bit[:num_entries].copy(), self._index_values[:num_entries].copy(),
+                            index_position)
 
     def _checked(self, codes: np.ndarray, bit_width: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         width = np.asarray(bit_width)
@@ -91,7 +92,7 @@ class PackageWriter:
         return np.ascontiguousarray(codes).view(np.uint8), np.ascontiguousarray(width, np.uint8)
 
 
-def encode(codes: np.ndarray, bit_width: np.ndarray, form: PackageFormat | None = None) -> PackedRows:
+def encode(codes: np.ndarray, bit_width: np.ndarray, form: PackageFormat | None = None) -> PackagedRows:
     """Encode rows at once; parameters and errors as of PackageWriter.append."""
     writer = PackageWriter(codes.shape[1], form or PackageFormat())
     writer.append(codes, bit_width)

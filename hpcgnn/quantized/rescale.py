@@ -42,7 +42,7 @@ def rescaling_of(left: ProductSide, right: ProductSide, gain: torch.Tensor | Non
 
 
 def fixed_range(bit_width: int, low: float, high: float, rounding: str) -> CodeRange:
-    """The codes of a range that is known beforehand."""
+    """Return the codes of a range that is known beforehand."""
     step, low = step_of(low, high, bit_width, rounding)
     if len(step) != 1:
         raise KernelError(f"the codes of a product have one range, found {len(step)}")

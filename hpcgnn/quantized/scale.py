@@ -19,7 +19,7 @@ SMALLEST_STEP = torch.finfo(torch.float32).tiny    # a constant line has no rang
 
 def code_range(values: torch.Tensor, bit_width: int, low: torch.Tensor | float | None,
                high: torch.Tensor | float | None, rounding: str, line_axis: int | None) -> CodeRange:
-    """Steps and lows for a float32 matrix, of the whole matrix, or with a line_axis for each line.
+    """Return steps and lows for a float32 matrix, of the whole matrix, or with a line_axis for each line.
 
     Parameters
     ----------

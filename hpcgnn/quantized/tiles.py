@@ -14,7 +14,7 @@ import scipy.sparse
 import torch
 
 from hpcgnn.errors import KernelError
-from hpcgnn.ops.tiles import TileList, count_entries, multiply, tiles_of_csr
+from hpcgnn.ops.tiles import TileList, count_entries, multiply_tiles, tiles_of_csr
 from hpcgnn.quantized.bit_tensor import BitTensor, of_codes, to_bit
 from hpcgnn.quantized.rescale import fixed_range, rescaling_of
 
@@ -50,7 +50,7 @@ class BitTiles:
     @classmethod
     def from_csr(cls, indptr: np.ndarray, indices: np.ndarray, num_columns: int, dense: bool = False,
                  row_scale: torch.Tensor | None = None, device: torch.device | str = "cpu") -> BitTiles:
-        """Tiles of an adjacency by destination: row v lists the sources of the arcs into v.
+        """Return tiles of an adjacency by destination: row v lists the sources of the arcs into v.
 
         Parameters
         ----------
@@ -68,7 +68,7 @@ class BitTiles:
 
     @classmethod
     def from_matrix(cls, matrix: torch.Tensor, dense: bool = False, row_scale: torch.Tensor | None = None) -> BitTiles:
-        """Tiles of a matrix whose entries other than zero are ones."""
+        """Return tiles of a matrix whose entries other than zero are ones."""
         pattern = scipy.sparse.csr_matrix(matrix.cpu().numpy() != 0)
         return cls.from_csr(pattern.indptr.astype(np.int64), pattern.indices.astype(np.int32), matrix.shape[1], dense,
                             row_scale, matrix.device)
@@ -88,17 +88,17 @@ class BitTiles:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tiles and of what finds them."""
+        """Count the bytes of the tiles and of what finds them."""
         return self.tiles.words.nbytes + self.tiles.column.nbytes + self.tiles.begin.nbytes
 
     @cached_property
     def code_sums(self) -> torch.Tensor:
-        """Entries of each row, (num_rows,) int64."""
+        """Count the entries of each row, (num_rows,) int64."""
         return count_entries(self.tiles)
 
     @cached_property
     def num_zero_tiles(self) -> int:
-        """Tiles of zeros among all of the matrix."""
+        """Count the tiles of zeros among all of the matrix."""
         stored = int((self.tiles.words != 0).flatten(1).any(dim=1).sum())
         return self.tiles.num_places - stored
 
@@ -123,7 +123,7 @@ def aggregate_bits(tiles: BitTiles, features: BitTensor, *, jump: bool = True, r
 
     Reference: QGTC, Sections 4.3 and 4.4.
     """
-    return _product(tiles, features, *multiply(tiles.tiles, _checked(features).lines, jump, reuse))
+    return _product(tiles, features, *multiply_tiles(tiles.tiles, _checked(features).lines, jump, reuse))
 
 
 def aggregate_to_float(tiles: BitTiles, features: BitTensor, *, gain: torch.Tensor | None = None,
@@ -134,7 +134,7 @@ def aggregate_to_float(tiles: BitTiles, features: BitTensor, *, gain: torch.Tens
     gain, bias and relu are those of `hpcgnn.quantized.bit_mm_to_float`.
     """
     rescaling = rescaling_of(tiles, _checked(features), gain, bias, relu)
-    return _product(tiles, features, *multiply(tiles.tiles, features.lines, jump, reuse, rescaling))
+    return _product(tiles, features, *multiply_tiles(tiles.tiles, features.lines, jump, reuse, rescaling))
 
 
 def aggregate_to_bit(tiles: BitTiles, features: BitTensor, bit_width: int, *, low: float | None = None,
@@ -150,7 +150,7 @@ def aggregate_to_bit(tiles: BitTiles, features: BitTensor, bit_width: int, *, lo
         return values._replace(result=to_bit(values.result, bit_width, low=low, high=high, rounding=rounding))
     codes = fixed_range(bit_width, low, high, rounding)
     rescaling = rescaling_of(tiles, _checked(features), gain, bias, relu)
-    lines, num_multiplied = multiply(tiles.tiles, features.lines, jump, reuse, rescaling, codes)
+    lines, num_multiplied = multiply_tiles(tiles.tiles, features.lines, jump, reuse, rescaling, codes)
     return _product(tiles, features, of_codes(lines, "column", codes), num_multiplied)
 
 

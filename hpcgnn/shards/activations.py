@@ -13,14 +13,14 @@ import h5py
 import numpy as np
 
 from hpcgnn.errors import ShardError
-from hpcgnn.quantized.package import PackedRows
+from hpcgnn.quantized.package import PackagedRows
 from hpcgnn.shards.layout import check_layout, holds
 from hpcgnn.shards.packages import read_packages_of, write_packages
 from hpcgnn.shards.sealed import open_sealed, write_sealed
 
 KIND, VERSION = "activations", 2
 ADVICE = "run hpcgnn infer --packages again"
-Layers = Sequence[tuple[PackedRows, np.ndarray]]     # packages of all rows, and a scale a row
+Layers = Sequence[tuple[PackagedRows, np.ndarray]]     # packages of all rows, and a scale a row
 
 
 def activation_path(folder: Path, part: int) -> Path:
@@ -34,7 +34,7 @@ def write_activations(folder: Path, part: int, node_id: np.ndarray, layers: Laye
     Parameters
     ----------
     node_id : (num_rows,) int64
-    layers : each a PackedRows of num_rows rows and their scales, (num_rows,) float32
+    layers : each a PackagedRows of num_rows rows and their scales, (num_rows,) float32
 
     Raises
     ------
@@ -52,7 +52,7 @@ def write_activations(folder: Path, part: int, node_id: np.ndarray, layers: Laye
     write_sealed(activation_path(folder, part), KIND, VERSION, fill)
 
 
-def read_activations(folder: Path, part: int) -> tuple[np.ndarray, list[tuple[PackedRows, np.ndarray]]]:
+def read_activations(folder: Path, part: int) -> tuple[np.ndarray, list[tuple[PackagedRows, np.ndarray]]]:
     """Read what `write_activations` wrote: the rows' global ids, and packages and scales by layer.
 
     Raises

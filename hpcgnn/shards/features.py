@@ -59,7 +59,7 @@ class FeatureStorage:
 
 
 def chunk_rows(num_features: int) -> int:
-    """Rows of float32 that make about CHUNK_BYTES."""
+    """Count the rows of float32 that make about CHUNK_BYTES."""
     return max(1, CHUNK_BYTES // (4 * max(1, num_features)))
 
 

@@ -34,7 +34,7 @@ class Fingerprint:
     features: str
 
     def differences(self, other: Fingerprint) -> tuple[str, ...]:
-        """Names of the digests in which two fingerprints differ."""
+        """Return names of the digests in which two fingerprints differ."""
         return tuple(item.name for item in fields(self) if getattr(self, item.name) != getattr(other, item.name))
 
     @property

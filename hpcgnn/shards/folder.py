@@ -83,7 +83,7 @@ def incoming(folder: Path, overwrite: bool) -> Iterator[Path]:
 
 
 def shards_in(folder: Path) -> list[Path]:
-    """Shard files of a folder, of a whole run or of one that is tidied up later, graph.h5 first."""
+    """Return shard files of a folder, of a whole run or of one that is tidied up later, graph.h5 first."""
     places = [place for place in (folder / ARRIVED, folder) if os.path.exists(place)]
     graphs = [place / GRAPH_FILE for place in places if (place / GRAPH_FILE).exists()]
     return graphs + [path for place in places for path in sorted(place.glob(PART_PATTERN))]

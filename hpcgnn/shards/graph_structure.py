@@ -21,7 +21,7 @@ QUANTILES = 101
 
 
 def graph_layout(num_nodes: int, num_parts: int, num_quantiles: int) -> Layout:
-    """Type and shape of each array of graph.h5."""
+    """Return the type and shape of each array of graph.h5."""
     columns = {item.name: (np.int64, (num_parts,)) for item in fields(PartitionStatistics)}
     columns |= {"imbalance": (np.float64, (num_parts,)), "sent_to": (np.int64, (num_parts, num_parts)),
                 "boundary_importance": (np.int64, (num_parts, IMPORTANCE_BINS)),

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 
 from hpcgnn.errors import KernelError, ShardError
-from hpcgnn.quantized.package import MAX_INTERVAL, PackageFormat, PackedRows
+from hpcgnn.quantized.package import MAX_INTERVAL, PackagedRows, PackageFormat
 from hpcgnn.quantized.package_features import quantize_features
 from hpcgnn.quantized.package_writer import PackageWriter
 from hpcgnn.shards.layout import Layout, check_layout, integer_of
@@ -36,7 +36,7 @@ def store_packages(file: h5py.File, blocks: Iterable[np.ndarray], dim: int, bits
     write_packages(file.create_group(GROUP), writer.finish(), np.concatenate(scales))
 
 
-def write_packages(group: h5py.Group, packed: PackedRows, scale: np.ndarray) -> None:
+def write_packages(group: h5py.Group, packed: PackagedRows, scale: np.ndarray) -> None:
     """Store packages and the scale of each row, (num_rows,) float32, in an empty group."""
     for name in SCALARS:
         group.attrs[name] = getattr(packed, name)
@@ -47,12 +47,12 @@ def write_packages(group: h5py.Group, packed: PackedRows, scale: np.ndarray) -> 
     group["scale"] = scale
 
 
-def load_packages(file: h5py.File, path: Path, num_rows: int, dim: int) -> tuple[PackedRows, np.ndarray]:
+def load_packages(file: h5py.File, path: Path, num_rows: int, dim: int) -> tuple[PackagedRows, np.ndarray]:
     """Read the packages of a part.
 
     Returns
     -------
-    packed : PackedRows       of num_rows rows of dim columns; its packages are not read yet
+    packed : PackagedRows       of num_rows rows of dim columns; its packages are not read yet
     scale : (num_rows,) float32
 
     Raises
@@ -66,7 +66,7 @@ def load_packages(file: h5py.File, path: Path, num_rows: int, dim: int) -> tuple
     return packed, scale
 
 
-def read_packages_of(group: h5py.Group, name: str, path: Path, advice: str) -> tuple[PackedRows, np.ndarray]:
+def read_packages_of(group: h5py.Group, name: str, path: Path, advice: str) -> tuple[PackagedRows, np.ndarray]:
     """Open what `write_packages` stored in a group called `name`; packages are not read yet.
 
     Raises
@@ -85,8 +85,8 @@ def read_packages_of(group: h5py.Group, name: str, path: Path, advice: str) -> t
         raise ShardError(f"{path} has lengths {lengths} and is_signed {is_signed} of {name}, expected three integers "
                          f"and a bool; {advice}")
     try:
-        packed = PackedRows(PackageFormat(tuple(lengths.tolist()), bool(is_signed)), **scalars,
-                            **{array: group[array][()] for array in ARRAYS})
+        packed = PackagedRows(PackageFormat(tuple(lengths.tolist()), bool(is_signed)), **scalars,
+                              **{array: group[array][()] for array in ARRAYS})
     except KernelError as error:
         raise ShardError(f"{path}: {error}; {advice}") from error
     scale = group["scale"][()]

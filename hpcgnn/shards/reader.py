@@ -11,7 +11,7 @@ import numpy as np
 
 from hpcgnn.errors import ShardError
 from hpcgnn.partition.partition import Partition
-from hpcgnn.quantized.package import PackedRows
+from hpcgnn.quantized.package import PackagedRows
 from hpcgnn.shards import packages, schema
 from hpcgnn.shards.folder import find_shard
 from hpcgnn.shards.graph_structure import QUANTILES, find_graph_fault, graph_layout
@@ -81,7 +81,7 @@ def read_partition(folder: Path, part: int, num_parts: int, info: GraphInfo | No
 
 
 def read_owner(folder: Path, info: GraphInfo) -> np.ndarray:
-    """Part that owns each node, (num_nodes,) int32; errors as of read_graph_info."""
+    """Return the part that owns each node, (num_nodes,) int32; errors as of read_graph_info."""
     path = find_shard(schema.graph_file(folder))
     with open_sealed(path, schema.GRAPH_KIND, GRAPH_VERSION) as file:
         check_attributes(file, path, ("run_id",))
@@ -91,12 +91,12 @@ def read_owner(folder: Path, info: GraphInfo) -> np.ndarray:
         return file["owner"][()]
 
 
-def read_packages(folder: Path, part: int, info: GraphInfo) -> tuple[PackedRows, np.ndarray]:
+def read_packages(folder: Path, part: int, info: GraphInfo) -> tuple[PackagedRows, np.ndarray]:
     """Read the features of one part as they are stored.
 
     Returns
     -------
-    packed : PackedRows       of the part's inner rows
+    packed : PackagedRows       of the part's inner rows
     scale : (num_inner,) float32
 
     Raises

@@ -29,17 +29,17 @@ FEATURE_FORMATS = ("float32", "float16", PACKAGE)
 
 
 def graph_file(folder: Path) -> Path:
-    """Path of the file about the whole graph."""
+    """Return the path of the file about the whole graph."""
     return Path(folder) / GRAPH_FILE
 
 
 def part_file(folder: Path, part: int) -> Path:
-    """Path of one part's file."""
+    """Return the path of one part's file."""
     return Path(folder) / f"part-{part:04d}.h5"
 
 
 def part_version(feature_format: str) -> int:
-    """Format version of the part files whose features are stored so."""
+    """Return the format version of the part files whose features are stored so."""
     return PACKAGE_PART_VERSION if feature_format == PACKAGE else PART_VERSION
 
 

@@ -49,7 +49,7 @@ def parse_seal(block: bytes) -> Seal | None:
 
 
 def crc_of_body(file: BinaryIO) -> int:
-    """CRC-32 of everything after the seal, read in blocks."""
+    """Return the CRC-32 of everything after the seal, read in blocks."""
     file.seek(SEAL_BYTES)
     crc = 0
     while block := file.read(CRC_BLOCK_BYTES):

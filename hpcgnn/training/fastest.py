@@ -101,7 +101,7 @@ def _training_pass(alone: MPI.Comm, config: TrainConfig, sample: Partition, mode
     exchange = HaloExchange(alone, ExchangePlan.build(sample), UniformBits(bits), full_bits=bits)
     features = torch.from_numpy(sample.features.astype(np.float32, copy=False)).to(device)
     graph = LocalGraph(sample.indptr, sample.indices, sample.inner_id, sample.in_degree,
-                       features.to(STORAGE[config.precision]), exchange)
+                       features.to(STORAGE[config.precision]), exchange, has_half_sums=config.sums == "half")
     model.train()
 
     def run() -> None:

@@ -25,7 +25,6 @@ from hpcgnn.methods.method import MethodContext
 from hpcgnn.nn.models import ModelShape, build_model, traits_of
 from hpcgnn.nn.quantized.models import QuantizationScheme, QuantizedStack
 from hpcgnn.nn.quantized.quantizer import count_in_degrees
-from hpcgnn.ops.aggregation import use_half_sums
 from hpcgnn.partition.partition import Partition
 from hpcgnn.shards.reader import GraphInfo, read_graph_info, read_partition
 from hpcgnn.training.adam import WeightGroup
@@ -85,8 +84,6 @@ class Session:
         info = info or together(comm, lambda: read_graph_info(shards))
         score = together(comm, lambda: choose_score(config, info))
         device = choose_device(comm, config.device)
-        if config.device == "cuda":
-            use_half_sums(config.sums == "half")
         check_alike(comm, together(comm, Traits.of_this_rank))
         part = together(comm, lambda: read_partition(shards, comm.rank, comm.size, info))
         check_peers(comm, part, info.run_id)
@@ -111,7 +108,7 @@ class Session:
         features = exchange.input_rows(torch.from_numpy(part.features.astype(np.float32, copy=False)).to(device))
         graph = LocalGraph(part.indptr, part.indices, np.concatenate([part.inner_id, part.halo_id]), part.in_degree,
                            features.to(STORAGE[config.precision]), exchange, reach.num_within if reach else None,
-                           config.overlap)
+                           config.overlap, config.sums == "half")
         rows_within = comm.allreduce(np.array(reach.num_within)).tolist() if reach else []
         degree_counts = None if config.quantize == "none" else count_in_degrees(graph, comm)
         return cls(comm, config, info, graph, exchange, transport, plan, part.importance, objective, score, rows_within,

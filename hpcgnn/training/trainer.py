@@ -54,11 +54,15 @@ def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop_
     if hasattr(model, "penalty"):
         # All ranks have the whole penalty; gradients and losses are sums over ranks.
         loss = loss + model.penalty() / comm.size
+    if isinstance(model, QuantizedStack):
+        model.move_pressure()
     (loss * learner.loss_scale.value).backward()
     HERE.note("waits for the sum of the gradients")
     learner.gradients.sum_over_ranks(comm)
     HERE.note("computes")
     check = learner.step()
+    if isinstance(model, QuantizedStack):
+        model.clamp_widths()
     seconds = time.perf_counter() - started
     traffic = session.exchange.training.take()
     session.exchange.last_sent = traffic.sent_by_peer

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from hpcgnn.bench import products
 from hpcgnn.bench.bits import BitsBenchmark
 from hpcgnn.bench.chip import Chip
 from hpcgnn.bench.device import DevicePlace
@@ -19,6 +18,7 @@ from hpcgnn.bench.kernels import KernelBenchmark
 from hpcgnn.bench.timing import Effort
 from hpcgnn.errors import KernelError
 from hpcgnn.ops import dispatch
+from hpcgnn.ops.aggregation import add_product, from_csr
 from hpcgnn.ops.cuda.module import use_backend
 
 CHIP = Chip("Stand-in 9000", (9, 0), 1, 1 << 30, 1 << 20)
@@ -72,8 +72,8 @@ def test_a_tensor_that_stayed_on_the_host_is_found(backend, place):
     with pytest.raises(RuntimeError, match="device cpu is not on the expected device"):
         place.random_rows(3, 4) + torch.ones(4)
     with pytest.raises(KernelError, match="found a tensor on cpu, while kernels run on meta"):
-        products.multiply(products.from_csr(np.array([0, 1]), np.zeros(1, np.int32), 1),
-                          place.random_rows(1, 4), out=torch.ones(1, 4))
+        add_product(from_csr(np.array([0, 1]), np.zeros(1, np.int32), 1), place.random_rows(1, 4), None,
+                    torch.ones(1, 4))
 
 
 def test_everything_that_meets_lies_on_the_device(backend, place, tmp_path):

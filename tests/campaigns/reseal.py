@@ -32,9 +32,9 @@ METHODS = (["vanilla"], ["vanilla"], ["uniform", "--bits", "4"],
            ["sylvie"], ["bns"], ["sancus"], ["random"])
 # What commands import when they are called; a forked rank must find it there.
 MODULES = ("hpcgnn.cli.train", "hpcgnn.cli.infer", "hpcgnn.cli.quantize", "hpcgnn.launch", "hpcgnn.training.trainer",
-           "hpcgnn.inference.opened_model", "hpcgnn.inference.predictions", "hpcgnn.inference.run",
-           "hpcgnn.inference.batches.dealing", "hpcgnn.inference.trained_run", "hpcgnn.inference.model_file",
-           "hpcgnn.inference.activations", "hpcgnn.shards.activations", "hpcgnn.cli.packages")
+           "hpcgnn.inference.model_source", "hpcgnn.inference.predictions", "hpcgnn.inference.run",
+           "hpcgnn.inference.batches.distribution", "hpcgnn.inference.model_file",
+           "hpcgnn.shards.activations", "hpcgnn.cli.packages")
 
 
 def read_corpus() -> list[Mutation]:

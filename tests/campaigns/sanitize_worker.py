@@ -107,7 +107,7 @@ def try_packed_rows(rng: np.random.Generator, message: np.ndarray, layout, near:
                                     layout.parameter_offset[:far])
     indptr = np.array([0, 0, len(near) + far])
     matrix = aggregation.from_csr(indptr, np.arange(len(near) + far, dtype=np.int32), len(near) + far)
-    aggregation.multiply(matrix, near, packed=packed)
+    aggregation.multiply(matrix, near, packed)
 
 
 def forged_csr(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]:
@@ -152,9 +152,9 @@ def try_bits(rng: np.random.Generator) -> int:
             length) for width, lines in zip(widths, map(int, rng.integers(1, 30, 2)), strict=True)]
         for side in sides:
             bit_gemm.unpack_codes(side)
-            bit_gemm.sum_codes(side)
+            bit_gemm.sum_lines(side)
         with suppress(KernelError):
-            bit_gemm.multiply(*sides)
+            bit_gemm.multiply_bits(*sides)
     return BATCH_EXECUTIONS // 20 * 5
 
 

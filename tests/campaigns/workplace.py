@@ -17,8 +17,8 @@ from campaigns.made_files import GRAPH, TRAIN, make_shards
 
 COMMANDS = ("preprocess", "train", "resume", "quantize", "infer")
 MODULES = ("hpcgnn.cli.preprocess", "hpcgnn.cli.train", "hpcgnn.cli.infer", "hpcgnn.cli.quantize", "hpcgnn.launch",
-           "hpcgnn.training.trainer", "hpcgnn.inference.opened_model", "hpcgnn.inference.predictions",
-           "hpcgnn.inference.run", "hpcgnn.inference.trained_run", "hpcgnn.inference.model_file")
+           "hpcgnn.training.trainer", "hpcgnn.inference.model_source", "hpcgnn.inference.predictions",
+           "hpcgnn.inference.run", "hpcgnn.inference.model_file")
 
 
 @dataclass(frozen=True)

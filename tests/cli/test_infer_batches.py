@@ -43,7 +43,7 @@ def test_batched_answers_are_the_same_on_any_number_of_ranks(kind, shared_path, 
 
 def alone(dataset, folder, kind):
     """Logits of one rank, computed by every rank for itself."""
-    from hpcgnn.inference.batches.dealing import DealtBatches, DealtRun
+    from hpcgnn.inference.batches.distribution import DealtBatches, DealtRun
     from hpcgnn.inference.run import IntegerRun
     from hpcgnn.shards.reader import read_graph_info
 

@@ -53,12 +53,15 @@ def rows_of(num_rows, dim, dtype=torch.float32, seed=1) -> torch.Tensor:
 
 
 def multiply(matrix, near, far=None, out=None, entry_scale=None, entry_index=None, packed=None, span=None):
-    """What `hpcgnn.ops.aggregation.multiply` asks of the device."""
+    """What `hpcgnn.ops.aggregation` asks of the device for its products: weighted, added, stored by spans, or whole."""
     is_added = out is not None and span is None
     if out is None:
         out = torch.full((matrix.num_rows, near.shape[1]), torch.nan, dtype=near.dtype, device=near.device)
-    tasks = matrix.tasks if span is None else matrix.tasks_of(*span)
-    cuda.multiply(matrix, near, far, out, is_added, entry_scale, entry_index, packed, tasks)
+    if entry_scale is not None:
+        cuda.multiply_weighted(matrix, near, entry_scale, entry_index, out)
+    else:
+        tasks = matrix.tasks if span is None else matrix.tasks_of(*span)
+        cuda.multiply(matrix, near, far if packed is None else packed, out, tasks, is_added)
     return out
 
 

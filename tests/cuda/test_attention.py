@@ -11,7 +11,6 @@ from cuda.emulation import EmulatedBackend
 
 from hpcgnn.ops.aggregation import SparseRows, from_csr
 from hpcgnn.ops.cuda import attention as cuda
-from hpcgnn.ops.cuda import segments
 from hpcgnn.ops.cuda.module import use_backend
 from hpcgnn.ops.host import attention as host
 
@@ -43,7 +42,7 @@ def wide(rows: torch.Tensor) -> np.ndarray:
 def test_softmax_equals_the_oracle_for_short_rows_longer_ones_and_a_hub(device, num_heads):
     """8 lanes take a short row, a warp a longer one, a block the hub."""
     matrix = matrix_of()
-    assert all(len(rows) for rows in segments.rows_by_length(matrix))
+    assert all(len(rows) for rows in matrix.geometry.rows_by_length)
     target, source = rows_of(NUM_ROWS, num_heads), rows_of(NUM_COLUMNS, num_heads, seed=2)
     alpha = cuda.edge_softmax(matrix, target.to(device), source.to(device), SLOPE)
     csr = stored(matrix)

@@ -40,7 +40,7 @@ def sides(left, right, left_width, right_width, device):
 
 
 def product(left, right, left_width, right_width, device, form):
-    return bit_gemm.multiply(*sides(left, right, left_width, right_width, device), None, None, form).cpu()
+    return bit_gemm.multiply_bits(*sides(left, right, left_width, right_width, device), None, None, form).cpu()
 
 
 def exact(left, right):
@@ -56,7 +56,7 @@ def test_packed_words_are_those_of_the_oracle_and_come_back(device, bit_width, s
         lines = lines_of(codes, bit_width, is_by_column, device, line_padding)
         assert np.array_equal(lines.words.cpu(), packed_words(matrix, bit_width, line_padding))
         assert np.array_equal(bit_gemm.unpack_codes(lines).cpu(), matrix)
-        sums = bit_gemm.sum_codes(lines)
+        sums = bit_gemm.sum_lines(lines)
         assert sums.dtype == torch.int64 and np.array_equal(sums.cpu(), matrix.sum(1))
 
 
@@ -100,7 +100,7 @@ def test_empty_sides_give_empty_products_or_zeros(device, form, shape):
     out = product(left, right, 2, 3, device, form)
     assert out.shape == (m, n) and not out.any()
     how = rescaling(m, n, device, bias=torch.ones(n, device=device))
-    lines = bit_gemm.multiply(*sides(left, right, 2, 3, device), how, CodeRange(2, 0.0, 1.0, 0.0), form)
+    lines = bit_gemm.multiply_bits(*sides(left, right, 2, 3, device), how, CodeRange(2, 0.0, 1.0, 0.0), form)
     assert np.array_equal(lines.words.cpu(), packed_words(finished(left, right, how, 0.0, 1.0, 0.0, 2), 2))
 
 
@@ -112,7 +112,7 @@ def test_the_largest_sum_that_is_allowed_is_exact(device, form):
     words[:, 1:], words[:, :, -(-longest // 32):] = 0, 0
     words[:, 0, longest // 32] = (1 << longest % 32) - 1
     lines = BitLines(words.to(device), 1, longest)
-    assert bit_gemm.multiply(lines, lines, None, None, form).item() == longest * 255**2
+    assert bit_gemm.multiply_bits(lines, lines, None, None, form).item() == longest * 255**2
 
 
 def rescaling(num_rows, num_columns, device, seed=0, **more):
@@ -153,8 +153,8 @@ def test_the_end_of_a_product_scales_activates_and_quantizes_bit_for_bit(device,
                   .to(device) for seed in (5, 6))
     how = rescaling(m, n, device, gain=gain, bias=bias, is_by_row=is_by_row, has_relu=has_relu)
     both = sides(left, right, 2, 3, device)
-    assert np.array_equal(bit_gemm.multiply(*both, how, None, form).cpu(), rescaled(left, right, how))
-    lines = bit_gemm.multiply(*both, how, CodeRange(5, -20.0, 3.0, 0.5), form)
+    assert np.array_equal(bit_gemm.multiply_bits(*both, how, None, form).cpu(), rescaled(left, right, how))
+    lines = bit_gemm.multiply_bits(*both, how, CodeRange(5, -20.0, 3.0, 0.5), form)
     assert (lines.num_lines, lines.length) == (m, n)
     # Words of padding too: nothing is left as it was allocated.
     assert np.array_equal(lines.words.cpu(), packed_words(finished(left, right, how, -20.0, 3.0, 0.5, 5), 5))
@@ -166,8 +166,8 @@ def test_values_and_codes_are_the_host_s_without_gain_and_bias(device, form):
     host_left, host_right = sides_on_host(left, right, 4, 2)
     codes = CodeRange(3, -5.0, 1.7, 0.0)
     for target in (None, codes):
-        found = bit_gemm.multiply(*sides(left, right, 4, 2, device), rescaling(9, 37, device), target, form)
-        expected = host.multiply(host_left, host_right, rescaling(9, 37, "cpu"), target)
+        found = bit_gemm.multiply_bits(*sides(left, right, 4, 2, device), rescaling(9, 37, device), target, form)
+        expected = host.multiply_bits(host_left, host_right, rescaling(9, 37, "cpu"), target)
         found, expected = (side if target is None else side.words for side in (found, expected))
         assert torch.equal(found.cpu(), expected)
 

@@ -160,7 +160,7 @@ def test_an_empty_message_starts_nothing(emulated, num_rows, dim):
 
 @pytest.mark.parametrize("dim, lanes", [(1, 1), (8, 1), (9, 2), (16, 2), (33, 8), (128, 16), (129, 32), (5000, 32)])
 def test_a_row_has_the_lanes_that_take_it_at_once(dim, lanes):
-    assert device_side.lanes_of_row(dim) == lanes
+    assert device_side.lanes_a_row(dim) == lanes
 
 
 @pytest.mark.parametrize("num_rows", [1, 7, 8, 9, 255, 256, 257, 10**9])

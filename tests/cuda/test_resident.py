@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import gc
+import weakref
 
 import numpy as np
 import pytest
 import torch
 
 from hpcgnn.errors import KernelError
-from hpcgnn.ops.cuda import resident
-from hpcgnn.ops.cuda.resident import on_device
+from hpcgnn.exchange.plan import RowList
+from hpcgnn.ops.aggregation import SparseRows
+from hpcgnn.ops.cuda.resident import on_device, resident
+from hpcgnn.ops.quantization import MessageLayout
 
 META = torch.empty(0, device="meta")    # another device that every machine has
 
@@ -21,15 +23,35 @@ def test_the_cpu_shares_the_memory_of_the_array():
     assert tensor.data_ptr() == array.ctypes.data and tensor.tolist() == array.tolist()
 
 
-def test_an_array_is_copied_once_and_forgotten_with_its_last_reference():
-    array, other = np.arange(6), np.arange(6)
-    before = len(resident._copies)
-    copy = on_device(array, META)
-    assert copy is on_device(array, META) and copy is not on_device(other, META)
-    assert copy.device.type == "meta"
-    del array, other
-    gc.collect()
-    assert len(resident._copies) == before
+def test_a_resident_array_is_copied_once_and_its_copy_lives_as_long():
+    array, other = resident(np.arange(6)), resident(np.arange(6))
+    copy = weakref.ref(on_device(array, META))
+    assert copy() is on_device(array, META) and copy() is not on_device(other, META)
+    assert copy().device.type == "meta" and resident(array) is array
+    del array
+    assert copy() is None
+
+
+def test_a_slice_or_a_copy_of_a_resident_array_has_no_copies_of_the_whole():
+    array = resident(np.arange(6))
+    whole = on_device(array, META)
+    for part in (array[:4], array[:], array + 1, array.copy()):
+        assert on_device(part, META) is not whole and on_device(part, META).shape == part.shape
+    assert on_device(array, META) is whole
+
+
+def test_any_other_array_is_copied_anew():
+    array = np.arange(6)
+    assert on_device(array, META) is not on_device(array, META)
+
+
+def test_arrays_of_matrices_and_row_lists_are_resident_and_shared_by_what_is_cut_from_them():
+    matrix = SparseRows(np.array([0, 2]), np.array([2, 3]), np.array([0, 1, 1], np.int32), 2)
+    part, rows = matrix.rows(0, 1), RowList(np.zeros(2, np.int32), np.arange(2), np.zeros(2, np.int32))
+    layout = MessageLayout.build(np.array([1, 8], np.uint8), 3)
+    assert on_device(matrix.indices, META) is on_device(part.indices, META)
+    for array in (matrix.begin, matrix.end, rows.index, rows.node_id, layout.bit_width, layout.payload_offset):
+        assert on_device(array, META) is on_device(array, META)
 
 
 @pytest.mark.parametrize("dtype, held", [(np.uint16, torch.int16), (np.uint32, torch.int32), (np.uint64, torch.int64),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -22,7 +24,7 @@ def test_blocks_of_every_shape_give_the_product(device, warps, items_a_warp, is_
     h = rows_of(NUM_COLUMNS, 66, torch.float16)
     cut = segments.cut(segments.item_offsets(matrix), 0, matrix.num_rows, warps, items_a_warp)
     out = torch.empty(matrix.num_rows, 66, dtype=torch.float16).to(device)
-    cuda.launch(cut, matrix, h.to(device), None, out, False, None, None, None, is_half)
+    cuda.launch(cut, matrix, h.to(device), None, out, False, is_half)
     rounding = (BATCH + 1) * ROUNDING[torch.float16] if is_half else 2500 * 2.0**-24
     assert_near(out, dense_of(matrix), h, torch.float16, rounding=rounding)
 
@@ -48,14 +50,12 @@ def test_items_are_self_loops_and_entries_and_one_of_each_row_that_has_none():
     assert segments.item_offsets(matrix).tolist() == [0, 3, 4, 7, 8]
 
 
-def test_segments_are_kept_as_long_as_their_matrix(monkeypatch):
-    monkeypatch.setattr(segments, "_KEPT", {})
+def test_segments_are_kept_as_long_as_their_matrix():
     matrix = matrix_of()
-    one = segments.segments_of(matrix, 0, 9)
-    assert segments.segments_of(matrix, 0, 9) is one and segments.segments_of(matrix, 0, 8) is not one
-    assert len(segments._KEPT) == 1
+    one = weakref.ref(matrix.geometry.segments(0, 9))
+    assert matrix.geometry.segments(0, 9) is one() and matrix.geometry.segments(0, 8) is not one()
     del matrix
-    assert not segments._KEPT
+    assert one() is None
 
 
 def test_every_block_holds_at_least_64_items_a_warp_and_what_shared_memory_is_for():
@@ -67,7 +67,7 @@ def test_every_block_holds_at_least_64_items_a_warp_and_what_shared_memory_is_fo
 def test_rows_are_split_by_their_length():
     length = [0, 16, 17, 512, 513, 5]
     indptr = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
-    rows = segments.rows_by_length(from_csr(indptr, np.zeros(indptr[-1], np.int32), 1))
+    rows = from_csr(indptr, np.zeros(indptr[-1], np.int32), 1).geometry.rows_by_length
     assert [of_kind.tolist() for of_kind in rows] == [[0, 1, 5], [2, 3], [4]]
 
 

@@ -55,8 +55,8 @@ def test_products_equal_int64_with_every_switch(device, form, is_dense, jump, re
         matrix = scattered_matrix((m, k), number)
         codes = random_codes((k, 3 + 20 * number), bit_width, number)
         tiles = tiles_of(matrix, is_dense, device)
-        sums, num_multiplied = cuda_tiles.multiply(tiles, right_of(codes, bit_width, device), jump, reuse, None, None,
-                                                   form)
+        sums, num_multiplied = cuda_tiles.multiply_tiles(tiles, right_of(codes, bit_width, device), jump, reuse, None,
+                                                         None, form)
         assert np.array_equal(sums.cpu(), matrix.astype(np.int64) @ codes), (m, k)
         assert num_multiplied == (tiles_with_an_entry(matrix) if jump else tiles.num_places)
 
@@ -72,7 +72,7 @@ def test_the_largest_of_these_matrices_has_rows_of_no_tile_of_few_and_of_all():
 def test_all_zeros_jump_every_tile_and_all_ones_none(device, form, is_dense, fill):
     matrix, codes = np.full((20, 260), fill, np.uint8), np.full((260, 5), 7, np.uint8)
     tiles = tiles_of(matrix, is_dense, device)
-    sums, num_multiplied = cuda_tiles.multiply(tiles, right_of(codes, 3, device), True, True, None, None, form)
+    sums, num_multiplied = cuda_tiles.multiply_tiles(tiles, right_of(codes, 3, device), True, True, None, None, form)
     assert np.array_equal(sums.cpu(), np.full((20, 5), fill * 7 * 260))
     assert num_multiplied == fill * tiles.num_places == fill * 9
 
@@ -83,7 +83,7 @@ def test_all_zeros_jump_every_tile_and_all_ones_none(device, form, is_dense, fil
 def test_empty_sides_give_empty_products_or_zeros(device, form, shape, is_dense):
     m, k, n = shape
     for jump in (True, False):
-        sums, num_multiplied = cuda_tiles.multiply(
+        sums, num_multiplied = cuda_tiles.multiply_tiles(
             tiles_of(np.zeros((m, k), np.uint8), is_dense, device), right_of(np.zeros((k, n), np.uint8), 2, device),
             jump or not is_dense, True, None, None, form)
         assert sums.shape == (m, n) and not sums.any()
@@ -98,10 +98,10 @@ def test_values_and_planes_of_codes_are_the_host_s(device, form, is_dense, jump,
     matrix, codes = random_matrix((m, k), 0.01), random_codes((k, n), 3)
     gain, bias = (torch.from_numpy(np.random.default_rng(seed).normal(size=n).astype(np.float32)) for seed in (5, 6))
     for target in (None, CodeRange(5, -20.0, 3.0, 0.5)):
-        found, num_found = cuda_tiles.multiply(
+        found, num_found = cuda_tiles.multiply_tiles(
             tiles_of(matrix, is_dense, device), right_of(codes, 3, device), jump, reuse,
             rescaling(m, n, device, gain=gain.to(device), bias=bias.to(device), has_relu=True), target, form)
-        expected, num_expected = host.multiply(
+        expected, num_expected = host.multiply_tiles(
             tiles_of(matrix, is_dense, "cpu"), right_of(codes, 3, "cpu"), jump, reuse,
             rescaling(m, n, "cpu", gain=gain, bias=bias, has_relu=True), target)
         found, expected = (side if target is None else side.words for side in (found, expected))
@@ -118,7 +118,8 @@ def rescaling(num_rows, num_columns, device, **more):
 @pytest.mark.parametrize("num_columns, name", [(128, "multiply_mma8"), (129, "multiply_mma16")])
 def test_rows_of_one_tile_take_the_small_form_by_themselves(emulated, num_columns, name):
     matrix, codes = np.ones((9, num_columns), np.uint8), random_codes((num_columns, 3), 2)
-    sums, _ = cuda_tiles.multiply(tiles_of(matrix, False, "cpu"), right_of(codes, 2, "cpu"), True, True, None, None)
+    sums, _ = cuda_tiles.multiply_tiles(tiles_of(matrix, False, "cpu"), right_of(codes, 2, "cpu"), True, True, None,
+                                          None)
     assert np.array_equal(sums, matrix.astype(np.int64) @ codes)
     assert emulated.launches[-1][0] == name
 

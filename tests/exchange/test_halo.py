@@ -128,7 +128,7 @@ def test_sums_over_packed_rows_are_those_over_written_ones(open_part, cut, bits)
     far = torch.zeros(opened.plan.num_halo, 41)
     opened.exchange.start_fetch(h, site).finish(far)
     packed = opened.exchange.start_fetch(h, site).packed()
-    np.testing.assert_allclose(multiply(matrix, h, packed=packed), multiply(matrix, h, far), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(multiply(matrix, h, packed), multiply(matrix, h, far), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parallel([2, 3])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from hpcgnn.inference.activations import format_sizes
 from hpcgnn.inference.coded_rows import code_rows
+from hpcgnn.inference.run import format_sizes
 from hpcgnn.quantized.formats import IDEAL, PACKAGE, sizes
 from hpcgnn.quantized.integer_model import RowScale
 

@@ -13,10 +13,10 @@ from mpi4py import MPI
 from training_setup import easy_graph, random_owner
 
 from hpcgnn.errors import CollectiveError, ConfigError, KernelError
-from hpcgnn.inference.batches import layers as batched_layers
+from hpcgnn.inference.batches import run as batched_run
 from hpcgnn.inference.batches.costs import AggregationCosts
 from hpcgnn.inference.batches.cut import cut_batches
-from hpcgnn.inference.batches.dealing import DealtBatches, DealtRun
+from hpcgnn.inference.batches.distribution import DealtBatches, DealtRun
 from hpcgnn.inference.batches.neighbors import BatchNeighborhood
 from hpcgnn.inference.batches.packed import ALIGNMENT, HEADER, PackedBatches
 from hpcgnn.inference.batches.run import BatchedRun, pack_features
@@ -97,7 +97,7 @@ def test_no_clusters_and_no_batches_are_refused(num_clusters, batch_size):
 def test_tiles_gathering_and_both_give_the_integers_of_the_contract(kind, num_layers, has_norm, is_by_batch, simd,
                                                                     monkeypatch):
     """The oracle computes the block-diagonal graph, with its own in-degrees in the reductions."""
-    monkeypatch.setattr(batched_layers, "LEAST_BATCHES", 1 if is_by_batch else 1000)
+    monkeypatch.setattr(batched_run, "LEAST_BATCHES", 1 if is_by_batch else 1000)
     model = some_model(kind, num_layers=num_layers, has_norm=has_norm)
     dataset, packed = packed_graph(model)
     found = {way: BatchedRun(model, packed, way, BY_SIZE) for way in ("tiles", "gather", "auto")}
@@ -123,7 +123,7 @@ def test_batch_by_batch_gives_the_bits_of_layer_by_layer(kind, num_features, hid
     packed = pack_features(model, batches, rows, dataset.in_degree()[batches.node_id])
     found = []
     for least in (1, 1000):
-        monkeypatch.setattr(batched_layers, "LEAST_BATCHES", least)
+        monkeypatch.setattr(batched_run, "LEAST_BATCHES", least)
         found += [BatchedRun(model, packed, way, BY_SIZE).forward() for way in ("gather", "tiles", "auto")]
     for logits, embeddings in found:
         assert logits.tobytes() == found[0][0].tobytes() and embeddings.tobytes() == found[0][1].tobytes()
@@ -326,7 +326,7 @@ def test_another_word_for_aggregation_fails_on_all_ranks():
 
 @pytest.mark.parametrize("least", [1, 1000])
 def test_values_that_are_no_number_are_refused(least, monkeypatch):
-    monkeypatch.setattr(batched_layers, "LEAST_BATCHES", least)
+    monkeypatch.setattr(batched_run, "LEAST_BATCHES", least)
     model = some_model("gcn")
     model.convolutions[0].bias[3] = np.nan
     _, packed = packed_graph(model)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
 from mpi4py import MPI
 
 from hpcgnn.config import MODELS as CONFIGURABLE
-from hpcgnn.nn.models import MODELS, ModelShape, build_model
+from hpcgnn.config import TrainConfig
+from hpcgnn.nn.models import MODELS, ModelShape, build_model, settings_of
 
 pytest.importorskip("torch_geometric.nn", reason="torch-geometric is not installed; pip install hpcgnn[test]")
 
@@ -69,3 +70,10 @@ def test_logits_and_first_gradients_are_those_of_pyg(open_part, graph_with, sum_
 
 def test_every_model_of_the_configuration_can_be_built():
     assert tuple(MODELS) == CONFIGURABLE
+
+
+def test_a_setting_of_some_models_is_one_that_their_constructors_take():
+    for setting in fields(TrainConfig):
+        if "models" in setting.metadata.get("users", {}):
+            takers = tuple(name for name, model in MODELS.items() if setting.name in settings_of(model))
+            assert takers == setting.metadata["users"]["models"]

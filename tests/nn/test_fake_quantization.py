@@ -174,11 +174,15 @@ def test_an_in_degree_beyond_the_table_takes_the_last_entry():
     assert quantizer(rows, Nodes(torch.tensor([1]))).tolist() == quantizer(rows, Nodes(torch.tensor([99]))).tolist()
 
 
-def test_widths_stay_between_one_or_two_and_eight_bits():
+def test_widths_are_clamped_between_one_or_two_and_eight_bits_and_not_by_reading_them():
     for is_signed in (False, True):
         quantizer = RowQuantizer(ALONE, 2, np.array([1, 1]), bits=4, is_signed=is_signed, learns_width=True)
         with torch.no_grad():
             quantizer.width.copy_(torch.tensor([-3.0, 30.0]))
+        quantizer.whole_width(), quantizer.num_bits()
+        assert quantizer.width.tolist() == [-3.0, 30.0]
+        quantizer.clamp_width()
+        assert quantizer.width.tolist() == [1 + is_signed, 8]
         assert quantizer.scale().bit_width.tolist() == [1 + is_signed, 8]
 
 

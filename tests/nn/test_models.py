@@ -11,7 +11,7 @@ from mpi4py import MPI
 from reference import DROPOUT, dense_matrix, draws_of, stream_of
 from torch.nn import functional
 
-from hpcgnn.nn.models import ConvolutionStack
+from hpcgnn.nn.models import MODELS
 
 SEED, EPOCH, NUM_LAYERS = 3, 8, 3
 # in, hidden, out: the first and the last convolution narrow, widen or keep their rows; the middle one keeps them.
@@ -21,7 +21,7 @@ REDUCTION = {"gcn": "gcn", "sage": "mean"}
 
 def new_model(kind, dims, dropout=0.0, norm="none"):
     torch.manual_seed(1)
-    model = ConvolutionStack(kind, *dims, NUM_LAYERS, dropout, norm)
+    model = MODELS[kind](*dims, NUM_LAYERS, dropout, norm)
     for name, parameter in model.named_parameters():
         if "bias" in name:
             torch.nn.init.normal_(parameter)
@@ -114,7 +114,7 @@ def test_every_layer_sends_its_narrower_side_and_the_first_sends_nothing(open_pa
 @pytest.mark.parametrize("num_layers", [1, 2, 5])
 @pytest.mark.parametrize("norm", ["none", "layer"])
 def test_a_stack_has_one_norm_between_two_convolutions(num_layers, norm):
-    model = ConvolutionStack("sage", 4, 8, 3, num_layers, 0.5, norm)
+    model = MODELS["sage"](4, 8, 3, num_layers, 0.5, norm)
     dims = [(convolution.in_dim, convolution.out_dim) for convolution in model.convolutions]
     assert dims == list(zip([4] + [8] * (num_layers - 1), [8] * (num_layers - 1) + [3], strict=True))
     assert len(model.norms) == num_layers - 1
@@ -122,7 +122,7 @@ def test_a_stack_has_one_norm_between_two_convolutions(num_layers, norm):
 
 
 def test_first_layer_parameters_are_those_of_the_first_convolution():
-    model = ConvolutionStack("gcn", 4, 8, 3, 2, 0.5, "layer")
+    model = MODELS["gcn"](4, 8, 3, 2, 0.5, "layer")
     names = [name for name, parameter in model.named_parameters()
              if any(parameter is first for first in model.first_layer_parameters())]
     assert names == ["convolutions.0.weight_neighbor", "convolutions.0.bias"]

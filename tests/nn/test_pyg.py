@@ -61,12 +61,11 @@ def test_a_bipartite_convolution_equals_itself_on_the_whole_graph(open_part, gra
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("kind", ["gcn", "sage", "sage-max"])
 def test_own_layers_equal_those_of_pyg(open_part, graph_with, gather_rows, assert_equal_to, kind):
-    from hpcgnn.nn.models import CONVOLUTIONS as OWN
-    from hpcgnn.nn.models import LayerShape
+    from hpcgnn.nn.models import MODELS
 
     comm = MPI.COMM_WORLD
     dataset, owner = graph_with(IN)
-    graph, own = open_part(comm, dataset, owner(comm.size)).graph, OWN[kind](LayerShape(IN, OUT, 0.0, False, 1, True))
+    graph, own = open_part(comm, dataset, owner(comm.size)).graph, MODELS[kind].convolution(IN, OUT, 0.0, False)
     torch.manual_seed(6)
     for parameter in own.parameters():
         torch.nn.init.normal_(parameter)

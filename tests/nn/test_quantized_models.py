@@ -172,23 +172,27 @@ def test_pressure_on_widths_grows_until_the_target_is_met(monkeypatch, rate, low
         optimizer.zero_grad()
         # What rows gain by bits has the slope of the penalty alone at half too much: 2 e = 1.
         (model.penalty() - model.feature_kb() / model.target_kb).backward()
+        model.move_pressure()
         optimizer.step()
+        model.clamp_widths()
         sizes.append(model.feature_kb().item() / model.target_kb)
     # One bit of one in-degree is up to a tenth of the target here.
     assert low < min(sizes[500:]) and max(sizes[500:]) < high
     assert any(model.meets_target(size * model.target_kb) for size in sizes[500:]) == (rate > 0)
 
 
-def test_pressure_on_widths_waits_for_an_excess_and_is_trained_only():
+def test_pressure_on_widths_waits_for_an_excess_and_no_reader_moves_it():
     counts = np.array([0, 10, 20, 5])
     for target_kb, is_missed in ((0.68, True), (0.75, False)):
         scheme = QuantizationScheme("degree-aware", 4, 8, target_kb=target_kb)
         model = QuantizedStack(float_stack("gcn", 6), scheme, counts, MPI.COMM_SELF, has_negative_input=True)
         excess = 8 * 35 * (6 + 8 + 8) / 8192 / target_kb - 1
-        model.eval().penalty()
-        assert model.pressure.item() == 0
-        for number in (1, 2):
+        for _ in range(2):
             model.train().penalty()
+            model.feature_size()
+            assert model.pressure.item() == 0
+        for number in (1, 2):
+            model.move_pressure()
             expected = number * PRESSURE_RATE * (excess - TARGET_TOLERANCE) if is_missed else 0.0
             assert model.pressure.item() == pytest.approx(expected)
 

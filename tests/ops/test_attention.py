@@ -11,7 +11,7 @@ import torch
 from hpcgnn.errors import KernelError
 from hpcgnn.graph.loops import build_adjacency
 from hpcgnn.ops import attention
-from hpcgnn.ops.aggregation import from_csr, multiply
+from hpcgnn.ops.aggregation import from_csr, multiply, multiply_weighted
 
 DIMS, HEADS, SLOPE = [1, 7, 41, 64], [1, 2, 3, 4, 8, 16, 20], 0.2
 STORAGES = [torch.float32, torch.bfloat16, torch.float16]
@@ -95,7 +95,7 @@ def test_weighted_product_equals_the_oracle_by_rows_and_by_columns(simd, head_di
     by_source = wide(weight)[entry_index]
     for matrix, index, weights, n in [(arcs.matrix, None, wide(weight), 37), (transposed, entry_index, by_source, 23)]:
         h = rows_of(n, num_heads * head_dim, seed=n, dtype=dtype)
-        found = multiply(matrix, h, entry_scale=weight, entry_index=index)
+        found = multiply_weighted(matrix, h, weight, index)
         indptr = np.append(matrix.begin, len(matrix.indices))
         expected = reference.weighted_sum(indptr, matrix.indices, weights, wide(h))
         magnitude = reference.weighted_sum(indptr, matrix.indices, abs(weights), abs(wide(h)))
@@ -216,7 +216,7 @@ def test_a_sum_of_4096_ones_is_4096(simd, dtype):
     indptr, indices = np.array([0, 4096]), np.arange(4096, dtype=np.int32)
     matrix, ones = from_csr(indptr, indices, 4096), torch.ones(4096, 3, dtype=dtype)
     assert (multiply(matrix, ones) == 4096).all()
-    assert (multiply(matrix, ones, entry_scale=torch.ones(4096, 3)) == 4096).all()
+    assert (multiply_weighted(matrix, ones, torch.ones(4096, 3)) == 4096).all()
     assert (attention.sum_entries(matrix, torch.ones(4096, 2), np.arange(4096)) == 4096).all()
     long = torch.ones(4096, 4096, dtype=dtype)
     assert (attention.sampled_products(matrix, long[:1].contiguous(), long, 1) == 4096).all()
@@ -264,7 +264,7 @@ def test_weights_that_do_not_fit_the_entries_are_refused():
             ({"entry_scale": rows_of(len(weight), 3)}, "3 heads can't share 8 columns"),
             ({"entry_scale": weight, "entry_index": np.arange(3)}, "int64 entry_index")]:
         with pytest.raises(KernelError, match=message):
-            multiply(arcs.matrix, h, **arguments)
+            multiply_weighted(arcs.matrix, h, **arguments)
 
 
 def test_implied_self_loops_are_refused():

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse
 
 from hpcgnn.errors import KernelError
-from hpcgnn.ops.batch_tiles import BatchTiles, sum_codes
+from hpcgnn.ops.batch_tiles import BatchTiles, sum_batches
 from hpcgnn.ops.batched_layers import WeightPairs
 from hpcgnn.ops.tiles import tiles_of_csr
 
@@ -35,7 +35,7 @@ def test_sums_equal_those_of_numpy(simd, dim, bits):
     codes = some_codes(len(matrix.indptr) - 1, dim, bits)
     expected = matrix.astype(np.int64) @ codes.astype(np.int64)
     out = np.empty(codes.shape, np.int32)
-    assert sum_codes(tiles, codes, bits, 0, len(SIZES), out) == tiles.num_tiles.sum()
+    assert sum_batches(tiles, codes, bits, 0, len(SIZES), out) == tiles.num_tiles.sum()
     np.testing.assert_array_equal(out, expected)
 
 
@@ -45,14 +45,14 @@ def test_some_batches_are_summed_alone(simd, first, end):
     codes = some_codes(len(matrix.indptr) - 1, 9, 4)
     rows = slice(tiles.row_begin[first], tiles.row_begin[end])
     out = np.empty((rows.stop - rows.start, 9), np.int32)
-    assert sum_codes(tiles, codes, 4, first, end, out) == tiles.num_tiles[first:end].sum()
+    assert sum_batches(tiles, codes, 4, first, end, out) == tiles.num_tiles[first:end].sum()
     np.testing.assert_array_equal(out, (matrix.astype(np.int64) @ codes.astype(np.int64))[rows])
 
 
 def test_batches_without_an_arc_sum_to_zero(simd):
     tiles, matrix = some_batches(density=0)
     out = np.ones((len(matrix.indptr) - 1, 5), np.int32)
-    assert sum_codes(tiles, some_codes(len(out), 5, 3), 3, 0, len(SIZES), out) == 0
+    assert sum_batches(tiles, some_codes(len(out), 5, 3), 3, 0, len(SIZES), out) == 0
     assert (out == 0).all()
 
 
@@ -65,7 +65,7 @@ def test_what_the_tiles_do_not_fit_is_refused():
                              ((codes, 3, 0, 5, out[:, :3].copy()), "an out of 3"),
                              ((codes.astype(np.int16), 3, 0, 5, out), "int8")):
         with pytest.raises(KernelError, match=words):
-            sum_codes(tiles, *arguments)
+            sum_batches(tiles, *arguments)
     with pytest.raises(KernelError, match="square"):
         BatchTiles.stack([tiles_of_csr(np.zeros(4, np.int64), np.empty(0, np.int32), 5)], np.zeros(4, np.int64))
 

@@ -14,10 +14,10 @@ from hpcgnn.ops.bit_gemm import (
     CodeRange,
     LineValues,
     Rescaling,
-    multiply,
+    multiply_bits,
     pack_codes,
     pack_values,
-    sum_codes,
+    sum_lines,
     unpack_codes,
 )
 
@@ -36,7 +36,7 @@ def packed(left, right, left_width, right_width):
 
 
 def product(left, right, left_width, right_width):
-    return multiply(*packed(left, right, left_width, right_width)).numpy()
+    return multiply_bits(*packed(left, right, left_width, right_width)).numpy()
 
 
 def exact(left, right):
@@ -53,7 +53,7 @@ def test_packed_words_are_those_of_the_oracle_and_come_back(simd, bit_width, sha
     assert np.array_equal(rows.words, packed_words(codes, bit_width, line_padding))
     assert np.array_equal(columns.words, packed_words(codes.T, bit_width, line_padding))
     assert np.array_equal(unpack_codes(rows), codes) and np.array_equal(unpack_codes(columns), codes.T)
-    assert np.array_equal(sum_codes(rows), codes.sum(1)) and np.array_equal(sum_codes(columns), codes.sum(0))
+    assert np.array_equal(sum_lines(rows), codes.sum(1)) and np.array_equal(sum_lines(columns), codes.sum(0))
 
 
 @pytest.mark.parametrize("left_width", WIDTHS)
@@ -148,9 +148,9 @@ def test_the_end_of_a_product_scales_activates_and_quantizes_bit_for_bit(simd, s
                for seed in (5, 6)]
     how = rescaling(m, n, gain=vectors[0], bias=vectors[1], is_by_row=is_by_row, has_relu=has_relu)
     expected = rescaled(exact(left, right), how, k)
-    assert np.array_equal(multiply(*packed(left, right, 2, 3), how), expected)
+    assert np.array_equal(multiply_bits(*packed(left, right, 2, 3), how), expected)
     codes = CodeRange(5, -20.0, 3.0, 0.5)
-    lines = multiply(*packed(left, right, 2, 3), how, codes)
+    lines = multiply_bits(*packed(left, right, 2, 3), how, codes)
     expected_codes = np.clip(np.floor((expected - np.float32(-20)) / np.float32(3) + np.float32(0.5)), 0, 31)
     assert (lines.num_lines, lines.length) == (m, n)
     assert np.array_equal(lines.words, packed_words(expected_codes, 5))
@@ -160,10 +160,10 @@ def test_sums_that_could_pass_32_bits_are_refused_before_any_is_made():
     longest = (2**31 - 1) // 255**2
     sides = [BitLines(torch.zeros(8, 8, -(-length // 128) * 4, dtype=torch.int32), 1, length)
              for length in (longest, longest + 1)]
-    assert multiply(sides[0], sides[0]).item() == 0
+    assert multiply_bits(sides[0], sides[0]).item() == 0
     with pytest.raises(KernelError, match=r"sums of 33026 products of 8-bit and 8-bit codes can reach 2147515650, past "
                                           r"the 2147483647 of 32 bits; use fewer bits or contract fewer columns"):
-        multiply(sides[1], sides[1])
+        multiply_bits(sides[1], sides[1])
 
 
 def test_the_largest_sum_that_is_allowed_is_exact(simd):
@@ -180,7 +180,7 @@ def test_the_largest_sum_that_is_allowed_is_exact(simd):
     (lambda: BitLines(torch.zeros(1, 8, 3, dtype=torch.int32), 2, 100), r"shape \(bits, 8 or .* 4\)"),
     (lambda: BitLines(torch.zeros(1, 8, 4), 2, 100), "contiguous int32 words"),
     (lambda: BitLines(torch.zeros(9, 8, 4, dtype=torch.int32), 2, 100), "a bit-width is 9"),
-    (lambda: multiply(pack_codes(torch.zeros(2, 3, dtype=torch.uint8), 1, False),
+    (lambda: multiply_bits(pack_codes(torch.zeros(2, 3, dtype=torch.uint8), 1, False),
                       pack_codes(torch.zeros(4, 2, dtype=torch.uint8), 1, True)),
      "contracts 3 columns of its left side with 4 rows of its right side"),
     (lambda: pack_values(torch.zeros(2, 3), CodeRange(2, torch.zeros(3), torch.ones(3), 0.0), False),

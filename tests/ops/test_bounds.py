@@ -79,9 +79,9 @@ def test_packed_rows_that_do_not_lie_in_their_message_are_refused(simd, changes)
     layout = MessageLayout.build(np.array([1, 1]), 8)
     packed = aggregation.PackedRows(np.zeros(layout.num_bytes, np.uint8), layout.bit_width, layout.payload_offset,
                                     layout.parameter_offset)
-    aggregation.multiply(matrix(), torch.ones(2, 8), packed=packed)
+    aggregation.multiply(matrix(), torch.ones(2, 8), packed)
     with pytest.raises(KernelError, match="does not lie within its message"):
-        aggregation.multiply(matrix(), torch.ones(2, 8), packed=replace(packed, **changes))
+        aggregation.multiply(matrix(), torch.ones(2, 8), replace(packed, **changes))
 
 
 @pytest.mark.parametrize("row", [0, 2])

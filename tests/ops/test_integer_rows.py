@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hpcgnn.errors import KernelError
-from hpcgnn.ops.integer_rows import CodeTarget, LayerNorm, OwnPart, Rescaling, rescale
+from hpcgnn.ops.integer_rows import CodeTarget, Epilogue, LayerNorm, OwnPart, rescale
 
 DIMS = (1, 3, 16, 33, 100)
 
@@ -18,7 +18,7 @@ def reals(rng, *shape):
 def everything(rng, n, dim, norm=False):
     """Sums and a rescaling that leaves nothing out."""
     sums, near, own = (rng.integers(-100, 100, (n, dim)) for _ in range(3))
-    return sums.astype(np.int32), Rescaling(
+    return sums.astype(np.int32), Epilogue(
         reals(rng, n), reals(rng, dim), reals(rng, dim), near.astype(np.int8), 0.25,
         OwnPart(own.astype(np.int32), reals(rng, n), reals(rng, dim)),
         LayerNorm(reals(rng, dim), reals(rng, dim), 1e-5) if norm else None, rectifies=True)
@@ -56,7 +56,7 @@ def test_values_and_codes_are_those_of_the_formula(simd, dim):
 def test_real_rows_become_signed_codes_of_one_step(simd, dim):
     rows = 30 * reals(np.random.default_rng(dim), 29, dim)
     codes = np.empty((29, dim), np.int8)
-    rescale(rows, Rescaling(), CodeTarget(codes, np.full(1, 0.5, np.float32), np.full(1, 127, np.float32)))
+    rescale(rows, Epilogue(), CodeTarget(codes, np.full(1, 0.5, np.float32), np.full(1, 127, np.float32)))
     np.testing.assert_array_equal(codes, codes_of(rows, np.float32(0.5), np.float32(127)))
     assert codes.min() < 0 and (dim == 1 or np.abs(codes).max() > 60)
 
@@ -66,15 +66,15 @@ def test_normalized_rows_have_the_bits_of_every_level_and_of_any_company(simd, m
     sums, rescaling = everything(np.random.default_rng(dim), 21, dim, norm=True)
     values, other = np.empty((21, dim), np.float32), np.empty((1, dim), np.float32)
     rescale(sums, rescaling, values=values)
-    x = formula(sums, Rescaling(**{**vars(rescaling), "rectifies": False})).astype(np.float64)
+    x = formula(sums, Epilogue(**{**vars(rescaling), "rectifies": False})).astype(np.float64)
     centered = x - x.mean(axis=1, keepdims=True)
     scaled = centered / np.sqrt((centered ** 2).mean(axis=1, keepdims=True) + 1e-5)
     np.testing.assert_allclose(values, np.maximum(scaled * rescaling.norm.weight + rescaling.norm.bias, 0), atol=2e-5)
     monkeypatch.setenv("HPCGNN_SIMD", "portable")
     for i in range(21):
-        one = Rescaling(rescaling.row_scale[i:i + 1], rescaling.column_scale, rescaling.bias, rescaling.near[i:i + 1],
-                        0.25, OwnPart(rescaling.own.sums[i:i + 1], rescaling.own.row_scale[i:i + 1],
-                                      rescaling.own.column_scale), rescaling.norm, rectifies=True)
+        one = Epilogue(rescaling.row_scale[i:i + 1], rescaling.column_scale, rescaling.bias, rescaling.near[i:i + 1],
+                       0.25, OwnPart(rescaling.own.sums[i:i + 1], rescaling.own.row_scale[i:i + 1],
+                                     rescaling.own.column_scale), rescaling.norm, rectifies=True)
         rescale(sums[i:i + 1], one, values=other)
         assert other.tobytes() == values[i:i + 1].tobytes()
 
@@ -82,7 +82,7 @@ def test_normalized_rows_have_the_bits_of_every_level_and_of_any_company(simd, m
 def test_infinite_values_take_the_largest_code():
     codes = np.empty((1, 3), np.int8)
     rows = np.array([[np.inf, -np.inf, 1e38]], np.float32)
-    rescale(rows, Rescaling(), CodeTarget(codes, np.full(1, 1e-3, np.float32), np.full(1, 7, np.float32)))
+    rescale(rows, Epilogue(), CodeTarget(codes, np.full(1, 1e-3, np.float32), np.full(1, 7, np.float32)))
     assert codes.tolist() == [[7, -7, 7]]
 
 
@@ -91,7 +91,7 @@ def test_nothing_becomes_nothing(num_rows, dim):
     # The codes lie between others, which stay as they are.
     around, limit = np.full(12, 7, np.int8), np.ones(1, np.float32)
     codes = around[4:4 + num_rows * dim].reshape(num_rows, dim)
-    rescale(np.empty((num_rows, dim), np.int32), Rescaling(), CodeTarget(codes, limit, limit))
+    rescale(np.empty((num_rows, dim), np.int32), Epilogue(), CodeTarget(codes, limit, limit))
     assert (around == 7).all()
 
 
@@ -102,16 +102,16 @@ def test_nan_and_values_below_zero_are_found_wherever_they_are(simd, place):
         rows = np.ones((37, 33), np.float32)
         rows[place] = value
         with pytest.raises(KernelError, match=words):
-            rescale(rows, Rescaling(), CodeTarget(codes, ones, ones))
+            rescale(rows, Epilogue(), CodeTarget(codes, ones, ones))
 
 
 @pytest.mark.parametrize("rescaling, words", [
-    (Rescaling(row_scale=np.ones(3, np.float32)), "row_scale of integer rows is float32 of shape"),
-    (Rescaling(column_scale=np.ones(5)), "column_scale of integer rows is float64"),
-    (Rescaling(bias=np.ones((2, 5), np.float32)), "bias of integer rows"),
-    (Rescaling(near=np.ones((2, 5), np.uint8)), "near of integer rows is uint8"),
-    (Rescaling(own=OwnPart(np.ones((2, 4), np.int32), np.ones(2, np.float32), np.ones(5, np.float32))), "own sums"),
-    (Rescaling(norm=LayerNorm(np.ones(4, np.float32), np.ones(5, np.float32), 0.1)), "norm weight"),
+    (Epilogue(row_scale=np.ones(3, np.float32)), "row_scale of integer rows is float32 of shape"),
+    (Epilogue(column_scale=np.ones(5)), "column_scale of integer rows is float64"),
+    (Epilogue(bias=np.ones((2, 5), np.float32)), "bias of integer rows"),
+    (Epilogue(near=np.ones((2, 5), np.uint8)), "near of integer rows is uint8"),
+    (Epilogue(own=OwnPart(np.ones((2, 4), np.int32), np.ones(2, np.float32), np.ones(5, np.float32))), "own sums"),
+    (Epilogue(norm=LayerNorm(np.ones(4, np.float32), np.ones(5, np.float32), 0.1)), "norm weight"),
 ])
 def test_what_does_not_fit_is_refused(rescaling, words):
     with pytest.raises(KernelError, match=words):
@@ -124,6 +124,6 @@ def test_targets_that_do_not_fit_are_refused():
                    CodeTarget(np.empty((2, 5), np.int16), ones, ones),
                    CodeTarget(np.empty((2, 5), np.int8), ones, ones[:1])):
         with pytest.raises(KernelError, match="of integer rows is"):
-            rescale(rows, Rescaling(), target)
+            rescale(rows, Epilogue(), target)
     with pytest.raises(KernelError, match="source of integer rows is float64"):
-        rescale(rows.astype(np.float64), Rescaling(), values=np.empty((2, 5), np.float32))
+        rescale(rows.astype(np.float64), Epilogue(), values=np.empty((2, 5), np.float32))

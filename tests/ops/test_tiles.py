@@ -10,7 +10,7 @@ from reference_bits import tiles_with_an_entry
 
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.bit_gemm import pack_codes
-from hpcgnn.ops.tiles import count_entries, multiply, tiles_of_csr
+from hpcgnn.ops.tiles import count_entries, multiply_tiles, tiles_of_csr
 
 SHAPES = [(1, 1), (8, 128), (9, 129), (70, 513), (300, 300)]
 SWITCHES = [(False, True, True), (False, True, False), (True, True, True), (True, True, False), (True, False, True),
@@ -55,7 +55,7 @@ def test_products_equal_int64_with_every_switch(simd, is_dense, jump, reuse, bit
         matrix = random_matrix((m, k), seed=number)
         codes = np.random.default_rng(number).integers(0, 2**bit_width, (k, 3 + 20 * number), dtype=np.uint8)
         tiles = tiles_of(matrix, is_dense)
-        sums, num_multiplied = multiply(tiles, pack_codes(torch.from_numpy(codes), bit_width, True), jump, reuse)
+        sums, num_multiplied = multiply_tiles(tiles, pack_codes(torch.from_numpy(codes), bit_width, True), jump, reuse)
         assert np.array_equal(sums, matrix.astype(np.int64) @ codes), (m, k)
         assert num_multiplied == (tiles_with_an_entry(matrix) if jump else tiles.num_places)
 
@@ -65,7 +65,7 @@ def test_products_equal_int64_with_every_switch(simd, is_dense, jump, reuse, bit
 def test_all_zeros_jump_every_tile_and_all_ones_none(simd, is_dense, fill):
     matrix, codes = np.full((20, 260), fill, np.uint8), np.full((260, 5), 7, np.uint8)
     tiles = tiles_of(matrix, is_dense)
-    sums, num_multiplied = multiply(tiles, pack_codes(torch.from_numpy(codes), 3, True))
+    sums, num_multiplied = multiply_tiles(tiles, pack_codes(torch.from_numpy(codes), 3, True))
     assert np.array_equal(sums, np.full((20, 5), fill * 7 * 260))
     assert num_multiplied == fill * tiles.num_places == fill * 9
 
@@ -74,8 +74,8 @@ def test_all_zeros_jump_every_tile_and_all_ones_none(simd, is_dense, fill):
 @pytest.mark.parametrize("is_dense", [False, True])
 def test_empty_sides_give_empty_products_or_zeros(simd, shape, is_dense):
     m, k, n = shape
-    sums, num_multiplied = multiply(tiles_of(np.zeros((m, k), np.uint8), is_dense),
-                                    pack_codes(torch.zeros(k, n, dtype=torch.uint8), 2, True))
+    sums, num_multiplied = multiply_tiles(tiles_of(np.zeros((m, k), np.uint8), is_dense),
+                                          pack_codes(torch.zeros(k, n, dtype=torch.uint8), 2, True))
     assert sums.shape == (m, n) and not sums.any() and num_multiplied == 0
 
 
@@ -87,7 +87,7 @@ def test_an_entry_that_is_there_twice_counts_once():
 def test_columns_past_one_chunk_do_not_count_tiles_twice():
     matrix = random_matrix((50, 300))
     codes = torch.ones(300, 1100, dtype=torch.uint8)
-    sums, num_multiplied = multiply(tiles_of(matrix, False), pack_codes(codes, 1, True))
+    sums, num_multiplied = multiply_tiles(tiles_of(matrix, False), pack_codes(codes, 1, True))
     assert num_multiplied == tiles_with_an_entry(matrix)
     assert np.array_equal(sums, np.repeat(matrix.sum(1, keepdims=True), 1100, axis=1))
 
@@ -95,7 +95,7 @@ def test_columns_past_one_chunk_do_not_count_tiles_twice():
 def test_a_list_can_not_multiply_the_zero_tiles_that_it_lacks():
     right = pack_codes(torch.ones(5, 2, dtype=torch.uint8), 1, True)
     with pytest.raises(KernelError, match="make the tiles with the dense form to switch jumping off"):
-        multiply(tiles_of(np.ones((3, 5), np.uint8), False), right, jump=False)
+        multiply_tiles(tiles_of(np.ones((3, 5), np.uint8), False), right, jump=False)
 
 
 @pytest.mark.parametrize("indptr, indices, complaint", [
@@ -114,4 +114,4 @@ def test_what_is_no_csr_is_refused(indptr, indices, complaint):
 def test_sums_that_could_overflow_and_lengths_that_disagree_are_refused():
     codes = pack_codes(torch.zeros(6, 1, dtype=torch.uint8), 1, True)
     with pytest.raises(KernelError, match="contracts 5 columns of its left side with 6 rows"):
-        multiply(tiles_of(np.zeros((2, 5), np.uint8), False), codes)
+        multiply_tiles(tiles_of(np.zeros((2, 5), np.uint8), False), codes)

@@ -6,7 +6,7 @@ import scipy.sparse
 import torch
 
 from hpcgnn.errors import KernelError
-from hpcgnn.ops.aggregation import PackedRows, SparseRows, from_csr, multiply
+from hpcgnn.ops.aggregation import PackedRows, SparseRows, add_product, from_csr, multiply
 from hpcgnn.ops.counter import FORWARD, CounterKey
 from hpcgnn.ops.quantization import MessageLayout, dequantize_rows, quantize_rows
 
@@ -44,7 +44,9 @@ def test_two_tables_are_one_matrix(simd, storage, dim):
     rows = torch.cat([near, far]).double()
     assert_near(multiply(sparse, near, far), dense, rows, storage)
     out = rows_of(NUM_ROWS, dim, storage, 2)
-    assert_near(multiply(sparse, near, far, out=out.clone()), dense, rows, storage, start=out.double())
+    total = out.clone()
+    add_product(sparse, near, far, total)
+    assert_near(total, dense, rows, storage, start=out.double())
 
 
 @pytest.mark.parametrize("dim", [5, 41, 130])
@@ -75,16 +77,16 @@ def test_packed_far_rows_are_those_of_the_message(simd, storage, dim):
     place = np.argsort(order)
     packed = PackedRows(message, width[place], layout.payload_offset[place], layout.parameter_offset[place])
     rows = torch.cat([near.double(), far.double()])
-    assert_near(multiply(sparse, near, packed=packed), dense, rows, storage)
+    assert_near(multiply(sparse, near, packed), dense, rows, storage)
     if storage == torch.float32:
-        assert torch.equal(multiply(sparse, near, packed=packed), multiply(sparse, near, far))
+        assert torch.equal(multiply(sparse, near, packed), multiply(sparse, near, far))
 
 
 def test_packed_rows_of_more_than_8_bits_are_refused():
     sparse, _ = matrix_over(NUM_NEAR + 1, split=NUM_NEAR)
     packed = PackedRows(np.zeros(8, np.uint8), np.array([16], np.uint8), np.zeros(1, np.int64), np.zeros(1, np.int64))
     with pytest.raises(KernelError, match="1 to 8 bits, found 16"):
-        multiply(sparse, torch.zeros(NUM_NEAR, 4), packed=packed)
+        multiply(sparse, torch.zeros(NUM_NEAR, 4), packed)
 
 
 @pytest.mark.parametrize("storage", [torch.bfloat16, torch.float16])

@@ -15,7 +15,7 @@ from reference_package import field, positions_of, stream_of
 
 from hpcgnn._ext import combination_sparse
 from hpcgnn.errors import KernelError
-from hpcgnn.quantized.package import PackageFormat, PackedRows
+from hpcgnn.quantized.package import PackagedRows, PackageFormat
 from hpcgnn.quantized.package_writer import encode
 
 ARRAYS = ("stream", "positions", "index_bit", "index_values", "index_position")
@@ -27,8 +27,8 @@ def bytes_of(bits):
 
 def placed(bits, positions, num_rows, dim, form=None):
     """Packages of two strings of bits, of fewer rows than an interval has."""
-    return PackedRows(form or PackageFormat(), num_rows, dim, len(bits), len(positions), bytes_of(bits),
-                      bytes_of(positions), 64, np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros(1, np.int64))
+    return PackagedRows(form or PackageFormat(), num_rows, dim, len(bits), len(positions), bytes_of(bits),
+                        bytes_of(positions), 64, np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros(1, np.int64))
 
 
 def rows_of(bits, bitmap, dim, form=None):
@@ -247,7 +247,7 @@ def read_any_bytes(stream, num_rows, dim, signed, data):
     positions = data.draw(st.binary(min_size=-(-num_rows // 8), max_size=num_rows // 8 + 80))
     places = st.lists(st.integers(-2**63, 2**63 - 1) | st.integers(-1, 200), min_size=entries, max_size=entries)
     values = st.lists(st.integers(-2**31, 2**31 - 1) | st.integers(-1, 200), min_size=entries, max_size=entries)
-    read_everything(PackedRows(PackageFormat(is_signed=signed), num_rows, dim, 8 * len(stream), 8 * len(positions),
+    read_everything(PackagedRows(PackageFormat(is_signed=signed), num_rows, dim, 8 * len(stream), 8 * len(positions),
                                *(np.frombuffer(one, np.uint8) for one in (stream, positions)), 64,
                                np.array(data.draw(places), np.int64), np.array(data.draw(values), np.int32),
                                np.array(data.draw(places), np.int64)))

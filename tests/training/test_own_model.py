@@ -11,16 +11,17 @@ from training_setup import easy_graph, losses, train, without_seconds, write_onc
 
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import ConfigError
-from hpcgnn.nn.models import ConvolutionStack, ModelShape, build_model, traits_of
+from hpcgnn.nn.models import ModelShape, build_model, traits_of
+from hpcgnn.nn.stack import SAGE
 
 COMM = MPI.COMM_WORLD
 
 
-class OwnSAGE(ConvolutionStack):
+class OwnSAGE(SAGE):
     """What `--model sage` builds."""
 
     def __init__(self, in_dim, hidden_dim, out_dim, num_layers, dropout):
-        super().__init__("sage", in_dim, hidden_dim, out_dim, num_layers, dropout, "layer")
+        super().__init__(in_dim, hidden_dim, out_dim, num_layers, dropout, "layer")
 
 
 class Plain(torch.nn.Module):

@@ -7,18 +7,16 @@ predicts decides, so that a choice follows from the fit and the batch alone.
 from __future__ import annotations
 
 import functools
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import scipy.optimize
 
 from hpcgnn.errors import ConfigError
-from hpcgnn.ops.batch_tiles import BatchTiles
-from hpcgnn.ops.batch_tiles import sum_codes as sum_by_tiles
+from hpcgnn.ops.batch_tiles import BatchTiles, sum_batches
 from hpcgnn.ops.code_aggregation import sum_codes
 from hpcgnn.ops.host.simd import simd_level
+from hpcgnn.ops.host.timing import least_seconds
 from hpcgnn.ops.tiles import tiles_of_csr
 
 AGGREGATIONS = ("auto", "tiles", "gather")
@@ -43,7 +41,7 @@ class BatchShapes:
         return cls(np.diff(tiles.row_begin), np.diff(tiles.indptr[tiles.row_begin]), tiles.num_tiles)
 
     def gather_terms(self, dim: int) -> np.ndarray:
-        """(num_batches, 4): rows, and entries, once and for each vector of columns."""
+        """Return (num_batches, 4): rows, and entries, once and for each vector of columns."""
         vectors = -(-dim // GATHER_COLUMNS)
         return np.stack([self.num_rows, self.num_rows * vectors, self.num_entries, self.num_entries * vectors],
                         axis=1).astype(np.float64)
@@ -68,7 +66,7 @@ class AggregationCosts:
     tiles: np.ndarray
 
     def takes_tiles(self, shapes: BatchShapes, dim: int, bit_width: int) -> np.ndarray:
-        """Whether tiles are expected to be faster, (num_batches,) bool; gathering where both are equal."""
+        """Tell whether tiles are expected to be faster, (num_batches,) bool; gathering where both are equal."""
         return shapes.tile_terms(dim, bit_width) @ self.tiles < shapes.gather_terms(dim) @ self.gather
 
 
@@ -99,12 +97,12 @@ def choose(aggregation: str, shapes: BatchShapes, dim: int, bit_width: int,
 
 
 def machine_costs() -> AggregationCosts:
-    """This machine's, at the instruction set in use; measured once a process, in some milliseconds."""
+    """Return this machine's, at the instruction set in use; measured once a process, in some milliseconds."""
     return _measured(simd_level())
 
 
 def fit_costs(terms: np.ndarray, seconds: np.ndarray) -> np.ndarray:
-    """Non-negative seconds of each term that come nearest to what was measured, in relative error.
+    """Return non-negative seconds of each term that come nearest to what was measured, in relative error.
 
     Parameters
     ----------
@@ -126,11 +124,12 @@ def _measured(level: str) -> AggregationCosts:
             codes = rng.integers(-1, 2, (int(shapes.num_rows.sum()), dim), np.int8)
             out = np.empty(codes.shape, np.int32)
             gather[0].append(shapes.gather_terms(dim).sum(axis=0))
-            gather[1].append(_least_seconds(functools.partial(sum_codes, made[0].indptr, indices, codes, out)))
+            gather[1].append(least_seconds(functools.partial(sum_codes, made[0].indptr, indices, codes, out),
+                                           REPETITIONS))
             for width in FITTED_WIDTHS:
                 tiles[0].append(shapes.tile_terms(dim, width).sum(axis=0))
-                tiles[1].append(_least_seconds(functools.partial(
-                    sum_by_tiles, made[0], codes, width, 0, BATCHES_A_PRODUCT, out)))
+                tiles[1].append(least_seconds(functools.partial(
+                    sum_batches, made[0], codes, width, 0, BATCHES_A_PRODUCT, out), REPETITIONS))
     return AggregationCosts(*(fit_costs(np.array(terms), np.array(seconds)) for terms, seconds in (gather, tiles)))
 
 
@@ -144,13 +143,3 @@ def _random_batches(num_rows: int, degree: int, cluster_rows: int,
     shifts = num_rows * np.arange(BATCHES_A_PRODUCT, dtype=np.int32)
     indices = (first.ravel() + shifts[:, None]).astype(np.int32).ravel()
     return BatchTiles.stack([tiles] * BATCHES_A_PRODUCT, indptr), indices
-
-
-def _least_seconds(work: Callable[[], object]) -> float:
-    work()
-    seconds = []
-    for _ in range(REPETITIONS):
-        started = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - started)
-    return min(seconds)

@@ -42,11 +42,11 @@ class Batches:
 
     @property
     def in_degree(self) -> np.ndarray:
-        """In-degree of each row within its batch, (num_rows,) int64."""
+        """Count the in-degree of each row within its batch, (num_rows,) int64."""
         return np.diff(self.indptr)
 
     def adjacency(self, batch: int) -> tuple[np.ndarray, np.ndarray]:
-        """(indptr, indices) of one batch, whose rows count from 0."""
+        """Return (indptr, indices) of one batch, whose rows count from 0."""
         first, end = self.row_begin[batch], self.row_begin[batch + 1]
         indptr = self.indptr[first:end + 1]
         return indptr - indptr[0], self.indices[indptr[0]:indptr[-1]] - np.int32(first)
@@ -56,7 +56,7 @@ class Batches:
         return replace(self, row_begin=np.array([0, self.num_rows], np.int64))
 
     def chosen(self, batches: np.ndarray) -> Batches:
-        """Some of the batches, in that order."""
+        """Return some of the batches, in that order."""
         counts = np.diff(self.row_begin)[batches]
         row_begin = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         rows = _ranges(self.row_begin[batches], counts)
@@ -106,7 +106,7 @@ def cut_batches(indptr: np.ndarray, indices: np.ndarray, num_clusters: int, batc
 
 
 def _clusters(arcs: scipy.sparse.csr_matrix, num_clusters: int, name: str) -> np.ndarray:
-    """(num_nodes,) int32; some cluster may be empty."""
+    """Return (num_nodes,) int32; some cluster may be empty."""
     both = (arcs + arcs.T).tocsr()
     both.setdiag(0)
     both.eliminate_zeros()

@@ -12,9 +12,9 @@ from itertools import pairwise
 import numpy as np
 import torch
 
+from hpcgnn.graph.normalization import degree_factor
 from hpcgnn.inference.batches.costs import AggregationCosts, BatchShapes, check_aggregation, choose
 from hpcgnn.inference.batches.packed import PackedBatches
-from hpcgnn.inference.neighborhood import row_factor_of
 from hpcgnn.ops import batch_tiles
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.code_aggregation import sum_codes
@@ -40,7 +40,7 @@ class AggregationCounts:
 
 
 class BatchNeighborhood:
-    """See `hpcgnn.inference.neighborhood.Neighborhood`.
+    """See `hpcgnn.inference.neighborhood.CodeNeighborhood`.
 
     Parameters
     ----------
@@ -63,9 +63,9 @@ class BatchNeighborhood:
         self.counts = AggregationCounts()
 
     def row_factor(self, reduction: str) -> np.ndarray | None:
-        """(num_rows,) float32 of in-degrees within the batch, or None for sum."""
+        """Return (num_rows,) float32 of in-degrees within the batch, or None for sum."""
         if reduction not in self._factors:
-            self._factors[reduction] = row_factor_of(self._batches.in_degree, reduction)
+            self._factors[reduction] = degree_factor(self._batches.in_degree, reduction)
         return self._factors[reduction]
 
     def takes_tiles(self, dim: int, bit_width: int) -> np.ndarray:
@@ -97,7 +97,7 @@ class BatchNeighborhood:
     def _sum_run(self, codes: np.ndarray, bit_width: int, first: int, end: int, by_tiles: bool,
                  out: np.ndarray) -> None:
         if by_tiles:
-            batch_tiles.sum_codes(self._tiles, codes, bit_width, first, end, out)
+            batch_tiles.sum_batches(self._tiles, codes, bit_width, first, end, out)
             return
         rows = self._batches.row_begin
         sum_codes(self._batches.indptr[rows[first]:rows[end] + 1], self._batches.indices, codes, out)

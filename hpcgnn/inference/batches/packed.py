@@ -85,7 +85,7 @@ class PackedBatches:
 
     @classmethod
     def load(cls, buffer: np.ndarray) -> PackedBatches:
-        """The object that lies in a buffer, without a copy.
+        """Return the object that lies in a buffer, without a copy.
 
         Parameters
         ----------
@@ -111,7 +111,7 @@ class PackedBatches:
         return self.buffer.nbytes
 
     def codes(self) -> np.ndarray:
-        """The features, (num_rows, num_features) uint8, or int8 with a sign."""
+        """Return the features, (num_rows, num_features) uint8, or int8 with a sign."""
         codes = self.features.to_codes().numpy()
         return (codes - np.uint8(1 << (self.features.bit_width - 1))).view(np.int8) if self.is_signed else codes
 
@@ -135,7 +135,7 @@ def _header(buffer: np.ndarray) -> dict[str, int]:
 
 
 def _places(counts: dict[str, int]) -> tuple[dict[str, tuple[int, type, tuple[int, ...]]], int]:
-    """(start, type, shape) of each section, and the bytes of all."""
+    """Return (start, type, shape) of each section, and the bytes of all."""
     num_rows, num_batches, num_tiles = counts["num_rows"], counts["num_batches"], counts["num_tiles"]
     planes = counts["bit_width"], padded(num_rows, PAD8), words_of(counts["num_features"])
     sections = (("node_id", np.int64, (num_rows,)), ("row_begin", np.int64, (num_batches + 1,)),

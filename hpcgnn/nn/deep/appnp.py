@@ -25,6 +25,9 @@ class APPNP(nn.Module):
     to be addressed by two global node ids.
     """
 
+    reduction = "gcn"
+    attends = False
+
     def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int, dropout: float, norm: str,
                  alpha: float):
         super().__init__()
@@ -32,7 +35,7 @@ class APPNP(nn.Module):
         self.perceptron = Perceptron(in_dim, hidden_dim, out_dim, dropout, norm)
 
     def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
-        """Collective: (num_inner, in_dim) input rows to logits; see `ConvolutionStack.forward`."""
+        """Collective: map (num_inner, in_dim) input rows to logits; see `ConvolutionStack.forward`."""
         hops = take_hops(graph, self.num_hops)
         z = first = self.perceptron(graph, x[:hops[0].num_in])
         for hop in hops:

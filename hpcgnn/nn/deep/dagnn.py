@@ -23,6 +23,9 @@ class DAGNN(nn.Module):
     Reference: Liu et al., KDD 2020, Eq. (8). The gate has a bias b, as in the authors' program.
     """
 
+    reduction = "gcn"
+    attends = False
+
     def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int, dropout: float, norm: str):
         super().__init__()
         self.num_hops = num_layers
@@ -30,7 +33,7 @@ class DAGNN(nn.Module):
         self.gate = nn.Linear(out_dim, 1)
 
     def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
-        """Collective: (num_inner, in_dim) input rows to float32 logits; see `ConvolutionStack.forward`."""
+        """Collective: map (num_inner, in_dim) input rows to float32 logits; see `ConvolutionStack.forward`."""
         hops = take_hops(graph, self.num_hops)
         h, num_out = self.perceptron(graph, x[:hops[0].num_in]), hops[-1].num_out
         logits = self._gated(h[:num_out])

@@ -31,6 +31,9 @@ class GCNII(nn.Module):
     Reference: Chen et al., ICML 2020, Eq. (5), and section 3 for beta.
     """
 
+    reduction = "gcn"
+    attends = False
+
     def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int, dropout: float, norm: str,
                  alpha: float, theta: float):
         super().__init__()
@@ -42,7 +45,7 @@ class GCNII(nn.Module):
         self.norms = nn.ModuleList(NORMS[norm](hidden_dim) for _ in range(num_layers))
 
     def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
-        """Collective: (num_inner, in_dim) input rows to logits; see `ConvolutionStack.forward`."""
+        """Collective: map (num_inner, in_dim) input rows to logits; see `ConvolutionStack.forward`."""
         hops = take_hops(graph, self.num_hops)
         z = linear(graph.dropout(x[:hops[0].num_in], self.dropout), self.first.weight, self.first.bias)
         h = first = graph.activate(z, None, 0.0, is_dropped=False)
@@ -56,7 +59,7 @@ class GCNII(nn.Module):
         return linear(h, self.last.weight, self.last.bias)
 
     def _map(self, layer: int) -> torch.Tensor:
-        """(1 - beta) I + beta W, so that rows take one product and no sum."""
+        """Return (1 - beta) I + beta W, so that rows take one product and no sum."""
         weight = self.weights[layer]
         return torch.eye(len(weight), dtype=weight.dtype, device=weight.device).lerp(weight, self.beta[layer])
 

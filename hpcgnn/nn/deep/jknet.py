@@ -32,6 +32,9 @@ class JKNet(nn.Module):
     Reference: Xu et al., ICML 2018, section 4, over the convolution of Kipf and Welling.
     """
 
+    reduction = "gcn"
+    attends = False
+
     def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int, dropout: float, norm: str,
                  jump: str):
         super().__init__()
@@ -44,7 +47,7 @@ class JKNet(nn.Module):
         self.last = nn.Linear(num_layers * hidden_dim if jump == "concat" else hidden_dim, out_dim)
 
     def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
-        """Collective: (num_inner, in_dim) input rows to logits; see `ConvolutionStack.forward`."""
+        """Collective: map (num_inner, in_dim) input rows to logits; see `ConvolutionStack.forward`."""
         h, depths = x, []
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
             h = graph.activate(convolution(graph, h), layer_norm_of(norm), 0.0, is_dropped=False)

@@ -27,7 +27,7 @@ class Perceptron(nn.Module):
         self.norm = NORMS[norm](hidden_dim)
 
     def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
-        """(n, in_dim) rows, the first n inner ones, to (n, out_dim), as x."""
+        """Map (n, in_dim) rows, the first n inner ones, to (n, out_dim), as x."""
         h = linear(graph.dropout(x, self.dropout), self.first.weight, self.first.bias)
         h = graph.activate(h, layer_norm_of(self.norm), self.dropout)
         return linear(h, self.second.weight, self.second.bias)

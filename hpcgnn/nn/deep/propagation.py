@@ -18,31 +18,32 @@ REDUCTION = "gcn"     # D^-1/2 (A + I) D^-1/2, which all models that propagate w
 
 class _Propagate(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, h: torch.Tensor, first: torch.Tensor | None, alpha: float, place: Neighborhood) -> torch.Tensor:
+    def forward(ctx, h: torch.Tensor, first: torch.Tensor | None, alpha: float,
+                neighborhood: Neighborhood) -> torch.Tensor:
         """Collective. Keeps no rows."""
-        ctx.place, ctx.alpha, ctx.num_first = place, alpha, None if first is None else len(first)
-        num_out = place.hop.num_out
-        if place.is_constant and first is None:
-            return place.graph.input_aggregate(place.reduction)[:num_out].clone()
-        out, _ = place.aggregate(h[:place.hop.num_in])
+        ctx.neighborhood, ctx.alpha, ctx.num_first = neighborhood, alpha, None if first is None else len(first)
+        num_out = neighborhood.hop.num_out
+        if neighborhood.is_constant and first is None:
+            return neighborhood.graph.input_aggregate(neighborhood.reduction)[:num_out].clone()
+        out, _ = neighborhood.aggregate(h[:neighborhood.hop.num_in])
         return out if first is None else out.lerp_(first[:num_out], alpha)
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Collective: gradients of halo rows go home."""
-        place, gradient, of_first, of_rows = ctx.place, gradient.contiguous(), None, None
+        neighborhood, gradient, of_first, of_rows = ctx.neighborhood, gradient.contiguous(), None, None
         if ctx.num_first is not None:
             of_first = _padded(gradient * ctx.alpha, ctx.num_first)
             gradient = gradient * (1 - ctx.alpha)
-        if not place.is_input:
-            of_rows, arrival = place.aggregate_back(gradient)
-            of_rows = place.drop_inner(of_rows)
+        if not neighborhood.is_input:
+            of_rows, arrival = neighborhood.aggregate_back(gradient)
+            of_rows = neighborhood.drop_inner(of_rows)
             arrival.finish(of_rows)
         return of_rows, of_first, None, None
 
 
 def _padded(rows: torch.Tensor, num_rows: int) -> torch.Tensor:
-    """`rows` followed by zeros."""
+    """Return `rows` followed by zeros."""
     if len(rows) == num_rows:
         return rows
     padded = empty((num_rows, rows.shape[1]), rows.dtype, rows.device)
@@ -57,7 +58,7 @@ def take_hops(graph: LocalGraph, num_hops: int) -> list[Hop]:
 
 def propagate(graph: LocalGraph, h: torch.Tensor, hop: Hop, dropout: float = 0.0, is_dropped: bool = False,
               first: torch.Tensor | None = None, alpha: float = 0.0) -> torch.Tensor:
-    """Collective: A dropout(h), or (1 - alpha) A dropout(h) + alpha first, with A = D^-1/2 (A + I) D^-1/2.
+    """Collective: return A dropout(h), or (1 - alpha) A dropout(h) + alpha first, with A = D^-1/2 (A + I) D^-1/2.
 
     A row crosses as it stands, before dropout, and the receiver applies the owner's mask.
 
@@ -74,20 +75,20 @@ def propagate(graph: LocalGraph, h: torch.Tensor, hop: Hop, dropout: float = 0.0
     -------
     (hop.num_out, dim), as h
     """
-    place = Neighborhood(graph, hop, graph.is_input(h), is_dropped, REDUCTION, dropout)
-    return _Propagate.apply(h, first, alpha, place)
+    neighborhood = Neighborhood(graph, hop, graph.is_input(h), is_dropped, REDUCTION, dropout)
+    return _Propagate.apply(h, first, alpha, neighborhood)
 
 
 @torch.no_grad()
 def propagate_input(graph: LocalGraph, num_steps: int) -> torch.Tensor:
-    """Collective: A^num_steps x of all inner rows, (num_inner, num_features).
+    """Collective: return A^num_steps x of all inner rows, (num_inner, num_features).
 
     Messages are evaluation's, exact in the rows' storage type, whatever the current pass.
     """
     rows, position = graph.input_aggregate(REDUCTION), graph.current_pass
     graph.begin_forward(seed=0, epoch=0, is_training=False)
     for hop in take_hops(graph, num_steps - 1):
-        place = Neighborhood(graph, hop, is_input=False, is_dropped=True, reduction=REDUCTION, probability=0.0)
-        rows, _ = place.aggregate(rows)
+        neighborhood = Neighborhood(graph, hop, is_input=False, is_dropped=True, reduction=REDUCTION, probability=0.0)
+        rows, _ = neighborhood.aggregate(rows)
     graph.go_back(position)
     return rows

@@ -26,6 +26,9 @@ class SGC(nn.Module):
     Reference: Wu et al., ICML 2019, Eq. (8).
     """
 
+    reduction = "gcn"
+    attends = False
+
     def __init__(self, in_dim: int, out_dim: int, num_layers: int, dropout: float):
         super().__init__()
         self.num_hops, self.dropout = num_layers, dropout
@@ -35,11 +38,11 @@ class SGC(nn.Module):
 
     @property
     def maps_first(self) -> bool:
-        """Whether mapped rows are the narrower ones, and travel."""
+        """Tell whether mapped rows are the narrower ones, and travel."""
         return self.linear.out_features < self.linear.in_features
 
     def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
-        """Collective: (num_inner, in_dim) input rows to logits; see `ConvolutionStack.forward`."""
+        """Collective: map (num_inner, in_dim) input rows to logits; see `ConvolutionStack.forward`."""
         hops = take_hops(graph, self.num_hops)
         if self.dropout == 0.0:
             return linear(self._propagated_input(graph)[:hops[-1].num_out], self.linear.weight, self.linear.bias)

@@ -44,13 +44,13 @@ def share_bits(quantizers: list[RowQuantizer], num_bits: float) -> None:
 
 
 def _limits(quantizer: RowQuantizer) -> np.ndarray:
-    """(num_entries,) int: the largest useful width."""
+    """Return (num_entries,) int: the largest useful width."""
     width = quantizer.whole_width().cpu().numpy().astype(int)
     return np.where(width < quantizer.bits, width, MAX_BIT_WIDTH)
 
 
 def _losses(quantizer: RowQuantizer) -> np.ndarray:
-    """(num_entries,) float64: squared errors at the least width, relative to the sum of squares of the layer."""
+    """Return (num_entries,) float64: squared errors at the least width, relative to the sum of squares of the layer."""
     fit = quantizer.fit
     steps_back = quantizer.whole_width().cpu().numpy() - quantizer.least_bits
     return fit.error * 4.0 ** steps_back / max(fit.energy.sum(), np.finfo(np.float64).tiny)

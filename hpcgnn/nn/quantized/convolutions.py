@@ -64,7 +64,7 @@ class QuantizedConvolution(nn.Module, ABC):
         self._input: SparseInput | None = None
 
     def forward(self, graph: LocalGraph, h: torch.Tensor, nodes: Nodes) -> torch.Tensor:
-        """Collective: (num_inner, in_dim) float32 rows of the inner nodes to (num_inner, out_dim)."""
+        """Collective: map (num_inner, in_dim) float32 rows of the inner nodes to (num_inner, out_dim)."""
         if self.has_sparse_input and graph.is_input(h):
             quantized = self._sparse_input(graph).quantized(self.rows, nodes)
         else:
@@ -91,7 +91,7 @@ class QuantizedConvolution(nn.Module, ABC):
         return [self.rows]
 
     def _map(self, x: Rows, weight: torch.Tensor, nodes: Nodes, scale: torch.Tensor | None = None) -> torch.Tensor:
-        """B: inner rows, mapped and quantized, as they travel."""
+        """Return B: inner rows, mapped and quantized, as they travel."""
         mapped = x.mapped(self.neighbor(weight))
         return self.mapped(mapped if scale is None else mapped * scale, nodes)
 
@@ -105,7 +105,7 @@ class QuantizedGCN(QuantizedConvolution):
         super().__init__(convolution, make, convolution.in_dim, convolution.out_dim, is_signed)
 
     def _combine(self, graph: LocalGraph, x: Rows, nodes: Nodes) -> torch.Tensor:
-        scale = (1.0 / torch.sqrt(nodes.in_degree.double() + 1.0)).float()[:, None]
+        scale = graph.row_factor("gcn")[:, None]
         mapped = self._map(x, self.convolution.weight_neighbor, nodes, scale)
         return (graph.aggregate(graph.halo(mapped), "sum") + mapped) * scale + self.convolution.bias
 

@@ -39,7 +39,7 @@ class _FakeQuantize(torch.autograd.Function):
 
 
 def _by_row_or_column(step: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """A step that all values share becomes one a row."""
+    """Repeat a step that all values share for every row."""
     return step.expand(len(values), 1) if step.numel() == 1 else step
 
 
@@ -75,7 +75,7 @@ def largest_code(bit_width: torch.Tensor, is_signed: bool) -> torch.Tensor:
 
 
 def codes_of(values: torch.Tensor, step: torch.Tensor, max_code: torch.Tensor) -> torch.Tensor:
-    """sign(x) * min(floor(|x| / step + 0.5), max_code) as float32; NaN stays NaN."""
+    """Return sign(x) * min(floor(|x| / step + 0.5), max_code) as float32; NaN stays NaN."""
     codes = (values.abs() / step).add_(0.5).floor_()
     return torch.minimum(codes, max_code, out=codes).mul_(torch.sign(values))
 
@@ -99,10 +99,10 @@ class _LookUp(torch.autograd.Function):
 
 
 def look_up(table: torch.Tensor, entry: torch.Tensor) -> torch.Tensor:
-    """table[entry] for table (num_entries,) and entry (n,) int64; its backward does not depend on threads."""
+    """Return table[entry] for table (num_entries,) and entry (n,) int64; its backward does not depend on threads."""
     return _LookUp.apply(table, entry)
 
 
 def round_through(width: torch.Tensor) -> torch.Tensor:
-    """The nearest whole number, with the gradient of the identity."""
+    """Return the nearest whole number, with the gradient of the identity."""
     return width + (width.round() - width).detach()

@@ -17,7 +17,6 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.attention import GATConvolution
 from hpcgnn.nn.convolution import GCNConvolution, SAGEConvolution
 from hpcgnn.nn.isomorphism import GINConvolution
-from hpcgnn.nn.models import ConvolutionStack
 from hpcgnn.nn.normalization import layer_norm_of
 from hpcgnn.nn.quantized.bit_sharing import share_bits
 from hpcgnn.nn.quantized.convolutions import (
@@ -28,9 +27,10 @@ from hpcgnn.nn.quantized.convolutions import (
     QuantizedSAGE,
 )
 from hpcgnn.nn.quantized.protected import draw_protected, protection_by_degree
-from hpcgnn.nn.quantized.quantizer import BITS_A_KB, Nodes, Quantizer, count_in_degrees
+from hpcgnn.nn.quantized.quantizer import BITS_A_KB, Nodes, Quantizer, RowQuantizer, count_in_degrees
 from hpcgnn.nn.quantized.scheme import QuantizationScheme, maker_of
 from hpcgnn.nn.quantized.sparse_input import SPARSE_SHARE
+from hpcgnn.nn.stack import ConvolutionStack
 from hpcgnn.quantized.integer_model import IntegerModel, Normalization
 
 KINDS: dict[type[nn.Module], type[QuantizedConvolution]] = {
@@ -130,7 +130,7 @@ class QuantizedStack(nn.Module):
             quantizer.fitting_comm = None
 
     def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
-        """Collective: (num_inner, in_dim) input rows to (num_inner, out_dim) logits."""
+        """Collective: map (num_inner, in_dim) input rows to (num_inner, out_dim) logits."""
         nodes, h = self._nodes(graph), x
         for convolution, norm in zip(self.convolutions, self.norms, strict=False):
             h = graph.activate(convolution(graph, h, nodes), layer_norm_of(norm), 0.0, is_dropped=False)
@@ -143,17 +143,17 @@ class QuantizedStack(nn.Module):
         return Nodes(in_degree, draw_protected(graph, self._protection[in_degree.clamp(max=len(self._protection) - 1)]))
 
     def first_layer_parameters(self) -> list[nn.Parameter]:
-        """Weights of the first convolution."""
+        """Return weights of the first convolution."""
         return list(self.convolutions[0].convolution.parameters())
 
     def scale_parameters(self) -> list[nn.Parameter]:
-        """Logarithms of steps and ranges."""
+        """Return logarithms of steps and ranges."""
         widths = {id(width) for width in self.width_parameters()}
         return [parameter for module in self.modules() if isinstance(module, Quantizer)
                 for parameter in module.parameters(recurse=False) if id(parameter) not in widths]
 
     def width_parameters(self) -> list[nn.Parameter]:
-        """Widths, where they are learned."""
+        """Return widths, where they are learned."""
         return [quantizer.width for quantizer in self.row_quantizers if getattr(quantizer, "learns_width", False)]
 
     @property
@@ -163,16 +163,16 @@ class QuantizedStack(nn.Module):
 
     @property
     def target_kb(self) -> float:
-        """The size that widths are pulled to."""
+        """Return the size that widths are pulled to."""
         return self.scheme.target_kb or DEFAULT_TARGET_BITS * self.num_features / BITS_A_KB
 
     @property
     def num_features(self) -> int:
-        """Values of all layers' rows of all nodes."""
+        """Count the values of all layers' rows of all nodes."""
         return self.num_nodes * sum(quantizer.dim for quantizer in self.row_quantizers)
 
     def feature_kb(self) -> torch.Tensor:
-        """Stored size of all layers' rows of all nodes, () float64 in KB, differentiable in the widths."""
+        """Return the stored size of all layers' rows of all nodes, () float64 in KB, differentiable in the widths."""
         return torch.stack([quantizer.num_bits() for quantizer in self.row_quantizers]).sum() / BITS_A_KB
 
     @torch.no_grad()
@@ -199,15 +199,15 @@ class QuantizedStack(nn.Module):
         return StoredBits(sum(one.num_bits for one in maps), scales, FLOAT_BITS * (num_floats + self.num_features))
 
     def meets_target(self, feature_kb: float) -> bool:
-        """Whether a size is one that the scheme aims at, up to TARGET_TOLERANCE."""
+        """Tell whether a size is one that the scheme aims at, up to TARGET_TOLERANCE."""
         return self.scheme.name != "degree-aware" or feature_kb <= (1 + TARGET_TOLERANCE) * self.target_kb
 
     def penalty(self) -> torch.Tensor:
         """size_weight (max(p + e, 0)^2 - p^2), e the relative excess over the target and p the pressure, the same on
         every rank; 0 where no width is learned.
 
-        p is 0 until the target is missed by more than its tolerance, and moves in training passes: so the target is met
-        however much wider rows would lessen their own error, as of sums over thousands of neighbors.
+        p is 0 until the target is missed by more than its tolerance, and `move_pressure` moves it once a step: so the
+        target is met however much wider rows would lessen their own error, as of sums over thousands of neighbors.
 
         Reference: MEGA, Eq. (4)-(5). Deviations: the excess is relative to the target, so that size_weight is not tuned
         to one graph; as in the authors' program, a size below the target is not pulled up to it, which would spend bits
@@ -216,15 +216,30 @@ class QuantizedStack(nn.Module):
         """
         if not self.width_parameters():
             return torch.zeros(())
-        excess = self.feature_kb() / self.target_kb - 1.0
-        penalty = torch.relu(self.pressure + excess).square() - self.pressure.square()
-        if self.training:
-            # A new tensor: the one above is kept for the backward pass.
-            self.pressure = (self.pressure + PRESSURE_RATE * (excess.detach() - TARGET_TOLERANCE)).clamp(min=0.0)
+        penalty = torch.relu(self.pressure + self._excess()).square() - self.pressure.square()
         return (self.scheme.size_weight * penalty).float()
 
+    def _excess(self) -> torch.Tensor:
+        """Return the stored size beyond the target, relative to it, as () float64; differentiable in the widths."""
+        return self.feature_kb() / self.target_kb - 1.0
+
+    @torch.no_grad()
+    def move_pressure(self) -> None:
+        """Move the pressure on widths by a share of the excess; a training loop does so once a step, after it has read
+        the penalty and before the optimizer moves widths.
+        """
+        if self.width_parameters():
+            # A new tensor: the penalty's backward pass reads the old one.
+            self.pressure = (self.pressure + PRESSURE_RATE * (self._excess() - TARGET_TOLERANCE)).clamp(min=0.0)
+
+    def clamp_widths(self) -> None:
+        """Bring learned widths back into their range; a training loop does so after every step of the optimizer."""
+        for quantizer in self.row_quantizers:
+            if isinstance(quantizer, RowQuantizer):
+                quantizer.clamp_width()
+
     def export(self, dataset: str, is_multi_label: bool = False) -> IntegerModel:
-        """The model as integers.
+        """Return the model as integers.
 
         Parameters
         ----------

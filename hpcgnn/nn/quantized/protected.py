@@ -37,11 +37,11 @@ class TrackedRange(Quantizer):
 
     @property
     def step(self) -> torch.Tensor:
-        """(1,) float32."""
+        """Return (1,) float32."""
         return self.largest / (2 ** (self.bits - self.is_signed) - 1)
 
     def forward(self, rows: torch.Tensor, nodes: Nodes) -> torch.Tensor:
-        """Collective: (n, dim) float32, quantized but for protected rows; a training pass moves the range."""
+        """Collective: return (n, dim) float32, quantized but for protected rows; a training pass moves the range."""
         if self.fitting_comm is not None or self.training:
             self._follow(rows.detach(), 1.0 if self.fitting_comm is not None else MOMENTUM)
         # A copy: the range moves before the backward pass of a layer that is run twice.
@@ -79,7 +79,7 @@ class TrackedRowQuantizer(TrackedRange):
         self.dim, self.num_nodes = dim, num_nodes
 
     def num_bits(self) -> torch.Tensor:
-        """Stored bits of the rows of all nodes of all ranks, () float64."""
+        """Return the stored bits of the rows of all nodes of all ranks, () float64."""
         return torch.tensor(float(self.num_nodes * self.dim * self.bits), dtype=torch.float64)
 
     def scale(self) -> RowScale:
@@ -95,7 +95,7 @@ class TrackedColumnQuantizer(TrackedRange):
         self.dim = dim
 
     def scale(self) -> ColumnScale:
-        """The steps of the integer model."""
+        """Return the steps of the integer model."""
         return ColumnScale(self.step.expand(self.dim).cpu().numpy().copy(), self.bits)
 
 
@@ -107,13 +107,13 @@ class LargestWeightQuantizer(Quantizer):
         self.bits = bits
 
     def forward(self, weight: torch.Tensor) -> torch.Tensor:
-        """(out_dim, in_dim) float32, quantized."""
+        """Return (out_dim, in_dim) float32, quantized."""
         width = torch.full((1, 1), float(self.bits), device=weight.device)
         return fake_quantize(weight, self._step(weight), width, is_signed=True)
 
     @torch.no_grad()
     def integers(self, weight: torch.Tensor) -> IntegerMap:
-        """The weights of the integer model."""
+        """Return the weights of the integer model."""
         weight = weight.cpu()
         step = self._step(weight)
         codes = codes_of(weight, step, torch.tensor(2.0 ** (self.bits - 1) - 1))
@@ -135,7 +135,7 @@ def protection_by_degree(counts: np.ndarray, low: float, high: float) -> torch.T
 
 
 def draw_protected(graph: LocalGraph, probability: torch.Tensor) -> torch.Tensor:
-    """(num_inner,) bool: inner nodes protected in this pass, each with a probability of its own, (num_inner,).
+    """Draw the inner nodes protected in this pass, (num_inner,) bool, each with its own probability, (num_inner,).
 
     All layers protect the same nodes; draws are addressed by global ids, so that any number of ranks draws alike.
     """

@@ -106,7 +106,7 @@ class RowQuantizer(Quantizer):
 
     @property
     def least_bits(self) -> int:
-        """The smallest width."""
+        """Return the smallest width."""
         return 1 + self.is_signed
 
     @property
@@ -115,7 +115,7 @@ class RowQuantizer(Quantizer):
         return self.fitted_range * self.log_range.exp() / self._largest(self.whole_width().detach())
 
     def forward(self, rows: torch.Tensor, nodes: Nodes) -> torch.Tensor:
-        """(n, dim) float32, quantized. Collective where widths are learned."""
+        """Return (n, dim) float32, quantized. Collective where widths are learned."""
         entry = nodes.in_degree.clamp(max=len(self.counts) - 1)
         if self.fitting_comm is not None:
             self._fit(rows, entry)
@@ -133,14 +133,17 @@ class RowQuantizer(Quantizer):
         return 1.0 / max(self._shared.comm.allreduce(column_magnitudes(rows).sum().item()), SMALLEST_MEAN)
 
     def whole_width(self) -> torch.Tensor:
-        """(num_entries,) float32 whole numbers, differentiable in the widths."""
-        if self.learns_width:
-            with torch.no_grad():
-                self.width.clamp_(self.least_bits, MAX_BIT_WIDTH)
+        """Return (num_entries,) float32 whole numbers, differentiable in the widths."""
         return round_through(self.width)
 
+    @torch.no_grad()
+    def clamp_width(self) -> None:
+        """Bring learned widths back between `least_bits` and 8, which a step of the optimizer may have left."""
+        if self.learns_width:
+            self.width.clamp_(self.least_bits, MAX_BIT_WIDTH)
+
     def num_bits(self) -> torch.Tensor:
-        """Stored bits of the rows of all nodes of all ranks, () float64, differentiable in the widths."""
+        """Return the stored bits of the rows of all nodes of all ranks, () float64, differentiable in the widths."""
         return (self.whole_width().double() * self.counts).sum() * self.dim
 
     @torch.no_grad()
@@ -169,7 +172,7 @@ class RowQuantizer(Quantizer):
 
     @torch.no_grad()
     def scale(self) -> RowScale:
-        """The tables of the integer model; an in-degree that no node has takes the nearest one's entry."""
+        """Return the tables of the integer model; an in-degree that no node has takes the nearest one's entry."""
         is_known = self.counts.cpu().numpy() > 0
         step = take_nearest(self.step.cpu().numpy(), is_known, 1.0)
         width = take_nearest(self.whole_width().cpu().numpy(), is_known, MAX_BIT_WIDTH)
@@ -200,7 +203,7 @@ class ColumnQuantizer(Quantizer):
 
     @property
     def step(self) -> torch.Tensor:
-        """(dim,) float32, differentiable in the multiples."""
+        """Return (dim,) float32, differentiable in the multiples."""
         return self.log_step.exp() * self.magnitude
 
     def forward(self, rows: torch.Tensor, nodes: Nodes) -> torch.Tensor:
@@ -224,13 +227,13 @@ class ColumnQuantizer(Quantizer):
         self.log_step.copy_((step / self.magnitude).log())
 
     def _mean_magnitude(self, rows: torch.Tensor) -> torch.Tensor:
-        """Collective: (dim,) float32 over the rows of all ranks."""
+        """Collective: return (dim,) float32 over the rows of all ranks."""
         total = self._shared.comm.allreduce(np.append(column_magnitudes(rows).cpu().numpy(), len(rows)))
         return torch.from_numpy(total[:-1] / max(total[-1], 1.0)).to(rows)
 
     @torch.no_grad()
     def scale(self) -> ColumnScale:
-        """The steps of the integer model."""
+        """Return the steps of the integer model."""
         return ColumnScale(self.step.cpu().numpy(), self.bits)
 
 
@@ -252,11 +255,11 @@ class WeightQuantizer(Quantizer):
         self.log_step = nn.Parameter(torch.zeros(dim))
 
     def step(self, weight: torch.Tensor) -> torch.Tensor:
-        """(dim,) float32 for weight (dim, in_dim), differentiable in the multiples only."""
+        """Return (dim,) float32 for weight (dim, in_dim), differentiable in the multiples only."""
         return self.log_step.exp() * _mean_weight(weight)
 
     def forward(self, weight: torch.Tensor) -> torch.Tensor:
-        """(out_dim, in_dim) float32, quantized."""
+        """Return (out_dim, in_dim) float32, quantized."""
         if self.fitting_comm is not None:
             self._fit(weight)
         width = torch.full((1, 1), float(self.bits), device=weight.device)
@@ -271,7 +274,7 @@ class WeightQuantizer(Quantizer):
 
     @torch.no_grad()
     def integers(self, weight: torch.Tensor) -> IntegerMap:
-        """The weights of the integer model."""
+        """Return the weights of the integer model."""
         weight, step = weight.cpu(), self.step(weight).cpu()
         codes = codes_of(weight, step[:, None], torch.tensor(float(_max_code(self.bits))))
         return IntegerMap(codes.numpy().astype(np.int8), ColumnScale(step.numpy(), self.bits))

@@ -14,8 +14,9 @@ from torch import nn
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.linear import linear
 from hpcgnn.nn.quantized.quantizer import Nodes
-from hpcgnn.ops.aggregation import SparseRows, from_csr, multiply
+from hpcgnn.ops.aggregation import SparseRows, from_csr, multiply_weighted
 from hpcgnn.ops.attention import sampled_products
+from hpcgnn.ops.cuda.resident import resident
 from hpcgnn.ops.pointwise import dropout
 
 SPARSE_SHARE = 0.25      # of values other than zero, up to which rows are sparse
@@ -32,7 +33,7 @@ class DenseRows:
         return DenseRows(graph.dropout(self.rows, probability))
 
     def mapped(self, weight: torch.Tensor) -> torch.Tensor:
-        """rows @ weight.T, (n, out_dim) for weight (out_dim, dim)."""
+        """Return rows @ weight.T, (n, out_dim) for weight (out_dim, dim)."""
         return linear(self.rows, weight)
 
 
@@ -56,10 +57,10 @@ class SparseInput:
         self._row, column = rows.nonzero(as_tuple=True)
         self.values = rows[self._row, column][:, None]
         row, column = self._row.cpu().numpy(), column.cpu().numpy()
-        self.by_column = np.argsort(column, kind="stable")
+        self.by_column = resident(np.argsort(column, kind="stable"))
         self.matrix = _csr(row, column, num_rows, dim)
         self.transposed = _csr(column[self.by_column], row[self.by_column], dim, num_rows)
-        self.value_id = node_id[row] * dim + column
+        self.value_id = resident(node_id[row] * dim + column)
 
     def quantized(self, quantizer: nn.Module, nodes: Nodes) -> SparseValues:
         """Each value quantized as a row of one column of its node; any step stands for the zeros."""
@@ -82,7 +83,7 @@ class SparseValues:
         return SparseValues(self.entries, dropout(self.values, probability, self.entries.value_id, key))
 
     def mapped(self, weight: torch.Tensor) -> torch.Tensor:
-        """rows @ weight.T, (n, out_dim) for weight (out_dim, dim)."""
+        """Return rows @ weight.T, (n, out_dim) for weight (out_dim, dim)."""
         return _SparseMap.apply(self.values, weight, self.entries)
 
 
@@ -92,14 +93,14 @@ class _SparseMap(torch.autograd.Function):
         columns = weight.t().contiguous()
         ctx.save_for_backward(values, columns)
         ctx.entries = entries
-        return multiply(entries.matrix, columns, entry_scale=values)
+        return multiply_weighted(entries.matrix, columns, values)
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor):
         (values, columns), entries = ctx.saved_tensors, ctx.entries
         gradient = gradient.contiguous()
         of_values = sampled_products(entries.matrix, gradient, columns, 1) if ctx.needs_input_grad[0] else None
-        of_columns = multiply(entries.transposed, gradient, entry_scale=values, entry_index=entries.by_column)
+        of_columns = multiply_weighted(entries.transposed, gradient, values, entries.by_column)
         return of_values, of_columns.t().contiguous(), None
 
 

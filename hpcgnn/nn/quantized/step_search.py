@@ -30,7 +30,7 @@ class StepFit(NamedTuple):
 
 
 def search_steps(comm, values: torch.Tensor, group: torch.Tensor, max_code: np.ndarray) -> StepFit:
-    """Collective: the step of least squared error for each group of values.
+    """Collective: return the step of least squared error for each group of values.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def _peaks(comm, magnitude: torch.Tensor, group: torch.Tensor, num_groups: int) 
 
 
 def _errors(magnitude: torch.Tensor, group: torch.Tensor, steps: np.ndarray, max_code: np.ndarray) -> np.ndarray:
-    """(num_steps + 1, num_groups) float64: squared errors of each step, and the sum of squares."""
+    """Return (num_steps + 1, num_groups) float64: squared errors of each step, and the sum of squares."""
     index, num_groups = group.numpy(), steps.shape[1]
     limit = torch.from_numpy(max_code.astype(np.float32))[group]
     of_steps = []

@@ -10,41 +10,47 @@ import torch
 
 from hpcgnn.ops.cuda.folds import fold_segments, fold_spilled, staging
 from hpcgnn.ops.cuda.resident import on_device
-from hpcgnn.ops.cuda.segments import Segments, segments_of
+from hpcgnn.ops.cuda.segments import Segments
 from hpcgnn.ops.cuda.storage import SUFFIX, alignment
 
-# Sums of 16 products at a time in the rows' own 16-bit type, as HalfGNN has them, instead of float32 sums throughout.
-# Off by up to 17 units of 2^-11 (float16) or 2^-8 (bfloat16) of a batch's sum of magnitudes: kernels/arithmetic.cuh.
-is_half_arithmetic = False
+
+def multiply(matrix, near: torch.Tensor, far, out: torch.Tensor, tasks: np.ndarray, is_added: bool) -> None:
+    """Matrix times rows stored in `out`, or added to it, for the rows from the first to the last that `tasks` name."""
+    first, last = int(tasks[0]), int(tasks[-1])
+    if first < last and near.shape[1]:
+        launch(matrix.geometry.segments(first, last), matrix, near, far, out, is_added, _is_half(matrix, near))
 
 
-def multiply(matrix, near: torch.Tensor, far: torch.Tensor | None, out: torch.Tensor, is_added: bool,
-             entry_scale: torch.Tensor | None, entry_index: np.ndarray | None, packed, tasks: np.ndarray) -> None:
-    """Matrix times rows into `out`, for the rows from the first to the last that `tasks` name."""
-    if tasks[0] == tasks[-1] or near.shape[1] == 0:
-        return
-    cut = segments_of(matrix, int(tasks[0]), int(tasks[-1]))
-    launch(cut, matrix, near, far, out, is_added, entry_scale, entry_index, packed,
-           is_half_arithmetic and near.dtype != torch.float32)
+def multiply_weighted(matrix, near: torch.Tensor, entry_scale: torch.Tensor, entry_index: np.ndarray | None,
+                      out: torch.Tensor) -> None:
+    """Matrix with weights of its entries times rows, stored in `out`."""
+    if out.numel():
+        launch(matrix.geometry.segments(0, matrix.num_rows), matrix, near, None, out, False, _is_half(matrix, near),
+               entry_scale, entry_index)
 
 
-def launch(cut: Segments, matrix, near: torch.Tensor, far: torch.Tensor | None, out: torch.Tensor, is_added: bool,
-           entry_scale: torch.Tensor | None, entry_index: np.ndarray | None, packed, is_half: bool) -> None:
+def _is_half(matrix, near: torch.Tensor) -> bool:
+    return matrix.has_half_sums and near.dtype != torch.float32
+
+
+def launch(cut: Segments, matrix, near: torch.Tensor, far, out: torch.Tensor, is_added: bool, is_half: bool,
+           entry_scale: torch.Tensor | None = None, entry_index: np.ndarray | None = None) -> None:
     """The blocks' fold, then that of the rows that several blocks share, in float32 or half arithmetic.
 
     Parameters
     ----------
     cut : Segments                    the rows, one at least, and their blocks
     is_half : bool                    for near of bfloat16 or float16
-    others : as in `hpcgnn.ops.aggregation.multiply`
+    others : as in `hpcgnn.ops.aggregation`
     """
     dim, suffix, parts = near.shape[1], SUFFIX[near.dtype], staging(cut, near.shape[1], near)
-    is_aligned = int(alignment(near, far, out) >= 2)
+    dense, packed = (far, None) if far is None or isinstance(far, torch.Tensor) else (None, far)
+    is_aligned = int(alignment(near, dense, out) >= 2)
     row_scale, column_scale = _resident(matrix.row_scale, near), _resident(matrix.column_scale, near)
     num_heads = 1 if entry_scale is None else entry_scale.shape[1]
     split = len(near) if matrix.split is None else matrix.split
     fold_segments("aggregation", f"aggregate_{_kind(num_heads, packed)}{'half_' if is_half else ''}{suffix}", cut,
-                  matrix, near, dim, row_scale, column_scale, near.detach(), None if far is None else far.detach(),
+                  matrix, near, dim, row_scale, column_scale, near.detach(), None if dense is None else dense.detach(),
                   split, dim, is_aligned, None if entry_scale is None else entry_scale.detach(),
                   _resident(entry_index, near), num_heads, *_packed_arguments(packed, near), int(is_added), parts, out)
     fold_spilled("aggregation", f"aggregate_spilled_{suffix}", cut, near, dim, None if is_half else row_scale,

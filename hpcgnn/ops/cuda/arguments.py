@@ -28,7 +28,7 @@ SCALAR_TYPES = {
 
 
 def argument_of(parameter: Parameter, argument, device_type: str) -> torch.Tensor | np.generic | None:
-    """The argument as it is launched: the tensor itself, None for a null pointer, a NumPy scalar of the C type.
+    """Return the argument as it is launched: the tensor itself, None for a null pointer, a NumPy scalar of the C type.
 
     Raises
     ------

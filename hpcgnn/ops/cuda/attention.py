@@ -11,7 +11,7 @@ import torch
 from hpcgnn.ops.cuda.folds import THREADS, fold_segments, fold_spilled, over_entries, staging
 from hpcgnn.ops.cuda.module import kernel
 from hpcgnn.ops.cuda.resident import on_device
-from hpcgnn.ops.cuda.segments import WARP, rows_by_length, segments_of, sub_warp
+from hpcgnn.ops.cuda.segments import WARP, sub_warp
 from hpcgnn.ops.cuda.storage import SUFFIX, alignment
 
 TASK_ROWS = 1024      # whose gradients of the vectors a block sums
@@ -19,7 +19,7 @@ ROW_THREADS = {"lanes": 8, "warp": WARP, "block": THREADS}     # that share a ro
 
 
 def head_scores(rows: torch.Tensor, vectors: torch.Tensor, num_heads: int) -> torch.Tensor:
-    """<row, vector> over each head's columns, (num_vectors, num_rows, num_heads) float32."""
+    """Return <row, vector> over each head's columns, (num_vectors, num_rows, num_heads) float32."""
     score = torch.empty((len(vectors), len(rows), num_heads), device=rows.device)
     if score.numel():
         head_dim = rows.shape[1] // num_heads
@@ -52,7 +52,7 @@ def head_scores_backward(rows: torch.Tensor, gradient: torch.Tensor, vectors: to
 
 
 def edge_softmax(matrix, target: torch.Tensor, source: torch.Tensor, slope: float) -> torch.Tensor:
-    """Softmax over each row's entries, (num_entries, num_heads) float32."""
+    """Return the softmax over each row's entries, (num_entries, num_heads) float32."""
     alpha = torch.empty((len(matrix.indices), target.shape[1]), device=target.device)
     _over_rows("edge_softmax", matrix, target, source, slope, alpha)
     return alpha
@@ -72,7 +72,7 @@ def _over_rows(name: str, matrix, target: torch.Tensor, source: torch.Tensor, sl
         return
     arrays = (on_device(array, target) for array in (matrix.begin, matrix.end, matrix.indices))
     scores = *arrays, target.shape[1], target.detach(), source.detach(), slope
-    for rows, (suffix, threads) in zip(rows_by_length(matrix), ROW_THREADS.items(), strict=True):
+    for rows, (suffix, threads) in zip(matrix.geometry.rows_by_length, ROW_THREADS.items(), strict=True):
         kernel("softmax", f"{name}_{suffix}")((-(-len(rows) * threads // THREADS),), (THREADS,), len(rows),
                                               on_device(rows, target), *scores, *arguments)
 
@@ -82,7 +82,7 @@ def sum_entries(matrix, value: torch.Tensor, entry_index: np.ndarray) -> torch.T
     num_heads = value.shape[1]
     out = torch.empty((matrix.num_rows, num_heads), device=value.device)
     if out.numel():
-        cut = segments_of(matrix, 0, matrix.num_rows)
+        cut = matrix.geometry.segments(0, matrix.num_rows)
         parts = staging(cut, num_heads, value)
         fold_segments("attention", "sum_entries", cut, matrix, value, num_heads, on_device(entry_index, value),
                       value.detach(), num_heads, parts, out)
@@ -91,7 +91,7 @@ def sum_entries(matrix, value: torch.Tensor, entry_index: np.ndarray) -> torch.T
 
 
 def take_entries(value: torch.Tensor, entry_index: np.ndarray) -> torch.Tensor:
-    """value[entry_index], (num_entries, num_heads) float32."""
+    """Return value[entry_index], (num_entries, num_heads) float32."""
     out = torch.empty((len(entry_index), value.shape[1]), device=value.device)
     kernel("attention", "take_entries")((-(-out.numel() // THREADS),), (THREADS,), on_device(entry_index, value),
                                         len(entry_index), value.shape[1], value.detach(), out)
@@ -99,10 +99,10 @@ def take_entries(value: torch.Tensor, entry_index: np.ndarray) -> torch.Tensor:
 
 
 def sampled_products(matrix, left: torch.Tensor, right: torch.Tensor, num_heads: int) -> torch.Tensor:
-    """<left row, right row> of each entry over each head's columns, (num_entries, num_heads) float32."""
+    """Return <left row, right row> of each entry over each head's columns, (num_entries, num_heads) float32."""
     out = torch.empty((len(matrix.indices), num_heads), device=left.device)
     if out.numel() and matrix.num_rows:
-        cut, head_dim = segments_of(matrix, 0, matrix.num_rows), left.shape[1] // num_heads
+        cut, head_dim = matrix.geometry.segments(0, matrix.num_rows), left.shape[1] // num_heads
         over_entries("attention", f"sampled_products_{SUFFIX[left.dtype]}", (cut.num_blocks,), cut, matrix, left,
                      left.detach(), right.detach(), num_heads, head_dim, _vector(head_dim, left, right), out)
     return out

@@ -50,7 +50,7 @@ def form_of(capability: tuple[int, int], is_small: bool) -> str:
 
 
 def checked_form(form: str | None, device: torch.device, is_small: bool) -> str:
-    """The form that was asked for, or that of the device; the emulated device runs what current chips do.
+    """Return the form that was asked for, or that of the device; the emulated device runs what current chips do.
 
     Raises
     ------
@@ -65,18 +65,18 @@ def checked_form(form: str | None, device: torch.device, is_small: bool) -> str:
 
 
 def blocks_of(num_warps: int, warps_a_block: int) -> int:
-    """Blocks that hold so many warps."""
+    """Count the blocks that hold so many warps."""
     return -(-num_warps // warps_a_block)
 
 
 def packing_warps(num_rows: int, num_columns: int, is_by_column: bool) -> int:
-    """Warps that pack a matrix: one a word of 32 columns of a row, or of 32 rows of 32 columns."""
+    """Count the warps that pack a matrix: one a word of 32 columns of a row, or of 32 rows of 32 columns."""
     lines, length = (-(-num_columns // WARP), num_rows) if is_by_column else (num_rows, num_columns)
     return lines * -(-length // WORD_BITS)
 
 
 def product_blocks(num_rows: int, num_column_groups: int, form: str) -> int:
-    """Blocks of a product of lines: PRODUCT_WARPS times the form's rows, and one group of columns each."""
+    """Count the blocks of a product of lines: PRODUCT_WARPS times the form's rows, and one group of columns each."""
     return blocks_of(num_rows, PRODUCT_WARPS * FORM_ROWS[form]) * num_column_groups
 
 
@@ -95,7 +95,7 @@ def pack_values(values: torch.Tensor, codes: CodeRange, lines: BitLines, is_by_c
 
 
 def unpack_codes(lines: BitLines) -> torch.Tensor:
-    """(num_lines, length) uint8."""
+    """Return (num_lines, length) uint8."""
     codes = torch.empty(lines.num_lines, lines.length, dtype=torch.uint8, device=lines.words.device)
     num_warps = packing_warps(lines.num_lines, lines.length, False)
     _packing("unpack_codes")((blocks_of(num_warps, PACKING_WARPS),), (PACKING_WARPS * WARP,), *_planes(lines),
@@ -103,17 +103,17 @@ def unpack_codes(lines: BitLines) -> torch.Tensor:
     return codes
 
 
-def sum_codes(lines: BitLines) -> torch.Tensor:
-    """(num_lines,) int64."""
+def sum_lines(lines: BitLines) -> torch.Tensor:
+    """Return (num_lines,) int64."""
     sums = torch.empty(lines.num_lines, dtype=torch.int64, device=lines.words.device)
     _packing("sum_codes")((blocks_of(lines.num_lines, PACKING_WARPS),), (PACKING_WARPS * WARP,), *_planes(lines),
                           lines.num_lines, sums)
     return sums
 
 
-def multiply(left: BitLines, right: BitLines, rescaling: Rescaling | None, codes: CodeRange | None,
-             form: str | None = None) -> torch.Tensor | BitLines:
-    """The product of lines, finished as the arguments say; `form` of FORM_ROWS, or that of the chip."""
+def multiply_bits(left: BitLines, right: BitLines, rescaling: Rescaling | None, codes: CodeRange | None,
+                  form: str | None = None) -> torch.Tensor | BitLines:
+    """Return the product of lines, finished as the arguments say; `form` of FORM_ROWS, or that of the chip."""
     is_small = left.num_lines <= PRODUCT_WARPS * FORM_ROWS["mma8"]
     form = checked_form(form, right.words.device, is_small)
     end = product_end(left.num_lines, right, rescaling, codes)
@@ -125,7 +125,7 @@ def multiply(left: BitLines, right: BitLines, rescaling: Rescaling | None, codes
 
 
 def right_arguments(right: BitLines) -> tuple:
-    """words, padded lines, planes and steps of a product's right side."""
+    """Return words, padded lines, planes and steps of a product's right side."""
     num_planes, num_padded, line_words = right.words.shape
     return right.words, num_padded, num_planes, line_words // STEP_WORDS
 

@@ -19,17 +19,17 @@ JOINED_COLUMNS = 32                       # columns a block when few sums are le
 
 
 def map_rows(rows: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-    """rows @ weight.T."""
+    """Return rows @ weight.T."""
     return _product(rows, weight.t(), out)
 
 
 def map_back(gradient: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-    """gradient @ weight."""
+    """Return gradient @ weight."""
     return _product(gradient, weight, out)
 
 
 def weight_gradient(gradient: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """gradient.T @ rows, float32 as it is summed: over all rows it may be more than float16 holds."""
+    """Return gradient.T @ rows, float32 as it is summed: over all rows it may be more than float16 holds."""
     if rows.dtype == torch.float32:
         return gradient.t() @ rows
     # Products of the CPU, where kernels are emulated, and of torch before 2.8 are no wider than their factors.
@@ -55,13 +55,13 @@ def column_magnitudes(rows: torch.Tensor) -> torch.Tensor:
 
 
 def row_blocks(num_rows: int) -> tuple[int, int]:
-    """Rows a block and blocks of the sum over so many rows, one at least."""
+    """Return rows a block and blocks of the sum over so many rows, one at least."""
     rows_a_block = max(LEAST_ROWS, -(-num_rows // MAX_ROW_BLOCKS))
     return rows_a_block, -(-num_rows // rows_a_block)
 
 
 def _sum_blocks(rows: torch.Tensor, rows_a_block: int, num_blocks: int, columns_a_block: int) -> torch.Tensor:
-    """(num_blocks, dim) float32."""
+    """Return (num_blocks, dim) float32."""
     num_rows, dim = rows.shape
     sums = torch.empty(num_blocks, dim, device=rows.device)
     kernel("column_sums", f"sum_columns_{SUFFIX[rows.dtype]}")(
@@ -71,7 +71,7 @@ def _sum_blocks(rows: torch.Tensor, rows_a_block: int, num_blocks: int, columns_
 
 
 def _product(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-    """left @ right, or added to `out` in place."""
+    """Return left @ right, or `out` after it was added there."""
     with _float32_sums():
         return left @ right if out is None else torch.addmm(out, left, right, out=out)
 

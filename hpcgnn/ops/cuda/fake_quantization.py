@@ -8,13 +8,13 @@ from hpcgnn.ops.fake_quantization import CodeGradients
 
 
 def quantize_values(values: torch.Tensor, step: torch.Tensor, max_code: torch.Tensor) -> torch.Tensor:
-    """A new tensor of rounded values."""
+    """Return a new tensor of rounded values."""
     return _signed_codes(values, step, max_code).mul_(step)
 
 
 def quantize_values_backward(values: torch.Tensor, step: torch.Tensor, max_code: torch.Tensor, gradient: torch.Tensor,
                              local_weight: float | None, needs_values: bool) -> CodeGradients:
-    """All gradients; torch reduces in an order that depends on the shape alone."""
+    """Return all gradients; torch reduces in an order that depends on the shape alone."""
     ratio, codes = values / step, _signed_codes(values, step, max_code)
     is_clipped = ratio.abs() > max_code
     of_values = gradient.masked_fill(is_clipped, 0.0) if needs_values else None
@@ -28,6 +28,6 @@ def quantize_values_backward(values: torch.Tensor, step: torch.Tensor, max_code:
 
 
 def _signed_codes(values: torch.Tensor, step: torch.Tensor, max_code: torch.Tensor) -> torch.Tensor:
-    """sign(x) * min(floor(|x| / step + 0.5), max_code); NaN stays NaN."""
+    """Return sign(x) * min(floor(|x| / step + 0.5), max_code); NaN stays NaN."""
     codes = (values.abs() / step).add_(0.5).floor_()
     return torch.minimum(codes, max_code, out=codes).mul_(torch.sign(values))

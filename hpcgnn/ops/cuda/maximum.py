@@ -5,18 +5,17 @@ from __future__ import annotations
 import torch
 
 from hpcgnn.ops.cuda.folds import fold_segments, fold_spilled, staging
-from hpcgnn.ops.cuda.segments import segments_of
 from hpcgnn.ops.cuda.storage import SUFFIX, alignment
 
 
 def maximum(matrix, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Largest of each row's entries, column by column, and the row of h that has it."""
+    """Return the largest of each row's entries, column by column, and the row of h that has it."""
     shape, suffix, dim = (matrix.num_rows, h.shape[1]), SUFFIX[h.dtype], h.shape[1]
     out = torch.empty(shape, dtype=h.dtype, device=h.device)
     argmax = torch.empty(shape, dtype=torch.int32, device=h.device)
     if out.numel() == 0:
         return out, argmax
-    cut, is_aligned = segments_of(matrix, 0, matrix.num_rows), int(alignment(h, out) >= 2)
+    cut, is_aligned = matrix.geometry.segments(0, matrix.num_rows), int(alignment(h, out) >= 2)
     results = is_aligned, staging(cut, dim, h), staging(cut, dim, h, torch.int32), out, argmax
     fold_segments("maximum", f"maximum_{suffix}", cut, matrix, h, dim, h.detach(), dim, *results)
     fold_spilled("maximum", f"maximum_spilled_{suffix}", cut, h, dim, *results)
@@ -24,12 +23,12 @@ def maximum(matrix, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def maximum_backward(transposed, gradient: torch.Tensor, argmax: torch.Tensor) -> torch.Tensor:
-    """Gradient of h: each row gathers from the rows whose maximum it is."""
+    """Return the gradient of h: each row gathers from the rows whose maximum it is."""
     dim, suffix = gradient.shape[1], SUFFIX[gradient.dtype]
     out = torch.empty((transposed.num_rows, dim), dtype=gradient.dtype, device=gradient.device)
     if out.numel() == 0:
         return out
-    cut, is_aligned = segments_of(transposed, 0, transposed.num_rows), int(alignment(gradient, out) >= 2)
+    cut, is_aligned = transposed.geometry.segments(0, transposed.num_rows), int(alignment(gradient, out) >= 2)
     parts = staging(cut, dim, gradient)
     fold_segments("maximum", f"maximum_backward_{suffix}", cut, transposed, gradient, dim, gradient, argmax, dim,
                   is_aligned, parts, out)

@@ -90,7 +90,7 @@ class CupyBackend:
 
 
 def compile_options(is_exact: bool) -> tuple[str, ...]:
-    """Options that NVRTC compiles a kernel file with.
+    """Return options that NVRTC compiles a kernel file with.
 
     cupy keeps compiled files on disk by their own text and options, so the text of what they include is an option too.
     """
@@ -182,7 +182,7 @@ def _signatures(source: Path) -> dict[str, tuple[Parameter, ...]]:
 
 @cache
 def kernel(file: str | Path, name: str, is_exact: bool = False) -> Kernel:
-    """The kernel `name` of kernels/`file`.cu, or of the path `file` where that is one.
+    """Return the kernel `name` of kernels/`file`.cu, or of the path `file` where that is one.
 
     `is_exact` compiles the file so that no multiplication is fused with an addition, which would round once.
 

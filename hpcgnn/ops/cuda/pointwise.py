@@ -14,10 +14,10 @@ from hpcgnn.ops.counter import DRAW_LEVELS, CounterKey
 from hpcgnn.ops.cuda.dense import column_sums
 from hpcgnn.ops.cuda.module import kernel
 from hpcgnn.ops.cuda.resident import on_device
+from hpcgnn.ops.cuda.segments import LANE_COLUMNS, lanes_a_row
 from hpcgnn.ops.cuda.storage import SUFFIX
 
-BLOCK_THREADS, WARP = 256, 32
-LANE_COLUMNS = 8                        # of one block of draws
+BLOCK_THREADS = 256
 VECTOR_BYTES = 16
 LEAST_ROUNDS, MAX_ROW_BLOCKS = 8, 1024  # of a backward: rows of a sub-warp at least, and blocks
 
@@ -31,7 +31,7 @@ def dropout(rows: torch.Tensor, node_id: np.ndarray, key: CounterKey, threshold:
 
 def activate(rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | None, threshold: int,
              weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Activated rows, and (n, 2) float32 of each row's mean and 1 / deviation; threshold 0 makes no draws."""
+    """Return activated rows, and (n, 2) float32 of each row's mean and 1 / deviation; threshold 0 makes no draws."""
     num_rows, dim = rows.shape
     moments = torch.empty(0 if weight is None else num_rows, 2, device=rows.device)
     if weight is None:
@@ -64,14 +64,8 @@ def activate_backward(gradient: torch.Tensor, rows: torch.Tensor, node_id: np.nd
     return rows_gradient, weight_gradient, bias_gradient
 
 
-def lanes_a_row(dim: int) -> int:
-    """Lanes that share a row: a power of two, the fewest that hold it by eights, and a warp at most."""
-    num_eights = -(-dim // LANE_COLUMNS)
-    return min(WARP, 1 << max(num_eights - 1, 0).bit_length())
-
-
 def backward_blocks(num_rows: int, lanes: int) -> tuple[int, int]:
-    """Rows a block, in whole rounds of its sub-warps, and blocks.
+    """Return rows a block, in whole rounds of its sub-warps, and blocks.
 
     A sub-warp sums LEAST_ROUNDS rows before it writes, or more where that were over MAX_ROW_BLOCKS.
     """
@@ -81,13 +75,13 @@ def backward_blocks(num_rows: int, lanes: int) -> tuple[int, int]:
 
 
 def mask_blocks(num_rows: int, dim: int) -> int:
-    """Blocks of threads with eight columns each."""
+    """Count the blocks of threads with eight columns each."""
     return -(-num_rows * -(-dim // LANE_COLUMNS) // BLOCK_THREADS)
 
 
 def _mask(values: torch.Tensor, rectifier: torch.Tensor | None, node_id: np.ndarray | None, key: CounterKey | None,
           threshold: int) -> torch.Tensor:
-    """`values` that are kept, scaled, and of positive elements of `rectifier` where given; elsewhere 0."""
+    """Return `values` that are kept, scaled, and of positive elements of `rectifier` where given; elsewhere 0."""
     num_rows, dim = values.shape
     out = torch.empty_like(values)
     _kernel(f"mask_rows_{SUFFIX[values.dtype]}")(
@@ -98,12 +92,12 @@ def _mask(values: torch.Tensor, rectifier: torch.Tensor | None, node_id: np.ndar
 
 
 def _is_vector(*matrices: torch.Tensor) -> bool:
-    """Whether lanes load and store whole vectors: rows of whole eights, on addresses of vectors."""
+    """Tell whether lanes load and store whole vectors: rows of whole eights, on addresses of vectors."""
     return all(m.shape[-1] % LANE_COLUMNS == 0 and m.data_ptr() % VECTOR_BYTES == 0 for m in matrices)
 
 
 def _dropout_arguments(rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | None, threshold: int) -> tuple:
-    """node_id, seed, epoch, stream, threshold and scale, as every kernel takes them."""
+    """Return node_id, seed, epoch, stream, threshold and scale, as every kernel takes them."""
     if threshold == 0:
         return None, 0, 0, 0, 0, 1.0
     return (on_device(node_id, rows), key.seed, key.epoch, key.stream, threshold,

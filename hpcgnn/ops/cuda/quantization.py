@@ -11,22 +11,16 @@ import torch
 from hpcgnn.ops.counter import CounterKey
 from hpcgnn.ops.cuda.module import kernel
 from hpcgnn.ops.cuda.resident import on_device
+from hpcgnn.ops.cuda.segments import lanes_a_row
 from hpcgnn.ops.cuda.storage import SUFFIX
 from hpcgnn.ops.quantization import NO_BAD_ROW
 
 BLOCK_THREADS = 256
-WARP, GROUP = 32, 8           # lanes; columns that a lane takes at a time
 NEAREST_LANES = 16            # sums of a row are over 16 lanes, as the host's
 
 
-def lanes_of_row(dim: int) -> int:
-    """Lanes of a warp that share a row: the least power of two that takes all columns at once, up to a warp."""
-    groups = max(-(-dim // GROUP), 1)
-    return min(1 << (groups - 1).bit_length(), WARP)
-
-
 def num_blocks(num_rows: int, lanes: int) -> int:
-    """Blocks that hold `lanes` threads a row."""
+    """Count the blocks that hold `lanes` threads a row."""
     return -(-num_rows * lanes // BLOCK_THREADS)
 
 
@@ -51,7 +45,7 @@ def start_quantizing(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndar
     """
     if layout.num_rows == 0 or layout.dim == 0:
         return
-    name, lanes = ("quantize_nearest", NEAREST_LANES) if is_nearest else ("quantize", lanes_of_row(layout.dim))
+    name, lanes = ("quantize_nearest", NEAREST_LANES) if is_nearest else ("quantize", lanes_a_row(layout.dim))
     kernel("quantization", f"{name}_{SUFFIX[rows.dtype]}", is_exact=True)(
         (num_blocks(layout.num_rows, lanes),), (BLOCK_THREADS,), rows, on_device(row_index, rows),
         on_device(node_id, rows), *_layout_arguments(layout, rows), layout.num_rows, layout.dim, lanes, key.seed,
@@ -63,7 +57,7 @@ def dequantize_rows(message: torch.Tensor, row_index: np.ndarray, node_id: np.nd
     """Assign or add the message's rows to rows[row_index], without waiting for the device."""
     if layout.num_rows == 0 or layout.dim == 0:
         return
-    lanes = lanes_of_row(layout.dim)
+    lanes = lanes_a_row(layout.dim)
     kernel("quantization", f"dequantize_{SUFFIX[rows.dtype]}", is_exact=True)(
         (num_blocks(layout.num_rows, lanes),), (BLOCK_THREADS,), message, on_device(row_index, rows),
         *_layout_arguments(layout, rows), layout.num_rows, layout.dim, lanes, accumulate, rows)

@@ -1,12 +1,11 @@
-"""Device copies of the immutable arrays that plans and graphs hold, made once and kept while the array lives.
+"""ResidentArray: an immutable array of a plan or a graph, with the copies that devices have of it.
 
-Tensors that change are never copied here.
+A copy is made once and lives as long as its array. Tensors that change are never copied here.
 """
 
 from __future__ import annotations
 
 import warnings
-import weakref
 
 import numpy as np
 import torch
@@ -17,11 +16,29 @@ from hpcgnn.errors import KernelError
 SAME_BITS = {np.dtype(np.uint16): np.int16, np.dtype(np.uint32): np.int32, np.dtype(np.uint64): np.int64,
              np.dtype(bool): np.uint8}
 
-_copies: dict[tuple[int, torch.device], torch.Tensor] = {}
+
+class ResidentArray(np.ndarray):
+    """An array that is never written again, and its copies by device. A slice of it is another array, without any."""
+
+    copies: dict[torch.device, torch.Tensor] | None = None
+
+
+def resident(array: np.ndarray) -> ResidentArray:
+    """Return the array as one that keeps its copies, over the same memory; one that already does as it is."""
+    return array if isinstance(array, ResidentArray) else array.view(ResidentArray)
+
+
+def make_resident(owner: object, *names: str) -> None:
+    """Have the named arrays of a frozen dataclass keep their copies; a name whose value is None stays None."""
+    for name in names:
+        array = getattr(owner, name)
+        if array is not None:
+            object.__setattr__(owner, name, resident(array))
 
 
 def on_device(array: np.ndarray, like: torch.Tensor) -> torch.Tensor:
-    """The array on the device of `like`: a copy that is made once, or the same memory on the CPU.
+    """Return the array on the device of `like`: the copy that a ResidentArray keeps, a new copy of any other array, or
+    on the CPU the same memory.
 
     Parameters
     ----------
@@ -32,18 +49,18 @@ def on_device(array: np.ndarray, like: torch.Tensor) -> torch.Tensor:
     ------
     KernelError      an array that is not contiguous
     """
-    if like.device.type == "cpu":
-        return _copy(array, like.device)    # kept, it would keep its array
-    key = (id(array), like.device)
-    if key not in _copies:
-        _copies[key] = _copy(array, like.device)
-        weakref.finalize(array, _copies.pop, key, None)
-    return _copies[key]
+    if like.device.type == "cpu" or not isinstance(array, ResidentArray):
+        return _copy(array, like.device)
+    if array.copies is None:
+        array.copies = {}
+    if like.device not in array.copies:
+        array.copies[like.device] = _copy(array, like.device)
+    return array.copies[like.device]
 
 
 def _copy(array: np.ndarray, device: torch.device) -> torch.Tensor:
     if not array.flags.c_contiguous:
-        raise KernelError(f"only contiguous arrays are kept on the device, found strides {array.strides}")
+        raise KernelError(f"only contiguous arrays are copied to a device, found strides {array.strides}")
     with warnings.catch_warnings():
         # Read-only arrays are welcome: kernels take them by pointers to const.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writ")

@@ -1,22 +1,28 @@
 """Geometry of the edge-parallel kernels: equal shares of a matrix's entries a block, and the rows that blocks share.
 
-Plain NumPy, computed once a matrix and a span of its rows; kernels/segments.cuh states how the kernels read it.
+Plain NumPy, computed once a matrix and a span of its rows, and kept by the matrix; kernels/segments.cuh states how the
+kernels read it.
 """
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcgnn.ops.aggregation import SparseRows
+from hpcgnn.ops.cuda.resident import make_resident, resident
+
+if TYPE_CHECKING:
+    from hpcgnn.ops.aggregation import SparseRows
 
 WARP = 32
 LARGE = 1 << 20                    # items from which on a device has blocks enough of the larger shape
 SMALL_SHAPE, LARGE_SHAPE = (4, 64), (8, 128)     # warps a block, items a warp: HalfGNN asks for 64 edges at least
 LANES_ROW, WARP_ROW = 16, 512      # entries of the longest rows that 8 lanes take, and a warp
 COLUMNS_A_BLOCK = 2 * WARP         # a lane holds two columns
+LANE_COLUMNS = 8                   # that a lane takes at a time, where a sub-warp shares a row
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,9 @@ class Segments:
     spilled_first: np.ndarray
     spilled_last: np.ndarray
 
+    def __post_init__(self):
+        make_resident(self, "offset", "block_row", "spilled_row", "spilled_first", "spilled_last")
+
     @property
     def num_blocks(self) -> int:
         return len(self.block_row) - 1
@@ -57,7 +66,7 @@ class Segments:
 
 
 def item_offsets(matrix: SparseRows) -> np.ndarray:
-    """(num_rows + 1,) int64: where the items of each row begin."""
+    """Return where the items of each row begin, (num_rows + 1,) int64."""
     num_items = matrix.end - matrix.begin
     num_items[:matrix.num_self] += 1
     return np.concatenate([[0], np.cumsum(np.maximum(num_items, 1))]).astype(np.int64)
@@ -69,7 +78,7 @@ def block_shape(num_items: int) -> tuple[int, int]:
 
 
 def cut(offset: np.ndarray, first_row: int, last_row: int, warps: int, items_a_warp: int) -> Segments:
-    """Segments of the rows first_row .. last_row - 1, of which there is one at least."""
+    """Return segments of the rows first_row .. last_row - 1, of which there is one at least."""
     start, stop = int(offset[first_row]), int(offset[last_row])
     items_a_block = warps * items_a_warp
     first_item = np.arange(start, stop, items_a_block)
@@ -82,42 +91,47 @@ def cut(offset: np.ndarray, first_row: int, last_row: int, warps: int, items_a_w
                     first_block[index].astype(np.int32), last_block.astype(np.int32))
 
 
-def segments_of(matrix: SparseRows, first_row: int, last_row: int) -> Segments:
-    """The segments of a span of a matrix's rows, computed at its first use and kept as long as the matrix lives."""
-    kept, span = _kept(matrix), (first_row, last_row)
-    if "offset" not in kept:
-        kept["offset"] = item_offsets(matrix)
-    if span not in kept:
-        offset = kept["offset"]
-        kept[span] = cut(offset, *span, *block_shape(int(offset[last_row] - offset[first_row])))
-    return kept[span]
+class Geometry:
+    """Says how a device works through one matrix: the segments of each span of its rows, and its rows by their length.
 
+    Each is computed at its first use. The matrix holds its Geometry, which holds what it read of the matrix alone.
 
-def _kept(matrix: SparseRows) -> dict:
-    """Return what was computed of a matrix, kept by its identity: it is immutable, but arrays do not hash."""
-    if id(matrix) not in _KEPT:
-        _KEPT[id(matrix)] = {}
-        weakref.finalize(matrix, _KEPT.pop, id(matrix))
-    return _KEPT[id(matrix)]
+    Parameters
+    ----------
+    matrix : SparseRows
+    """
 
+    def __init__(self, matrix: SparseRows):
+        self.offset = resident(item_offsets(matrix))
+        self._begin, self._end = matrix.begin, matrix.end
+        self._segments: dict[tuple[int, int], Segments] = {}
 
-_KEPT: dict[int, dict] = {}
+    def segments(self, first_row: int, last_row: int) -> Segments:
+        """Return the segments of the rows first_row .. last_row - 1, of which there is one at least."""
+        span = first_row, last_row
+        if span not in self._segments:
+            num_items = int(self.offset[last_row] - self.offset[first_row])
+            self._segments[span] = cut(self.offset, *span, *block_shape(num_items))
+        return self._segments[span]
 
-
-def rows_by_length(matrix: SparseRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The rows that 8 lanes take, those that a warp takes, and those that a block takes: int32, ascending."""
-    kept = _kept(matrix)
-    if "lengths" not in kept:
-        kind = np.searchsorted([LANES_ROW, WARP_ROW], matrix.end - matrix.begin)
-        kept["lengths"] = tuple(np.flatnonzero(kind == k).astype(np.int32) for k in range(3))
-    return kept["lengths"]
+    @cached_property
+    def rows_by_length(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The rows that 8 lanes take, those that a warp takes, and those that a block takes: int32, ascending."""
+        kind = np.searchsorted([LANES_ROW, WARP_ROW], self._end - self._begin)
+        lanes, warp, block = (resident(np.flatnonzero(kind == k).astype(np.int32)) for k in range(3))
+        return lanes, warp, block
 
 
 def sub_warp(num_loads: int) -> int:
-    """Lanes that share a product of so many loads."""
+    """Count the lanes that share a product of so many loads."""
     return min(WARP, 1 << max(num_loads - 1, 0).bit_length())
 
 
+def lanes_a_row(dim: int) -> int:
+    """Count the lanes of the sub-warp that shares a row of so many columns."""
+    return sub_warp(-(-dim // LANE_COLUMNS))
+
+
 def column_blocks(dim: int) -> int:
-    """Blocks of columns that a grid has beside its blocks of items."""
+    """Count the blocks of columns that a grid has beside its blocks of items."""
     return -(-dim // COLUMNS_A_BLOCK)

@@ -47,7 +47,7 @@ def signatures_of(source: str) -> dict[str, tuple[Parameter, ...]]:
 
 
 def _expand(text: str) -> str:
-    """The text without directives, with the macros that make kernels applied, also inside of one another."""
+    """Return the text without directives, with the macros that make kernels applied, also inside of one another."""
     macros = {name: ([word.strip() for word in words.split(",")], body) for name, words, body in _MACRO.findall(text)}
     makers = {name for name, (_, body) in macros.items() if "__global__" in body}
     makers |= {name for name, (_, body) in macros.items() if any(re.search(rf"\b{made}\(", body) for made in makers)}

@@ -31,16 +31,16 @@ def tiles_of_csr(indptr: np.ndarray, indices: np.ndarray, num_columns: int, is_d
 
 
 def count_entries(tiles: TileList) -> torch.Tensor:
-    """(num_rows,) int64."""
+    """Return (num_rows,) int64."""
     counts = torch.empty(tiles.num_rows, dtype=torch.int64, device=tiles.words.device)
     _kernel("count_entries")((blocks_of(tiles.num_rows, ROWS_A_BLOCK),), (ROWS_A_BLOCK,),
                              on_device(tiles.begin, tiles.words), tiles.words, tiles.num_rows, counts)
     return counts
 
 
-def multiply(tiles: TileList, right: BitLines, jump: bool, reuse: bool, rescaling: Rescaling | None,
-             codes: CodeRange | None, form: str | None = None) -> tuple[torch.Tensor | BitLines, int]:
-    """The product of tiles, finished as the arguments say; `form` as in `hpcgnn.ops.cuda.bit_gemm.multiply`.
+def multiply_tiles(tiles: TileList, right: BitLines, jump: bool, reuse: bool, rescaling: Rescaling | None,
+                   codes: CodeRange | None, form: str | None = None) -> tuple[torch.Tensor | BitLines, int]:
+    """The product of tiles, finished as the arguments say; `form` as in `hpcgnn.ops.cuda.bit_gemm.multiply_bits`.
 
     A list holds no tile of zeros, so nothing is looked for in it, and nothing has to be counted on the device.
     """
@@ -58,5 +58,5 @@ def multiply(tiles: TileList, right: BitLines, jump: bool, reuse: bool, rescalin
 
 
 def tile_blocks(num_tile_rows: int, num_column_groups: int) -> int:
-    """Blocks of a product of tiles: a warp has a row of tiles and a group of columns."""
+    """Count the blocks of a product of tiles: a warp has a row of tiles and a group of columns."""
     return blocks_of(num_tile_rows * num_column_groups, PRODUCT_WARPS)

@@ -11,7 +11,7 @@ from hpcgnn.ops.host.storage import STORAGE_NUMBER, as_bytes
 
 
 def head_scores(rows: torch.Tensor, vectors: torch.Tensor, num_heads: int) -> torch.Tensor:
-    """<row, vector> over each head's columns, (num_vectors, num_rows, num_heads) float32."""
+    """Return <row, vector> over each head's columns, (num_vectors, num_rows, num_heads) float32."""
     score = empty((len(vectors), len(rows), num_heads))
     kernels.head_scores(as_bytes(rows), STORAGE_NUMBER[rows.dtype], rows.shape[1] // num_heads,
                         vectors.detach().numpy(), score.numpy())
@@ -29,7 +29,7 @@ def head_scores_backward(rows: torch.Tensor, gradient: torch.Tensor, vectors: to
 
 
 def edge_softmax(matrix, target: torch.Tensor, source: torch.Tensor, slope: float) -> torch.Tensor:
-    """Softmax over each row's entries, (num_entries, num_heads) float32."""
+    """Return the softmax over each row's entries, (num_entries, num_heads) float32."""
     alpha = empty((len(matrix.indices), target.shape[1]))
     kernels.edge_softmax(matrix.begin, matrix.end, matrix.tasks, matrix.indices, target.detach().numpy(),
                          source.detach().numpy(), slope, alpha.numpy())
@@ -55,14 +55,14 @@ def sum_entries(matrix, value: torch.Tensor, entry_index: np.ndarray) -> torch.T
 
 
 def take_entries(value: torch.Tensor, entry_index: np.ndarray) -> torch.Tensor:
-    """value[entry_index], (num_entries, num_heads) float32."""
+    """Return value[entry_index], (num_entries, num_heads) float32."""
     out = empty((len(entry_index), value.shape[1]))
     kernels.take_entries(entry_index, value.detach().numpy(), out.numpy())
     return out
 
 
 def sampled_products(matrix, left: torch.Tensor, right: torch.Tensor, num_heads: int) -> torch.Tensor:
-    """<left row, right row> of each entry over each head's columns, (num_entries, num_heads) float32."""
+    """Return <left row, right row> of each entry over each head's columns, (num_entries, num_heads) float32."""
     out = empty((len(matrix.indices), num_heads))
     kernels.sampled_products(matrix.begin, matrix.end, matrix.tasks, matrix.indices, STORAGE_NUMBER[left.dtype],
                              left.shape[1] // num_heads, as_bytes(left), as_bytes(right), out.numpy())

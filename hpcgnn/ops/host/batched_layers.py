@@ -9,7 +9,7 @@ from hpcgnn.ops.host.simd import simd_level
 
 
 def prepared(layers: list, indices: np.ndarray, codes: np.ndarray) -> kernels.Layers:
-    """The layers as the kernel reads them."""
+    """Return the layers as the kernel reads them."""
     return kernels.Layers(layers, indices, codes.view(np.uint8))
 
 

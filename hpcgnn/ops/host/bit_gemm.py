@@ -26,29 +26,29 @@ def pack_values(values: torch.Tensor, codes: CodeRange, lines: BitLines, is_by_c
 
 
 def unpack_codes(lines: BitLines) -> torch.Tensor:
-    """(num_lines, length) uint8."""
+    """Return (num_lines, length) uint8."""
     codes = empty((lines.num_lines, lines.length), torch.uint8)
     packing.unpack_lines(lines.words.numpy(), codes.numpy())
     return codes
 
 
-def sum_codes(lines: BitLines) -> torch.Tensor:
-    """(num_lines,) int64."""
+def sum_lines(lines: BitLines) -> torch.Tensor:
+    """Return (num_lines,) int64."""
     sums = torch.zeros(lines.num_lines, dtype=torch.int64)
     packing.sum_lines(lines.words.numpy(), sums.numpy())
     return sums
 
 
-def multiply(left: BitLines, right: BitLines, rescaling: Rescaling | None,
-             codes: CodeRange | None) -> torch.Tensor | BitLines:
-    """The product of lines, finished as the arguments say."""
+def multiply_bits(left: BitLines, right: BitLines, rescaling: Rescaling | None,
+                  codes: CodeRange | None) -> torch.Tensor | BitLines:
+    """Return the product of lines, finished as the arguments say."""
     matrix = kernels.Left(left.words.numpy(), left.words.shape[1], left.words.shape[2] // 4)
     return finish(matrix, left.num_lines, right, rescaling, codes)[0]
 
 
 def finish(left: kernels.Left, num_rows: int, right: BitLines, rescaling: Rescaling | None,
            codes: CodeRange | None) -> tuple[torch.Tensor | BitLines, int]:
-    """The product of any left matrix, and how many of its tiles were multiplied."""
+    """Return the product of any left matrix, and how many of its tiles were multiplied."""
     simd_level()
     words, num_columns = right.words.numpy(), right.num_lines
     if rescaling is None:

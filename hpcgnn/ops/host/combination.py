@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 
@@ -13,9 +11,10 @@ from hpcgnn._ext import combination as kernels
 from hpcgnn._ext import combination_sparse as sparse_kernels
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.arena import empty
-from hpcgnn.ops.bit_gemm import LARGEST_BIT_WIDTH, LARGEST_SUM, multiply, pack_codes, padded
+from hpcgnn.ops.bit_gemm import LARGEST_BIT_WIDTH, LARGEST_SUM, multiply_bits, pack_codes, padded
 from hpcgnn.ops.combination import largest_product
 from hpcgnn.ops.host.simd import simd_level
+from hpcgnn.ops.host.timing import least_seconds
 
 # What is timed to know the machine: rows, columns, outputs of a narrow and a wide map; one in so many codes is not 0.
 PROBE_ROWS, PROBE_DIM, PROBE_OUTPUTS, PROBE_SPARSITY = 384, 512, (32, 128), 16
@@ -48,7 +47,7 @@ class Rates:
 
 
 def combine(codes: torch.Tensor, weight: torch.Tensor, code_bits: int, weight_bits: int, way: str) -> torch.Tensor:
-    """codes @ weight.T in int32."""
+    """Return codes @ weight.T in int32."""
     simd_level()
     if way == "auto":
         way = cheapest_way(codes.shape, len(weight), _density(codes), code_bits, weight_bits)
@@ -72,7 +71,7 @@ def combine_stream(source: tuple, first: int, last: int, weight: torch.Tensor, w
 
 
 def cheapest_way(shape: tuple[int, int], num_outputs: int, density: float, code_bits: int, weight_bits: int) -> str:
-    """The way of the least expected seconds, for codes of `shape` of which a share is not zero."""
+    """Return the way of the least expected seconds, for codes of `shape` of which a share is not zero."""
     level = simd_level()
     rates, (num_rows, dim) = measured_rates(level, torch.get_num_threads()), shape
     size, weights = num_rows * dim, num_outputs * dim
@@ -88,37 +87,27 @@ def cheapest_way(shape: tuple[int, int], num_outputs: int, density: float, code_
 
 @cache
 def measured_rates(level: str, num_threads: int) -> Rates:
-    """Rates of one SIMD level and number of threads, from a few milliseconds of small products."""
+    """Return rates of one SIMD level and number of threads, from a few milliseconds of small products."""
+    seconds_of = partial(least_seconds, repetitions=REPEAT)
     zeros = torch.zeros(PROBE_ROWS, PROBE_DIM, dtype=torch.uint8)
     few = torch.rand(zeros.shape, generator=torch.Generator().manual_seed(0)) * PROBE_SPARSITY < 1
     codes, num_codes, size = few.view(torch.uint8), int(few.sum()), few.numel()
     narrow, wide = (torch.ones(outputs, PROBE_DIM, dtype=torch.int8) for outputs in PROBE_OUTPUTS)
     # Of one row, a product is little else than the layout of its weights.
-    panel, dense = (_seconds(partial(_combine_bytes, rows, wide)) for rows in (codes[:1], codes))
-    table, table_wide = (_seconds(partial(_combine_entries, zeros[:1], weight)) for weight in (narrow, wide))
-    scan, gathered, gathered_wide = (_seconds(partial(_combine_entries, *case)) for case in (
+    panel, dense = (seconds_of(partial(_combine_bytes, rows, wide)) for rows in (codes[:1], codes))
+    table, table_wide = (seconds_of(partial(_combine_entries, zeros[:1], weight)) for weight in (narrow, wide))
+    scan, gathered, gathered_wide = (seconds_of(partial(_combine_entries, *case)) for case in (
         (zeros, narrow), (codes, narrow), (codes, wide)))
     entry = (gathered_wide - table_wide - gathered + table) / (num_codes * (len(wide) - len(narrow)))
-    planes = pack_codes(codes, 1, False)
+    planes, wide_planes = pack_codes(codes, 1, False), pack_codes(wide.view(torch.uint8), 1, False)
     seconds = {
         "panel": panel / wide.numel(), "table": table_wide / wide.numel(),
         "dense": (dense - panel) / (size * len(wide)), "entry": entry, "scan": (scan - table) / size,
         "listed": (gathered - scan) / num_codes - entry * len(narrow),
-        "bit": _seconds(partial(multiply, planes, pack_codes(wide.view(torch.uint8), 1, False))) / (size * len(wide)),
-        "pack": _seconds(partial(pack_codes, codes, 1, False)) / size}
+        "bit": seconds_of(partial(multiply_bits, planes, wide_planes)) / (size * len(wide)),
+        "pack": seconds_of(partial(pack_codes, codes, 1, False)) / size}
     # What a disturbed clock turns below zero costs next to nothing.
     return Rates(**{name: max(value, 0.0) for name, value in seconds.items()})
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    """Return the least seconds of some repetitions: what the work takes when nothing disturbs it."""
-    work()
-    spent = []
-    for _ in range(REPEAT):
-        started = time.perf_counter()
-        work()
-        spent.append(time.perf_counter() - started)
-    return min(spent)
 
 
 def _combine_bytes(codes: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -139,7 +128,7 @@ def _combine_bits(codes: torch.Tensor, weight: torch.Tensor, code_bits: int, wei
     shifted = codes if not code_offset else (codes + code_offset).view(torch.uint8)
     left = pack_codes(shifted, code_bits, False)
     right = pack_codes((weight + weight_offset).view(torch.uint8), weight_bits, False)
-    sums = multiply(left, right)
+    sums = multiply_bits(left, right)
     row_sum, output_sum = shifted.sum(1, dtype=torch.int32), weight.sum(1, dtype=torch.int32)
     return sums.sub_(weight_offset * row_sum[:, None]).sub_(code_offset * output_sum[None])
 

@@ -15,17 +15,17 @@ from hpcgnn.ops.host.storage import STORAGE_NUMBER, as_bytes
 
 
 def map_rows(rows: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-    """rows @ weight.T."""
+    """Return rows @ weight.T."""
     return _product(rows, weight, True, out)
 
 
 def map_back(gradient: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-    """gradient @ weight."""
+    """Return gradient @ weight."""
     return _product(gradient, weight, False, out)
 
 
 def weight_gradient(gradient: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """gradient.T @ rows, float32."""
+    """Return gradient.T @ rows, float32."""
     if _is_for_onednn(rows):
         return (gradient.t() @ rows).float()
     total = torch.zeros(gradient.shape[1], rows.shape[1])
@@ -49,7 +49,7 @@ def column_magnitudes(rows: torch.Tensor) -> torch.Tensor:
 
 
 def _product(left: torch.Tensor, weight: torch.Tensor, is_transposed: bool, out: torch.Tensor | None) -> torch.Tensor:
-    """left @ weight or left @ weight.T into new memory, or added to `out`."""
+    """Return left @ weight or left @ weight.T in new memory, or `out` after it was added there."""
     is_added = out is not None
     if out is None:
         out = empty((len(left), weight.shape[0 if is_transposed else 1]), left.dtype)

@@ -10,7 +10,7 @@ from hpcgnn.ops.fake_quantization import CodeGradients
 
 
 def quantize_values(values: torch.Tensor, step: torch.Tensor, max_code: torch.Tensor) -> torch.Tensor:
-    """A new tensor of rounded values."""
+    """Return a new tensor of rounded values."""
     out = empty(tuple(values.shape))
     kernels.fake_quantize(values.detach().numpy(), *_scales(values, step, max_code), out.numpy())
     return out
@@ -18,7 +18,7 @@ def quantize_values(values: torch.Tensor, step: torch.Tensor, max_code: torch.Te
 
 def quantize_values_backward(values: torch.Tensor, step: torch.Tensor, max_code: torch.Tensor, gradient: torch.Tensor,
                              local_weight: float | None, needs_values: bool) -> CodeGradients:
-    """All gradients in one pass over the values."""
+    """Return all gradients in one pass over the values."""
     of_values = empty(tuple(values.shape)) if needs_values else None
     of_step = torch.empty(step.shape)
     clipped = None if _is_by_column(values, step) else torch.empty(len(values), 1)

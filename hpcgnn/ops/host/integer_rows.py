@@ -8,15 +8,15 @@ from hpcgnn._ext import integer_rows as kernels
 from hpcgnn.ops.host.simd import simd_level
 
 
-def rescale(source: np.ndarray, rescaling, target, values: np.ndarray | None) -> int:
+def rescale(source: np.ndarray, epilogue, target, values: np.ndarray | None) -> int:
     """Rescale, and return the bits of the faults that were met."""
     simd_level()     # refuses an instruction set that this processor lacks
     is_real = source.dtype == np.float32
-    own, norm = rescaling.own, rescaling.norm
+    own, norm = epilogue.own, epilogue.norm
     return kernels.rescale_rows(
-        source if is_real else None, None if is_real else source, rescaling.row_scale, rescaling.column_scale,
-        rescaling.near, rescaling.epsilon, *((own.sums, own.row_scale, own.column_scale) if own else (None,) * 3),
-        rescaling.bias, *((norm.weight, norm.bias, norm.eps) if norm else (None, None, 0.0)), rescaling.rectifies,
+        source if is_real else None, None if is_real else source, epilogue.row_scale, epilogue.column_scale,
+        epilogue.near, epilogue.epsilon, *((own.sums, own.row_scale, own.column_scale) if own else (None,) * 3),
+        epilogue.bias, *((norm.weight, norm.bias, norm.eps) if norm else (None, None, 0.0)), epilogue.rectifies,
         *_parts_of(target), values)
 
 

@@ -23,7 +23,7 @@ def dropout(rows: torch.Tensor, node_id: np.ndarray, key: CounterKey, threshold:
 
 def activate(rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | None, threshold: int,
              weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Activated rows, and (n, 2) float32 of each row's mean and 1 / deviation; threshold 0 makes no draws."""
+    """Return activated rows, and (n, 2) float32 of each row's mean and 1 / deviation; threshold 0 makes no draws."""
     out = empty(rows.shape, rows.dtype)
     moments = torch.empty(0 if weight is None else len(rows), 2)
     kernels.activate_rows(as_bytes(rows), STORAGE_NUMBER[rows.dtype], *_dropout_arguments(node_id, key, threshold),
@@ -47,7 +47,7 @@ def activate_backward(gradient: torch.Tensor, rows: torch.Tensor, node_id: np.nd
 
 
 def _dropout_arguments(node_id: np.ndarray | None, key: CounterKey | None, threshold: int) -> tuple:
-    """node_id, seed, epoch, stream, threshold and scale, as every kernel takes them."""
+    """Return node_id, seed, epoch, stream, threshold and scale, as every kernel takes them."""
     if threshold == 0:
         return None, 0, 0, 0, 0, 1.0
     return node_id, key.seed, key.epoch, key.stream, threshold, DRAW_LEVELS / (DRAW_LEVELS - threshold)

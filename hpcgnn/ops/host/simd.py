@@ -35,14 +35,15 @@ def simd_level() -> str:
 
 
 def multiplies_bfloat16() -> bool:
-    """Whether torch's products of bfloat16 have instructions for them: the processor's, which ONEDNN_MAX_CPU_ISA may
-    forbid. Where they have none, they take up to a hundred times as long as those of float32.
+    """Tell whether torch's products of bfloat16 have instructions for them, which ONEDNN_MAX_CPU_ISA may forbid.
+
+    Where they have none, they take up to a hundred times as long as those of float32.
     """
     return kernels.multiplies_bfloat16() and _onednn_may_use("AVX512_CORE_BF16")
 
 
 def allows_tiles() -> bool:
-    """Whether ONEDNN_MAX_CPU_ISA lets torch use AMX, where there is any."""
+    """Tell whether ONEDNN_MAX_CPU_ISA lets torch use AMX, where there is any."""
     return _onednn_may_use("AVX512_CORE_AMX")
 
 

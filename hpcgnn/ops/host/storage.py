@@ -9,7 +9,7 @@ STORAGE_NUMBER = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 
 def as_bytes(rows: torch.Tensor) -> np.ndarray:
-    """(n, dim) contiguous rows as (n, dim * itemsize) uint8, the same memory."""
+    """Return (n, dim) contiguous rows as (n, dim * itemsize) uint8, the same memory."""
     if rows.numel() == 0:
         # torch gives an empty matrix strides that its own view refuses.
         return np.empty((len(rows), rows.shape[1] * rows.itemsize), np.uint8)

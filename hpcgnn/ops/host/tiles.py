@@ -29,14 +29,14 @@ def tiles_of_csr(indptr: np.ndarray, indices: np.ndarray, num_columns: int, is_d
 
 
 def count_entries(tiles: TileList) -> torch.Tensor:
-    """(num_rows,) int64."""
+    """Return (num_rows,) int64."""
     counts = torch.zeros(tiles.num_rows, dtype=torch.int64)
     kernels.count_entries(tiles.begin, tiles.words.numpy(), counts.numpy())
     return counts
 
 
-def multiply(tiles: TileList, right: BitLines, jump: bool, reuse: bool, rescaling: Rescaling | None,
-             codes: CodeRange | None) -> tuple[torch.Tensor | BitLines, int]:
+def multiply_tiles(tiles: TileList, right: BitLines, jump: bool, reuse: bool, rescaling: Rescaling | None,
+                   codes: CodeRange | None) -> tuple[torch.Tensor | BitLines, int]:
     """The product of tiles, finished as the arguments say. A list holds no zeros, so nothing is looked for in it."""
     num_padded, num_steps = TILE_ROWS * (len(tiles.begin) - 1), right.words.shape[2] // 4
     left = bit_gemm.Left(tiles.words.numpy(), num_padded, num_steps, tiles.begin, tiles.column,

@@ -67,12 +67,12 @@ class DealtBatches:
         return cls(comm, batches, sent, received, part.num_inner, part.num_edges)
 
     def to_batches(self, rows: np.ndarray) -> np.ndarray:
-        """Collective: rows of this rank's batches, (batches.num_rows, ...), from inner rows (num_inner, ...)."""
+        """Collective: return rows of this rank's batches, (batches.num_rows, ...), from inner rows (num_inner, ...)."""
         return _scattered(self.comm.alltoall([rows[index] for index in self.sent]), self.received, rows,
                           self.batches.num_rows)
 
     def to_owners(self, rows: np.ndarray) -> np.ndarray:
-        """Collective: inner rows (num_inner, ...) from those of the batches."""
+        """Collective: return inner rows (num_inner, ...) from those of the batches."""
         return _scattered(self.comm.alltoall([rows[index] for index in self.received]), self.sent, rows,
                           self.num_inner)
 

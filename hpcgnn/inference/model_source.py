@@ -1,10 +1,11 @@
-"""TrainedRun: the best model of a run folder on the shards that it is to answer for, as floats and as integers.
+"""This module opens an integer model for some shards, from a file or from the best checkpoint of a run folder.
 
 Nothing is trained here, and nothing in the run folder is changed.
 """
 
 from __future__ import annotations
 
+import statistics
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,8 @@ from torch import nn
 
 from hpcgnn.config import QUANTIZED_MODELS, TrainConfig, check_keys
 from hpcgnn.errors import CheckpointError, CollectiveError, ConfigError
-from hpcgnn.inference.graph_check import check_dataset, other_graph_line
+from hpcgnn.inference.graph_check import check_dataset, check_graph, other_graph_line
+from hpcgnn.inference.model_file import payload_bytes, read_model
 from hpcgnn.launch import together
 from hpcgnn.nn.quantized.models import QuantizedStack, calibrate
 from hpcgnn.quantized.integer_model import IntegerModel
@@ -71,17 +73,17 @@ class TrainedRun:
 
     @property
     def is_quantized(self) -> bool:
-        """Whether it was trained as integers, and has widths of its own."""
+        """Tell whether it was trained as integers, and has widths of its own."""
         return isinstance(self.model, QuantizedStack)
 
     def evaluate(self) -> Evaluation:
-        """Collective: scores of the model as it was trained."""
+        """Collective: return scores of the model as it was trained."""
         session = self.session
         return evaluate(session.comm, self.model, session.graph, session.objective, session.score)
 
     @torch.no_grad()
     def forward_seconds(self, repeat: int) -> list[float]:
-        """Collective: seconds of the slowest rank for each of so many passes in floats."""
+        """Collective: return seconds of the slowest rank for each of so many passes in floats."""
         session, seconds = self.session, []
         for _ in range(repeat):
             session.comm.Barrier()
@@ -116,7 +118,7 @@ class TrainedRun:
 
 
 def config_of(settings: dict[str, Any], folder: Path) -> TrainConfig:
-    """Settings under which a run's model answers: float32 rows, all of them, messages as they are stored.
+    """Return settings under which a run's model answers: float32 rows, all of them, messages as they are stored.
 
     Raises
     ------
@@ -142,3 +144,53 @@ def _read_best(folder: Path) -> Checkpoint:
         raise CheckpointError(f"{folder} has no {checkpoint.name}, so there is no trained model; name a run folder of "
                               "hpcgnn train, or a file of hpcgnn quantize")
     return read_checkpoint(checkpoint)
+
+
+@dataclass(frozen=True)
+class OpenedModel:
+    """A model that fits the shards.
+
+    Attributes
+    ----------
+    model : IntegerModel
+    num_bytes : int                  of its file, or of its numbers where it has none
+    score : str                      that it is judged by
+    float_seconds : float or None    median of a pass in floats, of a run folder
+    remark : str or None             a sentence where the model was made on another graph
+    """
+
+    model: IntegerModel
+    num_bytes: int
+    score: str
+    float_seconds: float | None
+    remark: str | None = None
+
+
+def open_model(comm: MPI.Comm, path: Path, shards: Path, info: GraphInfo, bits: int | None, row_bits: int | None,
+               other_graph: bool, repeat: int) -> OpenedModel:
+    """Collective: read a model file, or quantize the model of a run folder and time it in floats.
+
+    Parameters
+    ----------
+    bits, row_bits : see `TrainedRun.integer_model`
+    repeat : int                     passes in floats to time
+
+    Raises
+    ------
+    CollectiveError      what is there is no model, or one of another graph; widths for a model that has its own
+    """
+    if Path(path).is_dir():
+        return _of_run(TrainedRun.open(comm, path, shards, info, other_graph), bits, row_bits, repeat)
+    model, made_on = together(comm, lambda: read_model(path))
+    together(comm, lambda: check_graph(str(path), model, made_on, info, other_graph))
+    if bits is not None or row_bits is not None:
+        raise CollectiveError(f"{path} is a model file and has widths of its own; leave --bits and --row-bits out, or "
+                              "name the run folder")
+    score = "micro_f1" if info.is_multi_label else "accuracy"
+    return OpenedModel(model, Path(path).stat().st_size, score, None, other_graph_line(str(path), made_on, info))
+
+
+def _of_run(run: TrainedRun, bits: int | None, row_bits: int | None, repeat: int) -> OpenedModel:
+    model = run.integer_model(bits, row_bits)
+    return OpenedModel(model, payload_bytes(model), run.session.score,
+                       statistics.median(run.forward_seconds(repeat)), run.remark)

@@ -1,0 +1,150 @@
+"""ConvolutionStack: convolutions one after another, and the five models that are stacks of one kind each.
+
+A model's class carries its traits; finding a model by its name is the business of `models`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn.attention import GATConvolution
+from hpcgnn.nn.convolution import Convolution, GCNConvolution, MaxPoolConvolution, SAGEConvolution
+from hpcgnn.nn.isomorphism import GINConvolution
+from hpcgnn.nn.normalization import NORMS, layer_norm_of
+
+
+class ConvolutionStack(nn.Module):
+    """dropout → convolution → norm → ReLU, `num_layers` times; the last convolution's output are the logits.
+
+    A subclass says by `convolution` which layers it stacks.
+
+    Parameters
+    ----------
+    in_dim, hidden_dim, out_dim : int
+    num_layers : int, at least 1
+    dropout : float                 on the input of every convolution
+    norm : {"none", "layer"}
+    options                         of `convolution`
+
+    Attributes
+    ----------
+    reduction : {"gcn", "mean", "sum"}      how it sums its neighbors' rows; attention and a maximum count as means
+    attends : bool                          it weighs rows by a softmax over them
+    """
+
+    reduction = "mean"
+    attends = False
+
+    def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int, dropout: float, norm: str,
+                 **options):
+        super().__init__()
+        dims = [in_dim] + [hidden_dim] * (num_layers - 1) + [out_dim]
+        self.convolutions = nn.ModuleList(
+            self.convolution(dims[i], dims[i + 1], dropout, i == num_layers - 1, **options) for i in range(num_layers))
+        self.norms = nn.ModuleList(NORMS[norm](hidden_dim) for _ in range(num_layers - 1))
+
+    @staticmethod
+    def convolution(in_dim: int, out_dim: int, dropout: float, is_last: bool) -> nn.Module:
+        """Make one layer."""
+        raise NotImplementedError("a stack of convolutions is a subclass that says which")
+
+    @property
+    def num_hops(self) -> int | None:
+        """Aggregations between input and logits, where every layer can leave out rows that are farther from the loss;
+        None where one can't.
+        """
+        can_leave_out = all(isinstance(convolution, Convolution) for convolution in self.convolutions)
+        return len(self.convolutions) if can_leave_out else None
+
+    def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
+        """Collective: map (num_inner, in_dim) input rows to (num_inner, out_dim) logits.
+
+        In a training pass whose reach the graph knows, only the rows of the loss come out; they are its first ones.
+        """
+        h, is_dropped = x, False
+        for convolution, norm, following in zip(self.convolutions, self.norms, self.convolutions[1:], strict=False):
+            z = convolution(graph, h, is_dropped)
+            is_dropped = following.takes_dropped(graph)
+            h = graph.activate(z, layer_norm_of(norm), following.dropout, is_dropped)
+        return self.convolutions[-1](graph, h, is_dropped)
+
+    def first_layer_parameters(self) -> list[nn.Parameter]:
+        """Parameters of the first convolution, the only ones that Kipf and Welling (2017) decay."""
+        return list(self.convolutions[0].parameters())
+
+
+class GCN(ConvolutionStack):
+    """A stack of `GCNConvolution`."""
+
+    reduction = "gcn"
+
+    @staticmethod
+    def convolution(in_dim: int, out_dim: int, dropout: float, is_last: bool) -> nn.Module:
+        """Make one layer."""
+        return GCNConvolution(in_dim, out_dim, dropout)
+
+
+class SAGE(ConvolutionStack):
+    """A stack of `SAGEConvolution`."""
+
+    @staticmethod
+    def convolution(in_dim: int, out_dim: int, dropout: float, is_last: bool) -> nn.Module:
+        """Make one layer."""
+        return SAGEConvolution(in_dim, out_dim, dropout)
+
+
+class MaxPoolSAGE(ConvolutionStack):
+    """A stack of `MaxPoolConvolution`."""
+
+    @staticmethod
+    def convolution(in_dim: int, out_dim: int, dropout: float, is_last: bool) -> nn.Module:
+        """Make one layer."""
+        return MaxPoolConvolution(in_dim, out_dim, dropout)
+
+
+class GAT(ConvolutionStack):
+    """A stack of `GATConvolution`: heads are concatenated, and averaged in the last layer.
+
+    Parameters
+    ----------
+    heads : int       they share hidden_dim; others as in `ConvolutionStack`
+
+    Raises
+    ------
+    ConfigError       heads that can't share hidden_dim
+    """
+
+    attends = True
+
+    def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int, dropout: float, norm: str,
+                 heads: int = 4):
+        super().__init__(in_dim, hidden_dim, out_dim, num_layers, dropout, norm, heads=heads)
+
+    @staticmethod
+    def convolution(in_dim: int, out_dim: int, dropout: float, is_last: bool, heads: int = 4) -> nn.Module:
+        """Make one layer."""
+        return GATConvolution(in_dim, out_dim, dropout, heads, "average" if is_last else "concatenate")
+
+
+class GIN(ConvolutionStack):
+    """A stack of `GINConvolution`.
+
+    Parameters
+    ----------
+    has_wide_sums : bool       rows are float32, so that a sum over any number of neighbors is finite; others as in
+                               `ConvolutionStack`
+    """
+
+    reduction = "sum"
+
+    def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int, dropout: float, norm: str,
+                 has_wide_sums: bool = True):
+        super().__init__(in_dim, hidden_dim, out_dim, num_layers, dropout, norm, has_wide_sums=has_wide_sums)
+
+    @staticmethod
+    def convolution(in_dim: int, out_dim: int, dropout: float, is_last: bool, has_wide_sums: bool = True) -> nn.Module:
+        """Make one layer."""
+        # A sum over a hub's neighbors passes float16's largest number; HalfGNN's scaled mean does not.
+        return GINConvolution(in_dim, out_dim, dropout, "sum" if has_wide_sums else "mean")
