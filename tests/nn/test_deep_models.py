@@ -63,6 +63,7 @@ def test_several_ranks_are_as_one(open_part, graph_with, sum_gradients, gather_r
         assert_equal_to(gradients[name], expected[name])
 
 
+@pytest.mark.covering
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("directed", [False, True], ids=["undirected", "directed"])
 @pytest.mark.parametrize("dropout", [0.0, 0.5])

@@ -56,6 +56,7 @@ def first_step(opened, model, labels, mask, num_train):
     return logits
 
 
+@pytest.mark.covering
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("dropout, norm", [(0.0, "none"), (0.5, "layer")])
 @pytest.mark.parametrize("dims", DIMS, ids=str)

@@ -73,6 +73,7 @@ def test_softmax_backward_meets_finite_differences(simd, num_heads):
         np.testing.assert_allclose(found, expected, atol=2e-6)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", STORAGES)
 @pytest.mark.parametrize("num_heads", HEADS)
 @pytest.mark.parametrize("head_dim", DIMS)
@@ -85,6 +86,7 @@ def test_sampled_products_equal_the_oracle(simd, head_dim, num_heads, dtype):
     assert (abs(wide(found) - expected) <= (head_dim + 1) * 2.0**-24 * magnitude).all()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", STORAGES)
 @pytest.mark.parametrize("num_heads", HEADS)
 @pytest.mark.parametrize("head_dim", DIMS)
@@ -103,6 +105,7 @@ def test_weighted_product_equals_the_oracle_by_rows_and_by_columns(simd, head_di
         assert (abs(wide(found) - expected) <= bound).all()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", STORAGES)
 @pytest.mark.parametrize("num_heads", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("head_dim", DIMS)
@@ -154,6 +157,7 @@ def everything(arcs, num_heads, head_dim, dtype):
     return out, z.grad, vectors.grad
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", STORAGES)
 @pytest.mark.parametrize("num_heads, head_dim", [(1, 41), (2, 7), (4, 64), (5, 9), (8, 17), (16, 1)])
 def test_every_instruction_set_gives_the_same_bits(simd, monkeypatch, num_heads, head_dim, dtype):
@@ -175,6 +179,7 @@ def test_scores_of_any_size_give_weights_that_sum_to_one(simd, num_heads):
         np.testing.assert_allclose(sums, 1, rtol=1e-5)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("num_heads", [1, 3, 4])
 @pytest.mark.parametrize("spread", [1.0, 20.0, 80.0, 200.0])
 def test_weights_keep_their_relative_precision_down_to_the_smallest(simd, num_heads, spread):
