@@ -42,6 +42,7 @@ def local_labels(graph, dataset):
     return torch.from_numpy(dataset.labels % OUT)[graph.node_id[:graph.num_inner]]
 
 
+@pytest.mark.covering
 @pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 @pytest.mark.parametrize("num_layers", [1, 8])

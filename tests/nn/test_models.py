@@ -98,6 +98,7 @@ def test_a_rank_without_training_nodes_joins_the_step(open_part, graph_with, sum
         assert_equal_to(gradients[name], parameter.grad)
 
 
+@pytest.mark.covering
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("kind", ["gcn", "sage"])
 @pytest.mark.parametrize("dims", DIMS, ids=str)
