@@ -4,6 +4,7 @@ It knows the marks that are selected by, begins with the files that take the lon
 when it happens. No fixture belongs here.
 """
 
+import re
 import sys
 from pathlib import Path
 
@@ -35,10 +36,16 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_ignore_collect(collection_path):
-    """Leave out, on several ranks, files without a parallel test: they would be read on every rank for nothing."""
+    """Leave out, on several ranks, files without a test for so many: every rank would read them for nothing."""
     if MPI.COMM_WORLD.size > 1 and collection_path.name.startswith("test_") and collection_path.suffix == ".py":
-        return True if "parallel" not in collection_path.read_text() else None
+        return None if may_have_tests_for(MPI.COMM_WORLD.size, collection_path.read_text()) else True
     return None
+
+
+def may_have_tests_for(ranks: int, source: str) -> bool:
+    """Whether a mark of a file names so many ranks, or is not written out as a list of numbers."""
+    marks = re.findall(r"\bparallel\b(?:\(\[([\d, ]+)\]\))?", source)
+    return any(not listed or str(ranks) in re.findall(r"\d+", listed) for listed in marks)
 
 
 def pytest_runtest_logreport(report):

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "jobs"))
 
-from rank_tests import LONGEST  # noqa: E402
+from rank_tests import LONGEST, RANK_COUNTS, may_have_tests_for  # noqa: E402
 
 
 @pytest.mark.parametrize("name", LONGEST)
@@ -27,6 +27,15 @@ def test_files_that_take_long_come_first_in_the_order_of_the_list(tmp_path):
                           env={**os.environ, "PYTHONPATH": str(ROOT / "jobs")}, capture_output=True, text=True)
     files = [line.partition("::")[0] for line in done.stdout.splitlines() if "::" in line]
     assert list(dict.fromkeys(files)) == [f"tests/{name}" for name in (LONGEST[2], LONGEST[4], "test_config.py")]
+
+
+@pytest.mark.parametrize("source, found", [
+    ("@pytest.mark.parallel([1, 2, 3])\n@pytest.mark.parallel([2])", (1, 2, 3)), ("@pytest.mark.parallel([12])", ()),
+    ("@pytest.mark.parallel(RANKS)", RANK_COUNTS), ("pytestmark = pytest.mark.parallel", RANK_COUNTS),
+    ("from hpcgnn.launch import run_parallel", ()),
+])
+def test_a_file_is_read_where_a_mark_may_name_the_number_of_ranks(source, found):
+    assert tuple(ranks for ranks in RANK_COUNTS if may_have_tests_for(ranks, source)) == found
 
 
 # Stands for everything that jobs/test.sh starts; prints each parallel run.
