@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # All tests: ruff, the serial ones, then those for 2, 3 and 4 MPI ranks. Arguments go to pytest: jobs/test.sh -k codec
 #   HPCGNN_TEST_MPI="openmpi mpich:3:exchange,faults"   runs the parallel tests under each of these, at 2, 3 and 4 ranks
-#                                       or those named (mpich:2,4), all of them or those of the folders of tests/ that
-#                                       are named; default: the MPI of jobs/env.sh
+#                                       or those named (mpich:2,4), all of them or those of the folders and files of
+#                                       tests/ that are named; default: the MPI of jobs/env.sh
 # The last line, `N passed, N failed, N skipped`, adds up all runs; the exit status is 0 only when nothing failed.
 set -euo pipefail
 
