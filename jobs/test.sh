@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # All tests: ruff, the serial ones, then those for 2, 3 and 4 MPI ranks. Arguments go to pytest: jobs/test.sh -k codec
-#   HPCGNN_TEST_MPI="openmpi mpich:3"   runs the parallel tests under each of these, at 2, 3 and 4 ranks or those named
-#                                       (mpich:2,4); default: the MPI of jobs/env.sh
+#   HPCGNN_TEST_MPI="openmpi mpich:3:exchange,faults"   runs the parallel tests under each of these, at 2, 3 and 4 ranks
+#                                       or those named (mpich:2,4), all of them or those of the folders and files of
+#                                       tests/ that are named; default: the MPI of jobs/env.sh
 # The last line, `N passed, N failed, N skipped`, adds up all runs; the exit status is 0 only when nothing failed.
 set -euo pipefail
 
@@ -43,24 +44,41 @@ run_parallel() {
     show_other_ranks "$folder"
 }
 
+# names_tests ARGUMENTS...: whether one of them is a file or folder of tests.
+names_tests() {
+    local word
+    for word; do
+        [[ ! -e ${word%%::*} ]] || return 0
+    done
+    return 1
+}
+
 heading "ruff"
 python -m ruff check . || failed=1
 
 read -ra mpis <<<"${HPCGNN_TEST_MPI:-}"
 ((${#mpis[@]})) || mpis=("")
 for index in "${!mpis[@]}"; do
-    mpi=${mpis[index]%%:*} counts=2,3,4
-    [[ ${mpis[index]} != *:* ]] || counts=${mpis[index]#*:}
+    IFS=: read -r mpi counts named <<<"${mpis[index]}"
+    counts=${counts:-2,3,4} rooms=()
+    # A test that is asked for by its place is run, whatever its folder.
+    if ! names_tests "$@"; then
+        for room in ${named//,/ }; do
+            rooms+=("tests/$room")
+        done
+    fi
     [[ -z $mpi ]] || hpcgnn_use_mpi "$mpi"
     if ((index == 0)); then
         heading "serial tests"
         mkdir "$results/serial-1"
-        # A process a core; the tests of a file stay in one, since they share fixtures. Two threads each, that do not spin.
+        # A process a core and one more, since some tests wait for the end of others' processes; the tests of a file stay
+        # in one, since they share fixtures. Two threads each, that do not spin.
+        cores=$(hpcgnn_cores)
         OMP_NUM_THREADS=${OMP_NUM_THREADS:-2} OMP_WAIT_POLICY=passive bash jobs/test_rank.sh "$results/serial-1" \
-            -m "parallel[1]" --numprocesses auto --maxprocesses 8 --dist loadfile "$@" || true
+            -m "parallel[1]" --numprocesses "$((cores < 8 ? cores + 1 : 8))" --dist loadfile "$@" || true
     fi
     for ranks in ${counts//,/ }; do
-        run_parallel "${mpi:-$MPI4PY_MPIABI}" "$ranks" "$@"
+        run_parallel "${mpi:-$MPI4PY_MPIABI}" "$ranks" "$@" "${rooms[@]}"
     done
 done
 

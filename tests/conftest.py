@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+pytest_plugins = ["covering"]
+
 # A shell that starts tests in the background has them ignore Ctrl-C, and all that they start, which tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -27,12 +29,17 @@ def processor_flags() -> set[str]:
     return set(lines[0].split(":")[1].split()) if lines else set()
 
 
-@pytest.fixture(params=list(SIMD_FLAGS))
+def instruction_sets() -> list:
+    """All that kernels are compiled for, as parameters; those that this processor lacks are marked to be skipped."""
+    found = processor_flags()
+    lacking = {name: ", ".join(sorted(flags - found)) for name, flags in SIMD_FLAGS.items()}
+    return [pytest.param(name, marks=pytest.mark.skip(f"this processor has no {missing}") if missing else ())
+            for name, missing in lacking.items()]
+
+
+@pytest.fixture(params=instruction_sets())
 def simd(request, monkeypatch):
     """Runs the test once an instruction set, with the kernels forced to it."""
-    missing = SIMD_FLAGS[request.param] - processor_flags()
-    if missing:
-        pytest.skip(f"this processor has no {', '.join(sorted(missing))}")
     monkeypatch.setenv("HPCGNN_SIMD", request.param)
     return request.param
 

@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
+import tempfile
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FLAGS = ["-std=c11", "-fopenmp", "-ffp-contract=off", "-fno-math-errno", "-Wno-psabi", "-I", ROOT / "ext/src"]
 RUN = ("adam", "aggregation", "code_aggregation", "column_sums", "dense", "pointwise", "quantization")
 OTHERS = tuple(path.stem for path in sorted((ROOT / "ext/src").glob("*.c")) if path.stem not in RUN)
+PROGRAM = ROOT / "tests/emulated/kernels.c"
 NUM_HASHES = 3 * 10 + 4
-SECONDS = 300
+SECONDS = 600
+CACHE = Path(tempfile.gettempdir()) / f"hpcgnn-kernels-{os.getuid()}"
 
 
-def compiled(compiler, names, folder, *flags):
-    """Object files of kernels, and of the program where it is among the names."""
-    objects = []
-    for name in names:
-        source = ROOT / "ext/src" / f"{name}.c" if name != "program" else ROOT / "tests/emulated/kernels.c"
-        objects.append(folder / f"{name}.o")
-        subprocess.run([compiler, *FLAGS, *flags, "-c", source, "-o", objects[-1]], check=True, timeout=SECONDS)
+@cache
+def digest_of(compiler):
+    """Digest of a compiler's version and of all sources, by which object files of earlier tests are found."""
+    version = subprocess.run([compiler, "--version"], capture_output=True, check=True).stdout
+    sources = [*sorted((ROOT / "ext/src").iterdir()), PROGRAM]
+    return hashlib.sha256(version + b"".join(source.read_bytes() for source in sources))
+
+
+def compiled(compiler, names, *flags):
+    """Object files of kernels, and of the program where it is among the names; each is compiled once."""
+    CACHE.mkdir(exist_ok=True)
+    seen = digest_of(compiler).copy()
+    seen.update(repr((FLAGS, flags)).encode())
+    objects = [CACHE / f"{seen.hexdigest()[:24]}-{name}.o" for name in names]
+    for name, made in zip(names, objects, strict=True):
+        source = PROGRAM if name == "program" else ROOT / "ext/src" / f"{name}.c"
+        if not made.exists():
+            unfinished = made.with_suffix(f".{os.getpid()}.o")
+            subprocess.run([compiler, *FLAGS, *flags, "-c", source, "-o", unfinished], check=True, timeout=SECONDS)
+            unfinished.rename(made)
     return objects
 
 
@@ -33,6 +51,6 @@ def hashes(command, **environment):
 
 def program(compiler, folder, *flags):
     """Path of the program, its kernels compiled without a warning."""
-    objects = compiled(compiler, (*RUN, "program"), folder, "-O1", "-Wall", "-Werror")
+    objects = compiled(compiler, (*RUN, "program"), "-O1", "-Wall", "-Werror")
     subprocess.run([compiler, "-fopenmp", *flags, *objects, "-lm", "-o", folder / "kernels"], check=True)
     return folder / "kernels"

@@ -25,7 +25,7 @@ from campaigns.runner import (
 )
 
 CAMPAIGNS = ("kill", "corrupt", "reseal", "io", "memory", "adversarial", "soak", "sanitize")
-LONGEST_FIRST = ("sanitize", "soak")     # the one builds, the other runs to its end, however few minutes are given
+LONGEST_FIRST = ("kill", "soak", "sanitize")    # cases of one are long, one runs to its end, one builds
 AT_ONCE = 2
 
 

@@ -28,6 +28,7 @@ from hpcgnn.ops.quantization import MessageLayout
 DIMS = [1, 3, 32, 41, 64, 130]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", STORAGES)
 @pytest.mark.parametrize("dim", DIMS)
 def test_product_equals_the_dense_one_and_the_host(device, dim, dtype):
@@ -39,6 +40,7 @@ def test_product_equals_the_dense_one_and_the_host(device, dim, dtype):
     assert_near(host.multiply(matrix, h), dense_of(matrix), h, dtype)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", STORAGES)
 @pytest.mark.parametrize("dim", [3, 64])
 def test_a_product_is_added_to_what_is_there(device, dim, dtype):
@@ -61,6 +63,7 @@ def test_a_span_of_rows_is_stored_and_the_others_stay(device, span):
     assert torch.equal(found[is_outside], start[is_outside])
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", STORAGES)
 @pytest.mark.parametrize("dim", DIMS)
 def test_two_tables_are_one_matrix(device, dim, dtype):
@@ -78,6 +81,7 @@ def test_a_table_may_lack_rows_that_no_entry_names(device):
     assert torch.equal(multiply(wide, near.to(device), far.to(device)), multiply(matrix, near.to(device)))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", STORAGES)
 @pytest.mark.parametrize("num_heads, head_dim", [(1, 41), (2, 1), (3, 5), (4, 16), (8, 8), (5, 26)])
 def test_entries_are_weighed_by_head(device, num_heads, head_dim, dtype):
@@ -95,6 +99,7 @@ def test_entries_are_weighed_by_head(device, num_heads, head_dim, dtype):
             assert_near(found[:, columns], dense_of(matrix, of_entry[:, head]), h[:, columns], dtype)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", STORAGES)
 @pytest.mark.parametrize("dim", DIMS)
 def test_packed_far_rows_are_those_of_the_message(device, dim, dtype):
@@ -118,6 +123,7 @@ def test_no_packed_row_is_read_by_a_span_without_any(device):
     assert torch.equal(multiply(wide, near, packed=packed), multiply(matrix, near))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", STORAGES)
 @pytest.mark.parametrize("dim", [4, 64])
 def test_rows_that_begin_off_a_pair_of_columns_give_the_same_bits(device, dim, dtype):

@@ -105,6 +105,7 @@ def test_weights_keep_their_relative_precision_down_to_the_smallest(device, spre
     np.testing.assert_allclose(wide(alpha), expected, rtol=2e-5, atol=1e-37)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", STORAGES)
 @pytest.mark.parametrize("num_heads, head_dim", [*((1, dim) for dim in DIMS), (2, 4), (3, 8), (4, 16), (20, 1), (5, 6)])
 def test_sampled_products_equal_the_oracle_at_every_width_of_loads(device, num_heads, head_dim, dtype):
@@ -140,6 +141,7 @@ def test_rows_off_every_alignment_give_the_products_of_aligned_ones(device, dtyp
         np.testing.assert_allclose(wide(found), wide(expected), atol=1e-5)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", STORAGES)
 @pytest.mark.parametrize("num_heads, head_dim", [*((1, dim) for dim in DIMS), (3, 5), (8, 4), (4, 64)])
 def test_head_scores_equal_the_oracle(device, num_heads, head_dim, dtype):
@@ -151,6 +153,7 @@ def test_head_scores_equal_the_oracle(device, num_heads, head_dim, dtype):
     assert (abs(found - expected) <= (head_dim + 1) * 2.0**-24 * magnitude).all()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", STORAGES)
 @pytest.mark.parametrize("num_heads, head_dim", [(1, 1), (1, 41), (3, 5), (4, 16)])
 def test_backward_of_scores_equals_the_formula_over_several_blocks_of_rows(device, monkeypatch, num_heads, head_dim,

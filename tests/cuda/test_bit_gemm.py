@@ -47,6 +47,7 @@ def exact(left, right):
     return left.astype(np.int64) @ right.astype(np.int64)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("bit_width", [1, 3, 8])
 @pytest.mark.parametrize("shape", [(1, 1), (8, 128), (13, 37), (35, 33), (0, 3), (3, 0)])
 @pytest.mark.parametrize("line_padding", [8, 128])
@@ -60,6 +61,7 @@ def test_packed_words_are_those_of_the_oracle_and_come_back(device, bit_width, s
         assert sums.dtype == torch.int64 and np.array_equal(sums.cpu(), matrix.sum(1))
 
 
+@pytest.mark.covering
 @one_order
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("left_width", WIDTHS)
@@ -69,6 +71,7 @@ def test_products_equal_int64_at_all_pairs_of_widths(device, form, left_width, r
     assert np.array_equal(product(left, right, left_width, right_width, device, form), exact(left, right))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("shape", [(1, 1, 1), (8, 128, 8), (9, 129, 33), (33, 300, 40), (70, 530, 5), (16, 512, 32)])
 def test_products_of_odd_shapes_equal_int64(device, form, shape):
@@ -83,6 +86,7 @@ def test_the_sum_over_planes_is_the_product():
     assert np.array_equal(product_by_planes(left, right, 3, 5), exact(left, right))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("widths", [(1, 1), (1, 8), (3, 5)])
 @pytest.mark.parametrize("fill", [0, 1])
@@ -92,6 +96,7 @@ def test_all_zeros_and_all_ones(device, form, widths, fill):
     assert np.array_equal(product(left, right, *widths, device, form), exact(left, right))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("shape", [(0, 5, 3), (4, 0, 3), (4, 5, 0), (0, 0, 0)])
 def test_empty_sides_give_empty_products_or_zeros(device, form, shape):
@@ -143,6 +148,7 @@ def finished(left, right, how, low, step, offset, bit_width):
     return np.clip(codes, 0, 2**bit_width - 1)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("shape", [(5, 40, 3), (17, 200, 33), (3, 130, 140)])
 @pytest.mark.parametrize("is_by_row, has_relu", [(False, False), (True, True)])
@@ -177,6 +183,7 @@ def sides_on_host(left, right, left_width, right_width):
             contract.pack_codes(torch.from_numpy(right), right_width, True))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("rounding_offset", [0.0, 0.5])
 @pytest.mark.parametrize("is_by_column", [False, True])
 @pytest.mark.parametrize("is_per_line", [False, True])

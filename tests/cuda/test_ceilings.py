@@ -45,6 +45,7 @@ PRODUCTS = {
     @ bits_of([[pattern(4), pattern(5)]], 2).T}
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("form", PRODUCTS)
 @pytest.mark.parametrize("num_blocks, num_rounds", [(1, 1), (2, 3), (1, 0)])
 def test_every_round_adds_a_product_of_each_tile(device, form, num_blocks, num_rounds):
@@ -58,6 +59,7 @@ def test_the_launcher_counts_the_tiles_that_the_kernel_has():
     assert f"#define SETS {TILES_A_ROUND}\n" in (KERNELS / "ceilings.cu").read_text()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("dim", [8, 24, 64, 264])
 @pytest.mark.parametrize("num_entries", [1, ENTRIES_A_BLOCK, ENTRIES_A_BLOCK + 77])

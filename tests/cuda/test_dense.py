@@ -27,6 +27,7 @@ def assert_near(found, left, right, storage, start=None):
     assert ((found.double().cpu() - exact).abs() <= 2 * BOUND[storage] * scale + 1e-30).all()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("storage", list(BOUND))
 @pytest.mark.parametrize("shape", SHAPES)
 def test_products_equal_those_of_float64(device, storage, shape):
@@ -77,6 +78,7 @@ def test_settings_of_torch_are_left_as_they_were(device, monkeypatch, has_before
             setattr(settings, name, value)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("storage", list(BOUND))
 @pytest.mark.parametrize("shape", [(1, 1), (513, 41), (700, 256), (300, 300), (5, 1000), (1300, 3), (0, 5), (5, 0)])
 def test_column_sums_equal_those_of_float64(device, storage, shape):

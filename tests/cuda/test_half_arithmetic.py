@@ -31,6 +31,7 @@ def has_half_sums(request):
     return request.param
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("dim", [1, 3, 41, 64, 130])
 def test_half_arithmetic_is_off_by_the_units_of_a_batch_at_most(device, dim, dtype):

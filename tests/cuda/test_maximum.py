@@ -34,6 +34,7 @@ def quarters(num_rows, dim, dtype, seed=1):
     return (rows_of(num_rows, dim, seed=seed) * 4).round().div(4).to(dtype)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", STORAGES)
 @pytest.mark.parametrize("dim", DIMS)
 def test_maxima_and_their_rows_equal_the_oracle_and_the_host(device, dim, dtype):
@@ -46,6 +47,7 @@ def test_maxima_and_their_rows_equal_the_oracle_and_the_host(device, dim, dtype)
     assert all(torch.equal(*pair) for pair in zip((out, argmax), host.maximum(matrix, h), strict=True))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", STORAGES)
 @pytest.mark.parametrize("dim", DIMS)
 def test_gradients_go_to_the_rows_of_the_maxima(device, dim, dtype):

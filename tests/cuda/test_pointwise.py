@@ -42,6 +42,7 @@ def kept_elements(node_id, dim, threshold):
     return (draws >= threshold) * (2**16 / (2**16 - threshold))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dim", [*DIMS, 7, 8, 257])
 @pytest.mark.parametrize("dtype", STORAGES)
 @pytest.mark.parametrize("threshold", [1, HALF, 2**16 - 1])
@@ -58,6 +59,7 @@ def test_the_mask_is_that_of_the_oracle_s_draws(device, dim):
     assert np.array_equal(out.cpu().numpy(), kept_elements(node_id, dim, HALF))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dim", [*DIMS, 13])
 @pytest.mark.parametrize("dtype", STORAGES)
 @pytest.mark.parametrize("threshold", [0, HALF])
@@ -103,6 +105,7 @@ def assert_within(actual, expected, bound):
     assert (np.abs(actual.double().numpy() - expected) <= bound).all()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dim", [*DIMS, 24, 257, WIDE])
 @pytest.mark.parametrize("dtype", STORAGES)
 @pytest.mark.parametrize("threshold", [0, HALF])
@@ -118,6 +121,7 @@ def test_activation_and_its_gradients_are_the_oracle_s(device, dim, dtype, thres
         assert_within(actual, value, bound)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dim", [*DIMS, 24, WIDE])
 @pytest.mark.parametrize("offset", [0.0, 1000.0])
 def test_moments_are_those_of_float64(device, dim, offset):
@@ -171,6 +175,7 @@ def first_results():
     return {}
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("shift", [0, 1, 4])
 @pytest.mark.parametrize("dtype", STORAGES)
 def test_rows_that_lie_off_a_vector_s_address_are_activated_alike(device, shift, dtype):
@@ -183,15 +188,19 @@ def test_rows_that_lie_off_a_vector_s_address_are_activated_alike(device, shift,
         assert torch.equal(found, expected)
 
 
-def test_constant_rows_become_the_bias_and_have_a_finite_gradient(device):
+def test_constant_rows_become_the_bias_and_have_the_gradient_of_deviation_zero(device):
+    """x^ = 0 and rstd = eps^-1/2, so an element's gradient is eps^-1/2 times how far it is from the row's mean."""
     rows, weight = torch.full((4, 130), 7.25, device=device), torch.ones(130, device=device)
     bias = torch.linspace(-1, 1, 130, device=device)
     out, moments = pointwise.activate(rows, None, None, 0, weight, bias, EPS)
     assert torch.equal(out, bias.relu().repeat(4, 1))
     gradient = torch.ones_like(rows)
-    assert pointwise.activate_backward(gradient, rows, None, None, 0, weight, bias, EPS, moments)[0].isfinite().all()
+    found = pointwise.activate_backward(gradient, rows, None, None, 0, weight, bias, EPS, moments)[0]
+    passed = (bias > 0).double()
+    torch.testing.assert_close(found.double(), ((passed - passed.mean()) / EPS**0.5).repeat(4, 1), rtol=1e-6, atol=0)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", STORAGES)
 @pytest.mark.parametrize("is_normalized", [False, True])
 def test_nan_stays_nan(device, dtype, is_normalized):

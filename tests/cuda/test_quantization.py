@@ -68,6 +68,7 @@ def assert_crosses_alike(rows, width, is_nearest, device, shift=0, index=None):
         assert torch.equal(received.cpu().view(torch.uint8), wanted.view(torch.uint8))
 
 
+@pytest.mark.covering(3)
 @pytest.mark.parametrize("dim", DIMS)
 @pytest.mark.parametrize("bits", BIT_WIDTHS)
 @pytest.mark.parametrize("is_nearest", [False, True])
@@ -77,6 +78,7 @@ def test_bytes_and_rows_equal_the_hosts(device, dtype, is_nearest, bits, dim):
     assert_crosses_alike(rows, np.full(len(rows), bits), is_nearest, device)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dim", [1, 7, 33, 128, 260])
 @pytest.mark.parametrize("is_nearest", [False, True])
 @pytest.mark.parametrize("dtype", STORAGES)
@@ -85,6 +87,7 @@ def test_rows_of_mixed_widths_share_a_message(device, dtype, is_nearest, dim):
     assert_crosses_alike(rows, np.random.default_rng(dim).choice(BIT_WIDTHS, 50), is_nearest, device)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("shift", [1, 2, 3])
 @pytest.mark.parametrize("dtype", STORAGES)
 def test_a_message_may_begin_at_any_byte(device, dtype, shift):
@@ -117,6 +120,7 @@ def test_values_where_a_rounding_turns_equal_the_hosts(device, bits):
         assert_crosses_alike(torch.from_numpy(rows), np.full(4, bits), is_nearest, device, index=np.arange(4))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("is_nearest", [False, True])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 3e38])
 @pytest.mark.parametrize("bits", CODED)
@@ -132,6 +136,7 @@ def test_the_first_row_without_a_code_is_reported(device, bits, bad, is_nearest)
     assert found == expected == 4
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("is_nearest", [False, True])
 @pytest.mark.parametrize("bits", [16, 32])
 @pytest.mark.parametrize("dtype", STORAGES)

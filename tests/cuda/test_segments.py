@@ -16,6 +16,7 @@ from hpcgnn.ops.cuda import segments
 BATCH = 16               # products that half arithmetic sums in half precision
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("is_half", [False, True])
 @pytest.mark.parametrize("warps, items_a_warp", [(1, 64), (4, 64), (3, 96), (8, 128)])
 def test_blocks_of_every_shape_give_the_product(device, warps, items_a_warp, is_half):

@@ -47,6 +47,7 @@ def random_codes(shape, bit_width, seed=0):
     return np.random.default_rng(seed).integers(0, 2**bit_width, shape, dtype=np.uint8)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("is_dense, jump, reuse", SWITCHES)
 @pytest.mark.parametrize("bit_width", [1, 3, 8])
@@ -66,6 +67,7 @@ def test_the_largest_of_these_matrices_has_rows_of_no_tile_of_few_and_of_all():
     assert {tiles_with_an_entry(row) for row in rows} >= {0, 1, 2, 5}
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("is_dense", [False, True])
 @pytest.mark.parametrize("fill", [0, 1])
@@ -77,6 +79,7 @@ def test_all_zeros_jump_every_tile_and_all_ones_none(device, form, is_dense, fil
     assert num_multiplied == fill * tiles.num_places == fill * 9
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("shape", [(0, 5, 3), (4, 0, 3), (4, 5, 0)])
 @pytest.mark.parametrize("is_dense", [False, True])
@@ -90,6 +93,7 @@ def test_empty_sides_give_empty_products_or_zeros(device, form, shape, is_dense)
         assert num_multiplied == (not jump and is_dense and m * k * n > 0)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("is_dense, jump, reuse", SWITCHES)
 @pytest.mark.parametrize("shape", [(19, 260, 37), (5, 300, 130)])
@@ -124,6 +128,7 @@ def test_rows_of_one_tile_take_the_small_form_by_themselves(emulated, num_column
     assert emulated.launches[-1][0] == name
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("shape", [(1, 1), (300, 300), (9, 129), (0, 3), (3, 0)])
 @pytest.mark.parametrize("is_dense", [False, True])
 def test_entries_of_rows_are_counted(device, shape, is_dense):

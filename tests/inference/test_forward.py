@@ -32,6 +32,7 @@ def run_on_part(model, dataset, owner, comm=MPI.COMM_SELF):
     return part, logits, embeddings, seen, exchange
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("num_layers", [1, 2, 3])
 @pytest.mark.parametrize("kind", SUMMED)
 def test_integers_equal_the_contracts(kind, num_layers, simd):

@@ -33,6 +33,7 @@ def write_some(comm, path, num_nodes=100, is_multi_label=False, hidden=3):
     return logits, embeddings
 
 
+@pytest.mark.covering
 @pytest.mark.parallel([1, 2, 3, 4])
 @pytest.mark.parametrize("is_multi_label", [False, True])
 @pytest.mark.parametrize("piece_bytes", [1, 300, 1 << 20])

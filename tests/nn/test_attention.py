@@ -51,6 +51,7 @@ def two_layers(graph, layers, x):
     return layers[1](graph, torch.relu(layers[0](graph, x)))
 
 
+@pytest.mark.covering
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 @pytest.mark.parametrize("heads", [1, 2, 4, 8])

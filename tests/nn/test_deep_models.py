@@ -42,6 +42,7 @@ def local_labels(graph, dataset):
     return torch.from_numpy(dataset.labels % OUT)[graph.node_id[:graph.num_inner]]
 
 
+@pytest.mark.covering
 @pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 @pytest.mark.parametrize("num_layers", [1, 8])
@@ -63,6 +64,7 @@ def test_several_ranks_are_as_one(open_part, graph_with, sum_gradients, gather_r
         assert_equal_to(gradients[name], expected[name])
 
 
+@pytest.mark.covering
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("directed", [False, True], ids=["undirected", "directed"])
 @pytest.mark.parametrize("dropout", [0.0, 0.5])

@@ -46,6 +46,7 @@ def dense_rows(layers, dataset, dropout):
     return h
 
 
+@pytest.mark.covering
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 @pytest.mark.parametrize("reduction", ["sum", "mean"])

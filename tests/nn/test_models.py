@@ -56,6 +56,7 @@ def first_step(opened, model, labels, mask, num_train):
     return logits
 
 
+@pytest.mark.covering
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("dropout, norm", [(0.0, "none"), (0.5, "layer")])
 @pytest.mark.parametrize("dims", DIMS, ids=str)
@@ -97,6 +98,7 @@ def test_a_rank_without_training_nodes_joins_the_step(open_part, graph_with, sum
         assert_equal_to(gradients[name], parameter.grad)
 
 
+@pytest.mark.covering
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("kind", ["gcn", "sage"])
 @pytest.mark.parametrize("dims", DIMS, ids=str)

@@ -24,6 +24,7 @@ def rows_and_weights(graph):
     return rows, torch.from_numpy(rng.normal(size=(graph.num_inner, DIM)).astype(np.float32))
 
 
+@pytest.mark.covering
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("bits", [32, 8, 1])
 @pytest.mark.parametrize("dropout", [0.0, 0.5])

@@ -90,6 +90,7 @@ def test_the_exported_integers_are_those_of_the_fake_quantized_model(open_part, 
     assert differing <= 1e-3 * sum(found.size for found, _ in pairs)
 
 
+@pytest.mark.covering
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("norm", ["none", "layer"])
 @pytest.mark.parametrize("kind", KINDS)

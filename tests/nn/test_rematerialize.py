@@ -95,6 +95,7 @@ def assert_alike(comm, dataset, shape, bit_plan=None, num_hops=None, new_kind=Fr
     return usual, traffic
 
 
+@pytest.mark.covering
 @pytest.mark.parallel([1, 2, 3, 4])
 @pytest.mark.parametrize("reaches", [False, True], ids=["all", "reachable"])
 @pytest.mark.parametrize("dropout", [0.0, 0.5])

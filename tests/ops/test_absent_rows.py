@@ -58,6 +58,7 @@ def everything(z, vectors, arcs, num_heads, gradient, is_present, slope=SLOPE):
     return out, leaves[0].grad, leaves[1].grad
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", STORAGES)
 @pytest.mark.parametrize("num_heads", HEADS)
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9])
@@ -91,6 +92,7 @@ def test_backward_meets_finite_differences_of_the_graph_without_the_entries(simd
         np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("num_heads", HEADS)
 @pytest.mark.parametrize("slope", [-0.5, 0.0, 0.2, 1.0])
 def test_weights_of_absent_columns_and_their_gradients_are_exactly_zero(simd, slope, num_heads):

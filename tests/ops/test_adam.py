@@ -46,6 +46,7 @@ def hash_of(weights):
     return (high % 2 ** 32) << 32 | low % 2 ** 32
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("number", [1, 10, 100_000])
 def test_a_step_is_that_of_the_formula(simd, size, number):
@@ -94,6 +95,7 @@ def test_weights_that_change_places_have_another_hash():
     assert adam_step(*given, 1).hash != adam_step(*swapped, 1).hash
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("place", [0, 8191, 8192, 9000])
 @pytest.mark.parametrize("is_device", [False, True])

@@ -44,6 +44,7 @@ def assert_close(actual, expected, dense, h):
     assert (np.abs(actual.double().numpy() - expected) <= bound).all()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dim", DIMS)
 @pytest.mark.parametrize("is_scaled", [False, True])
 @pytest.mark.parametrize("num_self", [0, None])

@@ -28,6 +28,7 @@ def some_codes(num_rows, dim, bits, seed=1):
     return rng.integers(-(2 ** (bits - 1)), 2 ** (bits - 1), (num_rows, dim)).astype(np.int8)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("bits", [1, 2, 5, 8])
 @pytest.mark.parametrize("dim", [1, 16, 41, 64, 130])
 def test_sums_equal_those_of_numpy(simd, dim, bits):

@@ -43,6 +43,7 @@ def exact(left, right):
     return left.astype(np.int64) @ right.astype(np.int64)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("bit_width", WIDTHS)
 @pytest.mark.parametrize("shape", [(1, 1), (8, 128), (13, 37), (70, 513)])
 @pytest.mark.parametrize("line_padding", [8, 128])
@@ -56,6 +57,7 @@ def test_packed_words_are_those_of_the_oracle_and_come_back(simd, bit_width, sha
     assert np.array_equal(sum_lines(rows), codes.sum(1)) and np.array_equal(sum_lines(columns), codes.sum(0))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("left_width", WIDTHS)
 @pytest.mark.parametrize("right_width", WIDTHS)
 def test_products_equal_int64_at_all_pairs_of_widths(simd, left_width, right_width):
@@ -70,6 +72,7 @@ def test_the_sum_over_planes_is_the_product():
     assert np.array_equal(product_by_planes(left, right, 3, 5), exact(left, right))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("widths", [(1, 1), (1, 8), (8, 8), (3, 5)])
 @pytest.mark.parametrize("fill", [0, 1])
 def test_all_zeros_and_all_ones(simd, widths, fill):
@@ -138,6 +141,7 @@ def rescaled(sums, how, length):
     return np.maximum(values, 0) if how.has_relu else values
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("shape", [(5, 40, 3), (41, 200, 33), (9, 130, 600)])
 @pytest.mark.parametrize("is_by_row", [False, True])
 @pytest.mark.parametrize("has_relu", [False, True])

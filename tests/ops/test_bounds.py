@@ -84,6 +84,7 @@ def test_packed_rows_that_do_not_lie_in_their_message_are_refused(simd, changes)
         aggregation.multiply(matrix(), torch.ones(2, 8), replace(packed, **changes))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("row", [0, 2])
 @pytest.mark.parametrize("place", [-1, 5, -2**31, 2**31 - 1])
 @pytest.mark.parametrize("bits", [1, 8, 16, 32])

@@ -37,6 +37,7 @@ def expected_sums(indptr, indices, codes):
     return out
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("dim", DIMS)
 def test_sums_equal_those_of_int64(simd, dim, dtype):

@@ -37,6 +37,7 @@ def combined(codes, weight, *bits, way="auto"):
     return out.numpy()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("is_signed", [False, True])
 @pytest.mark.parametrize("code_bits", WIDTHS)
@@ -48,6 +49,7 @@ def test_every_way_equals_int64_at_all_pairs_of_widths(simd, way, is_signed, cod
             assert np.array_equal(combined(codes, weight, code_bits, weight_bits, way=way), exact(codes, weight))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("shape", [(0, 5, 3), (4, 0, 3), (4, 5, 0), (0, 0, 0)])
 def test_empty_sides_give_empty_sums_or_zeros(simd, way, shape):
@@ -56,6 +58,7 @@ def test_empty_sides_give_empty_sums_or_zeros(simd, way, shape):
     assert out.shape == (num_rows, num_outputs) and not out.any()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("is_signed", [False, True])
 def test_rows_of_zeros_among_others_sum_to_zero(simd, way, is_signed):
@@ -65,6 +68,7 @@ def test_rows_of_zeros_among_others_sum_to_zero(simd, way, is_signed):
     assert not combined(np.zeros_like(codes), weight, 4, 4, way=way).any()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("way", ["dense", "sparse"])
 @pytest.mark.parametrize("fill, weight", [(255, -128), (255, 127), (-128, -128), (-128, 127)])
 def test_the_largest_products_do_not_saturate(simd, way, fill, weight):

@@ -33,6 +33,7 @@ def onednn(request, monkeypatch):
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", request.param)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("storage", list(BOUND))
 @pytest.mark.parametrize("shape", SHAPES)
 def test_products_equal_those_of_float64_at_every_level(simd, onednn, storage, shape):
@@ -47,6 +48,7 @@ def test_products_equal_those_of_float64_at_every_level(simd, onednn, storage, s
     assert_near(total, gradient.t(), rows, storage)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("storage", list(BOUND))
 @pytest.mark.parametrize("in_dim", [5, 500])
 def test_a_product_is_added_in_place_at_every_level(simd, onednn, storage, in_dim):
@@ -96,6 +98,7 @@ def test_float16_rows_are_summed_in_float32():
     assert (weight_gradient(torch.ones(4096, 1, dtype=torch.float16), ones.new_ones(4096, 2)) == 4096).all()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("storage", list(BOUND))
 @pytest.mark.parametrize("shape", [(1, 1), (513, 41), (2000, 256), (0, 5)])
 def test_column_sums_equal_those_of_float64_at_every_level(simd, storage, shape):

@@ -33,6 +33,7 @@ def tensors(*arrays):
     return [torch.from_numpy(array) for array in arrays]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("is_by_column", [False, True])
 def test_values_become_steps_times_their_codes_exactly(simd, shape, is_by_column):
@@ -41,6 +42,7 @@ def test_values_become_steps_times_their_codes_exactly(simd, shape, is_by_column
     np.testing.assert_array_equal(out.numpy(), codes_of(values, step, limit) * step)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("is_by_column", [False, True])
 @pytest.mark.parametrize("local_weight", [None, 0.3])

@@ -39,6 +39,7 @@ def rows_of(num_rows, dim, seed=1, dtype=torch.float32):
     return torch.from_numpy(np.random.default_rng(seed).normal(size=(num_rows, dim)).astype(np.float32)).to(dtype)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", STORAGES)
 @pytest.mark.parametrize("dim", DIMS)
 def test_maxima_and_their_rows_equal_the_oracle(simd, dim, dtype):
@@ -52,6 +53,7 @@ def test_maxima_and_their_rows_equal_the_oracle(simd, dim, dtype):
     np.testing.assert_array_equal(argmax, expected_argmax)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", STORAGES)
 @pytest.mark.parametrize("dim", DIMS)
 def test_gradients_go_to_the_rows_of_the_maxima(simd, dim, dtype):
@@ -75,6 +77,7 @@ def test_backward_meets_finite_differences():
     np.testing.assert_allclose(h.grad, difference, atol=1e-5)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", STORAGES)
 @pytest.mark.parametrize("dim", DIMS)
 def test_every_instruction_set_gives_the_same_bits(simd, monkeypatch, dim, dtype):

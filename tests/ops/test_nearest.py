@@ -93,6 +93,7 @@ def test_error_of_gaussian_rows_is_contractive_and_falls_with_the_width(simd):
     assert all(found < bound for found, bound in zip(left, (0.5, 0.32, 0.03, 1e-4), strict=True))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dim", DIMS)
 @pytest.mark.parametrize("bits", CODED)
 def test_differences_of_a_fixed_row_converge_to_it(simd, bits, dim):
@@ -105,6 +106,7 @@ def test_differences_of_a_fixed_row_converge_to_it(simd, bits, dim):
     assert (energy(rows - reference.numpy()) < 1e-8 * energy(rows)).all()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dim", DIMS)
 @pytest.mark.parametrize("bits", CODED)
 def test_differences_of_an_adversarial_row_never_diverge(simd, bits, dim):
@@ -147,6 +149,7 @@ def test_16_bits_carry_nan_and_infinity(simd):
     np.testing.assert_array_equal(received, [np.nan, np.inf, -np.inf, 1.0, 1.015625])    # ties to even
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 3e38])
 @pytest.mark.parametrize("bits", CODED)
 def test_the_first_row_without_a_code_is_refused_by_its_node(simd, bits, bad):

@@ -116,6 +116,7 @@ def test_an_empty_message_is_no_error(send, receive, num_rows, dim):
     assert receive(layout, message).shape == (num_rows, dim)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 3e38])
 @pytest.mark.parametrize("bits", [1, 2, 4, 8])
 def test_a_value_that_has_no_code_is_refused_by_node_layer_and_epoch(simd, send, bits, bad):

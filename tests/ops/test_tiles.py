@@ -48,6 +48,7 @@ def test_tiles_hold_the_matrix_and_a_list_holds_no_zero_tile(shape, is_dense):
     assert np.array_equal(count_entries(tiles), matrix.sum(1))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("is_dense, jump, reuse", SWITCHES)
 @pytest.mark.parametrize("bit_width", range(1, 9))
 def test_products_equal_int64_with_every_switch(simd, is_dense, jump, reuse, bit_width):
@@ -70,6 +71,7 @@ def test_all_zeros_jump_every_tile_and_all_ones_none(simd, is_dense, fill):
     assert num_multiplied == fill * tiles.num_places == fill * 9
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("shape", [(0, 5, 3), (4, 0, 3), (4, 5, 0)])
 @pytest.mark.parametrize("is_dense", [False, True])
 def test_empty_sides_give_empty_products_or_zeros(simd, shape, is_dense):

@@ -34,6 +34,7 @@ def assert_near(found, dense, rows, storage, start=None):
     assert ((found.double() - exact).abs() <= 4 * BOUND[storage] * (scale.max() + 1)).all()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dim", DIMS)
 @pytest.mark.parametrize("storage", list(BOUND))
 def test_two_tables_are_one_matrix(simd, storage, dim):
@@ -61,6 +62,7 @@ def test_a_table_may_lack_rows_that_no_entry_names(simd, dim):
         multiply(wide, near, far[:11])
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dim", DIMS)
 @pytest.mark.parametrize("storage", list(BOUND))
 def test_packed_far_rows_are_those_of_the_message(simd, storage, dim):

@@ -45,6 +45,7 @@ def assert_near(actual, a, b, gain=None, bias=None, relu=False):
     assert ((actual.double() - expected).abs() <= TOLERANCE * magnitude).all()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("left_width", [1, 2, 3, 8])
 @pytest.mark.parametrize("right_width", [1, 4, 5, 8])
 @pytest.mark.parametrize("shape", [(5, 7, 3), (40, 130, 33)])
@@ -55,6 +56,7 @@ def test_integer_products_are_those_of_the_codes(left_width, right_width, shape)
     assert sums.dtype == torch.int32 and np.array_equal(sums, expected)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("widths", [(1, 1), (2, 5), (8, 8)])
 @pytest.mark.parametrize("rounding", ["floor", "nearest"])
 @pytest.mark.parametrize("is_per_line", [False, True])
@@ -70,6 +72,7 @@ def test_gain_bias_and_relu_are_folded_into_the_product(relu):
     assert_near(bit_mm_to_float(a, b, gain=gain, bias=bias, relu=relu), a.to_val(), b.to_val(), gain, bias, relu)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("packing", ["column", "row"])
 @pytest.mark.parametrize("bit_width", [1, 3, 8])
 @pytest.mark.parametrize("rounding", ["floor", "nearest"])
@@ -109,6 +112,7 @@ def test_empty_products(shape):
         assert bit_mm_to_bit(a, b, 2, packing, low=0.0, high=1.0).shape == (m, n)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("is_dense, jump", [(False, True), (True, True), (True, False)])
 @pytest.mark.parametrize("reuse", [False, True])
 @pytest.mark.parametrize("bit_width", [1, 4, 8])

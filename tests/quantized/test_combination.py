@@ -34,6 +34,7 @@ def exact(codes, weight):
     return codes.astype(np.int64) @ weight.T.astype(np.int64)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("is_serial", [False, True])
 @pytest.mark.parametrize("is_signed", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)

@@ -85,24 +85,45 @@ CUTS = [drawn_at_random, rank_without_training_nodes, last_rank_with_one_node, l
         last_rank_without_boundary, directed_arcs, multi_label]
 
 
+def share_that_may_turn(dataset, run):
+    """By how much the test score of a run on one rank can change where its logits change by 2e-4 of the largest.
+
+    A node's answer turns only where its two largest logits are within twice that of each other, or, of several labels,
+    one is within it of 0; an answer that turns changes the F1 score of several labels by less than 2 / their number.
+    """
+    graph, model = run.session.graph, run.learner.model.eval()
+    graph.begin_forward(seed=0, epoch=0, is_training=False)
+    with torch.no_grad():
+        logits = model(graph, graph.x)
+    node_id = graph.node_id[:graph.num_inner]
+    is_tested, labels = dataset.test_mask[node_id], dataset.labels[node_id]
+    reach = 2e-4 * logits.abs().max()
+    if labels.ndim == 2:
+        return 2 * int((logits[is_tested].abs() <= reach).sum()) / labels[is_tested].sum()
+    largest = logits[is_tested].topk(2, dim=1).values
+    return int((largest[:, 0] - largest[:, 1] <= 2 * reach).sum()) / is_tested.sum()
+
+
 def assert_trains_as_one(comm, cut, folder, **settings):
-    """Losses to 1e-4 relative, and the same scores at the end."""
+    """Losses to 1e-4 relative, and the same scores at the end but for nodes between two answers."""
     settings.update(dropout=0.5, epochs=EPOCHS, eval_every=EPOCHS)
 
     def train_alone():
         dataset, owner = cut(comm.size)
         write(dataset, owner, comm.size, folder / "shards")
         one = write(dataset, np.zeros_like(owner), 1, folder / "one")
-        return train(MPI.COMM_SELF, one, folder / "alone", **settings)[:2]
+        summary, metrics, run = train(MPI.COMM_SELF, one, folder / "alone", **settings)
+        return summary, metrics, share_that_may_turn(dataset, run)
 
-    alone, expected = on_rank_zero(comm, train_alone)
+    alone, expected, may_turn = on_rank_zero(comm, train_alone)
     summary, metrics, _ = train(comm, folder / "shards", folder / "run", **settings)
     assert len(metrics) == EPOCHS
     np.testing.assert_allclose(losses(metrics), losses(expected), rtol=1e-4)
-    # A logit within rounding of another may turn one node's prediction.
-    assert summary["test_score"] == pytest.approx(alone["test_score"], abs=0.03)
+    assert may_turn <= 0.03
+    assert summary["test_score"] == pytest.approx(alone["test_score"], abs=may_turn + 1e-9)
 
 
+@pytest.mark.covering
 @pytest.mark.parallel([2, 3, 4])
 @pytest.mark.parametrize("norm", ["none", "layer"])
 @pytest.mark.parametrize("model", ["gcn", "sage"])

@@ -1,4 +1,4 @@
-"""Every method on every kind of part: it trains to the end, finitely, and equals vanilla where it must."""
+"""Every method on every kind of part: its losses stay near those of vanilla, and equal them where they must."""
 
 from __future__ import annotations
 
@@ -31,6 +31,10 @@ OPTIONS = {"uniform": {"bits": 4}, "sylvie": TIMED, "joint": {**TIMED, "period":
            "pipegcn": {"smoothing": 0.5}}
 PREDICTABLE = [method for method in METHODS if method not in ("bns", "sancus")]
 SETTINGS = {"model": "sage", "dropout": 0.5, "epochs": 6, "eval_every": 3}
+# How far the loss of an epoch may be from vanilla's, relative: rows of 4 bits are the nearest to those that are meant,
+# then rows of fewer bits, of the epoch before, and of half the boundary.
+NEAR = {"vanilla": 1e-5, "uniform": 0.01, "random": 0.02, "sylvie": 0.05, "adaqp": 0.02, "joint": 0.05, "pipegcn": 0.08,
+        "bns": 0.15, "sancus": 0.01}
 
 
 def odd_parts(kind, num_ranks):
@@ -52,23 +56,34 @@ def odd_parts(kind, num_ranks):
 def test_every_method_trains_where_a_part_is_odd(shared_path, kind):
     dataset, owner = odd_parts(kind, COMM.size)
     shards = on_rank_zero(COMM, lambda: write(dataset, owner, COMM.size, shared_path / "shards"))
+    is_apart = COMM.size <= (2 if kind == "alone" else 1)     # all ranks, or there is one: no byte goes anywhere
+    expected, scores = None, {}
     for method in METHODS:
         settings = {**SETTINGS, "method": method, **OPTIONS.get(method, {})}
         summary, metrics, run = train(COMM, shards, shared_path / method, **settings)
-        assert len(metrics) == 6 and np.isfinite(losses(metrics)).all(), method
-        assert np.isfinite(summary["test_score"]), method
+        expected = losses(metrics) if expected is None else expected
+        np.testing.assert_allclose(losses(metrics), expected, rtol=0 if is_apart else NEAR[method], err_msg=method)
+        assert losses(metrics)[-1] < 0.9 * losses(metrics)[0], method
+        scores[method] = summary["test_score"]
         assert run.session.exchange.state_bytes == 0, method
-        # With all ranks apart, or one, no byte goes anywhere.
-        assert (summary["sent_bytes_per_epoch"] > 0) == (COMM.size > (2 if kind == "alone" else 1)), method
+        assert (summary["sent_bytes_per_epoch"] > 0) != is_apart, method
+    assert not is_apart or len(set(scores.values())) == 1
+
+
+def test_vanilla_is_the_first_method_and_all_have_a_bound():
+    assert next(iter(METHODS)) == "vanilla" and METHODS.keys() == NEAR.keys()
 
 
 @pytest.mark.parallel([1, 2, 3])
 def test_predicted_messages_train_by_every_method_that_takes_them(shared_path):
+    """Differences to what was sent before, rounded, leave losses as near to vanilla's as rows that are rounded."""
     shards = write_once(COMM, easy_graph(), shared_path / "shards")
+    expected = losses(train(COMM, shards, shared_path / "as they are", **SETTINGS)[1])
     for method in PREDICTABLE:
         settings = {**SETTINGS, "method": method, **OPTIONS.get(method, {}), "smoothing": 0.0, "predict": "previous"}
         summary, metrics, _ = train(COMM, shards, shared_path / method, **settings)
-        assert np.isfinite(losses(metrics)).all(), method
+        near = 0 if COMM.size == 1 else NEAR[method]
+        np.testing.assert_allclose(losses(metrics), expected, rtol=near, err_msg=method)
         assert (summary["method_state_bytes"] > 0) == (COMM.size > 1), method
 
 

@@ -40,6 +40,7 @@ def settings_of_scheme(scheme, gradient="local"):
     return {"quantize": scheme, **FINE, **learned, **({"target_kb": 4.0} if scheme == "degree-aware" else {})}
 
 
+@pytest.mark.covering
 @pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("scheme, gradient", [
     ("degree-aware", "straight-through"), ("degree-aware", "local"), ("degree-steps", "local"),

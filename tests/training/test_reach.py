@@ -31,6 +31,7 @@ def first_gradients(comm, shards, **settings):
     return torch.cat([parameter.grad.flatten() for parameter in learner.model.parameters()]).numpy(), trace
 
 
+@pytest.mark.covering
 @pytest.mark.parallel([1, 2, 3, 4])
 @pytest.mark.parametrize("directed", [False, True], ids=["undirected", "directed"])
 @pytest.mark.parametrize("model", ["gcn", "sage"])

@@ -123,6 +123,7 @@ def test_a_killed_run_goes_on_from_its_checkpoint_as_if_nothing_had_been(shared_
         assert "async" in {record["mode"] for record in metrics[epoch:]}
 
 
+@pytest.mark.covering
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("method, variant", WITH_STATE)
 @pytest.mark.parametrize("stop", [1, 6])

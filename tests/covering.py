@@ -1,0 +1,82 @@
+"""A pytest plugin that thins products of parameters. Of a marked test it runs cases in which all pairs of values occur.
+
+`@pytest.mark.covering` keeps every pair, `@pytest.mark.covering(3)` every triple; `--exhaustive` runs all cases. Tests
+that define a format stay unmarked. No fixture belongs here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from itertools import combinations
+
+MARK = "covering"
+PAIRS = 2
+
+
+def cover(cases: Sequence[Sequence[Hashable]], strength: int = PAIRS) -> list[int]:
+    """Choose cases that cover, with every `strength` of their factors, all values that occur together in any case.
+
+    Parameters
+    ----------
+    cases : num_cases sequences of num_factors values
+    strength : int      2 for pairs, 3 for triples; all cases are kept where there are no more factors than that
+
+    Returns
+    -------
+    list of int         indices into cases, ascending; the same for the same cases
+
+    Raises
+    ------
+    ValueError          strength is below 1, or cases differ in their number of factors
+    """
+    if strength < 1 or len(set(map(len, cases))) > 1:
+        raise ValueError(f"strength is {strength} and cases have {sorted(set(map(len, cases)))} factors; expected a "
+                         "strength of 1 or more, and one number of factors")
+    bits: dict[tuple, int] = {}
+    masks = []
+    for case in cases:
+        together = combinations(enumerate(case), min(strength, len(case)))
+        masks.append(sum(1 << bits.setdefault(values, len(bits)) for values in together))
+    # Greedy: each time the case that covers the most of what is missing, the first one among equals.
+    chosen, missing = [], (1 << len(bits)) - 1
+    while missing:
+        best = max(range(len(cases)), key=lambda index: (masks[index] & missing).bit_count())
+        chosen.append(best)
+        missing &= ~masks[best]
+    return sorted(chosen)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--exhaustive", action="store_true", help="run all cases of tests that are marked covering")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", f"{MARK}(strength=2): runs cases that cover every pair of parameters, or every "
+                                       "strength of them, not their whole product")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Deselect cases of marked tests that a covering needs not; cases that are skipped cover nothing."""
+    if config.getoption("--exhaustive"):
+        return
+    groups: dict[tuple, list] = {}
+    for item in items:
+        mark = item.get_closest_marker(MARK)
+        if mark is not None and hasattr(item, "callspec"):
+            is_skipped = item.get_closest_marker("skip") is not None
+            groups.setdefault((item.path, item.cls, item.originalname, is_skipped), []).append(item)
+    left_out = set()
+    for group in groups.values():
+        kept = set(cover([_factors(item) for item in group], *group[0].get_closest_marker(MARK).args))
+        left_out.update(id(item) for index, item in enumerate(group) if index not in kept)
+    config.hook.pytest_deselected(items=[item for item in items if id(item) in left_out])
+    items[:] = [item for item in items if id(item) not in left_out]
+
+
+def _factors(item) -> tuple[tuple[int, ...], ...]:
+    """Which value each factor has, by its identity; parameters that one decorator lists together are one factor."""
+    params = item.callspec.params
+    listed = [mark.args[0] if mark.args else mark.kwargs["argnames"] for mark in item.iter_markers("parametrize")]
+    together = [[name.strip() for name in (names.split(",") if isinstance(names, str) else names)] for names in listed]
+    alone = [[name] for name in sorted(set(params) - {name for names in together for name in names})]
+    return tuple(tuple(id(params[name]) for name in names) for names in together + alone)

@@ -1,0 +1,68 @@
+"""jobs/rank_tests.py and jobs/test.sh: which tests run first, and under which MPI."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "jobs"))
+
+from rank_tests import LONGEST, RANK_COUNTS, may_have_tests_for  # noqa: E402
+
+
+@pytest.mark.parametrize("name", LONGEST)
+def test_a_file_that_is_begun_early_is_there(name):
+    assert (ROOT / "tests" / name).is_file()
+
+
+def test_files_that_take_long_come_first_in_the_order_of_the_list(tmp_path):
+    names = [LONGEST[4], LONGEST[2], "test_config.py"]
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "rank_tests", "-p", "no:cacheprovider",
+                           "--collect-only", *(ROOT / "tests" / name for name in reversed(names))], cwd=ROOT,
+                          env={**os.environ, "PYTHONPATH": str(ROOT / "jobs")}, capture_output=True, text=True)
+    files = [line.partition("::")[0] for line in done.stdout.splitlines() if "::" in line]
+    assert list(dict.fromkeys(files)) == [f"tests/{name}" for name in (LONGEST[2], LONGEST[4], "test_config.py")]
+
+
+@pytest.mark.parametrize("source, found", [
+    ("@pytest.mark.parallel([1, 2, 3])\n@pytest.mark.parallel([2])", (1, 2, 3)), ("@pytest.mark.parallel([12])", ()),
+    ("@pytest.mark.parallel(RANKS)", RANK_COUNTS), ("pytestmark = pytest.mark.parallel", RANK_COUNTS),
+    ("from hpcgnn.launch import run_parallel", ()),
+])
+def test_a_file_is_read_where_a_mark_may_name_the_number_of_ranks(source, found):
+    assert tuple(ranks for ranks in RANK_COUNTS if may_have_tests_for(ranks, source)) == found
+
+
+# Stands for everything that jobs/test.sh starts; prints each parallel run.
+STAND_INS = """
+source() { :; }
+python() { return 0; }
+mktemp() { command mktemp -d "$SCRATCH/XXXX"; }
+hpcgnn_use_mpi() { MPI4PY_MPIABI=$1; }
+hpcgnn_cores() { echo 2; }
+hpcgnn_mpirun() { echo "$MPI4PY_MPIABI $1: ${*:5}"; }
+bash() { echo "serial ${*:3}"; }
+HPCGNN_ROOT=$SCRATCH_ROOT MPI4PY_MPIABI=own
+"""
+
+
+@pytest.mark.parametrize("mpis, arguments, expected", [
+    ("", [], ["own 2: -m parallel[2]", "own 3: -m parallel[3]", "own 4: -m parallel[4]"]),
+    ("openmpi mpich:3", ["-k", "codec"],
+     [*(f"openmpi {n}: -m parallel[{n}] -k codec" for n in (2, 3, 4)), "mpich 3: -m parallel[3] -k codec"]),
+    ("mpich:2,4:exchange,faults", [],
+     [f"mpich {n}: -m parallel[{n}] tests/exchange tests/faults" for n in (2, 4)]),
+    ("mpich:3:exchange", ["tests/test_launch.py::test_x"], ["mpich 3: -m parallel[3] tests/test_launch.py::test_x"]),
+])
+def test_parallel_tests_run_under_every_mpi_at_its_ranks_and_of_its_folders(tmp_path, mpis, arguments, expected):
+    script = STAND_INS + (ROOT / "jobs/test.sh").read_text()
+    environment = {**os.environ, "HPCGNN_TEST_MPI": mpis, "SCRATCH": str(tmp_path), "SCRATCH_ROOT": str(ROOT)}
+    done = subprocess.run(["bash", "-c", script, str(ROOT / "jobs/test.sh"), *arguments], env=environment,
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stdout.splitlines() if ": -m parallel" in line] == expected

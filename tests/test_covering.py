@@ -1,0 +1,109 @@
+"""Coverings: every pair, or triple, of values that the whole product has is in what is left of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from itertools import combinations, product
+from pathlib import Path
+
+import pytest
+from covering import cover
+
+WIDE = list(product(range(6), range(7), range(3), range(2), range(3)))
+HOLED = [case for case in WIDE if case[0] != case[1] and case[2:] != (1, 1, 1)]     # a product with cases left out
+
+EXAMPLE = """
+import pytest
+
+@pytest.fixture(params=["a", pytest.param("b", marks=pytest.mark.skip("absent"))])
+def kind(request):
+    return request.param
+
+@pytest.mark.covering
+@pytest.mark.parametrize("x", range(4))
+@pytest.mark.parametrize("y", range(5))
+@pytest.mark.parametrize("z, w", [(0, 1), (1, 0), (1, 1)])
+def test_thin(kind, x, y, z, w):
+    print("ran", x, y, z, w)
+
+@pytest.mark.parametrize("x", range(4))
+@pytest.mark.parametrize("y", range(5))
+def test_whole(kind, x, y):
+    pass
+
+@pytest.mark.covering
+def test_single():
+    pass
+"""
+
+
+def values_together(cases, strength):
+    return {values for case in cases for values in combinations(enumerate(case), strength)}
+
+
+@pytest.mark.parametrize("strength", [1, 2, 3, 4])
+@pytest.mark.parametrize("cases", [WIDE, HOLED], ids=["product", "with holes"])
+def test_all_values_that_occur_together_still_do(cases, strength):
+    kept = [cases[index] for index in cover(cases, strength)]
+    assert len(set(kept)) == len(kept)
+    assert values_together(kept, strength) == values_together(cases, strength)
+
+
+@pytest.mark.parametrize("strength, at_most", [(1, 7), (2, 46), (3, 150)])
+def test_few_cases_are_left(strength, at_most):
+    """The two largest factors have 42 pairs, the three largest 126 triples; the product has 756 cases."""
+    assert len(cover(WIDE, strength)) <= at_most
+
+
+@pytest.mark.parametrize("cases", [[], [()], [(1,), (2,)], list(product("ab", range(5)))])
+def test_all_cases_of_two_factors_or_fewer_are_kept(cases):
+    assert cover(cases) == list(range(len(cases)))
+
+
+@pytest.mark.parametrize("cases, strength", [(WIDE, 0), ([(1, 2), (1,)], 2)])
+def test_what_has_no_covering_is_refused(cases, strength):
+    with pytest.raises(ValueError, match="expected a strength of 1 or more, and one number of factors"):
+        cover(cases, strength)
+
+
+@pytest.fixture
+def run_example(tmp_path):
+    """run_example(*options) -> what a pytest of its own prints of EXAMPLE: names of tests, and how each ended."""
+    def run(*options):
+        (tmp_path / "test_example.py").write_text(EXAMPLE)
+        command = [sys.executable, "-m", "pytest", "-v", "-p", "covering", "-p", "no:cacheprovider", *options,
+                   "test_example.py"]
+        done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+                              capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
+        return re.findall(r"::(test_\w+)(?:\[([\w-]+)\])? (PASSED|SKIPPED)", done.stdout)
+    return run
+
+
+def thin_cases(found, outcome):
+    """Values of x, y, z and w of the cases of test_thin that ended so."""
+    cases = [case for name, case, ended in found if (name, ended) == ("test_thin", outcome)]
+    return [tuple(map(int, case.split("-")[1:])) for case in cases]
+
+
+PRODUCT = [(z, w, y, x) for x in range(4) for y in range(5) for z, w in [(0, 1), (1, 0), (1, 1)]]
+
+
+def test_a_marked_test_runs_a_covering_and_other_tests_run_whole(run_example):
+    """Skipped cases cover nothing: those that run have all pairs by themselves. z and w are one factor."""
+    found = run_example()
+    ran = thin_cases(found, "PASSED")
+    pairs, every = (values_together([((z, w), y, x) for z, w, y, x in cases], 2) for cases in (ran, PRODUCT))
+    assert len(ran) < len(PRODUCT) / 2 and pairs == every
+    assert 0 < len(thin_cases(found, "SKIPPED")) < len(PRODUCT) / 2
+    ended = Counter((name, outcome) for name, _, outcome in found)
+    assert ended["test_whole", "PASSED"] == ended["test_whole", "SKIPPED"] == 20 and ended["test_single", "PASSED"] == 1
+
+
+def test_the_whole_product_runs_where_it_is_asked_for(run_example):
+    found = run_example("--exhaustive")
+    assert sorted(thin_cases(found, "PASSED")) == sorted(thin_cases(found, "SKIPPED")) == sorted(PRODUCT)
