@@ -19,7 +19,7 @@ from hpcgnn._ext import combination_sparse
 from hpcgnn._ext import package as kernels
 from hpcgnn.errors import KernelError
 from hpcgnn.ops import aggregation, bit_gemm, code_aggregation, code_attention, maximum, quantization, tiles
-from hpcgnn.quantized.package import PackageFormat, PackedRows
+from hpcgnn.quantized.package import PackageFormat, PackagedRows
 from hpcgnn.quantized.package_writer import encode
 
 CORPUS = Path(__file__).parent / "corpus" / "packages.json"
@@ -28,7 +28,7 @@ STORAGES = (torch.float32, torch.bfloat16, torch.float16)
 FORGED_NUMBERS = (-2**31, -1, 0, 1, 7, 8, 63, 64, 10**6, 2**31 - 1)
 
 
-def decode_all_ways(packed: PackedRows, out: dict[str, np.ndarray]) -> tuple[int, ...]:
+def decode_all_ways(packed: PackagedRows, out: dict[str, np.ndarray]) -> tuple[int, ...]:
     """Fault numbers of the six readers of packages, each of which reads all rows."""
     source, num_rows = packed.source, packed.num_rows
     return (kernels.decode_rows(source, 0, num_rows, out["codes"], None, None, None)[0],
@@ -48,7 +48,7 @@ def room_for(num_rows: int, dim: int) -> dict[str, np.ndarray]:
             "sums": np.empty((num_rows, 5), np.int32)}
 
 
-def some_packages(rng: np.random.Generator) -> PackedRows:
+def some_packages(rng: np.random.Generator) -> PackagedRows:
     """A good stream of random rows, some longer than a block of columns."""
     signed = bool(rng.integers(2))
     form = PackageFormat([(64, 128, 192), (8, 8, 8), (37, 99, 100)][rng.integers(3)], signed)
@@ -59,7 +59,7 @@ def some_packages(rng: np.random.Generator) -> PackedRows:
     return encode((codes * is_there).astype(form.dtype), widths, form)
 
 
-def flip(packed: PackedRows, rng: np.random.Generator) -> None:
+def flip(packed: PackagedRows, rng: np.random.Generator) -> None:
     """Flip one to four bits of the arrays, in place; bits after the last stay zero."""
     for _ in range(rng.integers(1, 5)):
         array = getattr(packed, ARRAYS[rng.integers(5)] if rng.integers(3) else "positions").reshape(-1).view(np.uint8)
@@ -161,7 +161,7 @@ def try_bits(rng: np.random.Generator) -> int:
 KINDS = (try_packages, try_packages, try_packages, try_packages, try_messages, try_matrices, try_bits)
 
 
-def as_text(packed: PackedRows) -> dict:
+def as_text(packed: PackagedRows) -> dict:
     """A stream for the corpus."""
     return {"lengths": list(packed.format.lengths), "is_signed": bool(packed.format.is_signed),
             **{name: int(getattr(packed, name)) for name in ("num_rows", "dim", "num_bits", "num_position_bits",
@@ -169,11 +169,11 @@ def as_text(packed: PackedRows) -> dict:
             **{name: getattr(packed, name).tobytes().hex() for name in ARRAYS}}
 
 
-def from_text(one: dict) -> PackedRows:
+def from_text(one: dict) -> PackagedRows:
     """A stream of the corpus."""
     types = dict(zip(ARRAYS, (np.uint8, np.uint8, np.int64, np.int32, np.int64), strict=True))
     scalars = {name: one[name] for name in ("num_rows", "dim", "num_bits", "num_position_bits", "interval")}
-    return PackedRows(PackageFormat(one["lengths"], one["is_signed"]), **scalars,
+    return PackagedRows(PackageFormat(one["lengths"], one["is_signed"]), **scalars,
                       **{name: np.frombuffer(bytes.fromhex(one[name]), types[name]) for name in ARRAYS})
 
 
