@@ -19,7 +19,7 @@ from hpcgnn._ext import combination_sparse
 from hpcgnn._ext import package as kernels
 from hpcgnn.errors import KernelError
 from hpcgnn.ops import aggregation, bit_gemm, code_aggregation, code_attention, maximum, quantization, tiles
-from hpcgnn.quantized.package import PackageFormat, PackagedRows
+from hpcgnn.quantized.package import PackagedRows, PackageFormat
 from hpcgnn.quantized.package_writer import encode
 
 CORPUS = Path(__file__).parent / "corpus" / "packages.json"
