@@ -3,4 +3,4 @@
 The rooms of the package and who may import whom are described in ARCHITECTURE.md.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
