@@ -132,7 +132,7 @@ def command(shards: Path, preset: str | None, config_file: Path | None, assignme
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asks for, the same on all ranks; see the command's options.
+    """Hold what the command line asks for, the same on all ranks; see the command's options.
 
     settings : dict      given by flags and --set
     """

@@ -1,4 +1,4 @@
-"""From a list of arcs to a clean CSR graph with a report of what was found and done. No file format is known here."""
+"""Make a clean CSR graph of a list of arcs, with a report of what was found and done. No file format is known here."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ ALIGNMENT = 64                 # bytes; each message of an arena begins on a cac
 
 
 class MessageArena:
-    """One send and one receive buffer, grown when a larger exchange comes and reused by all.
+    """Hold one send and one receive buffer, grown when a larger exchange comes and reused by all.
 
     Its content is valid until the next call of `slices`.
 

@@ -65,7 +65,7 @@ class ReceivedTable(Stateful):
 
 @dataclass(eq=False)
 class Arrival:
-    """The messages of one exchange and the rows that they bring, once `finish` or `packed` has waited for them.
+    """Hold the messages of one exchange, and the rows that they bring once `finish` or `packed` has waited for them.
 
     Attributes
     ----------

@@ -22,7 +22,7 @@ MAX_MESSAGE_BYTES = 1 << 30    # longer messages travel as several, below MPI's 
 
 
 class RowChecks:
-    """What a device notes of the rows that one exchange sends; it crosses to the host behind the kernels that write it.
+    """Bring to the host what a device notes of the rows that one exchange sends, behind the kernels that note it.
 
     To be made among those kernels, on the message stream.
 

@@ -32,7 +32,7 @@ Encode = Callable[[Messages, torch.Tensor, CounterKey, list[Buffer]], torch.Tens
 
 @dataclass(frozen=True)
 class Outgoing:
-    """The rows that one exchange of one pass sends.
+    """Hold the rows that one exchange of one pass sends.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class Outgoing:
 
 
 class Sender:
-    """Sends the messages of one rank, and counts them.
+    """Send the messages of one rank, and count them.
 
     Parameters
     ----------

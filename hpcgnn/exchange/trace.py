@@ -58,7 +58,7 @@ class Trace:
 
 
 class Tracer:
-    """Notes the ranges of the rows that the exchanges of one epoch send, where the epoch's plan asks for it."""
+    """Note the ranges of the rows that the exchanges of one epoch send, where the epoch's plan asks for it."""
 
     def __init__(self, streams: Streams):
         self._streams, self._is_traced = streams, False

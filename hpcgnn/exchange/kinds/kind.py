@@ -89,7 +89,7 @@ Part = TypeVar("Part", bound=Stateful)
 
 
 class RememberingKind(ExchangeKind, Generic[Part]):
-    """A kind that keeps something of each exchange, by its layer, direction and dim; all of it is saved from here."""
+    """Keep something of each exchange, by its layer, direction and dim; all of it is saved from here."""
 
     keeps_state = True
 
