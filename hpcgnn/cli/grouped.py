@@ -9,7 +9,7 @@ import click
 
 
 class GroupedOption(click.Option):
-    """An option with the heading that it belongs under, and whether short help lists it."""
+    """Give an option the heading that it belongs under, and say whether short help lists it."""
 
     def __init__(self, *words: Any, heading: str = "Run", is_common: bool = True, **more: Any):
         super().__init__(*words, **more)
@@ -17,7 +17,7 @@ class GroupedOption(click.Option):
 
 
 class RareSetting(NamedTuple):
-    """A setting without a flag, which `--set` changes: its name, its heading, its sentence of help."""
+    """Describe a setting without a flag, which `--set` changes: its name, its heading, its sentence of help."""
 
     name: str
     heading: str
@@ -25,7 +25,7 @@ class RareSetting(NamedTuple):
 
 
 class GroupedCommand(click.Command):
-    """A command whose help lists its options by heading, the common ones only unless `--help-all` asks for all.
+    """List the options of a command by heading in its help, the common ones only unless `--help-all` asks for all.
 
     headings : list of str        in their order
     rare_settings : function      gives the settings that `--set` alone changes, which `--help-all` lists too

@@ -138,7 +138,7 @@ class Codec:
 
 
 class Codecs:
-    """Hold the codecs of a run, one for each plan of widths and set of rows; those of the last PLANS_KEPT plans stay."""
+    """Hold the codecs of a run, one for each plan of widths and set of rows; the last PLANS_KEPT plans' stay."""
 
     def __init__(self) -> None:
         self._codecs: OrderedDict[Hashable, dict[Hashable, Codec]] = OrderedDict()

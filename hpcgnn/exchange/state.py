@@ -20,7 +20,7 @@ State = dict[str, Any]      # name -> np.ndarray, int, float, bool, str or State
 
 
 class Stateful(ABC):
-    """Keep a part of what outlives an epoch. Python makes no object of a class that lacks one of the abstract methods."""
+    """Keep a part of what outlives an epoch. Python makes no object of a class that lacks an abstract method."""
 
     @property
     @abstractmethod

@@ -23,7 +23,7 @@ LEAST_BASE_OF_ATTENTION = 4
 
 @dataclass(frozen=True)
 class Pipelined(Method):
-    """A method whose epochs may compute with the halo rows of the epoch before, while their own travel."""
+    """Let epochs compute with the halo rows of the epoch before, while their own travel."""
 
     clashes = (ENDS_AT_ONCE, STALE_LOSS_SCALE, KEEPS_ALL_PEERS)
 
@@ -36,7 +36,7 @@ class Pipelined(Method):
 
 @dataclass(frozen=True)
 class ChoosesWidths(Method):
-    """A method that chooses among several widths."""
+    """Choose among several widths."""
 
     automatic: ClassVar[str]      # the widths where the user names none
     widths: str = setting("auto", "Bit-widths to choose from, joined by commas; auto is the method's own choice, "
@@ -64,14 +64,14 @@ class ChoosesWidths(Method):
 
 @dataclass(frozen=True)
 class Reproducible(ChoosesWidths):
-    """A method whose choice depends on measured seconds, unless it is told otherwise."""
+    """Choose by measured seconds, unless told otherwise."""
 
     deterministic: bool = setting(False, "Decide by modeled seconds instead of measured ones, so that two runs agree.")
 
 
 @dataclass(frozen=True)
 class FollowsLoss(Pipelined):
-    """A method that widens messages where the loss slows and takes stale rows while it moves little."""
+    """Widen messages where the loss slows and take stale rows while it moves little."""
 
     mode = "adaptive"
     descent_test: str = setting("relative", "When the loss counts as slowing: its rate of descent is below that of "
@@ -97,7 +97,7 @@ class FollowsLoss(Pipelined):
 
 @dataclass(frozen=True)
 class SolvesWidths(Reproducible):
-    """A method whose widths a solver assigns, from traced ranges and the costs of links."""
+    """Have a solver assign the widths, from traced ranges and the costs of links."""
 
     period: int = setting(50, "Epochs between assignments of widths.", low=1, has_flag=False)
     group_size: int = setting(500, "Messages of a pair of ranks that share a width.", low=1, has_flag=False)

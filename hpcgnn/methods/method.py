@@ -126,7 +126,7 @@ class Method(ABC):
 
 @dataclass(frozen=True)
 class StoredRows(Method):
-    """A method that sends rows as they are stored."""
+    """Send rows as they are stored."""
 
     def width_policy(self, context: MethodContext) -> WidthPolicy:
         """Choose one width, that of the storage type."""
