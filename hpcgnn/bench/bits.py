@@ -18,8 +18,8 @@ import numpy as np
 import scipy.sparse
 import torch
 
-from hpcgnn.bench.graphs import Topology, open_topology
-from hpcgnn.bench.place import Place, admit
+from hpcgnn.bench.graphs import Topology
+from hpcgnn.bench.place import Place, admit, open_topology
 from hpcgnn.bench.timing import CEILING, OURS, Measurement, Part, PartedBenchmark
 from hpcgnn.ops import bit_gemm, tiles
 from hpcgnn.ops.aggregation import SparseRows, from_csr, multiply

@@ -5,7 +5,6 @@ from __future__ import annotations
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,9 +12,6 @@ import torch
 from hpcgnn.datasets.options import SourceOptions
 from hpcgnn.datasets.source import load_source
 from hpcgnn.errors import ConfigError, DatasetError
-
-if TYPE_CHECKING:
-    from hpcgnn.bench.place import Place
 
 DRAWN = "drawn:"
 SYNTHETIC_DEGREE = 20
@@ -61,12 +57,6 @@ def drawn_arcs(source: str) -> int | None:
         raise ConfigError(f"{source} is no graph to draw; expected {DRAWN}ARCS with {SYNTHETIC_DEGREE} arcs at least, "
                           f"as in {DRAWN}20e6")
     return num_edges
-
-
-def open_topology(source: str, place: Place) -> Topology:
-    """Read an archive, or draw the graph that `drawn:ARCS` asks for; errors as of `drawn_arcs` and `read_topology`."""
-    num_edges = drawn_arcs(source)
-    return read_topology(Path(source)) if num_edges is None else place.draw(num_edges)
 
 
 def read_topology(path: Path) -> Topology:

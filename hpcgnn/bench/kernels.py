@@ -10,10 +10,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from hpcgnn.bench.graphs import open_topology
 from hpcgnn.bench.host import HostPlace
 from hpcgnn.bench.peers.torch_messages import TorchMessage
-from hpcgnn.bench.place import PRECISION, Contestants, Place, Work
+from hpcgnn.bench.place import PRECISION, Contestants, Place, Work, open_topology
 from hpcgnn.bench.products import measure_products
 from hpcgnn.bench.timing import CEILING, OURS, Measurement, Part, PartedBenchmark
 from hpcgnn.ops.counter import DROPOUT, FORWARD, CounterKey

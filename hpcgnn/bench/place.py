@@ -8,15 +8,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
+from hpcgnn.bench.graphs import Topology, drawn_arcs, read_topology
 from hpcgnn.bench.timing import Effort, Measurement
-
-if TYPE_CHECKING:
-    from hpcgnn.bench.graphs import Topology
 
 FEWEST_REPETITIONS = 3
 LONGEST_REASON = 120        # characters of a refusal
@@ -143,3 +142,9 @@ def admit(peers: dict[str, Work], case: str) -> tuple[dict[str, Work], list[str]
     refusals = {name: refusal(work) for name, work in peers.items()}
     return ({name: work for name, work in peers.items() if refusals[name] is None},
             [f"{name} refuses {case}: {reason}" for name, reason in refusals.items() if reason is not None])
+
+
+def open_topology(source: str, place: Place) -> Topology:
+    """Read an archive, or draw the graph that `drawn:ARCS` asks for; errors as of `drawn_arcs` and `read_topology`."""
+    num_edges = drawn_arcs(source)
+    return read_topology(Path(source)) if num_edges is None else place.draw(num_edges)

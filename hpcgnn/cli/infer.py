@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,18 +47,38 @@ def command(model: Path, shards: Path, out: Path | None, repeat: int, **options:
     # MPI is started, and the threads shared out, before torch is imported.
     from hpcgnn.launch import run_parallel
 
-    run_parallel(lambda comm: infer_in_parallel(comm, model, shards, out, repeat, **options))
+    request = Request(model, shards, out=out, repeat=repeat, **options)
+    run_parallel(lambda comm: infer_in_parallel(comm, request))
 
 
-def infer_in_parallel(comm, path: Path, shards: Path, out: Path | None, repeat: int, bits: int | None,
-                      row_bits: int | None, timeout: float, other_graph: bool, clusters: int | None,
-                      pack_features: bool, packages: Path | None, **batching: Any) -> None:
+@dataclass(frozen=True)
+class Request:
+    """Hold what the command line asks for, the same on all ranks; see the command's options."""
+
+    model: Path
+    shards: Path
+    bits: int | None
+    row_bits: int | None
+    repeat: int
+    timeout: float
+    other_graph: bool
+    clusters: int | None
+    batch_size: int | None
+    between_clusters: bool
+    aggregation: str | None
+    pack_features: bool
+    packages: Path | None
+    out: Path | None
+
+
+def infer_in_parallel(comm, request: Request) -> None:
     """Collective: open the model, run and time it, write its answers, and print on rank 0 what they are worth."""
     from hpcgnn.launch import together, watch, watch_closely
     from hpcgnn.shards.reader import check_num_parts, read_graph_info
 
-    watch(comm, timeout)
-    info = together(comm, lambda: read_graph_info(shards))
+    out, repeat = request.out, request.repeat
+    watch(comm, request.timeout)
+    info = together(comm, lambda: read_graph_info(request.shards))
     together(comm, lambda: check_num_parts(info, comm.size))
     # These import torch, which takes seconds: what needs no torch is refused before.
     from hpcgnn.inference.model_source import open_model
@@ -65,10 +86,11 @@ def infer_in_parallel(comm, path: Path, shards: Path, out: Path | None, repeat: 
     from hpcgnn.inference.run import IntegerRun, peak_bytes, timed
 
     together(comm, lambda: check_writable(out) if out is not None and comm.rank == 0 else None)
-    opened = open_model(comm, path, shards, info, bits, row_bits, other_graph, repeat)
-    run = IntegerRun.open(comm, opened.model, shards, info, pack_features)
-    watch_closely(comm, timeout)
-    batched = None if clusters is None else run_in_batches(run, clusters, **batching)
+    opened = open_model(comm, request.model, request.shards, info, request.bits, request.row_bits, request.other_graph,
+                        repeat)
+    run = IntegerRun.open(comm, opened.model, request.shards, info, request.pack_features)
+    watch_closely(comm, request.timeout)
+    batched = None if request.clusters is None else run_in_batches(run, request)
     (logits, embeddings), seconds = timed(comm, (batched or run).forward, repeat)
     scores = run.scores(logits, opened.score)
     sent = [comm.allreduce(num_bytes) // repeat for num_bytes in (run.exchange.sent_bytes, run.exchange.float_bytes)]
@@ -88,8 +110,8 @@ def infer_in_parallel(comm, path: Path, shards: Path, out: Path | None, repeat: 
         click.echo(f"peak memory: {sizes[2] / 2**20:,.0f} MiB, of the largest rank")
         if out is not None:
             click.echo(f"predictions: {out}")
-    if packages is not None:
-        store_packages(run, packages)
+    if request.packages is not None:
+        store_packages(run, request.packages)
 
 
 def store_packages(run, folder: Path) -> None:
@@ -110,14 +132,15 @@ def store_packages(run, folder: Path) -> None:
         click.echo(f"packages: {folder}")
 
 
-def run_in_batches(run, clusters: int, batch_size: int | None, between_clusters: bool, aggregation: str | None):
+def run_in_batches(run, request: Request):
     """Collective: the DealtRun that answers as an IntegerRun does, within batches."""
     from hpcgnn.inference.batches.distribution import DealtBatches, DealtRun
     from hpcgnn.launch import together
 
     coded = together(run.comm, lambda: run.rows.coded(run.model.convolutions[0].rows, run.in_degree))
-    dealt = DealtBatches.deal(run.comm, run.part, clusters, batch_size or 16, keeps_all=between_clusters)
-    return DealtRun(dealt, run.model, coded.codes, run.in_degree, aggregation or "auto")
+    dealt = DealtBatches.deal(run.comm, run.part, request.clusters, request.batch_size or 16,
+                              keeps_all=request.between_clusters)
+    return DealtRun(dealt, run.model, coded.codes, run.in_degree, request.aggregation or "auto")
 
 
 def batches_line(batched, repeat: int) -> str:

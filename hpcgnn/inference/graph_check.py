@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hpcgnn.errors import CheckpointError
 from hpcgnn.quantized.integer_model import IntegerModel
-from hpcgnn.shards.fingerprint import Fingerprint, check_fingerprint
-from hpcgnn.shards.schema import GraphInfo
+from hpcgnn.shards.fingerprint import Fingerprint
+from hpcgnn.shards.schema import GraphInfo, check_fingerprint
 
 PERMISSION = "name that graph's shards, or pass --other-graph if it is meant to answer for another one"
 

@@ -22,9 +22,8 @@ from hpcgnn.inference.model_file import payload_bytes, read_model
 from hpcgnn.launch import together
 from hpcgnn.nn.quantized.models import QuantizedStack, calibrate
 from hpcgnn.quantized.integer_model import IntegerModel
-from hpcgnn.shards.fingerprint import check_fingerprint
 from hpcgnn.shards.reader import check_num_parts
-from hpcgnn.shards.schema import GraphInfo
+from hpcgnn.shards.schema import GraphInfo, check_fingerprint
 from hpcgnn.training.checkpoint import Checkpoint, check_shapes, read_checkpoint
 from hpcgnn.training.evaluate import Evaluation, evaluate
 from hpcgnn.training.metrics import RunFolder

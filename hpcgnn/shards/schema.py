@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcgnn.datasets.dataset import CleaningReport
+from hpcgnn.errors import CheckpointError, HpcgnnError
 from hpcgnn.partition.statistics import PartitionStatistics
 from hpcgnn.shards.fingerprint import Fingerprint
 
@@ -99,3 +100,29 @@ class GraphInfo:
     fingerprint: Fingerprint
     statistics: tuple[PartitionStatistics, ...]
     boundary_degree: tuple[int, ...]
+
+
+def check_fingerprint(source: str, written: Fingerprint, info: GraphInfo, other_graph: bool,
+                      error: type[HpcgnnError] = CheckpointError) -> None:
+    """Check that something was made on the graph, the split and the features that these shards hold.
+
+    Parameters
+    ----------
+    source : str              what was made, as a sentence names it
+    written : Fingerprint     of the shards that it was made on
+    info : GraphInfo          of the shards that it is to work on
+    other_graph : bool        the user said --other-graph: anything is accepted
+
+    Raises
+    ------
+    error                     names what differs
+    """
+    found = written.differences(info.fingerprint)
+    if found and not other_graph:
+        raise error(f"{source} was made on other data of the name {info.name} than these shards hold: its "
+                    f"{_joined(found)} {'differ' if len(found) > 1 or found[0] == 'features' else 'differs'}; name the "
+                    "shards that it was made on, or pass --other-graph if other ones are meant")
+
+
+def _joined(names: tuple[str, ...]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

@@ -7,8 +7,7 @@ from typing import Any
 
 from hpcgnn.config import default_of, settings_of
 from hpcgnn.errors import CheckpointError
-from hpcgnn.shards.fingerprint import check_fingerprint
-from hpcgnn.shards.schema import GraphInfo
+from hpcgnn.shards.schema import GraphInfo, check_fingerprint
 from hpcgnn.training.checkpoint import Checkpoint
 from hpcgnn.training.metrics import RunFolder
 from hpcgnn.training.session import Session

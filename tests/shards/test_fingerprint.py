@@ -14,10 +14,10 @@ from hpcgnn.partition.order import REORDERS
 from hpcgnn.partition.owner import PARTITIONERS, assign_owners
 from hpcgnn.shards import hashing
 from hpcgnn.shards.features import FeatureStorage
-from hpcgnn.shards.fingerprint import Fingerprint, check_fingerprint
+from hpcgnn.shards.fingerprint import Fingerprint
 from hpcgnn.shards.hashing import fingerprint_of
 from hpcgnn.shards.reader import read_graph_info
-from hpcgnn.shards.schema import FEATURE_FORMATS, Provenance
+from hpcgnn.shards.schema import FEATURE_FORMATS, Provenance, check_fingerprint
 from hpcgnn.shards.writer import write_shards
 
 FLOAT32 = FeatureStorage("float32")
