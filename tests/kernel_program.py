@@ -42,6 +42,12 @@ def compiled(compiler, names, *flags):
     return objects
 
 
+def compile_alone(compiler, name):
+    """Object file of a kernel as the tests of its compiler take it, so that no test waits for many of them."""
+    flag = "-O0" if name in OTHERS else "-O1"
+    return compiled(compiler, (name,), flag, "-Wall", "-Werror")
+
+
 def hashes(command, **environment):
     """What the program prints."""
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=SECONDS,
