@@ -128,6 +128,46 @@ def test_a_room_imports_only_the_rooms_before_it():
     assert broken == []
 
 
+def file_of(name, files):
+    """The file that an imported name lies in, None outside of the package."""
+    parts = name.removeprefix("hpcgnn.").split(".")
+    return next((".".join(parts[:length]) for length in range(len(parts), 0, -1) if ".".join(parts[:length]) in files),
+                None)
+
+
+def circle_in(arrows):
+    """Files that import each other around, the first again as the last; empty where there is no circle."""
+    finished, path = set(), []
+
+    def walk(file):
+        if file in path:
+            return [*path[path.index(file):], file]
+        if file in finished:
+            return []
+        path.append(file)
+        found = next((circle for target in sorted(arrows.get(file, ())) if (circle := walk(target))), [])
+        path.pop()
+        finished.add(file)
+        return found
+
+    return next((circle for file in sorted(arrows) if (circle := walk(file))), [])
+
+
+def test_no_file_imports_itself_around():
+    """Imports of types count too: two files that only know each other's types are one concept in two files."""
+    files, arrows = {module_name(path) for path in SOURCES}, {}
+    for found in imports():
+        target = file_of(found.imported, files) if found.imported.startswith("hpcgnn.") else None
+        if target not in (None, found.importer):
+            arrows.setdefault(found.importer, set()).add(target)
+    assert len(arrows) > 200 and circle_in(arrows) == []
+
+
+def test_a_circle_is_found():
+    assert circle_in({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+    assert circle_in({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+
+
 @pytest.mark.parametrize("library, homes", LIBRARY_HOMES.items())
 def test_a_library_is_imported_only_at_its_home(library, homes):
     broken = [found for found in imports() if is_within(found.imported, library)

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from hpcgnn.ops.cuda.resident import make_resident, resident
-
-if TYPE_CHECKING:
-    from hpcgnn.ops.aggregation import SparseRows
 
 WARP = 32
 LARGE = 1 << 20                    # items from which on a device has blocks enough of the larger shape
@@ -65,7 +62,15 @@ class Segments:
         return 2 * self.num_blocks if len(self.spilled_row) else 0
 
 
-def item_offsets(matrix: SparseRows) -> np.ndarray:
+class Rows(Protocol):
+    """Hold what decides how the rows of a sparse matrix are cut; see `hpcgnn.ops.aggregation.SparseRows`."""
+
+    begin: np.ndarray
+    end: np.ndarray
+    num_self: int
+
+
+def item_offsets(matrix: Rows) -> np.ndarray:
     """Return where the items of each row begin, (num_rows + 1,) int64."""
     num_items = matrix.end - matrix.begin
     num_items[:matrix.num_self] += 1
@@ -98,10 +103,10 @@ class Geometry:
 
     Parameters
     ----------
-    matrix : SparseRows
+    matrix : Rows
     """
 
-    def __init__(self, matrix: SparseRows):
+    def __init__(self, matrix: Rows):
         self.offset = resident(item_offsets(matrix))
         self._begin, self._end = matrix.begin, matrix.end
         self._segments: dict[tuple[int, int], Segments] = {}
