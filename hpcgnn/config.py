@@ -13,10 +13,11 @@ from hpcgnn.errors import ConfigError
 from hpcgnn.methods import METHODS, find_method, name_of, users_of
 from hpcgnn.methods.method import Method
 from hpcgnn.methods.vanilla import Vanilla
+from hpcgnn.nn.names import MODEL_PATHS
 from hpcgnn.registry import read_registry
 from hpcgnn.settings import Clash, check_values, setting
 
-MODELS = ("gcn", "sage", "sage-max", "gat", "gin", "gcnii", "dagnn", "sgc", "jknet", "appnp")
+MODELS = tuple(MODEL_PATHS)
 SCHEMES = ("none", "degree-aware", "degree-steps", "uniform", "degree-quant")    # of quantization-aware training
 QUANTIZED, LEARNED = SCHEMES[1:], SCHEMES[1:4]
 QUANTIZED_MODELS = ("gcn", "sage", "gin", "gat")

@@ -7,7 +7,9 @@ machine that refuses, memory, files, a missing MPI, becomes a sentence here too.
 from __future__ import annotations
 
 import errno
+import os
 import traceback
+from pathlib import Path
 
 MORE_MEMORY = "use a machine or a job with more memory, or split the graph over more ranks"
 
@@ -66,8 +68,26 @@ def explanation_of(error: BaseException) -> str:
     sentence = sentence_of(error)
     if sentence is not None:
         return sentence
-    return (f"this is a bug of hpcgnn, please report it with the lines below: {type(error).__name__}: {error}\n"
-            + "".join(traceback.format_exception(error)).rstrip())
+    own = _own_place(error)
+    whose = "this is a bug of hpcgnn, please report it with the lines below" if own is None else f"an error in {own}"
+    return (f"{whose}: {type(error).__name__}: {error}\n" + "".join(traceback.format_exception(error)).rstrip())
+
+
+def _own_place(error: BaseException) -> str | None:
+    """Return file and line of the innermost frame that is of no installed package, such as a model of the user's; None
+    where the error arose in hpcgnn.
+    """
+    here = str(Path(__file__).parent)
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename.startswith(here):
+            return None
+        if not any(word in frame.filename for word in ("site-packages", "<")) and not _is_of_python(frame.filename):
+            return f"{frame.filename}, line {frame.lineno}"
+    return None
+
+
+def _is_of_python(filename: str) -> bool:
+    return filename.startswith(os.path.dirname(os.__file__))
 
 
 def sentence_of(error: BaseException) -> str | None:

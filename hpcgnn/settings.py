@@ -7,7 +7,7 @@ import math
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
 from hpcgnn.errors import ConfigError
@@ -34,6 +34,11 @@ def setting(default: Any, description: str, choices: tuple | None = None, low: f
                                             "users": users})
 
 
+def type_name(declared: Field) -> str:
+    """Return the name of a setting's type, whether its module reads annotations as text or as classes."""
+    return declared.type if isinstance(declared.type, str) else declared.type.__name__
+
+
 def check_values(owner: Any) -> None:
     """Check each setting of a dataclass by itself.
 
@@ -46,8 +51,8 @@ def check_values(owner: Any) -> None:
             _check_value(declared, getattr(owner, declared.name))
 
 
-def _check_value(declared, value: Any) -> None:
-    name, kind, limits = declared.name, declared.type, declared.metadata
+def _check_value(declared: Field, value: Any) -> None:
+    name, kind, limits = declared.name, type_name(declared), declared.metadata
     if isinstance(value, bool) != (kind == "bool") or not isinstance(value, PYTHON_TYPES[kind]):
         raise ConfigError(f"{name} must be of type {kind}, found {value!r}")
     if limits["choices"] is not None and value not in limits["choices"]:
@@ -69,12 +74,13 @@ def import_class(path: str, kind: str, base: type) -> type:
     ConfigError      its module can't be imported, or has no such subclass of `base`
     """
     module, _, name = path.partition(":")
-    if os.getcwd() not in sys.path:      # a console script's path begins with its own folder
-        sys.path.append(os.getcwd())
+    if not module.startswith("hpcgnn.") and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())      # a console script's path begins with its own folder
     try:
         found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{kind} {path} can't be imported: {error}") from error
+    except Exception as error:      # whatever the module does when it is imported
+        what = "" if isinstance(error, (ImportError, AttributeError, ValueError)) else f"{type(error).__name__}: "
+        raise ConfigError(f"{kind} {path} can't be imported: {what}{error}") from error
     if not (isinstance(found, type) and issubclass(found, base)):
         raise ConfigError(f"{kind} {path} is no subclass of {base.__module__}.{base.__qualname__}")
     return found

@@ -16,6 +16,7 @@ import torch
 from hpcgnn import command_line
 from hpcgnn.command_line import cli
 from hpcgnn.errors import MORE_MEMORY, exit_code_of, explanation_of, sentence_of
+from hpcgnn.registry import parse_value
 from hpcgnn.stop_signals import STOP_REQUEST, STOP_SIGNALS
 
 PROGRAM = [sys.executable, "-m", "hpcgnn"]
@@ -62,7 +63,7 @@ def test_an_interrupt_has_the_status_of_one():
 
 
 def test_a_bug_says_that_it_is_one_and_where_it_happened():
-    explained = explanation_of(error_of(lambda: {}["missing"])).splitlines()
+    explained = explanation_of(error_of(lambda: parse_value("lr", "1", "missing"))).splitlines()
     assert explained[0] == "this is a bug of hpcgnn, please report it with the lines below: KeyError: 'missing'"
     assert explained[1].startswith("Traceback") and explained[-1] == "KeyError: 'missing'"
 
@@ -164,6 +165,18 @@ def test_a_signal_that_was_blocked_is_noted_when_the_handler_stands():
                "with STOP_REQUEST: print(STOP_REQUEST.signal_number)")
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (0, f"{signal.SIGUSR1}\n")
+
+
+def test_an_error_in_a_file_of_the_user_is_named_by_its_place(tmp_path):
+    """The model of a user calls hpcgnn, and hpcgnn calls it: the innermost frame says whose the error is."""
+    path = tmp_path / "mine.py"
+    path.write_text("def broken(call):\n    call()\n    return nowhere\n")
+    scope = {}
+    exec(compile(path.read_text(), str(path), "exec"), scope)
+    theirs = explanation_of(error_of(lambda: scope["broken"](lambda: None)))
+    assert theirs.startswith(f"an error in {path}, line 3: NameError: name 'nowhere' is not defined\nTraceback")
+    ours = explanation_of(error_of(lambda: scope["broken"](lambda: parse_value("lr", "1", "missing"))))
+    assert ours.startswith("this is a bug of hpcgnn, please report it with the lines below: KeyError: 'missing'")
 
 
 def options_of(command: click.Command) -> list[click.Option]:

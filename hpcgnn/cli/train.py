@@ -25,6 +25,7 @@ from hpcgnn.config import (
 from hpcgnn.errors import ConfigError
 from hpcgnn.methods import METHODS, name_of, users_of
 from hpcgnn.registry import parse_value, read_toml
+from hpcgnn.settings import type_name
 
 METHOD = "Method"
 TYPES = {"int": int, "float": float, "str": str, "bool": bool}
@@ -59,7 +60,7 @@ def _with_settings(function):
             continue
         flag = "--" + own.name.replace("_", "-")
         options.setdefault(_heading(own), []).append(click.option(
-            f"{flag}/--no-{flag[2:]}" if own.type == "bool" else flag, type=TYPES[own.type], default=None,
+            f"{flag}/--no-{flag[2:]}" if type_name(own) == "bool" else flag, type=TYPES[type_name(own)], default=None,
             cls=GroupedOption, heading=_heading(own), is_common=own.metadata["is_common"],
             help=_help_of(own)))
     for option in reversed([option for heading in _headings() for option in options.get(heading, ())]):
@@ -81,7 +82,7 @@ def read_assignments(words: tuple[str, ...]) -> dict[str, Any]:
     ------
     ConfigError      a word without `=`, a name that is given twice, or a value of another type
     """
-    types, found = {own.name: own.type for own in known_settings()}, {}
+    types, found = {own.name: type_name(own) for own in known_settings()}, {}
     for word in words:
         name, is_assigned, text = word.partition("=")
         name = name.strip().replace("-", "_")

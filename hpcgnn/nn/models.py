@@ -11,18 +11,11 @@ from dataclasses import dataclass
 from torch import nn
 
 from hpcgnn.errors import ConfigError
-from hpcgnn.nn.deep.appnp import APPNP
-from hpcgnn.nn.deep.dagnn import DAGNN
-from hpcgnn.nn.deep.gcnii import GCNII
-from hpcgnn.nn.deep.jknet import JKNet
-from hpcgnn.nn.deep.sgc import SGC
-from hpcgnn.nn.stack import GAT, GCN, GIN, SAGE, MaxPoolSAGE
+from hpcgnn.nn.names import MODEL_PATHS
 from hpcgnn.settings import import_class
 
-MODELS: dict[str, type[nn.Module]] = {
-    "gcn": GCN, "sage": SAGE, "sage-max": MaxPoolSAGE, "gat": GAT, "gin": GIN, "gcnii": GCNII, "dagnn": DAGNN,
-    "sgc": SGC, "jknet": JKNet, "appnp": APPNP,
-}
+MODELS: dict[str, type[nn.Module]] = {name: import_class(path, "model", nn.Module)
+                                      for name, path in MODEL_PATHS.items()}
 
 
 @dataclass(frozen=True)

@@ -104,3 +104,50 @@ def test_a_setting_of_several_methods_means_the_same_in_all():
         for own in fields(method):
             first = declared.setdefault(own.name, own)
             assert (own.default, own.metadata) == (first.default, first.metadata), own.name
+
+
+PLAIN = """
+from dataclasses import dataclass
+
+from hpcgnn.adaptive.policies import FixedWidths
+from hpcgnn.methods.method import Method
+from hpcgnn.settings import setting
+
+
+@dataclass(frozen=True)
+class Plain(Method):
+    name = "plain"
+    few_bits: int = setting(2, "Bits a value.", (1, 2, 4))
+    is_loud: bool = setting(False, "Say more.")
+
+    def width_policy(self, context):
+        return FixedWidths(self.few_bits)
+"""
+
+
+@pytest.fixture
+def own_module(tmp_path, monkeypatch):
+    """own_module(text) -> the name of a module with this text, in the current folder."""
+    def write(text):
+        (tmp_path / "module_of_a_user.py").write_text(text)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, "module_of_a_user", raising=False)
+        return "module_of_a_user"
+
+    yield write
+    sys.modules.pop("module_of_a_user", None)
+
+
+def test_a_module_may_read_its_annotations_as_classes(own_module):
+    """Without `from __future__ import annotations`, the type of a setting is no text."""
+    path = f"{own_module(PLAIN)}:Plain"
+    assert TrainConfig.of(method=path, few_bits=4, is_loud=True).method.few_bits == 4
+    with pytest.raises(ConfigError, match=r"^few_bits must be of type int, found 'a'$"):
+        TrainConfig.of(method=path, few_bits="a")
+
+
+def test_a_module_that_can_not_be_imported_is_not_called_a_bug_of_hpcgnn(own_module):
+    module = own_module("class Mine(Fresh): pass")
+    with pytest.raises(ConfigError, match=f"^method {module}:Mine can't be imported: NameError: name 'Fresh' is not"):
+        TrainConfig.of(method=f"{module}:Mine")
