@@ -71,11 +71,11 @@ for index in "${!mpis[@]}"; do
     if ((index == 0)); then
         heading "serial tests"
         mkdir "$results/serial-1"
-        # A process a core and one more, since some tests wait for the end of others' processes; the tests of a file stay
+        # A process a core and two more, since some tests wait for the end of others' processes; the tests of a file stay
         # in one, since they share fixtures. Two threads each, that do not spin.
         cores=$(hpcgnn_cores)
         OMP_NUM_THREADS=${OMP_NUM_THREADS:-2} OMP_WAIT_POLICY=passive bash jobs/test_rank.sh "$results/serial-1" \
-            -m "parallel[1]" --numprocesses "$((cores < 8 ? cores + 1 : 8))" --dist loadfile "$@" || true
+            -m "parallel[1]" --numprocesses "$((cores < 8 ? cores + 2 : 8))" --dist loadfile "$@" || true
     fi
     for ranks in ${counts//,/ }; do
         run_parallel "${mpi:-$MPI4PY_MPIABI}" "$ranks" "$@" "${rooms[@]}"
