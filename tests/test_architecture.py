@@ -16,12 +16,13 @@ ROOT = Path(hpcgnn.__file__).parent
 SOURCES = sorted(ROOT.rglob("*.py"))
 
 # Rooms that a room may import, besides itself and the compiled kernels.
-FOUNDATION = {"errors", "checked_text", "registry"}
+FOUNDATION = {"errors", "checked_text", "registry", "widths"}
 MAY_IMPORT = {
     "errors": set(),
     "checked_text": set(),
     "registry": {"errors", "checked_text"},
     "settings": {"errors"},
+    "widths": set(),
     "threads": set(),
     "stop_signals": set(),
     "whereabouts": set(),
@@ -32,11 +33,11 @@ MAY_IMPORT = {
     "partition": FOUNDATION | {"datasets"},
     "quantized": FOUNDATION | {"datasets", "partition", "ops", "graph"},
     "shards": FOUNDATION | {"datasets", "partition", "quantized"},
-    "ops": {"errors"},
+    "ops": {"errors", "widths"},
     "graph": {"errors", "ops"},
     "exchange": FOUNDATION | {"partition", "ops", "graph", "whereabouts"},
     "adaptive": FOUNDATION | {"ops", "exchange"},
-    "methods": {"errors", "settings", "graph", "exchange", "adaptive"},
+    "methods": {"errors", "settings", "widths", "graph", "exchange", "adaptive"},
     "config": {"errors", "registry", "settings", "methods", "nn"},
     "nn": FOUNDATION | {"settings", "ops", "graph", "quantized"},
     "inference": FOUNDATION | {"launch", "datasets", "partition", "quantized", "shards", "ops", "graph", "exchange",
@@ -179,7 +180,7 @@ def test_a_library_is_imported_only_at_its_home(library, homes):
 def test_decisions_need_only_numpy_and_scipy():
     foreign = {}
     for found in imports():
-        own = any(is_within(found.imported, f"hpcgnn.{home}") for home in {"errors", *DECISIONS})
+        own = any(is_within(found.imported, f"hpcgnn.{home}") for home in {"errors", "widths", *DECISIONS})
         if found.importer in DECISIONS and not own:
             foreign.setdefault(found.imported.split(".")[0], found)
     assert set(foreign) - set(sys.stdlib_module_names) == {"numpy", "scipy"}

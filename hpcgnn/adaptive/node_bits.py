@@ -10,8 +10,7 @@ import itertools
 import numpy as np
 
 from hpcgnn.errors import ConfigError
-
-PACKED_WIDTHS = (1, 2, 4, 8)
+from hpcgnn.widths import PACKED_WIDTHS
 
 
 def levels(importance: np.ndarray, percentiles: tuple[float, ...]) -> np.ndarray:

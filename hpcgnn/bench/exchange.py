@@ -22,7 +22,8 @@ from hpcgnn.exchange.arena import MessageArena
 from hpcgnn.exchange.plan import ring_rounds
 from hpcgnn.exchange.ring import EXCHANGES, Transfer
 from hpcgnn.ops.counter import FORWARD, CounterKey
-from hpcgnn.ops.quantization import BIT_WIDTHS, MessageLayout, dequantize_rows, quantize_rows
+from hpcgnn.ops.quantization import MessageLayout, dequantize_rows, quantize_rows
+from hpcgnn.widths import BIT_WIDTHS
 
 TAG = 7
 PLAIN = "Sendrecv"

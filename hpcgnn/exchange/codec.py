@@ -19,7 +19,6 @@ from hpcgnn.exchange.plan import ExchangePlan, RowList
 from hpcgnn.ops.counter import BACKWARD, CounterKey
 from hpcgnn.ops.cuda.resident import resident
 from hpcgnn.ops.quantization import (
-    BIT_WIDTHS,
     LARGEST_PARAMETER_WIDTH,
     NO_BAD_ROW,
     Buffer,
@@ -28,6 +27,7 @@ from hpcgnn.ops.quantization import (
     quantize_rows,
     start_quantizing,
 )
+from hpcgnn.widths import BIT_WIDTHS
 
 PLANS_KEPT = 4     # plans whose layouts are kept: SYLVIE's base widths return, widths drawn or solved anew don't
 NAN_BYTE = 0xFF    # a row of such bytes is NaN at every width: its bfloat16 parameters are, or its values

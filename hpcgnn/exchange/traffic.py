@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hpcgnn.exchange.codec import Messages
-from hpcgnn.ops.quantization import BIT_WIDTHS, Buffer
+from hpcgnn.ops.quantization import Buffer
+from hpcgnn.widths import BIT_WIDTHS
 
 
 def _no_rows() -> np.ndarray:

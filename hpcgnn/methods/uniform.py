@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from hpcgnn.methods.method import Method, MethodContext
 from hpcgnn.settings import setting
+from hpcgnn.widths import BIT_WIDTHS
 
 if TYPE_CHECKING:
     from hpcgnn.adaptive.policies import WidthPolicy
@@ -17,7 +18,7 @@ class Uniform(Method):
     """Send every row at the same width, and wait for it."""
 
     name = "uniform"
-    bits: int = setting(32, "Bits a message value.", (1, 2, 4, 8, 16, 32), is_common=True)
+    bits: int = setting(32, "Bits a message value.", BIT_WIDTHS, is_common=True)
 
     @property
     def folder_suffix(self) -> str:

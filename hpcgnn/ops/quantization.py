@@ -15,11 +15,11 @@ from hpcgnn.ops.counter import CounterKey
 from hpcgnn.ops.cuda.resident import make_resident
 from hpcgnn.ops.dispatch import backend_of
 from hpcgnn.ops.storage import STORAGES
+from hpcgnn.widths import BIT_WIDTHS, PACKED_WIDTHS
 
-BIT_WIDTHS = (1, 2, 4, 8, 16, 32)
 ROUNDINGS = ("stochastic", "nearest")
 PARAMETER_BYTES = 4           # zero_point and step, bfloat16 each
-LARGEST_PARAMETER_WIDTH = 8   # wider rows are 16- or 32-bit values and need no parameters
+LARGEST_PARAMETER_WIDTH = PACKED_WIDTHS[-1]   # wider rows are 16- or 32-bit values and need no parameters
 NO_BAD_ROW = 2**31 - 1        # what a device notes of a message whose rows can all be quantized
 
 Buffer = np.ndarray | torch.Tensor    # bytes of a message: an array beside rows on the host, else a tensor beside them

@@ -25,10 +25,10 @@ from hpcgnn.report.canvas import (
     show_epochs,
 )
 from hpcgnn.report.run_folder import Run
+from hpcgnn.widths import BIT_WIDTHS
 
-WIDTHS = (1, 2, 4, 8, 16, 32)
 # Viridis rises in lightness throughout, so that the order of widths is seen with any color vision.
-WIDTH_COLORS = dict(zip(WIDTHS, colormaps["viridis"]([0.08, 0.3, 0.55, 0.78, 0.9, 1.0]), strict=True))
+WIDTH_COLORS = dict(zip(BIT_WIDTHS, colormaps["viridis"]([0.08, 0.3, 0.55, 0.78, 0.9, 1.0]), strict=True))
 MODE_COLORS = {"sync": ("#E69F00", 0.62), "async": ("#56B4E9", 0.26)}
 WIDE_STEPS_UP_TO = 80    # epochs; a wide line through more would hide what it crosses
 MODE_NAMES = {"sync": "synchronous epoch", "async": "asynchronous epoch"}
@@ -114,7 +114,7 @@ def width_shares(run: Run) -> dict[int, np.ndarray]:
 
 def _width_color(width: int) -> np.ndarray:
     """Color of a width; one outside the usual set takes that of the next narrower one."""
-    return WIDTH_COLORS[max(known for known in WIDTHS if known <= width)]
+    return WIDTH_COLORS[max(known for known in BIT_WIDTHS if known <= width)]
 
 
 def _edges(run: Run) -> np.ndarray:
@@ -148,7 +148,7 @@ def _add_base_width(axis: Axes, run: Run, theme: Theme) -> None:
     axis.set_yscale("log", base=2)
     largest = max(8, np.nanmax(values))
     axis.set_ylim(0.7, 1.4 * largest)
-    ticks = [width for width in WIDTHS if width <= largest]
+    ticks = [width for width in BIT_WIDTHS if width <= largest]
     axis.set_yticks(ticks, [str(width) for width in ticks])
     axis.yaxis.set_minor_locator(NullLocator())
     axis.grid(axis="y", color=theme.grid, lw=0.8)

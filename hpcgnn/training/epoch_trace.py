@@ -9,9 +9,9 @@ from mpi4py import MPI
 
 from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.ops.adam import StepCheck
-from hpcgnn.ops.quantization import BIT_WIDTHS
 from hpcgnn.training.soundness import fault_in, signs_of
 from hpcgnn.whereabouts import HERE
+from hpcgnn.widths import BIT_WIDTHS
 
 
 @dataclass(frozen=True)

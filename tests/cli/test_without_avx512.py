@@ -18,8 +18,8 @@ from training_setup import easy_graph, losses
 from hpcgnn.cli.bench import command as bench
 from hpcgnn.inference.predictions import read_predictions
 from hpcgnn.ops.host.simd import best_level
-from hpcgnn.ops.quantization import BIT_WIDTHS
 from hpcgnn.partition.order import REORDERS
+from hpcgnn.widths import BIT_WIDTHS
 
 AVX2 = {"HPCGNN_SIMD": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2",
         "MKL_ENABLE_INSTRUCTIONS": "AVX2", "OPENBLAS_CORETYPE": "Haswell"}

@@ -10,8 +10,9 @@ from reference import draws_of
 import hpcgnn.ops.cuda.quantization as device_side
 import hpcgnn.ops.host.quantization as host_side
 from hpcgnn.ops.counter import BACKWARD, CounterKey
-from hpcgnn.ops.quantization import BIT_WIDTHS, MessageLayout
+from hpcgnn.ops.quantization import MessageLayout
 from hpcgnn.ops.storage import STORAGES
+from hpcgnn.widths import BIT_WIDTHS
 
 DIMS = [1, 3, 7, 16, 33, 100, 128]
 KEY = CounterKey(seed=2**32 - 1, epoch=17, purpose=BACKWARD, layer=3, part=5)

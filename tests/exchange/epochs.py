@@ -17,7 +17,7 @@ from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.ring import Link
 from hpcgnn.exchange.schedule import EpochPlan
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.ops.quantization import BIT_WIDTHS
+from hpcgnn.widths import BIT_WIDTHS
 
 PIPELINED = Kept       # kinds are made for one exchange each, so tests name them by what makes them
 VALUES = 8     # rows of an epoch that differ; integers below 256 have no error in bfloat16

@@ -13,7 +13,7 @@ from reference import BACKWARD, FORWARD, draws_of, round_trip_each, stream_of
 from hpcgnn.exchange.bits import UniformBits
 from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.ops.aggregation import multiply
-from hpcgnn.ops.quantization import BIT_WIDTHS
+from hpcgnn.widths import BIT_WIDTHS
 
 SEED, EPOCH = 5, 12
 DIMS = [1, 7, 41, 128]

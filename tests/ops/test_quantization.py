@@ -9,7 +9,8 @@ from reference import bf16_value, draws_of, encode_message, round_trip_each
 
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.counter import BACKWARD, FORWARD, CounterKey
-from hpcgnn.ops.quantization import BIT_WIDTHS, MessageLayout, dequantize_rows, quantize_rows
+from hpcgnn.ops.quantization import MessageLayout, dequantize_rows, quantize_rows
+from hpcgnn.widths import BIT_WIDTHS
 
 DIMS = [1, 7, 41, 128, 129, 257]
 KEY = CounterKey(seed=2**32 - 1, epoch=17, purpose=BACKWARD, layer=3, part=5)
