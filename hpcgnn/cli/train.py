@@ -82,7 +82,7 @@ def read_assignments(words: tuple[str, ...]) -> dict[str, Any]:
     ------
     ConfigError      a word without `=`, a name that is given twice, or a value of another type
     """
-    types, found = {own.name: type_name(own) for own in known_settings()}, {}
+    types, found = {own.name: type_name(own) for own in known_settings()} | {"method": "str"}, {}
     for word in words:
         name, is_assigned, text = word.partition("=")
         name = name.strip().replace("-", "_")

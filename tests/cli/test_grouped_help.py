@@ -54,6 +54,7 @@ def test_a_setting_without_a_flag_says_how_it_is_changed():
 @pytest.mark.parametrize("words, found", [
     (["most_drift=0.5", "theta=1", "solver=greedy"], {"most_drift": 0.5, "theta": 1.0, "solver": "greedy"}),
     (["percentiles=90", "overlap=false", "epochs = 3"], {"percentiles": "90", "overlap": False, "epochs": 3}),
+    (["method=odd:Mine", "model=gcn"], {"method": "odd:Mine", "model": "gcn"}),
     (["descent-window=7", "protect=0,0.5"], {"descent_window": 7, "protect": "0,0.5"}),
     (["few_bits=4", "of_mine=a b", "is_mine=true"], {"few_bits": 4, "of_mine": "a b", "is_mine": True})])
 def test_assigned_settings_have_their_own_type_and_unknown_ones_that_of_toml(words, found):
