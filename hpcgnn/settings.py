@@ -53,6 +53,8 @@ def check_values(owner: Any) -> None:
 
 def _check_value(declared: Field, value: Any) -> None:
     name, kind, limits = declared.name, type_name(declared), declared.metadata
+    if kind not in PYTHON_TYPES:
+        raise ConfigError(f"setting {name} is declared as {kind}; a setting is one of {', '.join(PYTHON_TYPES)}")
     if isinstance(value, bool) != (kind == "bool") or not isinstance(value, PYTHON_TYPES[kind]):
         raise ConfigError(f"{name} must be of type {kind}, found {value!r}")
     if limits["choices"] is not None and value not in limits["choices"]:

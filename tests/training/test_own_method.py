@@ -147,6 +147,12 @@ def test_a_module_may_read_its_annotations_as_classes(own_module):
         TrainConfig.of(method=path, few_bits="a")
 
 
+def test_a_setting_of_another_type_is_refused_by_name(own_module):
+    path = f"{own_module(PLAIN.replace('few_bits: int', 'few_bits: tuple'))}:Plain"
+    with pytest.raises(ConfigError, match=r"^setting few_bits is declared as tuple; a setting is one of int, float, "):
+        TrainConfig.of(method=path)
+
+
 def test_a_module_that_can_not_be_imported_is_not_called_a_bug_of_hpcgnn(own_module):
     module = own_module("class Mine(Fresh): pass")
     with pytest.raises(ConfigError, match=f"^method {module}:Mine can't be imported: NameError: name 'Fresh' is not"):

@@ -39,7 +39,7 @@ class JKNet(nn.Module):
                  jump: str):
         super().__init__()
         if jump not in JUMPS:
-            raise ConfigError(f"JKNet joins its layers by one of {', '.join(JUMPS)}, found {jump!r}; change --jump")
+            raise ConfigError(f"JKNet joins its layers by one of {', '.join(JUMPS)}, found {jump!r}; change jump")
         self.num_hops, self.dropout, self.jump = num_layers, dropout, jump
         dims = [in_dim] + [hidden_dim] * num_layers
         self.convolutions = nn.ModuleList(GCNConvolution(dims[i], dims[i + 1], dropout) for i in range(num_layers))
