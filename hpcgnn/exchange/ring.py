@@ -16,6 +16,8 @@ from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.ops.quantization import Buffer
 from hpcgnn.whereabouts import HERE
 
+MAX_TAG = 32767    # the least upper bound of tags that MPI grants
+
 
 class Link:
     """Paces messages as a slower link would: one that carries `bytes_per_second` each way, one exchange after another.

@@ -18,14 +18,13 @@ from hpcgnn.exchange.arrival import Arrival
 from hpcgnn.exchange.codec import Messages, encode
 from hpcgnn.exchange.delivery import RowChecks
 from hpcgnn.exchange.plan import ExchangePlan
-from hpcgnn.exchange.ring import EXCHANGES, Link
+from hpcgnn.exchange.ring import EXCHANGES, MAX_TAG, Link
 from hpcgnn.exchange.trace import Tracer
 from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.exchange.transport import Transport
 from hpcgnn.ops.counter import BACKWARD, CounterKey
 from hpcgnn.ops.quantization import Buffer
 
-MAX_TAG = 32767    # the least upper bound of tags that MPI grants
 Place = tuple[int, int, int]    # layer, purpose and dim of an exchange
 Encode = Callable[[Messages, torch.Tensor, CounterKey, list[Buffer]], torch.Tensor | None]
 

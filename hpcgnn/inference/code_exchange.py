@@ -10,11 +10,9 @@ from mpi4py import MPI
 
 from hpcgnn.exchange.arena import MessageArena
 from hpcgnn.exchange.plan import ExchangePlan
-from hpcgnn.exchange.ring import Transfer
+from hpcgnn.exchange.ring import MAX_TAG, Transfer
 from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.inference.code_packing import pack_codes, packed_bytes, unpack_codes
-
-MAX_TAG = 32767    # the least upper bound of tags that MPI grants
 
 
 class CodeExchange:
