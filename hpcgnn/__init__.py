@@ -1,6 +1,41 @@
 """hpcgnn: distributed full-graph training of graph neural networks with bit-packed messages.
 
-The rooms of the package and who may import whom are described in ARCHITECTURE.md.
+    import hpcgnn
+    graph = hpcgnn.open("shards/cora-p2")
+    run = hpcgnn.fit(model, graph, method="sylvie", epochs=200, out="runs/mine")
+
+What is public is listed here, in `__all__`; all else may change between versions. A name is imported when it is first
+used, so that `import hpcgnn` takes no time. The rooms of the package are described in ARCHITECTURE.md.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hpcgnn.errors import HpcgnnError as HpcgnnError
+    from hpcgnn.library.fit import fit as fit
+    from hpcgnn.library.graph import Graph as Graph
+    from hpcgnn.library.graph import open as open
+    from hpcgnn.library.run import Run as Run
+    from hpcgnn.training.callbacks import Callback as Callback
+
 __version__ = "0.2.0"
+_HOMES = {
+    "Callback": "hpcgnn.training.callbacks",
+    "Graph": "hpcgnn.library.graph",
+    "HpcgnnError": "hpcgnn.errors",
+    "Run": "hpcgnn.library.run",
+    "fit": "hpcgnn.library.fit",
+    "open": "hpcgnn.library.graph",
+}
+__all__ = ["Callback", "Graph", "HpcgnnError", "Run", "fit", "open"]
+
+
+def __getattr__(name: str):
+    if name not in _HOMES:
+        raise AttributeError(f"module 'hpcgnn' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

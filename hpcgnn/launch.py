@@ -10,9 +10,12 @@ import importlib.util
 import os
 import platform
 import shutil
+import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 import mpi4py
@@ -68,6 +71,41 @@ def run_parallel(body: Callable[[MPI.Comm], Result]) -> Result:
         os._exit(exit_code)
     finally:
         WATCHDOG.stop()
+
+
+def join(comm: MPI.Comm | None = None) -> MPI.Comm:
+    """Collective: prepare a program of the user's own, which has no `run_parallel`, and return its communicator, that
+    of all ranks where none is given: cores are shared out, and an exception that a rank does not catch ends all ranks.
+
+    Raises
+    ------
+    TrainingError      see `check_joined`
+    """
+    comm = MPI.COMM_WORLD if comm is None else comm
+    if not isinstance(sys.excepthook, EndAllRanks):
+        check_joined(MPI.COMM_WORLD.size)
+        share_cores(comm)
+        keep_freed_memory()
+        sys.excepthook = EndAllRanks(sys.excepthook)
+    return comm
+
+
+@dataclass(frozen=True)
+class EndAllRanks:
+    """Show what nobody has caught, as Python does, then end all ranks; of an error that all ranks share, rank 0 alone
+    speaks, and each ends in order.
+    """
+
+    show: Callable[..., None]
+
+    def __call__(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        world = MPI.COMM_WORLD
+        is_shared = isinstance(error, CollectiveError)
+        if world.rank == 0 or not is_shared:
+            self.show(kind, error, traceback)
+        if world.size > 1 and not is_shared:
+            sys.stderr.flush()
+            world.Abort(exit_code_of(error))
 
 
 def watch(comm: MPI.Comm, timeout: float) -> None:

@@ -45,20 +45,27 @@ MAY_IMPORT = {
     "training": FOUNDATION | {"launch", "stop_signals", "partition", "quantized", "shards", "ops", "graph", "exchange",
                               "adaptive", "methods", "config", "nn", "whereabouts"},
     "report": FOUNDATION,
+    # PyTorch Geometric's models; hpcgnn never imports it unless such a model is given.
+    "pyg": FOUNDATION | {"ops", "graph", "exchange", "nn"},
+    # What a trained run gives: answers of all nodes, tables and weights for other tools.
+    "results": FOUNDATION | {"launch", "settings", "partition", "shards", "graph", "exchange", "nn", "config",
+                             "training", "inference", "pyg"},
+    "library": FOUNDATION | {"launch", "datasets", "partition", "shards", "ops", "graph", "exchange", "settings",
+                             "methods", "config", "nn", "training", "inference", "pyg", "results"},
     "bench": FOUNDATION | {"launch", "threads", "datasets", "partition", "quantized", "shards", "ops", "graph",
                            "exchange", "adaptive", "nn", "training", "inference", "report"},
     "cli": FOUNDATION | {"launch", "datasets", "partition", "quantized", "shards", "ops", "graph", "exchange",
-                         "adaptive", "settings", "methods", "config", "nn", "training", "inference", "report",
-                         "bench"},
+                         "adaptive", "settings", "methods", "config", "nn", "training", "inference", "report", "pyg",
+                         "results", "library", "bench"},
     "command_line": {"errors", "cli"},
     "__main__": {"stop_signals", "command_line"},
-    "__init__": set(),
+    "__init__": {"errors", "library", "training"},     # for type checkers; at run time when first used
     "_ext": {"errors"},
 }
 # Rooms or modules that may import a library.
 LIBRARY_HOMES = {
     "mpi4py": ("launch", "exchange", "methods.method", "adaptive.controller", "adaptive.solving", "training",
-               "inference"),
+               "inference", "library", "results"),
     "cupy": ("ops.cuda.module",),
     "h5py": ("shards", "training.checkpoint", "training.rank_state", "inference.model_file", "inference.predictions"),
     "ogb": ("datasets.ogb",),

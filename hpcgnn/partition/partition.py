@@ -34,8 +34,11 @@ class Partition:
     importance : (num_inner + num_halo,) float32   of the row's messages, see node_importance; 0 for inner rows that
                                              no other part needs. Owner and user of a row hold the same number
     features : (num_inner, num_features) float32 or float16
-    labels : (num_inner,) int64 or (num_inner, num_classes) uint8
+    labels : (num_inner,) int64 class ids, (num_inner, num_classes) uint8 indicators, or (num_inner, num_outputs)
+                                             float32 targets of a regression
     train_mask, val_mask, test_mask : (num_inner,) bool
+    edge_weight : (num_local_edges,) float32, beside `indices`, or None where all arcs weigh the same
+    inner_name : (num_inner,) int64 or str, the nodes' ids in their source, or None where these are the global ids
     """
 
     part: int
@@ -56,6 +59,8 @@ class Partition:
     train_mask: np.ndarray
     val_mask: np.ndarray
     test_mask: np.ndarray
+    edge_weight: np.ndarray | None = None
+    inner_name: np.ndarray | None = None
 
     @property
     def num_inner(self) -> int:

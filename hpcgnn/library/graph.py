@@ -1,0 +1,83 @@
+"""Graph: a folder of shards as this rank sees it, opened from Python."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from mpi4py import MPI
+
+from hpcgnn.launch import join, together
+from hpcgnn.shards.reader import check_num_parts, read_graph_info
+from hpcgnn.shards.schema import GraphInfo
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A graph in shards and the ranks that hold it, one part each. Nothing of a part is read before it is needed.
+
+    Attributes
+    ----------
+    comm : MPI communicator
+    shards : Path
+    info : GraphInfo          what is known of the whole graph
+    """
+
+    comm: MPI.Comm
+    shards: Path
+    info: GraphInfo
+
+    @property
+    def name(self) -> str:
+        """Return the dataset's name."""
+        return self.info.name
+
+    @property
+    def num_nodes(self) -> int:
+        """Return the nodes of the whole graph."""
+        return self.info.num_nodes
+
+    @property
+    def num_edges(self) -> int:
+        """Return the arcs of the whole graph."""
+        return self.info.num_edges
+
+    @property
+    def num_features(self) -> int:
+        """Return the columns of the features."""
+        return self.info.num_features
+
+    @property
+    def num_classes(self) -> int:
+        """Return the columns that a model answers with: classes, or targets of a regression."""
+        return self.info.num_classes
+
+    def __repr__(self) -> str:
+        return (f"Graph({self.name}: {self.num_nodes} nodes, {self.num_edges} arcs, {self.num_features} features, "
+                f"{self.num_classes} classes; part {self.comm.rank} of {self.comm.size})")
+
+
+def open(shards: str | Path, comm: MPI.Comm | None = None) -> Graph:
+    """Collective: open a folder of shards, as `hpcgnn preprocess` and `hpcgnn.preprocess` make them.
+
+    From now on, an exception that a rank does not catch ends all ranks.
+
+    Parameters
+    ----------
+    shards : path
+    comm : MPI communicator      one rank a part; all ranks where it is not given
+
+    Raises
+    ------
+    CollectiveError      no shards, or for another number of ranks; the same on all ranks
+
+    Examples
+    --------
+    >>> graph = hpcgnn.open("shards/cora-p1")
+    >>> graph.num_features
+    1433
+    """
+    comm = join(comm)
+    info = together(comm, lambda: read_graph_info(Path(shards)))
+    together(comm, lambda: check_num_parts(info, comm.size))
+    return Graph(comm, Path(shards), info)
