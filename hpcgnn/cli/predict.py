@@ -37,7 +37,6 @@ def predict_in_parallel(comm, run_folder: Path, shards: Path, out: Path | None, 
     info = together(comm, lambda: read_graph_info(shards))
     together(comm, lambda: check_num_parts(info, comm.size))
     # These import torch, which takes seconds: what needs no torch is refused before.
-    from hpcgnn.cli.infer import scores_line
     from hpcgnn.results.answer_file import check_answer_file, write_answers
     from hpcgnn.results.float_run import FloatRun
 
@@ -51,6 +50,12 @@ def predict_in_parallel(comm, run_folder: Path, shards: Path, out: Path | None, 
         for line in run.remarks:
             click.echo(line)
         click.echo(f"{info.name}: {info.num_nodes:,} nodes, answers of {run_folder}")
-        click.echo(scores_line(run.score, scores))
+        click.echo(scores_line(run.session.score, scores))
         if out is not None:
             click.echo(f"predictions: {out}")
+
+
+def scores_line(score, scores: dict[str, float]) -> str:
+    """Return the scores of all splits, as they are shown."""
+    unit = " %" if score.is_share else ""
+    return f"{score.name}: " + ", ".join(f"{split} {score.show(value)}{unit}" for split, value in scores.items())

@@ -28,6 +28,7 @@ from hpcgnn.shards.schema import GraphInfo, check_fingerprint
 from hpcgnn.training.checkpoint import Checkpoint, check_shapes, read_checkpoint
 from hpcgnn.training.evaluate import Evaluation, evaluate
 from hpcgnn.training.metrics import RunFolder
+from hpcgnn.training.recipe import Recipe
 from hpcgnn.training.session import Session
 
 # What a model is built and scored from; how it was trained has no say in its answers.
@@ -54,13 +55,14 @@ class TrainedRun:
 
     @classmethod
     def open(cls, comm: MPI.Comm, folder: Path, shards: Path, info: GraphInfo, other_graph: bool = False,
-             config_of: ConfigOf | None = None) -> TrainedRun:
+             config_of: ConfigOf | None = None, recipe: Recipe | None = None) -> TrainedRun:
         """Collective: read the checkpoint and this rank's shard.
 
         Parameters
         ----------
         config_of : callable(settings, folder) -> TrainConfig      under which the model is made, for another use than
                                                                    integers; its rows are float32 in any case
+        recipe : Recipe or None                                    what a program brings, its model for one
 
         Raises
         ------
@@ -73,7 +75,7 @@ class TrainedRun:
         together(comm, lambda: check_dataset(source, checkpoint.dataset, info, other_graph))
         together(comm, lambda: check_fingerprint(source, checkpoint.fingerprint, info, other_graph))
         config = together(comm, lambda: (config_of or integer_config)(checkpoint.settings, folder))
-        session = Session.open(comm, shards, replace(config, precision="fp32"), info)
+        session = Session.open(comm, shards, replace(config, precision="fp32"), info, recipe or Recipe())
         model = replace(session, config=config).new_model(config.seed)
         check_shapes(replace(checkpoint, model=checkpoint.best_model), model.state_dict())
         model.load_state_dict(checkpoint.best_model)

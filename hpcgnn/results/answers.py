@@ -20,8 +20,8 @@ from hpcgnn.inference.row_pieces import row_pieces
 from hpcgnn.partition.partition import Partition
 from hpcgnn.results.embedding import watch_last_layer
 from hpcgnn.shards.schema import GraphInfo
-
-CLASSES, MULTI_LABEL, REGRESSION = "classes", "multi-label", "regression"
+from hpcgnn.training.objective import task_of
+from hpcgnn.training.scores import CLASSES, MULTI_LABEL, REGRESSION
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def answer(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, part: Partition,
     Parameters
     ----------
     model : nn.Module        with `forward(graph, x)`; it stays in the mode, training or not, that it was in
-    graph : LocalGraph       of all inner rows, in the order of `part`
+    graph : LocalGraph       of all inner rows of `part`, in any order
     part : Partition         of this rank
     info : GraphInfo
     embeddings : bool        also keep the rows that the last layer reads
@@ -153,10 +153,13 @@ def answer(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, part: Partition,
         raise CollectiveError(f"the model's answers for {num_bad} nodes are not finite; look for extreme values in the "
                               "features, or for a training that went astray")
     node_id = graph.node_id[:graph.num_inner].astype(np.int64)
-    return Answers(task_of(info), info.num_nodes, node_id, node_id if part.inner_name is None else part.inner_name,
-                   logits, watched.rows(), tuple(getattr(info, "class_names", ())))
+    return Answers(task_of(part.labels), info.num_nodes, node_id, _names(part, node_id), logits, watched.rows(),
+                   tuple(getattr(info, "class_names", ())))
 
 
-def task_of(info: GraphInfo) -> str:
-    """Return what the labels of a graph are: classes, multi-label or regression."""
-    return getattr(info, "task", MULTI_LABEL if info.is_multi_label else CLASSES)
+def _names(part: Partition, node_id: np.ndarray) -> np.ndarray:
+    """Return the ids in the source of a part's nodes, in the order of `node_id`."""
+    if part.inner_name is None:
+        return node_id
+    order = np.argsort(part.inner_id)
+    return part.inner_name[order[np.searchsorted(part.inner_id, node_id, sorter=order)]]

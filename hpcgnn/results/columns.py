@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcgnn.results.answers import CLASSES, MULTI_LABEL, Answers
+from hpcgnn.results.answers import Answers
+from hpcgnn.training.scores import CLASSES, MULTI_LABEL
 
 
 def columns_of(answers: Answers) -> dict[str, np.ndarray]:

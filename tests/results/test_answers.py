@@ -17,8 +17,9 @@ from training_setup import easy_graph, random_owner
 
 from hpcgnn.errors import CollectiveError
 from hpcgnn.nn.models import MODELS, ModelShape, build_model
-from hpcgnn.results.answers import CLASSES, MULTI_LABEL, REGRESSION, Answers, answer
+from hpcgnn.results.answers import Answers, answer
 from hpcgnn.shards.schema import GraphInfo
+from hpcgnn.training.scores import CLASSES, MULTI_LABEL, REGRESSION
 
 NAMED = ("zero", "one", "two", "three")
 
