@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hpcgnn.library.fit import fit as fit
     from hpcgnn.library.graph import Graph as Graph
     from hpcgnn.library.graph import open as open
+    from hpcgnn.library.open_run import open_run as open_run
     from hpcgnn.library.run import Run as Run
     from hpcgnn.training.callbacks import Callback as Callback
     from hpcgnn.training.trackers import MLflow as MLflow
@@ -33,8 +34,20 @@ _HOMES = {
     "TensorBoard": "hpcgnn.training.trackers",
     "fit": "hpcgnn.library.fit",
     "open": "hpcgnn.library.graph",
+    "open_run": "hpcgnn.library.open_run",
 }
-__all__ = ["Callback", "Graph", "HpcgnnError", "Interrupted", "MLflow", "Run", "TensorBoard", "fit", "open"]
+__all__ = [
+    "Callback",
+    "Graph",
+    "HpcgnnError",
+    "Interrupted",
+    "MLflow",
+    "Run",
+    "TensorBoard",
+    "fit",
+    "open",
+    "open_run",
+]
 
 
 def __getattr__(name: str):
