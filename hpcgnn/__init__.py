@@ -17,18 +17,22 @@ if TYPE_CHECKING:
     from hpcgnn.library.graph import Graph as Graph
     from hpcgnn.library.graph import open as open
     from hpcgnn.library.run import Run as Run
+    from hpcgnn.pyg.model import DistributedModel as DistributedModel
+    from hpcgnn.pyg.model import distribute as distribute
     from hpcgnn.training.callbacks import Callback as Callback
 
 __version__ = "0.2.0"
 _HOMES = {
     "Callback": "hpcgnn.training.callbacks",
+    "DistributedModel": "hpcgnn.pyg.model",
     "Graph": "hpcgnn.library.graph",
     "HpcgnnError": "hpcgnn.errors",
     "Run": "hpcgnn.library.run",
+    "distribute": "hpcgnn.pyg.model",
     "fit": "hpcgnn.library.fit",
     "open": "hpcgnn.library.graph",
 }
-__all__ = ["Callback", "Graph", "HpcgnnError", "Run", "fit", "open"]
+__all__ = ["Callback", "DistributedModel", "Graph", "HpcgnnError", "Run", "distribute", "fit", "open"]
 
 
 def __getattr__(name: str):
