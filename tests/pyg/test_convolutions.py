@@ -99,7 +99,8 @@ class Deep(torch.nn.Module):
     ("CGConv", lambda: pyg.CGConv(8, batch_norm=True), False),
     ("SimpleConv", lambda: pyg.SimpleConv("mean", combine_root="sum"), False),
     ("PNAConv towers", lambda: pyg.PNAConv(8, 8, ["mean", "sum"], SCALERS, DEGREES, towers=2), False),
-    ("PNAConv divided", lambda: pyg.PNAConv(8, 8, ["mean", "max"], SCALERS, DEGREES, towers=2, divide_input=True), False),
+    ("PNAConv divided", lambda: pyg.PNAConv(8, 8, ["mean", "max"], SCALERS, DEGREES, towers=2, divide_input=True),
+     False),
 ])
 def test_convolutions_within_a_deep_model_equal_those_of_one_process(whole_graph, assert_equals_pyg, name, make,
                                                                      takes_first):
@@ -150,7 +151,7 @@ FAMILY = {
 
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("name", list(FAMILY))
-def test_models_of_pyg_equal_those_of_one_process_and_so_do_their_batch_statistics(whole_graph, assert_equals_pyg, name):
+def test_models_of_pyg_equal_those_of_one_process_as_do_batch_statistics(whole_graph, assert_equals_pyg, name):
     torch.manual_seed(7)
     model = hpcgnn.distribute(FAMILY[name]())
     plain = assert_equals_pyg(whole_graph(), model)
