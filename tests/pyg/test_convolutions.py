@@ -108,7 +108,8 @@ def test_convolutions_within_a_deep_model_equal_those_of_one_process(whole_graph
 
 
 @pytest.mark.parallel([1, 2, 3])
-@pytest.mark.parametrize("name", ["GCNConv", "GCNConv improved", "GCNConv no norm", "GraphConv", "LEConv", "TAGConv", "SGConv"])
+@pytest.mark.parametrize("name", ["GCNConv", "GCNConv improved", "GCNConv no norm", "GraphConv", "LEConv", "TAGConv",
+                                  "SGConv"])
 def test_edge_weights_reach_the_convolutions(whole_graph, assert_equals_pyg, name):
     whole = whole_graph(is_weighted=True)
     assert_equals_pyg(whole, hpcgnn.distribute(TwoLayers(CONVOLUTIONS[name])), edge_weight=whole.edge_weight)
