@@ -13,26 +13,33 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hpcgnn.errors import HpcgnnError as HpcgnnError
+    from hpcgnn.errors import Interrupted as Interrupted
     from hpcgnn.library.fit import fit as fit
     from hpcgnn.library.graph import Graph as Graph
     from hpcgnn.library.graph import open as open
     from hpcgnn.library.run import Run as Run
-    from hpcgnn.pyg.model import DistributedModel as DistributedModel
-    from hpcgnn.pyg.model import distribute as distribute
+    from hpcgnn.pyg.distribute import DistributedModel as DistributedModel
+    from hpcgnn.pyg.distribute import distribute as distribute
     from hpcgnn.training.callbacks import Callback as Callback
+    from hpcgnn.training.trackers import MLflow as MLflow
+    from hpcgnn.training.trackers import TensorBoard as TensorBoard
 
 __version__ = "0.2.0"
 _HOMES = {
     "Callback": "hpcgnn.training.callbacks",
-    "DistributedModel": "hpcgnn.pyg.model",
+    "DistributedModel": "hpcgnn.pyg.distribute",
     "Graph": "hpcgnn.library.graph",
     "HpcgnnError": "hpcgnn.errors",
+    "Interrupted": "hpcgnn.errors",
+    "MLflow": "hpcgnn.training.trackers",
     "Run": "hpcgnn.library.run",
-    "distribute": "hpcgnn.pyg.model",
+    "TensorBoard": "hpcgnn.training.trackers",
+    "distribute": "hpcgnn.pyg.distribute",
     "fit": "hpcgnn.library.fit",
     "open": "hpcgnn.library.graph",
 }
-__all__ = ["Callback", "DistributedModel", "Graph", "HpcgnnError", "Run", "distribute", "fit", "open"]
+__all__ = ["Callback", "DistributedModel", "Graph", "HpcgnnError", "Interrupted", "MLflow", "Run", "TensorBoard",
+           "distribute", "fit", "open"]
 
 
 def __getattr__(name: str):
