@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hpcgnn.library.fit import fit as fit
     from hpcgnn.library.graph import Graph as Graph
     from hpcgnn.library.graph import open as open
+    from hpcgnn.library.preprocess import preprocess as preprocess
     from hpcgnn.library.run import Run as Run
     from hpcgnn.training.callbacks import Callback as Callback
 
@@ -27,8 +28,9 @@ _HOMES = {
     "Run": "hpcgnn.library.run",
     "fit": "hpcgnn.library.fit",
     "open": "hpcgnn.library.graph",
+    "preprocess": "hpcgnn.library.preprocess",
 }
-__all__ = ["Callback", "Graph", "HpcgnnError", "Run", "fit", "open"]
+__all__ = ["Callback", "Graph", "HpcgnnError", "Run", "fit", "open", "preprocess"]
 
 
 def __getattr__(name: str):
