@@ -16,8 +16,8 @@ from hpcgnn.datasets.objects.tables import columns_of, graph_of_tables, is_table
 from hpcgnn.errors import DatasetError
 
 DEFAULT_NAME = "graph"
-EXPECTED = ("a PyG Data, a DGL or NetworkX graph, a SciPy sparse matrix, a table of edges of pandas or Arrow, an array of "
-            "edges, or a source such as \"npz:FILE\"")
+EXPECTED = ("a PyG Data, a DGL or NetworkX graph, a SciPy sparse matrix, a table of edges of pandas or Arrow, an array "
+            "of edges, or a source such as \"npz:FILE\"")
 
 
 def given_graph(data: Any, choices: Choices) -> GivenGraph:
