@@ -128,7 +128,8 @@ def _num_rows(given: GivenGraph) -> list[int]:
 def _num_nodes(given: GivenGraph, source: np.ndarray, target: np.ndarray) -> int:
     known = _num_rows(given)
     if len(set(known)) > 1:
-        raise DatasetError(f"{given.name} has {known[0]} feature rows and {known[1]} labels; expected one of each a node")
+        raise DatasetError(f"{given.name} has {known[0]} feature rows and {known[1]} labels; expected one of each a "
+                           "node")
     if given.num_nodes is not None:
         return given.num_nodes
     return known[0] if known else max(int(source.max(initial=-1)), int(target.max(initial=-1))) + 1
