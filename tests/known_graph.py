@@ -1,4 +1,4 @@
-"""A small graph as plain Python holds it, and what a folder of shards says of the same graph, both by the nodes' ids."""
+"""A small graph as plain Python holds it, and what shards say of the same graph, both by the nodes' ids."""
 
 from __future__ import annotations
 
@@ -56,9 +56,10 @@ class KnownGraph:
 
 
 def make_known_graph(num_nodes: int = 14, num_arcs: int = 40, seed: int = 3) -> KnownGraph:
-    """A directed graph of people: text ids in no order, weights that float32 holds exactly, three classes by name."""
+    """A directed graph: text ids in no order, weights that float32 holds exactly, three classes by name."""
     rng = np.random.default_rng(seed)
-    ids = [f"{name}-é{number * 5 % num_nodes}" for number, name in enumerate(rng.choice(["zoe", "al", "bo"], num_nodes))]
+    first = rng.choice(["zoe", "al", "bo"], num_nodes)
+    ids = [f"{name}-é{number * 5 % num_nodes}" for number, name in enumerate(first)]
     codes = rng.choice(num_nodes * num_nodes, 2 * num_arcs, replace=False)
     pairs = [(int(code) // num_nodes, int(code) % num_nodes) for code in codes]
     arcs = {(ids[u], ids[v]): float(rng.integers(1, 64)) / 8 for u, v in pairs if u != v}

@@ -127,7 +127,7 @@ def _from_texts(path: Path, has_texts: bool, has_header: bool | None
         return *ends, None, remarks
     weight = column_values(table.columns[2])
     if weight.dtype.kind == "U":
-        raise DatasetError(f"{path} has {weight[0]!r} in its third column; expected weights, which are numbers")
+        raise DatasetError(f"{path} has {weight[0].item()!r} in its third column; expected weights, which are numbers")
     return *ends, weight.astype(np.float64), (*remarks, f"the third column of {path.name} holds weights")
 
 

@@ -176,9 +176,9 @@ def test_edge_arrays_come_back(made, plain, shape):
 
 
 def test_edge_arrays_between_texts_take_the_ids_of_rows(made, known):
+    splits = [[node for node in known.ids if known.split[node] == word] for word in ("train", "val", "test")]
     folder = made(np.array(known.ends()), node_ids=known.ids, features=known.matrix(), edge_weight=known.weights(),
-                  labels=list(known.labels.values()),
-                  splits=[[node for node in known.ids if known.split[node] == word] for word in ("train", "val", "test")])
+                  labels=list(known.labels.values()), splits=splits)
     assert_same(folder, known)
 
 
@@ -212,7 +212,8 @@ def test_several_columns_of_labels_are_indicators_with_names(made, known):
 
 
 def test_a_source_by_name_is_read_as_the_command_reads_it(tmp_path):
-    info = hpcgnn.preprocess("synthetic:nodes=60,mean_degree=6,features=5,classes=3", out=tmp_path / "g", parts=2, seed=3)
+    source = "synthetic:nodes=60,mean_degree=6,features=5,classes=3"
+    info = hpcgnn.preprocess(source, out=tmp_path / "g", parts=2, seed=3)
     assert (info.num_nodes, info.num_features) == (60, 5)
     assert read_graph_info(tmp_path / "g") == info
     assert info.provenance.settings["seed"] == 3
@@ -273,6 +274,6 @@ def test_several_ranks_share_the_work_of_one_and_its_error(shared_path):  # noqa
     plain.labels = {node: CLASSES.index(label) for node, label in plain.labels.items()}
     info = hpcgnn.preprocess(data_of(plain), parts=2, out=shared_path / "g")
     assert read_graph_info(shared_path / "g") == info
-    with pytest.raises(CollectiveError, match="rank 0: .*already holds shards"):
+    with pytest.raises(CollectiveError, match=r"rank 0: .*already holds shards"):
         hpcgnn.preprocess(data_of(plain), parts=2, out=shared_path / "g")
     assert hpcgnn.open(shared_path / "g").num_nodes == 14
