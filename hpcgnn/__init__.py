@@ -17,7 +17,21 @@ if TYPE_CHECKING:
     from hpcgnn.library.fit import fit as fit
     from hpcgnn.library.graph import Graph as Graph
     from hpcgnn.library.graph import open as open
-    from hpcgnn.library.open_run import open_run as open_run
+__all__ = [
+    "Callback",
+    "DistributedModel",
+    "Graph",
+    "HpcgnnError",
+    "Interrupted",
+    "MLflow",
+    "Run",
+    "TensorBoard",
+    "distribute",
+    "fit",
+    "open",
+    "open_run",
+    "preprocess",
+]
     from hpcgnn.library.run import Run as Run
     from hpcgnn.pyg.distribute import DistributedModel as DistributedModel
     from hpcgnn.pyg.distribute import distribute as distribute
@@ -38,8 +52,6 @@ _HOMES = {
     "distribute": "hpcgnn.pyg.distribute",
     "fit": "hpcgnn.library.fit",
     "open": "hpcgnn.library.graph",
-    "open_run": "hpcgnn.library.open_run",
-}
 __all__ = [
     "Callback",
     "DistributedModel",
@@ -53,6 +65,7 @@ __all__ = [
     "fit",
     "open",
     "open_run",
+    "preprocess",
 ]
 
 
