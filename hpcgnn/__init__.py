@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hpcgnn.library.graph import open as open
     from hpcgnn.library.open_run import open_run as open_run
     from hpcgnn.library.run import Run as Run
+    from hpcgnn.results.plain import load_model as load_model
     from hpcgnn.training.callbacks import Callback as Callback
 
 __version__ = "0.2.0"
@@ -27,10 +28,11 @@ _HOMES = {
     "HpcgnnError": "hpcgnn.errors",
     "Run": "hpcgnn.library.run",
     "fit": "hpcgnn.library.fit",
+    "load_model": "hpcgnn.results.plain",
     "open": "hpcgnn.library.graph",
     "open_run": "hpcgnn.library.open_run",
 }
-__all__ = ["Callback", "Graph", "HpcgnnError", "Run", "fit", "open", "open_run"]
+__all__ = ["Callback", "Graph", "HpcgnnError", "Run", "fit", "load_model", "open", "open_run"]
 
 
 def __getattr__(name: str):

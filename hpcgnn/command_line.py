@@ -24,6 +24,7 @@ COMMANDS = {
     "inspect": "Show what a folder of shards holds, part by part.",
     "train": "Train a model on shards; run it under mpirun with one rank a part.",
     "predict": "Answer with a trained model for every node; run it under mpirun with one rank a part.",
+    "export": "Write a trained model's weights for plain PyTorch or PyTorch Geometric.",
     "quantize": "Make a trained model a small one of integers.",
     "infer": "Answer with an integer model for every node; run it under mpirun with one rank a part.",
     "report": "Draw one or several run folders as HTML and PNG.",
