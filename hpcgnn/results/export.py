@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -26,6 +26,7 @@ from hpcgnn.shards.reader import read_graph_info
 from hpcgnn.shards.schema import GraphInfo
 from hpcgnn.shards.sealed import reason_of
 from hpcgnn.training.checkpoint import Checkpoint
+from hpcgnn.training.scores import DEFAULT_SCORES
 
 Weights = dict[str, torch.Tensor]
 WRAPPED = "module."       # before each name of a model that is distributed
@@ -41,8 +42,8 @@ def exported(folder: Path, as_pyg: bool = False) -> tuple[ModelRecord, Weights]:
 
     Raises
     ------
-    CheckpointError          no checkpoint, a damaged one, or one without an evaluation; a model trained as integers; one
-                             that PyTorch Geometric does not have
+    CheckpointError          no checkpoint, a damaged one, or one without an evaluation; a model trained as integers;
+                             one that PyTorch Geometric does not have
     """
     check_evaluated(folder)
     checkpoint = read_best(folder)
@@ -144,14 +145,20 @@ def _size_that_moves(before: dict[str, tuple], after: dict[str, tuple], weights:
 def _with_origin(record: ModelRecord, folder: Path, checkpoint: Checkpoint) -> ModelRecord:
     """Return the record with what is known of the data and the training."""
     progress, info = checkpoint.progress, graph_info_of(folder, checkpoint)
-    score = {"name": checkpoint.settings.get("score"),
-             **{name: getattr(progress.best, name) for name in ("train_score", "val_score", "test_score")}}
+    task = "" if info is None else getattr(info, "task", "multi-label" if info.is_multi_label else "classes")
+    named = checkpoint.settings.get("score", "auto")
+    score = {"name": DEFAULT_SCORES[task] if named == "auto" and task else named,
+             **{name: _known(getattr(progress.best, name)) for name in ("train_score", "val_score", "test_score")}}
     return replace(
         record, dataset=checkpoint.dataset, fingerprint=asdict(checkpoint.fingerprint),
-        task="" if info is None else getattr(info, "task", "multi-label" if info.is_multi_label else "classes"),
-        class_names=[] if info is None else list(getattr(info, "class_names", ())), score=score,
+        task=task, class_names=[] if info is None else list(getattr(info, "class_names", ())), score=score,
         seed=checkpoint.settings["seed"] + progress.seed_index, epoch=progress.best_epoch,
         settings=checkpoint.settings, hpcgnn_version=hpcgnn.__version__)
+
+
+def _known(score: float) -> float | None:
+    """Return a score; None for that of a split without nodes, since JSON has no nan."""
+    return None if math.isnan(score) else score
 
 
 def graph_info_of(folder: Path, checkpoint: Checkpoint) -> GraphInfo | None:

@@ -1,4 +1,4 @@
-"""ModelRecord: what a file of exported weights says beside them, as the JSON text in its header. No weight is read here.
+"""ModelRecord: what a file of exported weights says beside them, as JSON in its header. No weight is read here.
 
 A file is in the safetensors format; its metadata has one key of ours, `hpcgnn`.
 """

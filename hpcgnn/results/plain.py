@@ -70,7 +70,7 @@ class PlainModel(nn.Module):
 
         Parameters
         ----------
-        x : (num_nodes, num_features) float32
+        x : (num_nodes, num_features) float32         may require a gradient, but of an sgc without dropout
         edge_index : (2, num_edges) integer           sources and destinations. Self-loops and repeated arcs are left
                                                       out, as preprocess does, of arcs with weights the first of equals
                                                       stays
@@ -86,7 +86,8 @@ class PlainModel(nn.Module):
         """
         graph = graph_of(x, edge_index, edge_weight)
         graph.begin_forward(seed=0, epoch=0, is_training=self.training)
-        return self.module(graph, graph.x)
+        # The graph's own input is a constant, for which no layer computes a gradient.
+        return self.module(graph, x.float().contiguous() if x.requires_grad else graph.x)
 
 
 def graph_of(x: torch.Tensor, edge_index: torch.Tensor, edge_weight: torch.Tensor | None = None) -> LocalGraph:
@@ -101,7 +102,7 @@ def graph_of(x: torch.Tensor, edge_index: torch.Tensor, edge_weight: torch.Tenso
     indptr = np.concatenate([[0], np.cumsum(in_degree)]).astype(np.int64)
     weights = {} if edge_weight is None else {"edge_weight": edge_weight.float().cpu().numpy()[first]}
     return LocalGraph(indptr, source.astype(np.int32), np.arange(len(x)), in_degree.astype(np.int32),
-                      x.float().contiguous(), AloneExchange(), **weights)
+                      x.detach().float().contiguous(), AloneExchange(), **weights)
 
 
 def _ends(edge_index: torch.Tensor, num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
