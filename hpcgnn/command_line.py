@@ -27,6 +27,7 @@ COMMANDS = {
     "export": "Write a trained model's weights for plain PyTorch or PyTorch Geometric.",
     "quantize": "Make a trained model a small one of integers.",
     "infer": "Answer with an integer model for every node; run it under mpirun with one rank a part.",
+    "watch": "Show how a training stands, in the terminal, until it ends.",
     "report": "Draw one or several run folders as HTML and PNG.",
     "doctor": "Say what this machine can do, and what slows a training on it.",
     "bench": "Measure kernels, epochs and exchanges against the machine's ceilings and against peers.",

@@ -63,6 +63,7 @@ class PlainModel(nn.Module):
     def __init__(self, module: nn.Module, record: ModelRecord | None = None):
         super().__init__()
         self.module, self.record = module, record
+        self._num_passes = 0      # in training, each of which draws another dropout
 
     def forward(self, x: torch.Tensor, edge_index: torch.Tensor,
                 edge_weight: torch.Tensor | None = None) -> torch.Tensor:
@@ -85,7 +86,8 @@ class PlainModel(nn.Module):
         ConfigError      shapes that don't fit each other, or arcs from or to nodes that don't exist
         """
         graph = graph_of(x, edge_index, edge_weight)
-        graph.begin_forward(seed=0, epoch=0, is_training=self.training)
+        self._num_passes += self.training
+        graph.begin_forward(seed=0, epoch=self._num_passes, is_training=self.training)
         # The graph's own input is a constant, for which no layer computes a gradient.
         return self.module(graph, x.float().contiguous() if x.requires_grad else graph.x)
 
