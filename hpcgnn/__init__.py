@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from hpcgnn.library.graph import open as open
     from hpcgnn.library.open_run import open_run as open_run
     from hpcgnn.library.run import Run as Run
+    from hpcgnn.pyg.distribute import DistributedModel as DistributedModel
+    from hpcgnn.pyg.distribute import distribute as distribute
     from hpcgnn.results.plain import load_model as load_model
     from hpcgnn.training.callbacks import Callback as Callback
     from hpcgnn.training.trackers import MLflow as MLflow
@@ -27,19 +29,34 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 _HOMES = {
     "Callback": "hpcgnn.training.callbacks",
+    "DistributedModel": "hpcgnn.pyg.distribute",
     "Graph": "hpcgnn.library.graph",
     "HpcgnnError": "hpcgnn.errors",
     "Interrupted": "hpcgnn.errors",
     "MLflow": "hpcgnn.training.trackers",
     "Run": "hpcgnn.library.run",
     "TensorBoard": "hpcgnn.training.trackers",
+    "distribute": "hpcgnn.pyg.distribute",
     "fit": "hpcgnn.library.fit",
     "load_model": "hpcgnn.results.plain",
     "open": "hpcgnn.library.graph",
     "open_run": "hpcgnn.library.open_run",
 }
-__all__ = ["Callback", "Graph", "HpcgnnError", "Interrupted", "MLflow", "Run", "TensorBoard", "fit", "load_model",
-           "open", "open_run"]
+__all__ = [
+    "Callback",
+    "DistributedModel",
+    "Graph",
+    "HpcgnnError",
+    "Interrupted",
+    "MLflow",
+    "Run",
+    "TensorBoard",
+    "distribute",
+    "fit",
+    "load_model",
+    "open",
+    "open_run",
+]
 
 
 def __getattr__(name: str):

@@ -26,7 +26,7 @@ def command(run_folder: Path, out: Path | None, form: str) -> None:
     check_writable(out)
     record, weights = exported(run_folder, as_pyg=form == "pyg")
     write_exported(out, record, weights)
-    arguments = "unknown arguments" if record.arguments is None else ", ".join(
+    arguments = ".." if record.arguments is None else ", ".join(
         f"{name}={value!r}" for name, value in record.arguments.items())
     click.echo(f"model: {record.model}({arguments})")
     click.echo(f"weights: {sum(tensor.numel() for tensor in weights.values()):,} numbers in {len(weights)} tensors, of "

@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 import hpcgnn
-from hpcgnn.config import TrainConfig, parse_arguments
+from hpcgnn.config import TrainConfig
 from hpcgnn.errors import CheckpointError, ConfigError, HpcgnnError
 from hpcgnn.inference.model_source import read_best
-from hpcgnn.nn.models import MODELS, ModelShape, build_model, find_model, own_arguments, settings_of
+from hpcgnn.nn.models import MODELS, ModelShape, build_model, settings_of
 from hpcgnn.registry import read_toml
 from hpcgnn.results.float_run import check_evaluated, float_config
 from hpcgnn.results.model_record import BUILT_IN, OWN_MODEL, PYG_MODEL, ModelRecord
@@ -29,7 +29,6 @@ from hpcgnn.training.checkpoint import Checkpoint
 from hpcgnn.training.scores import DEFAULT_SCORES
 
 Weights = dict[str, torch.Tensor]
-WRAPPED = "module."       # before each name of a model that is distributed
 TRIED = 8                 # a size that is a multiple of the usual numbers of heads
 
 
@@ -51,11 +50,11 @@ def exported(folder: Path, as_pyg: bool = False) -> tuple[ModelRecord, Weights]:
     if config.quantize != "none":
         raise CheckpointError(f"{folder} was trained with --quantize {config.quantize}; write its integers with hpcgnn "
                               "quantize")
-    record, weights = _of_model(config, checkpoint.best_model)
-    if as_pyg and record.kind != PYG_MODEL:
+    record, weights = _of_model(config, checkpoint.best_model), checkpoint.best_model
+    if as_pyg:
         if record.kind == OWN_MODEL:
-            raise CheckpointError(f"{folder} holds {record.model}, a model of your own on hpcgnn's layers, which "
-                                  "PyTorch Geometric can't load; leave --format pyg out")
+            raise CheckpointError(f"{folder} holds {record.model}, whose weights have the names that it gives them "
+                                  "itself; leave --format pyg out")
         name, arguments, weights = pyg_weights(record.model, record.arguments, weights)
         record = replace(record, kind=PYG_MODEL, model=name, arguments=arguments)
     return _with_origin(record, folder, checkpoint), weights
@@ -87,27 +86,24 @@ def write_exported(path: Path, record: ModelRecord, weights: Weights) -> None:
             temporary.unlink()
 
 
-def _of_model(config: TrainConfig, weights: Weights) -> tuple[ModelRecord, Weights]:
-    """Return what is known of a model, and its weights by its own names."""
-    is_wrapped = all(name.startswith(WRAPPED) for name in weights)
-    weights = {name.removeprefix(WRAPPED) if is_wrapped else name: tensor for name, tensor in weights.items()}
+def _of_model(config: TrainConfig, weights: Weights) -> ModelRecord:
+    """Return what is known of a model. Of one's own that is its class alone: its program may have made it otherwise
+    than the settings would.
+    """
+    if config.model not in MODELS:
+        return ModelRecord(OWN_MODEL, config.model, None, "", {})
 
     def shape(in_dim: int, out_dim: int) -> ModelShape:
         return ModelShape(config.model, in_dim, config.hidden, out_dim, config.layers, config.dropout, config.norm,
-                          config.heads, config.precision == "fp32", config.alpha, config.theta, config.jump,
-                          parse_arguments(config.model_args))
+                          config.heads, config.precision == "fp32", config.alpha, config.theta, config.jump)
 
     sizes = find_sizes(lambda *sizes: build_model(shape(*sizes)), weights)
-    if config.model in MODELS:
-        if sizes is None:
-            raise CheckpointError(f"the checkpoint does not hold the weights of a {config.model}; another version of "
-                                  "hpcgnn wrote it, train the model anew")
-        made_with = shape(*sizes)
-        arguments = {name: getattr(made_with, name) for name in settings_of(MODELS[config.model])}
-        return ModelRecord(BUILT_IN, config.model, arguments, "", {}), weights
-    arguments = None if sizes is None else own_arguments(find_model(config.model), shape(*sizes))
-    name = config.model.rpartition(":")[2] if is_wrapped else config.model
-    return ModelRecord(PYG_MODEL if is_wrapped else OWN_MODEL, name, arguments, "", {}), weights
+    if sizes is None:
+        raise CheckpointError(f"the checkpoint does not hold the weights of a {config.model}; another version of hpcgnn "
+                              "wrote it, train the model anew")
+    made_with = shape(*sizes)
+    return ModelRecord(BUILT_IN, config.model, {name: getattr(made_with, name)
+                                                for name in settings_of(MODELS[config.model])}, "", {})
 
 
 def find_sizes(make: Callable[[int, int], nn.Module], weights: Weights) -> tuple[int, int] | None:

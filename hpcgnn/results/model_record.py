@@ -21,11 +21,11 @@ class ModelRecord:
 
     Attributes
     ----------
-    kind : {"hpcgnn", "own", "pyg"}      a built-in model; one of a user's own; one of PyTorch Geometric, under the
-                                         names that it gives its weights
+    kind : {"hpcgnn", "own", "pyg"}      a built-in model; one of a user's own; a built-in model as one of PyTorch
+                                         Geometric, under the names that it gives its weights
     model : str                          name of a built-in model, MODULE:CLASS of one's own, a class of
                                          torch_geometric.nn
-    arguments : dict or None             that it is made with, by name; None where only its program knows them
+    arguments : dict or None             that it is made with, by name; None of one's own
     dataset : str                        name of the graph
     fingerprint : dict                   of that graph, its split and its features
     task : str                           classes, multi-label or regression; empty where that is not known

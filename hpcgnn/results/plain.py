@@ -13,6 +13,7 @@ from hpcgnn.errors import CheckpointError, ConfigError
 from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.models import MODELS
+from hpcgnn.pyg.fitting import is_pyg
 from hpcgnn.results.model_record import BUILT_IN, PYG_MODEL, ModelRecord, record_of
 
 NEEDS_SAFETENSORS = ("exported models are in the safetensors format, and safetensors is not installed; run pip install "
@@ -129,8 +130,7 @@ def load_model(path: str | Path, model: nn.Module | None = None) -> nn.Module:
 
     Returns
     -------
-    model : nn.Module               with `forward(x, edge_index)`: a PlainModel; or a model of PyTorch Geometric, where
-                                    the file is of one
+    model : nn.Module               with `forward(x, edge_index)`: a PlainModel; or a model of PyTorch Geometric itself
 
     Raises
     ------
@@ -149,7 +149,7 @@ def load_model(path: str | Path, model: nn.Module | None = None) -> nn.Module:
     except RuntimeError as error:
         faults = " ".join(str(error).split())
         raise CheckpointError(f"{path} does not fit the {type(made).__name__}: {faults}") from error
-    return (made if record.kind == PYG_MODEL else PlainModel(made, record)).eval()
+    return (made if record.kind == PYG_MODEL or is_pyg(made) else PlainModel(made, record)).eval()
 
 
 def read_weights(path: Path) -> tuple[dict[str, torch.Tensor], ModelRecord]:

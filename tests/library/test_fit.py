@@ -217,6 +217,18 @@ def test_each_seed_has_a_model_of_its_own(graph, shared_path):
     assert run.summary["seeds"] == [0, 1] and first[0] != first[1]
 
 
+@pytest.mark.parallel([1, 3])
+def test_predictions_are_of_all_nodes_in_the_order_of_the_source_and_have_the_score(graph, shared_path):
+    run = hpcgnn.fit(two(graph), graph, out=shared_path / "run", **RUN)
+    answers, dataset = run.predict(), easy_graph()
+    assert (answers is None) == (COMM.rank > 0)
+    if answers is not None:
+        np.testing.assert_array_equal(answers.node_id, np.arange(dataset.num_nodes))
+        right = (answers.prediction == dataset.labels)[dataset.test_mask]
+        assert right.mean() == pytest.approx(run.test_score)
+    assert len(run.predict(gather=False)) == run.session.graph.num_inner
+
+
 def test_weights_are_saved_by_name(graph, shared_path):
     model = two(graph)
     hpcgnn.fit(model, graph, out=shared_path / "run", **RUN).save(shared_path / "model.pt")

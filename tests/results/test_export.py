@@ -153,7 +153,7 @@ class Plain(nn.Module):
 def test_own_models_are_loaded_into_what_is_given(tmp_path):
     path, dataset = tmp_path / "m.safetensors", easy_graph()
     for kind, model in (("own", Plain()), ("pyg", pyg.GraphSAGE(12, 8, 2, 4))):
-        record = ModelRecord(kind, f"mine:{type(model).__name__}", None, "easy", {})
+        record = ModelRecord("own", f"mine:{type(model).__name__}", None, "easy", {})
         write_exported(path, record, model.state_dict())
         with pytest.raises(ConfigError, match=r"a model of your own; make it and pass it"):
             hpcgnn.load_model(path)
