@@ -99,8 +99,8 @@ def _of_model(config: TrainConfig, weights: Weights) -> ModelRecord:
 
     sizes = find_sizes(lambda *sizes: build_model(shape(*sizes)), weights)
     if sizes is None:
-        raise CheckpointError(f"the checkpoint does not hold the weights of a {config.model}; another version of hpcgnn "
-                              "wrote it, train the model anew")
+        raise CheckpointError(f"the checkpoint does not hold the weights of a {config.model}; another version of "
+                              "hpcgnn wrote it, train the model anew")
     made_with = shape(*sizes)
     return ModelRecord(BUILT_IN, config.model, {name: getattr(made_with, name)
                                                 for name in settings_of(MODELS[config.model])}, "", {})
