@@ -35,6 +35,7 @@ __all__ = [
     from hpcgnn.library.run import Run as Run
     from hpcgnn.pyg.distribute import DistributedModel as DistributedModel
     from hpcgnn.pyg.distribute import distribute as distribute
+    from hpcgnn.results.plain import load_model as load_model
     from hpcgnn.training.callbacks import Callback as Callback
     from hpcgnn.training.trackers import MLflow as MLflow
     from hpcgnn.training.trackers import TensorBoard as TensorBoard
@@ -51,6 +52,7 @@ _HOMES = {
     "TensorBoard": "hpcgnn.training.trackers",
     "distribute": "hpcgnn.pyg.distribute",
     "fit": "hpcgnn.library.fit",
+    "load_model": "hpcgnn.results.plain",
     "open": "hpcgnn.library.graph",
 __all__ = [
     "Callback",
@@ -63,6 +65,7 @@ __all__ = [
     "TensorBoard",
     "distribute",
     "fit",
+    "load_model",
     "open",
     "open_run",
     "preprocess",

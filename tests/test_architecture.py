@@ -60,7 +60,8 @@ MAY_IMPORT = {
                          "results", "library", "bench"},
     "command_line": {"errors", "cli"},
     "__main__": {"stop_signals", "command_line"},
-    "__init__": {"errors", "library", "pyg", "training"},     # for type checkers; at run time when first used
+    # For type checkers; at run time when first used.
+    "__init__": {"errors", "library", "pyg", "results", "training"},
     "_ext": {"errors"},
 }
 # Rooms or modules that may import a library.

@@ -8,17 +8,18 @@ from pathlib import Path
 from torch import nn
 
 from hpcgnn.library.graph import Graph
+from hpcgnn.library.graph import open as open_graph
 from hpcgnn.results.float_run import FloatRun
 
 
-def open_run(path: str | Path, graph: Graph, model: nn.Module | Callable[[], nn.Module] | None = None,
+def open_run(path: str | Path, graph: Graph | str | Path, model: nn.Module | Callable[[], nn.Module] | None = None,
              other_graph: bool = False) -> FloatRun:
-    """Collective: open the best model of a run folder, on the ranks that hold the graph.
+    """Collective: open the best model of a run folder, on the ranks that hold a graph.
 
     Parameters
     ----------
     path : path                                           of a run folder
-    graph : Graph                                         of `hpcgnn.open`
+    graph : Graph, or path                                of `hpcgnn.open`, or the folder of shards that it takes
     model : nn.Module, a function that makes one, None    as it was given to `hpcgnn.fit`; a model that was chosen by
                                                           its name is made from the run's settings
     other_graph : bool                                    answer for a graph that the run was not trained on
@@ -29,7 +30,8 @@ def open_run(path: str | Path, graph: Graph, model: nn.Module | Callable[[], nn.
 
     Examples
     --------
-    >>> answers = hpcgnn.open_run("runs/mine", hpcgnn.open("shards/cora-p1")).predict()
+    >>> answers = hpcgnn.open_run("runs/mine", "shards/cora-p1").predict()
     >>> answers.prediction, answers.probability, answers.name
     """
+    graph = graph if isinstance(graph, Graph) else open_graph(graph)
     return FloatRun.open(graph.comm, Path(path), graph.shards, graph.info, other_graph, model)

@@ -20,9 +20,12 @@ from hpcgnn.partition.partition import Partition
 from hpcgnn.results.answers import Answers, answer
 from hpcgnn.shards.reader import read_partition
 from hpcgnn.shards.schema import GraphInfo
+from hpcgnn.training.evaluate import evaluate
 from hpcgnn.training.objective import SPLITS
 from hpcgnn.training.recipe import Recipe
 from hpcgnn.training.session import Session
+
+SCORE_TOLERANCE = 0.01     # by which a run in 16 bits may answer otherwise in 32
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,30 @@ class FloatRun:
                 raise CollectiveError(f"{error}; where {settings['model']} was given to hpcgnn.fit, give it again, to "
                                       "hpcgnn.open_run(.., model=..)") from error
             raise
-        return cls(trained.session, trained.model, part, remarks_of(trained, folder, settings))
+        run = cls(trained.session, trained.model, part, remarks_of(trained, folder, settings))
+        if model is None and ":" in settings["model"] and trained.remark is None:
+            run._check_scores(folder, settings)
+        return run
+
+    def _check_scores(self, folder: Path, settings: dict[str, Any]) -> None:
+        """Collective: check that a model of one's own, made from the settings, is the one that was trained.
+
+        Raises
+        ------
+        CollectiveError      its scores are not those of the run
+        """
+        session = self.session
+        if settings["score"] == OWN:
+            return
+        recorded = together(session.comm, lambda: read_best(folder).progress.best)
+        found = evaluate(session.comm, self.model, session.graph, session.objective, session.score)
+        for split in SPLITS:
+            before, now = (getattr(one, f"{split}_score") for one in (recorded, found))
+            if abs(before - now) > SCORE_TOLERANCE * max(1.0, abs(before)):      # never of a split without nodes
+                raise CollectiveError(
+                    f"{folder} had a {split} score of {session.score.show(before)}, and {settings['model']}, made from "
+                    f"its settings, has {session.score.show(now)}: the model that was given to hpcgnn.fit was another; "
+                    "give it again, to hpcgnn.open_run(.., model=..)")
 
     def answer(self, embeddings: bool = False) -> Answers:
         """Collective: return the answers for this rank's nodes; see `hpcgnn.results.answers.answer`."""
