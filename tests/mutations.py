@@ -185,7 +185,7 @@ MUTATIONS = [
              "    keeps_state = True\n", "    keeps_state = False\n", STATE),
     # Aggregation: matrices, masks and gradients.
     Mutation("graph/normalization.py", "a mean forgets its division",
-             "1.0 / np.maximum(degree, 1)", "np.ones(len(degree))", GRAPH),
+             "1.0 / np.where(degree > 0, degree, 1)", "np.ones(len(degree))", GRAPH),
     Mutation("graph/normalization.py", "a degree lacks the self-loop",
              "np.sqrt(degree + 1)", "np.sqrt(np.maximum(degree, 1))", GRAPH),
     Mutation("graph/local_graph.py", "exchanges are not counted",

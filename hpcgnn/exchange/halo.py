@@ -27,7 +27,9 @@ from hpcgnn.exchange.state import State
 from hpcgnn.exchange.trace import Trace
 from hpcgnn.exchange.transport import HOST, Transport
 from hpcgnn.graph.hop import ExchangeSite
+from hpcgnn.graph.normalization import weighted_degree
 from hpcgnn.ops.counter import BACKWARD, FORWARD, CounterKey
+from hpcgnn.partition.partition import Partition
 
 
 class HaloExchange:
@@ -142,6 +144,23 @@ class HaloExchange:
         # An arena of its own: features are wider than all rows that come later.
         self._sender.send(outgoing, MessageArena(self._sender.transport)).finish(rows[self._plan.num_inner:])
         return rows
+
+    def weighted_degree(self, part: Partition, device: torch.device | None = None) -> np.ndarray | None:
+        """Collective: sum the weights of each local row's in-neighbors; those of halo rows come from their owners.
+
+        Parameters
+        ----------
+        part : Partition            with weights on all ranks, or on none
+        device : torch.device       where messages lie; the host by default
+
+        Returns
+        -------
+        (num_inner + num_halo,) float32, or None without weights
+        """
+        if part.edge_weight is None:
+            return None
+        own = torch.from_numpy(weighted_degree(part.indptr, part.edge_weight)).to(device)
+        return self.input_rows(own[:, None])[:, 0].cpu().numpy()
 
     def _start(self, rows: torch.Tensor, site: ExchangeSite, purpose: int, number: int | None = None) -> Arrival:
         """Start an exchange, or one round of the ring as an exchange of its own."""

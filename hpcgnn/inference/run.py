@@ -21,6 +21,7 @@ from hpcgnn.inference.forward import forward_codes
 from hpcgnn.inference.input_rows import InputRows, PackedInput, open_input
 from hpcgnn.inference.rank_neighborhood import RankNeighborhood
 from hpcgnn.launch import together
+from hpcgnn.nn.edge_weights import check_edge_weights
 from hpcgnn.ops.host.simd import simd_level
 from hpcgnn.partition.partition import Partition
 from hpcgnn.quantized.formats import StoredSize, sizes
@@ -75,6 +76,7 @@ class IntegerRun:
         """
         together(comm, simd_level)
         part = together(comm, lambda: read_partition(shards, comm.rank, comm.size, info, expands_packages=False))
+        together(comm, lambda: check_edge_weights(part.edge_weight is not None, "", is_quantized=True))
         check_peers(comm, part, info.run_id)
         rows = together(comm, lambda: open_input(shards, info, part))
         if packs_features:

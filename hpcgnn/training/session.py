@@ -22,6 +22,7 @@ from hpcgnn.exchange.transport import HOST, Transport, choose_transport
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.launch import choose_device, together
 from hpcgnn.methods.method import MethodContext
+from hpcgnn.nn.edge_weights import check_edge_weights
 from hpcgnn.nn.models import ModelShape, build_model, traits_of
 from hpcgnn.nn.quantized.models import QuantizationScheme, QuantizedStack
 from hpcgnn.nn.quantized.quantizer import count_in_degrees
@@ -86,6 +87,8 @@ class Session:
         device = choose_device(comm, config.device)
         check_alike(comm, together(comm, Traits.of_this_rank))
         part = together(comm, lambda: read_partition(shards, comm.rank, comm.size, info))
+        together(comm, lambda: check_edge_weights(part.edge_weight is not None, config.model,
+                                                  config.quantize != "none"))
         check_peers(comm, part, info.run_id)
         part, reach = _within_reach(comm, part, config)
         masks = {"train": part.train_mask, "val": part.val_mask, "test": part.test_mask}
@@ -108,7 +111,8 @@ class Session:
         features = exchange.input_rows(torch.from_numpy(part.features.astype(np.float32, copy=False)).to(device))
         graph = LocalGraph(part.indptr, part.indices, np.concatenate([part.inner_id, part.halo_id]), part.in_degree,
                            features.to(STORAGE[config.precision]), exchange, reach.num_within if reach else None,
-                           config.overlap, config.sums == "half")
+                           config.overlap, config.sums == "half", part.edge_weight,
+                           exchange.weighted_degree(part, device))
         rows_within = comm.allreduce(np.array(reach.num_within)).tolist() if reach else []
         degree_counts = None if config.quantize == "none" else count_in_degrees(graph, comm)
         return cls(comm, config, info, graph, exchange, transport, plan, part.importance, objective, score, rows_within,
