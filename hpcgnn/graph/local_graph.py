@@ -226,16 +226,16 @@ class LocalGraph:
         reduction : {"sum", "mean", "gcn", "max"}
             mean divides by the global in-degree (a row without neighbours gives 0); gcn is
             D^-1/2 (A + I) D^-1/2 with D = global in-degree + 1 (Kipf and Welling, ICLR 2017, Eq. 2); max is taken
-            column by column (a row without neighbours gives 0), and takes no weights. Over weighted arcs mean divides by
-            the sum of the weights, and gcn takes it for the in-degree; its self-loops weigh 1
-
-        Raises
-        ------
-        KernelError      an unknown reduction, a maximum over weighted arcs, or rows that do not fit
+            column by column (a row without neighbours gives 0), and takes no weights. Over weighted arcs mean divides
+            by the sum of the weights, and gcn takes it for the in-degree; its self-loops weigh 1
 
         Returns
         -------
         (num_inner, dim), as h_all
+
+        Raises
+        ------
+        KernelError      an unknown reduction, a maximum over weighted arcs, or rows that do not fit
         """
         if reduction == "max":
             return maximum(h_all, *self._matrices_of("sum"))

@@ -191,5 +191,5 @@ def open_model(comm: MPI.Comm, path: Path, shards: Path, info: GraphInfo, bits: 
 
 def _of_run(run: TrainedRun, bits: int | None, row_bits: int | None, repeat: int) -> OpenedModel:
     model = run.integer_model(bits, row_bits)
-    return OpenedModel(model, payload_bytes(model), run.session.score,
+    return OpenedModel(model, payload_bytes(model), run.session.score.name,
                        statistics.median(run.forward_seconds(repeat)), run.remark)

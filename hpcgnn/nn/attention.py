@@ -17,8 +17,8 @@ SLOPE = 0.2               # of LeakyReLU below 0, Section 3.3 of the paper
 class GATConvolution(nn.Module):
     """out[v] = sum over u of alpha[v, u] x[u] W + b, head by head, u over the in-neighbors of v and v itself.
 
-    alpha[v, u] is the softmax over u of LeakyReLU(a_target . x[v] W + a_source . x[u] W). Where arcs have weights, it is
-    multiplied by the arc's after the softmax; the weight of v itself is 1.
+    alpha[v, u] is the softmax over u of LeakyReLU(a_target . x[v] W + a_source . x[u] W). Where arcs have weights, it
+    is multiplied by the arc's after the softmax; the weight of v itself is 1.
 
     Parameters
     ----------

@@ -69,8 +69,8 @@ class GCNConvolution(Convolution):
 
 
 class SAGEConvolution(Convolution):
-    """out = x W_self + mean of the in-neighbors' x W_neighbor + b. Where arcs have weights the mean is the weighted one,
-    sum of w x over sum of w.
+    """out = x W_self + mean of the in-neighbors' x W_neighbor + b. Where arcs have weights the mean is sum of w x over
+    sum of w.
 
     Reference: Hamilton et al., NeurIPS 2017, Algorithm 1 with the mean aggregator.
     """

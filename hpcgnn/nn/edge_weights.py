@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+from torch import nn
+
 from hpcgnn.errors import ConfigError
-from hpcgnn.nn.models import find_model
 
 INTEGERS_REFUSE = ("models of integers take no edge weights, and this graph has them; train a model of floats, or "
                    "preprocess the graph without weights")
 
 
-def check_edge_weights(has_weights: bool, model: str, is_quantized: bool = False) -> None:
-    """Check that a model takes the weights of a graph's arcs, where it has any; one of one's own is believed to.
+def check_edge_weights(model: nn.Module, name: str, has_weights: bool, is_quantized: bool = False) -> None:
+    """Check that a model takes the weights of a graph's arcs, where it has any.
 
     Parameters
     ----------
+    model : nn.Module           one that says nothing by `takes_edge_weights` is believed to take them
+    name : str                  what users call it
     has_weights : bool          of the graph
-    model : str                 a name of `hpcgnn.nn.models.MODELS`, or MODULE:CLASS
-    is_quantized : bool         whether it computes on integers
+    is_quantized : bool         whether it is trained as integers
 
     Raises
     ------
-    ConfigError      a model that takes none, or an unknown one
+    ConfigError      a model that takes none
     """
     if not has_weights:
         return
     if is_quantized:
         raise ConfigError(INTEGERS_REFUSE)
-    if not getattr(find_model(model), "takes_edge_weights", True):
-        raise ConfigError(f"model {model} takes no edge weights, and this graph has them; take another model, or "
+    if not getattr(model, "takes_edge_weights", True):
+        raise ConfigError(f"model {name} takes no edge weights, and this graph has them; take another model, or "
                           "preprocess the graph without weights")

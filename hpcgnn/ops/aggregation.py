@@ -33,7 +33,7 @@ class SparseRows:
     num_self : int                              rows v < num_self also have the entry (v, v), not stored
     row_scale : (num_rows,) float32 or None     None is 1
     column_scale : (num_columns,) float32 or None
-    entry_scale : (num_entries,) float32 or None     A[v, u], beside indices; None is 1, as an implied self-loop always is
+    entry_scale : (num_entries,) float32 or None     A[v, u], beside indices; None is 1, as implied self-loops are
     split : int or None                         columns below it are rows of a near table, the others of a far one;
                                                 None is wherever the near rows that are given end
     num_near : int or None                      rows that the near table has, where no entry names the others

@@ -75,13 +75,14 @@ def test_messages_of_eight_bits_are_weighed_as_they_are_read(graph_with, gather_
 
 
 def test_a_model_that_takes_no_weights_is_refused_by_name():
-    check_edge_weights(False, "sage-max")
+    models = {name: new_model(ModelShape(name, 6, 8, 4, 2, 0.0)) for name in MODELS}
+    check_edge_weights(models["sage-max"], "sage-max", has_weights=False)
     for name in TAKERS:
-        check_edge_weights(True, name)
+        check_edge_weights(models[name], name, has_weights=True)
     with pytest.raises(ConfigError, match="model sage-max takes no edge weights, and this graph has them"):
-        check_edge_weights(True, "sage-max")
+        check_edge_weights(models["sage-max"], "sage-max", has_weights=True)
     with pytest.raises(ConfigError, match="models of integers take no edge weights"):
-        check_edge_weights(True, "gcn", is_quantized=True)
+        check_edge_weights(models["gcn"], "gcn", has_weights=True, is_quantized=True)
 
 
 def test_layers_refuse_what_they_would_have_to_leave_out(graph_with):
