@@ -116,6 +116,19 @@ class LocalGraph:
         return self.num_rows - self.num_inner
 
     @property
+    def structure_bytes(self) -> int:
+        """Return the memory of ids, degrees, arcs and matrices, as far as passes have made them."""
+        matrices = [matrix for pair in self._matrices.values() for matrix in pair]
+        matrices += [matrix for made in self._adjacencies.values() for matrix in made[:2]]
+        names = ("begin", "end", "indices", "row_scale", "column_scale", "entry_scale")
+        arrays = [self.node_id, self.in_degree, self._indptr, self._indices, *self._transposed,
+                  *(getattr(matrix, name) for matrix in matrices for name in names)]
+        # Matrices share arrays, and a slice begins where its array does or inside it.
+        sizes = {id(array if array.base is None else array.base): (array if array.base is None else array.base).nbytes
+                 for array in arrays if array is not None}
+        return sum(sizes.values())
+
+    @property
     def is_alone(self) -> bool:
         """Tell whether no row of this rank ever travels."""
         return self._exchange.is_alone
