@@ -58,7 +58,7 @@ class DistributedModel(nn.Module):
         """Return the state of the plain model, under its own names."""
         return self.module.state_dict(*args, **kwargs)
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False):
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Take a state of the plain model; see `torch.nn.Module.load_state_dict`."""
         return self.module.load_state_dict(state_dict, strict, assign)
 
