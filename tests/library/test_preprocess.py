@@ -246,6 +246,9 @@ def refused(plain, known):
         "a mask of another length": ((data_of(plain), {"splits": [np.ones(3, bool)] * 3}), "mask of shape"),
         "ten splits": ((data_of(plain), {"splits": [np.ones((14, 10), bool)] * 3}), "choose one column"),
         "features of another length": ((data_of(plain), {"features": np.ones((3, 2))}), "3 feature rows and 14 labels"),
+        "features of three axes": ((data_of(plain), {"features": np.ones((14, 2, 2))}), "shape .14, 2, 2.; expected a"),
+        "features that are no array": ((data_of(plain), {"features": torch.eye(14).to_sparse_csr()}), "can't be read"),
+        "ids of another number": ((data_of(plain), {"node_ids": ["a", "b"]}), "has 2 ids for 14 nodes"),
         "a wide edge list": ((np.ones((5, 4), int), {"labels": [0, 1]}), "edges of shape"),
     }
 
@@ -253,7 +256,8 @@ def refused(plain, known):
 @pytest.mark.parametrize("how", [
     "an unknown id", "an id twice", "no labels", "a column that is not there", "texts as features", "a negative weight",
     "another split word", "several types", "no graph", "rows of a table", "nodes beside a Data",
-    "a mask of another length", "ten splits", "features of another length", "a wide edge list"])
+    "a mask of another length", "ten splits", "features of another length", "a wide edge list",
+    "features of three axes", "features that are no array", "ids of another number"])
 def test_what_can_not_be_read_is_a_sentence_and_leaves_no_folder(made, plain, known, tmp_path, how):
     (data, options), complaint = refused(plain, known)[how]
     with pytest.raises(DatasetError, match=complaint) as caught:
