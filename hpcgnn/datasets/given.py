@@ -96,7 +96,7 @@ def _labels(given: GivenGraph, options: SourceOptions) -> Labels | None:
         return read_labels(given.labels, task, given.name, given.num_classes, given.label_names)
     if options.made_classes is None:
         raise DatasetError(f"{given.name} has no labels, which training needs; give them by {given.labels_hint}, or "
-                           "pass --make-labels K for K classes made from in-degrees")
+                           "have K classes made from in-degrees by --make-labels K (make_labels=K in Python)")
     return None
 
 
