@@ -17,7 +17,21 @@ if TYPE_CHECKING:
     from hpcgnn.library.fit import fit as fit
     from hpcgnn.library.graph import Graph as Graph
     from hpcgnn.library.graph import open as open
-    from hpcgnn.library.open_run import open_run as open_run
+__all__ = [
+    "Callback",
+    "DistributedModel",
+    "Graph",
+    "HpcgnnError",
+    "Interrupted",
+    "MLflow",
+    "Run",
+    "TensorBoard",
+    "distribute",
+    "fit",
+    "open",
+    "open_run",
+    "preprocess",
+]
     from hpcgnn.library.run import Run as Run
     from hpcgnn.pyg.distribute import DistributedModel as DistributedModel
     from hpcgnn.pyg.distribute import distribute as distribute
@@ -40,8 +54,6 @@ _HOMES = {
     "fit": "hpcgnn.library.fit",
     "load_model": "hpcgnn.results.plain",
     "open": "hpcgnn.library.graph",
-    "open_run": "hpcgnn.library.open_run",
-}
 __all__ = [
     "Callback",
     "DistributedModel",
@@ -56,6 +68,7 @@ __all__ = [
     "load_model",
     "open",
     "open_run",
+    "preprocess",
 ]
 
 

@@ -94,10 +94,12 @@ def read_assignments(words: tuple[str, ...]) -> dict[str, Any]:
 @click.option("--resume", cls=GroupedOption, is_flag=True,
               help="Go on from the run folder's checkpoint; start anew if there is none.")
 @click.option("--overwrite", cls=GroupedOption, is_flag=True, help="Replace the run that the folder holds.")
+@click.option("--dry-run", cls=GroupedOption, is_flag=True,
+              help="Say what memory, bytes and time the run would take, from a few epochs in memory, and end.")
 @click.option("--other-graph", cls=GroupedOption, is_common=False, is_flag=True,
               help="Resume on another graph, split or features than before.")
 def command(shards: Path, preset: str | None, config_file: Path | None, assignments: tuple[str, ...],
-            out: Path | None, resume: bool, overwrite: bool, other_graph: bool, **flags: Any) -> None:
+            out: Path | None, resume: bool, overwrite: bool, dry_run: bool, other_graph: bool, **flags: Any) -> None:
     """Train a model on the graph in SHARDS, one MPI rank a part.
 
     Settings come from defaults, the registry's preset for the dataset, --config FILE, and flags and --set, the later
@@ -117,7 +119,7 @@ def command(shards: Path, preset: str | None, config_file: Path | None, assignme
     # MPI is started, and the threads shared out, before torch is imported.
     from hpcgnn.launch import run_parallel
 
-    run_parallel(lambda comm: train_and_tell(comm, config_file, asked))
+    run_parallel(lambda comm: (forecast_and_tell if dry_run else train_and_tell)(comm, config_file, asked))
 
 
 def train_and_tell(comm, config_file: Path | None, asked: dict[str, Any]) -> None:
@@ -130,6 +132,19 @@ def train_and_tell(comm, config_file: Path | None, asked: dict[str, Any]) -> Non
     if comm.rank == 0:
         click.echo(one_line(finished.summary))
         click.echo(f"run folder: {finished.run.folder.path}")
+
+
+def forecast_and_tell(comm, config_file: Path | None, asked: dict[str, Any]) -> None:
+    """Collective: print on rank 0 what a Job of `asked` and the file's settings would take."""
+    from hpcgnn.cli.forecast import forecast_lines
+    from hpcgnn.launch import together
+    from hpcgnn.training.forecast import forecast
+    from hpcgnn.training.job import Job
+
+    file_settings = together(comm, lambda: read_settings(config_file))
+    found = forecast(comm, Job(file_settings=file_settings, **asked))
+    if comm.rank == 0:
+        click.echo("\n".join(forecast_lines(found)))
 
 
 def read_settings(path: Path | None) -> dict[str, Any]:

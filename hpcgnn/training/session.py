@@ -23,6 +23,7 @@ from hpcgnn.exchange.transport import HOST, Transport, choose_transport
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.launch import choose_device, together
 from hpcgnn.methods.method import MethodContext
+from hpcgnn.nn.edge_weights import check_edge_weights
 from hpcgnn.nn.models import ModelTraits
 from hpcgnn.nn.quantized.models import QuantizationScheme, QuantizedStack
 from hpcgnn.nn.quantized.quantizer import count_in_degrees
@@ -121,12 +122,14 @@ class Session:
         features = exchange.input_rows(torch.from_numpy(part.features.astype(np.float32, copy=False)).to(device))
         graph = LocalGraph(part.indptr, part.indices, np.concatenate([part.inner_id, part.halo_id]), part.in_degree,
                            features.to(STORAGE[config.precision]), exchange, reach.num_within if reach else None,
-                           config.overlap, config.sums == "half")
+                           config.overlap, config.sums == "half", part.edge_weight,
+                           exchange.weighted_degree(part, device))
         rows_within = comm.allreduce(np.array(reach.num_within)).tolist() if reach else []
         degree_counts = None if config.quantize == "none" else count_in_degrees(graph, comm)
-        traits = traits_of(together(comm, lambda: recipe.build(config, info)))
+        model, has_weights = together(comm, lambda: recipe.build(config, info)), part.edge_weight is not None
+        together(comm, lambda: check_edge_weights(model, config.model, has_weights, config.quantize != "none"))
         return cls(comm, config, info, graph, exchange, transport, plan, part.importance, objective, score, recipe,
-                   traits, rows_within, degree_counts)
+                   traits_of(model), rows_within, degree_counts)
 
     def method_context(self) -> MethodContext:
         """Return what the method finds on this rank."""

@@ -10,6 +10,7 @@ import pytest
 import torch
 from mpi4py import MPI
 from reference_partition import random_dataset
+from training_setup import shared_path  # noqa: F401
 
 NUM_NODES, NUM_FEATURES, NUM_OUTPUTS = 60, 6, 5
 
