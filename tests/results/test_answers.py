@@ -27,7 +27,8 @@ NAMED = ("zero", "one", "two", "three")
 def info_of(dataset, **options):
     """What of GraphInfo an answer reads."""
     found = {name: None for name in GraphInfo.__dataclass_fields__}
-    return GraphInfo(**{**found, "num_nodes": dataset.num_nodes, "is_multi_label": False, **options})
+    return GraphInfo(**{**found, "num_nodes": dataset.num_nodes, "is_multi_label": False,
+                        "class_names": (), **options})
 
 
 def model_of(name, dataset, layers=2):
