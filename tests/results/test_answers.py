@@ -45,7 +45,7 @@ def last_layer(shape, model, rows, dataset):
     """The last layer of a model on its input, as PyTorch Geometric computes it."""
     edges = edge_index_of(dataset)
     if shape.model in CONVOLUTIONS:
-        return CONVOLUTIONS[shape.model](model.convolutions[-1], rows, edges)
+        return CONVOLUTIONS[shape.model](model.convolutions[-1], rows, (edges, None))
     if shape.model in ("gcnii", "jknet"):
         return model.last(rows)
     h = model.perceptron.second(rows)

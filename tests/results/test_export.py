@@ -41,9 +41,10 @@ def random_model(name, norm="layer"):
     return made, shape, ModelRecord(BUILT_IN, model, arguments, "easy", {})
 
 
-def answers_of(model, dataset):
+def answers_of(model, dataset, *weight):
+    weight = [None if one is None else torch.from_numpy(one) for one in weight]
     with torch.no_grad():
-        return model(torch.from_numpy(dataset.features), edge_index_of(dataset)).numpy()
+        return model(torch.from_numpy(dataset.features), edge_index_of(dataset), *weight).numpy()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -51,10 +52,12 @@ def test_a_plain_model_answers_as_pyg_does(tmp_path, name):
     model, shape, record = random_model(name)
     dataset, path = easy_graph(), tmp_path / "m.safetensors"
     write_exported(path, record, model.state_dict())
-    found = answers_of(hpcgnn.load_model(path), dataset)
-    with torch.no_grad():
-        expected = peer_logits(model.double(), shape, dataset).numpy()
-    np.testing.assert_allclose(found, expected, atol=1e-5, rtol=1e-4)
+    plain, exact = hpcgnn.load_model(path), model.double()
+    weight = np.random.default_rng(0).uniform(0.1, 3, dataset.num_edges).astype(np.float32)
+    for own in (None, weight) if getattr(model, "takes_edge_weights", True) else (None,):
+        with torch.no_grad():
+            expected = peer_logits(exact, shape, dataset, edge_weight=own).numpy()
+        np.testing.assert_allclose(answers_of(plain, dataset, own), expected, atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.split()[0] not in LACKING])
