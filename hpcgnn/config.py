@@ -274,7 +274,8 @@ def preset_settings(dataset: str, model: str, preset: str | None, registry: dict
 
 
 def resolve_train_config(dataset: str, flags: dict[str, Any], file_settings: dict[str, Any] | None = None,
-                         preset: str | None = None, registry: dict[str, Any] | None = None) -> TrainConfig:
+                         preset: str | None = None, registry: dict[str, Any] | None = None,
+                         has_defaults: bool = True) -> TrainConfig:
     """Join the four layers of settings into one checked configuration.
 
     Parameters
@@ -283,6 +284,7 @@ def resolve_train_config(dataset: str, flags: dict[str, Any], file_settings: dic
     flags : dict                     settings given on the command line
     file_settings : dict or None     settings of --config, or of the run that is resumed
     preset : str or None             one of the registry's presets instead of the dataset's default
+    has_defaults : bool              without a preset, take the registry's defaults of the dataset
 
     Raises
     ------
@@ -291,6 +293,8 @@ def resolve_train_config(dataset: str, flags: dict[str, Any], file_settings: dic
     file_settings = check_keys(file_settings or {}, "the configuration file")
     given = {**file_settings, **check_keys(flags, "the flags")}
     registry = read_registry() if registry is None else registry
+    if not has_defaults and preset is None:
+        return TrainConfig.of(**given)
     dataset_defaults = registry.get("datasets", {}).get(dataset, {})
     base = {key: dataset_defaults[key] for key in ("model", "score") if key in dataset_defaults}
     model = given.get("model", base.get("model", TrainConfig.model))

@@ -60,7 +60,8 @@ MAY_IMPORT = {
                          "results", "library", "bench"},
     "command_line": {"errors", "cli"},
     "__main__": {"stop_signals", "command_line"},
-    "__init__": {"errors", "library", "training"},     # for type checkers; at run time when first used
+    # For type checkers; at run time when first used.
+    "__init__": {"errors", "library", "pyg", "results", "training"},
     "_ext": {"errors"},
 }
 # Rooms or modules that may import a library.
@@ -68,7 +69,8 @@ LIBRARY_HOMES = {
     "mpi4py": ("launch", "exchange", "methods.method", "adaptive.controller", "adaptive.solving", "training",
                "inference", "library", "results"),
     "cupy": ("ops.cuda.module",),
-    "h5py": ("shards", "training.checkpoint", "training.rank_state", "inference.model_file", "inference.predictions"),
+    "h5py": ("shards", "training.checkpoint", "training.rank_state", "inference.model_file", "inference.predictions",
+             "results.answer_file"),
     "ogb": ("datasets.ogb",),
     "pymetis": ("partition",),
     "hpcgnn._ext": ("_ext", "ops.host", "partition", "quantized.package", "quantized.package_positions",

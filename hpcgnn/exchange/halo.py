@@ -70,7 +70,7 @@ class HaloExchange:
     def __init__(self, comm: MPI.Comm, plan: ExchangePlan, bit_plan: BitPlan, algorithm: str = "ring",
                  full_bits: int = 32, reach: Reach | None = None, kind: ExchangeKind | None = None,
                  rematerializes: bool = False, transport: Transport = HOST, link: Link | None = None):
-        self._plan, self._reach, self._bit_plan = plan, reach, bit_plan
+        self._comm, self._plan, self._reach, self._bit_plan = comm, plan, reach, bit_plan
         self._sender = Sender(comm, plan, algorithm, transport, link or Link())
         self._kind, self._evaluation_kind = kind or Fresh(), Fresh()
         self._full_codec, self._codecs = Codec(plan, UniformBits(full_bits)), Codecs()
@@ -157,6 +157,10 @@ class HaloExchange:
         # An arena of its own: features are wider than all rows that come later.
         self._sender.send(outgoing, MessageArena(self._sender.transport)).finish(rows[self._plan.num_inner:])
         return rows
+
+    def sum_over_ranks(self, values: torch.Tensor) -> None:
+        """Collective: see `hpcgnn.graph.hop.Exchange`."""
+        self._sender.transport.sum_over_ranks(self._comm, values)
 
     def weighted_degree(self, part: Partition, device: torch.device | None = None) -> np.ndarray | None:
         """Collective: sum the weights of each local row's in-neighbors; those of halo rows come from their owners.

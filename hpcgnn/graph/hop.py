@@ -94,6 +94,12 @@ class Exchange(Protocol):
         and is asked as late as can be.
         """
 
+    def input_rows(self, features: torch.Tensor) -> torch.Tensor:
+        """Return inner rows (num_inner, dim) float32 followed by halo rows, which cross as they are."""
+
+    def sum_over_ranks(self, values: torch.Tensor) -> None:
+        """Replace contiguous float32 values by their sums over all ranks."""
+
     def present(self, site: ExchangeSite) -> np.ndarray | None:
         """Return (num_halo,) bool, the halo rows that this pass has; None is all."""
 

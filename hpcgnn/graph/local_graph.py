@@ -228,6 +228,16 @@ class LocalGraph:
         present = self._exchange.present(ExchangeSite(0, current.seed, current.epoch, current.is_training))
         return None if present is None else np.concatenate([np.ones(self.num_inner, bool), present])
 
+    def share(self, rows: torch.Tensor) -> torch.Tensor:
+        """Collective: return constant inner rows (num_inner, dim) float32 followed by halo rows, which cross once."""
+        return self._exchange.input_rows(rows)
+
+    def sum_over_ranks(self, values: torch.Tensor) -> torch.Tensor:
+        """Collective: return the sums of float32 values over all ranks, in a tensor of its own, without a gradient."""
+        total = values.detach().clone(memory_format=torch.contiguous_format)
+        self._exchange.sum_over_ranks(total)
+        return total
+
     def aggregate(self, h_all: torch.Tensor, reduction: str) -> torch.Tensor:
         """Reduce each inner row's in-neighbours; where arcs have weights, each is multiplied by its arc's.
 

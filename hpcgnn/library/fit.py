@@ -14,6 +14,7 @@ from hpcgnn.errors import ConfigError
 from hpcgnn.launch import together
 from hpcgnn.library.graph import Graph
 from hpcgnn.library.run import Run
+from hpcgnn.pyg.distribute import DistributedModel, distribute, is_pyg
 from hpcgnn.stop_signals import STOP_REQUEST
 from hpcgnn.training.callbacks import Callback
 from hpcgnn.training.job import Job, train
@@ -46,7 +47,9 @@ def fit(model: nn.Module | Callable[[], nn.Module] | str, graph: Graph, *, out: 
         weights
     out : path                       run folder; one named after the run where it is not given
     resume : bool                    go on from the run folder's checkpoint, and start where there is none
-    overwrite, other_graph, preset   as the flags of `hpcgnn train`
+    overwrite, other_graph           as the flags of `hpcgnn train`
+    preset : str                     of the registry. Without it, a model that is given by name takes the registry's
+                                     settings for the dataset, as from the shell, and any other takes none
     loss : function or str
         of (outputs, labels) of n rows, a value a row, (n,), or their mean, as torch's losses give; or the name of one.
         Labels are (n,) int64 class ids, or (n, num_outputs) float32
@@ -73,6 +76,7 @@ def fit(model: nn.Module | Callable[[], nn.Module] | str, graph: Graph, *, out: 
     """
     recipe, named = together(graph.comm, lambda: _recipe(model, loss, score, prefers_low, optimizer, schedule,
                                                          tuple(callbacks), settings))
+    together(graph.comm, lambda: _check_fits(model, graph))
     job = Job(graph.shards, named, {}, preset, None if out is None else Path(out), resume, overwrite, other_graph,
               recipe)
     try:
@@ -122,6 +126,14 @@ def _recipe(model: Any, loss: Any, score: Any, prefers_low: bool, optimizer: Any
                           f"{type(model).__name__}")
     return Recipe(brought, own_loss(loss) if callable(loss) else None,
                   own_score(score, prefers_low) if callable(score) else None, optimizer, schedule, callbacks), named
+
+
+def _check_fits(model: Any, graph: Graph) -> None:
+    """Refuse one of PyTorch Geometric's models that can't be distributed, or is made for another graph."""
+    if isinstance(model, DistributedModel):
+        model.check_fits(graph)
+    elif isinstance(model, nn.Module) and is_pyg(model):
+        distribute(model, graph)
 
 
 def _refuse(reason: str, settings: dict[str, Any], names: tuple[str, ...]) -> None:

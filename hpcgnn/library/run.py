@@ -11,6 +11,8 @@ from torch import nn
 
 from hpcgnn.launch import together
 from hpcgnn.library.graph import Graph
+from hpcgnn.results.answers import Answers, answer
+from hpcgnn.results.float_run import read_names
 from hpcgnn.training.evaluate import Evaluation, evaluate
 from hpcgnn.training.metrics import RunFolder
 from hpcgnn.training.session import Session
@@ -64,6 +66,30 @@ class Run:
         """Collective: score the model on the whole graph."""
         session = self.session
         return evaluate(session.comm, self.model, session.graph, session.objective, session.score)
+
+    def predict(self, gather: bool = True, embeddings: bool = False) -> Answers | None:
+        """Collective: answer for every node, by one pass with exact messages and no dropout.
+
+        Parameters
+        ----------
+        gather : bool          rank 0 gets the answers for all nodes, in the order of the source, and the others None;
+                               else each rank gets those of its own nodes
+        embeddings : bool      the rows that the last layer reads come with them
+
+        Raises
+        ------
+        CollectiveError        an answer is not finite; a model whose last layer can't be found, where embeddings are
+                               asked for
+
+        Examples
+        --------
+        >>> answers = run.predict()
+        >>> dict(zip(answers.name, answers.prediction))      # on rank 0
+        """
+        comm, session = self.graph.comm, self.session
+        part = together(comm, lambda: read_names(self.graph.shards, comm.rank, comm.size, session.info))
+        answers = answer(comm, self.model, session.graph, part, session.info, embeddings)
+        return answers.gather(comm) if gather else answers
 
     def save(self, path: str | Path) -> None:
         """Collective: rank 0 writes the weights by name, as `torch.save` does; those of a PyTorch Geometric model have

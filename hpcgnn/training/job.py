@@ -47,6 +47,17 @@ class Job:
     other_graph: bool = False
     recipe: Recipe | None = None
 
+    def resolve(self, dataset: str, settings: dict[str, Any], file_settings: dict[str, Any]) -> TrainConfig:
+        """Return the configuration of these settings. The registry's defaults of a dataset are for the built-in models:
+        a program that gives a model chooses its own.
+
+        Raises
+        ------
+        ConfigError      see `resolve_train_config`
+        """
+        has_defaults = self.recipe is None or self.recipe.model is None
+        return resolve_train_config(dataset, settings, file_settings, self.preset, has_defaults=has_defaults)
+
 
 @dataclass(frozen=True)
 class Finished:
@@ -74,7 +85,7 @@ def train(comm: MPI.Comm, job: Job) -> Finished:
     """
     info = together(comm, lambda: read_graph_info(job.shards))
     together(comm, lambda: check_num_parts(info, comm.size))
-    config = together(comm, lambda: resolve_train_config(info.name, job.settings, job.file_settings, job.preset))
+    config = together(comm, lambda: job.resolve(info.name, job.settings, job.file_settings))
     watch(comm, config.timeout)
     from hpcgnn.training.run_lock import RunLock
 
@@ -98,7 +109,7 @@ def _train_in(comm: MPI.Comm, folder: RunFolder, info: GraphInfo, job: Job) -> F
     if resumed:
         settings, file_settings = without_auto_precision(settings), without_auto_precision(file_settings)
     written = resumed.settings if resumed else {}
-    config = together(comm, lambda: resolve_train_config(info.name, settings, {**written, **file_settings}, job.preset))
+    config = together(comm, lambda: job.resolve(info.name, settings, {**written, **file_settings}))
     from hpcgnn.training.interrupt import end_if_asked
     from hpcgnn.training.session import NOTHING, Session
     from hpcgnn.training.trainer import TrainingRun
