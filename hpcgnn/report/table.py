@@ -6,7 +6,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from hpcgnn.report.comparison import UNKNOWN, ComparisonRow, compare, known_fields, score_label
+from hpcgnn.report.comparison import ComparisonRow, compare, known_fields, score_label
+from hpcgnn.report.formats import UNKNOWN
 from hpcgnn.report.run_folder import Run
 
 
@@ -29,7 +30,7 @@ def comparison_table(runs: list[Run]) -> Table:
 
 def _columns(rows: list[ComparisonRow], score: str) -> dict[str, str]:
     """Headings by field, of the fields that some run tells; narrow, so that 80 characters leave room for names."""
-    columns = {"test_score": f"test\n{score}\n(%)", "epoch_seconds": "epoch\n(s)", "sent_megabytes": "MB an\nepoch",
+    columns = {"test_score": "test\n" + score.replace(" ", "\n"), "epoch_seconds": "epoch\n(s)", "sent_megabytes": "MB an\nepoch",
                "parameter_megabytes": "of it\nparam.", "byte_ratio": "of the\nfirst", "mean_bits": "mean\nbits",
                "synchronous_share": "sync.\n(%)", "blocked_seconds": "blocked\n(s)"}
     known = known_fields(rows)
