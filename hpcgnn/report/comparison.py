@@ -14,6 +14,7 @@ from hpcgnn.report.formats import (
     format_percent,
     format_ratio,
     format_score,
+    format_seconds,
     is_percent,
     score_title,
 )
@@ -25,20 +26,13 @@ class ComparisonRow:
     """One run, every field formatted for reading, UNKNOWN where the run does not tell it."""
 
     name: str
-    dataset: str
-    model: str
-    method: str
-    ranks: str
     test_score: str
-    epoch_seconds: str
-    sent_megabytes: str
-    payload_megabytes: str
-    parameter_megabytes: str
+    epoch: str
+    sent: str
     byte_ratio: str
     mean_bits: str
     synchronous_share: str
-    blocked_seconds: str
-    peak_memory: str
+    blocked: str
     is_complete: bool
 
 
@@ -55,20 +49,15 @@ def known_fields(rows: list[ComparisonRow]) -> set[str]:
 
 def _row(run: Run, first_bytes: float) -> ComparisonRow:
     summary = run.summary
-    sent_bytes = summary["sent_bytes_per_epoch"]
     return ComparisonRow(
         run.name,
-        *(_text(summary[key]) for key in ("dataset", "model", "method", "ranks")),
         test_score=format_score(summary["test_score"], summary["test_score_std"], summary["score_name"]),
-        epoch_seconds=format_number(summary["median_epoch_seconds"]),
-        sent_megabytes=format_number(sent_bytes / 1e6),
-        payload_megabytes=format_number(summary["sent_bytes_payload_per_epoch"] / 1e6),
-        parameter_megabytes=format_number(summary["sent_bytes_parameters_per_epoch"] / 1e6),
-        byte_ratio=format_ratio(sent_bytes, first_bytes),
+        epoch=format_seconds(summary["median_epoch_seconds"]),
+        sent=format_bytes(summary["sent_bytes_per_epoch"]),
+        byte_ratio=format_ratio(summary["sent_bytes_per_epoch"], first_bytes),
         mean_bits=format_number(summary["mean_bits"]),
         synchronous_share=format_percent(summary["synchronous_share"]),
-        blocked_seconds=format_number(run.mean("blocked_seconds")),
-        peak_memory=format_bytes(summary["peak_rss_bytes"]),
+        blocked=format_seconds(run.mean("blocked_seconds")),
         is_complete=run.is_complete,
     )
 
@@ -83,7 +72,3 @@ def score_label(runs: list[Run]) -> str:
     """Name of the shared score for a heading, with the unit where it is a percentage."""
     name = score_name(runs)
     return score_title(name) + (" (%)" if is_percent(name) else "")
-
-
-def _text(value: object) -> str:
-    return UNKNOWN if value is None else str(value)

@@ -1,4 +1,4 @@
-"""Balance: what each rank did and holds, gathered on rank 0, so that a report can show which rank the others wait for."""
+"""Balance: what each rank did and holds, gathered on rank 0: a report shows by it which rank the others wait for."""
 
 from __future__ import annotations
 
