@@ -48,7 +48,8 @@ function rangeOf(curves, window, isLog, hasRaw) {
     }
   }
   if (low > high) return null;
-  if (low === high) { const pad = Math.abs(low) * 0.1 || 1; low -= isLog ? low / 2 : pad; high += pad; }
+  // Smoothing leaves differences of the last digit, which are no range.
+  if (high - low <= 1e-9 * Math.max(Math.abs(low), Math.abs(high))) { const pad = Math.abs(low) * 0.1 || 1; low -= isLog ? low / 2 : pad; high += pad; }
   if (isLog) return [low / 1.08, high * 1.08];
   const pad = 0.05 * (high - low);
   return [low >= 0 ? Math.max(0, low - pad) : low - pad, high + pad];

@@ -3,6 +3,7 @@
 
 const SVG = document.querySelector("svg").namespaceURI;     // no address is written in this file
 const DASHES = ["", "7 3", "2 2.5", "9 3 2 3", "4 2"];
+const MOST_TICKS = 40;
 const LETTER = 6.6;     // pixels that a letter of 12 px takes at most, on average
 
 function element(name, attributes, text) {
@@ -91,7 +92,8 @@ function linearTicks(low, high, count, least) {
   if (!(high > low)) return [low];
   const step = Math.max(least || 0, niceStep(high - low, count));
   const ticks = [];
-  for (let place = Math.ceil(low / step - 1e-9); place * step <= high + step * 1e-9; place += 1) ticks.push(place * step);
+  const first = Math.ceil(low / step - 1e-9), most = Math.min(MOST_TICKS, Math.floor(high / step + 1e-9) - first + 1);
+  for (let place = 0; place < most; place += 1) ticks.push((first + place) * step);
   return ticks;
 }
 
