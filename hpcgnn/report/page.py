@@ -6,6 +6,7 @@ file, byte for byte.
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -55,10 +56,19 @@ def render(runs: list[Run], charts: list[Chart]) -> str:
                               trim_blocks=True, lstrip_blocks=True)
     return environment.get_template("report.html").render(
         runs=runs, identities=[_identity(number, run) for number, run in enumerate(runs)], charts=charts,
-        headlines=headlines(runs), remarks=remarks_of(runs), baselines=baselines_of(runs),
+        headlines=headlines(runs), remarks=remarks_of(runs), halves=_side_by_side(charts), baselines=baselines_of(runs),
         results=results_table(runs), settings=settings_table(runs), environment=environment_table(runs),
         data=_script_data(runs, charts), style=_asset("style.css"),
         scripts=Markup("\n").join(map(_asset, SCRIPTS)), version=hpcgnn.__version__)
+
+
+def _side_by_side(charts: list[Chart]) -> set[str]:
+    """Names of the charts that stand in pairs: bars that follow each other, all but the last of an odd number."""
+    paired: set[str] = set()
+    for is_bars, group in itertools.groupby(charts, key=lambda chart: chart.kind == "bars"):
+        names = [chart.name for chart in group]
+        paired |= set(names[:len(names) // 2 * 2]) if is_bars else set()
+    return paired
 
 
 def _identity(number: int, run: Run) -> dict[str, Any]:

@@ -112,7 +112,7 @@ function drawHeat(box, panel) {
   const most = Math.max(...panel.cells.flat());
   let top = addText(svg, panel.title, 0, 12, plot.width, { class: "title" }) + 2;
   top += addText(svg, `darkest: ${quantity(most, "B")}; rows send, columns receive`, 0, top + 10, plot.width, {}) + 20;
-  const left = 30, side = Math.min((plot.width - left - 4) / ranks, 56), every = Math.ceil(LETTER * 3 / side);
+  const left = 30, side = Math.min((plot.width - left - 4) / ranks, 56), every = Math.ceil(LETTER * 3 / side), gap = side < 14 ? 0 : 0.5;
   panel.cells.forEach((row, from) => {
     if (from % every === 0) {
       add(svg, "text", { x: left - 7, y: top + side * (from + 0.5) + 4, "text-anchor": "end" }, from);
@@ -121,7 +121,7 @@ function drawHeat(box, panel) {
     row.forEach((sent, to) => {
       if (from === to) return;
       const share = sent / most;
-      const cell = add(svg, "rect", { x: left + side * to + 0.5, y: top + side * from + 0.5, width: Math.max(side - 1, 0.5), height: Math.max(side - 1, 0.5), style: "fill:var(--accent)", "fill-opacity": (0.06 + 0.94 * share).toFixed(3) });
+      const cell = add(svg, "rect", { x: left + side * to + gap, y: top + side * from + gap, width: side - 2 * gap, height: side - 2 * gap, style: "fill:var(--accent)", "fill-opacity": (0.06 + 0.94 * share).toFixed(3) });
       explain(cell, `rank ${from} to rank ${to}`, () => [["", "", "sent", quantity(sent, "B")]]);
       if (side >= 44) {
         add(svg, "text", { x: left + side * (to + 0.5), y: top + side * (from + 0.5) + 4, "text-anchor": "middle", "pointer-events": "none", "font-size": 11, style: share > 0.75 ? "fill:var(--card)" : "fill:var(--ink)" }, quantity(sent, "B"));
