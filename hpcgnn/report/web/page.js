@@ -22,6 +22,8 @@ function draw({ figure, chart }) {
   const panels = (chart.data.panels || chart.data.maps).filter((panel) => 
     chart.kind === "lines" || ((panel.run === undefined || state.isVisible(panel.run)) && (!chart.quantity || panel.quantity === chart.quantity)));
   if (!panels.length) { plots.replaceChildren(); return addEmpty(plots, chart.title); }
+  // Cells of many ranks need room.
+  if (chart.kind === "heat") plots.style.setProperty("--least", panels.some((panel) => panel.cells.length > 12) ? "440px" : "250px");
   if (chart.kind === "lines") return drawInto(plots, panels, (box, panel) => drawLines(box, panel, chart, state, page.runs));
   return drawInto(plots, panels, (box, panel) => PANEL_KINDS[chart.kind](box, panel, chart, state, page.runs));
 }
