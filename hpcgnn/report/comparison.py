@@ -13,12 +13,10 @@ from hpcgnn.report.formats import (
     format_number,
     format_percent,
     format_ratio,
-    format_score,
     format_seconds,
-    is_percent,
-    score_title,
 )
 from hpcgnn.report.run_folder import Run
+from hpcgnn.report.score import ScoreKind, score_kind
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,8 @@ class ComparisonRow:
 def compare(runs: list[Run]) -> list[ComparisonRow]:
     """Rows of the comparison, in the order of the runs."""
     first = runs[0].summary["sent_bytes_per_epoch"]
-    return [_row(run, first) for run in runs]
+    kind = score_kind(runs)
+    return [_row(run, first, kind) for run in runs]
 
 
 def known_fields(rows: list[ComparisonRow]) -> set[str]:
@@ -47,11 +46,11 @@ def known_fields(rows: list[ComparisonRow]) -> set[str]:
     return {field.name for field in fields(ComparisonRow) for row in rows if getattr(row, field.name) != UNKNOWN}
 
 
-def _row(run: Run, first_bytes: float) -> ComparisonRow:
+def _row(run: Run, first_bytes: float, kind: ScoreKind) -> ComparisonRow:
     summary = run.summary
     return ComparisonRow(
         run.name,
-        test_score=format_score(summary["test_score"], summary["test_score_std"], summary["score_name"]),
+        test_score=kind.show(summary["test_score"], summary["test_score_std"]),
         epoch=format_seconds(summary["median_epoch_seconds"]),
         sent=format_bytes(summary["sent_bytes_per_epoch"]),
         byte_ratio=format_ratio(summary["sent_bytes_per_epoch"], first_bytes),
@@ -60,15 +59,3 @@ def _row(run: Run, first_bytes: float) -> ComparisonRow:
         blocked=format_seconds(run.mean("blocked_seconds")),
         is_complete=run.is_complete,
     )
-
-
-def score_name(runs: list[Run]) -> str:
-    """Name of the score that all complete runs share, else "score"."""
-    names = {run.summary["score_name"] for run in runs if run.is_complete}
-    return names.pop() if len(names) == 1 else "score"
-
-
-def score_label(runs: list[Run]) -> str:
-    """Name of the shared score for a heading, with the unit where it is a percentage."""
-    name = score_name(runs)
-    return score_title(name) + (" (%)" if is_percent(name) else "")

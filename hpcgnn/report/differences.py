@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hpcgnn.report.comparison import score_name
-from hpcgnn.report.formats import LOWER_IS_BETTER, UNKNOWN, format_number, is_percent
+from hpcgnn.report.formats import UNKNOWN, format_number
 from hpcgnn.report.run_folder import Run
+from hpcgnn.report.score import ScoreKind, score_kind
 
 # Heading and place of each difference in the table of results, every place counted as the columns before it stand.
 DIFFERENCES = {"score": ("score against", 1), "time": ("epoch against", 3), "bytes": ("bytes against", 5)}
@@ -27,9 +27,9 @@ class Difference:
 def differences_from(runs: list[Run], baseline: int) -> list[dict[str, Difference]]:
     """Differences of each run from the run of that number, by the keys of DIFFERENCES."""
     base = runs[baseline]
-    score = score_name(runs)
+    kind = score_kind(runs)
     return [{
-        "score": _score_difference(run.summary["test_score"], base.summary["test_score"], score),
+        "score": _score_difference(run.summary["test_score"], base.summary["test_score"], kind),
         "time": _ratio(run.summary["median_epoch_seconds"], base.summary["median_epoch_seconds"], "faster", "slower"),
         "bytes": _ratio(run.summary["sent_bytes_per_epoch"], base.summary["sent_bytes_per_epoch"], "fewer", "more"),
     } if run is not base else {key: Difference("baseline") for key in DIFFERENCES} for run in runs]
@@ -44,10 +44,9 @@ def baselines_of(runs: list[Run]) -> list[int]:
 
 def best_run(runs: list[Run]) -> int | None:
     """Number of the run with the best test score; None where none has one."""
-    sign = -1 if score_name(runs) in LOWER_IS_BETTER else 1
-    scored = [(sign * run.summary["test_score"], -number) for number, run in enumerate(runs)
-              if run.summary["test_score"] is not None]
-    return -max(scored)[1] if scored else None
+    scores = {number: run.summary["test_score"] for number, run in enumerate(runs)
+              if run.summary["test_score"] is not None}
+    return score_kind(runs).best(scores) if scores else None
 
 
 def as_plain(runs: list[Run]) -> dict[str, list[dict[str, dict[str, Any]]]]:
@@ -56,15 +55,15 @@ def as_plain(runs: list[Run]) -> dict[str, list[dict[str, dict[str, Any]]]]:
                           for differences in differences_from(runs, number)] for number in baselines_of(runs)}
 
 
-def _score_difference(score: float | None, base: float | None, name: str) -> Difference:
+def _score_difference(score: float | None, base: float | None, kind: ScoreKind) -> Difference:
     if score is None or base is None:
         return Difference(UNKNOWN)
     gap = score - base
-    text = f"{100 * gap:+.2f} points" if is_percent(name) else f"{gap:+.3g}"
-    if not gap or float(text.split()[0]) == 0:
+    size = kind.show_gap(abs(gap))
+    if float(size.split()[0]) == 0:
         return Difference("same", 0.0)
-    is_better = (gap < 0) == (name in LOWER_IS_BETTER)
-    return Difference(text.replace("-", "−"), gap, "better" if is_better else "worse")
+    is_better = (gap < 0) == kind.prefers_low
+    return Difference(("+" if gap > 0 else "−") + size, gap, "better" if is_better else "worse")
 
 
 def _ratio(value: float | None, base: float | None, less: str, more: str) -> Difference:

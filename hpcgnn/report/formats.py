@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 UNKNOWN = "–"
-PERCENT_SCORES = {"accuracy", "micro_f1", "roc_auc", "score"}     # shares of 0 to 1; any other score is shown as it is
-LOWER_IS_BETTER = {"mae", "mse", "rmse"}
-SCORE_NAMES = {"micro_f1": "micro-F1", "roc_auc": "ROC AUC", "mae": "MAE", "mse": "MSE", "rmse": "RMSE", "r2": "R²"}
 
 
 def format_number(value: float | None) -> str:
@@ -18,20 +15,6 @@ def format_number(value: float | None) -> str:
     while digits < 8 and abs(value) < 10 ** (2 - digits):
         digits += 1
     return f"{value:.{digits if abs(value) < 10 else 1}f}"
-
-
-def is_percent(score_name: str) -> bool:
-    """Tell whether a score is shown in percent."""
-    return score_name in PERCENT_SCORES
-
-
-def format_score(score: float | None, deviation: float | None, name: str = "score") -> str:
-    """Write a score, in percent where it is a share, with its deviation over seeds where there is one: 81.23 ± 0.41."""
-    if score is None:
-        return UNKNOWN
-    if not is_percent(name):
-        return f"{score:.4g}" + (f" ± {deviation:.2g}" if deviation else "")
-    return f"{100 * score:.2f}" + (f" ± {100 * deviation:.2f}" if deviation else "")
 
 
 def format_percent(share: float | None) -> str:
@@ -76,8 +59,3 @@ def format_seconds(value: float | None) -> str:
     minutes, seconds = divmod(round(value), 60)
     hours, left = divmod(minutes, 60)
     return f"{hours} h {left} min" if hours else f"{minutes} min {seconds} s"
-
-
-def score_title(name: str) -> str:
-    """Return a score's name as a reader knows it: micro-F1 for micro_f1."""
-    return SCORE_NAMES.get(name, name)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcgnn.report.comparison import score_name
 from hpcgnn.report.differences import best_run, differences_from
-from hpcgnn.report.formats import format_bytes, format_number, format_score, format_seconds, is_percent, score_title
+from hpcgnn.report.formats import format_bytes, format_number, format_seconds
 from hpcgnn.report.run_folder import Run
+from hpcgnn.report.score import ScoreKind, score_kind
 from hpcgnn.report.series import mean_over_seeds, total_bytes
 from hpcgnn.report.tables import training_seconds
 
@@ -30,12 +30,12 @@ def headlines(runs: list[Run]) -> list[Headline]:
 
 
 def _of_one(run: Run) -> list[Headline]:
-    summary, name = run.summary, score_name([run])
+    summary, kind = run.summary, score_kind([run])
     found = []
     if summary["test_score"] is not None:
         epochs = [str(result["best_epoch"]) for result in summary.get("results", []) if "best_epoch" in result]
         where = f"best validation at epoch {', '.join(epochs)}" if epochs else "at the best validation score"
-        found.append(Headline(f"test {score_title(name)}", _score_text(run, name), None, where))
+        found.append(Headline(f"test {kind.title}", _score_text(run, kind), None, where))
     if summary["median_epoch_seconds"] is not None:
         found.append(Headline("an epoch", format_seconds(summary["median_epoch_seconds"]), None,
                               f"median of {len(run.records):,}; {format_seconds(training_seconds(run))} of training"
@@ -52,9 +52,9 @@ def _of_one(run: Run) -> list[Headline]:
 
 
 def _of_several(runs: list[Run]) -> list[Headline]:
-    name, best, found = score_name(runs), best_run(runs), []
+    kind, best, found = score_kind(runs), best_run(runs), []
     if best is not None:
-        found.append(Headline(f"best test {score_title(name)}", _score_text(runs[best], name), best,
+        found.append(Headline(f"best test {kind.title}", _score_text(runs[best], kind), best,
                               _against(runs, best, "score")))
     for key, field, title, write in (("time", "median_epoch_seconds", "shortest epoch", format_seconds),
                                      ("bytes", "sent_bytes_per_epoch", "fewest bytes an epoch", format_bytes)):
@@ -76,5 +76,5 @@ def _against(runs: list[Run], number: int, key: str) -> str:
     return f"{difference.text} {word} {runs[0].name}"
 
 
-def _score_text(run: Run, name: str) -> str:
-    return format_score(run.summary["test_score"], run.summary["test_score_std"], name) + " %" * is_percent(name)
+def _score_text(run: Run, kind: ScoreKind) -> str:
+    return kind.show(run.summary["test_score"], run.summary["test_score_std"], with_unit=True)

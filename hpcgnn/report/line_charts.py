@@ -8,16 +8,12 @@ from __future__ import annotations
 import numpy as np
 
 from hpcgnn.report.chart import Chart, NumberedRuns
-from hpcgnn.report.comparison import score_name
 from hpcgnn.report.formats import (
-    LOWER_IS_BETTER,
     format_number,
-    format_score,
     format_seconds,
-    is_percent,
-    score_title,
 )
 from hpcgnn.report.run_folder import Run
+from hpcgnn.report.score import ScoreKind, score_kind
 from hpcgnn.report.series import curve, largest_of_ranks, mean_over_seeds, total_bytes
 from hpcgnn.report.summary import values_of
 
@@ -36,20 +32,18 @@ def loss_chart(runs: NumberedRuns) -> Chart | None:
 
 def score_chart(runs: NumberedRuns) -> Chart | None:
     """Scores on the test, validation and training nodes: a panel a split, or one panel where there is one run."""
-    name = score_name([run for _, run in runs])
-    scale, unit = (100, "%") if is_percent(name) else (1, "")
+    kind = score_kind([run for _, run in runs])
     series = {split: [line for number, run in runs
-                      if (line := curve(number, run, run.curves(f"{split}_score"), scale, SPLITS[split]))]
+                      if (line := curve(number, run, run.curves(f"{split}_score"), kind.scale, SPLITS[split]))]
               for split in SPLITS}
-    title = score_title(name)
     if len(runs) == 1:
-        panels = [{"title": title, "unit": unit, "bySplit": True,
+        panels = [{"title": kind.title, "unit": kind.unit, "bySplit": True,
                    "series": [line for lines in series.values() for line in lines]}]
     else:
-        panels = [{"title": f"{SPLITS[split]} {title}", "unit": unit, "series": lines}
+        panels = [{"title": f"{SPLITS[split]} {kind.title}", "unit": kind.unit, "series": lines}
                   for split, lines in series.items()]
     return _lines("score", "Score", "Measured on the whole graph with messages of full width, at evaluated epochs.",
-                  panels, _score_sentence(runs, name))
+                  panels, _score_sentence(runs, kind))
 
 
 def seconds_chart(runs: NumberedRuns) -> Chart | None:
@@ -113,22 +107,21 @@ def _loss_sentence(runs: NumberedRuns, ends: dict[str, float]) -> str:
             f"{format_number(ends[highest])}.")
 
 
-def _score_sentence(runs: NumberedRuns, name: str) -> str:
-    scored = [(run.summary["test_score"], run) for _, run in runs if run.summary["test_score"] is not None]
+def _score_sentence(runs: NumberedRuns, kind: ScoreKind) -> str:
+    scored = {run.name: run for _, run in runs if run.summary["test_score"] is not None}
     if not scored:
         return ""
-    unit = " %" if is_percent(name) else ""
-    texts = {run.name: format_score(score, run.summary["test_score_std"], name) + unit for score, run in scored}
-    ordered = sorted(scored, key=lambda pair: pair[0], reverse=name not in LOWER_IS_BETTER)
-    (top, best), (bottom, worst) = ordered[0], ordered[-1]
-    at_best = "at the epoch with the best validation score"
+    scores = {name: run.summary["test_score"] for name, run in scored.items()}
+    texts = {name: kind.show(scores[name], run.summary["test_score_std"], with_unit=True)
+             for name, run in scored.items()}
+    at_best, best = "at the epoch with the best validation score", kind.best(scores)
     if len(scored) == 1:
-        return f"{best.name} has a test {score_title(name)} of {texts[best.name]} {at_best}."
-    gap = abs(top - bottom)
-    apart = f"{100 * gap:.2f} points" if is_percent(name) else f"{gap:.3g}"
-    return (f"{best.name} has the best test {score_title(name)}, {texts[best.name]}, {at_best}; {worst.name} the "
-            f"worst, {texts[worst.name]}: {apart} apart.")
-
+        return f"{best} has a test {kind.title} of {texts[best]} {at_best}."
+    worst = max(scores, key=lambda name: abs(scores[name] - scores[best]))
+    if scores[worst] == scores[best]:
+        return f"All runs have the same test {kind.title}, {texts[best]}, {at_best}."
+    return (f"{best} has the best test {kind.title}, {texts[best]}, {at_best}; {worst} the worst, {texts[worst]}: "
+            f"{kind.show_gap(abs(scores[best] - scores[worst]))} apart.")
 
 
 def _last(values: np.ndarray) -> float | None:

@@ -6,9 +6,10 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from hpcgnn.report.comparison import ComparisonRow, compare, known_fields, score_label
+from hpcgnn.report.comparison import ComparisonRow, compare, known_fields
 from hpcgnn.report.formats import UNKNOWN
 from hpcgnn.report.run_folder import Run
+from hpcgnn.report.score import score_kind
 
 NAME_WIDTH = 14     # letters of a name that stay on a line, whatever the width of the terminal
 
@@ -22,7 +23,7 @@ def comparison_table(runs: list[Run]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, caption=remark, collapse_padding=True, pad_edge=False)
     table.add_column("run", overflow="fold",
                      min_width=min(NAME_WIDTH, 2 + max(len(row.name) for row in rows)))
-    shown = _columns(rows, score_label(runs))
+    shown = _columns(rows, score_kind(runs).heading)
     for heading in shown.values():
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from hpcgnn.report.comparison import score_name
 from hpcgnn.report.differences import DIFFERENCES, Difference, differences_from
 from hpcgnn.report.environment import facts_of
 from hpcgnn.report.formats import (
@@ -17,12 +16,10 @@ from hpcgnn.report.formats import (
     format_bytes,
     format_number,
     format_percent,
-    format_score,
     format_seconds,
-    is_percent,
-    score_title,
 )
 from hpcgnn.report.run_folder import Run
+from hpcgnn.report.score import ScoreKind, score_kind
 
 
 @dataclass(frozen=True)
@@ -58,12 +55,12 @@ def results_table(runs: list[Run], baseline: int = 0) -> Table:
 
     Columns that no run fills are left out.
     """
-    score = score_name(runs)
-    unit = " (%)" if is_percent(score) else ""
+    kind = score_kind(runs)
     made: list[tuple[Column, Callable[[Run], Cell]]] = [
-        (Column(f"test {score_title(score)}{unit}", "at the epoch with the best validation score", True),
-         lambda run: _score(run.summary["test_score"], run.summary["test_score_std"], score)),
-        (Column(f"validation{unit}", "the best", True), lambda run: _score(run.summary["val_score"], None, score)),
+        (Column(f"test {kind.heading}", "at the epoch with the best validation score", True),
+         lambda run: _score(run.summary["test_score"], run.summary["test_score_std"], kind)),
+        (Column("validation" + (f" ({kind.unit})" if kind.unit else ""), "the best", True),
+         lambda run: _score(run.summary["val_score"], None, kind)),
         (Column("epoch", "median seconds of an epoch", True),
          lambda run: _cell(run.summary["median_epoch_seconds"], format_seconds)),
         (Column("training", "seconds of all epochs, without evaluation; the mean over seeds", True),
@@ -124,8 +121,8 @@ def _summary_cell(key: str) -> Callable[[Run], Cell]:
     return lambda run: Cell(_text(run.summary[key]), run.summary[key])
 
 
-def _score(score: float | None, deviation: float | None, name: str) -> Cell:
-    return Cell(format_score(score, deviation, name), score)
+def _score(score: float | None, deviation: float | None, kind: ScoreKind) -> Cell:
+    return Cell(kind.show(score, deviation), score)
 
 
 def _cell(value: float | None, write: Callable[[float | None], str]) -> Cell:

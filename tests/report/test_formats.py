@@ -8,9 +8,7 @@ from hpcgnn.report.formats import (
     format_histogram,
     format_number,
     format_ratio,
-    format_score,
     format_seconds,
-    score_title,
 )
 
 
@@ -25,12 +23,6 @@ def test_numbers_have_three_significant_digits_and_separators(value, text):
     (64.0, 64.0, "1"), (4.0, 64.0, "1/16.0"), (128.0, 64.0, "2.00×"), (0, 64.0, UNKNOWN), (64.0, 0, UNKNOWN)])
 def test_a_ratio_says_which_side_is_smaller(value, first, text):
     assert format_ratio(value, first) == text
-
-
-def test_scores_are_percent_with_a_deviation_only_over_seeds():
-    assert format_score(0.81234, 0.0041) == "81.23 ± 0.41"
-    assert format_score(0.81234, 0.0) == "81.23"
-    assert format_score(None, None) == UNKNOWN
 
 
 def test_bytes_take_the_unit_that_keeps_them_short():
@@ -48,9 +40,3 @@ def test_histograms_are_shares_in_the_order_of_widths():
     (12_000, "3 h 20 min")])
 def test_seconds_take_the_unit_that_keeps_them_short(value, text):
     assert format_seconds(value) == text
-
-
-def test_a_score_that_is_no_share_is_shown_as_it_is():
-    assert format_score(0.81234, 0.0041, "r2") == "0.8123 ± 0.0041"
-    assert format_score(2.5, 0.0, "mae") == "2.5"
-    assert [score_title(name) for name in ("micro_f1", "r2", "own")] == ["micro-F1", "R²", "own"]

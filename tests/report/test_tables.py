@@ -68,7 +68,7 @@ def test_a_run_can_be_the_baseline_and_the_page_has_the_same_numbers(runs):
 
 def test_a_lower_error_is_better(runs):
     for run in runs:
-        run.summary["score_name"] = "mae"
+        run.summary.update(score_name="mae")
     assert best_run(runs) == 2
     assert differences_from(runs, 0)[2]["score"].verdict == "better"
 
