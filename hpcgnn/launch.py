@@ -25,6 +25,7 @@ from mpi4py import MPI  # noqa: E402  (rc must be set first)
 
 from hpcgnn.errors import CollectiveError, HpcgnnError, TrainingError, exit_code_of, explanation_of  # noqa: E402
 from hpcgnn.last_words import say  # noqa: E402
+from hpcgnn.launched import launched_size  # noqa: E402
 from hpcgnn.threads import THREAD_VARIABLES, WAITING  # noqa: E402
 from hpcgnn.watchdog import WATCHDOG, Colleague, words_folder  # noqa: E402
 from hpcgnn.whereabouts import HERE  # noqa: E402
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4    # of glibc's malloc.h
 INTERRUPT_GRACE = 0.5                    # seconds in which rank 0 speaks first
-# Number of ranks according to the launcher, the most specific first: Open MPI's mpirun, Hydra and pmi2, Slurm's step.
-SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
 def run_parallel(body: Callable[[MPI.Comm], Result]) -> Result:
@@ -136,7 +135,7 @@ def check_joined(num_ranks: int) -> None:
     ------
     TrainingError      with the number that was started and the way to join them
     """
-    variable, started = next(((name, os.environ[name]) for name in SIZE_VARIABLES if name in os.environ), ("", "1"))
+    variable, started = launched_size()
     if num_ranks > 1 or not started.isdecimal() or int(started) <= 1:
         return
     library = MPI.Get_library_version().partition(",")[0].split("\n")[0].strip("\0 ")
