@@ -58,7 +58,7 @@ def look_around(variables: dict[str, str]) -> list[Finding]:
     found = [*mpi_findings(), *core_findings(variables)]
     launch = sys.modules.get("hpcgnn.launch")
     if launch is not None and launch.has_company():
-        found += binding_findings(launch.MPI.COMM_WORLD.allgather(place_here(variables)))
+        found += binding_findings(launch.join().allgather(place_here(variables)))
     return [*found, *gpu_findings(), *disk_findings(RUNS), *extra_findings()]
 
 
