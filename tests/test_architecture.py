@@ -57,8 +57,8 @@ MAY_IMPORT = {
     "bench": FOUNDATION | {"launch", "threads", "datasets", "partition", "quantized", "shards", "ops", "graph",
                            "exchange", "adaptive", "nn", "training", "inference", "report"},
     "cli": FOUNDATION | {"launch", "launched", "units", "datasets", "partition", "quantized", "shards", "ops", "graph",
-                         "exchange", "adaptive", "settings", "methods", "config", "nn", "training", "inference", "report", "pyg",
-                         "results", "library", "bench"},
+                         "exchange", "adaptive", "settings", "methods", "config", "nn", "training", "inference",
+                         "report", "pyg", "results", "library", "bench"},
     "command_line": {"errors", "launched", "cli"},
     "__main__": {"stop_signals", "command_line"},
     "__init__": {"errors", "library", "training"},     # for type checkers; at run time when first used

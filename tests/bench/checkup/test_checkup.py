@@ -46,7 +46,8 @@ def test_no_launcher_is_no_fault_of_one_rank(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("offered, default, remedy", [
     (["pmix", "pmix_v4"], "pmix", ""), (["pmi2", "pmix"], "pmi2", "start ranks with srun --mpi=pmix"),
-    (["pmi2"], "none", "Open MPI wants srun --mpi=pmix, which srun does not offer: start ranks by mpirun inside the job")])
+    (["pmi2"], "none", "Open MPI wants srun --mpi=pmix, which srun does not offer: start ranks by mpirun inside the "
+                       "job")])
 def test_slurm_is_asked_for_the_pmi_of_the_library(offered, default, remedy):
     assert mpi.slurm_remedy(mpi.OPEN_MPI, offered, default) == remedy
 
