@@ -13,27 +13,70 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hpcgnn.errors import HpcgnnError as HpcgnnError
+    from hpcgnn.errors import Interrupted as Interrupted
     from hpcgnn.library.fit import fit as fit
     from hpcgnn.library.graph import Graph as Graph
     from hpcgnn.library.graph import open as open
+__all__ = [
+    "Callback",
+    "DistributedModel",
+    "Graph",
+    "HpcgnnError",
+    "Interrupted",
+    "MLflow",
+    "Run",
+    "TensorBoard",
+    "distribute",
+    "fit",
+    "open",
+    "open_run",
+    "preprocess",
+]
     from hpcgnn.library.run import Run as Run
+    from hpcgnn.pyg.distribute import DistributedModel as DistributedModel
+    from hpcgnn.pyg.distribute import distribute as distribute
+    from hpcgnn.results.plain import load_model as load_model
     from hpcgnn.training.callbacks import Callback as Callback
+    from hpcgnn.training.trackers import MLflow as MLflow
+    from hpcgnn.training.trackers import TensorBoard as TensorBoard
 
 __version__ = "0.2.0"
 _HOMES = {
     "Callback": "hpcgnn.training.callbacks",
+    "DistributedModel": "hpcgnn.pyg.distribute",
     "Graph": "hpcgnn.library.graph",
     "HpcgnnError": "hpcgnn.errors",
+    "Interrupted": "hpcgnn.errors",
+    "MLflow": "hpcgnn.training.trackers",
     "Run": "hpcgnn.library.run",
+    "TensorBoard": "hpcgnn.training.trackers",
+    "distribute": "hpcgnn.pyg.distribute",
     "fit": "hpcgnn.library.fit",
+    "load_model": "hpcgnn.results.plain",
     "open": "hpcgnn.library.graph",
-}
-__all__ = ["Callback", "Graph", "HpcgnnError", "Run", "fit", "open"]
+__all__ = [
+    "Callback",
+    "DistributedModel",
+    "Graph",
+    "HpcgnnError",
+    "Interrupted",
+    "MLflow",
+    "Run",
+    "TensorBoard",
+    "distribute",
+    "fit",
+    "load_model",
+    "open",
+    "open_run",
+    "preprocess",
+]
 
 
 def __getattr__(name: str):
     if name not in _HOMES:
         raise AttributeError(f"module 'hpcgnn' has no attribute {name!r}")
+    if name != "HpcgnnError":
+        import_module("hpcgnn.launch")      # before all else that imports MPI, which it prepares
     return getattr(import_module(_HOMES[name]), name)
 
 

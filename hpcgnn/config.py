@@ -6,6 +6,7 @@ Frozen dataclasses and their resolution live here; nothing here knows MPI, torch
 from __future__ import annotations
 
 import difflib
+import json
 from dataclasses import Field, asdict, dataclass, field, fields
 from typing import Any
 
@@ -22,6 +23,9 @@ SCHEMES = ("none", "degree-aware", "degree-steps", "uniform", "degree-quant")   
 QUANTIZED, LEARNED = SCHEMES[1:], SCHEMES[1:4]
 QUANTIZED_MODELS = ("gcn", "sage", "gin", "gat")
 
+OWN = "own"      # a loss or a score that a program has given to hpcgnn.fit
+LOSSES = ("auto", "cross_entropy", "binary_cross_entropy", "mse", "mae", OWN)
+SCORES = ("auto", "accuracy", "micro_f1", "roc_auc", "r2", "mae", "rmse", OWN)
 SLOWEST_LINK = 0.001
 # Headings of help.
 MODEL, TRAINING, MESSAGES, RUN, GPU = "Model", "Training", "Messages", "Run", "GPU"
@@ -57,6 +61,8 @@ class TrainConfig:
 
     model: str = setting("sage", f"Model. One of {', '.join(MODELS)}, or your own as MODULE:CLASS.", group=MODEL,
                          is_common=True)
+    model_args: str = setting("", "What your own model's constructor takes beside the usual sizes, as a JSON object: "
+                              "'{\"heads\": 8}'.", group=MODEL)
     layers: int = setting(3, "Number of convolutions; of propagation steps for dagnn, sgc and appnp.", low=1,
                           high=1024, group=MODEL, is_common=True)
     hidden: int = setting(256, "Width of the hidden layers.", low=1, high=1 << 20, group=MODEL, is_common=True)
@@ -114,8 +120,11 @@ class TrainConfig:
                               "which changes no gradient, or all.", ("reachable", "all"), group=TRAINING,
                               has_flag=False)
     exchange: str = setting("ring", "How messages travel.", ("ring", "alltoallv"), group=MESSAGES)
-    score: str = setting("auto", "Score to report; auto is micro_f1 for multi-label data, else accuracy.",
-                         ("auto", "accuracy", "micro_f1", "roc_auc"), group=TRAINING, has_flag=False)
+    loss: str = setting("auto", "Loss to train with; auto is cross_entropy for classes, binary_cross_entropy for "
+                        "several labels a node, and mse for targets of a regression.", LOSSES, group=TRAINING,
+                        has_flag=False)
+    score: str = setting("auto", "Score to report; auto is accuracy for classes, micro_f1 for several labels a node, "
+                         "and r2 for targets of a regression.", SCORES, group=TRAINING, has_flag=False)
     eval_every: int = setting(5, "Epochs between evaluations.", low=1, group=TRAINING, is_common=True)
     early_stop: int = setting(0, "Evaluations without a better validation score before stopping; 0 never stops.",
                               low=0, group=TRAINING, is_common=True)
@@ -124,6 +133,8 @@ class TrainConfig:
     repeat: int = setting(1, "Trainings with consecutive seeds.", low=1, group=TRAINING, is_common=True)
     checkpoint_every: int = setting(50, "Epochs between checkpoints; 0 writes one at the end and at a signal only.",
                                     low=0, group=RUN, is_common=True)
+    track: str = setting("none", "Where else the run is written to while it trains; TensorBoard's files lie in the run "
+                         "folder.", ("none", "tensorboard", "mlflow"), group=RUN, has_flag=False)
     timeout: float = setting(1800.0, "Seconds without progress after which the job ends and the rank that stands "
                              "still is named; 0 waits for ever.", low=0.0, group=RUN)
     transport: str = setting("auto", "How messages leave a GPU: MPI takes its pointers (cuda-aware), or pinned memory "
@@ -136,6 +147,10 @@ class TrainConfig:
         check_values(self)
         if self.model not in MODELS and ":" not in self.model:
             raise ConfigError(f"model must be one of {', '.join(MODELS)}, or MODULE:CLASS, found {self.model!r}")
+        parse_arguments(self.model_args)
+        if self.model_args and ":" not in self.model:
+            raise ConfigError(f"model_args has no effect on model {self.model}, only on your own as MODULE:CLASS; "
+                              "leave it out, or change --model")
         for own in fields(self):
             self._check_use(own)
         others = {own.name: getattr(self, own.name) for own in fields(self)}
@@ -186,6 +201,22 @@ class TrainConfig:
             if choice not in users and value != own.default:
                 raise ConfigError(f"{own.name} = {value} has no effect on {flag} {choice}, only on "
                                   f"{', '.join(users)}; leave it out or change --{flag}")
+
+
+def parse_arguments(text: str) -> dict[str, Any]:
+    """Return the arguments of --model-args by name.
+
+    Raises
+    ------
+    ConfigError      no JSON object
+    """
+    try:
+        arguments = json.loads(text or "{}")
+    except ValueError:
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise ConfigError(f"model_args must be a JSON object, as in '{{\"heads\": 8}}', found {text!r}")
+    return arguments
 
 
 def parse_protection(text: str) -> tuple[float, float]:
@@ -243,7 +274,8 @@ def preset_settings(dataset: str, model: str, preset: str | None, registry: dict
 
 
 def resolve_train_config(dataset: str, flags: dict[str, Any], file_settings: dict[str, Any] | None = None,
-                         preset: str | None = None, registry: dict[str, Any] | None = None) -> TrainConfig:
+                         preset: str | None = None, registry: dict[str, Any] | None = None,
+                         has_defaults: bool = True) -> TrainConfig:
     """Join the four layers of settings into one checked configuration.
 
     Parameters
@@ -252,6 +284,7 @@ def resolve_train_config(dataset: str, flags: dict[str, Any], file_settings: dic
     flags : dict                     settings given on the command line
     file_settings : dict or None     settings of --config, or of the run that is resumed
     preset : str or None             one of the registry's presets instead of the dataset's default
+    has_defaults : bool              without a preset, take the registry's defaults of the dataset
 
     Raises
     ------
@@ -260,6 +293,8 @@ def resolve_train_config(dataset: str, flags: dict[str, Any], file_settings: dic
     file_settings = check_keys(file_settings or {}, "the configuration file")
     given = {**file_settings, **check_keys(flags, "the flags")}
     registry = read_registry() if registry is None else registry
+    if not has_defaults and preset is None:
+        return TrainConfig.of(**given)
     dataset_defaults = registry.get("datasets", {}).get(dataset, {})
     base = {key: dataset_defaults[key] for key in ("model", "score") if key in dataset_defaults}
     model = given.get("model", base.get("model", TrainConfig.model))

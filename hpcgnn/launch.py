@@ -94,8 +94,8 @@ def join(comm: MPI.Comm | None = None) -> MPI.Comm:
 
 @dataclass(frozen=True)
 class EndAllRanks:
-    """Show what nobody has caught, as Python does, then end all ranks; of an error that all ranks share, rank 0 alone
-    speaks, and each ends in order.
+    """Show what nobody has caught, as Python does, then end all ranks with the error's status; of an error that all
+    ranks share, rank 0 alone speaks, and each ends in order.
     """
 
     show: Callable[..., None]
@@ -109,6 +109,7 @@ class EndAllRanks:
             sys.stderr.flush()
             world.Abort(exit_code_of(error))
             os._exit(exit_code_of(error))       # MPICH's Abort may return, see `run_parallel`
+        raise SystemExit(exit_code_of(error))      # Python ends with 1 otherwise, and job scripts look for 75
 
 
 def watch(comm: MPI.Comm, timeout: float) -> None:

@@ -46,6 +46,8 @@ STATES = Tests("exchange/test_state.py -m 'not parallel'")
 TRAFFIC = Tests("exchange/test_traffic.py", 2)
 OVERLAP = Tests("exchange/test_overlap.py -m 'not parallel'")
 GRAPH = Tests("graph/test_local_graph.py")
+WEIGHTS = Tests("graph/test_edge_weights.py", 3)
+WEIGHTED_MODELS = Tests("nn/test_edge_weights.py -k gcn", 2)
 PRODUCT = Tests("ops/test_aggregation.py ops/test_two_tables.py")
 MODELS = Tests("nn/test_models.py", 2)
 REACH = Tests("training/test_reach.py", 2)
@@ -185,7 +187,7 @@ MUTATIONS = [
              "    keeps_state = True\n", "    keeps_state = False\n", STATE),
     # Aggregation: matrices, masks and gradients.
     Mutation("graph/normalization.py", "a mean forgets its division",
-             "1.0 / np.maximum(degree, 1)", "np.ones(len(degree))", GRAPH),
+             "1.0 / np.where(degree > 0, degree, 1)", "np.ones(len(degree))", GRAPH),
     Mutation("graph/normalization.py", "a degree lacks the self-loop",
              "np.sqrt(degree + 1)", "np.sqrt(np.maximum(degree, 1))", GRAPH),
     Mutation("graph/local_graph.py", "exchanges are not counted",
@@ -197,7 +199,13 @@ MUTATIONS = [
     Mutation("graph/local_graph.py", "own gradients are lost",
              "total = gradient[:num_inner].clone()", "total = torch.zeros_like(gradient[:num_inner])", HALO),
     Mutation("graph/local_graph.py", "the variance of a message takes coefficients unsquared",
-             "row_scale[transposed.indices] ** 2", "row_scale[transposed.indices]", GRAPH),
+             "(row_scale[transposed.indices] * weight) ** 2", "row_scale[transposed.indices] * weight", GRAPH),
+    Mutation("graph/local_graph.py", "weights keep the order of rows on the way back",
+             "None if edge_weight is None else resident(by_column.data))", "resident(edge_weight))", WEIGHTS),
+    Mutation("graph/local_graph.py", "weights have no part in a degree",
+             "in_degree if weighted_degree is None else weighted_degree", "in_degree", WEIGHTS),
+    Mutation("exchange/reach.py", "weights stay where rows were", "((\"edge_weight\", entry)",
+             "((\"edge_weight\", slice(None))", WEIGHTED_MODELS),
     Mutation("graph/hop.py", "central and marginal rows change places",
              "ranges if not is_marginal[span[0]]", "ranges if is_marginal[span[0]]", OVERLAP),
     Mutation("graph/hop.py", "the next row's entries count as this one's", "matrix.indices < limit",

@@ -45,15 +45,16 @@ MAY_IMPORT = {
     "inference": FOUNDATION | {"launch", "datasets", "partition", "quantized", "shards", "ops", "graph", "exchange",
                                "nn", "config", "training"},
     "training": FOUNDATION | {"launch", "stop_signals", "partition", "quantized", "shards", "ops", "graph", "exchange",
-                              "adaptive", "methods", "config", "nn", "whereabouts"},
+                              "adaptive", "methods", "config", "nn", "whereabouts", "pyg"},
     "report": FOUNDATION,
     # PyTorch Geometric's models; hpcgnn never imports it unless such a model is given.
     "pyg": FOUNDATION | {"ops", "graph", "exchange", "nn"},
     # What a trained run gives: answers of all nodes, tables and weights for other tools.
     "results": FOUNDATION | {"launch", "settings", "partition", "shards", "graph", "exchange", "nn", "config",
                              "training", "inference", "pyg"},
-    "library": FOUNDATION | {"launch", "datasets", "partition", "shards", "ops", "graph", "exchange", "settings",
-                             "methods", "config", "nn", "training", "inference", "pyg", "results"},
+    "library": FOUNDATION | {"launch", "stop_signals", "watchdog", "datasets", "partition", "shards", "ops", "graph",
+                             "exchange", "settings", "methods", "config", "nn", "training", "inference", "pyg",
+                             "results"},
     "bench": FOUNDATION | {"launch", "threads", "datasets", "partition", "quantized", "shards", "ops", "graph",
                            "exchange", "adaptive", "nn", "training", "inference", "report"},
     "cli": FOUNDATION | {"launch", "launched", "units", "datasets", "partition", "quantized", "shards", "ops", "graph",
@@ -61,7 +62,8 @@ MAY_IMPORT = {
                          "report", "pyg", "results", "library", "bench"},
     "command_line": {"errors", "launched", "cli"},
     "__main__": {"stop_signals", "command_line"},
-    "__init__": {"errors", "library", "training"},     # for type checkers; at run time when first used
+    # For type checkers; at run time when first used.
+    "__init__": {"errors", "launch", "library", "pyg", "results", "training"},
     "_ext": {"errors"},
 }
 # Rooms or modules that may import a library.
@@ -69,7 +71,8 @@ LIBRARY_HOMES = {
     "mpi4py": ("launch", "exchange", "methods.method", "adaptive.controller", "adaptive.solving", "training",
                "inference", "library", "results"),
     "cupy": ("ops.cuda.module",),
-    "h5py": ("shards", "training.checkpoint", "training.rank_state", "inference.model_file", "inference.predictions"),
+    "h5py": ("shards", "training.checkpoint", "training.rank_state", "inference.model_file", "inference.predictions",
+             "results.answer_file"),
     "ogb": ("datasets.ogb",),
     "pymetis": ("partition",),
     "hpcgnn._ext": ("_ext", "ops.host", "partition", "quantized.package", "quantized.package_positions",

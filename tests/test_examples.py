@@ -38,10 +38,36 @@ def test_a_pyg_model_of_ones_own_learns_on_two_ranks(tmp_path):
     assert len(sent[8]) == 20 and [4 * one for one in sent[8]] == sent[32]
 
 
-def test_readme_shows_the_layer_that_the_example_runs():
-    readme, example = (ROOT / "README.md").read_text(), (ROOT / "examples" / "own_model.py").read_text()
-    call = "return convolution((h_all, h_all[:graph.num_inner]), graph.edge_index)"
-    assert call in readme and call in example
+@pytest.fixture(scope="module")
+def cora():
+    """The archive of Cora, where the machine has real graphs."""
+    folder = os.environ.get("HPCGNN_DATASETS")
+    if folder is None:
+        pytest.skip("HPCGNN_DATASETS names no folder with cora.npz")
+    return Path(folder) / "cora.npz"
+
+
+def test_five_lines_make_pygs_model_distributed_with_the_same_loss_and_score(tmp_path, cora):
+    pytest.importorskip("torch_geometric", reason="the examples use PyTorch Geometric")
+    alone = subprocess.run([sys.executable, ROOT / "examples" / "cora_alone.py", cora], capture_output=True, text=True,
+                           env=clean_environment(), timeout=300)
+    assert alone.returncode == 0, alone.stderr
+    for parts in (2, 3):
+        command = hpcgnn("preprocess", f"npz:{cora}", "--normalize-features", "none", "--parts", parts,
+                         "--out", f"p{parts}")
+        assert run_parallel_command(1, command, tmp_path).status == 0
+        ended = run_parallel_command(parts, [sys.executable, ROOT / "examples" / "cora_distributed.py", f"p{parts}"],
+                                     tmp_path)
+        assert ended.status == 0, ended.stderr
+        assert ended.stdout == alone.stdout
+
+
+def test_readme_shows_the_lines_that_the_example_runs():
+    readme, example = (ROOT / "README.md").read_text(), (ROOT / "examples" / "cora_distributed.py").read_text()
+    shown = re.search(r"```diff\n(.*?)```", readme, re.DOTALL)[1].splitlines()
+    assert len([line for line in shown if line.startswith("+")]) <= 5
+    for line in (line[1:] for line in shown if line[0] in "+ "):
+        assert line in example.splitlines()
 
 
 # What each script prints last; numbers are of fixed seeds, or checked by the script itself.

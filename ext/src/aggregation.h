@@ -5,9 +5,9 @@
 
 /* A sparse matrix by rows: row v has the entries begin[v] .. end[v]-1, and a row v < num_self also the entry (v, v).
  * Entry e of column u weighs row_scale[v] * column_scale[u] * entry_scale[entry(e) * num_heads + head], where
- * entry(e) = entry_index[e], or e itself; each factor is 1 where its pointer is null. Heads share the columns of the
- * dense rows evenly. Tasks are ranges of rows with about equally many entries: task t is rows task[t] .. task[t+1]-1.
- * Only column_scale or entry_scale may be given. */
+ * entry(e) = entry_index[e], or e itself; each factor is 1 where its pointer is null, and the last one for (v, v). Heads
+ * share the columns of the dense rows evenly. Tasks are ranges of rows with about equally many entries: task t is rows
+ * task[t] .. task[t+1]-1. */
 typedef struct {
     int64_t num_self, num_entries, num_tasks, num_heads;
     const int64_t *begin, *end, *task;
@@ -26,7 +26,7 @@ typedef struct {
 
 /* Dense rows in two tables: row u < split is row u of `near`, any other row u - split of `far`. A table may end early:
  * no entry may name a row that it lacks. Where packed.message is not null, far rows are decoded from there, entry by
- * entry; entries then have no entry_scale. */
+ * entry. */
 typedef struct {
     const void *near, *far;
     int64_t num_near, num_far, split, dim;

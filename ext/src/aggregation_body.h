@@ -119,13 +119,15 @@ INLINE void LEVEL(sum_block)(const sparse_rows *a, const dense_rows *h, const bl
     for (int i = 0; i < num_vectors; i++) sum[i] = (vector_f32){0};
     if (v < a->num_self)
         LEVEL(add_row)(sum, num_vectors, LEVEL(readable)(h, tables, v, block, storage, copy), storage, is_paired,
-                       weighting == BY_COLUMN, weighting == BY_COLUMN ? a->column_scale[v] : 1.0f);
+                       is_weighted, is_weighted && a->column_scale ? a->column_scale[v] : 1.0f);
     for (int64_t e = a->begin[v]; e < end; e++) {
         const int64_t u = a->indices[e], next = a->indices[e + ahead < last ? e + ahead : last];
         float weight = 1.0f;
         if (weighting == BY_COLUMN) weight = a->column_scale[u];
-        if (weighting == BY_ENTRY)
+        if (weighting == BY_ENTRY) {
             weight = a->entry_scale[(a->entry_index ? a->entry_index[e] : e) * a->num_heads + block.head];
+            if (a->column_scale) weight *= a->column_scale[u];
+        }
         if (kind == PACKED && next >= h->split)
             __builtin_prefetch(LEVEL(packed_columns)(&h->packed, next - h->split, block.first));
         else
@@ -173,7 +175,7 @@ INLINE void LEVEL(sum_rows)(const sparse_rows *a, const dense_rows *h, int64_t t
         break
 
 /* One function a kind: each holds the loops of all its storages and weightings. */
-#define SUM_TASK(name, kind, BY_ENTRY_TOO) \
+#define SUM_TASK(name, kind) \
     static void LEVEL(name)(const sparse_rows *a, const dense_rows *h, int64_t t, column_block block, \
                             int num_vectors, int accumulate, char *out) { \
         switch (3 * h->storage + (a->entry_scale ? BY_ENTRY : a->column_scale ? BY_COLUMN : UNWEIGHTED)) { \
@@ -183,21 +185,16 @@ INLINE void LEVEL(sum_rows)(const sparse_rows *a, const dense_rows *h, int64_t t
             SUM_ROWS_AS(STORAGE_BF16, BY_COLUMN, kind); \
             SUM_ROWS_AS(STORAGE_F16, UNWEIGHTED, kind); \
             SUM_ROWS_AS(STORAGE_F16, BY_COLUMN, kind); \
-            BY_ENTRY_TOO(kind) \
+            SUM_ROWS_AS(STORAGE_F32, BY_ENTRY, kind); \
+            SUM_ROWS_AS(STORAGE_BF16, BY_ENTRY, kind); \
+            SUM_ROWS_AS(STORAGE_F16, BY_ENTRY, kind); \
         } \
     }
-#define SUM_BY_ENTRY(kind) \
-    SUM_ROWS_AS(STORAGE_F32, BY_ENTRY, kind); \
-    SUM_ROWS_AS(STORAGE_BF16, BY_ENTRY, kind); \
-    SUM_ROWS_AS(STORAGE_F16, BY_ENTRY, kind);
-#define NOT_BY_ENTRY(kind)
 #if HAS_WHOLE
-SUM_TASK(sum_whole, WHOLE, SUM_BY_ENTRY)
+SUM_TASK(sum_whole, WHOLE)
 #endif
-SUM_TASK(sum_partial, PARTIAL, SUM_BY_ENTRY)
-SUM_TASK(sum_packed, PACKED, NOT_BY_ENTRY)
-#undef NOT_BY_ENTRY
-#undef SUM_BY_ENTRY
+SUM_TASK(sum_partial, PARTIAL)
+SUM_TASK(sum_packed, PACKED)
 #undef SUM_TASK
 #undef SUM_ROWS_AS
 

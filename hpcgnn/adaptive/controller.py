@@ -16,6 +16,7 @@ from hpcgnn.adaptive.policies import Traces, WidthPolicy
 from hpcgnn.adaptive.steadiness import Steadiness
 from hpcgnn.adaptive.time_bits import Descent, can_tell, drift, is_slowing, next_base
 from hpcgnn.adaptive.width_floor import WidthFloor
+from hpcgnn.exchange.bits import BitPlan
 from hpcgnn.exchange.schedule import EpochPlan
 from hpcgnn.exchange.state import State
 
@@ -90,6 +91,12 @@ class Controller:
         self._plan = EpochPlan(self._policy.bit_plan(seed, epoch, self.base), pipelined and self._has_rows,
                                self._policy.is_traced(epoch))
         return self._plan
+
+    def bounds(self, seed: int, epoch: int) -> tuple[BitPlan, ...]:
+        """Return plans of widths between whose bytes those of an epoch lie, whatever the loss does."""
+        if not hasattr(self._policy, "bounds"):     # one of one's own need not say
+            return (self._policy.bit_plan(seed, epoch, self.base),)
+        return self._policy.bounds(seed, epoch)
 
     def observe(self, loss: float, seconds: float, traces: Traces) -> Decision:
         """Collective: learn from the epoch that ended. Returns what it was run with, and what deciding cost."""

@@ -34,6 +34,9 @@ class WidthPolicy(Protocol):
     def bit_plan(self, seed: int, epoch: int, base: int) -> BitPlan:
         """Return the widths of an epoch."""
 
+    def bounds(self, seed: int, epoch: int) -> tuple[BitPlan, ...]:
+        """Return plans of which one sends the fewest bytes that the epoch may send, and one the most."""
+
     def is_traced(self, epoch: int) -> bool:
         """Tell whether the ranges of the epoch's rows are wanted."""
 
@@ -72,6 +75,10 @@ class FixedWidths:
     def bit_plan(self, seed: int, epoch: int, base: int) -> BitPlan:
         """See `WidthPolicy`."""
         return self._plan
+
+    def bounds(self, seed: int, epoch: int) -> tuple[BitPlan, ...]:
+        """See `WidthPolicy`."""
+        return tuple(self.bit_plan(seed, epoch, base) for base in self.base_widths)
 
     def is_traced(self, epoch: int) -> bool:
         """See `WidthPolicy`."""
@@ -148,6 +155,10 @@ class SolvedWidths(FixedWidths):
     def bit_plan(self, seed: int, epoch: int, base: int) -> BitPlan:
         """See `WidthPolicy`."""
         return self._plan if self._solved is None else self._solved
+
+    def bounds(self, seed: int, epoch: int) -> tuple[BitPlan, ...]:
+        """See `WidthPolicy`."""
+        return UniformBits(self._solver.widths[0]), UniformBits(self._solver.widths[-1])
 
     def is_traced(self, epoch: int) -> bool:
         """See `WidthPolicy`: at the end of each period, and in the first epoch that knows no widths."""

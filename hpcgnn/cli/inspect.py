@@ -34,6 +34,7 @@ from hpcgnn.shards.verification import verify_shards
 COLUMNS = {"inner": "num_inner", "central": "num_central", "boundary": "num_boundary", "halo": "num_halo",
            "edges": "num_edges", "cut edges": "num_cut_edges", "volume": "num_sent"}
 MAX_WIDTH = 1000
+SHOWN_CLASSES = 12
 DEFAULT_DIM = 256   # where the graph has no features
 
 
@@ -65,14 +66,31 @@ def command(shards: Path, plot: Path | None, packages: bool, verify: bool) -> No
 
 def print_info(info: GraphInfo) -> None:
     """Print the graph, its cleaning and the table of its parts to standard output."""
-    labels = "labels" if info.is_multi_label else "classes"
+    labels = {"classes": "classes", "multi-label": "labels", "regression": "targets of a regression"}[info.task]
     click.echo(f"{info.name}: {info.num_nodes:,} nodes, {info.num_edges:,} edges, {info.num_features:,} "
                f"{info.feature_dtype} features, {info.num_classes:,} {labels}; "
                f"{info.num_train:,} train, {info.num_val:,} val, {info.num_test:,} test")
+    for line in fact_lines(info):
+        click.echo(line)
     click.echo(f"source {info.provenance.source}, by hpcgnn {info.hpcgnn_version}, run {info.run_id[:8]}")
     for line in cleaning_lines(info.cleaning):
         click.echo(line)
     print_table(parts_table(info))
+
+
+def fact_lines(info: GraphInfo) -> list[str]:
+    """Say what a graph has beyond numbered nodes, numbered classes and edges that weigh the same."""
+    lines = []
+    if info.class_names:
+        shown = ", ".join(info.class_names[:SHOWN_CLASSES])
+        more = len(info.class_names) - SHOWN_CLASSES
+        lines.append(f"classes by name: {shown}{f' and {more:,} more' if more > 0 else ''}")
+    if info.node_names != "none":
+        kind = {"integers": "integers of the source's own", "texts": "texts"}[info.node_names]
+        lines.append(f"ids of nodes: {kind}; predictions come back under them")
+    if info.has_edge_weights:
+        lines.append("edges have weights")
+    return lines
 
 
 def print_messages(info: GraphInfo, level_bins: tuple[int, ...], dim: int) -> None:

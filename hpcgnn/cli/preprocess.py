@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +12,14 @@ import click
 
 from hpcgnn.cli.inspect import print_info
 from hpcgnn.cli.progress import shown_progress
-from hpcgnn.datasets.options import FEATURES, NON_FINITE, NORMALIZATIONS, SourceOptions
+from hpcgnn.datasets.options import FEATURES, NON_FINITE, NORMALIZATIONS, TASKS, SourceOptions
 from hpcgnn.datasets.source import load_source
 from hpcgnn.errors import ConfigError, DatasetError
 from hpcgnn.partition.order import REORDERS
-from hpcgnn.partition.owner import (
-    BALANCES,
-    EDGES_A_NODE,
-    PARTITIONERS,
-    assign_owners,
-    default_balance,
-)
+from hpcgnn.partition.owner import BALANCES, EDGES_A_NODE, PARTITIONERS, default_balance
 from hpcgnn.shards.folder import check_folder, shards_in
-from hpcgnn.shards.schema import FEATURE_FORMATS, GraphInfo, Provenance
-from hpcgnn.shards.writer import write_shards
+from hpcgnn.shards.making import Making, make_shards
+from hpcgnn.shards.schema import FEATURE_FORMATS, GraphInfo
 
 # What each launcher sets to the number of its ranks; SLURM_NTASKS is set in a batch script that is no rank, too.
 SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
@@ -66,6 +61,9 @@ SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
                    "dataset, none where it does not know it.")
 @click.option("--split", type=(float, float), default=(0.6, 0.2), show_default=True, metavar="TRAIN VAL",
               help="Fractions of the labeled nodes where the source has no split; the rest is test.")
+@click.option("--task", type=click.Choice(TASKS), default="auto", show_default=True,
+              help="What labels are: classes, several labels a node, or targets of a regression; auto takes numbers "
+                   "with a fraction for targets.")
 @click.option("--make-labels", type=click.IntRange(min=2), metavar="K",
               help="For a graph without labels: K classes of equal size by rank of in-degree, to study speed and "
                    "stability. Scores on them are no benchmark.")
@@ -75,7 +73,8 @@ def command(context: click.Context, source: str, out: Path, **flags: Any) -> Non
     """Convert the graph SOURCE into HDF5 shards, one a rank.
 
     SOURCE is KIND:REST, for example synthetic:nodes=10000, npz:cora.npz, planetoid:FOLDER/ind.cora, ogb:ogbn-arxiv,
-    graphsaint:FOLDER or edges:edges.csv.gz; docs/own-data.md describes all of them.
+    graphsaint:FOLDER, edges:edges.csv.gz,labels=labels.csv, csv:edges.csv,nodes=nodes.csv, parquet:edges.parquet or
+    pyg:data.pt; docs/own-data.md describes all of them. Objects in Python are taken by hpcgnn.preprocess.
     """
     refuse_ranks()
     check_folder(out, flags["overwrite"])
@@ -107,11 +106,6 @@ def preprocess(source: str, out: Path, settings: dict[str, Any], flags: dict[str
         options = SourceOptions(
             seed=flags["seed"], symmetrize=flags["symmetrize"], root=flags["root"], non_finite=flags["non_finite"],
             features=flags["features"], normalize_features=flags["normalize_features"],
-            split_fractions=flags["split"], made_classes=flags["make_labels"], progress=progress)
-        dataset = load_source(source, options)
-        progress(f"partitioning with {flags['partitioner']}", None)
-        owner = assign_owners(dataset, flags["parts"], flags["partitioner"], flags["seed"],
-                              balance=flags["balance"])
-        provenance = Provenance(source, flags["partitioner"], flags["seed"], settings)
-        return write_shards(dataset, owner, flags["parts"], out, flags["feature_format"], provenance, progress,
-                            flags["overwrite"], flags["reorder"], flags["feature_bits"])
+            split_fractions=flags["split"], made_classes=flags["make_labels"], task=flags["task"], progress=progress)
+        how = Making(**{item.name: flags[item.name] for item in fields(Making)})
+        return make_shards(load_source(source, options), out, how, source, settings, progress)

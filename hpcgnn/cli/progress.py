@@ -6,9 +6,42 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
 
 from hpcgnn.datasets.options import ProgressTask
+
+
+class RateColumn(ProgressColumn):
+    """How much of the total is done in a second; empty for a step whose total is not known."""
+
+    def render(self, task: Task) -> Text:
+        """Return the rate as text."""
+        speed = task.finished_speed or task.speed
+        return Text("" if task.total is None or speed is None else rate_text(speed))
+
+
+def rate_text(rate: float) -> str:
+    """Return a rate with a prefix that fits, such as "3.2 M/s".
+
+    Parameters
+    ----------
+    rate : of nodes, parts or bytes a second, non-negative
+    """
+    for prefix in ("", "k", "M", "G"):
+        if rate < 1000 or prefix == "G":
+            break
+        rate /= 1000
+    return f"{rate:.3g} {prefix}/s" if rate < 1000 else f"{rate:,.0f} {prefix}/s"
 
 
 class ShownTask:
@@ -45,7 +78,8 @@ class ShownProgress:
 def shown_progress() -> Iterator[ShownProgress]:
     """Show bars while the block runs."""
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), RateColumn(), TimeElapsedColumn(),
+               TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
         progress = ShownProgress(bars)
         yield progress

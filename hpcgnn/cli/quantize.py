@@ -47,7 +47,7 @@ def quantize_in_parallel(comm, run_folder: Path, shards: Path, bits: int | None,
     trained = TrainedRun.open(comm, run_folder, shards, info, other_graph)
     model = trained.integer_model(bits, row_bits)
     together(comm, lambda: write_model(out, model, info.fingerprint) if comm.rank == 0 else None)
-    before, score = trained.evaluate(), trained.session.score
+    before, score = trained.evaluate(), trained.session.score.name
     run = IntegerRun.open(comm, model, shards, info)
     after = run.scores(run.forward()[0], score)
     code_bytes, feature_bytes = run.code_bits() / 8, run.feature_bytes()

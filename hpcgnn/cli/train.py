@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from dataclasses import Field, dataclass
+from dataclasses import Field
 from pathlib import Path
 from typing import Any
 
 import click
 
 from hpcgnn.cli.grouped import GroupedCommand, GroupedOption, RareSetting
-from hpcgnn.config import (
-    GPU,
-    MESSAGES,
-    MODEL,
-    QUANTIZATION,
-    RUN,
-    TRAINING,
-    TrainConfig,
-    check_keys,
-    known_settings,
-    resolve_train_config,
-)
+from hpcgnn.config import GPU, MESSAGES, MODEL, QUANTIZATION, RUN, TRAINING, check_keys, known_settings
 from hpcgnn.errors import ConfigError
-from hpcgnn.methods import METHODS, name_of, users_of
+from hpcgnn.methods import METHODS, users_of
 from hpcgnn.registry import parse_value, read_toml
 from hpcgnn.settings import type_name
 
@@ -106,10 +94,12 @@ def read_assignments(words: tuple[str, ...]) -> dict[str, Any]:
 @click.option("--resume", cls=GroupedOption, is_flag=True,
               help="Go on from the run folder's checkpoint; start anew if there is none.")
 @click.option("--overwrite", cls=GroupedOption, is_flag=True, help="Replace the run that the folder holds.")
+@click.option("--dry-run", cls=GroupedOption, is_flag=True,
+              help="Say what memory, bytes and time the run would take, from a few epochs in memory, and end.")
 @click.option("--other-graph", cls=GroupedOption, is_common=False, is_flag=True,
               help="Resume on another graph, split or features than before.")
 def command(shards: Path, preset: str | None, config_file: Path | None, assignments: tuple[str, ...],
-            out: Path | None, resume: bool, overwrite: bool, other_graph: bool, **flags: Any) -> None:
+            out: Path | None, resume: bool, overwrite: bool, dry_run: bool, other_graph: bool, **flags: Any) -> None:
     """Train a model on the graph in SHARDS, one MPI rank a part.
 
     Settings come from defaults, the registry's preset for the dataset, --config FILE, and flags and --set, the later
@@ -124,98 +114,37 @@ def command(shards: Path, preset: str | None, config_file: Path | None, assignme
     assigned = read_assignments(assignments)
     for name in sorted(given.keys() & assigned.keys()):
         raise click.UsageError(f"--{name.replace('_', '-')} and --set {name} contradict each other")
-    request = Request(shards, {**given, **assigned}, preset, config_file, out, resume, overwrite, other_graph)
+    asked = {"shards": shards, "settings": {**given, **assigned}, "preset": preset, "out": out, "resume": resume,
+             "overwrite": overwrite, "other_graph": other_graph}
     # MPI is started, and the threads shared out, before torch is imported.
     from hpcgnn.launch import run_parallel
 
-    run_parallel(lambda comm: train_in_parallel(comm, request))
+    run_parallel(lambda comm: (forecast_and_tell if dry_run else train_and_tell)(comm, config_file, asked))
 
 
-@dataclass(frozen=True)
-class Request:
-    """Hold what the command line asks for, the same on all ranks; see the command's options.
+def train_and_tell(comm, config_file: Path | None, asked: dict[str, Any]) -> None:
+    """Collective: train what a Job of `asked` and the file's settings is, and print the result on rank 0."""
+    from hpcgnn.launch import together
+    from hpcgnn.training.job import Job, train
 
-    settings : dict      given by flags and --set
-    """
-
-    shards: Path
-    settings: dict[str, Any]
-    preset: str | None
-    config_file: Path | None
-    out: Path | None
-    resume: bool
-    overwrite: bool
-    other_graph: bool
-
-
-def train_in_parallel(comm, request: Request) -> None:
-    """Collective: resolve the settings, open or create the run folder, train, and print the result on rank 0."""
-    from hpcgnn.launch import together, watch
-    from hpcgnn.shards.reader import check_num_parts, read_graph_info
-
-    info = together(comm, lambda: read_graph_info(request.shards))
-    together(comm, lambda: check_num_parts(info, comm.size))
-    file_settings = together(comm, lambda: read_settings(request.config_file))
-    config = together(comm, lambda: resolve_train_config(info.name, request.settings, file_settings, request.preset))
-    watch(comm, config.timeout)
-    from hpcgnn.training.run_lock import RunLock
-
-    lock = RunLock(request.out or default_run_folder(config, info.name, comm.size))
-    with ExitStack() as stack:
-        # Before anything in the folder is read or changed, and before torch is imported, which takes seconds.
-        together(comm, lambda: stack.enter_context(lock) if comm.rank == 0 else None)
-        from hpcgnn.training.metrics import RunFolder
-
-        folder = RunFolder(lock.folder, lock)
-        summary = _train_in(comm, folder, info, request, file_settings)
+    file_settings = together(comm, lambda: read_settings(config_file))
+    finished = train(comm, Job(file_settings=file_settings, **asked))
     if comm.rank == 0:
-        click.echo(one_line(summary))
-        click.echo(f"run folder: {folder.path}")
+        click.echo(one_line(finished.summary))
+        click.echo(f"run folder: {finished.run.folder.path}")
 
 
-def _train_in(comm, folder, info, request: Request, file_settings: dict[str, Any]) -> dict[str, Any]:
-    """Collective: train in a folder that is this run's own, and return the summary."""
-    from hpcgnn.launch import together, watch_closely
-    from hpcgnn.training.opening import find_checkpoint, open_folder, without_auto_precision
+def forecast_and_tell(comm, config_file: Path | None, asked: dict[str, Any]) -> None:
+    """Collective: print on rank 0 what a Job of `asked` and the file's settings would take."""
+    from hpcgnn.cli.forecast import forecast_lines
+    from hpcgnn.launch import together
+    from hpcgnn.training.forecast import forecast
+    from hpcgnn.training.job import Job
 
-    settings, resumed, remark = request.settings, None, None
-    if request.resume:
-        resumed, remark = together(comm, lambda: find_checkpoint(folder, info, {**file_settings, **settings},
-                                                                 request.other_graph))
-    if resumed:
-        settings, file_settings = without_auto_precision(settings), without_auto_precision(file_settings)
-    written = resumed.settings if resumed else {}
-    config = together(comm, lambda: resolve_train_config(info.name, settings, {**written, **file_settings},
-                                                         request.preset))
-    # These import torch, which takes seconds: what needs no torch is refused before.
-    from hpcgnn.training.interrupt import end_if_asked
-    from hpcgnn.training.session import Session
-    from hpcgnn.training.trainer import TrainingRun
-
-    end_if_asked(comm)
-    session = Session.open(comm, request.shards, config, info)
-    # Refuses a checkpoint that does not fit, before the folder is touched.
-    run = TrainingRun(session, folder, resumed)
-    if comm.rank == 0 and request.resume and resumed is None:
-        click.echo(f"{folder.checkpoint} does not exist yet; starting anew", err=True)
-
-    end_if_asked(comm)
-
-    def prepare_folder() -> list[str]:
-        return open_folder(folder, session, resumed, remark, request.overwrite, request.resume,
-                           request.shards) if comm.rank == 0 else []
-
-    for sentence in together(comm, prepare_folder):
-        click.echo(f"hpcgnn: {sentence}", err=True)
-    watch_closely(comm, config.timeout, folder.path)
-    return run.execute()
-
-
-def default_run_folder(config: TrainConfig, dataset: str, num_ranks: int) -> Path:
-    """Return the run folder of a run that names none."""
-    model, method = config.model.replace(":", "."), name_of(config.method).replace(":", ".")
-    scheme = "" if config.quantize == "none" else f"-{config.quantize}"
-    return Path("runs") / f"{dataset}-{model}-{method}{config.method.folder_suffix}{scheme}-p{num_ranks}"
+    file_settings = together(comm, lambda: read_settings(config_file))
+    found = forecast(comm, Job(file_settings=file_settings, **asked))
+    if comm.rank == 0:
+        click.echo("\n".join(forecast_lines(found)))
 
 
 def read_settings(path: Path | None) -> dict[str, Any]:
@@ -229,13 +158,20 @@ def read_settings(path: Path | None) -> dict[str, Any]:
 
 def one_line(summary: dict[str, Any]) -> str:
     """The result in one line for logs."""
-    spread = f" ± {100 * summary['test_score_std']:.2f}" if len(summary["seeds"]) > 1 else ""
+    score = shown_score(summary["test_score"], summary["test_score_std"] if len(summary["seeds"]) > 1 else None,
+                        summary["score_is_share"])
     bits = next((f"{value:.4g}" for value in (summary["bits"], summary["mean_bits"]) if value is not None), "none")
     integers = (f"{summary['quantize']} {summary['mean_feature_bits']:.2f} bits a feature, "
                 f"{summary['stored_kb']:.0f} of {summary['float_kb']:.0f} KB, " if "quantize" in summary else "")
     return (f"{summary['dataset']} {summary['model']} {summary['precision']} {summary['method']} "
             f"bits={bits} ranks={summary['ranks']}: {integers}"
-            f"test {summary['score_name']} {100 * summary['test_score']:.2f}{spread} %, {_cost(summary)}")
+            f"test {summary['score_name']} {score}, {_cost(summary)}")
+
+
+def shown_score(score: float, spread: float | None, is_share: bool) -> str:
+    """Return a score with its spread over seeds, in percent where it is a share."""
+    factor, digits, unit = (100, ".2f", " %") if is_share else (1, ".4g", "")
+    return f"{factor * score:{digits}}" + ("" if spread is None else f" ± {factor * spread:{digits}}") + unit
 
 
 def _cost(summary: dict[str, Any]) -> str:

@@ -15,14 +15,15 @@ from hpcgnn.errors import DatasetError
 
 def assemble_dataset(name: str, graph: tuple[np.ndarray, np.ndarray, CleaningReport], features: Features | None,
                      labels: np.ndarray, num_classes: int, masks: Masks | None, options: SourceOptions,
-                     remarks: tuple[str, ...] = ()) -> GraphDataset:
+                     remarks: tuple[str, ...] = (), edge_weight: np.ndarray | None = None,
+                     node_name: np.ndarray | None = None, class_names: tuple[str, ...] = ()) -> GraphDataset:
     """Join a cleaned graph with its features, labels and splits, and check the whole.
 
     Parameters
     ----------
     graph : (indptr, indices, report)        as `cleaning.build_csr` returns it
     features : (num_nodes, num_features) float, ndarray or scipy CSR, or None where the source has none
-    labels : (num_nodes,) int64 or (num_nodes, num_classes) uint8
+    labels, edge_weight, node_name, class_names     as of GraphDataset
     masks : three (num_nodes,) bool, or None where the source has no split
     remarks : tuple of str                   of the source's reader, for the cleaning report
 
@@ -43,11 +44,12 @@ def assemble_dataset(name: str, graph: tuple[np.ndarray, np.ndarray, CleaningRep
                        ("feature rows", num_nodes if features is None else features.shape[0])):
         if rows != num_nodes:
             raise DatasetError(f"{name} has {rows} {what} for {num_nodes} nodes; expected one a node")
+    options.progress("preparing features", None)
     features, feature_remarks = prepare_features(features, indptr, indices, masks[0], options, name)
     report = dataclasses.replace(report, remarks=report.remarks + remarks + feature_remarks)
     train_mask, val_mask, test_mask = masks
     return GraphDataset(name, indptr, indices, features, labels, num_classes, train_mask, val_mask, test_mask,
-                        report).check()
+                        report, edge_weight, node_name, class_names).check()
 
 
 def _check_columns(name: str, features: Features | None, num_classes: int) -> None:

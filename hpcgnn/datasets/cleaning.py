@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import scipy.sparse
 
 from hpcgnn.datasets.dataset import CleaningReport
 from hpcgnn.datasets.limits import check_memory
+from hpcgnn.datasets.options import ProgressTask, silent
+from hpcgnn.datasets.weights import check_weights
 from hpcgnn.errors import DatasetError
 
+Progress = Callable[[str, float | None], ProgressTask]
 INT32_NODES = 1 << 31
 BYTES_A_NODE = 24     # at the least: offsets of the graph and its reverse, and a label
 
 
-def build_csr(source: np.ndarray, target: np.ndarray, num_nodes: int, symmetrize: bool,
-              name: str) -> tuple[np.ndarray, np.ndarray, CleaningReport]:
+CleanGraph = tuple[np.ndarray, np.ndarray, CleaningReport]
+
+
+def build_csr(source: np.ndarray, target: np.ndarray, num_nodes: int, symmetrize: bool, name: str,
+              progress: Progress = silent) -> CleanGraph:
     """Remove self-loops and duplicates from the arcs source -> target and sort them by destination.
 
     Parameters
@@ -23,6 +31,7 @@ def build_csr(source: np.ndarray, target: np.ndarray, num_nodes: int, symmetrize
     num_nodes : int
     symmetrize : bool                               add the reverse of every arc that lacks it
     name : str                                      of the dataset, for messages
+    progress : callable(description, total) -> ProgressTask
 
     Returns
     -------
@@ -34,25 +43,48 @@ def build_csr(source: np.ndarray, target: np.ndarray, num_nodes: int, symmetrize
     ------
     DatasetError                                    an arc from or to a node that does not exist
     """
+    return build_weighted_csr(source, target, None, num_nodes, symmetrize, name, progress)[0]
+
+
+def build_weighted_csr(source: np.ndarray, target: np.ndarray, weight: np.ndarray | None, num_nodes: int,
+                       symmetrize: bool, name: str,
+                       progress: Progress = silent) -> tuple[CleanGraph, np.ndarray | None]:
+    """Clean arcs that may have weights; the other parameters and errors are those of build_csr.
+
+    The weights of duplicates are added, a self-loop goes with its weight, and an added reverse has its arc's weight.
+    Weights that are all 1 say nothing: the graph then has none.
+
+    Parameters
+    ----------
+    weight : (num_source_edges,) number, positive and finite; None where the source has none
+
+    Returns
+    -------
+    graph : (indptr, indices, report)               as of build_csr
+    edge_weight : (num_edges,) float32 beside indices, or None
+
+    Raises
+    ------
+    DatasetError                                    also a weight that is not positive and finite in float32
+    """
     if num_nodes < 1:
         raise DatasetError(f"{name} has no nodes; expected at least one")
     check_memory(name, f"{num_nodes:,} nodes", num_nodes * BYTES_A_NODE)
+    progress("cleaning edges", None)
     source, target = _checked_ends(source, num_nodes, name), _checked_ends(target, num_nodes, name)
-    num_source_edges = len(source)
-    matrix, num_loops = _deduplicated(source, target, num_nodes)
+    is_weighted, remarks = check_weights(weight, source, target, name)
+    matrix, num_loops = _merged(source, target, weight if is_weighted else None, num_nodes)
     num_unique = matrix.nnz
+    if is_weighted and num_unique < len(source) - num_loops:
+        remarks += ("weights of duplicate edges were added",)
     matrix, is_symmetric = _with_reverse(matrix, symmetrize)
     indptr = matrix.indptr.astype(np.int64, copy=False)
     indices = matrix.indices.astype(np.int32 if num_nodes < INT32_NODES else np.int64, copy=False)
     report = CleaningReport(
-        source_edges=num_source_edges,
-        duplicate_edges_removed=num_source_edges - num_loops - num_unique,
-        self_loops_removed=num_loops,
-        reverse_edges_added=len(indices) - num_unique,
-        isolated_nodes=_num_isolated(indptr, indices),
-        is_symmetric=is_symmetric,
-    )
-    return indptr, indices, report
+        source_edges=len(source), duplicate_edges_removed=len(source) - num_loops - num_unique,
+        self_loops_removed=num_loops, reverse_edges_added=len(indices) - num_unique,
+        isolated_nodes=_num_isolated(indptr, indices), is_symmetric=is_symmetric, remarks=remarks)
+    return (indptr, indices, report), matrix.data.astype(np.float32) if is_weighted else None
 
 
 def expand_rows(indptr: np.ndarray, num_edges: int, name: str) -> np.ndarray:
@@ -83,25 +115,36 @@ def _checked_ends(ends: np.ndarray, num_nodes: int, name: str) -> np.ndarray:
     return ends.astype(np.int64) if ends.dtype.kind == "u" else ends
 
 
-def _deduplicated(source: np.ndarray, target: np.ndarray, num_nodes: int) -> tuple[scipy.sparse.csr_matrix, int]:
+def _merged(source: np.ndarray, target: np.ndarray, weight: np.ndarray | None,
+            num_nodes: int) -> tuple[scipy.sparse.csr_matrix, int]:
+    """Return arcs without loops, each once, as CSR of weights by destination, of ones without any; and the loops."""
     keep = source != target
     num_loops = len(keep) - int(np.count_nonzero(keep))
     if num_loops:
         source, target = source[keep], target[keep]
-    ones = np.ones(len(source), dtype=np.int8)
+        weight = None if weight is None else weight[keep]
+    values = np.ones(len(source), np.int8) if weight is None else weight.astype(np.float64)
     # scipy chooses 32- or 64-bit indices by num_nodes and the number of arcs, and sorts and merges row by row.
-    matrix = scipy.sparse.coo_matrix((ones, (target, source)), shape=(num_nodes, num_nodes)).tocsr()
+    matrix = scipy.sparse.coo_matrix((values, (target, source)), shape=(num_nodes, num_nodes)).tocsr()
     matrix.sum_duplicates()
-    matrix.data[:] = 1
+    if weight is None:
+        matrix.data[:] = 1
     return matrix, num_loops
 
 
 def _with_reverse(matrix: scipy.sparse.csr_matrix, symmetrize: bool) -> tuple[scipy.sparse.csr_matrix, bool]:
+    """Return the matrix with the reverse of each arc that lacks it, if asked, and whether all arcs then hold both ways.
+
+    An arc that is there keeps its weight, so weights of the two directions may differ.
+    """
     reverse = matrix.transpose().tocsr()
     is_symmetric = (np.array_equal(reverse.indptr, matrix.indptr) and np.array_equal(reverse.indices, matrix.indices))
     if is_symmetric or not symmetrize:
         return matrix, is_symmetric
-    both = matrix + reverse
+    if matrix.dtype != np.int8:
+        # The difference is an exact zero where an arc is there already, and scipy drops zeros.
+        reverse = reverse - reverse.multiply(matrix.astype(bool))
+    both = (matrix + reverse).tocsr()
     both.sort_indices()
     return both, True
 

@@ -45,10 +45,14 @@ class GraphDataset:
     indptr : (num_nodes + 1,) int64          CSR by destination: row v lists the sources u of the arcs u -> v
     indices : (num_edges,) int32 or int64    sources, ascending within a row, no duplicates, no self-loops
     features : (num_nodes, num_features) float32, ndarray (possibly memory-mapped) or scipy CSR
-    labels : (num_nodes,) int64 class ids, -1 where unknown; or (num_nodes, num_classes) uint8 indicators
-    num_classes : int
+    labels : (num_nodes,) int64 class ids, -1 where unknown; or (num_nodes, num_classes) uint8 indicators;
+                                             or (num_nodes, num_classes) float32 targets, NaN where unknown
+    num_classes : int                        of a regression, the number of targets
     train_mask, val_mask, test_mask : (num_nodes,) bool, disjoint
     cleaning : CleaningReport
+    edge_weight : (num_edges,) float32, positive and finite, beside indices; None where all arcs weigh the same
+    node_name : (num_nodes,) int64 or str    the nodes' ids in their source, None where these are 0..num_nodes - 1
+    class_names : tuple of str               in the order of class ids; empty where the source has numbers
     """
 
     name: str
@@ -61,6 +65,9 @@ class GraphDataset:
     val_mask: np.ndarray
     test_mask: np.ndarray
     cleaning: CleaningReport = field(default_factory=CleaningReport)
+    edge_weight: np.ndarray | None = None
+    node_name: np.ndarray | None = None
+    class_names: tuple[str, ...] = ()
 
     @property
     def num_nodes(self) -> int:
@@ -75,8 +82,20 @@ class GraphDataset:
         return self.features.shape[1]
 
     @property
+    def task(self) -> str:
+        """Return what the labels ask for: "classes", "multi-label" or "regression"."""
+        if self.labels.dtype.kind == "f":
+            return "regression"
+        return "multi-label" if self.labels.ndim == 2 else "classes"
+
+    @property
     def is_multi_label(self) -> bool:
-        return self.labels.ndim == 2
+        """Tell whether the labels are indicator rows."""
+        return self.task == "multi-label"
+
+    def name_of(self, node: int) -> str:
+        """Return how a sentence names a node: its number, or the id that its source gives it."""
+        return str(node) if self.node_name is None else repr(self.node_name[node].item())
 
     def in_degree(self) -> np.ndarray:
         """Number of in-neighbours of every node, (num_nodes,) int64."""
@@ -91,6 +110,8 @@ class GraphDataset:
                           that overlap, array lengths that disagree, no training node in the whole graph
         """
         self._check_structure()
+        self._check_weights()
+        self._check_names()
         self._check_features()
         self._check_labels()
         self._check_masks()
@@ -109,6 +130,22 @@ class GraphDataset:
                 raise DatasetError(f"{self.name} has an edge to node {bad}, which does not exist; "
                                    f"node ids run from 0 to {n - 1}")
 
+    def _check_weights(self) -> None:
+        weight = self.edge_weight
+        if weight is None:
+            return
+        if weight.shape != (self.num_edges,) or weight.dtype != np.float32:
+            raise DatasetError(f"{self.name} has edge weights of {weight.dtype} and shape {weight.shape}; "
+                               f"expected float32, one for each of {self.num_edges} edges")
+        if len(weight) and not (weight.min() > 0 and np.isfinite(weight.max())):
+            raise DatasetError(f"{self.name} has edge weights that are not positive and finite")
+
+    def _check_names(self) -> None:
+        if self.node_name is not None and self.node_name.shape != (self.num_nodes,):
+            raise DatasetError(f"{self.name} has {len(self.node_name)} node ids for {self.num_nodes} nodes")
+        if self.class_names and (self.task == "regression" or len(self.class_names) != self.num_classes):
+            raise DatasetError(f"{self.name} has {len(self.class_names)} class names for {self.num_classes} classes")
+
     def _check_features(self) -> None:
         if self.features.shape[0] != self.num_nodes:
             raise DatasetError(f"{self.name} has {self.features.shape[0]} feature rows for {self.num_nodes} nodes")
@@ -118,26 +155,44 @@ class GraphDataset:
         for start in range(0, len(values), step):
             finite = np.isfinite(values[start:start + step])
             if not finite.all():
-                where = "" if sparse else f", first at node {start + int(np.argmin(finite.all(axis=1)))}"
+                where = "" if sparse else f", first at node {self.name_of(start + int(np.argmin(finite.all(axis=1))))}"
                 raise DatasetError(f"{self.name} has features that are NaN or infinite{where}; "
                                    "clean the source, or pass --non-finite zero")
 
     def _check_labels(self) -> None:
         if len(self.labels) != self.num_nodes:
             raise DatasetError(f"{self.name} has {len(self.labels)} labels for {self.num_nodes} nodes")
+        if self.labels.ndim == 2 and self.labels.shape[1] != self.num_classes:
+            raise DatasetError(f"{self.name} has labels of shape {self.labels.shape}; expected {self.num_classes} "
+                               "columns")
         if self.is_multi_label:
-            if self.labels.shape[1] != self.num_classes or self.labels.max(initial=0) > 1:
-                raise DatasetError(f"{self.name}: multi-label indicators must be 0 or 1 in {self.num_classes} columns, "
-                                   f"found shape {self.labels.shape} and maximum {self.labels.max(initial=0)}")
-            return
+            if self.labels.max(initial=0) > 1:
+                raise DatasetError(f"{self.name}: multi-label indicators must be 0 or 1, found "
+                                   f"{self.labels.max(initial=0)}")
+        elif self.task == "regression":
+            self._check_targets()
+        else:
+            self._check_class_ids()
+
+    def _check_targets(self) -> None:
+        if self.labels.ndim != 2 or self.labels.dtype != np.float32 or np.isinf(self.labels).any():
+            raise DatasetError(f"{self.name} has targets of {self.labels.dtype} and shape {self.labels.shape}; "
+                               "expected finite float32, a row a node, NaN where unknown")
+        self._check_split_labels(~np.isnan(self.labels).all(axis=1), "NaN")
+
+    def _check_class_ids(self) -> None:
         low, high = int(self.labels.min()), int(self.labels.max())
         if low < -1 or high >= self.num_classes:
             bad = low if low < -1 else high
             raise DatasetError(f"{self.name} has label {bad}; labels must lie in 0..{self.num_classes - 1}, "
                                "or be -1 where unknown")
-        used = self.train_mask | self.val_mask | self.test_mask
-        if (self.labels[used] < 0).any():
-            raise DatasetError(f"{self.name} has a node in a split whose label is unknown (-1)")
+        self._check_split_labels(self.labels >= 0, "-1")
+
+    def _check_split_labels(self, is_known: np.ndarray, unknown: str) -> None:
+        used = (self.train_mask | self.val_mask | self.test_mask) & ~is_known
+        if used.any():
+            raise DatasetError(f"{self.name} has a node in a split whose label is unknown ({unknown}): node "
+                               f"{self.name_of(int(np.argmax(used)))}")
 
     def _check_masks(self) -> None:
         masks = {"train": self.train_mask, "val": self.val_mask, "test": self.test_mask}

@@ -16,14 +16,15 @@ from hpcgnn.errors import DatasetError
 
 
 def assemble_made_dataset(name: str, graph: tuple[np.ndarray, np.ndarray, CleaningReport], features: Features | None,
-                          options: SourceOptions) -> GraphDataset:
+                          options: SourceOptions, remarks: tuple[str, ...] = (),
+                          edge_weight: np.ndarray | None = None, node_name: np.ndarray | None = None) -> GraphDataset:
     """Join a cleaned graph with labels made of its in-degrees and a random split.
 
     The name of the dataset says so, and with it every run and report: no such score is a benchmark.
 
     Parameters
     ----------
-    graph, features           as of assemble_dataset
+    graph, features, remarks, edge_weight, node_name      as of assemble_dataset
     options : SourceOptions   made_classes is given
 
     Raises
@@ -35,7 +36,7 @@ def assemble_made_dataset(name: str, graph: tuple[np.ndarray, np.ndarray, Cleani
     remark = (f"MADE LABELS: the source has none; {num_classes} classes of equal size by rank of in-degree stand in, "
               "so no score on them is a benchmark")
     return assemble_dataset(f"{name}-made-labels-{num_classes}", graph, features, labels, num_classes, None, options,
-                            (remark,))
+                            (*remarks, remark), edge_weight, node_name)
 
 
 def refuse_given_labels(source: str, options: SourceOptions) -> None:

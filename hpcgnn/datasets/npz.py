@@ -1,59 +1,87 @@
-"""`npz:FILE`: one archive with a CSR graph, features, labels and masks; docs/own-data.md has the layout.
-
-The archive is read without pickle.
+"""`npz:FILE`: one archive with a graph, features, labels and masks, or a matrix of scipy.sparse.save_npz with files
+beside it; docs/own-data.md has the layout. The archive is read without pickle.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import scipy.sparse
 
 from hpcgnn.datasets.arrays import Archive
-from hpcgnn.datasets.assemble import assemble_dataset
-from hpcgnn.datasets.cleaning import build_csr, expand_rows
+from hpcgnn.datasets.cleaning import expand_rows
 from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.datasets.features import Features
-from hpcgnn.datasets.labels import class_ids, indicator_rows, num_classes_of
-from hpcgnn.datasets.made import assemble_made_dataset, refuse_given_labels
+from hpcgnn.datasets.given import GivenGraph, finish_dataset
+from hpcgnn.datasets.made import refuse_given_labels
+from hpcgnn.datasets.npz_matrix import MATRIX_SETTINGS, is_matrix, load_matrix
 from hpcgnn.datasets.options import SourceOptions
+from hpcgnn.datasets.spec import split_settings
 from hpcgnn.datasets.splits import Masks
 from hpcgnn.errors import DatasetError
 
 MASKS = ("train_mask", "val_mask", "test_mask")
+WEIGHTS, TARGETS = ("edge_weight", "data"), ("targets", "target")
+# A path may hold commas; settings begin where a comma and the name of one follow.
+SETTINGS_START = re.compile(rf",(?=(?:{'|'.join(MATRIX_SETTINGS)})=)")
 
 
 def load_npz(rest: str, options: SourceOptions) -> GraphDataset:
-    """Load the archive at path `rest`; the dataset is named after the file.
+    """Load the archive at the path that `rest` starts with; the dataset is named after the file.
 
     Raises
     ------
     DatasetError      a file that is missing, damaged, without labels where none are to be made, or with arrays that
-                      disagree
+                      disagree; a SciPy matrix of which nobody says what its rows are
     """
-    path = Path(rest)
-    name = path.stem
+    file, settings_text = (*SETTINGS_START.split(rest, maxsplit=1), "")[:2]
+    settings = split_settings(settings_text, MATRIX_SETTINGS, "an npz: source")
+    path = Path(file)
     with Archive(path) as archive:
-        if "labels" in archive:
-            refuse_given_labels(str(path), options)
-        elif options.made_classes is None:
-            raise DatasetError(f"{path} has no labels; training needs an array 'labels' of class ids or indicator "
-                               "rows, or pass --make-labels K for K classes made from in-degrees")
-        indptr, indices = archive.integers("indptr"), archive.integers("indices")
-        # Row v lists the sources of the arcs into v.
-        graph = build_csr(indices, expand_rows(indptr, len(indices), name), len(indptr) - 1, options.symmetrize, name)
-        if options.made_classes is not None:
-            return assemble_made_dataset(name, graph, _features(archive, len(indptr) - 1, options), options)
-        labels = _labels(archive, name)
-        num_classes = archive.integer("num_classes") if "num_classes" in archive else num_classes_of(labels)
-        return assemble_dataset(name, graph, _features(archive, len(indptr) - 1, options), labels, num_classes,
-                                _masks(archive, len(indptr) - 1, name), options)
+        if is_matrix(archive):
+            given = load_matrix(path, settings, options)
+        elif settings:
+            raise DatasetError(f"{path} is no matrix of scipy.sparse.save_npz, so {next(iter(settings))}= says nothing "
+                               "of it; leave it out")
+        else:
+            given = _given(archive, path, options)
+        return finish_dataset(given, options)
 
 
-def _labels(archive: Archive, name: str) -> np.ndarray:
-    labels = archive.read("labels")
-    return indicator_rows(labels, name) if labels.ndim == 2 else class_ids(labels, name)
+def _given(archive: Archive, path: Path, options: SourceOptions) -> GivenGraph:
+    name = path.stem
+    source, target, num_nodes = _edges(archive, name)
+    targets = _one_of(archive, TARGETS)
+    if targets is not None and "labels" in archive:
+        raise DatasetError(f"{path} holds labels and {targets}; expected one of them")
+    labels = archive.read(targets or "labels") if targets or "labels" in archive else None
+    if labels is not None:
+        refuse_given_labels(str(path), options)
+    weights = _one_of(archive, WEIGHTS)
+    ids = archive.read("node_ids") if "node_ids" in archive else None
+    if ids is not None and ids.shape != (num_nodes,):
+        raise DatasetError(f"{path}: node_ids has shape {ids.shape}; expected ({num_nodes},)")
+    return GivenGraph(name, source, target, None if weights is None else archive.read(weights), num_nodes=num_nodes,
+                      features=_features(archive, num_nodes, options), labels=labels,
+                      num_classes=archive.integer("num_classes") if "num_classes" in archive and not targets else None,
+                      splits=_masks(archive, num_nodes, name), row_name=ids,
+                      task="auto" if targets is None else "regression",
+                      labels_hint="an array 'labels' of class ids, texts or indicator rows, or 'targets'")
+
+
+def _one_of(archive: Archive, names: tuple[str, str]) -> str | None:
+    held = [name for name in names if name in archive]
+    if len(held) > 1:
+        raise DatasetError(f"{archive.path} holds {' and '.join(held)}; expected one of them")
+    return held[0] if held else None
+
+
+def _edges(archive: Archive, name: str) -> tuple[np.ndarray, np.ndarray, int]:
+    indptr, indices = archive.integers("indptr"), archive.integers("indices")
+    # Row v lists the sources of the arcs into v.
+    return indices, expand_rows(indptr, len(indices), name), len(indptr) - 1
 
 
 def _masks(archive: Archive, num_nodes: int, name: str) -> Masks | None:

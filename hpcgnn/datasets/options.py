@@ -15,6 +15,7 @@ from hpcgnn.errors import DatasetError
 NON_FINITE = ("error", "zero")
 FEATURES = ("auto", "given", "structural")
 NORMALIZATIONS = ("auto", "none", "row", "standard")
+TASKS = ("auto", "classes", "multi-label", "regression")
 
 
 class ProgressTask(Protocol):
@@ -52,6 +53,8 @@ class SourceOptions:
                                                      nodes; auto is what data/registry.toml says of the dataset
     split_fractions : (train, val)                   of the labeled nodes, the rest is test, where the source has none
     made_classes : int or None  classes of labels made from in-degrees, for a source without labels; None makes none
+    task : {"auto", "classes", "multi-label", "regression"}     what labels are; auto takes numbers with a fraction
+                                                     for targets of a regression
     progress : callable(description, total) -> ProgressTask
 
     Raises
@@ -67,11 +70,12 @@ class SourceOptions:
     normalize_features: str = "none"
     split_fractions: tuple[float, float] = (0.6, 0.2)
     made_classes: int | None = None
+    task: str = "auto"
     progress: Callable[[str, float | None], ProgressTask] = silent
 
     def __post_init__(self) -> None:
         for name, choices in (("non_finite", NON_FINITE), ("features", FEATURES),
-                              ("normalize_features", NORMALIZATIONS)):
+                              ("normalize_features", NORMALIZATIONS), ("task", TASKS)):
             if getattr(self, name) not in choices:
                 raise DatasetError(f"{name.replace('_', '-')} is {getattr(self, name)!r}; "
                                    f"expected one of {', '.join(choices)}")

@@ -10,7 +10,9 @@ from hpcgnn.datasets.npz import load_npz
 from hpcgnn.datasets.ogb import load_ogb
 from hpcgnn.datasets.options import SourceOptions
 from hpcgnn.datasets.planetoid import load_planetoid
+from hpcgnn.datasets.pyg_file import load_pyg
 from hpcgnn.datasets.synthetic import load_synthetic
+from hpcgnn.datasets.table_files import load_csv, load_parquet
 from hpcgnn.errors import DatasetError
 
 LOADERS = {
@@ -20,9 +22,13 @@ LOADERS = {
     "ogb": load_ogb,
     "graphsaint": load_graphsaint,
     "edges": load_edges,
+    "csv": load_csv,
+    "parquet": load_parquet,
+    "pyg": load_pyg,
 }
 
-MAY_LACK_LABELS = ("npz", "edges")
+# Sources of the user's own making, whose labels may be missing or of any kind; the others say what theirs are.
+OWN = ("npz", "edges", "csv", "parquet", "pyg")
 
 
 def load_source(spec: str, options: SourceOptions) -> GraphDataset:
@@ -42,8 +48,10 @@ def load_source(spec: str, options: SourceOptions) -> GraphDataset:
     if not colon or kind not in LOADERS:
         raise DatasetError(f"source {spec!r} has no known kind; expected KIND:REST with KIND one of "
                            f"{', '.join(LOADERS)}")
-    if kind not in MAY_LACK_LABELS:
+    if kind not in OWN:
         refuse_given_labels(spec, options)
+        if options.task != "auto":
+            raise DatasetError(f"{spec} says itself what its labels are; leave out --task")
     try:
         return LOADERS[kind](rest, options)
     except OSError as reason:

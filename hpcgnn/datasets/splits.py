@@ -15,19 +15,27 @@ def random_split(labels: np.ndarray, options: SourceOptions) -> Masks:
 
     Parameters
     ----------
-    labels : (num_nodes,) int64, -1 where unknown, or (num_nodes, num_classes) uint8
+    labels : (num_nodes,) int64, -1 where unknown, (num_nodes, num_classes) uint8, or (num_nodes, num_targets) float32,
+        NaN where unknown
     options : SourceOptions     seed and split_fractions
 
     Returns
     -------
     train_mask, val_mask, test_mask : (num_nodes,) bool
     """
-    labeled = np.flatnonzero(labels >= 0) if labels.ndim == 1 else np.arange(len(labels))
+    labeled = np.flatnonzero(is_labeled(labels))
     order = labeled[np.random.default_rng(options.seed).permutation(len(labeled))]
     train, val = options.split_fractions
     # The cuts are int(0.6 n) and int(0.8 n) at the default fractions, free of 0.6 + 0.2's rounding.
     cuts = [int(train * len(order)), int(round(train + val, 12) * len(order))]
     return tuple(_mask(part, len(labels)) for part in np.split(order, cuts))
+
+
+def is_labeled(labels: np.ndarray) -> np.ndarray:
+    """Tell which nodes have a label, in any form that a GraphDataset knows; (num_nodes,) bool."""
+    if labels.dtype.kind == "f":
+        return ~np.isnan(labels).all(axis=1)
+    return labels >= 0 if labels.ndim == 1 else np.ones(len(labels), bool)
 
 
 def masks_from_ids(ids: tuple[np.ndarray, np.ndarray, np.ndarray], num_nodes: int, name: str) -> Masks:

@@ -119,10 +119,11 @@ def _without_header(lines: bytes) -> bytes:
 
 def _is_numeric(line: bytes) -> bool:
     """Tell whether some field of the line is a number; a header has none."""
-    return any(_is_number(field) for field in re.split(rb"[,\t ]+", line))
+    return any(is_number(field) for field in re.split(rb"[,\t ]+", line))
 
 
-def _is_number(field: bytes) -> bool:
+def is_number(field: bytes) -> bool:
+    """Tell whether a cell of a text table is a number."""
     try:
         float(field)
     except ValueError:

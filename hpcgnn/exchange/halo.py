@@ -7,6 +7,8 @@ fresh, all of them, as they are stored.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +17,7 @@ from mpi4py import MPI
 from hpcgnn.exchange.arena import MessageArena
 from hpcgnn.exchange.arrival import Arrival
 from hpcgnn.exchange.bits import BitPlan, UniformBits
-from hpcgnn.exchange.codec import Codec, Codecs
+from hpcgnn.exchange.codec import Codec, Codecs, Messages
 from hpcgnn.exchange.kinds import ExchangeKind, Fresh
 from hpcgnn.exchange.kinds.by_peer import GradientsByPeer, RowsByPeer, halo_spans_of, round_messages
 from hpcgnn.exchange.plan import ExchangePlan
@@ -27,7 +29,18 @@ from hpcgnn.exchange.state import State
 from hpcgnn.exchange.trace import Trace
 from hpcgnn.exchange.transport import HOST, Transport
 from hpcgnn.graph.hop import ExchangeSite
+from hpcgnn.graph.normalization import weighted_degree
 from hpcgnn.ops.counter import BACKWARD, FORWARD, CounterKey
+from hpcgnn.partition.partition import Partition
+
+
+class Call(NamedTuple):
+    """Name one exchange of a training pass; `number` is its round, where halo rows come peer by peer."""
+
+    site: ExchangeSite
+    purpose: int
+    dim: int
+    number: int | None
 
 
 class HaloExchange:
@@ -51,12 +64,13 @@ class HaloExchange:
     halo_spans : see `hpcgnn.graph.hop.Exchange`; not None where halo rows come peer by peer
     training, evaluation, setup : Traffic       see `Sender`
     last_sent : dict                            rank -> bytes sent to it in the last training epoch
+    may_skip : bool                             a rank may send nothing in an epoch
     """
 
     def __init__(self, comm: MPI.Comm, plan: ExchangePlan, bit_plan: BitPlan, algorithm: str = "ring",
                  full_bits: int = 32, reach: Reach | None = None, kind: ExchangeKind | None = None,
                  rematerializes: bool = False, transport: Transport = HOST, link: Link | None = None):
-        self._plan, self._reach, self._bit_plan = plan, reach, bit_plan
+        self._comm, self._plan, self._reach, self._bit_plan = comm, plan, reach, bit_plan
         self._sender = Sender(comm, plan, algorithm, transport, link or Link())
         self._kind, self._evaluation_kind = kind or Fresh(), Fresh()
         self._full_codec, self._codecs = Codec(plan, UniformBits(full_bits)), Codecs()
@@ -64,6 +78,7 @@ class HaloExchange:
         self.training, self.evaluation = self._sender.training, self._sender.evaluation
         self.setup = self._sender.setup
         self.last_sent: dict[int, int] = {}
+        self._calls: list[Call] = []
 
     @property
     def is_alone(self) -> bool:
@@ -96,7 +111,7 @@ class HaloExchange:
     def begin_epoch(self, epoch_plan: EpochPlan) -> None:
         """Take the plan of the next training pass, the same on all ranks."""
         self._kind.begin_epoch(epoch_plan)
-        self._bit_plan = epoch_plan.bit_plan
+        self._bit_plan, self._calls = epoch_plan.bit_plan, []
         self._sender.tracer.begin_epoch(epoch_plan.is_traced)
 
     def forget(self) -> None:
@@ -143,26 +158,86 @@ class HaloExchange:
         self._sender.send(outgoing, MessageArena(self._sender.transport)).finish(rows[self._plan.num_inner:])
         return rows
 
+    def sum_over_ranks(self, values: torch.Tensor) -> None:
+        """Collective: see `hpcgnn.graph.hop.Exchange`."""
+        self._sender.transport.sum_over_ranks(self._comm, values)
+
+    def weighted_degree(self, part: Partition, device: torch.device | None = None) -> np.ndarray | None:
+        """Collective: sum the weights of each local row's in-neighbors; those of halo rows come from their owners.
+
+        Parameters
+        ----------
+        part : Partition            with weights on all ranks, or on none
+        device : torch.device       where messages lie; the host by default
+
+        Returns
+        -------
+        (num_inner + num_halo,) float32, or None without weights
+        """
+        if part.edge_weight is None:
+            return None
+        own = torch.from_numpy(weighted_degree(part.indptr, part.edge_weight)).to(device)
+        return self.input_rows(own[:, None])[:, 0].cpu().numpy()
+
     def _start(self, rows: torch.Tensor, site: ExchangeSite, purpose: int, number: int | None = None) -> Arrival:
         """Start an exchange, or one round of the ring as an exchange of its own."""
         # The sender is part of a gradient's key: errors that several ranks make on one node's are independent.
         key = CounterKey(site.seed, site.epoch, purpose, site.layer, self._plan.rank if purpose == BACKWARD else 0)
-        messages = self._codec(site).messages(site.layer, purpose, rows.shape[1])
-        rounds, span = self._plan.rounds, None
+        call = Call(site, purpose, rows.shape[1], number)
+        messages, rounds, span = self._messages(self._codec(site), call), self._plan.rounds, None
         if number is not None:
             rounds = rounds[number:number + 1]
-            messages = round_messages(messages, rounds[0], purpose, self.halo_spans)
             span = self.halo_spans[rounds[0][1]]
         kind = self._kind if site.is_training else self._evaluation_kind
         traffic = self.training if site.is_training else self.evaluation
+        if site.is_training:
+            self._calls.append(call)
         return kind.start(self._sender, Outgoing(messages, rows, key, traffic, rounds, span), site)
+
+    def _messages(self, codec: Codec, call: Call) -> Messages:
+        messages = codec.messages(call.site.layer, call.purpose, call.dim)
+        if call.number is None:
+            return messages
+        return round_messages(messages, self._plan.rounds[call.number], call.purpose, self.halo_spans)
+
+    @property
+    def may_skip(self) -> bool:
+        """Tell whether a rank may send nothing in an epoch."""
+        return self._kind.may_skip
+
+    @property
+    def message_bytes(self) -> int:
+        """Return the memory of the messages that one exchange after another uses again."""
+        return self._sender.arena_bytes
+
+    @property
+    def widest_row(self) -> int:
+        """Return the columns of the widest row that travelled since `begin_epoch`; 0 where none did."""
+        return max((call.dim for call in self._calls), default=0)
+
+    def bytes_under(self, bit_plan: BitPlan, epoch: int) -> int:
+        """Return the bytes that this rank sends in an epoch whose exchanges are those since `begin_epoch`, at other
+        widths. Nothing is sent.
+
+        Parameters
+        ----------
+        bit_plan : BitPlan
+        epoch : int             keys what is drawn, such as a sample of the rows
+        """
+        total, codecs = 0, {}
+        for call in self._calls:
+            site = replace(call.site, epoch=epoch)
+            if site.reach not in codecs:
+                codecs[site.reach] = Codec(self._travelling(site), bit_plan)
+            messages = self._messages(codecs[site.reach], call)
+            total += messages.payload_bytes + messages.parameter_bytes
+        return total
+
+    def _travelling(self, site: ExchangeSite) -> ExchangePlan:
+        within = self._plan if site.reach is None else self._reach.plan_within(self._plan, site.reach)
+        return self._kind.travelling(within, site)
 
     def _codec(self, site: ExchangeSite) -> Codec:
         if not site.is_training:
             return self._full_codec
-
-        def plan_of() -> ExchangePlan:
-            within = self._plan if site.reach is None else self._reach.plan_within(self._plan, site.reach)
-            return self._kind.travelling(within, site)
-
-        return self._codecs.find(self._bit_plan, self._kind.drawn_for(site), site.reach, plan_of)
+        return self._codecs.find(self._bit_plan, self._kind.drawn_for(site), site.reach, lambda: self._travelling(site))

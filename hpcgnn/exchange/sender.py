@@ -85,6 +85,11 @@ class Sender:
         self.training, self.evaluation, self.setup = Traffic(), Traffic(), Traffic()
         self.tracer = Tracer(transport.streams)
 
+    @property
+    def arena_bytes(self) -> int:
+        """Return the memory of the messages that exchanges reuse."""
+        return self._arena.num_bytes
+
     def send(self, outgoing: Outgoing, arena: MessageArena | None = None, encoding: Encode = encode,
              sends: np.ndarray | None = None, is_open: bool = False) -> Arrival:
         """Encode the rows of every message and post them.

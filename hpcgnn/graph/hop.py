@@ -15,6 +15,7 @@ import scipy.sparse
 import torch
 
 from hpcgnn.ops.aggregation import PackedRows, SparseRows
+from hpcgnn.ops.cuda.resident import resident
 
 MAX_SPANS = 64       # ranges of central and marginal rows; more would cost more than is hidden
 BLOCKS, MIN_BLOCK = 8, 2048
@@ -93,6 +94,12 @@ class Exchange(Protocol):
         and is asked as late as can be.
         """
 
+    def input_rows(self, features: torch.Tensor) -> torch.Tensor:
+        """Return inner rows (num_inner, dim) float32 followed by halo rows, which cross as they are."""
+
+    def sum_over_ranks(self, values: torch.Tensor) -> None:
+        """Replace contiguous float32 values by their sums over all ranks."""
+
     def present(self, site: ExchangeSite) -> np.ndarray | None:
         """Return (num_halo,) bool, the halo rows that this pass has; None is all."""
 
@@ -131,26 +138,32 @@ class PeerEntries:
     halo_spans : see `Exchange`
     indices : (num_entries,) int32                    inner columns first in each row, then each rank's halo columns
     ends : tuple of (num_inner,) int64 arrays         where in each row the inner columns end, the first rank's, ..
+    entry_scale : (num_entries,) float32 or None      beside indices
     """
 
     halo_spans: tuple[tuple[int, int], ...]
     indices: np.ndarray
     ends: tuple[np.ndarray, ...]
+    entry_scale: np.ndarray | None = None
 
     @classmethod
     def order(cls, forward: SparseRows, num_inner: int, halo_spans: tuple[tuple[int, int], ...]) -> PeerEntries:
         """Return a copy of the entries of a matrix that is stored row after row."""
         indptr = np.append(forward.begin, len(forward.indices))
-        entries = scipy.sparse.csr_matrix((np.ones(len(forward.indices), np.int8), forward.indices.copy(), indptr),
+        has_weights = forward.entry_scale is not None
+        values = forward.entry_scale.copy() if has_weights else np.ones(len(forward.indices), np.int8)
+        entries = scipy.sparse.csr_matrix((values, forward.indices.copy(), indptr),
                                           shape=(num_inner, forward.num_columns))
         entries.sort_indices()
         ordered = replace(forward, indices=entries.indices.astype(np.int32, copy=False))
         limits = [num_inner, *(num_inner + stop for _, stop in halo_spans)]
-        return cls(halo_spans, ordered.indices, tuple(_ends_below(ordered, limit) for limit in limits))
+        return cls(halo_spans, ordered.indices, tuple(_ends_below(ordered, limit) for limit in limits),
+                   resident(entries.data) if has_weights else None)
 
     def cut(self, matrices: Matrices) -> PeerMatrices:
         """Return the matrices of a hop, cut at the owners of the halo rows."""
-        whole, num_inner = replace(matrices.forward, indices=self.indices), len(self.ends[0])
+        whole = replace(matrices.forward, indices=self.indices, entry_scale=self.entry_scale)
+        num_inner = len(self.ends[0])
         ends = [end[:whole.num_rows] for end in self.ends]
         far = tuple(_first_columns(whole, num_inner + stop, begin=before, end=after, num_self=0,
                                    split=num_inner + start, num_near=0)

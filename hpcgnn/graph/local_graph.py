@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import scipy.sparse
@@ -25,8 +26,8 @@ from hpcgnn.graph.hop import (
     restrict,
     spans,
 )
-from hpcgnn.graph.loops import Adjacency, build_adjacency
-from hpcgnn.graph.normalization import degree_factor
+from hpcgnn.graph.loops import Adjacency, build_adjacency, store_loop_weights
+from hpcgnn.graph.normalization import check_edge_weight, degree_factor
 from hpcgnn.ops.aggregation import SparseRows, aggregate, from_csr, multiply
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import DROPOUT, CounterKey
@@ -67,19 +68,32 @@ class LocalGraph:
         the backward pass what this rank's own rows contribute
     has_half_sums : bool
         whether a GPU sums 16-bit rows in their own type, see `SparseRows`
+    edge_weight : (num_edges,) float32, beside indices, at least 0; None where all arcs weigh 1
+    weighted_degree : (num_inner + num_halo,) float32     sums of the in-neighbors' weights in the whole graph, see
+                                                          `hpcgnn.graph.normalization.weighted_degree`; None without
 
     Attributes
     ----------
     x : (num_inner, num_features)                 the input rows; `halo(x)` costs no message
+    edge_weight : (num_edges,) float32 tensor beside `edge_index`, or None
+
+    Raises
+    ------
+    KernelError      edge weights of another type or length, negative or not finite, or without weighted degrees
     """
 
     def __init__(self, indptr: np.ndarray, indices: np.ndarray, node_id: np.ndarray, in_degree: np.ndarray,
                  features: torch.Tensor, exchange: Exchange, num_within: list[int] | None = None,
-                 overlaps: bool = True, has_half_sums: bool = False):
+                 overlaps: bool = True, has_half_sums: bool = False, edge_weight: np.ndarray | None = None,
+                 weighted_degree: np.ndarray | None = None):
+        check_edge_weight(edge_weight, weighted_degree, len(indices), len(node_id))
         self.num_inner, self.num_rows = len(indptr) - 1, len(node_id)
         self.node_id, self.in_degree = node_id, in_degree
         self.x_all = features
         self.x = features[:self.num_inner]
+        self.edge_weight = None if edge_weight is None else torch.from_numpy(edge_weight).to(features.device)
+        self._edge_weight = None if edge_weight is None else resident(edge_weight)
+        self._degree = in_degree if weighted_degree is None else weighted_degree
         self._indptr, self._indices = resident(indptr), resident(indices)
         self._exchange, self._num_within, self._half_sums = exchange, num_within, has_half_sums
         self._matrices: dict[str, tuple[SparseRows, SparseRows]] = {}
@@ -94,12 +108,25 @@ class LocalGraph:
         self._is_marginal = _has_entry_from(indptr, indices, self.num_inner)
         self._input_aggregates: dict[str, torch.Tensor] = {}
         self._adjacencies: dict[bool, Adjacency] = {}
-        self._transposed = _transpose(indptr, indices, self.num_rows)
+        self._transposed = _transpose(indptr, indices, self.num_rows, edge_weight)
         self._pass = ForwardPass()
 
     @property
     def num_halo(self) -> int:
         return self.num_rows - self.num_inner
+
+    @property
+    def structure_bytes(self) -> int:
+        """Return the memory of ids, degrees, arcs and matrices, as far as passes have made them."""
+        matrices = [matrix for pair in self._matrices.values() for matrix in pair]
+        matrices += [matrix for made in self._adjacencies.values() for matrix in made[:2]]
+        names = ("begin", "end", "indices", "row_scale", "column_scale", "entry_scale")
+        arrays = [self.node_id, self.in_degree, self._indptr, self._indices, *self._transposed,
+                  *(getattr(matrix, name) for matrix in matrices for name in names)]
+        # Matrices share arrays, and a slice begins where its array does or inside it.
+        sizes = {id(array if array.base is None else array.base): (array if array.base is None else array.base).nbytes
+                 for array in arrays if array is not None}
+        return sum(sizes.values())
 
     @property
     def is_alone(self) -> bool:
@@ -124,6 +151,14 @@ class LocalGraph:
                                                            self._half_sums)
         return self._adjacencies[with_self]
 
+    @cached_property
+    def looped_weight(self) -> torch.Tensor | None:
+        """Return (num_entries,) float32, the weights of `adjacency(with_self=True).matrix`, self-loops 1; or None."""
+        if self.edge_weight is None:
+            return None
+        looped = store_loop_weights(self._indptr, self._indices, self._edge_weight)
+        return torch.from_numpy(looped).to(self.x.device)
+
     def ids(self, start: int, stop: int) -> np.ndarray:
         """(stop - start,) int64 global ids of some rows: the same array every time, so that a device keeps its copy."""
         if (start, stop) not in self._ids:
@@ -141,7 +176,7 @@ class LocalGraph:
     def row_factor(self, reduction: str) -> torch.Tensor | None:
         """Return `degree_factor` of the inner rows, (num_inner,) float32 beside the rows, made once."""
         if reduction not in self._row_factors:
-            factor = degree_factor(self.in_degree[:self.num_inner], reduction)
+            factor = degree_factor(self._degree[:self.num_inner], reduction)
             self._row_factors[reduction] = None if factor is None else torch.from_numpy(factor).to(self.x.device)
         return self._row_factors[reduction]
 
@@ -195,8 +230,18 @@ class LocalGraph:
         present = self._exchange.present(ExchangeSite(0, current.seed, current.epoch, current.is_training))
         return None if present is None else np.concatenate([np.ones(self.num_inner, bool), present])
 
+    def share(self, rows: torch.Tensor) -> torch.Tensor:
+        """Collective: return constant inner rows (num_inner, dim) float32 followed by halo rows, which cross once."""
+        return self._exchange.input_rows(rows)
+
+    def sum_over_ranks(self, values: torch.Tensor) -> torch.Tensor:
+        """Collective: return the sums of float32 values over all ranks, in a tensor of its own, without a gradient."""
+        total = values.detach().clone(memory_format=torch.contiguous_format)
+        self._exchange.sum_over_ranks(total)
+        return total
+
     def aggregate(self, h_all: torch.Tensor, reduction: str) -> torch.Tensor:
-        """Reduce each inner row's in-neighbours.
+        """Reduce each inner row's in-neighbours; where arcs have weights, each is multiplied by its arc's.
 
         Parameters
         ----------
@@ -204,11 +249,16 @@ class LocalGraph:
         reduction : {"sum", "mean", "gcn", "max"}
             mean divides by the global in-degree (a row without neighbours gives 0); gcn is
             D^-1/2 (A + I) D^-1/2 with D = global in-degree + 1 (Kipf and Welling, ICLR 2017, Eq. 2); max is taken
-            column by column (a row without neighbours gives 0)
+            column by column (a row without neighbours gives 0), and takes no weights. Over weighted arcs mean divides
+            by the sum of the weights, and gcn takes it for the in-degree; its self-loops weigh 1
 
         Returns
         -------
         (num_inner, dim), as h_all
+
+        Raises
+        ------
+        KernelError      an unknown reduction, a maximum over weighted arcs, or rows that do not fit
         """
         if reduction == "max":
             return maximum(h_all, *self._matrices_of("sum"))
@@ -304,7 +354,8 @@ class LocalGraph:
         """Sum, for each halo row, the squared coefficients by which inner rows sum it, as (num_halo,) float32."""
         forward, transposed = self._matrices_of(reduction)
         row_scale = np.ones(self.num_inner) if forward.row_scale is None else forward.row_scale.astype(np.float64)
-        squares = np.concatenate([[0.0], np.cumsum(row_scale[transposed.indices] ** 2)])
+        weight = 1.0 if transposed.entry_scale is None else transposed.entry_scale.astype(np.float64)
+        squares = np.concatenate([[0.0], np.cumsum((row_scale[transposed.indices] * weight) ** 2)])
         total = squares[transposed.end[self.num_inner:]] - squares[transposed.begin[self.num_inner:]]
         scale = 1.0 if forward.column_scale is None else forward.column_scale[self.num_inner:].astype(np.float64)
         return (total * scale ** 2).astype(np.float32)
@@ -318,14 +369,16 @@ class LocalGraph:
         if reduction not in REDUCTIONS:
             raise KernelError(f"reduction must be one of {(*REDUCTIONS, 'max')}, found {reduction!r}")
         # Both matrices hold the same arrays, of which a device keeps one copy.
-        factor = degree_factor(self.in_degree, reduction)
+        factor = degree_factor(self._degree, reduction)
         row_scale = None if factor is None else resident(factor[:self.num_inner])
         column_scale = resident(factor) if reduction == "gcn" else None
         num_self = self.num_inner if reduction == "gcn" else 0
-        forward = from_csr(self._indptr, self._indices, self.num_rows, num_self=num_self, row_scale=row_scale,
-                           column_scale=column_scale, has_half_sums=self._half_sums)
-        backward = from_csr(*self._transposed, self.num_inner, num_self=num_self, row_scale=column_scale,
-                            column_scale=row_scale, has_half_sums=self._half_sums)
+        alike = {"num_self": num_self, "has_half_sums": self._half_sums}
+        *by_column, by_column_weight = self._transposed
+        forward = from_csr(self._indptr, self._indices, self.num_rows, row_scale=row_scale, column_scale=column_scale,
+                           entry_scale=self._edge_weight, **alike)
+        backward = from_csr(*by_column, self.num_inner, row_scale=column_scale, column_scale=row_scale,
+                            entry_scale=by_column_weight, **alike)
         return forward, backward
 
 
@@ -352,9 +405,11 @@ def _has_entry_from(indptr: np.ndarray, indices: np.ndarray, column: int) -> np.
     return behind[indptr[1:]] > behind[indptr[:-1]]
 
 
-def _transpose(indptr: np.ndarray, indices: np.ndarray, num_columns: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the CSC of a 0/1 CSR matrix: (indptr int64, indices int32), destinations ascending within a column."""
+def _transpose(indptr: np.ndarray, indices: np.ndarray, num_columns: int,
+               edge_weight: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Return the CSC of a CSR: indptr int64, indices int32, destinations ascending within a column, and the weights."""
     shape = (len(indptr) - 1, num_columns)
-    ones = np.ones(len(indices), dtype=np.int8)
-    by_column = scipy.sparse.csr_matrix((ones, indices, indptr), shape=shape).tocsc()
-    return resident(by_column.indptr.astype(np.int64)), resident(by_column.indices.astype(np.int32))
+    values = np.ones(len(indices), dtype=np.int8) if edge_weight is None else edge_weight
+    by_column = scipy.sparse.csr_matrix((values, indices, indptr), shape=shape).tocsc()
+    return (resident(by_column.indptr.astype(np.int64)), resident(by_column.indices.astype(np.int32)),
+            None if edge_weight is None else resident(by_column.data))

@@ -47,6 +47,24 @@ def build_adjacency(indptr: np.ndarray, indices: np.ndarray, num_rows: int, with
     return Adjacency(matrix, transposed, resident(by_source.data))
 
 
+def store_loop_weights(indptr: np.ndarray, indices: np.ndarray, edge_weight: np.ndarray) -> np.ndarray:
+    """Return the weights of the entries that `store_self_loops` makes of a CSR's: those of self-loops are 1.
+
+    Parameters
+    ----------
+    edge_weight : (num_edges,) float32, beside indices
+
+    Returns
+    -------
+    (num_entries,) float32
+    """
+    num_inner = len(indptr) - 1
+    target = np.repeat(np.arange(num_inner), np.diff(indptr))
+    is_other = indices != target
+    num_before = np.cumsum(np.bincount(target[is_other], minlength=num_inner))
+    return np.insert(edge_weight[is_other], np.concatenate([[0], num_before])[:num_inner], np.float32(1))
+
+
 def store_self_loops(indptr: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the CSR with the entry (v, v) first in every row v, and nowhere else.
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,14 @@ from hpcgnn.shards.schema import GraphInfo, check_fingerprint
 from hpcgnn.training.checkpoint import Checkpoint, check_shapes, read_checkpoint
 from hpcgnn.training.evaluate import Evaluation, evaluate
 from hpcgnn.training.metrics import RunFolder
+from hpcgnn.training.recipe import Recipe
 from hpcgnn.training.session import Session
 
 # What a model is built and scored from; how it was trained has no say in its answers.
 KEPT = ("model", "layers", "hidden", "heads", "norm", "dropout", "score", "seed", "quantize", "quantize_bits",
         "target_kb", "size_weight", "quantize_gradient", "protect")
+
+ConfigOf = Callable[[dict[str, Any], Path], TrainConfig]
 
 
 @dataclass(frozen=True)
@@ -50,22 +54,29 @@ class TrainedRun:
     remark: str | None = None
 
     @classmethod
-    def open(cls, comm: MPI.Comm, folder: Path, shards: Path, info: GraphInfo, other_graph: bool = False) -> TrainedRun:
+    def open(cls, comm: MPI.Comm, folder: Path, shards: Path, info: GraphInfo, other_graph: bool = False,
+             config_of: ConfigOf | None = None, recipe: Recipe | None = None) -> TrainedRun:
         """Collective: read the checkpoint and this rank's shard.
+
+        Parameters
+        ----------
+        config_of : callable(settings, folder) -> TrainConfig      under which the model is made, for another use than
+                                                                   integers; its rows are float32 in any case
+        recipe : Recipe or None                                    what a program brings, its model for one
 
         Raises
         ------
         CollectiveError      no checkpoint, or one that is damaged, of a model that can't become integers, or of another
                              graph; shards that are damaged or cut for another number of ranks
         """
-        checkpoint = together(comm, lambda: _read_best(folder))
+        checkpoint = together(comm, lambda: read_best(folder))
         together(comm, lambda: check_num_parts(info, comm.size))
         source = f"the model of {folder}"
         together(comm, lambda: check_dataset(source, checkpoint.dataset, info, other_graph))
         together(comm, lambda: check_fingerprint(source, checkpoint.fingerprint, info, other_graph))
-        config = together(comm, lambda: config_of(checkpoint.settings, folder))
-        session = Session.open(comm, shards, config, info)
-        model = session.new_model(config.seed)
+        config = together(comm, lambda: (config_of or integer_config)(checkpoint.settings, folder))
+        session = Session.open(comm, shards, replace(config, precision="fp32"), info, recipe or Recipe())
+        model = replace(session, config=config).new_model(config.seed)
         check_shapes(replace(checkpoint, model=checkpoint.best_model), model.state_dict())
         model.load_state_dict(checkpoint.best_model)
         return cls(session, model.eval(), other_graph_line(source, checkpoint.fingerprint, info))
@@ -116,7 +127,7 @@ class TrainedRun:
         return model.export(info.name, info.is_multi_label)
 
 
-def config_of(settings: dict[str, Any], folder: Path) -> TrainConfig:
+def integer_config(settings: dict[str, Any], folder: Path) -> TrainConfig:
     """Return settings under which a run's model answers: float32 rows, all of them, messages as they are stored.
 
     Raises
@@ -137,7 +148,13 @@ def config_of(settings: dict[str, Any], folder: Path) -> TrainConfig:
     return answering
 
 
-def _read_best(folder: Path) -> Checkpoint:
+def read_best(folder: Path) -> Checkpoint:
+    """Read the checkpoint of a run folder, whose `best_model` holds the weights of the best validation score.
+
+    Raises
+    ------
+    CheckpointError      there is none, or it is damaged
+    """
     checkpoint = RunFolder(folder).checkpoint
     if not checkpoint.exists():
         raise CheckpointError(f"{folder} has no {checkpoint.name}, so there is no trained model; name a run folder of "
@@ -191,5 +208,5 @@ def open_model(comm: MPI.Comm, path: Path, shards: Path, info: GraphInfo, bits: 
 
 def _of_run(run: TrainedRun, bits: int | None, row_bits: int | None, repeat: int) -> OpenedModel:
     model = run.integer_model(bits, row_bits)
-    return OpenedModel(model, payload_bytes(model), run.session.score,
+    return OpenedModel(model, payload_bytes(model), run.session.score.name,
                        statistics.median(run.forward_seconds(repeat)), run.remark)

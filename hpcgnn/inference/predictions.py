@@ -11,7 +11,6 @@ whose row v belongs to the node of global id v, as the shards number it:
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,13 +19,13 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcgnn.errors import CheckpointError, ShardError
+from hpcgnn.inference.row_pieces import row_pieces
 from hpcgnn.launch import together
 from hpcgnn.quantized.integer_model import IntegerModel
 from hpcgnn.shards.layout import Layout, check_layout, integer_of
 from hpcgnn.shards.sealed import open_sealed, write_sealed
 
 KIND, VERSION = "predictions", 1
-PIECE_BYTES = 1 << 26      # of rows that rank 0 holds at a time
 ADVICE = "run hpcgnn infer again"
 ARRAYS = ("prediction", "logits", "embeddings")
 
@@ -73,8 +72,9 @@ def write_predictions(comm: MPI.Comm, path: Path, model: IntegerModel, num_nodes
     CollectiveError      the folder can't be written or the disk is full
     """
     hidden = comm.allreduce(embeddings.shape[1], MPI.MAX)
-    pieces = _pieces(comm, num_nodes, node_id, np.concatenate([logits, embeddings], axis=1) if len(node_id)
-                     else np.empty((0, model.num_classes + hidden), np.float32))
+    rows = [logits, embeddings] if len(node_id) else [np.empty((0, dim), np.float32) for dim in (model.num_classes,
+                                                                                              hidden)]
+    pieces = row_pieces(comm, num_nodes, node_id, rows)
 
     def fill(file: h5py.File) -> None:
         for name in ("dataset", "scheme", "num_classes", "is_multi_label"):
@@ -85,12 +85,12 @@ def write_predictions(comm: MPI.Comm, path: Path, model: IntegerModel, num_nodes
                   file.create_dataset("embeddings", (num_nodes, hidden), np.float32)]
         prediction = file.create_dataset("prediction", shape if model.is_multi_label else shape[:1],
                                          np.uint8 if model.is_multi_label else np.int32)
-        for first, rows in pieces:
-            block = slice(first, first + len(rows))
-            for array, columns in zip(stored, np.split(rows, [model.num_classes], axis=1), strict=True):
+        for first, found in pieces:
+            block = slice(first, first + len(found[0]))
+            for array, columns in zip(stored, found, strict=True):
                 if array.size:
                     array[block] = columns
-            prediction[block] = predicted(rows[:, :model.num_classes], model.is_multi_label)
+            prediction[block] = predicted(found[0], model.is_multi_label)
 
     def write() -> None:
         try:
@@ -128,30 +128,3 @@ def _layout(file: h5py.File, path: Path) -> Layout:
     logits, hidden = (num_nodes, num_classes), file["embeddings"].shape[1]
     prediction = (np.uint8, logits) if file.attrs["is_multi_label"] else (np.int32, logits[:1])
     return {"prediction": prediction, "logits": (np.float32, logits), "embeddings": (np.float32, (num_nodes, hidden))}
-
-
-def _pieces(comm: MPI.Comm, num_nodes: int, node_id: np.ndarray,
-            rows: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """Collective: (first global id, rows of the ids that follow it) on rank 0, where each is valid until the next; the
-    other ranks get no rows.
-    """
-    order = np.argsort(node_id)
-    sorted_id, dim = node_id[order], rows.shape[1]
-    step = max(1, PIECE_BYTES // (4 * max(1, dim)))
-    gathered = np.empty((min(step, num_nodes) if comm.rank == 0 else 0, dim), np.float32)
-    for first in range(0, num_nodes, step):
-        stop = min(first + step, num_nodes)
-        mine = slice(*np.searchsorted(sorted_id, [first, stop]))
-        ids = _gathered(comm, sorted_id[mine], MPI.INT64_T)
-        arrived = _gathered(comm, rows[order[mine]].reshape(-1), MPI.FLOAT)
-        if comm.rank == 0:
-            gathered[ids - first] = arrived.reshape(-1, dim)
-        yield first, gathered[:stop - first]
-
-
-def _gathered(comm: MPI.Comm, values: np.ndarray, kind: MPI.Datatype) -> np.ndarray | None:
-    """Collective: return the values of all ranks, one after the other, on rank 0."""
-    counts = comm.gather(values.size)
-    out = np.empty(sum(counts), values.dtype) if comm.rank == 0 else None
-    comm.Gatherv([np.ascontiguousarray(values), kind], None if out is None else [out, counts, kind])
-    return out

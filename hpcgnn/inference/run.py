@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
+from hpcgnn.errors import ConfigError
 from hpcgnn.exchange.agreement import check_peers
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.inference.code_exchange import CodeExchange
@@ -21,6 +22,7 @@ from hpcgnn.inference.forward import forward_codes
 from hpcgnn.inference.input_rows import InputRows, PackedInput, open_input
 from hpcgnn.inference.rank_neighborhood import RankNeighborhood
 from hpcgnn.launch import together
+from hpcgnn.nn.edge_weights import INTEGERS_REFUSE
 from hpcgnn.ops.host.simd import simd_level
 from hpcgnn.partition.partition import Partition
 from hpcgnn.quantized.formats import StoredSize, sizes
@@ -32,6 +34,17 @@ from hpcgnn.training.objective import SPLITS, Objective
 from hpcgnn.training.scores import SCORES
 
 Answer = tuple[np.ndarray, np.ndarray]      # logits (num_inner, num_classes) and embeddings (num_inner, hidden)
+
+
+def refuse_edge_weights(part: Partition) -> None:
+    """Refuse a part whose arcs have weights.
+
+    Raises
+    ------
+    ConfigError      it has some
+    """
+    if part.edge_weight is not None:
+        raise ConfigError(INTEGERS_REFUSE)
 
 
 @dataclass(frozen=True)
@@ -75,6 +88,7 @@ class IntegerRun:
         """
         together(comm, simd_level)
         part = together(comm, lambda: read_partition(shards, comm.rank, comm.size, info, expands_packages=False))
+        together(comm, lambda: refuse_edge_weights(part))
         check_peers(comm, part, info.run_id)
         rows = together(comm, lambda: open_input(shards, info, part))
         if packs_features:

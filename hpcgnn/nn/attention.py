@@ -17,7 +17,8 @@ SLOPE = 0.2               # of LeakyReLU below 0, Section 3.3 of the paper
 class GATConvolution(nn.Module):
     """out[v] = sum over u of alpha[v, u] x[u] W + b, head by head, u over the in-neighbors of v and v itself.
 
-    alpha[v, u] is the softmax over u of LeakyReLU(a_target . x[v] W + a_source . x[u] W).
+    alpha[v, u] is the softmax over u of LeakyReLU(a_target . x[v] W + a_source . x[u] W). Where arcs have weights, it
+    is multiplied by the arc's after the softmax; the weight of v itself is 1.
 
     Parameters
     ----------
@@ -73,7 +74,8 @@ class GATConvolution(nn.Module):
     def _attended(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool) -> torch.Tensor:
         """Collective: see `forward`."""
         z = self._mapped(graph, h, is_dropped)
-        out = attend(z, self.attention, *graph.adjacency(with_self=True), self.heads, SLOPE, graph.halo_present(h))
+        out = attend(z, self.attention, *graph.adjacency(with_self=True), self.heads, SLOPE, graph.halo_present(h),
+                     graph.looped_weight)
         if self.combine == "average":
             out = out.view(len(out), self.heads, self.out_dim).mean(dim=1, dtype=torch.float32).to(h.dtype)
         return add_bias(out, self.bias)

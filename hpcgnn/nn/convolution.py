@@ -57,7 +57,8 @@ class Convolution(nn.Module):
 
 
 class GCNConvolution(Convolution):
-    """out = D^-1/2 (A + I) D^-1/2 x W + b, with D the global in-degree plus one.
+    """out = D^-1/2 (A + I) D^-1/2 x W + b, with D the global in-degree plus one. Where arcs have weights, they are the
+    entries of A, and D is their sum over the in-neighbors plus one.
 
     Reference: Kipf and Welling, ICLR 2017, Eq. (2).
     """
@@ -68,7 +69,8 @@ class GCNConvolution(Convolution):
 
 
 class SAGEConvolution(Convolution):
-    """out = x W_self + mean of the in-neighbors' x W_neighbor + b.
+    """out = x W_self + mean of the in-neighbors' x W_neighbor + b. Where arcs have weights the mean is sum of w x over
+    sum of w.
 
     Reference: Hamilton et al., NeurIPS 2017, Algorithm 1 with the mean aggregator.
     """
@@ -85,7 +87,7 @@ class MaxPoolConvolution(nn.Module):
     """out = x W_self + (column-wise maximum of the in-neighbors' x) W_neighbor + b.
 
     Reference: Hamilton et al., NeurIPS 2017, Eq. (3), as PyTorch Geometric's SAGEConv(aggr="max"): without the map
-    before the maximum.
+    before the maximum. It takes no edge weights.
     """
 
     def __init__(self, in_dim: int, out_dim: int, dropout: float):

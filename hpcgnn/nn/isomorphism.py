@@ -33,6 +33,8 @@ class _ScaleRows(torch.autograd.Function):
 class GINConvolution(nn.Module):
     """out = MLP((1 + epsilon) x + scale * aggregate of the in-neighbors' x), the MLP linear, ReLU, linear.
 
+    Where arcs have weights, the aggregate is the weighted sum, or the weighted mean.
+
     Parameters
     ----------
     in_dim, out_dim : int           out_dim is also the width between the two linear maps

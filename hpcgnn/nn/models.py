@@ -6,7 +6,8 @@ None of them knows of training.
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from torch import nn
 
@@ -16,6 +17,11 @@ from hpcgnn.settings import import_class
 
 MODELS: dict[str, type[nn.Module]] = {name: import_class(path, "model", nn.Module)
                                       for name, path in MODEL_PATHS.items()}
+
+# What constructors call the sizes of a ModelShape.
+SIZE_NAMES = {"in_dim": ("in_dim", "in_channels", "in_feats"), "hidden_dim": ("hidden_dim", "hidden_channels"),
+              "out_dim": ("out_dim", "out_channels", "num_classes"), "num_layers": ("num_layers",),
+              "dropout": ("dropout",)}
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,7 @@ class ModelShape:
     dropout : float                 on the input of every layer
     norm : {"none", "layer"}        after every hidden layer
     heads, has_wide_sums, alpha, theta, jump       see the models that take them
+    arguments : dict                more that a model of one's own is made with, by name
     """
 
     model: str
@@ -44,6 +51,7 @@ class ModelShape:
     alpha: float = 0.1
     theta: float = 0.5
     jump: str = "concat"
+    arguments: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -91,21 +99,41 @@ def traits_of(name: str) -> ModelTraits:
 
 
 def build_model(shape: ModelShape) -> nn.Module:
-    """Make a model with fresh weights from torch's generator; one of one's own, named MODULE:CLASS, is made as
-    CLASS(in_dim, hidden_dim, out_dim, num_layers, dropout).
+    """Make a model with fresh weights from torch's generator; one of one's own, named MODULE:CLASS, with `arguments`,
+    and of the sizes those that its constructor names, see `own_arguments`.
 
     It has `forward(graph, x)`, collective, from input rows to logits; `num_hops`, its aggregations, or None where it
     can't leave out rows that are farther from the loss; and `first_layer_parameters()`.
 
     Raises
     ------
-    ConfigError      an unknown model; heads that can't share hidden_dim; an unknown jump
+    ConfigError      an unknown model; heads that can't share hidden_dim; an unknown jump; arguments that a model of
+                     one's own does not take, or others that it needs
     """
     model = find_model(shape.model)
     if shape.model in MODELS:
         return model(**{name: getattr(shape, name) for name in settings_of(model)})
+    named = own_arguments(model, shape)
     try:
-        return model(shape.in_dim, shape.hidden_dim, shape.out_dim, shape.num_layers, shape.dropout)
+        if named is None:
+            return model(shape.in_dim, shape.hidden_dim, shape.out_dim, shape.num_layers, shape.dropout)
+        return model(**named)
     except TypeError as error:
-        raise ConfigError(f"model {shape.model} can't be made from in_dim, hidden_dim, out_dim, num_layers and "
-                          f"dropout: {error}") from error
+        what = "in_dim, hidden_dim, out_dim, num_layers and dropout" if named is None else ", ".join(
+            f"{name}={value!r}" for name, value in named.items()) or "no argument"
+        raise ConfigError(f"model {shape.model} can't be made from {what}: {error}; --model-args gives what else its "
+                          "constructor takes") from error
+
+
+def own_arguments(model: type[nn.Module], shape: ModelShape) -> dict[str, Any] | None:
+    """Return what a model of one's own is made with, by name: `arguments`, and each size whose usual name, in hpcgnn or
+    in PyTorch Geometric, is one of its constructor's parameters. None where it needs parameters of other names and is
+    given no arguments: then it takes the five sizes by their places.
+    """
+    parameters = inspect.signature(model).parameters.values()
+    sizes = {name: getattr(shape, size) for size, names in SIZE_NAMES.items() for name in names}
+    needed = [own.name for own in parameters if own.default is own.empty and own.kind not in (own.VAR_POSITIONAL,
+                                                                                              own.VAR_KEYWORD)]
+    if not shape.arguments and not sizes.keys() >= set(needed):
+        return None
+    return {**{own.name: sizes[own.name] for own in parameters if own.name in sizes}, **shape.arguments}

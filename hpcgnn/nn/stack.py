@@ -32,10 +32,12 @@ class ConvolutionStack(nn.Module):
     ----------
     reduction : {"gcn", "mean", "sum"}      how it sums its neighbors' rows; attention and a maximum count as means
     attends : bool                          it weighs rows by a softmax over them
+    takes_edge_weights : bool               where arcs have weights it weighs rows by them; else it refuses them
     """
 
     reduction = "mean"
     attends = False
+    takes_edge_weights = True
 
     def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int, dropout: float, norm: str,
                  **options):
@@ -97,6 +99,8 @@ class SAGE(ConvolutionStack):
 
 class MaxPoolSAGE(ConvolutionStack):
     """A stack of `MaxPoolConvolution`."""
+
+    takes_edge_weights = False
 
     @staticmethod
     def convolution(in_dim: int, out_dim: int, dropout: float, is_last: bool) -> nn.Module:

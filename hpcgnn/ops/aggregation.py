@@ -23,7 +23,7 @@ ENTRIES_A_ROW = 8         # what a row costs beside its entries
 
 @dataclass(frozen=True)
 class SparseRows:
-    """A sparse 0/1 matrix by rows, scaled on both sides: row_scale[v] * A[v, u] * column_scale[u].
+    """A sparse matrix by rows, scaled on both sides: row_scale[v] * A[v, u] * column_scale[u].
 
     Attributes
     ----------
@@ -33,6 +33,7 @@ class SparseRows:
     num_self : int                              rows v < num_self also have the entry (v, v), not stored
     row_scale : (num_rows,) float32 or None     None is 1
     column_scale : (num_columns,) float32 or None
+    entry_scale : (num_entries,) float32 or None     A[v, u], beside indices; None is 1, as implied self-loops are
     split : int or None                         columns below it are rows of a near table, the others of a far one;
                                                 None is wherever the near rows that are given end
     num_near : int or None                      rows that the near table has, where no entry names the others
@@ -50,12 +51,13 @@ class SparseRows:
     num_self: int = 0
     row_scale: np.ndarray | None = None
     column_scale: np.ndarray | None = None
+    entry_scale: np.ndarray | None = None
     split: int | None = None
     num_near: int | None = None
     has_half_sums: bool = False
 
     def __post_init__(self):
-        make_resident(self, "begin", "end", "indices", "row_scale", "column_scale")
+        make_resident(self, "begin", "end", "indices", "row_scale", "column_scale", "entry_scale")
 
     @property
     def num_rows(self) -> int:
@@ -86,7 +88,8 @@ class SparseRows:
         typed = [("begin", self.begin, np.int64, self.num_rows), ("end", self.end, np.int64, self.num_rows),
                  ("indices", self.indices, np.int32, len(self.indices)),
                  ("row_scale", self.row_scale, np.float32, self.num_rows),
-                 ("column_scale", self.column_scale, np.float32, self.num_columns)]
+                 ("column_scale", self.column_scale, np.float32, self.num_columns),
+                 ("entry_scale", self.entry_scale, np.float32, len(self.indices))]
         for name, array, dtype, length in typed:
             if array is not None and (array.dtype != dtype or array.shape != (length,) or not array.flags.c_contiguous):
                 raise KernelError(f"{name} of a sparse matrix is {array.dtype} of shape {array.shape}; "
@@ -237,7 +240,7 @@ def multiply_weighted(matrix: SparseRows, near: torch.Tensor, entry_scale: torch
 
     Raises
     ------
-    KernelError      types or shapes that disagree; a matrix with a column_scale or implied self-loops
+    KernelError      types or shapes that disagree; a matrix with a column_scale, an entry_scale or implied self-loops
     """
     out = empty((matrix.num_rows, near.shape[-1]), near.dtype, near.device)
     _check_tables(matrix, near, None, out)
@@ -275,9 +278,9 @@ def _check_entry_scale(matrix: SparseRows, dim: int, entry_scale: torch.Tensor, 
                           f"found {entry_index.dtype} of {len(entry_index)}")
     if entry_scale.shape[1] == 0 or dim % entry_scale.shape[1]:
         raise KernelError(f"{entry_scale.shape[1]} heads can't share {dim} columns evenly")
-    if matrix.column_scale is not None or matrix.num_self:
-        raise KernelError("entries with weights of their own take neither a column_scale nor implied self-loops; "
-                          "store the self-loops")
+    if matrix.column_scale is not None or matrix.entry_scale is not None or matrix.num_self:
+        raise KernelError("entries that are weighed by head take no column_scale, entry_scale or implied self-loops; "
+                          "store the self-loops, and multiply the weights")
 
 
 class _Aggregate(torch.autograd.Function):

@@ -130,36 +130,41 @@ class _Attend(torch.autograd.Function):
     """Keeps alpha, which backward needs twice, and the scores, from which it takes the slope of each entry."""
 
     @staticmethod
-    def forward(ctx, z, vectors, matrix, transposed, entry_index, num_heads, slope, is_present):
+    def forward(ctx, z, vectors, matrix, transposed, entry_index, num_heads, slope, is_present, entry_weight):
         z = z.contiguous()
         score = head_scores(z, vectors, num_heads)
         if is_present is not None:
             score[1].index_fill_(0, on_device(np.flatnonzero(~is_present), score), -torch.inf)
         alpha = edge_softmax(matrix, score[0, :matrix.num_rows], score[1], slope)
-        ctx.save_for_backward(z, vectors, score, alpha)
+        ctx.save_for_backward(z, vectors, score, alpha, entry_weight)
         ctx.structure = matrix, transposed, entry_index, slope
-        return multiply_weighted(matrix, z, alpha)
+        return multiply_weighted(matrix, z, _weighed(alpha, entry_weight))
 
     @staticmethod
     def backward(ctx, gradient):
         """Gradients of z and of the two vectors."""
-        z, vectors, score, alpha = ctx.saved_tensors
+        z, vectors, score, alpha, entry_weight = ctx.saved_tensors
         matrix, transposed, entry_index, slope = ctx.structure
         kernels, gradient = backend_of("attention", z), gradient.contiguous()
         # The product passes over the weights once a head, so they are laid in its order first.
-        z_gradient = multiply_weighted(transposed, gradient, kernels.take_entries(alpha, entry_index))
-        entry_gradient = sampled_products(matrix, gradient, z, alpha.shape[1])
+        of_source = kernels.take_entries(_weighed(alpha, entry_weight), entry_index)
+        z_gradient = multiply_weighted(transposed, gradient, of_source)
+        entry_gradient = _weighed(sampled_products(matrix, gradient, z, alpha.shape[1]), entry_weight)
         score_gradient = torch.zeros_like(score)
         score_gradient[0, :matrix.num_rows] = edge_softmax_backward(matrix, score[0, :matrix.num_rows], score[1], slope,
                                                                     alpha, entry_gradient)
         score_gradient[1] = sum_entries(transposed, entry_gradient, entry_index)
-        return z_gradient, kernels.head_scores_backward(z, z_gradient, vectors, score_gradient), *[None] * 6
+        return z_gradient, kernels.head_scores_backward(z, z_gradient, vectors, score_gradient), *[None] * 7
+
+
+def _weighed(value: torch.Tensor, entry_weight: torch.Tensor | None) -> torch.Tensor:
+    return value if entry_weight is None else value * entry_weight[:, None]
 
 
 def attend(z: torch.Tensor, vectors: torch.Tensor, matrix: SparseRows, transposed: SparseRows,
            entry_index: np.ndarray, num_heads: int, slope: float = 0.2,
-           is_present: np.ndarray | None = None) -> torch.Tensor:
-    """out[v] = sum of alpha[e] z[u] over the entries e = (v, u) of row v, head by head; v is also a row of z.
+           is_present: np.ndarray | None = None, entry_weight: torch.Tensor | None = None) -> torch.Tensor:
+    """out[v] = sum of w[e] alpha[e] z[u] over the entries e = (v, u) of row v, head by head; v is also a row of z.
 
     alpha is the edge softmax of <z[v], vectors[0]> + <z[u], vectors[1]>. Differentiable in z and vectors. Entries of an
     absent column u count as if they were not stored: their alpha is 0, and a row that has no others gives 0.
@@ -173,6 +178,8 @@ def attend(z: torch.Tensor, vectors: torch.Tensor, matrix: SparseRows, transpose
     slope : float                                                  of LeakyReLU below 0
     is_present : (matrix.num_columns,) bool                        the rows of z that are sources, all by default; the
                                                                    others must be finite all the same
+    entry_weight : (num_entries,) float32                          w, beside the entries of matrix; 1 by default. The
+                                                                   softmax does not know of it
 
     Returns
     -------
@@ -193,7 +200,10 @@ def attend(z: torch.Tensor, vectors: torch.Tensor, matrix: SparseRows, transpose
     if is_present is not None and (is_present.dtype != np.bool_ or is_present.shape != (matrix.num_columns,)):
         raise KernelError(f"attention needs a bool is_present of {matrix.num_columns} columns, "
                           f"found {is_present.dtype} of shape {is_present.shape}")
-    return _Attend.apply(z, vectors, matrix, transposed, entry_index, num_heads, slope, is_present)
+    if entry_weight is not None and (entry_weight.dtype != torch.float32 or entry_weight.shape != matrix.indices.shape):
+        raise KernelError(f"attention needs a float32 entry_weight of {len(matrix.indices)} entries, "
+                          f"found {entry_weight.dtype} of shape {tuple(entry_weight.shape)}")
+    return _Attend.apply(z, vectors, matrix, transposed, entry_index, num_heads, slope, is_present, entry_weight)
 
 
 def _check_heads(rows: torch.Tensor, num_rows: int, num_heads: int) -> None:

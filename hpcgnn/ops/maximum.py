@@ -28,7 +28,8 @@ def row_maximum(matrix: SparseRows, h: torch.Tensor) -> tuple[torch.Tensor, torc
     KernelError      types or shapes that disagree; a matrix with scales or implied self-loops
     """
     check_rows(h, matrix.num_columns, "maximum")
-    if matrix.num_self or matrix.row_scale is not None or matrix.column_scale is not None:
+    scales = matrix.row_scale, matrix.column_scale, matrix.entry_scale
+    if matrix.num_self or any(scale is not None for scale in scales):
         raise KernelError("maximum needs a matrix without scales and with self-loops as stored entries")
     return backend_of("maximum", h).maximum(matrix, h)
 

@@ -7,7 +7,7 @@ import scipy.sparse
 
 from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.errors import ConfigError
-from hpcgnn.partition.halo import Halo, find_halos, row_blocks
+from hpcgnn.partition.halo import Halo, find_halos, row_blocks, row_positions
 from hpcgnn.partition.importance import node_importance
 from hpcgnn.partition.order import order_rows
 from hpcgnn.partition.partition import Partition
@@ -59,6 +59,8 @@ def build_partition(dataset: GraphDataset, owner: np.ndarray, part: int, num_par
         features=feature_rows(dataset, inner_id), labels=dataset.labels[inner_id],
         train_mask=dataset.train_mask[inner_id], val_mask=dataset.val_mask[inner_id],
         test_mask=dataset.test_mask[inner_id],
+        edge_weight=_local_weights(dataset, inner_id, len(indices)),
+        inner_name=None if dataset.node_name is None else dataset.node_name[inner_id],
     )
 
 
@@ -108,6 +110,17 @@ def _local_rows(dataset: GraphDataset, inner_id: np.ndarray, local_index: np.nda
     for first, degree, sources in row_blocks(dataset, inner_id):
         indices[indptr[first]:indptr[first + len(degree)]] = local_index[sources]
     return indptr, indices
+
+
+def _local_weights(dataset: GraphDataset, inner_id: np.ndarray, num_edges: int) -> np.ndarray | None:
+    """Return the weights of the part's arcs in the order of its rows, (num_edges,) float32."""
+    if dataset.edge_weight is None:
+        return None
+    weight, done = np.empty(num_edges, np.float32), 0
+    for _, _, position in row_positions(dataset, inner_id):
+        weight[done:done + len(position)] = dataset.edge_weight[position]
+        done += len(position)
+    return weight
 
 
 def _boundary(halos: list[Halo], part: int, num_parts: int, local_index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -73,6 +73,18 @@ def row_blocks(dataset: GraphDataset, rows: np.ndarray) -> Iterator[tuple[int, n
     degree : (num_block_rows,) int64
     sources : (num_block_edges,) int32 or int64, global ids in row order
     """
+    for first, degree, position in row_positions(dataset, rows):
+        yield first, degree, dataset.indices[position]
+
+
+def row_positions(dataset: GraphDataset, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Walk CSR rows likewise, for what lies beside `indices`.
+
+    Yields
+    ------
+    first, degree                            as of row_blocks
+    position : (num_block_edges,) int64      of the rows' arcs in the dataset's arrays
+    """
     degree = dataset.indptr[rows + 1] - dataset.indptr[rows]
     end = np.cumsum(degree)
     first = 0
@@ -82,5 +94,5 @@ def row_blocks(dataset: GraphDataset, rows: np.ndarray) -> Iterator[tuple[int, n
         block = degree[first:last]
         start_in_block = end[first:last] - block - done
         position = np.arange(block.sum()) + np.repeat(dataset.indptr[rows[first:last]] - start_in_block, block)
-        yield first, block, dataset.indices[position]
+        yield first, block, position
         first = last

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +10,10 @@ from contextlib import contextmanager
 import numpy as np
 
 from hpcgnn.errors import ConfigError
+
+# Of metis.h.
+METIS_NOPTIONS, METIS_OK = 40, 1
+METIS_ERRORS = {-2: "it refuses the graph", -3: "it has not enough memory", -4: "it met an error"}
 
 
 def metis_parts(indptr: np.ndarray, indices: np.ndarray, num_parts: int, objective: str, seed: int,
@@ -35,19 +40,55 @@ def metis_parts(indptr: np.ndarray, indices: np.ndarray, num_parts: int, objecti
     """
     import pymetis
 
-    index_type = pymetis.zero_copy_dtype()
+    index_type = np.dtype(pymetis.zero_copy_dtype())
     if len(indices) > np.iinfo(index_type).max:
         raise ConfigError(f"{name} has {len(indices)} edges, and this METIS was built for "
                           f"{8 * index_type.itemsize}-bit indices; {advice}")
     chosen = pymetis.ObjType.VOL if objective == "volume" else pymetis.ObjType.CUT
-    graph = pymetis.CSRAdjacency(indptr.astype(index_type, copy=False), indices.astype(index_type, copy=False))
+    arrays = [np.ascontiguousarray(array, index_type) for array in (indptr, indices)]
+    weight = None if weight is None else np.ascontiguousarray(weight, index_type)
+    part_graph = _find_function()
     try:
         with _term_held_back():
-            result = pymetis.part_graph(num_parts, graph, options=pymetis.Options(objtype=chosen, seed=seed),
-                                        vweights=None if weight is None else weight.astype(index_type), recursive=False)
+            if part_graph is not None and num_parts > 1:
+                return _call(part_graph, *arrays, weight, num_parts, {"OBJTYPE": int(chosen), "SEED": seed})
+            result = pymetis.part_graph(num_parts, pymetis.CSRAdjacency(*arrays), vweights=weight, recursive=False,
+                                        options=pymetis.Options(objtype=chosen, seed=seed))
+            return np.asarray(result.vertex_part, dtype=np.int32)
     except (RuntimeError, MemoryError) as error:
         raise ConfigError(f"METIS could not partition {name} ({error}); {advice}") from error
-    return np.asarray(result.vertex_part, dtype=np.int32)
+
+
+def _find_function() -> ctypes._CFuncPtr | None:
+    """Return METIS's own function, to be called without holding the interpreter, so that progress bars move meanwhile;
+    None where pymetis keeps it to itself.
+    """
+    from pymetis import _internal
+
+    return getattr(ctypes.CDLL(_internal.__file__), "METIS_PartGraphKway", None)
+
+
+def _call(part_graph: ctypes._CFuncPtr, indptr: np.ndarray, indices: np.ndarray, weight: np.ndarray | None,
+          num_parts: int, settings: dict[str, int]) -> np.ndarray:
+    """Call METIS_PartGraphKway(nvtxs, ncon, xadj, adjncy, vwgt, vsize, adjwgt, nparts, tpwgts, ubvec, options, objval,
+    part); arrays are of METIS's index type. Raises RuntimeError where METIS gives up.
+    """
+    from pymetis._internal import options_indices
+
+    index_type = indptr.dtype
+    options = np.full(METIS_NOPTIONS, -1, index_type)     # -1 is METIS's default
+    for name, value in settings.items():
+        options[int(getattr(options_indices, name))] = value
+    numbers = [np.array([number], index_type) for number in (len(indptr) - 1, 1, num_parts, 0)]
+    num_nodes, num_weights, parts, cut = (number.ctypes.data_as(ctypes.c_void_p) for number in numbers)
+    part = np.empty(len(indptr) - 1, index_type)
+    pointers = [None if array is None else array.ctypes.data_as(ctypes.c_void_p)
+                for array in (indptr, indices, weight, options, part)]
+    status = part_graph(num_nodes, num_weights, *pointers[:3], None, None, parts, None, None, pointers[3], cut,
+                        pointers[4])
+    if status != METIS_OK:
+        raise RuntimeError(METIS_ERRORS.get(status, f"it returned {status}"))
+    return part.astype(np.int32, copy=False)
 
 
 @contextmanager

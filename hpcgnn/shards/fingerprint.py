@@ -18,8 +18,8 @@ class Fingerprint:
 
     Attributes
     ----------
-    graph : str               nodes and arcs
-    split : str               labels, number of classes, and the three masks
+    graph : str               nodes and arcs, and the arcs' weights where there are such
+    split : str               labels or targets, their number of classes, and the three masks
     features : str            values as they are stored, and the form in which they are
     """
 

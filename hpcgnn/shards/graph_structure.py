@@ -13,7 +13,7 @@ from hpcgnn.datasets.dataset import MAX_CLASSES, MAX_FEATURES, CleaningReport, i
 from hpcgnn.partition.importance import IMPORTANCE_BINS
 from hpcgnn.partition.statistics import PartitionStatistics
 from hpcgnn.shards.layout import Layout
-from hpcgnn.shards.schema import FEATURE_FORMATS, GraphInfo
+from hpcgnn.shards.schema import FEATURE_FORMATS, NODE_NAMES, TASKS, GraphInfo
 
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 MAX_NODES = 1 << 40
@@ -32,7 +32,7 @@ def graph_layout(num_nodes: int, num_parts: int, num_quantiles: int) -> Layout:
 
 def find_graph_fault(info: GraphInfo) -> str | None:
     """Say what is wrong first, as the rest of a sentence that starts with the file; None where nothing is."""
-    for faults in (_faults_of_names, _faults_of_counts, _faults_of_statistics, _faults_of_reports):
+    for faults in (_faults_of_names, _faults_of_counts, _faults_of_labels, _faults_of_statistics, _faults_of_reports):
         fault = next(faults(info), None)
         if fault is not None:
             return fault
@@ -66,6 +66,18 @@ def _faults_of_counts(info: GraphInfo) -> Iterator[str]:
             yield f"has {name} = {getattr(info, name)}, expected {low} to {high}"
     if info.num_train + info.num_val + info.num_test > info.num_nodes:
         yield f"has more nodes in its splits than the {info.num_nodes} of the graph"
+
+
+def _faults_of_labels(info: GraphInfo) -> Iterator[str]:
+    for name, choices in (("task", TASKS), ("node_names", NODE_NAMES)):
+        if getattr(info, name) not in choices:
+            yield f"has {name} {str(getattr(info, name))[:40]!r}, expected one of {', '.join(choices)}"
+    if type(info.has_edge_weights) is not bool:
+        yield f"has has_edge_weights of type {type(info.has_edge_weights).__name__}, expected a bool"
+    if info.is_multi_label != (info.task == "multi-label"):
+        yield f"has is_multi_label {info.is_multi_label} and task {info.task}, which contradict each other"
+    if info.class_names and (info.task == "regression" or len(set(info.class_names)) != info.num_classes):
+        yield f"has class_names other than a different one for each of {info.num_classes} classes"
 
 
 def _faults_of_statistics(info: GraphInfo) -> Iterator[str]:

@@ -33,12 +33,16 @@ def _hash_graph(dataset: GraphDataset) -> str:
     digest = _begin("graph", dataset.num_nodes, dataset.num_edges)
     _add(digest, dataset.indptr, "<i8")
     _add(digest, dataset.indices, "<i4" if dataset.num_nodes < INT32_NODES else "<i8")
+    if dataset.edge_weight is not None:
+        _add(digest, dataset.edge_weight, "<f4")      # so many more bytes that no other graph has them
     return digest.hexdigest()
 
 
 def _hash_split(dataset: GraphDataset) -> str:
-    digest = _begin("split", dataset.num_nodes, dataset.num_classes, dataset.is_multi_label)
-    _add(digest, dataset.labels, "<u1" if dataset.is_multi_label else "<i8")
+    is_regression = dataset.task == "regression"
+    digest = _begin("split", dataset.num_nodes, dataset.num_classes,
+                    "regression" if is_regression else dataset.is_multi_label)
+    _add(digest, dataset.labels, "<f4" if is_regression else "<u1" if dataset.is_multi_label else "<i8")
     for mask in (dataset.train_mask, dataset.val_mask, dataset.test_mask):
         _add(digest, mask, "<u1")
     return digest.hexdigest()

@@ -20,17 +20,24 @@ FLOAT16_INFINITY = 0x7C00
 
 
 def part_layout(info: GraphInfo, part: int) -> Layout:
-    """Type and shape of each array of a part file, as graph.h5 tells; features that are packages are not among them."""
+    """Type and shape of each array of a part file, as graph.h5 tells; features that are packages, and ids that are
+    texts, are not among them.
+    """
     counts = info.statistics[part]
     num_rows, inner = counts.num_inner + counts.num_halo, (counts.num_inner,)
-    labels = (np.uint8, (*inner, info.num_classes)) if info.is_multi_label else (np.int64, inner)
+    by_task = {"classes": (np.int64, inner), "multi-label": (np.uint8, (*inner, info.num_classes)),
+               "regression": (np.float32, (*inner, info.num_classes))}
     layout = {
         "inner_id": (np.int64, inner), "halo_id": (np.int64, (counts.num_halo,)),
         "halo_offset": (np.int64, (info.num_parts + 1,)), "boundary_index": (np.int32, (counts.num_sent,)),
         "boundary_offset": (np.int64, (info.num_parts + 1,)), "indptr": (np.int64, (counts.num_inner + 1,)),
         "indices": (np.int32, (counts.num_edges,)), "in_degree": (np.int32, (num_rows,)),
-        "importance": (np.float32, (num_rows,)), "labels": labels,
+        "importance": (np.float32, (num_rows,)), "labels": by_task[info.task],
         "train_mask": (bool, inner), "val_mask": (bool, inner), "test_mask": (bool, inner)}
+    if info.has_edge_weights:
+        layout[schema.EDGE_WEIGHT] = (np.float32, (counts.num_edges,))
+    if info.node_names == "integers":
+        layout[schema.INNER_NAME] = (np.int64, inner)
     if info.feature_dtype != schema.PACKAGE:
         layout["features"] = (info.feature_dtype, (*inner, info.num_features))
     return layout
@@ -93,6 +100,8 @@ def _faults_of_ids(part: Partition, info: GraphInfo) -> Iterator[str]:
     is_known[part.halo_id] = True
     if np.count_nonzero(is_known) != part.num_inner + part.num_halo:
         yield "names a node twice in inner_id and halo_id"
+    if part.inner_name is not None and len(np.unique(part.inner_name)) != part.num_inner:
+        yield "has an id twice in inner_name"
     if not _ascends(part.halo_id, part.halo_offset):
         yield "has halo_id that does not ascend within an owner"
 
@@ -115,6 +124,9 @@ def _faults_of_arcs(part: Partition, info: GraphInfo) -> Iterator[str]:
     yield from _out_of_range("in_degree", part.in_degree, info.num_nodes)
     if not np.array_equal(part.in_degree[:part.num_inner], np.diff(part.indptr)):
         yield "has in_degree other than what indptr says of its inner rows"
+    weight = part.edge_weight
+    if weight is not None and weight.size and not (weight.min() > 0 and np.isfinite(weight.max())):
+        yield "has edge_weight that is not positive and finite"
     if part.importance.size and not (part.importance.min() >= 0 and part.importance.max() <= 1):
         yield "has importance that is not between 0 and 1"
 
@@ -124,7 +136,10 @@ def _faults_of_nodes(part: Partition, info: GraphInfo) -> Iterator[str]:
     total = sum(mask.view(np.uint8) for mask in masks)
     if any(mask.view(np.uint8).max(initial=0) > 1 for mask in masks) or total.max(initial=0) > 1:
         yield "has a node in two of train_mask, val_mask and test_mask, or bits that are none"
-    if info.is_multi_label:
+    if info.task == "regression":
+        if np.isinf(part.labels).any() or np.isnan(part.labels[total.view(bool)]).all(axis=1).any():
+            yield "has targets that are infinite, or none for a node in a split"
+    elif info.is_multi_label:
         if part.labels.max(initial=0) > 1:
             yield f"has labels up to {part.labels.max()}, expected 0 or 1"
     elif part.labels.size:

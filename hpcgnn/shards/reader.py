@@ -18,8 +18,9 @@ from hpcgnn.shards.graph_structure import QUANTILES, find_graph_fault, graph_lay
 from hpcgnn.shards.layout import check_attributes, check_layout, holds, integer_of
 from hpcgnn.shards.part_structure import find_part_fault, part_layout
 from hpcgnn.shards.records import ATTRIBUTES, COUNTS, load_info
-from hpcgnn.shards.schema import GRAPH_VERSION, GraphInfo
+from hpcgnn.shards.schema import GRAPH_VERSIONS, GraphInfo
 from hpcgnn.shards.sealed import AGAIN, open_sealed
+from hpcgnn.shards.texts import load_texts
 
 
 def read_graph_info(folder: Path) -> GraphInfo:
@@ -30,7 +31,7 @@ def read_graph_info(folder: Path) -> GraphInfo:
     ShardError                graph.h5 is missing, truncated, damaged, incomplete or of another format
     """
     path = find_shard(schema.graph_file(folder))
-    with open_sealed(path, schema.GRAPH_KIND, GRAPH_VERSION) as file:
+    with open_sealed(path, schema.GRAPH_KIND, GRAPH_VERSIONS) as file:
         return _load_graph(file, path)
 
 
@@ -39,7 +40,7 @@ def _load_graph(file: h5py.File, path: Path) -> GraphInfo:
     counts = {name: integer_of(file, path, name) for name in COUNTS}
     crosses = not holds(file, "boundary_degree") or file["boundary_degree"].size
     check_layout(file, path, graph_layout(counts["num_nodes"], counts["num_parts"], QUANTILES if crosses else 0))
-    info = load_info(file)
+    info = load_info(file, path)
     _refuse(path, find_graph_fault(info))
     return info
 
@@ -75,7 +76,9 @@ def read_partition(folder: Path, part: int, num_parts: int, info: GraphInfo | No
             features = np.empty((len(arrays["inner_id"]), 0), np.float32)
         else:
             features = _read_features(file, path, info, part)
-        partition = Partition(**scalars, **arrays, features=features)
+        weight = file[schema.EDGE_WEIGHT][()] if info.has_edge_weights else None
+        partition = Partition(**scalars, **arrays, features=features, edge_weight=weight,
+                              inner_name=_read_names(file, path, info, part))
         _refuse(path, find_part_fault(partition, info))
     return partition
 
@@ -83,7 +86,7 @@ def read_partition(folder: Path, part: int, num_parts: int, info: GraphInfo | No
 def read_owner(folder: Path, info: GraphInfo) -> np.ndarray:
     """Return the part that owns each node, (num_nodes,) int32; errors as of read_graph_info."""
     path = find_shard(schema.graph_file(folder))
-    with open_sealed(path, schema.GRAPH_KIND, GRAPH_VERSION) as file:
+    with open_sealed(path, schema.GRAPH_KIND, GRAPH_VERSIONS) as file:
         check_attributes(file, path, ("run_id",))
         check_layout(file, path, {"owner": (np.int32, (info.num_nodes,))})
         if file.attrs["run_id"] != info.run_id:
@@ -109,6 +112,12 @@ def read_packages(folder: Path, part: int, info: GraphInfo) -> tuple[PackagedRow
     with _open_part(folder, part, info) as file:
         path = find_shard(schema.part_file(folder, part))
         return packages.load_packages(file, path, info.statistics[part].num_inner, info.num_features)
+
+
+def _read_names(file: h5py.File, path: Path, info: GraphInfo, part: int) -> np.ndarray | None:
+    if info.node_names == "texts":
+        return load_texts(file, path, schema.INNER_NAME, info.statistics[part].num_inner)
+    return file[schema.INNER_NAME][()] if info.node_names == "integers" else None
 
 
 def _read_features(file: h5py.File, path: Path, info: GraphInfo, part: int) -> np.ndarray:

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, fields
+from pathlib import Path
 
 import h5py
 import numpy as np
 
 from hpcgnn.datasets.dataset import CleaningReport
+from hpcgnn.errors import ShardError
 from hpcgnn.partition.statistics import PartitionStatistics
 from hpcgnn.shards.fingerprint import Fingerprint
-from hpcgnn.shards.schema import GraphInfo, Provenance
+from hpcgnn.shards.layout import holds, integer_of
+from hpcgnn.shards.schema import CLASS_NAMES, GraphInfo, Provenance
+from hpcgnn.shards.sealed import AGAIN
+from hpcgnn.shards.texts import load_texts, store_texts
 
 JSON = ("provenance", "cleaning", "fingerprint")
+MORE = ("task", "has_edge_weights", "node_names")    # written together, and only where one of them, or names, is needed
 SCALARS = tuple(item.name for item in fields(GraphInfo)
-                if item.name not in (*JSON, "statistics", "boundary_degree"))
+                if item.name not in (*JSON, *MORE, CLASS_NAMES, "statistics", "boundary_degree"))
 COLUMNS = tuple(item.name for item in fields(PartitionStatistics))
 ATTRIBUTES = (*SCALARS, *JSON)
 COUNTS = tuple(name for name in SCALARS if name.startswith("num_"))
@@ -27,13 +33,29 @@ def store_info(file: h5py.File, info: GraphInfo) -> None:
         file.attrs[name] = getattr(info, name)
     for name in JSON:
         file.attrs[name] = json.dumps(asdict(getattr(info, name)))
+    if info.says_more:
+        for name in MORE:
+            file.attrs[name] = getattr(info, name)
+    if info.class_names:
+        store_texts(file, CLASS_NAMES, info.class_names)
     file["boundary_degree"] = np.array(info.boundary_degree, np.int64)
     for name in COLUMNS:
         file[f"statistics/{name}"] = np.array([getattr(row, name) for row in info.statistics])
 
 
-def load_info(file: h5py.File) -> GraphInfo:
-    """Read what store_info wrote; arrays must have the layout that the file's own counts give them."""
+def load_info(file: h5py.File, path: Path) -> GraphInfo:
+    """Read what store_info wrote; arrays must have the layout that the file's own counts give them.
+
+    Raises
+    ------
+    ShardError                names of classes that are no texts, or of another number
+    """
+    more = {name: _plain(file.attrs[name]) for name in MORE if name in file.attrs}
+    if more and len(more) < len(MORE):
+        raise ShardError(f"{path} has no {next(name for name in MORE if name not in more)}; {AGAIN}")
+    if holds(file, CLASS_NAMES):
+        names = load_texts(file, path, CLASS_NAMES, integer_of(file, path, "num_classes"))
+        more[CLASS_NAMES] = tuple(names.tolist())
     scalars = {name: _plain(file.attrs[name]) for name in SCALARS}
     cleaning = json.loads(file.attrs["cleaning"])
     cleaning["remarks"] = tuple(cleaning["remarks"])
@@ -45,6 +67,7 @@ def load_info(file: h5py.File) -> GraphInfo:
         fingerprint=Fingerprint(**json.loads(file.attrs["fingerprint"])),
         statistics=tuple(PartitionStatistics(*row) for row in zip(*columns, strict=True)),
         boundary_degree=_plain(file["boundary_degree"][()]),
+        **more,
     )
 
 

@@ -14,6 +14,8 @@ from hpcgnn.partition.statistics import PartitionStatistics
 from hpcgnn.shards.fingerprint import Fingerprint
 
 GRAPH_VERSION = 3
+GRAPH_VERSION_OF_MORE = 4  # of a graph.h5 that says more: targets, names of classes, weights of edges, ids of nodes
+GRAPH_VERSIONS = (GRAPH_VERSION, GRAPH_VERSION_OF_MORE)
 PART_VERSION = 2
 PACKAGE_PART_VERSION = 4   # of a part file whose features are packages; all else in it is of format 2
 GRAPH_KIND, PART_KIND = "graph", "part"
@@ -25,6 +27,10 @@ PART_PATTERN, INCOMING_PATTERN, ARRIVED = "part-*.h5", ".incoming-*", ".arrived"
 PART_SCALARS = ("part", "num_parts", "num_nodes_global", "num_central")
 PART_ARRAYS = ("inner_id", "halo_id", "halo_offset", "boundary_index", "boundary_offset", "indptr", "indices",
                "in_degree", "importance", "labels", "train_mask", "val_mask", "test_mask")
+# What a part file has where graph.h5 says so: an array, and an array or a group of texts.
+EDGE_WEIGHT, INNER_NAME, CLASS_NAMES = "edge_weight", "inner_name", "class_names"
+TASKS = ("classes", "multi-label", "regression")
+NODE_NAMES = ("none", "integers", "texts")
 PACKAGE = "package"
 FEATURE_FORMATS = ("float32", "float16", PACKAGE)
 
@@ -71,7 +77,8 @@ class GraphInfo:
     run_id : str             32 hexadecimal digits drawn once per run of preprocess; each part file repeats it
     hpcgnn_version : str
     name : str               of the dataset
-    num_nodes, num_edges, num_features, num_classes, num_parts : int   edges are arcs
+    num_nodes, num_edges, num_features, num_classes, num_parts : int   edges are arcs; num_classes of a regression is
+                                       the number of its targets
     num_train, num_val, num_test : int                                 nodes in each split
     is_multi_label : bool
     feature_dtype : {"float32", "float16", "package"}     how features are stored
@@ -80,6 +87,11 @@ class GraphInfo:
     fingerprint : Fingerprint          of graph, split and features, the same however the graph was cut
     statistics : tuple of PartitionStatistics, one a part
     boundary_degree : tuple of int     in-degree of boundary nodes at 0, 1, .. 100 percent, see degree_quantiles
+    task : {"classes", "multi-label", "regression"}       what labels are
+    class_names : tuple of str         in the order of class ids; empty where the source has numbers
+    has_edge_weights : bool            parts hold edge_weight
+    node_names : {"none", "integers", "texts"}            what ids the source gives its nodes, which parts then hold as
+                                       inner_name; none where they are 0 .. num_nodes - 1
     """
 
     run_id: str
@@ -100,6 +112,19 @@ class GraphInfo:
     fingerprint: Fingerprint
     statistics: tuple[PartitionStatistics, ...]
     boundary_degree: tuple[int, ...]
+    task: str = "classes"
+    class_names: tuple[str, ...] = ()
+    has_edge_weights: bool = False
+    node_names: str = "none"
+
+    def __post_init__(self) -> None:
+        if self.is_multi_label and self.task == "classes":
+            object.__setattr__(self, "task", "multi-label")
+
+    @property
+    def says_more(self) -> bool:
+        """Tell whether graph.h5 needs the format that has more than shards of version 0.2 know."""
+        return bool(self.task == "regression" or self.class_names or self.has_edge_weights or self.node_names != "none")
 
 
 def check_fingerprint(source: str, written: Fingerprint, info: GraphInfo, other_graph: bool,

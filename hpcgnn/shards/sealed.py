@@ -76,12 +76,13 @@ def _fill_hdf5(file: io.IOBase, fill: Fill) -> None:
 
 
 @contextmanager
-def open_sealed(path: Path, kind: str, version: int, error: type[HpcgnnError] = ShardError,
+def open_sealed(path: Path, kind: str, version: int | tuple[int, ...], error: type[HpcgnnError] = ShardError,
                 advice: str = AGAIN) -> Iterator[h5py.File]:
     """Check a sealed file from end to end, then open it for reading.
 
     Parameters
     ----------
+    version : int or tuple    format, or formats, that the caller reads
     advice : str              what to do about a file that does not fit; ends the sentence
 
     Raises
@@ -101,7 +102,7 @@ def open_sealed(path: Path, kind: str, version: int, error: type[HpcgnnError] = 
         raise error(f"{path} needs more memory than this machine gives; use more ranks or a larger machine") from reason
 
 
-def check_seal(path: Path, kind: str, version: int, error: type[HpcgnnError] = ShardError,
+def check_seal(path: Path, kind: str, version: int | tuple[int, ...], error: type[HpcgnnError] = ShardError,
                advice: str = AGAIN) -> tuple[int, int]:
     """Check kind, format, size and checksum of a sealed file; parameters and errors as of open_sealed.
 
@@ -140,7 +141,7 @@ def _first_line(reason: Exception) -> str:
     return f"{type(reason).__name__}: {lines[0][:MAX_REASON]}" if lines else type(reason).__name__
 
 
-def _find_fault(file: BinaryIO, kind: str, version: int) -> str | None:
+def _find_fault(file: BinaryIO, kind: str, version: int | tuple[int, ...]) -> str | None:
     """Say what is wrong with a file, as the rest of a sentence that starts with its name; None where nothing is."""
     block = file.read(SEAL_BYTES)
     num_bytes = file.seek(0, os.SEEK_END)
@@ -149,8 +150,9 @@ def _find_fault(file: BinaryIO, kind: str, version: int) -> str | None:
         return _unsealed(block, num_bytes)
     if seal.kind != kind:
         return f"is a {seal.kind} file, expected a {kind} file"
-    if seal.version != version:
-        return f"has format {seal.version}, this version reads {version}"
+    versions = (version,) if isinstance(version, int) else version
+    if seal.version not in versions:
+        return f"has format {seal.version}, this version reads {' and '.join(map(str, versions))}"
     if seal.num_bytes != num_bytes:
         state = "truncated" if num_bytes < seal.num_bytes else "damaged"
         return f"is {state}: it has {num_bytes} bytes, expected {seal.num_bytes}"

@@ -26,8 +26,11 @@ from hpcgnn.shards.fingerprint import Fingerprint
 from hpcgnn.shards.folder import check_folder, incoming
 from hpcgnn.shards.hashing import fingerprint_of
 from hpcgnn.shards.records import store_info
-from hpcgnn.shards.schema import GRAPH_VERSION, GraphInfo, Provenance
+from hpcgnn.shards.schema import GRAPH_VERSION, GRAPH_VERSION_OF_MORE, GraphInfo, Provenance
 from hpcgnn.shards.sealed import write_sealed
+from hpcgnn.shards.texts import store_texts
+
+NAME_KINDS = {"i": "integers", "U": "texts"}
 
 
 def write_shards(dataset: GraphDataset, owner: np.ndarray, num_parts: int, out_dir: Path, feature_format: str,
@@ -70,7 +73,8 @@ def write_shards(dataset: GraphDataset, owner: np.ndarray, num_parts: int, out_d
         statistics = _write_parts(dataset, owner, halos, staging, storage, run_id, progress, (reorder, provenance.seed))
         info = _describe(dataset, storage.form, provenance, run_id, fingerprint, statistics,
                          degree_quantiles(dataset, halos))
-        write_sealed(schema.graph_file(staging), schema.GRAPH_KIND, GRAPH_VERSION,
+        version = GRAPH_VERSION_OF_MORE if info.says_more else GRAPH_VERSION
+        write_sealed(schema.graph_file(staging), schema.GRAPH_KIND, version,
                      partial(_store_graph, info=info, owner=owner))
     return info
 
@@ -98,6 +102,13 @@ def _store_part(file: h5py.File, partition: Partition, run_id: str, dataset: Gra
         file.attrs[name] = getattr(partition, name)
     for name in schema.PART_ARRAYS:
         file[name] = getattr(partition, name)
+    if partition.edge_weight is not None:
+        file[schema.EDGE_WEIGHT] = partition.edge_weight
+    if partition.inner_name is not None:
+        if partition.inner_name.dtype.kind == "U":
+            store_texts(file, schema.INNER_NAME, partition.inner_name)
+        else:
+            file[schema.INNER_NAME] = partition.inner_name
     store_features(file, dataset, partition.inner_id, storage, task)
 
 
@@ -118,4 +129,6 @@ def _describe(dataset: GraphDataset, feature_format: str, provenance: Provenance
         is_multi_label=dataset.is_multi_label, feature_dtype=feature_format,
         provenance=provenance, cleaning=dataset.cleaning, fingerprint=fingerprint, statistics=tuple(statistics),
         boundary_degree=tuple(boundary_degree.tolist()),
+        task=dataset.task, class_names=dataset.class_names, has_edge_weights=dataset.edge_weight is not None,
+        node_names="none" if dataset.node_name is None else NAME_KINDS[dataset.node_name.dtype.kind],
     )

@@ -47,7 +47,7 @@ class FlatAdam:
         self._weights, self._lr, self._decay, self._mean, self._square = (torch.zeros_like(gradients.flat)
                                                                           for _ in range(5))
         self._place: dict[nn.Parameter, slice] = gradients.places
-        self._num_steps = 0
+        self._num_steps, self._factor = 0, 1.0
         self.last_check = StepCheck()
         for group in groups:
             for parameter in group.parameters:
@@ -62,6 +62,14 @@ class FlatAdam:
         self.last_check = adam_step(self._weights, self._gradient, self._lr, self._decay, self._mean, self._square,
                                     self._num_steps)
         return self.last_check
+
+    def scale_rate(self, factor: float) -> None:
+        """From now on, take every learning rate times `factor`, which replaces the last one."""
+        if factor != self._factor:
+            for group in self._groups:
+                for parameter in group.parameters:
+                    self._lr[self._place[parameter]] = factor * group.lr
+            self._factor = factor
 
     def state(self) -> Moments:
         """Moments of each weight, numbered group by group; empty before the first step."""

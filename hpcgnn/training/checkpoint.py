@@ -58,9 +58,11 @@ class Progress:
         """Epochs of all trainings so far."""
         return sum(result["epochs"] for result in self.finished) + self.epoch
 
-    def note(self, evaluation: Evaluation) -> bool:
-        """Remember an evaluation made after `epoch` epochs; return whether it is the best so far."""
-        if not evaluation.is_better_than(self.best):
+    def note(self, evaluation: Evaluation, prefers_low: bool = False) -> bool:
+        """Remember an evaluation made after `epoch` epochs; return whether it is the best so far, which is the lowest
+        where a low score is better.
+        """
+        if not evaluation.is_better_than(self.best, prefers_low):
             self.evaluations_since_best += 1
             return False
         self.best, self.best_epoch, self.evaluations_since_best = evaluation, self.epoch, 0
@@ -85,6 +87,7 @@ class Checkpoint:
     ----------
     fingerprint : Fingerprint        of the shards that were trained on last
     token : str                      32 hexadecimal digits, drawn anew for every checkpoint
+    schedule : dict or None          where the schedule of the learning rate stands, if there is one
     """
 
     settings: dict[str, Any]
@@ -97,6 +100,7 @@ class Checkpoint:
     optimizer: dict[int, dict[str, torch.Tensor]]
     loss_scale: LossScale
     controller: dict[str, Any]
+    schedule: dict[str, Any] | None = None
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
@@ -108,7 +112,8 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """
     state = {"settings": checkpoint.settings, "dataset": checkpoint.dataset, "token": checkpoint.token,
              "fingerprint": asdict(checkpoint.fingerprint), "progress": asdict(checkpoint.progress),
-             "loss_scale": asdict(checkpoint.loss_scale), "controller": checkpoint.controller}
+             "loss_scale": asdict(checkpoint.loss_scale), "controller": checkpoint.controller,
+             **({} if checkpoint.schedule is None else {"schedule": checkpoint.schedule})}
 
     def fill(file: h5py.File) -> None:
         file.attrs["state"] = json.dumps(state)
@@ -153,6 +158,7 @@ def _read_content(file: h5py.File) -> Checkpoint:
         optimizer={int(number): _read_tensors(group) for number, group in file["optimizer"].items()},
         loss_scale=LossScale(**state["loss_scale"]),
         controller=state["controller"],
+        schedule=state.get("schedule"),
     )
     _check_content(checkpoint)
     return checkpoint
@@ -167,6 +173,7 @@ def _check_content(checkpoint: Checkpoint) -> None:
         (isinstance(checkpoint.settings, dict) and type(checkpoint.settings["seed"]) is int, "settings"),
         (isinstance(checkpoint.dataset, str), "name of a graph"), (checkpoint.fingerprint.is_valid, "fingerprint"),
         (bool(TOKEN.fullmatch(checkpoint.token)), "token"), (isinstance(checkpoint.controller, dict), "controller"),
+        (isinstance(checkpoint.schedule, (dict, type(None))), "schedule"),
         (all(type(counter) is int and counter >= 0 for counter in counters), "counters"),
         (progress.seed_index == len(progress.finished), "results"),
         (math.isfinite(checkpoint.loss_scale.value), "loss scale"),

@@ -15,27 +15,27 @@ from hpcgnn.errors import CollectiveError
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.quantized.models import QuantizedStack
 from hpcgnn.training.objective import SPLITS, Objective
-from hpcgnn.training.scores import SCORES
+from hpcgnn.training.scores import Score
 from hpcgnn.whereabouts import HERE
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores in [0, 1], nan for a split without nodes, and the mean validation loss."""
+    """Scores, nan for a split without nodes, and the mean validation loss."""
 
     train_score: float
     val_score: float
     test_score: float
     val_loss: float
 
-    def is_better_than(self, other: Evaluation | None) -> bool:
-        """Prefer a higher validation score, then a lower validation loss; the later one where no node validates.
-
-        The test split has no say.
+    def is_better_than(self, other: Evaluation | None, prefers_low: bool = False) -> bool:
+        """Prefer a higher validation score, or a lower one where that is better, then a lower validation loss; the
+        later evaluation where no node validates. The test split has no say.
         """
         if other is None or math.isnan(self.val_score):
             return True
-        return (self.val_score, -self.val_loss) > (other.val_score, -other.val_loss)
+        sign = -1 if prefers_low else 1
+        return (sign * self.val_score, -self.val_loss) > (sign * other.val_score, -other.val_loss)
 
 
 @dataclass(frozen=True)
@@ -50,15 +50,15 @@ class QuantizedEvaluation(Evaluation):
     feature_bits: list[float]
     meets_target: bool
 
-    def is_better_than(self, other: Evaluation | None) -> bool:
+    def is_better_than(self, other: Evaluation | None, prefers_low: bool = False) -> bool:
         """Prefer the one that meets the target; of two that don't, the smaller; else decide by validation."""
         if other is None or (self.meets_target and other.meets_target):
-            return super().is_better_than(other)
+            return super().is_better_than(other, prefers_low)
         if self.meets_target != other.meets_target:
             return self.meets_target
         if self.feature_kb != other.feature_kb:
             return self.feature_kb < other.feature_kb
-        return super().is_better_than(other)
+        return super().is_better_than(other, prefers_low)
 
 
 def evaluation_from(values: dict[str, Any]) -> Evaluation:
@@ -67,7 +67,7 @@ def evaluation_from(values: dict[str, Any]) -> Evaluation:
 
 
 @torch.no_grad()
-def evaluate(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, objective: Objective, score: str) -> Evaluation:
+def evaluate(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, objective: Objective, score: Score) -> Evaluation:
     """Collective: score the model on the whole graph.
 
     Raises
@@ -84,7 +84,7 @@ def evaluate(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, objective: Obj
     if sums[1] > 0:
         raise CollectiveError(f"the model's answers for {sums[1]:.0f} nodes are not finite; lower --lr, or look for "
                               "extreme values in the features")
-    scores = [SCORES[score](comm, logits[objective.rows[split]], objective.labels[objective.rows[split]])
+    scores = [score(comm, logits[objective.rows[split]], objective.labels[objective.rows[split]])
               for split in SPLITS]
     found = Evaluation(*scores, val_loss=float(sums[0]) / max(1, objective.num_global["val"]))
     if not isinstance(model, QuantizedStack):

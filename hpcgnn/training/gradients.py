@@ -16,7 +16,7 @@ class FlatGradients:
 
     Parameters
     ----------
-    model : nn.Module          its parameters on one device
+    model : nn.Module          its parameters on one device; those that need no gradient are left out
     transport : Transport      how the buffer reaches the other ranks
 
     Attributes
@@ -27,7 +27,7 @@ class FlatGradients:
 
     def __init__(self, model: nn.Module, transport: Transport = HOST):
         self._transport, self.places, end = transport, {}, 0
-        for parameter in model.parameters():
+        for parameter in (one for one in model.parameters() if one.requires_grad):
             start = -(-end // ALIGNMENT) * ALIGNMENT
             end = start + parameter.numel()
             self.places[parameter] = slice(start, end)

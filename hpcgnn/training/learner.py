@@ -7,11 +7,14 @@ from dataclasses import dataclass
 
 import torch
 
+from hpcgnn.launch import together
 from hpcgnn.ops.adam import StepCheck, check_of
 from hpcgnn.training.adam import FlatAdam
 from hpcgnn.training.checkpoint import Checkpoint, check_shapes
 from hpcgnn.training.gradients import FlatGradients
+from hpcgnn.training.own_optimizer import OwnOptimizer
 from hpcgnn.training.precision import LossScale
+from hpcgnn.training.schedule import RateSchedule
 from hpcgnn.training.session import Session
 
 
@@ -20,18 +23,29 @@ class Learner:
     """Hold what training changes: weights, optimizer, gradients, and a copy of the best weights so far."""
 
     model: torch.nn.Module
-    optimizer: FlatAdam
+    optimizer: FlatAdam | OwnOptimizer
     gradients: FlatGradients
     best_model: dict[str, torch.Tensor]
     loss_scale: LossScale
+    schedule: RateSchedule | None = None
 
     @classmethod
     def of(cls, session: Session, model: torch.nn.Module) -> Learner:
-        """Give a model the optimizer that the session's settings describe."""
-        gradients = FlatGradients(model, session.transport)
-        optimizer = FlatAdam(gradients, session.weight_groups(model))
+        """Collective: give a model the optimizer that the session's settings describe, or its recipe.
+
+        Raises
+        ------
+        CollectiveError      the recipe makes an optimizer or a schedule that can't be used
+        """
+        gradients, recipe = FlatGradients(model, session.transport), session.recipe
+        if recipe.optimizer is None:
+            optimizer = FlatAdam(gradients, session.weight_groups(model))
+        else:
+            optimizer = together(session.comm, lambda: OwnOptimizer(recipe.optimizer(list(gradients.places)), model))
+        schedule = None if recipe.schedule is None else together(
+            session.comm, lambda: RateSchedule(recipe.schedule, optimizer, session.config.lr))
         return cls(model, optimizer, gradients, copy.deepcopy(model.state_dict()),
-                   LossScale.of(session.config.precision))
+                   LossScale.of(session.config.precision), schedule)
 
     @classmethod
     def start(cls, session: Session, seed: int, checkpoint: Checkpoint | None) -> Learner:
@@ -48,6 +62,8 @@ class Learner:
             learner.best_model = checkpoint.best_model
             learner.optimizer.load_state(checkpoint.optimizer)
             learner.loss_scale = checkpoint.loss_scale
+            if learner.schedule is not None and checkpoint.schedule is not None:
+                learner.schedule.load_state(checkpoint.schedule)
         return learner
 
     def step(self) -> StepCheck:

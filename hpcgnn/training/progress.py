@@ -14,6 +14,7 @@ from hpcgnn.errors import ConfigError
 from hpcgnn.training.checkpoint import Progress
 from hpcgnn.training.epoch_trace import EpochTrace
 from hpcgnn.training.evaluate import Evaluation
+from hpcgnn.training.scores import SCORES, Score
 from hpcgnn.training.terminal import watched_stream
 
 DEFAULT_SECONDS = 60.0
@@ -42,9 +43,11 @@ class EpochDisplay:
     Parameters
     ----------
     is_shown : bool      False on all ranks but 0
+    score : Score        that is shown
     """
 
-    def __init__(self, config: TrainConfig, is_shown: bool):
+    def __init__(self, config: TrainConfig, is_shown: bool, score: Score = SCORES["accuracy"]):
+        self._score = score
         self._stream = watched_stream() if is_shown else None
         is_quiet = not is_shown or self._stream is not None or os.environ.get("HPCGNN_PROGRESS") == "0"
         self._line_seconds = 0.0 if is_quiet else seconds_between_lines()
@@ -73,7 +76,7 @@ class EpochDisplay:
         if evaluation is not None:
             self._val_score = evaluation.val_score
         megabytes = (trace.sent_bytes_payload + trace.sent_bytes_parameters) / 1e6
-        state = (f"loss {trace.loss:.4f}  val {100 * self._val_score:.2f}  {megabytes:.1f} MB  "
+        state = (f"loss {trace.loss:.4f}  val {self._score.show(self._val_score)}  {megabytes:.1f} MB  "
                  f"{trace.epoch_seconds:.3f} s")
         self._bar.update(self._task, description=f"seed {seed}", completed=progress.epoch, state=state)
         now = time.monotonic()

@@ -1,12 +1,18 @@
-"""Exact scores over the nodes of all ranks: accuracy, micro-averaged F1 and area under the ROC curve."""
+"""Exact scores over the nodes of all ranks, for classes, several labels a node, and targets of a regression."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from mpi4py import MPI
+
+from hpcgnn.errors import TrainingError
+
+CLASSES, MULTI_LABEL, REGRESSION = "classes", "multi-label", "regression"
+KINDS = {CLASSES: "single-label", MULTI_LABEL: "multi-label", REGRESSION: "a regression"}
 
 
 def accuracy(comm: MPI.Comm, logits: torch.Tensor, labels: torch.Tensor) -> float:
@@ -48,5 +54,108 @@ def roc_auc(comm: MPI.Comm, logits: torch.Tensor, labels: torch.Tensor) -> float
     return (rank_sum - num_positive * (num_positive + 1) / 2) / (num_positive * num_negative)
 
 
-SCORES: dict[str, Callable[[MPI.Comm, torch.Tensor, torch.Tensor], float]] = {
-    "accuracy": accuracy, "micro_f1": micro_f1, "roc_auc": roc_auc}
+def _sums_of_squares(comm: MPI.Comm, values: torch.Tensor, mean: np.ndarray | float = 0.0) -> np.ndarray:
+    """Collective: sum the squared distances from `mean` of each column over all ranks, as (num_outputs,) float64."""
+    sums = np.square(values.double().cpu().numpy() - mean).sum(axis=0)
+    comm.Allreduce(MPI.IN_PLACE, sums)
+    return sums
+
+
+def r2(comm: MPI.Comm, outputs: torch.Tensor, targets: torch.Tensor) -> float:
+    """Collective: coefficient of determination, the mean over the targets; nan where no rank has a row, or the targets
+    of one kind are all the same.
+
+    outputs, targets : (n, num_outputs) float32
+    """
+    num_rows = comm.allreduce(len(targets))
+    if num_rows == 0:
+        return float("nan")
+    sums = targets.double().sum(dim=0).cpu().numpy()
+    comm.Allreduce(MPI.IN_PLACE, sums)
+    spread = _sums_of_squares(comm, targets, sums / num_rows)
+    missed = _sums_of_squares(comm, outputs.double() - targets.double())
+    return float(np.mean(1 - missed / spread)) if (spread > 0).all() else float("nan")
+
+
+def rmse(comm: MPI.Comm, outputs: torch.Tensor, targets: torch.Tensor) -> float:
+    """Collective: root of the mean squared error over all rows and targets; arguments as of `r2`."""
+    num_values = comm.allreduce(targets.numel())
+    missed = _sums_of_squares(comm, outputs.double() - targets.double())
+    return float(np.sqrt(missed.sum() / num_values)) if num_values else float("nan")
+
+
+def mae(comm: MPI.Comm, outputs: torch.Tensor, targets: torch.Tensor) -> float:
+    """Collective: mean absolute error over all rows and targets; arguments as of `r2`."""
+    num_values = comm.allreduce(targets.numel())
+    total = comm.allreduce((outputs.double() - targets.double()).abs().sum().item())
+    return total / num_values if num_values else float("nan")
+
+
+ScoreFunction = Callable[[MPI.Comm, torch.Tensor, torch.Tensor], float]
+
+
+@dataclass(frozen=True)
+class Score:
+    """A score and what is good.
+
+    Attributes
+    ----------
+    name : str
+    function : collective, from (comm, outputs, labels) of this rank's rows to the same number on all ranks
+    task : str                  that it is of, "" for any
+    prefers_low : bool          less is better
+    is_share : bool             from 0 to 1, so that it is shown in percent
+    """
+
+    name: str
+    function: ScoreFunction
+    task: str
+    prefers_low: bool = False
+    is_share: bool = True
+
+    def show(self, value: float) -> str:
+        """Return a value as it is printed, in percent where it is a share."""
+        return f"{100 * value:.2f}" if self.is_share else f"{value:.4g}"
+
+    def __call__(self, comm: MPI.Comm, outputs: torch.Tensor, labels: torch.Tensor) -> float:
+        """Collective: return the score of some rows of all ranks."""
+        return self.function(comm, outputs, labels)
+
+
+SCORES = {score.name: score for score in (
+    Score("accuracy", accuracy, CLASSES), Score("micro_f1", micro_f1, MULTI_LABEL), Score("roc_auc", roc_auc, CLASSES),
+    Score("r2", r2, REGRESSION, is_share=False),
+    *(Score(function.__name__, function, REGRESSION, prefers_low=True, is_share=False) for function in (mae, rmse)))}
+DEFAULT_SCORES = {CLASSES: "accuracy", MULTI_LABEL: "micro_f1", REGRESSION: "r2"}
+
+
+def own_score(function: Callable[[torch.Tensor, torch.Tensor], float], prefers_low: bool) -> Score:
+    """Make a score of a user's function of (outputs, labels), which rank 0 calls with the rows of all ranks, on the
+    host.
+    """
+    def gathered(comm: MPI.Comm, outputs: torch.Tensor, labels: torch.Tensor) -> float:
+        everyone = comm.gather((outputs.cpu(), labels.cpu()))
+        value = None
+        if comm.rank == 0:
+            outputs, labels = (torch.cat(parts) for parts in zip(*everyone, strict=True))
+            value = float(function(outputs, labels)) if len(labels) else float("nan")
+        return comm.bcast(value)
+
+    return Score(getattr(function, "__name__", type(function).__name__), gathered, "", prefers_low,
+                 is_share=False)
+
+
+def choose_score(name: str, task: str, num_classes: int, dataset: str) -> Score:
+    """Return a score by its name, or what "auto" means for a task.
+
+    Raises
+    ------
+    TrainingError      the score that was asked for does not fit the labels
+    """
+    default = DEFAULT_SCORES[task]
+    score = SCORES[default if name == "auto" else name]
+    if score.task != task:
+        raise TrainingError(f"score {score.name} does not fit {dataset}, which is {KINDS[task]}; use {default}")
+    if score.name == "roc_auc" and num_classes != 2:
+        raise TrainingError(f"score roc_auc needs two classes, {dataset} has {num_classes}; use {default}")
+    return score

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
 from mpi4py import MPI
 from torch import nn
 
-from hpcgnn.config import TrainConfig, parse_protection
+from hpcgnn.config import OWN, TrainConfig, parse_protection
 from hpcgnn.errors import CollectiveError, ConfigError, TrainingError
 from hpcgnn.exchange.agreement import check_peers
 from hpcgnn.exchange.bits import UniformBits
@@ -22,7 +23,8 @@ from hpcgnn.exchange.transport import HOST, Transport, choose_transport
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.launch import choose_device, together
 from hpcgnn.methods.method import MethodContext
-from hpcgnn.nn.models import ModelShape, build_model, traits_of
+from hpcgnn.nn.edge_weights import check_edge_weights
+from hpcgnn.nn.models import ModelTraits
 from hpcgnn.nn.quantized.models import QuantizationScheme, QuantizedStack
 from hpcgnn.nn.quantized.quantizer import count_in_degrees
 from hpcgnn.partition.partition import Partition
@@ -32,7 +34,11 @@ from hpcgnn.training.alike import Traits, check_alike
 from hpcgnn.training.fastest import with_fastest_precision
 from hpcgnn.training.objective import Objective
 from hpcgnn.training.precision import STORAGE, storage_bits
+from hpcgnn.training.recipe import Recipe, traits_of
+from hpcgnn.training.scores import Score, choose_score
 
+Own = TypeVar("Own")
+NOTHING = Recipe()
 FIRST_BITS = 4       # at which degree-aware rows are fitted, before their widths are chosen
 WIDTH_RATE = 0.2     # of quantize_lr; what Adam's momentum carries on after the penalty ends must stay well below a bit
 
@@ -52,7 +58,9 @@ class Session:
     plan : ExchangePlan
     importance : (num_inner + num_halo,) float32
     objective : Objective
-    score : str                      name of the score, resolved
+    score : Score                    resolved
+    recipe : Recipe                  what a program brings beside the settings
+    traits : ModelTraits             how the model sums its neighbors' rows
     rows_within : list of int        nodes of all ranks within 0, 1, .. hops of the loss; empty where all are computed
     degree_counts : int64 array      nodes of all ranks by in-degree, see `count_in_degrees`; None unless quantized
     """
@@ -66,12 +74,15 @@ class Session:
     plan: ExchangePlan
     importance: np.ndarray
     objective: Objective
-    score: str
+    score: Score
+    recipe: Recipe
+    traits: ModelTraits
     rows_within: list[int]
     degree_counts: np.ndarray | None = None
 
     @classmethod
-    def open(cls, comm: MPI.Comm, shards: Path, config: TrainConfig, info: GraphInfo | None = None) -> Session:
+    def open(cls, comm: MPI.Comm, shards: Path, config: TrainConfig, info: GraphInfo | None = None,
+             recipe: Recipe = NOTHING) -> Session:
         """Collective: read this rank's shard (and `info` where it is not given), exchange the input rows, count the
         splits.
 
@@ -82,14 +93,17 @@ class Session:
                              or a transport that was asked for and can't be used
         """
         info = info or together(comm, lambda: read_graph_info(shards))
-        score = together(comm, lambda: choose_score(config, info))
         device = choose_device(comm, config.device)
         check_alike(comm, together(comm, Traits.of_this_rank))
         part = together(comm, lambda: read_partition(shards, comm.rank, comm.size, info))
         check_peers(comm, part, info.run_id)
         part, reach = _within_reach(comm, part, config)
         masks = {"train": part.train_mask, "val": part.val_mask, "test": part.test_mask}
-        objective = Objective.build(comm, part.labels, masks, device)
+        loss = together(comm, lambda: own_or_named("loss", config.loss, recipe.loss))
+        objective = together(comm, lambda: Objective.build(comm, part.labels, masks, device, loss))
+        score = together(comm, lambda: own_or_named("score", config.score, recipe.score))
+        if isinstance(score, str):
+            score = together(comm, lambda: choose_score(score, objective.task, info.num_classes, info.name))
         counted = {split: getattr(info, f"num_{split}") for split in objective.num_global}
         if objective.num_global != counted:
             raise CollectiveError(f"{shards} has {objective.num_global} nodes in the splits of its parts, and graph.h5 "
@@ -98,7 +112,7 @@ class Session:
             raise CollectiveError(f"{shards} has no features to train on; run hpcgnn preprocess --features structural")
         if objective.num_global["train"] == 0:
             raise CollectiveError(f"{shards} has no training node in the whole graph; at least one is needed")
-        config = with_fastest_precision(comm, config, part, device, lambda tried: build_model(shape_of(tried, info)))
+        config = with_fastest_precision(comm, config, part, device, lambda tried: recipe.build(tried, info))
         full_bits, plan = storage_bits(config.precision), ExchangePlan.build(part)
         transport = HOST if config.device == "cpu" else choose_transport(comm, config.transport, device)
         kind = config.method.exchange()
@@ -108,22 +122,25 @@ class Session:
         features = exchange.input_rows(torch.from_numpy(part.features.astype(np.float32, copy=False)).to(device))
         graph = LocalGraph(part.indptr, part.indices, np.concatenate([part.inner_id, part.halo_id]), part.in_degree,
                            features.to(STORAGE[config.precision]), exchange, reach.num_within if reach else None,
-                           config.overlap, config.sums == "half")
+                           config.overlap, config.sums == "half", part.edge_weight,
+                           exchange.weighted_degree(part, device))
         rows_within = comm.allreduce(np.array(reach.num_within)).tolist() if reach else []
         degree_counts = None if config.quantize == "none" else count_in_degrees(graph, comm)
-        return cls(comm, config, info, graph, exchange, transport, plan, part.importance, objective, score, rows_within,
-                   degree_counts)
+        model, has_weights = together(comm, lambda: recipe.build(config, info)), part.edge_weight is not None
+        together(comm, lambda: check_edge_weights(model, config.model, has_weights, config.quantize != "none"))
+        return cls(comm, config, info, graph, exchange, transport, plan, part.importance, objective, score, recipe,
+                   traits_of(model), rows_within, degree_counts)
 
     def method_context(self) -> MethodContext:
         """Return what the method finds on this rank."""
-        config, traits = self.config, traits_of(self.config.model)
+        config, traits = self.config, self.traits
         return MethodContext(self.comm, self.plan, self.graph, self.importance, storage_bits(config.precision),
                              config.layers, traits.reduction, traits.attends,
                              1e6 * config.link_mbps)
 
     def new_model(self, seed: int) -> nn.Module:
-        """Collective: a model whose weights depend on the seed only, so that all ranks start from the same; where it is
-        quantized, with the steps that fit it on this graph.
+        """Collective: a model whose weights depend on the seed only, or are those of rank 0's where a program gives it,
+        so that all ranks start from the same; where it is quantized, with the steps that fit it on this graph.
 
         Raises
         ------
@@ -131,8 +148,10 @@ class Session:
         """
         torch.manual_seed(seed)
         config = self.config
-        model = build_model(shape_of(config, self.info))
+        model = self.recipe.build(config, self.info)
         model.to(self.graph.x.device)     # made on the host, from the same draws everywhere
+        if self.recipe.model is not None:
+            take_from_rank_zero(self.comm, model)
         if config.quantize == "none":
             return model
         return QuantizedStack.fit(model, scheme_of(config), self.graph, self.comm, self.degree_counts)
@@ -145,21 +164,17 @@ class Session:
         scales = model.scale_parameters() if isinstance(model, QuantizedStack) else []
         widths = model.width_parameters() if isinstance(model, QuantizedStack) else []
         is_scale = {id(parameter) for parameter in [*scales, *widths]}
-        parameters = [parameter for parameter in model.parameters() if id(parameter) not in is_scale]
+        parameters = [parameter for parameter in model.parameters()
+                      if parameter.requires_grad and id(parameter) not in is_scale]
         if config.weight_decay_layers == "first" and not hasattr(model, "first_layer_parameters"):
             raise ConfigError(f"model {config.model} has no first_layer_parameters(), which weight_decay_layers first "
                               "needs; add it, or use all")
-        decayed = parameters if config.weight_decay_layers == "all" else model.first_layer_parameters()
+        decayed = parameters if config.weight_decay_layers == "all" else [
+            parameter for parameter in model.first_layer_parameters() if parameter.requires_grad]
         chosen = {id(parameter) for parameter in decayed}
         others = [parameter for parameter in parameters if id(parameter) not in chosen]
         return [WeightGroup(decayed, config.lr, config.weight_decay), WeightGroup(others, config.lr),
                 WeightGroup(scales, config.quantize_lr), WeightGroup(widths, WIDTH_RATE * config.quantize_lr)]
-
-
-def shape_of(config: TrainConfig, info: GraphInfo) -> ModelShape:
-    """Return the shape that the configured model is built from."""
-    return ModelShape(config.model, info.num_features, config.hidden, info.num_classes, config.layers, config.dropout,
-                      config.norm, config.heads, config.precision == "fp32", config.alpha, config.theta, config.jump)
 
 
 def scheme_of(config: TrainConfig) -> QuantizationScheme:
@@ -176,18 +191,35 @@ def _within_reach(comm: MPI.Comm, part: Partition, config: TrainConfig) -> tuple
     return nearest_first(part, Reach.measure(comm, part, ExchangePlan.build(part), config.layers))
 
 
-def choose_score(config: TrainConfig, info: GraphInfo) -> str:
-    """Name of the score for this kind of labels.
+def own_or_named(what: str, name: str, given: Own | None) -> Own | str:
+    """Return a loss or a score that a program gives, else the name that is set.
 
     Raises
     ------
-    TrainingError      the score that was asked for does not fit the labels
+    TrainingError      the settings are of a run whose program gave one, and this program gives none
     """
-    default = "micro_f1" if info.is_multi_label else "accuracy"
-    score = default if config.score == "auto" else config.score
-    if info.is_multi_label != (score == "micro_f1"):
-        kind = "multi-label" if info.is_multi_label else "single-label"
-        raise TrainingError(f"score {score} does not fit {info.name}, which is {kind}; use {default}")
-    if score == "roc_auc" and info.num_classes != 2:
-        raise TrainingError(f"score roc_auc needs two classes, {info.name} has {info.num_classes}; use {default}")
-    return score
+    if given is None and name == OWN:
+        raise TrainingError(f"this run has a {what} of its own, which only the program that gave it knows; go on with "
+                            f"hpcgnn.fit({what}=..), or choose another {what}")
+    return name if given is None else given
+
+
+def take_from_rank_zero(comm: MPI.Comm, model: nn.Module) -> None:
+    """Collective: make all weights and buffers those of rank 0's model.
+
+    Raises
+    ------
+    CollectiveError      another rank's model has others
+    """
+    tensors = model.state_dict()
+    first = comm.bcast({name: tensor.cpu() for name, tensor in tensors.items()} if comm.rank == 0 else None)
+    together(comm, lambda: _check_same_names(first, tensors))
+    model.load_state_dict(first)
+
+
+def _check_same_names(first: dict[str, torch.Tensor], mine: dict[str, torch.Tensor]) -> None:
+    shapes = [{name: tuple(tensor.shape) for name, tensor in tensors.items()} for tensors in (first, mine)]
+    if shapes[0] != shapes[1]:
+        name = min(name for name in shapes[0].keys() | shapes[1].keys() if shapes[0].get(name) != shapes[1].get(name))
+        raise TrainingError(f"the model's {name} has shape {shapes[1].get(name)} here and {shapes[0].get(name)} on "
+                            "rank 0; give all ranks the same model")

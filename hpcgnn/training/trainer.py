@@ -12,8 +12,11 @@ import time
 from dataclasses import asdict
 from typing import Any
 
+from mpi4py import MPI
+from torch import nn
+
 from hpcgnn.adaptive.controller import Decision
-from hpcgnn.config import settings_of
+from hpcgnn.config import TrainConfig, settings_of
 from hpcgnn.errors import Interrupted
 from hpcgnn.launch import together
 from hpcgnn.nn.quantized.models import QuantizedStack
@@ -30,6 +33,7 @@ from hpcgnn.training.saving import save
 from hpcgnn.training.session import Session
 from hpcgnn.training.soundness import fault_error
 from hpcgnn.training.summary import bytes_by_pair, summarize
+from hpcgnn.training.trackers import TRACKERS
 from hpcgnn.whereabouts import HERE
 
 
@@ -88,7 +92,25 @@ class TrainingRun:
             self.controller.restore(resumed.controller)
             restore_rank_state(session, self.controller, folder.rank_files, resumed.token)
         self._token = None if resumed is None else resumed.token     # of the last checkpoint
+        self._is_asked_to_end = False
+        tracker = TRACKERS.get(session.config.track)
+        self.callbacks = (*session.recipe.callbacks, *([] if tracker is None else [tracker()]))
         self._is_main = session.comm.rank == 0
+
+    @property
+    def comm(self) -> MPI.Comm:
+        """Return the communicator of all ranks of the run."""
+        return self.session.comm
+
+    @property
+    def config(self) -> TrainConfig:
+        """Return the settings of the run."""
+        return self.session.config
+
+    @property
+    def model(self) -> nn.Module:
+        """Return the model that is trained."""
+        return self.learner.model
 
     @property
     def seed(self) -> int:
@@ -104,7 +126,8 @@ class TrainingRun:
         CollectiveError      loss, gradients, weights or answers are not finite, the ranks' weights differ, or a file
                              can't be written
         """
-        with STOP_REQUEST as stop, EpochDisplay(self.session.config, is_shown=self._is_main) as display:
+        with STOP_REQUEST as stop, EpochDisplay(self.session.config, self._is_main, self.session.score) as display:
+            self._call("on_start")
             self._train_seed(stop, display)
             while self.progress.seed_index + 1 < self.session.config.repeat:
                 self._begin_next_seed()
@@ -116,6 +139,7 @@ class TrainingRun:
         metrics = self.folder.read_metrics() if self._is_main else None
         summary = summarize(self.session, self.learner, results, metrics, state_bytes)
         together(self.session.comm, lambda: self.folder.write_summary(summary) if self._is_main else None)
+        self._call("on_end", summary)
         return summary
 
     def _begin_next_seed(self) -> None:
@@ -127,19 +151,39 @@ class TrainingRun:
     def _train_seed(self, stop: StopRequest, display: EpochDisplay) -> None:
         """Collective: train epoch after epoch, evaluate, record and save, until a seed is done."""
         config, progress = self.session.config, self.progress
-        while progress.epoch < config.epochs and not self._has_stalled():
+        while progress.epoch < config.epochs and not self._has_stalled() and not self._is_asked_to_end:
             trace, decision = self._train_epoch(stop.signal_number)
             progress.epoch += 1
             is_due = progress.epoch % config.eval_every == 0 or progress.epoch == config.epochs
             evaluation = self._evaluate() if is_due else None
-            self._record({**asdict(trace), **asdict(decision)}, evaluation)
+            self._record({**asdict(trace), **self._move_rate(evaluation), **asdict(decision)}, evaluation)
             display.advance(self.seed, progress, trace, evaluation)
             if trace.stop_signal:
                 self._stop()
             if config.checkpoint_every and progress.epoch % config.checkpoint_every == 0:
                 self._save()
-        if progress.best is None:    # resumed with fewer --epochs than are done, before the first evaluation
+        if progress.best is None:    # ended before the first evaluation
             self._evaluate()
+        self._is_asked_to_end = False
+
+    def _move_rate(self, evaluation: Evaluation | None) -> dict[str, float]:
+        """Have the schedule, if there is one, move the learning rate; return the rate of the epoch that has ended."""
+        schedule = self.learner.schedule
+        if schedule is None:
+            return {}
+        rate = schedule.rate
+        schedule.end_epoch(None if evaluation is None else evaluation.val_loss)
+        return {"lr": rate}
+
+    def _call(self, moment: str, *arguments: Any) -> None:
+        """Collective: call the callbacks; the training of this seed ends where one asks for it, on any rank."""
+        if not self.callbacks:
+            return
+        HERE.note("calls the callbacks")
+        answers = [getattr(callback, moment)(self, *arguments) for callback in self.callbacks]
+        if moment in ("on_epoch_end", "on_evaluation"):
+            asked = self.session.comm.allreduce(any(answers), MPI.LOR)
+            self._is_asked_to_end = self._is_asked_to_end or asked
 
     def _has_stalled(self) -> bool:
         limit = self.session.config.early_stop
@@ -170,7 +214,7 @@ class TrainingRun:
         session = self.session
         HERE.note("evaluates")
         evaluation = evaluate(session.comm, self.learner.model, session.graph, session.objective, session.score)
-        if self.progress.note(evaluation):
+        if self.progress.note(evaluation, session.score.prefers_low):
             self.learner.best_model = copy.deepcopy(self.learner.model.state_dict())
         return evaluation
 
@@ -180,13 +224,14 @@ class TrainingRun:
         """
         HERE.note("records the epoch")
         pairs = bytes_by_pair(self.session) if evaluation else {}
-        if not self._is_main:
-            return
-        record = {"seed": self.seed, "epoch": self.progress.epoch, **epoch, **pairs}
-        if isinstance(self.learner.model, QuantizedStack):
-            record.update(self.learner.model.feature_size())
+        record = {"seed": self.seed, "epoch": self.progress.epoch, **epoch}
         del record["stop_signal"], record["fault"]
-        self.folder.append_metrics({**record, **(asdict(evaluation) if evaluation else {})})
+        if self._is_main:
+            sizes = self.learner.model.feature_size() if isinstance(self.learner.model, QuantizedStack) else {}
+            self.folder.append_metrics({**record, **pairs, **sizes, **(asdict(evaluation) if evaluation else {})})
+        self._call("on_epoch_end", record)
+        if evaluation is not None:
+            self._call("on_evaluation", evaluation)
 
     def _stop(self) -> None:
         self._save()
@@ -197,6 +242,7 @@ class TrainingRun:
     def _save(self) -> None:
         """Collective: all that --resume needs is on the disk."""
         self._token = save(self.session.comm, self.folder, self._checkpoint, self._save_rank_state, self._token)
+        self._call("on_checkpoint", self.folder.checkpoint)
 
     def _save_rank_state(self, token: str) -> None:
         save_rank_state(self.session, self.controller, self.folder.rank_files, token)
@@ -206,4 +252,5 @@ class TrainingRun:
         return Checkpoint(
             settings=settings_of(self.session.config), dataset=info.name, fingerprint=info.fingerprint, token=token,
             progress=self.progress, model=learner.model.state_dict(), best_model=learner.best_model,
-            optimizer=learner.optimizer.state(), loss_scale=learner.loss_scale, controller=self.controller.state())
+            optimizer=learner.optimizer.state(), loss_scale=learner.loss_scale, controller=self.controller.state(),
+            schedule=None if learner.schedule is None else learner.schedule.state())

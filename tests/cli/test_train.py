@@ -8,11 +8,11 @@ import pytest
 from mpi4py import MPI
 from training_setup import SMALL, easy_graph, on_rank_zero, random_owner, without_seconds, write, write_once
 
-from hpcgnn.cli.train import Request, train_in_parallel
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import CollectiveError
 from hpcgnn.registry import read_toml
 from hpcgnn.training.checkpoint import read_checkpoint
+from hpcgnn.training.job import Job, train
 from hpcgnn.training.metrics import RunFolder
 
 FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
@@ -120,7 +120,7 @@ def test_overwrite_replaces_a_run(hpcgnn, shards, shared_path):
 
 def start(comm, shards, out, resume=False, **flags):
     """Collective: what the command does after MPI has started."""
-    train_in_parallel(comm, Request(shards, {**SMALL, **flags}, None, None, out, resume, False, False))
+    train(comm, Job(shards, {**SMALL, **flags}, out=out, resume=resume))
 
 
 @pytest.mark.parallel([2, 3])

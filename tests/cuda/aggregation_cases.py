@@ -38,6 +38,7 @@ def scales(matrix: SparseRows, seed=1) -> dict[str, np.ndarray]:
 def dense_of(matrix: SparseRows, weight: np.ndarray | None = None) -> np.ndarray:
     """(num_rows, num_columns) float64; weight (num_entries,) is of each entry."""
     dense = np.zeros((matrix.num_rows, matrix.num_columns))
+    weight = matrix.entry_scale if weight is None else weight
     for v in range(matrix.num_rows):
         entries = slice(matrix.begin[v], matrix.end[v])
         np.add.at(dense[v], matrix.indices[entries], 1.0 if weight is None else weight[entries])

@@ -101,6 +101,21 @@ def test_entries_are_weighed_by_head(device, num_heads, head_dim, dtype):
 
 @pytest.mark.covering
 @pytest.mark.parametrize("dtype", STORAGES)
+@pytest.mark.parametrize("dim", [3, 64])
+@pytest.mark.parametrize("has_scales", [False, True])
+def test_a_matrix_may_weigh_its_entries_whatever_its_far_rows_are(device, has_scales, dim, dtype):
+    plain = matrix_of()
+    weight = np.random.default_rng(5).uniform(0.1, 2, len(plain.indices)).astype(np.float32)
+    matrix = matrix_of(split=35, num_self=30, entry_scale=weight, **(scales(plain) if has_scales else {}))
+    near, sent = rows_of(35, dim, dtype), rows_of(NUM_COLUMNS - 35, dim, dtype, seed=2)
+    assert_near(multiply(matrix, near.to(device), sent.to(device)), dense_of(matrix), torch.cat([near, sent]), dtype)
+    packed, far = packed_rows(sent)
+    assert_near(multiply(matrix, near.to(device), packed=packed), dense_of(matrix), torch.cat([near.float(), far]),
+                dtype)
+
+
+@pytest.mark.covering
+@pytest.mark.parametrize("dtype", STORAGES)
 @pytest.mark.parametrize("dim", DIMS)
 def test_packed_far_rows_are_those_of_the_message(device, dim, dtype):
     matrix = matrix_of(split=35, num_self=30, **scales(matrix_of()))

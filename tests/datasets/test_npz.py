@@ -122,7 +122,7 @@ def replace(key, value):
     (change("val_mask", slice(None), True), "two of the train, validation and test splits"),
     (replace("labels", np.zeros(29, dtype=np.int64)), "29 labels for 30 nodes"),
     (replace("labels", np.full((30, 4), 2, dtype=np.uint8)), "expected 0 or 1"),
-    (replace("labels", np.array(["a"] * 30)), "labels of type"),
+    (replace("labels", np.array(["a"] * 30)), "names 1 classes and says that there are 4"),
     (replace("features", np.zeros((29, 5), dtype=np.float32)), "29 feature rows for 30 nodes"),
     (replace("features", np.zeros(30, dtype=np.float32)), "expected a matrix of numbers"),
     (replace("indices", np.zeros((2, 2))), "expected a vector of integers"),

@@ -170,7 +170,7 @@ def test_memory_that_ends_is_a_sentence(tmp_path, arrays, monkeypatch):
     def fail(*_):
         raise MemoryError
 
-    monkeypatch.setattr("hpcgnn.datasets.npz.build_csr", fail)
+    monkeypatch.setattr("hpcgnn.datasets.given.build_weighted_csr", fail)
     with pytest.raises(DatasetError, match=r"ring\.npz needs more memory than this machine gives"):
         load(tmp_path, arrays)
 

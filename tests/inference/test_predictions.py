@@ -12,7 +12,7 @@ from mpi4py import MPI
 from training_setup import on_rank_zero
 
 from hpcgnn.errors import CheckpointError, CollectiveError
-from hpcgnn.inference import predictions
+from hpcgnn.inference import row_pieces
 from hpcgnn.inference.predictions import check_writable, read_predictions, write_predictions
 
 
@@ -38,7 +38,7 @@ def write_some(comm, path, num_nodes=100, is_multi_label=False, hidden=3):
 @pytest.mark.parametrize("is_multi_label", [False, True])
 @pytest.mark.parametrize("piece_bytes", [1, 300, 1 << 20])
 def test_rows_lie_in_the_order_of_global_ids(shared_path, is_multi_label, piece_bytes, monkeypatch):
-    monkeypatch.setattr(predictions, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(row_pieces, "PIECE_BYTES", piece_bytes)
     comm, path = MPI.COMM_WORLD, shared_path / "p.h5"
     logits, embeddings = write_some(comm, path, is_multi_label=is_multi_label)
     found = on_rank_zero(comm, lambda: read_predictions(path))
@@ -62,7 +62,7 @@ def test_a_graph_without_nodes_and_a_model_without_hidden_rows_are_written(share
 
 @pytest.mark.parallel([1, 2, 3])
 def test_a_full_disk_stops_all_ranks_and_leaves_what_was_there(shared_path, monkeypatch):
-    monkeypatch.setattr(predictions, "PIECE_BYTES", 300)
+    monkeypatch.setattr(row_pieces, "PIECE_BYTES", 300)
     comm, path = MPI.COMM_WORLD, shared_path / "p.h5"
     on_rank_zero(comm, lambda: path.write_text("before"))
     with file_size_limit(2000), pytest.raises(CollectiveError, match=r"p\.h5 can't be written: File too large; "):

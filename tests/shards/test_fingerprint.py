@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse
 from reference_partition import random_dataset
 
+from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.errors import CheckpointError, ShardError
 from hpcgnn.partition.order import REORDERS
 from hpcgnn.partition.owner import PARTITIONERS, assign_owners
@@ -62,6 +63,33 @@ CHANGES = {
 def test_one_change_changes_exactly_its_digest(dataset, what):
     name, change = CHANGES[what]
     assert fingerprint_of(dataset, FLOAT32).differences(fingerprint_of(change(dataset), FLOAT32)) == (name,)
+
+
+def test_a_graph_without_weights_and_targets_has_the_fingerprint_of_before():
+    """The digests were computed by the version that knew neither."""
+    place = np.arange(5)
+    ring = GraphDataset("ring", np.arange(6), (place + 4) % 5, (np.arange(10, dtype=np.float32) / 4).reshape(5, 2),
+                        place % 3, 3, place < 2, place == 2, place > 2)
+    assert fingerprint_of(ring, FLOAT32) == Fingerprint(
+        "45cc2e913f7b9dc2b67118fded35d44a", "c7e41bb196fd173de304ada3303346fd", "5726962223ebba1d8d4df1a8fd72dca1")
+
+
+def test_weights_are_part_of_the_graph_and_targets_of_the_split(dataset):
+    weights = np.linspace(1, 2, dataset.num_edges, dtype=np.float32)
+    weighted = replace(dataset, edge_weight=weights)
+    assert fingerprint_of(dataset, FLOAT32).differences(fingerprint_of(weighted, FLOAT32)) == ("graph",)
+    another = replace(dataset, edge_weight=changed(weights, 5, np.nextafter(weights[5], np.float32(9))))
+    assert fingerprint_of(weighted, FLOAT32).differences(fingerprint_of(another, FLOAT32)) == ("graph",)
+    targets = dataset.labels[:, None].astype(np.float32)
+    regression = replace(dataset, labels=targets, num_classes=1)
+    assert fingerprint_of(dataset, FLOAT32).differences(fingerprint_of(regression, FLOAT32)) == ("split",)
+    another = replace(regression, labels=changed(targets, (59, 0), np.nan))
+    assert fingerprint_of(regression, FLOAT32).differences(fingerprint_of(another, FLOAT32)) == ("split",)
+
+
+def test_names_of_nodes_change_nothing(dataset):
+    named = replace(dataset, node_name=np.arange(60) + 7, class_names=("a", "b", "c", "d"))
+    assert fingerprint_of(named, FLOAT32) == fingerprint_of(dataset, FLOAT32)
 
 
 def test_indicator_labels_differ_from_class_ids(dataset):

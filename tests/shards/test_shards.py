@@ -68,6 +68,53 @@ def test_every_part_comes_back_equal(tmp_path, num_parts, multi_label, sparse):
             assert np.asarray(value).dtype == np.asarray(wanted).dtype, item.name
 
 
+def with_more(dataset, ids, task):
+    """The dataset with weights, ids and names or targets."""
+    rng = np.random.default_rng(8)
+    ids = np.array([f"n{'x' * node}" for node in range(60)]) if ids == "texts" else rng.permutation(60) * 10**9 - 5
+    more = {"labels": rng.normal(size=(60, 4)).astype(np.float32)} if task == "regression" else {
+        "class_names": ("", "é", "c", "d")}
+    return replace(dataset, edge_weight=rng.random(dataset.num_edges).astype(np.float32) + 1, node_name=ids, **more)
+
+
+@pytest.mark.parametrize("ids", ["texts", "integers"])
+@pytest.mark.parametrize("task", ["classes", "regression"])
+@pytest.mark.parametrize("num_parts", [1, 3])
+def test_weights_ids_names_and_targets_come_back_equal(tmp_path, dataset, ids, task, num_parts):
+    dataset = with_more(dataset, ids, task).check()
+    info = write(tmp_path, dataset, num_parts)
+    assert verify_shards(tmp_path) == info
+    assert (info.task, info.has_edge_weights, info.node_names) == (task, True, ids)
+    assert info.class_names == dataset.class_names
+    weights = scipy.sparse.csr_matrix((dataset.edge_weight, dataset.indices, dataset.indptr), shape=(60, 60)).toarray()
+    for number in range(num_parts):
+        part = read_partition(tmp_path, number, num_parts)
+        np.testing.assert_array_equal(part.inner_name, dataset.node_name[part.inner_id])
+        np.testing.assert_array_equal(part.labels, dataset.labels[part.inner_id])
+        source = np.concatenate([part.inner_id, part.halo_id])[part.indices]
+        target = np.repeat(part.inner_id, np.diff(part.indptr))
+        np.testing.assert_array_equal(part.edge_weight, weights[target, source])
+        assert part.edge_weight.dtype == np.float32
+
+
+def test_shards_without_more_are_of_the_format_of_before(shards, dataset):
+    """Programs of before read them, and the reverse."""
+    assert (shards / "graph.h5").read_bytes().startswith(b"hpcgnn graph\nformat 3\n")
+    assert (shards / "part-0000.h5").read_bytes().startswith(b"hpcgnn part\nformat 2\n")
+    with h5py.File(shards / "graph.h5") as file:
+        assert not {"task", "has_edge_weights", "node_names", "class_names"} & {*file, *file.attrs}
+    with h5py.File(shards / "part-0000.h5") as file:
+        assert set(file) == {*schema.PART_ARRAYS, "features"}
+    assert read_graph_info(shards).task == "classes" and read_partition(shards, 0, 2).edge_weight is None
+    write(shards, with_more(dataset, "texts", "classes"), overwrite=True)
+    assert (shards / "graph.h5").read_bytes().startswith(b"hpcgnn graph\nformat 4\n")
+
+
+def test_an_empty_part_has_no_ids(tmp_path, dataset):
+    write_shards(with_more(dataset, "texts", "classes"), np.zeros(60, np.int32), 2, tmp_path, "float32", ORIGIN)
+    assert verify_shards(tmp_path).num_parts == 2 and read_partition(tmp_path, 1, 2).inner_name.shape == (0,)
+
+
 def test_graph_info_comes_back_equal(tmp_path, dataset):
     info = write(tmp_path, dataset, 3)
     assert read_graph_info(tmp_path) == info
@@ -186,7 +233,7 @@ def test_faulty_file_is_named(shards, name, fault, complaint):
 def test_shards_of_an_older_format_are_refused(tmp_path, dataset, monkeypatch):
     monkeypatch.setattr(writer, "GRAPH_VERSION", 2)
     write(tmp_path, dataset)
-    with pytest.raises(ShardError, match=r"graph.h5 has format 2, this version reads 3; run hpcgnn preprocess again"):
+    with pytest.raises(ShardError, match=r"graph.h5 has format 2, this version reads 3 and 4; run"):
         read_partition(tmp_path, 0, 2)
 
 

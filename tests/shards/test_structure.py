@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -34,7 +35,28 @@ def originals(tmp_path_factory):
             owner = np.random.default_rng(0).integers(0, 3, 60).astype(np.int32)
             write_shards(dataset, owner, 3, folder, form, Provenance("a:b", "random", 0))
             made[form, is_multi_label] = folder
+    for more in ("texts", "regression"):
+        made[more, False] = tmp_path_factory.mktemp(more)
+        write_shards(dataset_of_more(more), owner, 3, made[more, False], "float32", Provenance("a:b", "random", 0))
     return made
+
+
+def dataset_of_more(kind):
+    """A graph with weights, and texts for ids and classes, or integers for ids and targets."""
+    dataset = random_dataset(60, 200, seed=1, directed=True, num_features=5)
+    weight = np.random.default_rng(1).random(dataset.num_edges).astype(np.float32) + 0.5
+    if kind == "texts":
+        return replace(dataset, edge_weight=weight, node_name=np.array([f"né{node:02}" for node in range(60)]),
+                       class_names=("art", "bio", "law", "zoo")).check()
+    labels = np.random.default_rng(2).normal(size=(60, 2)).astype(np.float32)
+    labels[3, 1] = np.nan
+    return replace(dataset, edge_weight=weight, node_name=np.arange(60) * 7 + 10**12, labels=labels,
+                   num_classes=2).check()
+
+
+@pytest.fixture(params=["texts", "regression"])
+def more_shards(originals, tmp_path, request):
+    return shutil.copytree(originals[request.param, False], tmp_path / "m")
 
 
 @pytest.fixture
@@ -121,6 +143,66 @@ def test_a_faulty_part_is_refused_by_name(shards, how):
         sentence = str(refused.value)
         assert sentence.startswith(str(path)) and complaint in sentence, sentence
         assert sentence.endswith("; run hpcgnn preprocess again") and "\n" not in sentence
+
+
+MORE_FAULTS = {
+    "a weight of 0": ("part-0001.h5", put("edge_weight", lambda a: changed(a, 0, 0)), "edge_weight that is not"),
+    "a weight of NaN": ("part-0001.h5", put("edge_weight", lambda a: changed(a, 3, np.nan)), "edge_weight that is not"),
+    "weights of float64": ("part-0001.h5", put("edge_weight", lambda a: a.astype(float)), "edge_weight of float64"),
+    "a weight less": ("part-0001.h5", put("edge_weight", lambda a: a[1:]), "edge_weight of float32 and shape"),
+    "no task": ("graph.h5", lambda file: file.attrs.pop("task"), "has no task"),
+    "another task": ("graph.h5", attribute("task", "ranking"), "has task 'ranking', expected one of classes"),
+    "names of nodes of a third kind": ("graph.h5", attribute("node_names", "dates"), "has node_names 'dates'"),
+    "several labels that are none": ("graph.h5", attribute("task", "multi-label"), "which contradict each other"),
+}
+
+
+@pytest.mark.parametrize("how", MORE_FAULTS)
+def test_weights_ids_and_tasks_are_checked(more_shards, how):
+    name, change, complaint = MORE_FAULTS[how]
+    reseal(more_shards / name, change)
+    with pytest.raises(ShardError, match=complaint) as refused:
+        read_partition(more_shards, 1, 3)
+    assert str(refused.value).startswith(str(more_shards / name))
+
+
+TEXT_FAULTS = {
+    "an id twice": (put("inner_name/bytes", lambda a: np.tile(a[:5], len(a) // 5)), "has an id twice in inner_name"),
+    "an id that is no UTF-8": (put("inner_name/bytes", lambda a: a * 0 + 255), "inner_name that is no UTF-8"),
+    "offsets that fall": (put("inner_name/offset", lambda a: a[::-1].copy()), "inner_name/offset that does not rise"),
+    "bytes less": (put("inner_name/bytes", lambda a: a[:-1]), "inner_name/bytes of uint8 and shape"),
+    "ids of another number": (put("inner_name/offset", lambda a: a[:-1]), "inner_name/offset of int64 and shape"),
+}
+
+
+@pytest.mark.parametrize("how", TEXT_FAULTS)
+def test_faulty_texts_are_refused_by_name(originals, tmp_path, how):
+    folder = shutil.copytree(originals["texts", False], tmp_path / "m")
+    change, complaint = TEXT_FAULTS[how]
+    reseal(folder / "part-0001.h5", change)
+    with pytest.raises(ShardError, match=complaint):
+        read_partition(folder, 1, 3)
+
+
+@pytest.mark.parametrize("change, complaint", [
+    (put("labels", lambda a: a * np.inf), "targets that are infinite"),
+    (put("labels", lambda a: a * np.nan), "or none for a node in a split"),
+    (put("labels", lambda a: a.astype(np.int64)), "labels of int64"),
+])
+def test_faulty_targets_are_refused(originals, tmp_path, change, complaint):
+    folder = shutil.copytree(originals["regression", False], tmp_path / "m")
+    reseal(folder / "part-0001.h5", change)
+    with pytest.raises(ShardError, match=complaint):
+        read_partition(folder, 1, 3)
+
+
+@pytest.mark.parametrize("change", [put("class_names/bytes", lambda a: np.tile(a[:3], 4)),
+                                    put("class_names/offset", lambda a: a[:-1])])
+def test_class_names_are_one_for_each_class(originals, tmp_path, change):
+    folder = shutil.copytree(originals["texts", False], tmp_path / "m")
+    reseal(folder / "graph.h5", change)
+    with pytest.raises(ShardError, match="class_names"):
+        read_graph_info(folder)
 
 
 def in_json(name, key, value):
@@ -233,7 +315,8 @@ def replaced(name, value):
     return change
 
 
-@pytest.mark.parametrize("form, is_multi_label", [("float32", False), ("package", True)])
+@pytest.mark.parametrize("form, is_multi_label", [("float32", False), ("package", True), ("texts", False),
+                                                  ("regression", False)])
 @pytest.mark.parametrize("file", ["graph.h5", "part-0001.h5"])
 def test_any_dataset_or_attribute_of_another_kind_is_refused(originals, tmp_path, form, is_multi_label, file):
     """Each one in turn is taken away, or gives place to something else."""

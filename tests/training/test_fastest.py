@@ -8,17 +8,17 @@ import pytest
 from mpi4py import MPI
 from training_setup import SMALL, easy_graph, write_once
 
-from hpcgnn.cli.train import Request, train_in_parallel
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import ConfigError
 from hpcgnn.shards.reader import read_partition
 from hpcgnn.training import fastest
+from hpcgnn.training.job import Job, train
 from hpcgnn.training.session import Session
 
 
 def run_command(shards, out, resume=False, **settings):
     """Collective: `hpcgnn train`, and the summary that it leaves."""
-    train_in_parallel(MPI.COMM_WORLD, Request(shards, {**SMALL, **settings}, None, None, out, resume, False, False))
+    train(MPI.COMM_WORLD, Job(shards, {**SMALL, **settings}, out=out, resume=resume))
     return json.loads((out / "summary.json").read_text())
 
 

@@ -40,6 +40,14 @@ class Plain(torch.nn.Module):
         return self.last(h_all[:graph.num_inner] + summed)
 
 
+class Named(torch.nn.Module):
+    """Takes sizes by the names that PyTorch Geometric gives them, and more."""
+
+    def __init__(self, in_channels, hidden_channels, out_channels=None, *, bias, scale=1.0, **more):
+        super().__init__()
+        self.taken = in_channels, hidden_channels, out_channels, bias, scale, more
+
+
 class Unmakeable(torch.nn.Module):
     """Its constructor takes other arguments."""
 
@@ -91,3 +99,28 @@ def test_what_is_no_model_is_refused(module, name, complaint):
         config = TrainConfig.of(model=name.format(module=module))
         build_model(ModelShape(config.model, 3, 4, 2, 2, 0.0, "layer"))
     assert str(refused.value).startswith(complaint.format(module=module))
+
+
+def test_a_constructor_gets_the_sizes_that_it_names_and_the_arguments_that_are_given(module):
+    shape = ModelShape(f"{module}:Named", 3, 4, 2, 5, 0.0, arguments={"bias": False, "scale": 2.5, "act": "elu"})
+    assert build_model(shape).taken == (3, 4, 2, False, 2.5, {"act": "elu"})
+    wider = ModelShape(f"{module}:Named", 3, 4, 2, 5, 0.0, arguments={"bias": True, "hidden_channels": 64})
+    assert build_model(wider).taken == (3, 64, 2, True, 1.0, {})
+
+
+@pytest.mark.parametrize("arguments, complaint", [
+    ({"scale": 2.0}, "can't be made from in_channels=3, hidden_channels=4, out_channels=2, scale=2.0: "),
+    ({}, "can't be made from in_dim, hidden_dim, out_dim, num_layers and dropout: ")])
+def test_arguments_that_a_constructor_does_not_take_or_lacks_are_refused(module, arguments, complaint):
+    with pytest.raises(ConfigError) as refused:
+        build_model(ModelShape(f"{module}:Named", 3, 4, 2, 5, 0.0, arguments=arguments))
+    assert complaint in str(refused.value) and "--model-args gives what else" in str(refused.value)
+
+
+@pytest.mark.parametrize("settings, complaint", [
+    ({"model": "mine:Mine", "model_args": "[1]"}, "model_args must be a JSON object"),
+    ({"model": "mine:Mine", "model_args": "heads=8"}, "model_args must be a JSON object"),
+    ({"model": "gat", "model_args": '{"heads": 8}'}, "model_args has no effect on model gat, only on your own")])
+def test_arguments_are_a_json_object_for_a_model_of_ones_own(settings, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        TrainConfig.of(**settings)

@@ -26,9 +26,11 @@ class ExchangeKind(ABC):
     Attributes
     ----------
     keeps_state : bool      training reads something of earlier epochs, so a resumed run needs `state`
+    may_skip : bool         a rank may send nothing in an epoch
     """
 
     keeps_state = False
+    may_skip = False
 
     @abstractmethod
     def start(self, sender: Sender, outgoing: Outgoing, site: ExchangeSite) -> Arrival:

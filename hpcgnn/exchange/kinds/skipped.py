@@ -92,6 +92,8 @@ class Skipped(RememberingKind[Broadcaster]):
     change, staleness : see `Broadcaster`
     """
 
+    may_skip = True
+
     def __init__(self, change: float, staleness: int):
         super().__init__()
         self._change, self._staleness = change, staleness

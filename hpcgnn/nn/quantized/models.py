@@ -16,6 +16,7 @@ from hpcgnn.errors import CollectiveError
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.attention import GATConvolution
 from hpcgnn.nn.convolution import GCNConvolution, SAGEConvolution
+from hpcgnn.nn.edge_weights import INTEGERS_REFUSE
 from hpcgnn.nn.isomorphism import GINConvolution
 from hpcgnn.nn.normalization import layer_norm_of
 from hpcgnn.nn.quantized.bit_sharing import share_bits
@@ -91,8 +92,10 @@ class QuantizedStack(nn.Module):
 
         Raises
         ------
-        CollectiveError      input rows that are not finite, or a target below the least size
+        CollectiveError      input rows that are not finite, a target below the least size, or a graph with edge weights
         """
+        if graph.edge_weight is not None:
+            raise CollectiveError(INTEGERS_REFUSE)
         counts = count_in_degrees(graph, comm) if counts is None else counts
         x = graph.x
         seen = comm.allreduce(np.array([not torch.isfinite(x).all(), bool((x < 0).any()), x.count_nonzero(), x.numel()],

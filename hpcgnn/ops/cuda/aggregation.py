@@ -18,7 +18,8 @@ def multiply(matrix, near: torch.Tensor, far, out: torch.Tensor, tasks: np.ndarr
     """Matrix times rows stored in `out`, or added to it, for the rows from the first to the last that `tasks` name."""
     first, last = int(tasks[0]), int(tasks[-1])
     if first < last and near.shape[1]:
-        launch(matrix.geometry.segments(first, last), matrix, near, far, out, is_added, _is_half(matrix, near))
+        launch(matrix.geometry.segments(first, last), matrix, near, far, out, is_added, _is_half(matrix, near),
+               None if matrix.entry_scale is None else on_device(matrix.entry_scale, near)[:, None])
 
 
 def multiply_weighted(matrix, near: torch.Tensor, entry_scale: torch.Tensor, entry_index: np.ndarray | None,

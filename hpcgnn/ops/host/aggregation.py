@@ -21,7 +21,8 @@ def first_outside(packed, dim: int) -> int:
 
 def multiply(matrix, near: torch.Tensor, far, out: torch.Tensor, tasks: np.ndarray, is_added: bool) -> None:
     """Matrix times rows stored in `out`, or added to it, on the threads of OpenMP, for the rows that `tasks` name."""
-    _aggregate(matrix, near, far, out, tasks, is_added)
+    entry_scale = None if matrix.entry_scale is None else matrix.entry_scale[:, None]
+    _aggregate(matrix, near, far, out, tasks, is_added, entry_scale)
 
 
 def multiply_weighted(matrix, near: torch.Tensor, entry_scale: torch.Tensor, entry_index: np.ndarray | None,

@@ -1,7 +1,8 @@
 /* Aggregation (SpMM): out[v] = row_scale[v] * sum over the entries e = (v, u) of row v of weight(e) * row u, stored
- * once, or added to out[v]. weight(e) is column_scale[u], or entry_scale[entry(e) * num_heads + head] with entry(e) =
- * entry_index[e], or e itself; each factor is 1 where its pointer is null. Row u is near[u] below `split`, else far[u
- * - split], or decoded from a message of 1, 2, 4 or 8 bits a value (zero_point + step * code).
+ * once, or added to out[v]. weight(e) is column_scale[u] * entry_scale[entry(e) * num_heads + head] with entry(e) =
+ * entry_index[e], or e itself; each factor is 1 where its pointer is null, entry_scale also for an implied self-loop, and
+ * column_scale for several heads. Row u is near[u] below `split`, else far[u - split], or decoded from a message of 1, 2,
+ * 4 or 8 bits a value (zero_point + step * code).
  *
  * Threads: segments.cuh. A lane holds two columns; blockIdx.y counts blocks of 64 columns. Columns of all heads lie
  * side by side, so that heads share one pass over the entries.
@@ -79,7 +80,7 @@ template <class A> struct plain_source {
         float weight = 1.0f;
         if (u != NO_ENTRY && from.column_scale) weight = from.column_scale[u];
         if (entry >= 0 && from.entry_scale)
-            weight = from.entry_scale[from.entry_index ? from.entry_index[entry] : entry];
+            weight *= from.entry_scale[from.entry_index ? from.entry_index[entry] : entry];
         shared_weights()[i] = A::mirror(weight);
     }
     DEVICE void prepare(int i, int64_t v, int64_t entry) const {

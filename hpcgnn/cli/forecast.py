@@ -1,0 +1,62 @@
+"""What `hpcgnn train --dry-run` prints. What it says is computed in `hpcgnn.training.forecast`."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hpcgnn.training.forecast import Forecast
+
+NAMES = {"features": "input rows, halo rows too", "structure": "ids, arcs and matrices",
+         "weights": "weights, gradients and optimizer", "activations": "kept for the backward pass",
+         "halo_rows": "halo rows of one layer", "messages": "messages of one exchange",
+         "method_state": "kept by the method between epochs", "process": "in all, at most (measured)"}
+UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+SECONDS_A_MINUTE, SECONDS_AN_HOUR = 60, 3600
+
+
+def forecast_lines(found: Forecast) -> list[str]:
+    """Return the forecast in lines for a terminal."""
+    ranks = len(found.memory)
+    lines = [f"memory of a rank: the largest of {ranks}, and their mean"]
+    for own in fields(found.memory[0]):
+        sizes = [getattr(memory, own.name) for memory in found.memory]
+        lines.append(f"  {NAMES[own.name]:34} {in_bytes(max(sizes)):>9} {in_bytes(sum(sizes) / ranks):>9}")
+    return [*lines, "bytes sent by all ranks", *_sent(found), "time on this machine, with these ranks",
+            f"  an epoch         {in_time(found.epoch_seconds)}, the median of {found.sampled_epochs - 1} after the "
+            "first",
+            f"  an evaluation    {in_time(found.evaluation_seconds)}",
+            *([f"  a choice of widths {in_time(found.assign_seconds)}, {found.num_assignments} of them"]
+              if found.num_assignments else []),
+            f"  in all           {in_time(found.total_seconds)} for {found.num_epochs} epochs and "
+            f"{found.num_evaluations} evaluations, without start-up and checkpoints",
+            "nothing was written"]
+
+
+def _sent(found: Forecast) -> list[str]:
+    epoch = in_bytes(found.most_bytes)
+    if found.least_bytes != found.most_bytes:
+        epoch = f"{in_bytes(found.least_bytes)} to {epoch}, as the method decides"
+    return [f"  an epoch         {epoch}", f"  an evaluation    {in_bytes(found.evaluation_bytes)}",
+            f"  once             {in_bytes(found.setup_bytes)} of input rows"]
+
+
+def in_bytes(number: float) -> str:
+    """Return bytes in the decimal unit that fits: 412 MB, 3.21 GB."""
+    for size, unit in UNITS:
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number:.0f} B"
+
+
+def in_time(seconds: float) -> str:
+    """Return seconds in the unit that fits: 3.2 ms, 12.1 s, 4 min 10 s, 2 h 5 min."""
+    if seconds < 1:
+        return f"{1000 * seconds:.3g} ms"
+    whole = round(seconds)
+    if whole < SECONDS_A_MINUTE:
+        return f"{seconds:.3g} s"
+    if whole < SECONDS_AN_HOUR:
+        return f"{whole // SECONDS_A_MINUTE} min {whole % SECONDS_A_MINUTE} s"
+    return f"{whole // SECONDS_AN_HOUR} h {whole % SECONDS_AN_HOUR // SECONDS_A_MINUTE} min"

@@ -1,0 +1,61 @@
+"""`hpcgnn predict`: a run folder and shards in, one file with the answers for all nodes out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+TIMEOUT_SECONDS = 1800.0
+
+
+@click.command()
+@click.argument("run_folder", type=click.Path(path_type=Path))
+@click.argument("shards", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE",
+              help="File to write; its ending says the format: .parquet, .h5, .npz or .csv. None is written without.")
+@click.option("--embeddings", is_flag=True, help="Also write the rows that the last layer reads.")
+@click.option("--other-graph", is_flag=True, help="Answer for a graph that the run was not trained on.")
+def command(run_folder: Path, shards: Path, out: Path | None, embeddings: bool, other_graph: bool) -> None:
+    """Answer for every node of the graph in SHARDS with the best model of RUN_FOLDER, one MPI rank a part.
+
+    One forward pass in floats, without dropout: class and probability of each node, under its id in the source.
+    """
+    # MPI is started, and the threads shared out, before torch is imported.
+    from hpcgnn.launch import run_parallel
+
+    run_parallel(lambda comm: predict_in_parallel(comm, run_folder, shards, out, embeddings, other_graph))
+
+
+def predict_in_parallel(comm, run_folder: Path, shards: Path, out: Path | None, embeddings: bool,
+                        other_graph: bool) -> None:
+    """Collective: open the run, answer, write the file on rank 0, and print what the answers are worth."""
+    from hpcgnn.launch import together, watch
+    from hpcgnn.shards.reader import check_num_parts, read_graph_info
+
+    watch(comm, TIMEOUT_SECONDS)
+    info = together(comm, lambda: read_graph_info(shards))
+    together(comm, lambda: check_num_parts(info, comm.size))
+    # These import torch, which takes seconds: what needs no torch is refused before.
+    from hpcgnn.results.answer_file import check_answer_file, write_answers
+    from hpcgnn.results.float_run import FloatRun
+
+    together(comm, lambda: check_answer_file(out) if out is not None and comm.rank == 0 else None)
+    run = FloatRun.open(comm, run_folder, shards, info, other_graph)
+    answers = run.answer(embeddings)
+    scores = run.scores(answers)
+    if out is not None:
+        write_answers(comm, out, info.name, answers)
+    if comm.rank == 0:
+        for line in run.remarks:
+            click.echo(line)
+        click.echo(f"{info.name}: {info.num_nodes:,} nodes, answers of {run_folder}")
+        click.echo(scores_line(run.session.score, scores))
+        if out is not None:
+            click.echo(f"predictions: {out}")
+
+
+def scores_line(score, scores: dict[str, float]) -> str:
+    """Return the scores of all splits, as they are shown."""
+    unit = " %" if score.is_share else ""
+    return f"{score.name}: " + ", ".join(f"{split} {score.show(value)}{unit}" for split, value in scores.items())

@@ -1,0 +1,138 @@
+"""Graphs of NetworkX, SciPy and plain NumPy arrays, by what they hold; NetworkX is not imported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from hpcgnn.datasets.given import GivenGraph
+from hpcgnn.datasets.objects.choices import (
+    Choices,
+    array_of,
+    features_of,
+    first_of,
+    is_name,
+    named_splits,
+    split_choice,
+)
+from hpcgnn.datasets.objects.pyg import FEATURE_NAMES
+from hpcgnn.datasets.objects.tables import LABEL_NAMES, MASK_NAMES, SPLIT_NAMES, WEIGHT_NAMES, given_arrays
+from hpcgnn.errors import DatasetError
+
+
+def graph_of_matrix(matrix: Any, choices: Choices, name: str) -> GivenGraph:
+    """Return the graph of a square sparse matrix, whose stored values other than zero are weights.
+
+    Raises
+    ------
+    DatasetError       a matrix that is not square or whose index arrays are damaged
+    """
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise DatasetError(f"{name} has an adjacency matrix of shape {matrix.shape}; expected as many rows as columns")
+    try:
+        if hasattr(matrix, "check_format"):
+            matrix.check_format(full_check=True)
+        entries = matrix.tocoo(copy=False)
+    except (ValueError, TypeError, IndexError) as reason:
+        raise DatasetError(f"{name} has an adjacency matrix that is damaged: {reason}") from None
+    is_edge = entries.data != 0
+    row, column, value = entries.row[is_edge], entries.col[is_edge], entries.data[is_edge]
+    source, target = (row, column) if choices.rows == "sources" else (column, row)
+    weight = None if choices.edge_weight is False else value
+    if choices.edge_weight is not None and choices.edge_weight is not False:
+        raise DatasetError(f"{name} is a matrix, whose values are the weights; leave edge_weight out, or pass "
+                           "edge_weight=False for none")
+    given = _arrays(choices, name)
+    return GivenGraph(name, source, target, weight, row_name=given.pop("node_id"), num_nodes=matrix.shape[0], **given)
+
+
+def _arrays(choices: Choices, name: str) -> dict[str, Any]:
+    for what in ("features", "labels", "splits", "node_ids"):
+        if isinstance(getattr(choices, what), str):
+            raise DatasetError(f"{name} has no attributes to find {what}={getattr(choices, what)!r} in; pass an array")
+    return given_arrays(choices)
+
+
+def graph_of_ends(ends: Any, choices: Choices, name: str) -> GivenGraph:
+    """Return the graph of an array of edges: (2, num_edges) or (num_edges, 2), or a pair of sources and targets.
+
+    Raises
+    ------
+    DatasetError       an array of another shape, or of shape (2, 2), which can be read both ways
+    """
+    if isinstance(ends, tuple) and len(ends) == 2 and np.ndim(ends[0]) == 1:
+        source, target = (array_of(part, "edges") for part in ends)
+    else:
+        array = array_of(ends, "edges")
+        if array.ndim != 2 or 2 not in array.shape or array.shape == (2, 2):
+            raise DatasetError(f"{name} has edges of shape {array.shape}; expected (2, number of edges), (number of "
+                               "edges, 2), or a pair (sources, targets)")
+        source, target = array if array.shape[0] == 2 else array.T
+    weight = None if choices.edge_weight is None or choices.edge_weight is False else array_of(choices.edge_weight)
+    return GivenGraph(name, source, target, weight, **_arrays(choices, name))
+
+
+def graph_of_networkx(graph: Any, choices: Choices, name: str) -> GivenGraph:
+    """Return the graph of a NetworkX graph, its nodes in their order; edges of an undirected one hold both ways.
+
+    Attributes of nodes and edges are found by the names that are given, or by usual ones.
+
+    Raises
+    ------
+    DatasetError       an attribute that some nodes lack, or nodes that are neither texts nor integers
+    """
+    ids = list(graph.nodes())
+    edges = list(graph.edges(data=True))
+    source, target = (np.array([edge[end] for edge in edges], dtype=object) for end in (0, 1))
+    weight = _edge_weight(edges, choices.edge_weight)
+    of_nodes = [graph.nodes[node] for node in ids]
+    held = list(of_nodes[0]) if of_nodes else []
+    labels = _attribute(of_nodes, ids, choices.labels, LABEL_NAMES, held, name)
+    features = _attribute(of_nodes, ids, choices.features, FEATURE_NAMES, held, name)
+    if choices.splits is None and all(mask in held for mask in MASK_NAMES[:1]):
+        splits = named_splits({mask: _values(of_nodes, ids, mask, name) for mask in MASK_NAMES if mask in held})
+    else:
+        splits = _attribute(of_nodes, ids, choices.splits, SPLIT_NAMES, held, name)
+    return GivenGraph(name, source, target, weight, _objects(ids), features=None if features is None
+                      else features_of(features), labels=labels, splits=splits, is_symmetric=not graph.is_directed(),
+                      labels_hint="labels=ATTRIBUTE of the nodes")
+
+
+def _objects(ids: list) -> np.ndarray:
+    array = np.empty(len(ids), dtype=object)
+    array[:] = ids
+    return array
+
+
+def _edge_weight(edges: list[tuple], choice: Any) -> np.ndarray | None:
+    if choice is False:
+        return None
+    if choice is not None and not isinstance(choice, str):
+        return array_of(choice, "edge_weight")
+    key = choice or next((name for name in WEIGHT_NAMES if any(name in edge[2] for edge in edges)), None)
+    # As in NetworkX, an edge without a weight weighs 1.
+    return None if key is None else np.array([edge[2].get(key, 1) for edge in edges], dtype=np.float64)
+
+
+def _attribute(of_nodes: list[dict], ids: list, choice: Any, usual: tuple[str, ...], held: list[str], name: str) -> Any:
+    if choice is None:
+        choice = first_of(usual, held)
+    if choice is None or choice is False:
+        return None
+    if isinstance(choice, str):
+        return _values(of_nodes, ids, choice, name)
+    if is_name(choice):
+        return np.stack([_values(of_nodes, ids, key, name) for key in choice], axis=1)
+    return choice if scipy.sparse.issparse(choice) else split_choice(choice)
+
+
+def _values(of_nodes: list[dict], ids: list, key: str, name: str) -> np.ndarray:
+    lacking = next((node for node, held in zip(ids, of_nodes, strict=True) if key not in held), None)
+    if lacking is not None:
+        raise DatasetError(f"{name} has no {key!r} at node {lacking!r}; expected this attribute at every node")
+    values = [held[key] for held in of_nodes]
+    if all(isinstance(value, str) or value is None for value in values):
+        return _objects(values)
+    return array_of([array_of(value) if np.ndim(value) else value for value in values], f"the attribute {key!r}")

@@ -1,0 +1,119 @@
+"""Graphs of PyTorch Geometric and DGL, by what they hold; neither library is imported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.datasets.given import GivenGraph
+from hpcgnn.datasets.objects.choices import Choices, array_of, features_of, first_of, named_splits, split_choice
+from hpcgnn.datasets.objects.tables import LABEL_NAMES, SPLIT_NAMES, WEIGHT_NAMES
+from hpcgnn.errors import DatasetError
+
+FEATURE_NAMES = ("x", "feat", "features", "attr")
+
+
+def graph_of_data(data: Any, choices: Choices, name: str) -> GivenGraph:
+    """Return the graph of a PyG `Data`, or of a dict with its keys.
+
+    edge_index, (2, num_edges), holds sources and targets; x, y, edge_weight, or edge_attr where it has one column, and
+    train_mask, val_mask and test_mask are read where they are.
+
+    Raises
+    ------
+    DatasetError       no edge_index, a graph of several types of nodes, or an attribute that is not there
+    """
+    if hasattr(data, "node_types") or "HeteroData" in type(data).__name__:
+        raise DatasetError(f"{name} has nodes of several types (HeteroData), and hpcgnn trains on one; convert it by "
+                           "data.to_homogeneous()")
+    held = dict(data) if isinstance(data, dict) else data.to_dict()
+    held = {key: value for key, value in held.items() if value is not None}
+    source, target, weight = _edges(held, name)
+    remarks = ()
+    if choices.edge_weight is not None:
+        weight = None if choices.edge_weight is False else _found(held, choices.edge_weight, (), name)
+    elif weight is None:
+        weight, remarks = _weight(held)
+    features = None if choices.features is False else _found(held, choices.features, FEATURE_NAMES[:1], name, True)
+    num_nodes = held.get("num_nodes")
+    if num_nodes is None and features is not None:
+        num_nodes = features.shape[0]
+    labels = None if choices.labels is False else _found(held, choices.labels, ("y",), name)
+    if choices.splits is None:
+        splits = named_splits(held)
+    else:
+        splits = None if choices.splits is False else _splits(held, choices.splits, name)
+    ids = None if choices.node_ids is None else _found(held, choices.node_ids, (), name)
+    return GivenGraph(name, source, target, weight, row_name=ids, features=features, labels=labels, splits=splits,
+                      num_nodes=None if num_nodes is None else int(num_nodes), remarks=remarks,
+                      labels_hint="data.y, or labels=ARRAY")
+
+
+def _edges(held: dict[str, Any], name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    if "edge_index" in held:
+        ends = array_of(held["edge_index"], "edge_index")
+        if ends.ndim != 2 or ends.shape[0] != 2 or ends.dtype.kind not in "iu":
+            raise DatasetError(f"{name} has an edge_index of {ends.dtype} and shape {ends.shape}; expected integers of "
+                               "shape (2, number of edges), sources and targets")
+        return ends[0], ends[1], None
+    if hasattr(held.get("adj_t"), "coo"):
+        # Of torch_sparse: rows are targets.
+        target, source, weight = held["adj_t"].coo()
+        return array_of(source), array_of(target), None if weight is None else array_of(weight)
+    raise DatasetError(f"{name} has no edge_index; it holds {', '.join(map(str, held)) or 'nothing'}")
+
+
+def _weight(held: dict[str, Any]) -> tuple[np.ndarray | None, tuple[str, ...]]:
+    if "edge_weight" in held:
+        weight = array_of(held["edge_weight"], "edge_weight")
+        return (weight[:, 0] if weight.ndim == 2 and weight.shape[1] == 1 else weight), ()
+    if "edge_attr" not in held:
+        return None, ()
+    values = array_of(held["edge_attr"], "edge_attr")
+    if values.ndim == 1 or values.shape[1:] == (1,):
+        return values.reshape(-1), ("weights of edges are edge_attr",)
+    return None, (f"edge_attr has {values.shape[1]} columns, which no model here uses, and was left out",)
+
+
+def _found(held: dict[str, Any], choice: Any, usual: tuple[str, ...], name: str, is_matrix: bool = False) -> Any:
+    """Return a value by its name, by a usual one where none is given, or the given array; None for none."""
+    if choice is None:
+        choice = first_of(usual, held)
+    if choice is None:
+        return None
+    if isinstance(choice, str):
+        if choice not in held:
+            raise DatasetError(f"{name} has no {choice!r}; it holds {', '.join(map(str, held))}")
+        choice = held[choice]
+    return features_of(choice) if is_matrix else array_of(choice)
+
+
+def _splits(held: dict[str, Any], choice: Any, name: str) -> Any:
+    return split_choice(_found(held, choice, (), name) if isinstance(choice, str) else choice)
+
+
+def graph_of_dgl(graph: Any, choices: Choices, name: str) -> GivenGraph:
+    """Return the graph of a DGL graph: edges(), num_nodes(), and by usual or given names of ndata and edata.
+
+    Raises
+    ------
+    DatasetError       a graph of several types of nodes or edges, or a name that is not there
+    """
+    if not getattr(graph, "is_homogeneous", True):
+        raise DatasetError(f"{name} has several types of nodes or edges, and hpcgnn trains on one; convert it by "
+                           "dgl.to_homogeneous(graph)")
+    source, target = graph.edges()
+    of_nodes, of_edges = dict(graph.ndata), dict(graph.edata)
+    weight = None if choices.edge_weight is False else _found(of_edges, choices.edge_weight, WEIGHT_NAMES, name)
+    features = None if choices.features is False else _found(of_nodes, choices.features, FEATURE_NAMES, name, True)
+    labels = None if choices.labels is False else _found(of_nodes, choices.labels, LABEL_NAMES, name)
+    if choices.splits is None:
+        splits = named_splits(of_nodes)
+        splits = of_nodes.get(first_of(SPLIT_NAMES, of_nodes)) if splits is None else splits
+    else:
+        splits = None if choices.splits is False else _splits(of_nodes, choices.splits, name)
+    ids = None if choices.node_ids is None else _found(of_nodes, choices.node_ids, (), name)
+    return GivenGraph(name, array_of(source), array_of(target), None if weight is None else weight.reshape(-1),
+                      row_name=ids, num_nodes=int(graph.num_nodes()), features=features, labels=labels, splits=splits,
+                      labels_hint="labels=NAME of ndata, or labels=ARRAY")

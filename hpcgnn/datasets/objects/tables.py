@@ -1,0 +1,202 @@
+"""Edge and node tables, whatever library holds them: columns by name, and the graph that they describe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.datasets.given import GivenGraph
+from hpcgnn.datasets.objects.choices import (
+    Choices,
+    array_of,
+    features_of,
+    first_of,
+    is_name,
+    named_splits,
+    split_choice,
+)
+from hpcgnn.errors import DatasetError
+
+SOURCE_NAMES = ("source", "src", "from", "u", "source_id", "node1", "head")
+TARGET_NAMES = ("target", "dst", "to", "v", "target_id", "node2", "tail", "destination", "dest")
+WEIGHT_NAMES = ("weight", "edge_weight", "w")
+ID_NAMES = ("id", "node_id", "node", "nodeid", "name", "key", "vertex", "vertex_id", "index")
+LABEL_NAMES = ("label", "labels", "y", "class", "target")
+SPLIT_NAMES = ("split", "splits", "role", "set")
+MASK_NAMES = ("train_mask", "val_mask", "valid_mask", "test_mask")
+Table = dict[str, np.ndarray]
+
+
+def is_table(data: Any) -> bool:
+    """Tell whether an object is a table: of pandas, Arrow or Polars, or a dict of columns."""
+    return (hasattr(data, "columns") and (hasattr(data, "iloc") or hasattr(data, "to_arrow"))) or (
+        hasattr(data, "column_names") and hasattr(data, "to_pydict")) or (
+        isinstance(data, dict) and "edge_index" not in data and len(data) > 0)
+
+
+def columns_of(data: Any, what: str) -> Table:
+    """Return the columns of a table by name, each (num_rows,) or, of vectors, (num_rows, dim).
+
+    Texts and columns with missing texts become objects or str; integers with missing ones float64 with NaN.
+
+    Raises
+    ------
+    DatasetError       no such table, or a column name twice
+    """
+    if hasattr(data, "to_arrow"):
+        data = data.to_arrow()
+    if hasattr(data, "column_names") and hasattr(data, "to_pydict"):
+        pairs = [(name, _arrow_column(data.column(place))) for place, name in enumerate(data.column_names)]
+    elif hasattr(data, "iloc"):
+        pairs = [(name, _pandas_column(data.iloc[:, place])) for place, name in enumerate(data.columns)]
+    elif isinstance(data, dict):
+        pairs = list(data.items())
+    else:
+        raise DatasetError(f"{what} are a {type(data).__name__}; expected a table of pandas, Arrow or Polars, or a "
+                           "dict of columns")
+    names = [str(name) for name, _ in pairs]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise DatasetError(f"{what} have the column {twice[0]!r} twice; rename one")
+    table = {str(name): array_of(values, f"column {name!r}") for name, values in pairs}
+    if len({len(values) for values in table.values()}) > 1:
+        raise DatasetError(f"{what} have columns of unequal length; expected a value a row in each")
+    return table
+
+
+def _pandas_column(series: Any) -> np.ndarray:
+    kind = str(series.dtype).lower()
+    if kind.startswith(("int", "uint", "float", "bool")) and not isinstance(series.dtype, np.dtype):
+        # pandas' own number types may lack values, which NumPy's floats write as NaN.
+        return series.to_numpy(dtype=np.float64, na_value=np.nan) if series.isna().any() else series.to_numpy(
+            dtype=kind.lower() if kind != "boolean" else bool)
+    return series.astype(object).to_numpy() if kind == "category" else series.to_numpy()
+
+
+def _arrow_column(column: Any) -> np.ndarray:
+    kind = str(column.type)
+    if kind.startswith("dictionary"):
+        column = column.combine_chunks()
+        column = column.dictionary_decode() if hasattr(column, "dictionary_decode") else column
+        return np.array(column.to_pylist(), dtype=object)
+    if "string" in kind:
+        return np.array(column.to_pylist(), dtype=object)
+    return column.to_numpy()
+
+
+def graph_of_tables(edges: Table, choices: Choices, name: str) -> GivenGraph:
+    """Return the graph of a table of edges and, where choices.nodes is one, a table of nodes.
+
+    Raises
+    ------
+    DatasetError       a column that is not there, or columns that have to be named
+    """
+    source, source_column = _end(edges, choices.source, SOURCE_NAMES, 0)
+    target, target_column = _end(edges, choices.target, TARGET_NAMES, 1)
+    weight, weight_column = pick(edges, choices.edge_weight, WEIGHT_NAMES, "edges")
+    unused = [column for column in edges if column not in (source_column, target_column, weight_column)]
+    remarks = (f"columns of edges that were left out: {', '.join(unused)}",) if unused else ()
+    if weight_column is not None:
+        remarks += (f"weights of edges are column {weight_column}",)
+    if choices.nodes is None:
+        return _without_nodes(source, target, weight, choices, name, remarks)
+    nodes = columns_of(choices.nodes, "nodes")
+    ids, id_column = pick(nodes, choices.node_ids, ID_NAMES, "nodes")
+    if ids is None:
+        raise DatasetError(f"{name} has a table of nodes whose ids are in none of {', '.join(ID_NAMES)}; name their "
+                           f"column, one of {', '.join(nodes)}, as node_ids=COLUMN (id=COLUMN in a command)")
+    labels, label_columns = _labels(nodes, choices.labels)
+    splits, split_columns = _splits(nodes, choices.splits)
+    used = {id_column, *label_columns, *split_columns}
+    features, feature_columns = _features(nodes, choices.features, used, name)
+    remarks += (f"nodes: ids in {id_column or 'an array'}, labels in {', '.join(label_columns) or 'none'}, splits in "
+                f"{', '.join(split_columns) or 'none'}, {len(feature_columns)} columns of features"
+                f"{': ' + ', '.join(feature_columns) if 0 < len(feature_columns) <= 8 else ''}",)
+    return GivenGraph(name, source, target, weight, ids, features=features, labels=labels, splits=splits,
+                      label_names=tuple(label_columns) if len(label_columns) > 1 else (), remarks=remarks,
+                      labels_hint="labels=COLUMN of the nodes (label=COLUMN in a command)")
+
+
+def _without_nodes(source: np.ndarray, target: np.ndarray, weight: np.ndarray | None, choices: Choices, name: str,
+                   remarks: tuple[str, ...]) -> GivenGraph:
+    for what in ("features", "labels", "splits", "node_ids"):
+        if isinstance(getattr(choices, what), str):
+            raise DatasetError(f"{name} has no table of nodes to find {what}={getattr(choices, what)!r} in; pass "
+                               "nodes=TABLE")
+    return GivenGraph(name, source, target, weight, **given_arrays(choices), remarks=remarks,
+                      labels_hint="nodes=TABLE with a column of labels, or labels=ARRAY")
+
+
+def given_arrays(choices: Choices) -> dict[str, Any]:
+    """Return what was given as arrays beside an object that holds edges only, as GivenGraph takes it."""
+    convert = {"node_ids": array_of, "features": features_of, "labels": array_of, "splits": split_choice}
+    given = {what: getattr(choices, what) for what in convert}
+    found = {what: None if value is None or value is False else convert[what](value) for what, value in given.items()}
+    return {"node_id": found.pop("node_ids"), **found}
+
+
+def pick(table: Table, choice: Any, usual: tuple[str, ...], what: str) -> tuple[np.ndarray | None, str | None]:
+    """Return the column that a choice names, or that goes by a usual name, and its name; an array is itself.
+
+    Raises
+    ------
+    DatasetError       a column that is not there
+    """
+    if choice is None:
+        choice = first_of(usual, table)
+    if choice is None or choice is False:
+        return None, None
+    if isinstance(choice, int) and not isinstance(choice, bool):
+        if not -len(table) <= choice < len(table):
+            raise DatasetError(f"the {what} have {len(table)} columns; there is none at place {choice}")
+        choice = list(table)[choice]
+    if isinstance(choice, str):
+        if choice not in table:
+            raise DatasetError(f"the {what} have no column {choice!r}; they have {', '.join(table)}")
+        return table[choice], choice
+    return array_of(choice, f"a column of the {what}"), None
+
+
+def _end(edges: Table, choice: Any, usual: tuple[str, ...], place: int) -> tuple[np.ndarray, str]:
+    values, column = pick(edges, choice, usual, "edges")
+    if values is None and len(edges) == 2:
+        values, column = pick(edges, place, usual, "edges")
+    if values is None:
+        raise DatasetError(f"the edges have columns {', '.join(edges)}, and none goes by a usual name of a "
+                           f"{('source', 'target')[place]}; name it as {('source', 'target')[place]}=COLUMN")
+    return values, column
+
+
+def _labels(nodes: Table, choice: Any) -> tuple[np.ndarray | None, list[str]]:
+    if isinstance(choice, list | tuple) and is_name(choice):
+        picked = [pick(nodes, column, (), "nodes") for column in choice]
+        return np.stack([values for values, _ in picked], axis=1), [column for _, column in picked]
+    values, column = pick(nodes, choice, LABEL_NAMES, "nodes")
+    return values, [] if column is None else [column]
+
+
+def _splits(nodes: Table, choice: Any) -> tuple[Any, list[str]]:
+    if choice is None and first_of(SPLIT_NAMES, nodes) is None:
+        masks = named_splits(nodes)
+        return masks, [] if masks is None else [column for column in MASK_NAMES if column in nodes]
+    if choice is not None and choice is not False and not is_name(choice):
+        return split_choice(choice), []
+    values, column = pick(nodes, choice, SPLIT_NAMES, "nodes")
+    return values, [] if column is None else [column]
+
+
+def _features(nodes: Table, choice: Any, used: set, name: str) -> tuple[Any, list[str]]:
+    """Return features, a row a node, and their columns: those named, or all that are not used otherwise."""
+    if choice is False:
+        return None, []
+    if choice is not None and not is_name(choice):
+        return features_of(choice), []
+    columns = [column for column in nodes if column not in used] if choice is None else (
+        [choice] if isinstance(choice, str) else list(choice))
+    blocks = [pick(nodes, column, (), "nodes")[0] for column in columns]
+    for column, block in zip(columns, blocks, strict=True):
+        if block.dtype.kind not in "iufb":
+            raise DatasetError(f"{name} has the column {column!r} of nodes, which holds no numbers; turn it into "
+                               "numbers, or name the columns of features (features=...), which leaves out the others")
+    return (np.column_stack(blocks).astype(np.float32) if blocks else None), columns

@@ -1,0 +1,47 @@
+"""`pyg:FILE`: the tensors of a PyTorch Geometric graph, saved as a dict. Pickles of objects are never loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from pickle import UnpicklingError
+
+from hpcgnn.datasets.dataset import GraphDataset
+from hpcgnn.datasets.given import finish_dataset
+from hpcgnn.datasets.limits import check_file
+from hpcgnn.datasets.objects.choices import Choices
+from hpcgnn.datasets.objects.pyg import graph_of_data
+from hpcgnn.datasets.options import SourceOptions
+from hpcgnn.errors import DatasetError
+
+WAY_OUT = ("in Python, save its tensors by torch.save(data.to_dict(), FILE), or pass the object itself to "
+           "hpcgnn.preprocess(data, ...)")
+
+
+def load_pyg(rest: str, options: SourceOptions) -> GraphDataset:
+    """Load the file at path `rest`, torch.save of Data.to_dict(); the dataset is named after the file.
+
+    Raises
+    ------
+    DatasetError      a file that is missing, damaged, holds objects, or no graph
+    """
+    path = Path(rest)
+    check_file(path)
+    try:
+        import torch
+
+        held = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise DatasetError(f"{path} does not exist; expected a file of torch.save") from None
+    except UnpicklingError:
+        raise DatasetError(f"{path} is a pickle of objects, which can run code when it is loaded, so it is not; "
+                           f"{WAY_OUT}") from None
+    except Exception as error:  # A damaged file can raise anything.
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DatasetError(f"{path} can't be read as a file of torch.save ({reason}); it is damaged or of another "
+                           "format") from None
+    if isinstance(held, tuple) and held and isinstance(held[0], dict):
+        held = held[0]          # as PyG's datasets save it: the tensors, and where each of several graphs starts
+    if not isinstance(held, dict) or "edge_index" not in held:
+        raise DatasetError(f"{path} holds a {type(held).__name__} without edge_index; {WAY_OUT}")
+    features = False if options.features == "structural" else None
+    return finish_dataset(graph_of_data(held, Choices(features=features), path.stem), options)

@@ -1,0 +1,155 @@
+"""fit: what `hpcgnn train` does, from Python, for a model of the program's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from hpcgnn.config import OWN
+from hpcgnn.errors import ConfigError
+from hpcgnn.launch import together
+from hpcgnn.library.graph import Graph
+from hpcgnn.library.run import Run
+from hpcgnn.pyg.distribute import DistributedModel, distribute, is_pyg
+from hpcgnn.stop_signals import STOP_REQUEST
+from hpcgnn.training.callbacks import Callback
+from hpcgnn.training.job import Job, train
+from hpcgnn.training.objective import own_loss
+from hpcgnn.training.recipe import MakeOptimizer, Recipe
+from hpcgnn.training.schedule import MakeSchedule
+from hpcgnn.training.scores import own_score
+from hpcgnn.watchdog import WATCHDOG
+
+# What a model that is made already has, and settings can't change.
+OF_THE_MODEL = ("layers", "hidden", "heads", "alpha", "theta", "jump", "dropout", "norm", "model", "model_args")
+Rows = Callable[[torch.Tensor, torch.Tensor], Any]
+
+
+def fit(model: nn.Module | Callable[[], nn.Module] | str, graph: Graph, *, out: str | Path | None = None,
+        resume: bool = False, overwrite: bool = False, other_graph: bool = False, preset: str | None = None,
+        loss: Rows | str | None = None, score: Rows | str | None = None, prefers_low: bool = False,
+        optimizer: MakeOptimizer | None = None, schedule: MakeSchedule | None = None,
+        callbacks: Sequence[Callback] = (), **settings: Any) -> Run:
+    """Collective: train a model on the whole graph, one part a rank, and return the finished run.
+
+    This is what `hpcgnn train` calls: methods, precision, checkpoints, resume, early stop, metrics and signals are all
+    there. A model that is given holds the best weights when this returns.
+
+    Parameters
+    ----------
+    model : nn.Module, function or str
+        a module with `forward(graph, x)`; one of PyTorch Geometric, which is distributed, see `hpcgnn.distribute`; a
+        function without arguments that makes either; or a name as `--model` takes it. All ranks begin with rank 0's
+        weights
+    out : path                       run folder; one named after the run where it is not given
+    resume : bool                    go on from the run folder's checkpoint, and start where there is none
+    overwrite, other_graph           as the flags of `hpcgnn train`
+    preset : str                     of the registry. Without it, a model that is given by name takes the registry's
+                                     settings for the dataset, as from the shell, and any other takes none
+    loss : function or str
+        of (outputs, labels) of n rows, a value a row, (n,), or their mean, as torch's losses give; or the name of one.
+        Labels are (n,) int64 class ids, or (n, num_outputs) float32
+    score : function or str          of (outputs, labels) of a split's rows on all ranks, a number; or a name
+    prefers_low : bool               a score of one's own is better where it is lower
+    optimizer : function             from parameters to a torch optimizer, such as torch.optim.AdamW; Adam with `lr` and
+                                     `weight_decay` where it is not given
+    schedule : function              from an optimizer to one of torch's schedules of its learning rate, which moves
+                                     after every epoch
+    callbacks : sequence of Callback
+    settings                         by name, as `hpcgnn train --help-all` lists them: method, epochs, lr, bits, ..
+
+    Raises
+    ------
+    CollectiveError      what is asked for can't be done, with a sentence; the same on all ranks
+    Interrupted          a signal asked to stop; the same call with resume=True goes on
+
+    Examples
+    --------
+    >>> run = hpcgnn.fit(torch_geometric.nn.GraphSAGE(graph.num_features, 64, 2, graph.num_classes), graph,
+    ...                  method="uniform", bits=4, epochs=100, out="runs/mine")
+    >>> run.test_score
+    0.871
+    """
+    recipe, named = together(graph.comm, lambda: _recipe(model, loss, score, prefers_low, optimizer, schedule,
+                                                         tuple(callbacks), settings))
+    together(graph.comm, lambda: _check_fits(model, graph))
+    job = Job(graph.shards, named, {}, preset, None if out is None else Path(out), resume, overwrite, other_graph,
+              recipe)
+    try:
+        with STOP_REQUEST:
+            finished = train(graph.comm, job)
+    finally:
+        WATCHDOG.stop()
+    run = Run.finished(graph, finished)
+    if isinstance(model, nn.Module):
+        give_weights(run.model, model)
+    return run
+
+
+def _recipe(model: Any, loss: Any, score: Any, prefers_low: bool, optimizer: Any, schedule: Any,
+            callbacks: tuple[Callback, ...], settings: dict[str, Any]) -> tuple[Recipe, dict[str, Any]]:
+    """Return what the call brings as a recipe, and what it sets by name.
+
+    Raises
+    ------
+    ConfigError      arguments that contradict each other, or of another kind than is needed
+    """
+    named = dict(settings)
+    for name, given in (("optimizer", optimizer), ("schedule", schedule)):
+        if given is not None and not callable(given):
+            raise ConfigError(f"{name} must be a function that makes one, such as lambda it: ..; found a "
+                              f"{type(given).__name__}")
+    if optimizer is not None:
+        _refuse("an optimizer is given", named, ("lr", "weight_decay", "weight_decay_layers"))
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
+            raise ConfigError(f"callbacks must be hpcgnn.Callback's, found a {type(callback).__name__}")
+    if prefers_low and not callable(score):
+        raise ConfigError("prefers_low is of a score of one's own; leave it out")
+    for name, given in (("loss", loss), ("score", score)):
+        if given is not None:
+            named[name] = OWN if callable(given) else given
+    if isinstance(model, str):
+        named, brought = {"model": model, **named}, None
+    elif callable(model):       # modules are, too
+        _refuse("the model is given", named, OF_THE_MODEL)
+        if isinstance(model, nn.Module) and named.get("repeat", 1) > 1:
+            raise ConfigError("repeat trains models of several seeds, and one is given; give a function that makes it, "
+                              "such as lambda: GraphSAGE(..)")
+        named, brought = {**named, "model": _name_of(model)}, model
+    else:
+        raise ConfigError(f"model must be a torch.nn.Module, a function that makes one, or a name; found a "
+                          f"{type(model).__name__}")
+    return Recipe(brought, own_loss(loss) if callable(loss) else None,
+                  own_score(score, prefers_low) if callable(score) else None, optimizer, schedule, callbacks), named
+
+
+def _check_fits(model: Any, graph: Graph) -> None:
+    """Refuse one of PyTorch Geometric's models that can't be distributed, or is made for another graph."""
+    if isinstance(model, DistributedModel):
+        model.check_fits(graph)
+    elif isinstance(model, nn.Module) and is_pyg(model):
+        distribute(model, graph)
+
+
+def _refuse(reason: str, settings: dict[str, Any], names: tuple[str, ...]) -> None:
+    found = [name for name in names if name in settings]
+    if found:
+        raise ConfigError(f"{found[0]} has no effect where {reason}; leave it out")
+
+
+def _name_of(model: nn.Module | Callable[[], nn.Module]) -> str:
+    """Return MODULE:NAME of a model's class, or of the function that makes it."""
+    inner = getattr(model, "module", model)      # of a distributed model
+    made_by = type(inner) if isinstance(inner, nn.Module) else inner
+    return f"{getattr(made_by, '__module__', '__main__')}:{getattr(made_by, '__qualname__', type(made_by).__name__)}"
+
+
+def give_weights(trained: nn.Module, model: nn.Module) -> None:
+    """Have a program's own model hold the weights of the trained copy of it."""
+    is_wrapped = hasattr(trained, "module") and not hasattr(model, "module")
+    model.load_state_dict((trained.module if is_wrapped else trained).state_dict())

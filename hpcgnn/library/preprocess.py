@@ -1,0 +1,123 @@
+"""preprocess: from a graph in memory to a folder of shards, from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hpcgnn.datasets.given import finish_dataset
+from hpcgnn.datasets.objects.choices import Choices
+from hpcgnn.datasets.objects.dispatch import given_graph
+from hpcgnn.datasets.options import ProgressTask, SourceOptions, silent
+from hpcgnn.datasets.source import load_source
+from hpcgnn.errors import ConfigError, DatasetError
+from hpcgnn.launch import MPI, join, together
+from hpcgnn.partition.owner import default_balance
+from hpcgnn.shards.folder import check_folder
+from hpcgnn.shards.making import Making, make_shards
+from hpcgnn.shards.schema import GraphInfo
+
+STRUCTURAL = "structural"
+
+
+def preprocess(data: Any, parts: int = 1, out: str | Path | None = None, *, features: Any = None, labels: Any = None,
+               splits: Any = None, edge_weight: Any = None, node_ids: Any = None, nodes: Any = None,
+               source: str | int | None = None, target: str | int | None = None, rows: str = "sources",
+               name: str | None = None, task: str = "auto", symmetrize: bool = False, seed: int = 0,
+               partitioner: str = "metis", balance: str | None = None, reorder: str = "metis",
+               feature_format: str = "float32", feature_bits: int = 8, non_finite: str = "error",
+               normalize_features: str = "auto", split: tuple[float, float] = (0.6, 0.2),
+               make_labels: int | None = None, root: str | Path | None = None, overwrite: bool = False,
+               comm: MPI.Comm | None = None,
+               progress: Callable[[str, float | None], ProgressTask] = silent) -> GraphInfo:
+    """Collective: clean a graph, cut it into parts and write them as shards, which `hpcgnn.open` opens.
+
+    Under several ranks the first one works and the others wait. An arc u -> v carries messages from u to v.
+
+    Parameters
+    ----------
+    data : PyG Data, DGL or NetworkX graph, SciPy sparse matrix, table of edges, (2, E) or (E, 2) array, or str
+        Edges of an undirected NetworkX graph hold both ways. A text is a source as the command takes it, such as
+        "npz:FILE"
+    parts : int                  one for each rank of the training
+    out : path                   folder of the shards
+    features, labels, splits : array with a row a node, or the name of a column or attribute, or a list of such names
+        None takes what goes by a usual name, such as x, y, label, train_mask; features="structural" makes features from
+        the graph alone. Splits may also be three masks or three lists of node ids
+    edge_weight : array, or name of a column or attribute of edges; False leaves weights out
+        Weights are positive. Those of duplicate edges are added
+    node_ids : array with the id of each row of features and labels, or the name of that column
+        Texts or integers; predictions come back under them
+    nodes : table of nodes       beside a table of edges
+    source, target : str or int  columns of a table of edges, by name or place
+    rows : {"sources", "destinations"}      whether A[u, v] of a matrix is the arc u -> v or v -> u
+    name : str                   of the dataset
+    task : {"auto", "classes", "multi-label", "regression"}     what labels are; auto takes texts and whole numbers for
+        classes, and numbers with a fraction for targets of a regression
+    symmetrize : bool            add the reverse of every arc that lacks it
+    comm : MPI communicator      all ranks where it is not given
+    progress : callable(description, total) -> object with advance(amount)
+
+    The others are the options of `hpcgnn preprocess` by the same names.
+
+    Returns
+    -------
+    info : GraphInfo             what the shards hold
+
+    Raises
+    ------
+    DatasetError                 a graph that is malformed or lacks labels
+    ConfigError                  an option that can't be, or no folder to write to
+    ShardError                   the folder holds shards and overwrite is off, or can't be written
+    CollectiveError              one of these, under several ranks, on all of them
+
+    Examples
+    --------
+    >>> info = hpcgnn.preprocess(data, parts=4, out="shards/mine-p4")
+    >>> info = hpcgnn.preprocess(edges, nodes=nodes, labels="topic", parts=4, out="shards/mine-p4")
+    """
+    structural = isinstance(features, str) and features == STRUCTURAL
+    choices = dict(features=False if structural else features, labels=labels, splits=splits, edge_weight=edge_weight,
+                   node_ids=node_ids, nodes=nodes, source=source, target=target, rows=rows, name=name)
+    options = dict(seed=seed, symmetrize=symmetrize, root=None if root is None else Path(root), non_finite=non_finite,
+                   features=STRUCTURAL if structural else "auto", normalize_features=normalize_features,
+                   split_fractions=split, made_classes=make_labels, task=task, progress=progress)
+    making = dict(parts=parts, partitioner=partitioner, balance=balance or default_balance(partitioner),
+                  reorder=reorder, seed=seed, feature_format=feature_format, feature_bits=feature_bits,
+                  overwrite=overwrite)
+    comm = join(comm)
+
+    def work() -> GraphInfo | None:
+        return _preprocess(data, out, choices, options, making) if comm.rank == 0 else None
+
+    return work() if comm.size == 1 else comm.bcast(together(comm, work))
+
+
+def _preprocess(data: Any, out: str | Path | None, choices: dict[str, Any], options: dict[str, Any],
+                making: dict[str, Any]) -> GraphInfo:
+    if out is None:
+        raise ConfigError("preprocess was given no folder to write to; pass out=FOLDER")
+    if not isinstance(making["parts"], int) or making["parts"] < 1:
+        raise ConfigError(f"parts is {making['parts']!r}; expected a whole number of at least 1")
+    check_folder(Path(out), making["overwrite"])
+    source = data if isinstance(data, str) else f"python:{type(data).__module__}.{type(data).__name__}"
+    settings = {key: str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
+                for key, value in (making | options | {"rows": choices["rows"], "out": str(out)}).items()
+                if key not in ("progress", "overwrite")}
+    try:
+        dataset = _load(data, choices, SourceOptions(**options))
+        return make_shards(dataset, Path(out), Making(**making), source, settings, options["progress"])
+    except MemoryError as reason:
+        raise DatasetError(f"{source} needs more memory than this machine gives; use a larger machine, or "
+                           "partitioner=\"ldg\", which takes less") from reason
+
+
+def _load(data: Any, choices: dict[str, Any], options: SourceOptions):
+    if isinstance(data, str):
+        given = [key for key, value in choices.items()
+                 if value is not None and value is not False and (key, value) != ("rows", "sources")]
+        if given:
+            raise ConfigError(f"the source {data!r} says itself where its {given[0]} lie; leave out {given[0]}=")
+        return load_source(data, options)
+    return finish_dataset(given_graph(data, Choices(**choices)), options)

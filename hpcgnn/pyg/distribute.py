@@ -1,0 +1,168 @@
+"""DistributedModel: an unmodified model of PyTorch Geometric as one that hpcgnn trains.
+
+`distribute` makes it; how convolutions get their rows is the other modules' business.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from hpcgnn.errors import ConfigError
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.pyg.convolutions import is_normalizing, loop_weight
+from hpcgnn.pyg.edges import GraphEdges
+from hpcgnn.pyg.fitting import is_pyg as is_pyg
+from hpcgnn.pyg.fitting import signature_of, ways_of
+from hpcgnn.pyg.passing import ForwardPassing
+from hpcgnn.pyg.row_functions import RowFunctions
+
+
+class DistributedModel(nn.Module):
+    """A model of PyTorch Geometric on the parts of a graph. Its answers and gradients are those of one process.
+
+    Its weights are the model's own, under the model's own names, so a saved state loads into the plain model.
+
+    Parameters
+    ----------
+    module : nn.Module              its forward takes (x, edge_index), and edge_weight or edge_attr where it has them
+    ignores_edge_weights : bool     the weights of the graph are left out
+
+    Attributes
+    ----------
+    module : nn.Module                      as it was given
+    reduction : {"gcn", "mean", "sum"}      how its first convolution sums, by which methods weigh messages
+    attends : bool                          a convolution weighs rows by a softmax over them
+    num_exchanges : int                     exchanges of halo rows in a forward, at the most
+
+    Raises
+    ------
+    ConfigError      a part that can't be distributed, by name, with the reason
+    """
+
+    def __init__(self, module: nn.Module, ignores_edge_weights: bool = False):
+        super().__init__()
+        self._ways, self._signature = ways_of(module), signature_of(module)
+        self._ignores_edge_weights = ignores_edge_weights
+        self.module = module
+        self.reduction = next(iter(self._ways.values())).reduction
+        self.attends = any(way.attends for way in self._ways.values())
+        self.num_exchanges = sum(way.num_exchanges for way in self._ways.values())
+        self._edges: GraphEdges | None = None
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Return the state of the plain model, under its own names."""
+        return self.module.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Take a state of the plain model; see `torch.nn.Module.load_state_dict`."""
+        return self.module.load_state_dict(state_dict, strict, assign)
+
+
+    def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
+        """Collective: return (num_inner, num_outputs) answers for this rank's nodes.
+
+        Parameters
+        ----------
+        x : (num_inner, num_features), the graph's input rows
+
+        Raises
+        ------
+        ConfigError      the model reads edge_index, changes its input, or answers with anything but a row a node
+        """
+        edges = self._edges_of(graph)
+        ways = {self.module.get_submodule(place): way for place, way in self._ways.items()}
+        rows = x.to(next(self.module.parameters(), x).dtype)
+        version = graph.x_all._version
+        passing = ForwardPassing(graph, rows, edges, ways)
+        with passing.attached(), RowFunctions(passing):
+            out = self._called(rows, edges)
+        if graph.x_all._version != version:
+            raise ConfigError(f"{self._name} changes its input in place, which is needed again in the next epoch; "
+                              "write its first operations without inplace=True")
+        if not isinstance(out, torch.Tensor) or out.dim() != 2 or len(out) != graph.num_inner:
+            found = tuple(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
+            raise ConfigError(f"{self._name} must answer with one row a node, ({graph.num_inner}, outputs) here, found "
+                              f"{found}")
+        return out
+
+    @property
+    def _name(self) -> str:
+        return type(self.module).__name__
+
+    def _called(self, rows: torch.Tensor, edges: GraphEdges) -> torch.Tensor:
+        weight, signature = edges.edge_weight, self._signature
+        named = {}
+        if weight is not None and signature.weight_name is not None:
+            named[signature.weight_name] = weight if signature.weight_name == "edge_weight" else weight[:, None]
+        if signature.takes_data:
+            data = sys.modules["torch_geometric.data"].Data
+            return self.module(data(x=rows, edge_index=edges.sealed, **named))
+        return self.module(rows, edges.sealed, **named)
+
+    def _edges_of(self, graph: LocalGraph) -> GraphEdges:
+        """Collective where the graph is new: return its edges, with the weights that convolutions need."""
+        if self._edges is None or self._edges.graph is not graph:
+            weight = None if self._ignores_edge_weights else getattr(graph, "edge_weight", None)
+            if weight is not None:
+                self._check_weights()
+            self._edges = GraphEdges(graph, weight)
+            for place, way in self._ways.items():
+                conv = self.module.get_submodule(place)
+                if way.kind == "normalized" and is_normalizing(conv):
+                    self._edges.normalize(loop_weight(conv))
+        return self._edges
+
+    def _check_weights(self) -> None:
+        if self._signature.weight_name is None:
+            raise ConfigError(f"the graph has edge weights and {self._name} takes none; let its forward take "
+                              "edge_weight and pass it to the convolutions, or leave them out by "
+                              "hpcgnn.distribute(model, graph, ignore_edge_weights=True)")
+
+    def check_fits(self, graph: Any) -> None:
+        """Check the model's columns, and whether it takes edge weights, against a graph, where they are known.
+
+        Raises
+        ------
+        ConfigError      they differ
+        """
+        for name, found, what in (("in_channels", graph.num_features, "features"),
+                                  ("out_channels", graph.num_classes, "outputs")):
+            stated = getattr(self.module, name, None)
+            if isinstance(stated, int) and stated != found:
+                raise ConfigError(f"{self._name} has {name}={stated}, and the graph has {found} {what}; make the model "
+                                  f"with {name}={found}")
+        if getattr(graph.info, "has_edge_weights", False) and not self._ignores_edge_weights:
+            self._check_weights()
+
+
+def distribute(model: nn.Module, graph: Any = None, *, ignore_edge_weights: bool = False) -> DistributedModel:
+    """Return an unmodified model of PyTorch Geometric as one that trains on a graph in parts.
+
+    Each convolution gets the rows of neighbors on other ranks, packed as the training's method says; degrees, batch
+    statistics and dropout are those of the whole graph, so answers and gradients equal one process's.
+
+    Parameters
+    ----------
+    model : nn.Module               forward(x, edge_index), with edge_weight or edge_attr, or forward(data)
+    graph : hpcgnn.Graph or None    to check that the model fits it
+    ignore_edge_weights : bool      train without the graph's edge weights; else a model that takes none is refused
+
+    Raises
+    ------
+    ConfigError      a convolution or another part that can't be distributed, by name, with the reason; a model that
+                     does not fit the graph
+
+    Examples
+    --------
+    >>> graph = hpcgnn.open("shards/cora-p2")
+    >>> model = hpcgnn.distribute(torch_geometric.nn.GraphSAGE(graph.num_features, 64, 2, graph.num_classes), graph)
+    """
+    distributed = DistributedModel(model, ignore_edge_weights)
+    if graph is not None:
+        distributed.check_fits(graph)
+    return distributed

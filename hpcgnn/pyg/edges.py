@@ -1,0 +1,102 @@
+"""GraphEdges: a part's edges as PyTorch Geometric takes them, with weights normalized by degrees of the whole graph.
+
+SealedEdges stands for them in a model's forward, which may pass them on and not read them.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from hpcgnn.errors import ConfigError
+from hpcgnn.graph.local_graph import LocalGraph
+
+READABLE = (torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tensor.is_floating_point,
+            *(getattr(torch.Tensor, name).__get__ for name in (
+                "shape", "device", "dtype", "layout", "is_cuda", "is_sparse", "ndim", "requires_grad")))
+
+
+class SealedEdges(torch.Tensor):
+    """Edges that may be passed to a convolution, and not read: their numbers mean something on this rank only."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        """Answer what says nothing of nodes, such as the device."""
+        if func in READABLE:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", str(func))
+        raise ConfigError(f"the model reads or changes edge_index itself, by {name}, which can't be distributed: "
+                          "a rank holds the edges into its own nodes only; pass edge_index to the convolutions as it "
+                          "comes, and leave self-loops and normalization to them")
+
+
+class GraphEdges:
+    """The edges into one rank's nodes. Copies of a model share them.
+
+    Parameters
+    ----------
+    graph : LocalGraph
+    edge_weight : (num_edges,) float32 or None
+
+    Attributes
+    ----------
+    edge_index : (2, num_edges) int64       local sources and destinations
+    sealed : SealedEdges                    what a model's forward is given
+    """
+
+    def __init__(self, graph: LocalGraph, edge_weight: torch.Tensor | None):
+        self.graph, self.edge_weight = graph, edge_weight
+        self.edge_index = graph.edge_index
+        self.sealed = torch.Tensor._make_subclass(SealedEdges, self.edge_index)
+        self._normalized: dict[tuple[float | None, bool], tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def __deepcopy__(self, memo: dict) -> GraphEdges:
+        return self
+
+    def __reduce__(self):
+        return type(None), ()      # a file holds no graph
+
+    def normalize(self, loop_weight: float | None) -> None:
+        """Collective: prepare `normalized` with these self-loops, with and without edge weights.
+
+        Degrees of halo rows cross once, as input rows do.
+        """
+        if (loop_weight, False) not in self._normalized:
+            ones = torch.ones(self.edge_index.shape[1], device=self.edge_index.device)
+            # Without edge weights PyTorch Geometric gives a loop 1, also where it is asked for an improved 2.
+            self._normalized[loop_weight, False] = self._normalize(ones, None if loop_weight is None else 1.0)
+            if self.edge_weight is not None:
+                self._normalized[loop_weight, True] = self._normalize(self.edge_weight, loop_weight)
+
+    def normalized(self, loop_weight: float | None, is_weighted: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the edges of D^-1/2 A D^-1/2, with self-loops where they have a weight, as `normalize` prepared them.
+
+        Returns
+        -------
+        edge_index : (2, n) int64
+        edge_weight : (n,) float32
+        """
+        return self._normalized[loop_weight, is_weighted]
+
+    def _normalize(self, weight: torch.Tensor, loop_weight: float | None) -> tuple[torch.Tensor, torch.Tensor]:
+        edge_index, num_inner = self.edge_index, self.graph.num_inner
+        if loop_weight is not None:
+            # A loop that is there keeps its weight, as in PyTorch Geometric.
+            source, target = edge_index
+            is_loop = source == target
+            loops = weight.new_full((num_inner,), loop_weight)
+            loops[target[is_loop]] = weight[is_loop]
+            own = torch.arange(num_inner, device=source.device)
+            edge_index = torch.cat([edge_index[:, ~is_loop], torch.stack([own, own])], dim=1)
+            weight = torch.cat([weight[~is_loop], loops])
+        source, target = edge_index
+        degree = weight.new_zeros(num_inner).index_add_(0, target, weight)
+        factor = degree.pow(-0.5)
+        factor[factor.isinf()] = 0.0
+        factors = self.graph.share(factor[:, None])[:, 0]
+        return edge_index, factors[source] * weight * factors[target]
+
+    def draw_ids(self, edge_index: torch.Tensor) -> torch.Tensor:
+        """Return (n,) int64 numbers of edges, the same on any number of ranks: both ends' global ids, 31 bits each."""
+        ids = torch.from_numpy(self.graph.node_id).to(edge_index.device)
+        return ids[edge_index[1]] << 31 | ids[edge_index[0]]

@@ -1,0 +1,125 @@
+"""Whether a model of PyTorch Geometric can be distributed as a whole, and what its forward takes."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+
+from torch import nn
+from torch.nn.parameter import UninitializedParameter
+
+from hpcgnn.errors import ConfigError
+from hpcgnn.pyg.convolutions import PYG, Way, is_aggregation, is_convolution, way_of
+
+OVER_ALL_NODES = ("it is computed over all nodes of the graph, of which a rank has some; use BatchNorm, or LayerNorm "
+                  "with mode='node'")
+REFUSED_MODULES = {
+    "GraphNorm": OVER_ALL_NODES, "PairNorm": OVER_ALL_NODES, "InstanceNorm": OVER_ALL_NODES,
+    "MeanSubtractionNorm": OVER_ALL_NODES, "GraphSizeNorm": OVER_ALL_NODES, "DiffGroupNorm": OVER_ALL_NODES,
+    "HeteroBatchNorm": "shards hold no types of nodes", "HeteroLayerNorm": "shards hold no types of nodes",
+    "DataParallel": "hpcgnn shares the graph out itself; give the model inside it",
+    "DistributedDataParallel": "hpcgnn sums gradients itself; give the model inside it",
+    "OptimizedModule": "hpcgnn must reach the convolutions; give the model before torch.compile",
+    "SyncBatchNorm": "hpcgnn sums over its own ranks; use BatchNorm1d, whose statistics are then of all ranks",
+    "AlphaDropout": "its draws would differ with the number of ranks; use Dropout",
+    "FeatureAlphaDropout": "its draws would differ with the number of ranks; use Dropout",
+    "Dropout1d": "its draws would differ with the number of ranks; use Dropout",
+    "RReLU": "its draws would differ with the number of ranks; use LeakyReLU",
+    "InstanceNorm1d": OVER_ALL_NODES, "LazyInstanceNorm1d": OVER_ALL_NODES,
+}
+# Modules of PyTorch Geometric without messages, row by row or over all ranks; classes that only join others.
+ROW_WISE = ("BatchNorm", "LayerNorm", "MessageNorm", "Linear", "MLP", "JumpingKnowledge", "TrimToLayer")
+JOINING = ("torch_geometric.nn.models.basic_gnn", "torch_geometric.nn.sequential",
+           "torch_geometric.nn.module_dict")
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Say how a model's forward is called.
+
+    Attributes
+    ----------
+    takes_data : bool           it takes one torch_geometric.data.Data
+    weight_name : str or None   the argument that edge weights are given as, "edge_weight" or "edge_attr"
+    """
+
+    takes_data: bool
+    weight_name: str | None
+
+
+def is_pyg(model: nn.Module) -> bool:
+    """Tell whether a model is PyTorch Geometric's: it has convolutions of it, and its forward takes no LocalGraph."""
+    first = next(iter(inspect.signature(model.forward).parameters.values()), None)
+    takes_graph = first is not None and (first.name == "graph" or "LocalGraph" in str(first.annotation))
+    return not takes_graph and any(is_convolution(module) for module in model.modules())
+
+
+def ways_of(model: nn.Module) -> dict[str, Way]:
+    """Return the way in which each convolution of a model gets halo rows, by its place in the model.
+
+    Raises
+    ------
+    ConfigError      a part that can't be distributed, by name, with the reason
+    """
+    ways = {}
+    for place, module in model.named_modules():
+        if is_convolution(module):
+            ways[place] = way_of(module, f"model.{place}" if place else "model")
+        else:
+            _check_module(module, f"{type(module).__name__} at model.{place}" if place else type(module).__name__,
+                          is_inside=any(not outer or place.startswith(f"{outer}.") for outer in ways))
+    if not ways:
+        raise ConfigError(f"{type(model).__name__} has no convolution of PyTorch Geometric to distribute; a model "
+                          "whose forward takes (graph, x) is trained as it is")
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, UninitializedParameter):
+            raise ConfigError(f"{name} of the model has no size yet; give its layer the number of its input columns in "
+                              "place of -1")
+    return ways
+
+
+def _check_module(module: nn.Module, what: str, is_inside: bool) -> None:
+    name, home = type(module).__name__, type(module).__module__
+    if name == "LayerNorm" and home.startswith(PYG) and module.mode != "node":
+        raise ConfigError(f"{what} can't be distributed with mode='graph': {OVER_ALL_NODES}")
+    if name in REFUSED_MODULES and home.startswith((PYG, "torch.")):
+        raise ConfigError(f"{what} can't be distributed: {REFUSED_MODULES[name]}")
+    if home.startswith("torch.jit"):
+        raise ConfigError(f"{what} can't be distributed: hpcgnn must reach the convolutions; give the model before "
+                          "torch.jit")
+    if home.startswith(JOINING) or not home.startswith(PYG) or is_inside or name in ROW_WISE:
+        return
+    if is_aggregation(module) or ".pool" in home:
+        raise ConfigError(f"{what} can't be distributed: pooling is over all nodes of the graph, of which a rank has "
+                          "some")
+    raise ConfigError(f"{what} can't be distributed: hpcgnn does not know it to be right over several ranks")
+
+
+def signature_of(model: nn.Module) -> Signature:
+    """Return how a model's forward is called.
+
+    Raises
+    ------
+    ConfigError      it needs what the shards don't hold
+    """
+    name, parameters = type(model).__name__, list(inspect.signature(model.forward).parameters.values())
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    needed = [p.name for p in named if p.default is p.empty]
+    if needed == ["data"]:
+        return Signature(True, "edge_weight")
+    names = [p.name for p in named] if named else ["x", "edge_index"]     # Sequential's forward takes *args
+    if names[1:2] != ["edge_index"]:
+        raise ConfigError(f"{name}.forward takes ({', '.join(names)}), which can't be distributed; let it take "
+                          "(x, edge_index), or (data)")
+    others = [other for other in needed[2:] if other not in ("edge_weight", "edge_attr")]
+    if others:
+        raise ConfigError(f"{name}.forward needs {', '.join(others)}, which shards don't hold; give it a default")
+    return Signature(False, _weight_name(model, names))
+
+
+def _weight_name(model: nn.Module, names: list[str]) -> str | None:
+    if getattr(model, "supports_edge_weight", "edge_weight" in names) and "edge_weight" in names:
+        return "edge_weight"
+    takes_attributes = any(getattr(module, "edge_dim", None) is not None or type(module).__name__ == "GINEConv"
+                           for module in model.modules() if is_convolution(module))
+    return "edge_attr" if "edge_attr" in names and takes_attributes else None

@@ -1,0 +1,203 @@
+"""ForwardPassing: one forward of a model of PyTorch Geometric, whose convolutions get halo rows by hooks.
+
+The hooks are there during the forward only, so that the model stays as its user made it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from hpcgnn.errors import ConfigError
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.pyg.convolutions import Way, is_normalizing, loop_weight
+from hpcgnn.pyg.edges import GraphEdges
+
+
+class ForwardPassing:
+    """What the convolutions of one forward share.
+
+    Parameters
+    ----------
+    graph : LocalGraph
+    x : (num_inner, num_features)          the input rows, in the model's type; halo rows of the constant input are here
+    edges : GraphEdges                     normalized already where a convolution needs it
+    ways : dict                            convolution -> Way
+
+    Attributes
+    ----------
+    passed : (2, n) int64 or None          the edges that messages pass along at the moment
+    """
+
+    def __init__(self, graph: LocalGraph, x: torch.Tensor, edges: GraphEdges, ways: dict[nn.Module, Way]):
+        self.graph, self.edges, self.ways, self.passed = graph, edges, ways, None
+        # By identity: what was completed before is not sent again. The tensors are held, so no id is given twice.
+        self._completed: dict[tuple[int, int, bool], tuple[torch.Tensor, torch.Tensor]] = {}
+        self._constant: dict[int, torch.Tensor] = {}
+        self._wide: dict[nn.Module, torch.Tensor] = {}
+        self._mapped_here: set[nn.Module] = set()
+        self._normalized: dict[nn.Module, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.keep_constant(x, graph.x_all if x is graph.x else graph.x_all.to(x.dtype))
+
+    def keep_constant(self, rows: torch.Tensor, all_rows: torch.Tensor) -> None:
+        """Note inner rows whose halo rows are known without a message."""
+        self._constant[id(rows)] = rows
+        for is_scaled in (False, True):
+            self._completed[id(rows), rows._version, is_scaled] = rows, all_rows
+
+    def all_rows_of(self, rows: torch.Tensor) -> torch.Tensor | None:
+        """Return inner and halo rows where they are known without a message."""
+        return self._completed[id(rows), rows._version, True][1] if self._is_constant(rows) else None
+
+    def _is_constant(self, rows: torch.Tensor) -> bool:
+        return id(rows) in self._constant and (id(rows), rows._version, True) in self._completed
+
+    @contextlib.contextmanager
+    def attached(self) -> Iterator[None]:
+        """Have the convolutions get halo rows within the block."""
+        handles = []
+        try:
+            for conv in self.ways:
+                handles += [conv.register_forward_pre_hook(self._before_call, with_kwargs=True),
+                            conv.register_propagate_forward_pre_hook(self._before_propagate),
+                            conv.register_propagate_forward_hook(self._after),
+                            conv.register_edge_update_forward_pre_hook(self._before_edges),
+                            conv.register_edge_update_forward_hook(self._after)]
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def complete(self, rows: torch.Tensor, way: Way) -> torch.Tensor:
+        """Collective: return inner rows (num_inner, ...) followed by halo rows, differentiable."""
+        key = id(rows), rows._version, way.is_linear
+        if key not in self._completed:
+            flat = rows.reshape(len(rows), -1).to(self.graph.x.dtype)
+            h_all = self.graph.halo(flat, is_scaled=way.is_linear).to(rows.dtype)
+            self._completed[key] = rows, h_all.view(-1, *rows.shape[1:])
+        return self._completed[key][1]
+
+    def _before_call(self, conv: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+        way = self.ways[conv]
+        if way.kind == "own":
+            return None
+        call = inspect.signature(conv.forward).bind(*args, **kwargs)
+        values = call.arguments
+        if values["edge_index"] is not self.edges.sealed:
+            raise ConfigError(f"{way.name} was given edges that are not those of the graph, which can't be "
+                              "distributed; pass it edge_index as the model's forward gets it")
+        if way.kind == "normalized" and is_normalizing(conv):
+            self._begin_normalized(conv, way, values)
+        else:
+            values["edge_index"] = self.edges.edge_index
+            if way.kind == "pair":
+                self._begin_pair(values, way)
+            elif way.name == "PNAConv":
+                self._wide[conv] = values["x"]
+        return call.args, call.kwargs
+
+    def _begin_normalized(self, conv: nn.Module, way: Way, values: dict) -> None:
+        """Give the convolution no edges to normalize; `propagate` gets normalized ones."""
+        weight = values.pop("edge_weight", None)
+        if weight is not None and weight is not self.edges.edge_weight:
+            raise ConfigError(f"{way.name} was given edge weights that are not those of the graph, and would normalize "
+                              "them by degrees that one rank does not know; pass them as they come, or none, or use "
+                              "normalize=False")
+        self._normalized[conv] = self.edges.normalized(loop_weight(conv), weight is not None)
+        values["edge_index"] = self.edges.edge_index[:, :0]
+        x = values["x"]
+        # It maps rows before it sums: halo rows are mapped here where they are known, or narrower so.
+        if way.name == "GCNConv" and (self._is_constant(x) or conv.in_channels < conv.out_channels):
+            values["x"] = self.complete(x, way)
+            self._mapped_here.add(conv)
+        else:
+            self._mapped_here.discard(conv)
+
+    def _begin_pair(self, values: dict, way: Way) -> None:
+        x = values["x"]
+        source, target = x if isinstance(x, (tuple, list)) else (x, None)
+        h_all = self.complete(source, way)
+        values["x"] = h_all, target if isinstance(x, (tuple, list)) else h_all[:self.graph.num_inner]
+        keep = self._present_edges(source, way)
+        if keep is None:
+            return
+        values["edge_index"] = self.edges.edge_index[:, keep]
+        for name in ("edge_weight", "edge_attr"):
+            if isinstance(values.get(name), torch.Tensor):
+                values[name] = values[name][keep]
+
+    def _present_edges(self, rows: torch.Tensor, way: Way) -> torch.Tensor | None:
+        """Return (num_edges,) bool, the edges whose source rows are here; None is all, as where sums are linear."""
+        if way.is_linear or self._is_constant(rows):
+            return None
+        present = self.graph.halo_present(rows)
+        if present is None:
+            return None
+        return torch.from_numpy(present).to(rows.device)[self.edges.edge_index[0]]
+
+    def _before_propagate(self, conv: nn.Module, inputs: tuple) -> tuple:
+        edge_index, _, given = inputs
+        way, values = self.ways[conv], dict(given)
+        if conv in self._normalized:
+            edge_index, values["edge_weight"] = self._normalized[conv]
+        elif edge_index is self.edges.sealed:
+            edge_index = self.edges.edge_index
+        keep = None
+        for name in _source_names(conv):
+            if values.get(name) is not None:
+                values[name], present = self._lifted(conv, way, values[name])
+                keep = present if keep is None else keep
+        if keep is not None:
+            edge_index = edge_index[:, keep]
+            values = {name: value[keep] if _is_of_edges(conv, name, value, len(keep)) else value
+                      for name, value in values.items()}
+        self.passed = edge_index
+        return edge_index, (self.graph.num_rows, self.graph.num_inner), values
+
+    def _lifted(self, conv: nn.Module, way: Way,
+                rows: torch.Tensor | tuple) -> tuple[tuple[torch.Tensor, torch.Tensor], torch.Tensor | None]:
+        """Return rows as a pair (source rows, destination rows), and the edges to keep, None where all are."""
+        source, target = rows if isinstance(rows, (tuple, list)) else (rows, rows)
+        num_inner = self.graph.num_inner
+        if way.kind == "pair" or conv in self._mapped_here:
+            target = target if target is None or len(target) == num_inner else target[:num_inner]
+            return (source, target), None
+        if len(source) != num_inner:
+            raise ConfigError(f"{way.name} passes on {len(source)} rows, which can't be distributed: this rank has "
+                              f"{num_inner} nodes of its own; pass one row a node")
+        if conv in self._wide:
+            h = self._wide[conv]
+            return (_in_towers(conv, self.complete(h, way)), target), self._present_edges(h, way)
+        return (self.complete(source, way), target), self._present_edges(source, way)
+
+    def _before_edges(self, conv: nn.Module, inputs: tuple) -> None:
+        self.passed = inputs[0]
+
+    def _after(self, conv: nn.Module, inputs: tuple, out: torch.Tensor) -> None:
+        self.passed = None
+
+
+def _source_names(conv: nn.Module) -> list[str]:
+    """Return the names of rows that a convolution's message reads by an edge's source."""
+    return sorted({name[:-2] for name in _taken(conv) if name.endswith("_j")})
+
+
+def _taken(conv: nn.Module) -> list[str]:
+    return conv.inspector.get_flat_param_names(["message", "aggregate", "update"])
+
+
+def _is_of_edges(conv: nn.Module, name: str, value: object, num_edges: int) -> bool:
+    """Tell whether what `propagate` was given is a row an edge."""
+    is_of_nodes = {name + "_i", name + "_j"} & set(_taken(conv))
+    return isinstance(value, torch.Tensor) and not is_of_nodes and len(value) == num_edges
+
+
+def _in_towers(conv: nn.Module, rows: torch.Tensor) -> torch.Tensor:
+    """Return rows (n, dim) as PNAConv's (n, towers, F_in): each tower's share of the columns, or all columns."""
+    if conv.divide_input:
+        return rows.view(-1, conv.towers, conv.F_in)
+    return rows.view(-1, 1, conv.F_in).repeat(1, conv.towers, 1)

@@ -1,0 +1,211 @@
+"""A run as it stands while it trains: its metrics read as they grow, and what a terminal shows of them. Reads only."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpcgnn.checked_text import read_json
+from hpcgnn.errors import ConfigError
+
+BARS = "▁▂▃▄▅▆▇█"
+NUM_BARS = 32
+RECENT = 20                 # epochs whose median tells the rate
+LOW_SCORES = ("mae", "rmse")
+KILO = 1000
+
+
+@dataclass
+class MetricsTail:
+    """The finished lines of metrics.jsonl, read as they are written.
+
+    Attributes
+    ----------
+    path : Path
+    records : list of dict      so far
+    """
+
+    path: Path
+    records: list[dict[str, Any]] = field(default_factory=list)
+    _num_bytes: int = 0
+
+    def read_on(self) -> None:
+        """Take in the lines that have been finished since the last call; begin anew where the file was cut back.
+
+        Raises
+        ------
+        ConfigError      the file can't be read, or a line is damaged
+        """
+        try:
+            with open(self.path, "rb") as file:
+                if os.fstat(file.fileno()).st_size < self._num_bytes:
+                    self.records, self._num_bytes = [], 0
+                file.seek(self._num_bytes)
+                finished = file.read().rpartition(b"\n")
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise ConfigError(f"{self.path} can't be read: {error.strerror}") from error
+        self._num_bytes += len(finished[0]) + len(finished[1])
+        for line in finished[0].splitlines():
+            self.records.append(self._record(line))
+
+    def _record(self, line: bytes) -> dict[str, Any]:
+        try:
+            record, _ = read_json(line.decode())
+            return {"seed": 0, **record, "epoch": int(record["epoch"])}
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{self.path}, line {len(self.records) + 1} is damaged: {error}; remove that line, or "
+                              "train again") from error
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a run stands.
+
+    Attributes
+    ----------
+    config : dict               of config.toml
+    records : list of dict      of metrics.jsonl, at least one
+    """
+
+    config: dict[str, Any]
+    records: list[dict[str, Any]]
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """Return the last epoch's record."""
+        return self.records[-1]
+
+    @property
+    def place(self) -> str:
+        """Return the epoch, and the seed where there are several."""
+        repeat, first = self.config.get("repeat", 1), self.config.get("seed", 0)
+        seed = f"seed {self.last['seed'] - first + 1} of {repeat}, " if repeat > 1 else ""
+        return f"{seed}epoch {self.last['epoch']} of {self.config.get('epochs', '?')}"
+
+    @property
+    def epoch_seconds(self) -> float:
+        """Return the median seconds of the last epochs."""
+        return statistics.median(record.get("epoch_seconds") or 0.0 for record in self.records[-RECENT:])
+
+    @property
+    def share(self) -> float:
+        """Return how much of all epochs is done, from 0 to 1."""
+        epochs, repeat = self.config.get("epochs") or self.last["epoch"], self.config.get("repeat", 1)
+        done = (self.last["seed"] - self.config.get("seed", 0)) * epochs + self.last["epoch"]
+        return min(1.0, done / max(1, epochs * repeat))
+
+    @property
+    def seconds_left(self) -> float:
+        """Return the seconds that the epochs to come take, if none is saved by stopping early."""
+        epochs, repeat = self.config.get("epochs") or self.last["epoch"], self.config.get("repeat", 1)
+        return (1 - self.share) * epochs * repeat * self.epoch_seconds
+
+    def values(self, key: str) -> list[float]:
+        """Return the values of one key in the current training, of the epochs that have it."""
+        return [record[key] for record in self.records
+                if record["seed"] == self.last["seed"] and record.get(key) is not None]
+
+    @property
+    def best_score(self) -> float | None:
+        """Return the best validation score of the current training; None before the first one."""
+        scores = self.values("val_score")
+        better = min if self.config.get("score") in LOW_SCORES else max
+        return better(scores) if scores else None
+
+    @property
+    def sent_bytes(self) -> tuple[float, float]:
+        """Return the bytes of the last epoch, and of all."""
+        each = [(record.get("sent_bytes_payload") or 0) + (record.get("sent_bytes_parameters") or 0)
+                for record in self.records]
+        return each[-1], sum(each)
+
+    @property
+    def widths(self) -> str:
+        """Return how the last epoch's messages travelled: at once or an epoch late, and at which widths."""
+        mode = {"sync": "synchronous", "async": "asynchronous"}.get(self.last.get("mode"), "")
+        histogram, bits = self.last.get("width_histogram") or {}, self.last.get("mean_bits")
+        total = sum(histogram.values())
+        shares = ", ".join(f"{100 * count / total:.0f} % of rows at {width}" for width, count in
+                           sorted(histogram.items(), key=lambda item: int(item[0])) if count) if total else ""
+        return "; ".join(filter(None, (mode, "" if bits is None else f"{bits:.2f} bits a value", shares)))
+
+
+def lines_of(standing: Standing, checkpoint: Path, now: float | None = None) -> list[str]:
+    """Return what a terminal shows of a run, a line each.
+
+    Parameters
+    ----------
+    checkpoint : Path      of the run folder
+    now : float            seconds since the epoch of Unix, the present where it is not given
+    """
+    scores, last = standing.values("val_score"), standing.last
+    epoch_bytes, all_bytes = standing.sent_bytes
+    lines = [f"{standing.place}  {bar(standing.share)}  {standing.epoch_seconds:.3f} s an epoch, "
+             f"{duration(standing.seconds_left)} left",
+             f"loss   {_number(last.get('loss'))}  {sparkline(standing.values('loss'))}"]
+    if scores:
+        lines.append(f"val    {_number(scores[-1])}, best {_number(standing.best_score)}  {sparkline(scores)}")
+    lines.append(f"sent   {in_units(epoch_bytes)} an epoch, {in_units(all_bytes)} so far"
+                 + (f"; {standing.widths}" if standing.widths else ""))
+    return [*lines, f"saved  {age_of(checkpoint, now)}"]
+
+
+def line_of(standing: Standing) -> str:
+    """Return one line, as a log has it."""
+    val = "".join(f"  val {_number(value)}" for value in standing.values("val_score")[-1:])
+    return (f"{standing.place}  loss {_number(standing.last.get('loss'))}{val}  {in_units(standing.sent_bytes[0])}  "
+            f"{standing.epoch_seconds:.3f} s")
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Draw values as bars of eight heights, from their least to their largest; of many, means of neighbors."""
+    if not values:
+        return ""
+    step = max(1, -(-len(values) // NUM_BARS))
+    means = [statistics.fmean(values[start:start + step]) for start in range(0, len(values), step)]
+    low, high = min(means), max(means)
+    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(BARS[round((value - low) * scale)] for value in means)
+
+
+def bar(share: float, width: int = 24) -> str:
+    """Draw a share from 0 to 1."""
+    filled = round(share * width)
+    return "█" * filled + "░" * (width - filled)
+
+
+def duration(seconds: float) -> str:
+    """Return seconds, minutes or hours, whichever fits."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
+
+
+def in_units(num_bytes: float) -> str:
+    """Return bytes in B, kB, MB, GB or TB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if num_bytes < KILO:
+            return f"{num_bytes:.{0 if unit == 'B' else 1}f} {unit}"
+        num_bytes /= KILO
+    return f"{num_bytes:.1f} TB"
+
+
+def age_of(checkpoint: Path, now: float | None = None) -> str:
+    """Say how old a checkpoint is."""
+    try:
+        written = checkpoint.stat().st_mtime
+    except OSError:
+        return "no checkpoint yet"
+    return f"checkpoint {duration(max(0.0, (time.time() if now is None else now) - written))} ago"
+
+
+def _number(value: float | None) -> str:
+    return "?" if value is None else f"{value:.4f}"

@@ -1,0 +1,190 @@
+"""Answers of all nodes as one file, written by rank 0 piece by piece in the order of the source, or not at all.
+
+The ending of its name says the format. `.csv` and `.parquet` are tables, see `columns`. `.npz` and `.h5` hold arrays
+whose row v belongs to the node of global id v: `node`, `prediction`, `probability` (none for a regression), `logits`,
+`embeddings` (where asked for) and `class_names` (where there are some). An .h5 file is sealed, of kind `answers`,
+format 1, with attributes `dataset`, `task` and `num_nodes`. Only .npz takes memory for all rows at once.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from zipfile import BadZipFile
+
+import h5py
+import numpy as np
+from mpi4py import MPI
+
+from hpcgnn.errors import CheckpointError, ConfigError
+from hpcgnn.inference.predictions import check_writable
+from hpcgnn.launch import together
+from hpcgnn.results.answers import Answers
+from hpcgnn.results.columns import columns_of, embedding_columns
+from hpcgnn.shards.sealed import open_sealed, reason_of, write_sealed
+
+KIND, VERSION = "answers", 1
+ADVICE = "run hpcgnn predict again"
+Pieces = Iterator[Answers]
+
+
+def check_answer_file(path: Path) -> None:
+    """Check that a file of answers can be written, before work is done whose result goes there.
+
+    Raises
+    ------
+    ConfigError          an ending that is no format; a Parquet file where pyarrow is not installed
+    CheckpointError      its folder is missing or can't be written to
+    """
+    if Path(path).suffix not in WRITERS:
+        raise ConfigError(f"{path} names no format of answers; end it with one of {', '.join(WRITERS)}")
+    if Path(path).suffix == ".parquet":
+        _arrow()
+    check_writable(path)
+
+
+def write_answers(comm: MPI.Comm, path: Path, dataset: str, answers: Answers) -> None:
+    """Collective: replace the file at `path` by the answers of all ranks, in the order of global ids.
+
+    Parameters
+    ----------
+    dataset : str            name of the graph
+    answers : Answers        of this rank's nodes
+
+    Raises
+    ------
+    CollectiveError          the folder can't be written or the disk is full
+    """
+    pieces = answers.pieces(comm)
+
+    def write() -> None:
+        try:
+            if comm.rank == 0:
+                WRITERS[Path(path).suffix](Path(path), dataset, answers.num_nodes, pieces)
+        finally:
+            # What rank 0 did not take, the others still send.
+            for _ in pieces:
+                pass
+
+    together(comm, write)
+
+
+def read_answer_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of an .h5 or .npz file of answers, by name; see the module.
+
+    Raises
+    ------
+    CheckpointError          missing, truncated, damaged or of another format
+    """
+    if Path(path).suffix == ".npz":
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                return dict(file)
+        except (OSError, ValueError, BadZipFile) as error:
+            raise CheckpointError(f"{path} is no file of answers: {error}; {ADVICE}") from error
+    with open_sealed(path, KIND, VERSION, error=CheckpointError, advice=ADVICE) as file:
+        return {name: array.asstr()[()].astype(str) if array.dtype.kind == "O" else array[()]
+                for name, array in file.items()}
+
+
+def arrays_of(answers: Answers) -> dict[str, np.ndarray]:
+    """Return the arrays of .npz and .h5 files but for the names of classes, (n, ...) each."""
+    arrays = {"node": answers.name, "prediction": answers.prediction, "probability": answers.probability,
+              "logits": answers.logits, "embeddings": answers.embeddings if answers.embeddings.shape[1] else None}
+    return {name: array for name, array in arrays.items() if array is not None}
+
+
+def _write_h5(path: Path, dataset: str, num_nodes: int, pieces: Pieces) -> None:
+    def fill(file: h5py.File) -> None:
+        file.attrs["dataset"], file.attrs["num_nodes"] = dataset, num_nodes
+        for piece in pieces:
+            if "task" not in file.attrs:
+                file.attrs["task"] = piece.task
+                if piece.class_names:
+                    file.create_dataset("class_names", data=list(piece.class_names), dtype=h5py.string_dtype())
+            for name, rows in arrays_of(piece).items():
+                is_text, first = rows.dtype.kind == "U", int(piece.node_id[0])
+                if name not in file:
+                    kind = h5py.string_dtype() if is_text else rows.dtype
+                    file.create_dataset(name, (num_nodes, *rows.shape[1:]), kind)
+                file[name][first:first + len(rows)] = rows.astype(object) if is_text else rows
+
+    write_sealed(path, KIND, VERSION, fill, error=CheckpointError)
+
+
+def _write_npz(path: Path, dataset: str, num_nodes: int, pieces: Pieces) -> None:
+    blocks = list(pieces)
+    found = [arrays_of(block) for block in blocks]
+    arrays = {name: np.concatenate([one[name] for one in found]) for name in (found[0] if found else ())}
+    if blocks and blocks[0].class_names:
+        arrays["class_names"] = np.array(blocks[0].class_names)
+    with _replacing(path) as temporary, open(temporary, "wb") as file:
+        np.savez(file, dataset=np.array(dataset), **arrays)
+
+
+def _write_csv(path: Path, dataset: str, num_nodes: int, pieces: Pieces) -> None:
+    with _replacing(path) as temporary, open(temporary, "w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        for number, piece in enumerate(pieces):
+            columns = {**columns_of(piece), **embedding_columns(piece)}
+            if number == 0:
+                writer.writerow(columns)
+            # str(float32) is the shortest text that reads back as the same number.
+            writer.writerows(zip(*(column.astype(str).tolist() for column in columns.values()), strict=True))
+
+
+def _write_parquet(path: Path, dataset: str, num_nodes: int, pieces: Pieces) -> None:
+    arrow, parquet = _arrow()
+    with _replacing(path) as temporary, open(temporary, "wb") as file:
+        writer = None
+        try:
+            for piece in pieces:
+                columns = {name: arrow.array(column) for name, column in columns_of(piece).items()}
+                width = piece.embeddings.shape[1]
+                if width:
+                    values = arrow.array(np.ascontiguousarray(piece.embeddings).reshape(-1))
+                    columns["embedding"] = arrow.FixedSizeListArray.from_arrays(values, width)
+                table = arrow.table(columns).replace_schema_metadata({"dataset": dataset, "task": piece.task})
+                writer = writer or parquet.ParquetWriter(file, table.schema)
+                writer.write_table(table)
+        finally:
+            if writer is not None:
+                writer.close()
+
+
+WRITERS: dict[str, Callable[[Path, str, int, Pieces], None]] = {
+    ".parquet": _write_parquet, ".h5": _write_h5, ".npz": _write_npz, ".csv": _write_csv}
+
+
+def _arrow() -> tuple:
+    """Return pyarrow and its Parquet writer.
+
+    Raises
+    ------
+    ConfigError      it is not installed
+    """
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ConfigError("Parquet files need pyarrow, which is not installed; run pip install 'hpcgnn[tables]', or "
+                          "write .npz, .h5 or .csv") from error
+    return pyarrow, pyarrow.parquet
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """Give a name to write to; it becomes `path` when all is written, and is removed after a failure."""
+    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    except OSError as error:
+        raise CheckpointError(f"{path} can't be written: {reason_of(error)}; check the folder and the space on its "
+                              "disk, then start again") from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink()

@@ -1,0 +1,165 @@
+"""Answers: what a trained model says of this rank's nodes, and the same of all nodes in the order of the source.
+
+No file is known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from mpi4py import MPI
+from torch import nn
+
+from hpcgnn.errors import CollectiveError
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.inference.predictions import predicted
+from hpcgnn.inference.row_pieces import row_pieces
+from hpcgnn.partition.partition import Partition
+from hpcgnn.results.embedding import watch_last_layer
+from hpcgnn.shards.schema import GraphInfo
+from hpcgnn.training.objective import task_of
+from hpcgnn.training.scores import CLASSES, MULTI_LABEL, REGRESSION
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a model says of some nodes.
+
+    Attributes
+    ----------
+    task : {"classes", "multi-label", "regression"}
+    num_nodes : int                          of the whole graph
+    node_id : (n,) int64                     global ids
+    name : (n,) int64 or str                 ids in the source; the global ids where it had no other
+    logits : (n, num_classes) float32        a regression's are its values
+    embeddings : (n, hidden) float32         rows that the last layer reads; hidden is 0 where they were not asked for
+    class_names : tuple of str               empty where classes have no names
+    """
+
+    task: str
+    num_nodes: int
+    node_id: np.ndarray
+    name: np.ndarray
+    logits: np.ndarray
+    embeddings: np.ndarray
+    class_names: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.node_id)
+
+    @property
+    def prediction(self) -> np.ndarray:
+        """Return (n,) int32 class ids, the first of equal ones; (n, num_classes) uint8 indicators; or the
+        (n, num_classes) float32 values of a regression.
+        """
+        return self.logits if self.task == REGRESSION else predicted(self.logits, self.task == MULTI_LABEL)
+
+    @property
+    def probability(self) -> np.ndarray | None:
+        """Return the predicted class's share of the softmax, (n,) float32; of several labels each one's sigmoid,
+        (n, num_classes) float32; None for a regression.
+        """
+        if self.task == REGRESSION:
+            return None
+        logits = torch.from_numpy(np.ascontiguousarray(self.logits))
+        if self.task == MULTI_LABEL:
+            return torch.sigmoid(logits).numpy()
+        return torch.softmax(logits, dim=1).amax(dim=1).numpy() if logits.numel() else np.zeros(len(self), np.float32)
+
+    @property
+    def class_name(self) -> np.ndarray | None:
+        """Return the name of each node's class, (n,) str; None where classes have none, or where a node has several."""
+        if self.task != CLASSES or not self.class_names:
+            return None
+        return np.array(self.class_names)[self.prediction]
+
+    def pieces(self, comm: MPI.Comm) -> Iterator[Answers]:
+        """Collective: bring the answers of all ranks to rank 0, in the order of global ids, some rows at a time; every
+        rank must exhaust the iterator, and gets no row on others than 0.
+        """
+        shared = self._of_shared_types(comm)
+        arrays = [shared.name, shared.logits, shared.embeddings]
+        for first, (name, logits, embeddings) in row_pieces(comm, self.num_nodes, self.node_id, arrays):
+            node_id = np.arange(first, first + len(logits), dtype=np.int64)
+            yield replace(shared, node_id=node_id, name=name, logits=logits, embeddings=embeddings)
+
+    def gather(self, comm: MPI.Comm, everywhere: bool = False) -> Answers | None:
+        """Collective: return the answers of all nodes in the order of global ids, on rank 0; None on the others.
+
+        Parameters
+        ----------
+        everywhere : bool      return them on all ranks
+        """
+        blocks = list(self.pieces(comm))
+        whole = _joined(blocks) if comm.rank == 0 and blocks else self if comm.rank == 0 else None
+        return comm.bcast(whole) if everywhere else whole
+
+    def _of_shared_types(self, comm: MPI.Comm) -> Answers:
+        """Collective: return these answers with names of one type on all ranks, and rows of one width on empty ones."""
+        most = np.array([self.logits.shape[1], self.embeddings.shape[1], _letters(self.name)])
+        comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
+        columns, hidden, letters = most.tolist()
+        name = self.name.astype(f"<U{letters}" if letters else np.int64)
+        if len(self):
+            return replace(self, name=name)
+        return replace(self, name=name, logits=np.empty((0, columns), np.float32),
+                       embeddings=np.empty((0, hidden), np.float32))
+
+
+def _letters(name: np.ndarray) -> int:
+    """Return the length of the longest name, at least 1; 0 where names are numbers."""
+    return 0 if name.dtype.kind in "iu" else max(1, name.astype(str).dtype.itemsize // 4)
+
+
+def _joined(blocks: list[Answers]) -> Answers:
+    return replace(blocks[0], **{name: np.concatenate([getattr(block, name) for block in blocks])
+                                 for name in ("node_id", "name", "logits", "embeddings")})
+
+
+def answer(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, part: Partition, info: GraphInfo,
+           embeddings: bool = False) -> Answers:
+    """Collective: run one forward pass without dropout, its messages exact in the rows' type, over all nodes.
+
+    Parameters
+    ----------
+    model : nn.Module        with `forward(graph, x)`; it stays in the mode, training or not, that it was in
+    graph : LocalGraph       of all inner rows of `part`, in any order
+    part : Partition         of this rank
+    info : GraphInfo
+    embeddings : bool        also keep the rows that the last layer reads
+
+    Returns
+    -------
+    answers : Answers        of this rank's nodes
+
+    Raises
+    ------
+    CollectiveError          an answer is not finite; a model whose last layer can't be found, where embeddings are
+                             asked for
+    """
+    was_training = model.training
+    model.eval()
+    graph.begin_forward(seed=0, epoch=0, is_training=False)
+    try:
+        with torch.no_grad(), watch_last_layer(model, graph, embeddings) as watched:
+            logits = model(watched.graph, watched.x).float().cpu().numpy()
+    finally:
+        model.train(was_training)
+    num_bad = comm.allreduce(int((~np.isfinite(logits)).any(axis=1).sum()))
+    if num_bad:
+        raise CollectiveError(f"the model's answers for {num_bad} nodes are not finite; look for extreme values in the "
+                              "features, or for a training that went astray")
+    node_id = graph.node_id[:graph.num_inner].astype(np.int64)
+    return Answers(task_of(part.labels), info.num_nodes, node_id, _names(part, node_id), logits, watched.rows(),
+                   tuple(getattr(info, "class_names", ())))
+
+
+def _names(part: Partition, node_id: np.ndarray) -> np.ndarray:
+    """Return the ids in the source of a part's nodes, in the order of `node_id`."""
+    if part.inner_name is None:
+        return node_id
+    order = np.argsort(part.inner_id)
+    return part.inner_name[order[np.searchsorted(part.inner_id, node_id, sorter=order)]]

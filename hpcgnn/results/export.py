@@ -1,0 +1,167 @@
+"""Export: the best weights of a run folder as a safetensors file, with all that is needed to use them elsewhere."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import hpcgnn
+from hpcgnn.config import TrainConfig
+from hpcgnn.errors import CheckpointError, ConfigError, HpcgnnError
+from hpcgnn.inference.model_source import read_best
+from hpcgnn.nn.models import MODELS, ModelShape, build_model, settings_of
+from hpcgnn.registry import read_toml
+from hpcgnn.results.float_run import check_evaluated, float_config
+from hpcgnn.results.model_record import BUILT_IN, OWN_MODEL, PYG_MODEL, ModelRecord
+from hpcgnn.results.plain import NEEDS_SAFETENSORS
+from hpcgnn.results.pyg_weights import pyg_weights
+from hpcgnn.shards.reader import read_graph_info
+from hpcgnn.shards.schema import GraphInfo
+from hpcgnn.shards.sealed import reason_of
+from hpcgnn.training.checkpoint import Checkpoint
+from hpcgnn.training.scores import DEFAULT_SCORES
+
+Weights = dict[str, torch.Tensor]
+TRIED = 8                 # a size that is a multiple of the usual numbers of heads
+
+
+def exported(folder: Path, as_pyg: bool = False) -> tuple[ModelRecord, Weights]:
+    """Return the best weights of a run folder and their record.
+
+    Parameters
+    ----------
+    as_pyg : bool            a built-in model becomes one of PyTorch Geometric that computes the same
+
+    Raises
+    ------
+    CheckpointError          no checkpoint, a damaged one, or one without an evaluation; a model trained as integers;
+                             one that PyTorch Geometric does not have
+    """
+    check_evaluated(folder)
+    checkpoint = read_best(folder)
+    config = float_config(checkpoint.settings, folder)
+    if config.quantize != "none":
+        raise CheckpointError(f"{folder} was trained with --quantize {config.quantize}; write its integers with hpcgnn "
+                              "quantize")
+    record, weights = _of_model(config, checkpoint.best_model), checkpoint.best_model
+    if as_pyg:
+        if record.kind == OWN_MODEL:
+            raise CheckpointError(f"{folder} holds {record.model}, whose weights have the names that it gives them "
+                                  "itself; leave --format pyg out")
+        name, arguments, weights = pyg_weights(record.model, record.arguments, weights)
+        record = replace(record, kind=PYG_MODEL, model=name, arguments=arguments)
+    return _with_origin(record, folder, checkpoint), weights
+
+
+def write_exported(path: Path, record: ModelRecord, weights: Weights) -> None:
+    """Replace the file at `path`.
+
+    Raises
+    ------
+    ConfigError              safetensors is not installed
+    CheckpointError          the folder can't be written or the disk is full; what was there is as it was
+    """
+    try:
+        from safetensors import SafetensorError
+        from safetensors.torch import save_file
+    except ImportError as error:
+        raise ConfigError(NEEDS_SAFETENSORS) from error
+    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
+    try:
+        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, temporary, record.metadata())
+        os.replace(temporary, path)
+    except (OSError, SafetensorError) as error:
+        reason = reason_of(error) if isinstance(error, OSError) else str(error)
+        raise CheckpointError(f"{path} can't be written: {reason}; check the folder and the space on its "
+                              "disk") from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def _of_model(config: TrainConfig, weights: Weights) -> ModelRecord:
+    """Return what is known of a model. Of one's own that is its class alone: its program may have made it otherwise
+    than the settings would.
+    """
+    if config.model not in MODELS:
+        return ModelRecord(OWN_MODEL, config.model, None, "", {})
+
+    def shape(in_dim: int, out_dim: int) -> ModelShape:
+        return ModelShape(config.model, in_dim, config.hidden, out_dim, config.layers, config.dropout, config.norm,
+                          config.heads, config.precision == "fp32", config.alpha, config.theta, config.jump)
+
+    sizes = find_sizes(lambda *sizes: build_model(shape(*sizes)), weights)
+    if sizes is None:
+        raise CheckpointError(f"the checkpoint does not hold the weights of a {config.model}; another version of "
+                              "hpcgnn wrote it, train the model anew")
+    made_with = shape(*sizes)
+    return ModelRecord(BUILT_IN, config.model, {name: getattr(made_with, name)
+                                                for name in settings_of(MODELS[config.model])}, "", {})
+
+
+def find_sizes(make: Callable[[int, int], nn.Module], weights: Weights) -> tuple[int, int] | None:
+    """Find the columns of the features and of the logits that a model was made for, by how its weights' shapes change
+    with them.
+
+    Parameters
+    ----------
+    make : callable(in_dim, out_dim) -> nn.Module
+    weights : dict                 by name
+
+    Returns
+    -------
+    in_dim, out_dim : int; None where such a model can't be made or has other weights
+    """
+    try:
+        shapes = [{name: tuple(tensor.shape) for name, tensor in make(*sizes).state_dict().items()}
+                  for sizes in ((TRIED, TRIED), (TRIED + 1, TRIED), (TRIED, TRIED + 1))]
+        found = [_size_that_moves(shapes[0], moved, weights) for moved in shapes[1:]]
+        made = {name: tuple(tensor.shape) for name, tensor in make(*found).state_dict().items()}
+    except (HpcgnnError, LookupError, TypeError, ValueError):
+        return None
+    return tuple(found) if made == {name: tuple(tensor.shape) for name, tensor in weights.items()} else None
+
+
+def _size_that_moves(before: dict[str, tuple], after: dict[str, tuple], weights: Weights) -> int:
+    """Return the size that grew by one, as the weights have it; raise LookupError where none did."""
+    for name, shape in before.items():
+        for axis, size in enumerate(shape):
+            if after[name][axis] == size + 1:
+                return weights[name].shape[axis]
+    raise LookupError("no weight depends on the size")
+
+
+def _with_origin(record: ModelRecord, folder: Path, checkpoint: Checkpoint) -> ModelRecord:
+    """Return the record with what is known of the data and the training."""
+    progress, info = checkpoint.progress, graph_info_of(folder, checkpoint)
+    task = "" if info is None else getattr(info, "task", "multi-label" if info.is_multi_label else "classes")
+    named = checkpoint.settings.get("score", "auto")
+    score = {"name": DEFAULT_SCORES[task] if named == "auto" and task else named,
+             **{name: _known(getattr(progress.best, name)) for name in ("train_score", "val_score", "test_score")}}
+    return replace(
+        record, dataset=checkpoint.dataset, fingerprint=asdict(checkpoint.fingerprint),
+        task=task, class_names=[] if info is None else list(getattr(info, "class_names", ())), score=score,
+        seed=checkpoint.settings["seed"] + progress.seed_index, epoch=progress.best_epoch,
+        settings=checkpoint.settings, hpcgnn_version=hpcgnn.__version__)
+
+
+def _known(score: float) -> float | None:
+    """Return a score; None for that of a split without nodes, since JSON has no nan."""
+    return None if math.isnan(score) else score
+
+
+def graph_info_of(folder: Path, checkpoint: Checkpoint) -> GraphInfo | None:
+    """Return what the shards say that a run was trained on, None where they are no longer where they were."""
+    try:
+        shards = read_toml(folder / "config.toml").get("provenance", {}).get("shards", "")
+        info = read_graph_info(Path(shards))
+    except HpcgnnError:
+        return None
+    return info if info.fingerprint == checkpoint.fingerprint else None

@@ -1,0 +1,177 @@
+"""A run folder's best model, opened to answer in floats: any model that training knows. Nothing is trained here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from mpi4py import MPI
+from torch import nn
+
+from hpcgnn.config import MODEL, OWN, TrainConfig, check_keys
+from hpcgnn.errors import CheckpointError, CollectiveError, ConfigError
+from hpcgnn.inference.model_source import KEPT, TrainedRun, read_best
+from hpcgnn.launch import together
+from hpcgnn.partition.partition import Partition
+from hpcgnn.results.answers import Answers, answer
+from hpcgnn.shards.reader import read_partition
+from hpcgnn.shards.schema import GraphInfo
+from hpcgnn.training.evaluate import evaluate
+from hpcgnn.training.objective import SPLITS
+from hpcgnn.training.recipe import Recipe
+from hpcgnn.training.session import Session
+
+SCORE_TOLERANCE = 0.01     # by which a run in 16 bits may answer otherwise in 32
+
+
+@dataclass(frozen=True)
+class FloatRun:
+    """A run folder's best model and the graph that it answers for, in float32 rows.
+
+    A run that was trained with --quantize answers as it was trained: its rows and weights are rounded, as floats.
+
+    Attributes
+    ----------
+    session : Session
+    model : nn.Module            with the best weights: `forward(graph, x)` on a LocalGraph
+    part : Partition             of this rank, without features
+    remarks : list of str        what the user must know
+    """
+
+    session: Session
+    model: nn.Module
+    part: Partition
+    remarks: list[str]
+
+    @classmethod
+    def open(cls, comm: MPI.Comm, folder: Path, shards: Path, info: GraphInfo, other_graph: bool = False,
+             model: nn.Module | Callable[[], nn.Module] | None = None) -> FloatRun:
+        """Collective: read the best weights of a run folder and this rank's shard.
+
+        Parameters
+        ----------
+        model : nn.Module, a function that makes one, or None      as it was given to `hpcgnn.fit`; None makes it from
+                                                                   the run's settings
+
+        Raises
+        ------
+        CollectiveError      no checkpoint, a damaged one, one without an evaluation, or one of another graph; a model
+                             that can't be made; shards that are damaged or cut for another number of ranks
+        """
+        settings = together(comm, lambda: check_evaluated(folder))
+        part = together(comm, lambda: read_names(shards, comm.rank, comm.size, info))
+        try:
+            trained = TrainedRun.open(comm, folder, shards, info, other_graph, float_config, Recipe(model=model))
+        except CollectiveError as error:
+            if model is None and ":" in settings["model"]:
+                raise CollectiveError(f"{error}; where {settings['model']} was given to hpcgnn.fit, give it again, to "
+                                      "hpcgnn.open_run(.., model=..)") from error
+            raise
+        run = cls(trained.session, trained.model, part, remarks_of(trained, folder, settings))
+        if model is None and ":" in settings["model"] and trained.remark is None:
+            run._check_scores(folder, settings)
+        return run
+
+    def _check_scores(self, folder: Path, settings: dict[str, Any]) -> None:
+        """Collective: check that a model of one's own, made from the settings, is the one that was trained.
+
+        Raises
+        ------
+        CollectiveError      its scores are not those of the run
+        """
+        session = self.session
+        if settings["score"] == OWN:
+            return
+        recorded = together(session.comm, lambda: read_best(folder).progress.best)
+        found = evaluate(session.comm, self.model, session.graph, session.objective, session.score)
+        for split in SPLITS:
+            before, now = (getattr(one, f"{split}_score") for one in (recorded, found))
+            if abs(before - now) > SCORE_TOLERANCE * max(1.0, abs(before)):      # never of a split without nodes
+                raise CollectiveError(
+                    f"{folder} had a {split} score of {session.score.show(before)}, and {settings['model']}, made from "
+                    f"its settings, has {session.score.show(now)}: the model that was given to hpcgnn.fit was another; "
+                    "give it again, to hpcgnn.open_run(.., model=..)")
+
+    def answer(self, embeddings: bool = False) -> Answers:
+        """Collective: return the answers for this rank's nodes; see `hpcgnn.results.answers.answer`."""
+        session = self.session
+        return answer(session.comm, self.model, session.graph, self.part, session.info, embeddings)
+
+    def predict(self, gather: bool = True, embeddings: bool = False) -> Answers | None:
+        """Collective: return the answers for all nodes in the order of the source on rank 0, and None on the others; or
+        each rank's own with gather=False.
+        """
+        answers = self.answer(embeddings)
+        return answers.gather(self.session.comm) if gather else answers
+
+    def scores(self, answers: Answers) -> dict[str, float]:
+        """Collective: return the score of each split, nan for a split without nodes.
+
+        Parameters
+        ----------
+        answers : Answers      of this rank's nodes
+        """
+        session, logits = self.session, torch.from_numpy(answers.logits)
+        objective = session.objective
+        return {split: session.score(session.comm, logits[objective.rows[split]],
+                                     objective.labels[objective.rows[split]]) for split in SPLITS}
+
+
+def read_names(shards: Path, rank: int, num_ranks: int, info: GraphInfo) -> Partition:
+    """Return this rank's part without its features, for the names of its nodes.
+
+    Raises
+    ------
+    ShardError      as of `read_partition`
+    """
+    part = read_partition(shards, rank, num_ranks, info, expands_packages=False)
+    return replace(part, features=np.empty((part.num_inner, 0), np.float32))
+
+
+def remarks_of(trained: TrainedRun, folder: Path, settings: dict[str, Any]) -> list[str]:
+    """Say what a user must know of answers in floats."""
+    remarks = [] if trained.remark is None else [trained.remark]
+    if trained.is_quantized:
+        remarks.append(f"{folder} was trained with --quantize {settings['quantize']}, and its answers are rounded as "
+                       "in training; hpcgnn infer gives those of its integers")
+    if settings.get("score") == OWN:
+        remarks.append(f"{folder} was trained with a score of its own, which only its program knows; scores here are "
+                       f"{trained.session.score.name}")
+    return remarks
+
+
+def check_evaluated(folder: Path) -> dict[str, Any]:
+    """Return the settings of a run that has been evaluated.
+
+    Raises
+    ------
+    CheckpointError      no checkpoint, a damaged one, or one without an evaluation
+    """
+    checkpoint = read_best(folder)
+    if checkpoint.progress.best is None:
+        raise CheckpointError(f"{folder} was stopped before its first evaluation, so none of its weights are its best; "
+                              "go on with --resume")
+    return checkpoint.settings
+
+
+def float_config(settings: dict[str, Any], folder: Path) -> TrainConfig:
+    """Return settings under which a run's model is made and answers: all rows, whatever its method of messages was.
+
+    The precision is that of the training, since a gin in 16 bits averages its neighbors.
+
+    Raises
+    ------
+    CheckpointError      settings that this version does not take
+    """
+    try:
+        config = TrainConfig.of(**check_keys(settings, str(folder)))
+    except ConfigError as error:
+        raise CheckpointError(f"{folder} holds a run whose settings this version can't take: {error}") from error
+    of_model = {own.name for own in fields(TrainConfig) if own.metadata.get("group") == MODEL}
+    kept = {name: getattr(config, name) for name in {*KEPT, *of_model, "precision"}}
+    kept["score"] = "auto" if config.score == OWN else config.score
+    return TrainConfig(**kept, epoch_rows="all")

@@ -1,0 +1,188 @@
+"""Exported models in plain PyTorch, on one process and without MPI: `forward(x, edge_index)` on a graph in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hpcgnn.errors import CheckpointError, ConfigError
+from hpcgnn.graph.hop import ExchangeSite
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn.models import MODELS
+from hpcgnn.pyg.fitting import is_pyg
+from hpcgnn.results.model_record import BUILT_IN, PYG_MODEL, ModelRecord, record_of
+
+NEEDS_SAFETENSORS = ("exported models are in the safetensors format, and safetensors is not installed; run pip install "
+                     "'hpcgnn[export]'")
+# Classes that an exported file may name: a file is data, and must not choose what is imported.
+PYG_CLASSES = ("GCN", "GraphSAGE", "GAT", "GIN", "SGConv")
+
+
+class AloneExchange:
+    """The exchange, and the arrival, of a graph that is one part: nothing travels."""
+
+    is_alone, halo_spans = True, None
+
+    def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> AloneExchange:
+        """Return an arrival of no rows."""
+        return self
+
+    def start_take_home(self, gradient: torch.Tensor, site: ExchangeSite) -> AloneExchange:
+        """Return an arrival of no gradients."""
+        return self
+
+    def present(self, site: ExchangeSite) -> None:
+        """Return None: all halo rows, of which there are none, are here."""
+
+    def poll(self) -> bool:
+        """Return True: nothing is waited for."""
+        return True
+
+    def wait(self) -> None:
+        """Return at once."""
+
+    def packed(self) -> None:
+        """Return None: there are no packed rows."""
+
+    def finish(self, rows: torch.Tensor) -> None:
+        """Leave the rows as they are."""
+
+
+class PlainModel(nn.Module):
+    """A model of hpcgnn that is called as those of PyTorch Geometric are.
+
+    Attributes
+    ----------
+    module : nn.Module             the model, with `forward(graph, x)` on a LocalGraph
+    record : ModelRecord or None   where the weights come from
+    """
+
+    def __init__(self, module: nn.Module, record: ModelRecord | None = None):
+        super().__init__()
+        self.module, self.record = module, record
+        self._num_passes = 0      # in training, each of which draws another dropout
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor,
+                edge_weight: torch.Tensor | None = None) -> torch.Tensor:
+        """Answer for all nodes of a graph; there is no dropout in `eval` mode.
+
+        Parameters
+        ----------
+        x : (num_nodes, num_features) float32         may require a gradient, but of an sgc without dropout
+        edge_index : (2, num_edges) integer           sources and destinations. Self-loops and repeated arcs are left
+                                                      out, as preprocess does, of arcs with weights the first of equals
+                                                      stays
+        edge_weight : (num_edges,) float32 or None    for a model that was trained on a graph with weights
+
+        Returns
+        -------
+        (num_nodes, num_classes) float32 logits, or the values of a regression
+
+        Raises
+        ------
+        ConfigError      shapes that don't fit each other, or arcs from or to nodes that don't exist
+        """
+        graph = graph_of(x, edge_index, edge_weight)
+        self._num_passes += self.training
+        graph.begin_forward(seed=0, epoch=self._num_passes, is_training=self.training)
+        # The graph's own input is a constant, for which no layer computes a gradient.
+        return self.module(graph, x.float().contiguous() if x.requires_grad else graph.x)
+
+
+def graph_of(x: torch.Tensor, edge_index: torch.Tensor, edge_weight: torch.Tensor | None = None) -> LocalGraph:
+    """Make a LocalGraph of one part; parameters and errors as of `PlainModel.forward`."""
+    source, target = _ends(edge_index, len(x))
+    if edge_weight is not None and edge_weight.shape != (edge_index.shape[1],):
+        raise ConfigError(f"edge_weight has shape {tuple(edge_weight.shape)}, expected ({edge_index.shape[1]},)")
+    _, first = np.unique(target * max(1, len(x)) + source, return_index=True)      # by destination, then by source
+    first = first[source[first] != target[first]]
+    source, target = source[first], target[first]
+    in_degree = np.bincount(target, minlength=len(x))
+    indptr = np.concatenate([[0], np.cumsum(in_degree)]).astype(np.int64)
+    weights = {} if edge_weight is None else {"edge_weight": edge_weight.float().cpu().numpy()[first]}
+    return LocalGraph(indptr, source.astype(np.int32), np.arange(len(x)), in_degree.astype(np.int32),
+                      x.detach().float().contiguous(), AloneExchange(), **weights)
+
+
+def _ends(edge_index: torch.Tensor, num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return sources and destinations, (num_edges,) int64."""
+    if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.is_floating_point():
+        raise ConfigError(f"edge_index has shape {tuple(edge_index.shape)} and type {edge_index.dtype}, expected "
+                          "(2, num_edges) node numbers")
+    ends = edge_index.cpu().numpy().astype(np.int64)
+    if ends.size and not 0 <= ends.min() <= ends.max() < num_nodes:
+        raise ConfigError(f"edge_index has nodes from {ends.min()} to {ends.max()}, and x has rows 0 to "
+                          f"{num_nodes - 1}")
+    return ends[0], ends[1]
+
+
+def load_model(path: str | Path, model: nn.Module | None = None) -> nn.Module:
+    """Read a model that `hpcgnn export` has written, in `eval` mode. No MPI is needed, and no code of the file is run.
+
+    Parameters
+    ----------
+    path : path                     of a .safetensors file
+    model : nn.Module or None       one's own, made as for the training; built-in models are made from the file
+
+    Returns
+    -------
+    model : nn.Module               with `forward(x, edge_index)`: a PlainModel; or a model of PyTorch Geometric itself
+
+    Raises
+    ------
+    CheckpointError      missing or damaged, or no file of hpcgnn export; weights that don't fit `model`
+    ConfigError          safetensors or PyTorch Geometric is not installed; a model of one's own that is not given
+
+    Examples
+    --------
+    >>> model = hpcgnn.load_model("model.safetensors")
+    >>> logits = model(data.x, data.edge_index)
+    """
+    weights, record = read_weights(Path(path))
+    made = model if model is not None else _made(record, str(path))
+    try:
+        made.load_state_dict(weights)
+    except RuntimeError as error:
+        faults = " ".join(str(error).split())
+        raise CheckpointError(f"{path} does not fit the {type(made).__name__}: {faults}") from error
+    return (made if record.kind == PYG_MODEL or is_pyg(made) else PlainModel(made, record)).eval()
+
+
+def read_weights(path: Path) -> tuple[dict[str, torch.Tensor], ModelRecord]:
+    """Read weights by name, and their record; errors as of `load_model`."""
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError as error:
+        raise ConfigError(NEEDS_SAFETENSORS) from error
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, record_of(file.metadata(), str(path))  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path} can't be read as a safetensors file: {error}") from error
+
+
+def _made(record: ModelRecord, path: str) -> nn.Module:
+    """Make the model that a record names."""
+    if record.kind == BUILT_IN and record.model in MODELS:
+        return _built(MODELS[record.model], record.arguments, path)
+    if record.kind == PYG_MODEL and record.model in PYG_CLASSES and record.arguments is not None:
+        try:
+            from torch_geometric import nn as pyg
+        except ImportError as error:
+            raise ConfigError(f"{path} holds a {record.model} of PyTorch Geometric, which is not installed; run pip "
+                              "install torch_geometric") from error
+        return _built(getattr(pyg, record.model), record.arguments, path)
+    raise ConfigError(f"{path} holds the weights of {record.model}, a model of your own; make it and pass it, "
+                      "load_model(path, model=..)")
+
+
+def _built(kind: type[nn.Module], arguments: dict[str, Any] | None, path: str) -> nn.Module:
+    try:
+        return kind(**(arguments or {}))
+    except (TypeError, ValueError, ConfigError) as error:
+        raise CheckpointError(f"{path} says that a {kind.__name__} is made with {arguments}, and it can't be: "
+                              f"{error}") from error

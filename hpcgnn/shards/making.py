@@ -1,0 +1,47 @@
+"""From a dataset to a folder of shards: choose owners, then write. How the dataset came about is not known here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcgnn.datasets.dataset import GraphDataset
+from hpcgnn.datasets.options import ProgressTask, silent
+from hpcgnn.partition.owner import assign_owners
+from hpcgnn.shards.schema import GraphInfo, Provenance
+from hpcgnn.shards.writer import write_shards
+
+
+@dataclass(frozen=True)
+class Making:
+    """Say how a graph is cut and stored; the attributes are the options of `hpcgnn preprocess` by these names."""
+
+    parts: int = 1
+    partitioner: str = "metis"
+    balance: str | None = None
+    reorder: str = "metis"
+    seed: int = 0
+    feature_format: str = "float32"
+    feature_bits: int = 8
+    overwrite: bool = False
+
+
+def make_shards(dataset: GraphDataset, out: Path, how: Making, source: str, settings: dict[str, Any],
+                progress: Callable[[str, float | None], ProgressTask] = silent) -> GraphInfo:
+    """Cut a graph into parts and write them.
+
+    Parameters
+    ----------
+    source, settings          kept in the shards as their provenance
+
+    Raises
+    ------
+    ConfigError, ShardError   as of assign_owners and write_shards
+    """
+    progress(f"partitioning with {how.partitioner}", None)
+    owner = assign_owners(dataset, how.parts, how.partitioner, how.seed, balance=how.balance)
+    provenance = Provenance(source, how.partitioner, how.seed, settings)
+    return write_shards(dataset, owner, how.parts, out, how.feature_format, provenance, progress, how.overwrite,
+                        how.reorder, how.feature_bits)

@@ -1,0 +1,229 @@
+"""Forecast: what a run would take in memory, bytes and seconds, from a few epochs of it. Nothing is written."""
+
+from __future__ import annotations
+
+import math
+import resource
+import statistics
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from mpi4py import MPI
+
+from hpcgnn.adaptive.controller import Controller
+from hpcgnn.config import TrainConfig, resolve_train_config
+from hpcgnn.exchange.traffic import Traffic
+from hpcgnn.launch import together, watch
+from hpcgnn.shards.reader import check_num_parts, read_graph_info
+from hpcgnn.training.adam import FlatAdam
+from hpcgnn.training.evaluate import evaluate
+from hpcgnn.training.job import Job
+from hpcgnn.training.learner import Learner
+from hpcgnn.training.session import NOTHING, Session
+from hpcgnn.training.soundness import fault_error
+from hpcgnn.training.trainer import train_epoch
+
+MOST_EPOCHS, ENOUGH_SECONDS = 6, 5.0     # of the sample, whose first epoch is not timed
+DRAWN_EPOCHS = 8                         # whose bytes are computed, where rows or widths are drawn anew in each
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Count the bytes that one rank holds.
+
+    Attributes
+    ----------
+    features : input rows of inner and halo nodes
+    structure : ids, degrees, arcs and matrices
+    weights : weights, their best copy, gradients and the optimizer's moments
+    activations : what the forward pass keeps for the backward pass, but for the above
+    halo_rows : the widest halo rows of one exchange, as floats
+    messages : the largest messages of one exchange, sent and received
+    method_state : what the method keeps between epochs
+    process : the most that was held until now: of the process, with Python and libraries; on a GPU, by torch
+    """
+
+    features: int
+    structure: int
+    weights: int
+    activations: int
+    halo_rows: int
+    messages: int
+    method_state: int
+    process: int
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Hold what a run would take.
+
+    Attributes
+    ----------
+    memory : tuple of Memory            a rank each
+    least_bytes, most_bytes : int       of an epoch, all ranks; equal where it is known in advance
+    evaluation_bytes, setup_bytes : int of one evaluation, and once; all ranks
+    epoch_seconds : float               median of the sample
+    evaluation_seconds : float
+    assign_seconds : float              of one decision by the method's solver
+    num_epochs, num_evaluations, num_assignments : int      of the whole run, all its seeds
+    sampled_epochs : int
+    """
+
+    memory: tuple[Memory, ...]
+    least_bytes: int
+    most_bytes: int
+    evaluation_bytes: int
+    setup_bytes: int
+    epoch_seconds: float
+    evaluation_seconds: float
+    assign_seconds: float
+    num_epochs: int
+    num_evaluations: int
+    num_assignments: int
+    sampled_epochs: int
+
+    @property
+    def total_seconds(self) -> float:
+        """Return the seconds of all epochs, evaluations and decisions."""
+        return (self.num_epochs * self.epoch_seconds + self.num_evaluations * self.evaluation_seconds
+                + self.num_assignments * self.assign_seconds)
+
+
+class KeptStorages:
+    """Count the memory that a forward pass keeps for its backward pass; a context in which the pass runs.
+
+    Storages that are known already, such as weights, don't count.
+    """
+
+    def __init__(self, known: list[torch.Tensor]):
+        self._known = {tensor.untyped_storage().data_ptr() for tensor in known}
+        self._sizes: dict[int, int] = {}
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._note, lambda tensor: tensor)
+
+    def __enter__(self) -> KeptStorages:
+        self._hooks.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._hooks.__exit__(*error)
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the bytes of all storages, each once."""
+        return sum(self._sizes.values())
+
+    def _note(self, tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in self._known:
+            self._sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+
+@dataclass
+class Sample:
+    """Hold what the sampled epochs took on this rank; seconds and bytes are those of all ranks."""
+
+    epoch_seconds: list[float]
+    evaluation_seconds: float
+    assign_seconds: float
+    activations: int
+
+
+def forecast(comm: MPI.Comm, job: Job) -> Forecast:
+    """Collective: open a job's graph, train a few epochs in memory, and say what the whole run would take.
+
+    A run folder is neither read nor written; a run that would be resumed is counted from its first epoch.
+
+    Raises
+    ------
+    CollectiveError      what the job asks for can't be done, with a sentence; the same on all ranks
+    """
+    info = together(comm, lambda: read_graph_info(job.shards))
+    together(comm, lambda: check_num_parts(info, comm.size))
+    config = together(comm, lambda: resolve_train_config(info.name, job.settings, job.file_settings, job.preset))
+    watch(comm, config.timeout)
+    session = Session.open(comm, job.shards, config, info, job.recipe or NOTHING)
+    learner = Learner.start(session, session.config.seed, None)
+    controller = session.config.method.controller(session.method_context())
+    sample = _train_sample(session, learner, controller)
+    least, most = _epoch_bytes(session, controller)
+    evaluation = session.exchange.evaluation.take()
+    memory = tuple(comm.allgather(_memory_of(session, learner, sample)))
+    session.exchange.forget()
+    return Forecast(
+        memory, least, most, _sum_of(comm, evaluation), comm.allreduce(session.exchange.setup.payload_bytes),
+        statistics.median(sample.epoch_seconds), sample.evaluation_seconds, sample.assign_seconds,
+        *_counts(session.config), len(sample.epoch_seconds) + 1)
+
+
+def _train_sample(session: Session, learner: Learner, controller: Controller) -> Sample:
+    """Collective: train until enough is measured, and evaluate once."""
+    comm, seed, started = session.comm, session.config.seed, time.perf_counter()
+    kept = KeptStorages([*learner.model.parameters(), *learner.model.buffers(), session.graph.x_all])
+    seconds, assigning = [], 0.0
+    for epoch in range(MOST_EPOCHS):
+        session.exchange.begin_epoch(controller.plan(seed, epoch))
+        if epoch == 0:
+            with kept:
+                trace = train_epoch(session, learner, seed, epoch)
+        else:
+            trace = train_epoch(session, learner, seed, epoch)
+        if trace.fault or not math.isfinite(trace.loss):
+            session.exchange.forget()
+            raise fault_error(comm, trace.fault, trace.loss, epoch + 1, learner.optimizer.last_check, session.graph.x)
+        decision = controller.observe(trace.loss, trace.epoch_seconds, session.exchange.traces())
+        assigning = max(assigning, decision.assign_seconds)
+        seconds.append(trace.epoch_seconds)
+        if comm.bcast(epoch > 0 and time.perf_counter() - started > ENOUGH_SECONDS):
+            break
+    session.exchange.evaluation.take()
+    started = time.perf_counter()
+    evaluate(comm, learner.model, session.graph, session.objective, session.score)
+    evaluating = comm.allreduce(time.perf_counter() - started, MPI.MAX)
+    # The first epoch makes matrices and layouts that later ones find.
+    return Sample(seconds[1:], evaluating, comm.allreduce(assigning, MPI.MAX), kept.num_bytes)
+
+
+def _epoch_bytes(session: Session, controller: Controller) -> tuple[int, int]:
+    """Collective: the fewest and the most bytes that all ranks send in an epoch."""
+    comm, exchange, seed, found = session.comm, session.exchange, session.config.seed, []
+    for epoch in range(DRAWN_EPOCHS):
+        found.append([comm.allreduce(exchange.bytes_under(bit_plan, epoch))
+                      for bit_plan in controller.bounds(seed, epoch)])
+        if epoch == 1 and found[0] == found[1]:      # nothing is drawn
+            break
+    return 0 if exchange.may_skip else min(map(min, found)), max(map(max, found))
+
+
+def _memory_of(session: Session, learner: Learner, sample: Sample) -> Memory:
+    graph, exchange = session.graph, session.exchange
+    num_weights = sum(parameter.numel() for parameter in learner.model.parameters())
+    kept = [value for moments in learner.optimizer.state().values() for value in moments.values()
+            if isinstance(value, torch.Tensor)]
+    # Weights, gradients and best weights; FlatAdam has a rate and a decay of each weight, too.
+    arrays = 5 if isinstance(learner.optimizer, FlatAdam) else 3
+    weights = 4 * num_weights * arrays + sum(tensor.nbytes for tensor in kept)
+    return Memory(
+        features=graph.x_all.nbytes, structure=graph.structure_bytes, weights=weights, activations=sample.activations,
+        halo_rows=graph.num_halo * exchange.widest_row * graph.x_all.element_size(), messages=exchange.message_bytes,
+        method_state=exchange.state_bytes, process=_peak_bytes(graph.x_all.device))
+
+
+def _peak_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _counts(config: TrainConfig) -> tuple[int, int, int]:
+    """Return the epochs, evaluations and assignments of widths of a run."""
+    period = getattr(config.method, "period", 0)
+    assignments = -(-config.epochs // period) if period else 0
+    counts = np.array([config.epochs, -(-config.epochs // config.eval_every), assignments])
+    return tuple((config.repeat * counts).tolist())
+
+
+def _sum_of(comm: MPI.Comm, traffic: Traffic) -> int:
+    return comm.allreduce(traffic.payload_bytes + traffic.parameter_bytes)

@@ -1,0 +1,144 @@
+"""Job: one training run from settings to a finished run folder, as `hpcgnn train` and `hpcgnn.fit` ask for it."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpcgnn.config import TrainConfig, resolve_train_config
+from hpcgnn.launch import together, watch, watch_closely
+from hpcgnn.methods import name_of
+from hpcgnn.shards.reader import check_num_parts, read_graph_info
+from hpcgnn.shards.schema import GraphInfo
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from hpcgnn.training.metrics import RunFolder
+    from hpcgnn.training.recipe import Recipe
+    from hpcgnn.training.trainer import TrainingRun
+
+
+@dataclass(frozen=True)
+class Job:
+    """Hold what is asked for, the same on all ranks.
+
+    Attributes
+    ----------
+    shards : Path
+    settings : dict                  given by flags, or by the arguments of a call
+    file_settings : dict             of a file, which `settings` override
+    preset : str or None             of the registry
+    out : Path or None               run folder; None is one named after the run
+    resume, overwrite, other_graph : bool      see `hpcgnn train --help`
+    recipe : Recipe or None          what a program brings
+    """
+
+    shards: Path
+    settings: dict[str, Any]
+    file_settings: dict[str, Any] = field(default_factory=dict)
+    preset: str | None = None
+    out: Path | None = None
+    resume: bool = False
+    overwrite: bool = False
+    other_graph: bool = False
+    recipe: Recipe | None = None
+
+    def resolve(self, dataset: str, settings: dict[str, Any], file_settings: dict[str, Any]) -> TrainConfig:
+        """Return the configuration of these settings. The registry's defaults of a dataset are for the built-in models:
+        a program that gives a model chooses its own.
+
+        Raises
+        ------
+        ConfigError      see `resolve_train_config`
+        """
+        has_defaults = self.recipe is None or self.recipe.model is None
+        return resolve_train_config(dataset, settings, file_settings, self.preset, has_defaults=has_defaults)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """Hold a run that has ended.
+
+    Attributes
+    ----------
+    run : TrainingRun
+    summary : dict      of summary.json; whole on rank 0
+    """
+
+    run: TrainingRun
+    summary: dict[str, Any]
+
+
+def train(comm: MPI.Comm, job: Job) -> Finished:
+    """Collective: resolve the settings, open or create the run folder, and train.
+
+    torch is imported, which takes seconds, when all that needs no torch is checked.
+
+    Raises
+    ------
+    CollectiveError      what is asked for can't be done, with a sentence; the same on all ranks
+    Interrupted          a signal asked to stop; a checkpoint holds everything
+    """
+    info = together(comm, lambda: read_graph_info(job.shards))
+    together(comm, lambda: check_num_parts(info, comm.size))
+    config = together(comm, lambda: job.resolve(info.name, job.settings, job.file_settings))
+    watch(comm, config.timeout)
+    from hpcgnn.training.run_lock import RunLock
+
+    lock = RunLock(job.out or default_run_folder(config, info.name, comm.size))
+    with ExitStack() as stack:
+        # Before anything in the folder is read or changed.
+        together(comm, lambda: stack.enter_context(lock) if comm.rank == 0 else None)
+        from hpcgnn.training.metrics import RunFolder
+
+        return _train_in(comm, RunFolder(lock.folder, lock), info, job)
+
+
+def _train_in(comm: MPI.Comm, folder: RunFolder, info: GraphInfo, job: Job) -> Finished:
+    """Collective: train in a folder that is this run's own."""
+    from hpcgnn.training.opening import find_checkpoint, open_folder, without_auto_precision
+
+    settings, file_settings, resumed, remark = job.settings, job.file_settings, None, None
+    if job.resume:
+        resumed, remark = together(comm, lambda: find_checkpoint(folder, info, {**file_settings, **settings},
+                                                                 job.other_graph))
+    if resumed:
+        settings, file_settings = without_auto_precision(settings), without_auto_precision(file_settings)
+    written = resumed.settings if resumed else {}
+    config = together(comm, lambda: job.resolve(info.name, settings, {**written, **file_settings}))
+    from hpcgnn.training.interrupt import end_if_asked
+    from hpcgnn.training.session import NOTHING, Session
+    from hpcgnn.training.trainer import TrainingRun
+
+    end_if_asked(comm)
+    session = Session.open(comm, job.shards, config, info, job.recipe or NOTHING)
+    # Refuses a checkpoint that does not fit, before the folder is touched.
+    run = TrainingRun(session, folder, resumed)
+    if comm.rank == 0 and job.resume and resumed is None:
+        _say(f"{folder.checkpoint} does not exist yet; starting anew")
+
+    end_if_asked(comm)
+
+    def prepare_folder() -> list[str]:
+        return open_folder(folder, session, resumed, remark, job.overwrite, job.resume,
+                           job.shards) if comm.rank == 0 else []
+
+    for sentence in together(comm, prepare_folder):
+        _say(f"hpcgnn: {sentence}")
+    watch_closely(comm, config.timeout, folder.path)
+    return Finished(run, run.execute())
+
+
+def _say(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)
+
+
+def default_run_folder(config: TrainConfig, dataset: str, num_ranks: int) -> Path:
+    """Return the run folder of a run that names none."""
+    model, method = config.model.replace(":", "."), name_of(config.method).replace(":", ".")
+    scheme = "" if config.quantize == "none" else f"-{config.quantize}"
+    return Path("runs") / f"{dataset}-{model}-{method}{config.method.folder_suffix}{scheme}-p{num_ranks}"

@@ -1,0 +1,63 @@
+"""OwnOptimizer: any optimizer of torch's kind in the place of FlatAdam."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from hpcgnn.errors import CollectiveError, TrainingError
+from hpcgnn.ops.adam import StepCheck
+
+Moments = dict[int, dict[str, torch.Tensor]]
+
+
+class OwnOptimizer:
+    """Steps as a user's optimizer does, and keeps its state as a checkpoint holds it.
+
+    All ranks hold the same weights and the same sums of gradients, so an optimizer without draws of its own moves them
+    alike everywhere; the trainer checks that it did.
+
+    Parameters
+    ----------
+    torch_optimizer : torch.optim.Optimizer
+    model : nn.Module                         whose trained weights it must hold, all of them
+
+    Raises
+    ------
+    TrainingError      it is no optimizer of torch's, needs a closure, or holds other weights than the model's
+    """
+
+    def __init__(self, torch_optimizer: torch.optim.Optimizer, model: nn.Module):
+        if not isinstance(torch_optimizer, torch.optim.Optimizer):
+            raise TrainingError("optimizer must be a function that makes a torch.optim.Optimizer from parameters, such "
+                                f"as torch.optim.AdamW; it made a {type(torch_optimizer).__name__}")
+        if isinstance(torch_optimizer, torch.optim.LBFGS):
+            raise TrainingError("optimizer LBFGS computes the loss several times a step, and an epoch is one pass; use "
+                                "another one")
+        held = {id(parameter) for group in torch_optimizer.param_groups for parameter in group["params"]}
+        missing = [name for name, own in model.named_parameters() if own.requires_grad and id(own) not in held]
+        if missing:
+            raise TrainingError(f"the optimizer does not hold {missing[0]}; make it from the parameters that it is "
+                                "given")
+        self.torch_optimizer = torch_optimizer
+        self.last_check = StepCheck()
+
+    def step(self) -> None:
+        """Move the weights."""
+        self.torch_optimizer.step()
+
+    def state(self) -> Moments:
+        """What the optimizer remembers of each weight, numbered as torch does; empty before the first step."""
+        return {number: {name: torch.as_tensor(value) for name, value in memory.items() if value is not None}
+                for number, memory in self.torch_optimizer.state_dict()["state"].items()}
+
+    def load_state(self, state: Moments) -> None:
+        """Go on from what `state` returned; raises CollectiveError where it is another optimizer's."""
+        whole: dict[str, Any] = self.torch_optimizer.state_dict()
+        num_weights = sum(len(group["params"]) for group in whole["param_groups"])
+        if not state.keys() <= set(range(num_weights)):
+            raise CollectiveError(f"the checkpoint's optimizer knows {len(state)} weights and this one {num_weights}; "
+                                  "it was not written by this run, start without --resume")
+        self.torch_optimizer.load_state_dict({**whole, "state": state})

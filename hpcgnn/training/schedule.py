@@ -1,0 +1,79 @@
+"""RateSchedule: one of torch's schedules of the learning rate, for any optimizer of a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from hpcgnn.errors import TrainingError
+from hpcgnn.training.adam import FlatAdam
+from hpcgnn.training.own_optimizer import OwnOptimizer
+
+MakeSchedule = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
+
+
+class RateSchedule:
+    """Moves the learning rate after every epoch, as one of torch's schedules says.
+
+    FlatAdam is no optimizer of torch's: there the schedule moves the rate of a stand-in, and all of FlatAdam's rates
+    follow in proportion.
+
+    Parameters
+    ----------
+    make : function                     from an optimizer to a schedule
+    optimizer : FlatAdam or OwnOptimizer
+    rate : float                        that FlatAdam begins with, positive
+    """
+
+    def __init__(self, make: MakeSchedule, optimizer: FlatAdam | OwnOptimizer, rate: float):
+        self._optimizer, self._first_rate = optimizer, rate
+        self._is_stand_in = isinstance(optimizer, FlatAdam)
+        if self._is_stand_in and rate <= 0:
+            raise TrainingError(f"a schedule needs a positive lr to begin with, found {rate}")
+        self._rated = torch.optim.SGD([torch.zeros(1)], lr=rate) if self._is_stand_in else optimizer.torch_optimizer
+        self._schedule = make(self._rated)
+        self._follows_loss = isinstance(self._schedule, torch.optim.lr_scheduler.ReduceLROnPlateau)
+        self._apply()
+
+    @property
+    def rate(self) -> float:
+        """Return the learning rate of the next step, of the first weights."""
+        return float(self._rated.param_groups[0]["lr"])
+
+    def end_epoch(self, val_loss: float | None) -> None:
+        """Move on; a schedule that waits for a plateau does so where there is a new validation loss."""
+        if self._is_stand_in:
+            self._rated.step()      # of nothing, but a schedule warns where its optimizer has not stepped
+        if not self._follows_loss:
+            self._schedule.step()
+        elif val_loss is not None:
+            self._schedule.step(val_loss)
+        self._apply()
+
+    def state(self) -> dict[str, Any]:
+        """Return where the schedule stands, as JSON can hold it.
+
+        Raises
+        ------
+        TrainingError      its state is no plain numbers
+        """
+        state = {"schedule": self._schedule.state_dict(), "rates": [group["lr"] for group in self._rated.param_groups]}
+        try:
+            return json.loads(json.dumps(state))
+        except TypeError as error:
+            raise TrainingError(f"the state of {type(self._schedule).__name__} can't be kept in a checkpoint: {error}; "
+                                "use another schedule") from error
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        self._schedule.load_state_dict(state["schedule"])
+        for group, rate in zip(self._rated.param_groups, state["rates"], strict=True):
+            group["lr"] = rate
+        self._apply()
+
+    def _apply(self) -> None:
+        if self._is_stand_in:
+            self._optimizer.scale_rate(self.rate / self._first_rate)

@@ -1,0 +1,82 @@
+"""`hpcgnn predict`: the best weights' answers, as one process of PyG gives them; a fault is one sentence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from mpi4py import MPI
+from reference_models import peer_logits
+from training_setup import easy_graph, on_rank_zero, snapshot, train, write_once
+
+from hpcgnn.results.answer_file import read_answer_arrays
+from hpcgnn.training.checkpoint import read_checkpoint, write_checkpoint
+from hpcgnn.training.metrics import RunFolder
+
+
+@pytest.fixture
+def shards(shared_path):
+    return write_once(MPI.COMM_WORLD, easy_graph(), shared_path / "shards")
+
+
+def expected_logits(folder, **settings):
+    """PyTorch Geometric's, in float64, with the best weights of a run."""
+    from hpcgnn.nn.models import ModelShape, build_model
+
+    dataset = easy_graph()
+    shape = ModelShape(settings["model"], 12, 8, 4, 2, 0.5, norm="layer", has_wide_sums=True)
+    model = build_model(shape)
+    model.load_state_dict(read_checkpoint(folder / "checkpoint.h5").best_model)
+    with torch.no_grad():
+        return peer_logits(model.double(), shape, dataset).numpy()
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("settings", [{"model": "gcn", "method": "sylvie"}, {"model": "jknet", "precision": "bf16"}],
+                         ids=lambda settings: settings["model"])
+def test_the_best_weights_answer_as_pyg_does(hpcgnn, shards, shared_path, settings):
+    run, out = shared_path / "run", shared_path / "p.npz"
+    summary, _, _ = train(MPI.COMM_WORLD, shards, run, **settings)
+    before = on_rank_zero(MPI.COMM_WORLD, lambda: snapshot(run))
+    status, printed, complaints = hpcgnn("predict", run, shards, "--out", out, "--embeddings")
+    assert (status, complaints) == (0, "")
+    found = on_rank_zero(MPI.COMM_WORLD, lambda: read_answer_arrays(out))
+    expected = expected_logits(run, **settings)
+    np.testing.assert_allclose(found["logits"], expected, atol=1e-5, rtol=1e-5)
+    dataset = easy_graph()
+    hits = (expected.argmax(axis=1) == dataset.labels)[dataset.test_mask]
+    assert f"test {100 * hits.mean():.2f} %" in printed
+    if "precision" not in settings:
+        assert hits.mean() == pytest.approx(summary["test_score"])
+    assert found["node"].tolist() == list(range(240))
+    assert found["embeddings"].shape == (240, {"gcn": 8, "jknet": 16}[settings["model"]])
+    assert on_rank_zero(MPI.COMM_WORLD, lambda: snapshot(run)) == before
+
+
+def test_a_run_of_fewer_bits_answers_as_it_was_trained_and_says_so(hpcgnn, shards, shared_path):
+    summary, _, _ = train(MPI.COMM_SELF, shards, shared_path / "run", quantize="uniform")
+    status, printed, _ = hpcgnn("predict", shared_path / "run", shards)
+    assert status == 0 and "hpcgnn infer gives those of its integers" in printed
+    assert f"test {100 * summary['test_score']:.2f} %" in printed
+
+
+def test_what_can_not_answer_is_refused_in_one_sentence(hpcgnn, shards, shared_path):
+    run = shared_path / "run"
+    train(MPI.COMM_SELF, shards, run)
+    other = write_once(MPI.COMM_SELF, replace(easy_graph(1), name="other"), shared_path / "other")
+    cases = [((run, shards, "--out", shared_path / "p.txt"), "names no format of answers"),
+             ((shards, shards), "has no checkpoint.h5, so there is no trained model"),
+             ((run, other), "pass --other-graph if it is meant to answer for another one")]
+    for arguments, words in cases:
+        status, _, complaints = hpcgnn("predict", *arguments)
+        assert status == 1 and words in complaints and len(complaints.splitlines()) == 1
+    status, printed, _ = hpcgnn("predict", run, other, "--other-graph")
+    assert status == 0 and "was made on other data" in printed
+    path = RunFolder(run).checkpoint
+    checkpoint = read_checkpoint(path)
+    checkpoint.progress.best = None
+    write_checkpoint(path, checkpoint)
+    status, _, complaints = hpcgnn("predict", run, shards)
+    assert status == 1 and "was stopped before its first evaluation" in complaints

@@ -1,0 +1,272 @@
+"""hpcgnn.fit trains as `hpcgnn train` does, with what a program brings: model, loss, score, optimizer and more."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from mpi4py import MPI
+from training_setup import SMALL, easy_graph, losses, train, without_seconds, write_once
+
+import hpcgnn
+from hpcgnn.errors import CollectiveError, Interrupted
+from hpcgnn.training.objective import own_loss
+from hpcgnn.training.scores import own_score
+
+COMM = MPI.COMM_WORLD
+RUN = {name: SMALL[name] for name in ("epochs", "eval_every", "checkpoint_every")}
+
+
+class Two(torch.nn.Module):
+    """Two layers of a linear map of a node's row and the mean of its neighbors'."""
+
+    def __init__(self, in_dim: int, out_dim: int):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(2 * in_dim, 8), torch.nn.Linear(16, out_dim)
+
+    @staticmethod
+    def layer(linear, graph, h):
+        return linear(torch.cat([h, graph.aggregate(graph.halo(h), "mean")], dim=1))
+
+    def forward(self, graph, x):
+        return self.layer(self.last, graph, torch.relu(self.layer(self.first, graph, x)))
+
+
+@pytest.fixture
+def graph(shared_path):
+    return hpcgnn.open(write_once(COMM, easy_graph(), shared_path / "shards"), COMM)
+
+
+def two(graph: hpcgnn.Graph, seed: int = 0) -> Two:
+    torch.manual_seed(seed)
+    return Two(graph.num_features, graph.num_classes)
+
+
+@pytest.mark.parallel([1, 2])
+def test_a_named_model_trains_bit_for_bit_as_from_the_shell(graph, shared_path):
+    _, expected, _ = train(COMM, graph.shards, shared_path / "shell", method="uniform", bits=2)
+    settings = {name: value for name, value in SMALL.items() if name != "model"}
+    run = hpcgnn.fit("gcn", graph, out=shared_path / "fit", method="uniform", bits=2, **settings)
+    assert without_seconds(run.metrics) == without_seconds(expected)
+    assert run.evaluate().test_score == run.test_score
+
+
+@pytest.mark.parallel([1, 2])
+def test_ranks_begin_with_the_weights_of_rank_0_and_end_with_the_best_ones(graph, shared_path):
+    model, first = two(graph, seed=COMM.rank), two(graph, seed=0)
+    run = hpcgnn.fit(model, graph, out=shared_path / "run", **RUN)
+    again = hpcgnn.fit(first, graph, out=shared_path / "again", **RUN)
+    assert without_seconds(run.metrics) == without_seconds(again.metrics)
+    for name, tensor in run.model.state_dict().items():
+        assert torch.equal(model.state_dict()[name], tensor) and torch.equal(first.state_dict()[name], tensor)
+
+
+@pytest.mark.parallel([1, 3])
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_an_own_loss_of_rows_or_of_their_mean_is_the_built_in_one(graph, shared_path, reduction):
+    built_in = hpcgnn.fit(two(graph), graph, out=shared_path / "built-in", **RUN)
+    own = hpcgnn.fit(two(graph), graph, out=shared_path / "own", **RUN,
+                     loss=lambda outputs, labels: torch.nn.functional.cross_entropy(outputs, labels,
+                                                                                    reduction=reduction))
+    np.testing.assert_allclose(losses(own.metrics), losses(built_in.metrics), rtol=1e-5)
+
+
+def test_a_loss_of_another_shape_is_refused(graph, shared_path):
+    with pytest.raises(hpcgnn.HpcgnnError, match=r"the loss gives values of shape \(144, 4\) for 144 rows"):
+        hpcgnn.fit(two(graph), graph, out=shared_path / "run", **RUN, loss=lambda outputs, labels: outputs)
+
+
+def test_a_rank_without_training_nodes_takes_part_in_the_backward_pass():
+    outputs = torch.ones(0, 3, requires_grad=True)
+    own_loss(torch.nn.functional.cross_entropy)(outputs, torch.zeros(0, dtype=torch.int64)).backward()
+    assert outputs.grad.shape == (0, 3)
+
+
+@pytest.mark.parallel([1, 3])
+def test_an_own_score_sees_the_rows_of_all_ranks_once(graph, shared_path):
+    def error_rate(outputs: torch.Tensor, labels: torch.Tensor) -> float:
+        return (outputs.argmax(dim=1) != labels).double().mean()
+
+    run = hpcgnn.fit(two(graph), graph, out=shared_path / "own", **RUN, score=error_rate, prefers_low=True)
+    accuracy = hpcgnn.fit(two(graph), graph, out=shared_path / "accuracy", **RUN)
+    found = [1 - record["val_score"] for record in run.metrics if "val_score" in record]
+    np.testing.assert_allclose(found, [record["val_score"] for record in accuracy.metrics if "val_score" in record])
+    assert run.summary["score_name"] == "error_rate"
+    assert run.test_score == pytest.approx(1 - accuracy.test_score)
+
+
+def test_an_own_score_of_no_row_is_nan():
+    score = own_score(lambda outputs, labels: 1.0, prefers_low=False)
+    assert np.isnan(score(MPI.COMM_SELF, torch.ones(0, 2), torch.ones(0)))
+
+
+@pytest.mark.parallel([1, 2])
+def test_torchs_adam_takes_the_steps_of_the_built_in_one(graph, shared_path):
+    built_in = hpcgnn.fit(two(graph), graph, out=shared_path / "built-in", lr=0.02, **RUN)
+    own = hpcgnn.fit(two(graph), graph, out=shared_path / "own", **RUN,
+                     optimizer=lambda parameters: torch.optim.Adam(parameters, lr=0.02))
+    np.testing.assert_allclose(losses(own.metrics), losses(built_in.metrics), rtol=1e-4)
+
+
+def schedules() -> dict:
+    """By name, functions that make a schedule; of the plateau's, one that is reached within a few evaluations."""
+    of_torch = torch.optim.lr_scheduler
+    return {"cosine": lambda it: of_torch.CosineAnnealingLR(it, 12),
+            "warm-up": lambda it: of_torch.SequentialLR(it, [of_torch.LinearLR(it, 0.1, total_iters=4),
+                                                            of_torch.ExponentialLR(it, 0.9)], [4]),
+            "lambda": lambda it: of_torch.LambdaLR(it, lambda epoch: 0.8 ** epoch),
+            "plateau": lambda it: of_torch.ReduceLROnPlateau(it, factor=0.5, patience=0, threshold=0.2)}
+
+
+class Stop(hpcgnn.Callback):
+    """Ends the process's run, as a signal would, after so many epochs."""
+
+    def __init__(self, epoch: int):
+        self.epoch = epoch
+
+    def on_epoch_end(self, run, record):
+        if record["epoch"] == self.epoch:
+            import signal
+            signal.raise_signal(signal.SIGUSR1)
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("name, optimizer", [
+    ("cosine", None), ("plateau", None), ("warm-up", lambda it: torch.optim.SGD(it, lr=0.3, momentum=0.9)),
+    ("lambda", lambda it: torch.optim.AdamW(it, lr=0.05))])
+def test_a_stopped_run_with_schedule_and_optimizer_goes_on_bit_for_bit(graph, shared_path, name, optimizer):
+    brought = {"schedule": schedules()[name], "optimizer": optimizer, **RUN, "epochs": 14}
+    whole = hpcgnn.fit(two(graph), graph, out=shared_path / "whole", **brought)
+    with pytest.raises(Interrupted):
+        hpcgnn.fit(two(graph), graph, out=shared_path / "stopped", callbacks=[Stop(6)], **brought)
+    model = two(graph, seed=5)      # what it holds has no say: the checkpoint does
+    resumed = hpcgnn.fit(model, graph, out=shared_path / "stopped", resume=True, **brought)
+    assert without_seconds(resumed.metrics) == without_seconds(whole.metrics)
+    assert len({record["lr"] for record in whole.metrics}) > 1
+
+
+def test_rates_are_those_of_torch_alone(graph, shared_path):
+    run = hpcgnn.fit(two(graph), graph, out=shared_path / "run", lr=0.02, schedule=schedules()["cosine"], **RUN)
+    alone = torch.optim.SGD([torch.zeros(1)], lr=0.02)
+    schedule, expected = schedules()["cosine"](alone), []
+    for _ in range(RUN["epochs"]):
+        expected.append(alone.param_groups[0]["lr"])
+        alone.step()
+        schedule.step()
+    np.testing.assert_allclose([record["lr"] for record in run.metrics], expected)
+
+
+def test_a_rate_of_zero_moves_nothing(graph, shared_path):
+    model = two(graph)
+    before = copy.deepcopy(model.state_dict())
+    hpcgnn.fit(model, graph, out=shared_path / "run", schedule=lambda it: torch.optim.lr_scheduler.LambdaLR(
+        it, lambda epoch: 0.0), **RUN)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_frozen_weights_stay(graph, shared_path):
+    model = two(graph)
+    model.first.weight.requires_grad_(False)
+    before = copy.deepcopy(model.state_dict())
+    hpcgnn.fit(model, graph, out=shared_path / "run", weight_decay=0.1, **RUN)
+    moved = {name: not torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items()}
+    assert moved == {"first.weight": False, "first.bias": True, "last.weight": True, "last.bias": True}
+
+
+class Notes(hpcgnn.Callback):
+    """Notes the moments of a run, and ends it in an epoch."""
+
+    def __init__(self, last: int = 0, rank: int = 0):
+        self.moments, self.last, self.rank = [], last, rank
+
+    def on_start(self, run):
+        self.moments.append(("start", run.progress.epoch))
+
+    def on_epoch_end(self, run, record):
+        self.moments.append(("epoch", record["epoch"]))
+        return record["epoch"] == self.last and run.comm.rank == self.rank
+
+    def on_evaluation(self, run, evaluation):
+        self.moments.append(("evaluation", 0 <= evaluation.val_score <= 1))
+
+    def on_checkpoint(self, run, path):
+        assert run.comm.rank or path.exists()
+        self.moments.append(("checkpoint", run.progress.epoch))
+
+    def on_end(self, run, summary):
+        self.moments.append(("end", run.progress.epoch))
+
+
+@pytest.mark.parallel([1, 2])
+def test_callbacks_see_the_moments_of_a_run_and_any_rank_may_end_it(graph, shared_path):
+    notes = Notes(last=6, rank=COMM.size - 1)
+    run = hpcgnn.fit(two(graph), graph, out=shared_path / "run", callbacks=[notes], **RUN)
+    assert notes.moments == [
+        ("start", 0), ("epoch", 1), ("epoch", 2), ("evaluation", True), ("epoch", 3), ("epoch", 4),
+        ("evaluation", True), ("epoch", 5), ("checkpoint", 5), ("epoch", 6), ("evaluation", True), ("checkpoint", 6),
+        ("end", 6)]
+    assert len(run.metrics) == 6 and run.summary["results"][0]["epochs"] == 6
+
+
+def test_each_seed_has_a_model_of_its_own(graph, shared_path):
+    run = hpcgnn.fit(lambda: Two(graph.num_features, graph.num_classes), graph, out=shared_path / "run", repeat=2,
+                     **RUN)
+    first = [record["loss"] for record in run.metrics if record["epoch"] == 1]
+    assert run.summary["seeds"] == [0, 1] and first[0] != first[1]
+
+
+@pytest.mark.parallel([1, 3])
+def test_predictions_are_of_all_nodes_in_the_order_of_the_source_and_have_the_score(graph, shared_path):
+    run = hpcgnn.fit(two(graph), graph, out=shared_path / "run", **RUN)
+    answers, dataset = run.predict(), easy_graph()
+    assert (answers is None) == (COMM.rank > 0)
+    if answers is not None:
+        np.testing.assert_array_equal(answers.node_id, np.arange(dataset.num_nodes))
+        right = (answers.prediction == dataset.labels)[dataset.test_mask]
+        assert right.mean() == pytest.approx(run.test_score)
+    assert len(run.predict(gather=False)) == run.session.graph.num_inner
+
+
+def test_weights_are_saved_by_name(graph, shared_path):
+    model = two(graph)
+    hpcgnn.fit(model, graph, out=shared_path / "run", **RUN).save(shared_path / "model.pt")
+    loaded = torch.load(shared_path / "model.pt", weights_only=True)
+    assert loaded.keys() == model.state_dict().keys()
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("brought, complaint", [
+    ({"hidden": 8}, "hidden has no effect where the model is given; leave it out"),
+    ({"repeat": 2}, "repeat trains models of several seeds, and one is given; give a function that makes it"),
+    ({"optimizer": "adam"}, "optimizer must be a function that makes one, such as lambda it: ..; found a str"),
+    ({"optimizer": torch.optim.AdamW, "lr": 0.1}, "lr has no effect where an optimizer is given; leave it out"),
+    ({"optimizer": lambda it: torch.optim.SGD(it[:1], lr=1)}, "the optimizer does not hold first.bias"),
+    ({"optimizer": lambda it: it}, "optimizer must be a function that makes a torch.optim.Optimizer from parameters"),
+    ({"optimizer": torch.optim.LBFGS}, "optimizer LBFGS computes the loss several times a step"),
+    ({"callbacks": [print]}, "callbacks must be hpcgnn.Callback's, found a builtin_function_or_method"),
+    ({"loss": "mse"}, "loss mse does not fit these labels, which are single-label; use cross_entropy"),
+    ({"loss": "own"}, "this run has a loss of its own, which only the program that gave it knows"),
+    ({"score": "r2"}, "score r2 does not fit synthetic, which is single-label; use accuracy"),
+    ({"prefers_low": True}, "prefers_low is of a score of one's own; leave it out"),
+    ({"epoch": 3}, "unknown setting 'epoch' in the flags; did you mean 'epochs'?"),
+])
+def test_what_can_t_be_done_is_refused_on_all_ranks_before_the_folder_is_made(graph, shared_path, brought, complaint):
+    with pytest.raises(CollectiveError) as refused:
+        hpcgnn.fit(two(graph), graph, out=shared_path / "refused", **{**RUN, **brought})
+    assert complaint in str(refused.value)
+    COMM.Barrier()      # rank 0 removes what its lock has made
+    assert not (shared_path / "refused").exists()
+
+
+def test_another_kind_of_model_is_refused(graph):
+    with pytest.raises(CollectiveError, match=r"model must be a torch.nn.Module, a function .* found a int"):
+        hpcgnn.fit(3, graph)
+
+
+@pytest.mark.parallel(2)
+def test_a_model_that_differs_between_ranks_in_shape_is_refused(graph, shared_path):
+    with pytest.raises(CollectiveError, match=r"rank 1: the model's bias has shape None here and \(2,\) on rank 0"):
+        hpcgnn.fit(two(graph) if COMM.rank else torch.nn.Linear(2, 2), graph, out=shared_path / "run", **RUN)

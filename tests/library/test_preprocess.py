@@ -1,0 +1,279 @@
+"""hpcgnn.preprocess: each form in which people have a graph goes to shards and comes back under its own ids."""
+
+from __future__ import annotations
+
+import networkx
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+from known_graph import assert_same, graph_in_shards, make_known_graph
+from torch_geometric.data import Data, HeteroData
+from training_setup import shared_path  # noqa: F401
+
+import hpcgnn
+from hpcgnn.errors import CollectiveError, ConfigError, DatasetError
+from hpcgnn.shards.reader import read_graph_info
+
+CLASSES = ["art", "bio", "law"]
+
+
+@pytest.fixture
+def known():
+    return make_known_graph()
+
+
+@pytest.fixture
+def plain(known):
+    """The same with nodes called 0, 1, ... and classes by number."""
+    numbered = known.numbered()
+    numbered.labels = {node: CLASSES.index(label) for node, label in numbered.labels.items()}
+    return numbered
+
+
+@pytest.fixture
+def made(tmp_path):
+    def preprocess(data, **options):
+        hpcgnn.preprocess(data, parts=3, out=tmp_path / "g", **options)
+        return tmp_path / "g"
+    return preprocess
+
+
+def data_of(plain, **more):
+    masks = {f"{word}_mask": torch.from_numpy(plain.mask(word)) for word in ("train", "val", "test")}
+    return Data(x=torch.from_numpy(plain.matrix()), edge_index=torch.tensor(plain.ends()).T,
+                y=torch.tensor(list(plain.labels.values())), **masks, **more)
+
+
+@pytest.mark.parametrize("key", ["edge_weight", "edge_attr"])
+def test_pyg_data_comes_back(made, plain, key):
+    weights = torch.tensor(plain.weights())
+    data = data_of(plain, **{key: weights if key == "edge_weight" else weights[:, None]})
+    assert_same(made(data), plain)
+    assert_same(made(data, edge_weight=False, overwrite=True), plain, has_weights=False)
+
+
+def test_pyg_data_with_ids_comes_back_under_them(made, known, plain):
+    known.labels = dict(zip(known.ids, plain.labels.values(), strict=True))
+    folder = made(data_of(plain), node_ids=known.ids)
+    assert_same(folder, known, has_weights=False)
+    assert read_graph_info(folder).node_names == "texts"
+
+
+class StandInTensor:
+    """What DGL's tensors have, of torch's."""
+
+    def __init__(self, values):
+        self.values = torch.as_tensor(np.asarray(values))
+
+    def __getattr__(self, name):
+        return getattr(self.values, name)
+
+
+class StandInDGLGraph:
+    """What hpcgnn asks of a DGL graph; DGL itself can't be installed beside a recent torch."""
+
+    is_homogeneous = True
+
+    def __init__(self, ends, ndata, edata, num_nodes):
+        self._ends, self.ndata, self.edata, self._num_nodes = ends, ndata, edata, num_nodes
+
+    def edges(self):
+        return tuple(StandInTensor(end) for end in zip(*self._ends, strict=True))
+
+    def num_nodes(self):
+        return self._num_nodes
+
+
+def test_a_stand_in_of_a_dgl_graph_comes_back(made, plain):
+    ndata = {"feat": torch.from_numpy(plain.matrix()), "label": torch.tensor(list(plain.labels.values())),
+             **{f"{word}_mask": torch.from_numpy(plain.mask(word)) for word in ("train", "val", "test")}}
+    graph = StandInDGLGraph(plain.ends(), ndata, {"w": torch.tensor(plain.weights())[:, None]}, len(plain.ids))
+    assert_same(made(graph), plain)
+
+
+@pytest.mark.parametrize("rows", ["sources", "destinations"])
+@pytest.mark.parametrize("form", [scipy.sparse.csr_matrix, scipy.sparse.coo_array, scipy.sparse.csc_matrix])
+def test_a_scipy_matrix_comes_back_in_the_direction_that_is_said(made, known, plain, rows, form):
+    u, v = np.array(plain.ends()).T
+    place = (u, v) if rows == "sources" else (v, u)
+    matrix = form(scipy.sparse.coo_matrix((plain.weights(), place), shape=(14, 14)))
+    folder = made(matrix, rows=rows, features=plain.matrix(), labels=list(known.labels.values()), node_ids=known.ids,
+                  splits=[known.split[node] for node in known.ids])
+    assert_same(folder, known)
+
+
+@pytest.mark.parametrize("directed", [True, False])
+def test_a_networkx_graph_comes_back(made, known, directed):
+    graph = networkx.DiGraph() if directed else networkx.Graph()
+    for node in known.ids:
+        graph.add_node(node, x=known.features[node], topic=known.labels[node], split=known.split[node])
+    arcs = known.arcs if directed else {(u, v): weight for (u, v), weight in known.arcs.items()
+                                        if (v, u) not in known.arcs or u < v}
+    graph.add_edges_from((u, v, {"weight": weight}) for (u, v), weight in arcs.items())
+    known.arcs = dict(arcs)
+    assert_same(made(graph, labels="topic"), known if directed else known.both_ways())
+
+
+def pandas_tables(known):
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    return [pandas.DataFrame(table) for table in columns_of(known)]
+
+
+def arrow_tables(known):
+    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    return [pyarrow.table(table) for table in columns_of(known)]
+
+
+def columns_of(known):
+    """A table of edges and one of nodes as dicts of columns."""
+    u, v = zip(*known.ends(), strict=True)
+    f, g, h = known.matrix().T.tolist()
+    return ({"src": u, "dst": v, "weight": known.weights()},
+            {"id": known.ids, "f": f, "g": g, "h": h, "label": [known.labels[node] for node in known.ids],
+             "split": [known.split[node] for node in known.ids]})
+
+
+@pytest.mark.parametrize("tables", [pandas_tables, arrow_tables, columns_of])
+@pytest.mark.parametrize("ids", ["texts", "integers"])
+def test_tables_come_back(made, known, tables, ids):
+    if ids == "integers":
+        known = known.renamed({node: 10**12 + 13 * number for number, node in enumerate(known.ids)})
+    edges, nodes = tables(known)
+    folder = made(edges, nodes=nodes)
+    assert_same(folder, known)
+    info = read_graph_info(folder)
+    assert (info.node_names, info.class_names, info.task) == (ids, ("art", "bio", "law"), "classes")
+
+
+def test_columns_can_be_named_or_placed_and_the_rest_left_out(made, known):
+    edges, nodes = pandas_tables(known)
+    edges = edges.rename(columns={"src": "citing paper", "weight": "strength"})
+    nodes = nodes.rename(columns={"id": "who", "label": "topic", "split": "part"}).assign(town="Rome")
+    folder = made(edges, source="citing paper", target=1, edge_weight="strength", nodes=nodes, node_ids="who",
+                  labels="topic", splits="part", features=["f", "g", "h"])
+    assert_same(folder, known)
+
+
+def test_pandas_missing_values_and_categories_are_read(made, known):
+    edges, nodes = pandas_tables(known)
+    nodes["label"] = nodes["label"].astype("category")
+    nodes.loc[4, "label"] = None            # which is in no split
+    known.labels[known.ids[4]] = None
+    assert known.split[known.ids[4]] == ""
+    nodes["f"] = nodes["f"].astype("Int64")
+    assert_same(made(edges, nodes=nodes), known)
+
+
+@pytest.mark.parametrize("shape", ["pair", "rows", "columns", "tensor"])
+def test_edge_arrays_come_back(made, plain, shape):
+    ends = np.array(plain.ends())
+    data = {"pair": tuple(ends.T), "rows": ends, "columns": ends.T, "tensor": torch.from_numpy(ends.T)}[shape]
+    folder = made(data, edge_weight=np.array(plain.weights()), features=plain.matrix(),
+                  labels=np.array(list(plain.labels.values())),
+                  splits={word: np.flatnonzero(plain.mask(word)) for word in ("train", "val", "test")})
+    assert_same(folder, plain)
+
+
+def test_edge_arrays_between_texts_take_the_ids_of_rows(made, known):
+    splits = [[node for node in known.ids if known.split[node] == word] for word in ("train", "val", "test")]
+    folder = made(np.array(known.ends()), node_ids=known.ids, features=known.matrix(), edge_weight=known.weights(),
+                  labels=list(known.labels.values()), splits=splits)
+    assert_same(folder, known)
+
+
+@pytest.mark.parametrize("num_targets", [1, 2])
+def test_targets_of_a_regression_come_back(made, plain, num_targets):
+    targets = np.linspace(-1, 1, 14 * num_targets, dtype=np.float32).reshape(14, num_targets)
+    targets[4] = np.nan
+    data = data_of(plain)
+    data.y = torch.from_numpy(targets[:, 0] if num_targets == 1 else targets)
+    folder = made(data)
+    info, found = read_graph_info(folder), graph_in_shards(folder)
+    assert (info.task, info.num_classes, info.is_multi_label) == ("regression", num_targets, False)
+    np.testing.assert_array_equal([found.labels[node] for node in range(14)], targets)
+    assert "targets of a regression" in " ".join(info.cleaning.remarks)
+
+
+def test_whole_targets_are_a_regression_when_it_is_said(made, plain):
+    folder = made(data_of(plain), task="regression")
+    assert read_graph_info(folder).task == "regression"
+    assert graph_in_shards(folder).labels == {node: [float(label)] for node, label in plain.labels.items()}
+
+
+def test_several_columns_of_labels_are_indicators_with_names(made, known):
+    edges, nodes = columns_of(known)
+    nodes["art"], nodes["law"] = ([int(label == name) for label in nodes["label"]] for name in ("art", "law"))
+    folder = made(edges, nodes=nodes, labels=["art", "law"], features=["f"])
+    info = read_graph_info(folder)
+    assert (info.task, info.class_names) == ("multi-label", ("art", "law"))
+    assert graph_in_shards(folder).labels == {
+        node: [int(known.labels[node] == "art"), int(known.labels[node] == "law")] for node in known.ids}
+
+
+def test_a_source_by_name_is_read_as_the_command_reads_it(tmp_path):
+    source = "synthetic:nodes=60,mean_degree=6,features=5,classes=3"
+    info = hpcgnn.preprocess(source, out=tmp_path / "g", parts=2, seed=3)
+    assert (info.num_nodes, info.num_features) == (60, 5)
+    assert read_graph_info(tmp_path / "g") == info
+    assert info.provenance.settings["seed"] == 3
+
+
+def test_features_are_made_where_there_are_none_or_when_asked(made, plain):
+    folder = made(data_of(plain), features="structural")
+    assert read_graph_info(folder).num_features == 128
+
+
+def refused(plain, known):
+    """Object, options, and the sentence."""
+    edges, nodes = columns_of(known)
+    lost = {**edges, "dst": ["zed", *edges["dst"][1:]]}
+    hetero = HeteroData()
+    hetero["paper"].x = torch.ones(2, 3)
+    return {
+        "an unknown id": ((lost, {"nodes": nodes}), "has an edge to node 'zed', which does not exist"),
+        "an id twice": ((edges, {"nodes": {**nodes, "id": [known.ids[1], *known.ids[1:]]}}), "twice"),
+        "no labels": ((data_of(plain), {"labels": False}), "has no labels, which training needs"),
+        "a column that is not there": ((edges, {"nodes": nodes, "labels": "topic"}), "no column 'topic'; they have id"),
+        "texts as features": ((edges, {"nodes": {**nodes, "town": ["Rome"] * 14}}), "'town' of nodes, which holds no"),
+        "a negative weight": (({**edges, "weight": [-1.0, *edges["weight"][1:]]}, {"nodes": nodes}),
+                              f"weight -1.0 from node {edges['src'][0]}"),
+        "another split word": ((edges, {"nodes": {**nodes, "split": ["holdout"] * 14}}), "split called 'holdout'"),
+        "several types": ((hetero, {}), "nodes of several types"),
+        "no graph": ((3.5, {}), "a graph can't be made of a builtins.float"),
+        "rows of a table": ((edges, {"nodes": nodes, "rows": "destinations"}), "rows= says nothing of a table"),
+        "nodes beside a Data": ((data_of(plain), {"nodes": nodes}), "nodes= says nothing of a PyG Data"),
+        "a mask of another length": ((data_of(plain), {"splits": [np.ones(3, bool)] * 3}), "mask of shape"),
+        "ten splits": ((data_of(plain), {"splits": [np.ones((14, 10), bool)] * 3}), "choose one column"),
+        "features of another length": ((data_of(plain), {"features": np.ones((3, 2))}), "3 feature rows and 14 labels"),
+        "a wide edge list": ((np.ones((5, 4), int), {"labels": [0, 1]}), "edges of shape"),
+    }
+
+
+@pytest.mark.parametrize("how", [
+    "an unknown id", "an id twice", "no labels", "a column that is not there", "texts as features", "a negative weight",
+    "another split word", "several types", "no graph", "rows of a table", "nodes beside a Data",
+    "a mask of another length", "ten splits", "features of another length", "a wide edge list"])
+def test_what_can_not_be_read_is_a_sentence_and_leaves_no_folder(made, plain, known, tmp_path, how):
+    (data, options), complaint = refused(plain, known)[how]
+    with pytest.raises(DatasetError, match=complaint) as caught:
+        made(data, **options)
+    assert "\n" not in str(caught.value) and not (tmp_path / "g").exists()
+
+
+@pytest.mark.parametrize("options, complaint", [({}, "no folder"), ({"out": "x", "parts": 0}, "parts is 0"),
+                                                ({"out": "x", "features": [[1]]}, "says itself")])
+def test_options_that_can_not_be_are_refused(options, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        hpcgnn.preprocess("synthetic:nodes=60", **options)
+
+
+@pytest.mark.parallel(2)
+def test_several_ranks_share_the_work_of_one_and_its_error(shared_path):  # noqa: F811
+    plain = make_known_graph().numbered()
+    plain.labels = {node: CLASSES.index(label) for node, label in plain.labels.items()}
+    info = hpcgnn.preprocess(data_of(plain), parts=2, out=shared_path / "g")
+    assert read_graph_info(shared_path / "g") == info
+    with pytest.raises(CollectiveError, match=r"rank 0: .*already holds shards"):
+        hpcgnn.preprocess(data_of(plain), parts=2, out=shared_path / "g")
+    assert hpcgnn.open(shared_path / "g").num_nodes == 14

@@ -1,0 +1,164 @@
+"""What can't be distributed is refused by its name and place, with a reason and a way out, before a row travels."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from mpi4py import MPI
+
+import hpcgnn
+from hpcgnn.errors import ConfigError
+
+pyg = pytest.importorskip("torch_geometric.nn", reason="torch-geometric is not installed; pip install hpcgnn[test]")
+
+
+class Around(torch.nn.Module):
+    """A convolution and something beside it."""
+
+    def __init__(self, conv=None, beside=None):
+        super().__init__()
+        self.conv, self.beside = conv or pyg.GraphConv(6, 5), beside
+
+    def forward(self, x, edge_index):
+        return self.conv(x, edge_index)
+
+
+class OwnEdges(pyg.MessagePassing):
+    def forward(self, x, edge_index):
+        return self.propagate(edge_index, x=x)
+
+    def message(self, x_j, edge_index_j):
+        return x_j * edge_index_j[:, None]
+
+
+class Twice(pyg.MessagePassing):
+    def forward(self, x, edge_index):
+        return self.propagate(edge_index, x=x)
+
+    def update(self, inputs, x):
+        return inputs + x
+
+
+class OwnEdgeUpdate(pyg.GATConv):
+    def edge_update(self, alpha_j, alpha_i, edge_attr, index, ptr, dim_size):
+        return super().edge_update(alpha_j, alpha_i, edge_attr, index, ptr, dim_size)
+
+
+class NeedsTypes(Around):
+    def forward(self, x, edge_index, edge_type):
+        return self.conv(x, edge_index)
+
+
+class OnlyRows(Around):
+    def forward(self, x):
+        return x
+
+
+LINEAR = torch.nn.Linear(6, 5)
+
+
+def dynamic():
+    """Make a DynamicEdgeConv, which can't be made without a library of PyTorch Geometric's that is not needed here."""
+    conv = pyg.EdgeConv(LINEAR)
+    conv.__class__ = pyg.DynamicEdgeConv
+    return conv
+
+
+@pytest.mark.parametrize("make, complaint", [
+    (lambda: Around(pyg.ChebConv(6, 5, K=2)), "ChebConv at model.conv can't be distributed: its Laplacian needs"),
+    (lambda: Around(dynamic()), "DynamicEdgeConv at model.conv can't be distributed: it looks for neighbors"),
+    (lambda: Around(pyg.SuperGATConv(6, 5)), "SuperGATConv at model.conv can't be distributed: it draws edges"),
+    (lambda: Around(pyg.FeaStConv(6, 5)), "FeaStConv at model.conv can't be distributed: hpcgnn does not know it"),
+    (lambda: Around(pyg.GCNConv(6, 5, cached=True)), "GCNConv at model.conv can't be distributed with cached=True"),
+    (lambda: pyg.GCNConv(6, 5, flow="target_to_source"), "GCNConv at model can't be distributed with flow="),
+    (lambda: pyg.SAGEConv(6, 5, aggr="lstm"), "SAGEConv at model can't be distributed with LSTMAggregation"),
+    (lambda: pyg.APPNP(2, 0.1, dropout=0.5), "APPNP at model can't be distributed with dropout"),
+    (lambda: pyg.SAGEConv(-1, 5), "lin_l.weight of the model has no size yet"),
+    (lambda: Around(beside=pyg.GraphNorm(6)), "GraphNorm at model.beside can't be distributed: it is computed over"),
+    (lambda: Around(beside=pyg.PairNorm()), "PairNorm at model.beside can't be distributed: it is computed over"),
+    (lambda: Around(beside=pyg.LayerNorm(6)), "LayerNorm at model.beside can't be distributed with mode='graph'"),
+    (lambda: Around(beside=pyg.TopKPooling(6)), "TopKPooling at model.beside can't be distributed: pooling"),
+    (lambda: Around(beside=pyg.SumAggregation()), "SumAggregation at model.beside can't be distributed: pooling"),
+    (lambda: Around(beside=torch.nn.AlphaDropout()), "AlphaDropout at model.beside can't be distributed: its draws"),
+    (lambda: torch.nn.DataParallel(Around()), "DataParallel can't be distributed: hpcgnn shares the graph out itself"),
+    (lambda: OwnEdges(), "OwnEdges at model can't be distributed: its message or update takes edge_index_j"),
+    (lambda: Twice(), "Twice at model can't be distributed: its message or update takes x beside x_j"),
+    (lambda: OwnEdgeUpdate(6, 5), "OwnEdgeUpdate at model can't be distributed: it has an edge_update of its own"),
+    (lambda: NeedsTypes(), "NeedsTypes.forward needs edge_type, which shards don't hold"),
+    (lambda: OnlyRows(), "OnlyRows.forward takes (x), which can't be distributed"),
+    (lambda: torch.nn.Sequential(LINEAR), "Sequential has no convolution of PyTorch Geometric to distribute"),
+])
+def test_a_part_that_would_differ_is_refused_by_name(make, complaint):
+    with pytest.raises(ConfigError) as refused:
+        hpcgnn.distribute(make())
+    assert str(refused.value).startswith(complaint)
+
+
+class AddsLoops(Around):
+    def forward(self, x, edge_index):
+        from torch_geometric.utils import add_self_loops
+
+        return self.conv(x, add_self_loops(edge_index, num_nodes=len(x))[0])
+
+
+class Degrees(pyg.MessagePassing):
+    """The convolution of PyTorch Geometric's tutorial, which normalizes by itself."""
+
+    def forward(self, x, edge_index):
+        from torch_geometric.utils import degree
+
+        row, col = edge_index
+        return self.propagate(edge_index, x=x, norm=degree(col, x.size(0))[row])
+
+    def message(self, x_j, norm):
+        return norm[:, None] * x_j
+
+
+class OtherWeights(Around):
+    def forward(self, x, edge_index):
+        return self.conv(x, edge_index, torch.ones(edge_index.size(1)))
+
+
+class InPlace(Around):
+    def forward(self, x, edge_index):
+        return self.conv(x.relu_(), edge_index)
+
+
+class Pools(Around):
+    def forward(self, x, edge_index):
+        return self.conv(x, edge_index).mean(0)
+
+
+class Gumbel(Around):
+    def forward(self, x, edge_index):
+        return torch.nn.functional.gumbel_softmax(self.conv(x, edge_index))
+
+
+@pytest.mark.parametrize("make, complaint", [
+    (AddsLoops, "the model reads or changes edge_index itself, by "),
+    (Degrees, "the model reads or changes edge_index itself, by "),
+    (lambda: OtherWeights(pyg.GCNConv(6, 5)), "GCNConv was given edge weights that are not those of the graph"),
+    (InPlace, "InPlace changes its input in place"),
+    (Pools, "Pools must answer with one row a node, (60, outputs) here, found (5,)"),
+    (Gumbel, "the model calls gumbel_softmax, whose draws would differ"),
+])
+def test_a_forward_that_would_differ_is_refused_where_it_does(whole_graph, make, complaint):
+    graph = whole_graph(comm=MPI.COMM_SELF).graph
+    with pytest.raises(ConfigError) as refused:
+        hpcgnn.distribute(make())(graph, graph.x)
+    assert str(refused.value).startswith(complaint)
+
+
+def test_a_model_that_does_not_fit_the_graph_is_refused():
+    graph = SimpleNamespace(num_features=6, num_classes=5, info=SimpleNamespace(has_edge_weights=True))
+    hpcgnn.distribute(pyg.GCN(6, 8, 2, 5), graph)
+    hpcgnn.distribute(pyg.GAT(6, 8, 2, 5, edge_dim=1), graph)
+    for model, complaint in [(pyg.GCN(7, 8, 2, 5), "GCN has in_channels=7, and the graph has 6 features"),
+                             (pyg.GCN(6, 8, 2, 4), "GCN has out_channels=4, and the graph has 5 outputs"),
+                             (pyg.GAT(6, 8, 2, 5), "the graph has edge weights and GAT takes none")]:
+        with pytest.raises(ConfigError) as refused:
+            hpcgnn.distribute(model, graph)
+        assert str(refused.value).startswith(complaint)
+    hpcgnn.distribute(pyg.GAT(6, 8, 2, 5), graph, ignore_edge_weights=True)

@@ -1,0 +1,84 @@
+"""A model of PyTorch Geometric trains by `hpcgnn.fit` as it is, by every method, and ends as one process does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from mpi4py import MPI
+from training_setup import easy_graph, write_once
+
+import hpcgnn
+
+pyg = pytest.importorskip("torch_geometric.nn", reason="torch-geometric is not installed; pip install hpcgnn[test]")
+COMM = MPI.COMM_WORLD
+EPOCHS = 8
+
+
+def losses_of_pyg(model, dataset, lr):
+    """The losses of plain full-graph training in float64."""
+    model = model.double().train()
+    x, labels = torch.from_numpy(dataset.features).double(), torch.from_numpy(dataset.labels)
+    train = torch.from_numpy(dataset.train_mask)
+    target = np.repeat(np.arange(dataset.num_nodes), dataset.in_degree())
+    edge_index = torch.from_numpy(np.stack([dataset.indices.astype(np.int64), target]))
+    optimizer, losses = torch.optim.Adam(model.parameters(), lr), []
+    for _ in range(EPOCHS):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(x, edge_index)[train], labels[train])
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def gcn():
+    torch.manual_seed(5)
+    return pyg.GCN(12, 8, 2, 4, norm="batch_norm")
+
+
+@pytest.mark.parallel([1, 2, 3])
+def test_losses_of_fit_are_those_of_plain_training(shared_path):
+    dataset = easy_graph()
+    graph = hpcgnn.open(write_once(COMM, dataset, shared_path / "shards"))
+    model = gcn()
+    run = hpcgnn.fit(model, graph, out=shared_path / "run", method="vanilla", precision="fp32", epochs=EPOCHS, lr=0.01,
+                     weight_decay=0.0)
+    found = [row["loss"] for row in run.metrics]
+    assert np.allclose(found, losses_of_pyg(gcn(), dataset, 0.01), rtol=1e-4, atol=0)
+    assert list(model.state_dict()) == list(gcn().state_dict())      # and holds the trained weights
+    assert not torch.equal(model.convs[0].lin.weight, gcn().convs[0].lin.weight)
+
+
+class Attending(torch.nn.Module):
+    """Attention, which must not read rows that a method leaves out."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(6)
+        self.first, self.last = pyg.GATv2Conv(12, 8), pyg.PNAConv(8, 4, ["mean", "max"], ["identity"], torch.ones(9))
+
+    def forward(self, x, edge_index):
+        h = torch.nn.functional.dropout(torch.relu(self.first(x, edge_index)), 0.2, self.training)
+        return self.last(h, edge_index)
+
+
+@pytest.mark.parallel([2])
+@pytest.mark.parametrize("method, settings", [
+    ("uniform", {"bits": 4}), ("sylvie", {}), ("adaqp", {"period": 4, "group_size": 20}), ("pipegcn", {}),
+    ("bns", {}), ("sancus", {})])
+def test_every_method_trains_it(shared_path, method, settings):
+    graph = hpcgnn.open(write_once(COMM, easy_graph(), shared_path / "shards"))
+    run = hpcgnn.fit(Attending(), graph, out=shared_path / "run", method=method, epochs=30, lr=0.02, **settings)
+    assert run.metrics[-1]["loss"] < run.metrics[0]["loss"] / 2
+    assert run.test_score > 0.6      # chance is 0.25
+
+
+@pytest.mark.parallel([2])
+def test_rows_may_be_kept_in_16_bits(shared_path):
+    graph = hpcgnn.open(write_once(COMM, easy_graph(), shared_path / "shards"))
+    runs = [hpcgnn.fit(Attending(), graph, out=shared_path / precision, epochs=10, lr=0.02, precision=precision)
+            for precision in ("fp32", "bf16")]
+    losses = [run.metrics[-1]["loss"] for run in runs]
+    assert abs(losses[0] - losses[1]) < 0.05 * losses[0]
+    assert runs[0].metrics[0]["sent_bytes_payload"] > 1.8 * runs[1].metrics[0]["sent_bytes_payload"]

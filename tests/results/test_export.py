@@ -1,0 +1,190 @@
+"""An exported model gives the answers of the run on one process without MPI, as PyG computes them, or is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+import torch
+import torch_geometric.nn as pyg
+from mpi4py import MPI
+from reference_models import edge_index_of, peer_logits
+from safetensors.torch import load_file, save_file
+from torch import nn
+from training_setup import easy_graph, train, write_once
+
+import hpcgnn
+from hpcgnn.errors import CheckpointError, ConfigError
+from hpcgnn.nn.models import MODELS, ModelShape, build_model, settings_of
+from hpcgnn.results.export import exported, find_sizes, write_exported
+from hpcgnn.results.model_record import BUILT_IN, ModelRecord
+from hpcgnn.results.pyg_weights import LACKING, pyg_weights
+
+NAMES = [*MODELS, "jknet max", "gcn of 1", "gat of 1"]
+
+
+def random_model(name, norm="layer"):
+    """A built-in model with random weights, its shape and its record."""
+    model, _, more = name.partition(" ")
+    shape = ModelShape(model, 12, 8, 4, 1 if more == "of 1" else 3, 0.5, norm, heads=2,
+                       jump="max" if more == "max" else "concat")
+    torch.manual_seed(5)
+    made = build_model(shape)
+    with torch.no_grad():
+        for own in made.parameters():
+            own.add_(0.1 * torch.randn_like(own))
+    arguments = {own: getattr(shape, own) for own in settings_of(MODELS[model])}
+    return made, shape, ModelRecord(BUILT_IN, model, arguments, "easy", {})
+
+
+def answers_of(model, dataset):
+    with torch.no_grad():
+        return model(torch.from_numpy(dataset.features), edge_index_of(dataset)).numpy()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_plain_model_answers_as_pyg_does(tmp_path, name):
+    model, shape, record = random_model(name)
+    dataset, path = easy_graph(), tmp_path / "m.safetensors"
+    write_exported(path, record, model.state_dict())
+    found = answers_of(hpcgnn.load_model(path), dataset)
+    with torch.no_grad():
+        expected = peer_logits(model.double(), shape, dataset).numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.split()[0] not in LACKING])
+def test_pygs_own_model_loads_the_weights_and_answers_alike(tmp_path, name):
+    model, _, record = random_model(name, norm="none" if name == "gin" else "layer")
+    dataset, path = easy_graph(), tmp_path / "m.safetensors"
+    expected = answers_of(hpcgnn.results.plain.PlainModel(model).eval(), dataset)
+    kind, arguments, weights = pyg_weights(record.model, record.arguments, model.state_dict())
+    peer = getattr(pyg, kind)(**arguments)
+    peer.load_state_dict(weights, strict=True)
+    np.testing.assert_allclose(answers_of(peer.eval(), dataset), expected, atol=1e-5, rtol=1e-4)
+    write_exported(path, replace(record, kind="pyg", model=kind, arguments=arguments), weights)
+    read = hpcgnn.load_model(path)
+    assert type(read) is getattr(pyg, kind) and not read.training
+    np.testing.assert_array_equal(answers_of(read, dataset), answers_of(peer, dataset))
+
+
+@pytest.mark.parametrize("name", [*LACKING, "gin"])
+def test_a_model_that_pyg_does_not_have_is_refused_with_the_reason(name):
+    model, _, record = random_model(name)
+    reason = LACKING.get(name, "normalizes between the two maps")
+    with pytest.raises(CheckpointError, match=f"PyTorch Geometric can't load .*{reason[:20]}"):
+        pyg_weights(name, record.arguments, model.state_dict())
+
+
+def test_gradients_and_loops_and_repeated_arcs_are_those_of_the_cleaned_graph():
+    model, _, _ = random_model("gcn")
+    plain, x = hpcgnn.results.plain.PlainModel(model).eval(), torch.randn(5, 12, requires_grad=True)
+    edges = torch.tensor([[0, 1, 2, 4, 1], [1, 2, 2, 0, 2]])
+    plain(x, edges).square().sum().backward()
+    again = x.detach().clone().requires_grad_()
+    kind, arguments, weights = pyg_weights("gcn", random_model("gcn")[2].arguments, model.state_dict())
+    peer = getattr(pyg, kind)(**arguments).eval()
+    peer.load_state_dict(weights)
+    peer(again, torch.tensor([[0, 1, 4], [1, 2, 0]])).square().sum().backward()
+    torch.testing.assert_close(x.grad, again.grad, atol=1e-5, rtol=1e-4)
+    for edges, words in ((torch.tensor([[0], [5]]), "nodes from 0 to 5, and x has rows 0 to 4"),
+                         (torch.zeros(3, 2).long(), "expected")):
+        with pytest.raises(ConfigError, match=words):
+            plain(x, edges)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_sizes_are_found_in_the_weights(name):
+    _, shape, _ = random_model(name)
+    odd = replace(shape, in_dim=13, out_dim=6)
+    weights = build_model(odd).state_dict()
+    assert find_sizes(lambda a, b: build_model(replace(shape, in_dim=a, out_dim=b)), weights) == (13, 6)
+    assert find_sizes(lambda a, b: build_model(replace(shape, in_dim=a, out_dim=b, hidden_dim=16)), weights) == (
+        None if "hidden_dim" in settings_of(MODELS[name]) else (13, 6))
+
+
+@pytest.fixture
+def run(shared_path):
+    """A small run of two layers."""
+    shards = write_once(MPI.COMM_SELF, easy_graph(), shared_path / "shards")
+    train(MPI.COMM_SELF, shards, shared_path / "run")
+    return shared_path / "run"
+
+
+def test_a_runs_record_says_what_was_trained(run, tmp_path):
+    record, weights = exported(run)
+    assert (record.model, record.dataset, record.seed, record.kind) == ("gcn", "synthetic", 0, BUILT_IN)
+    assert record.arguments == {"in_dim": 12, "hidden_dim": 8, "out_dim": 4, "num_layers": 2, "dropout": 0.5,
+                                "norm": "layer"}
+    assert record.score["val_score"] > 0.5 and record.settings["epochs"] == 12
+    path = tmp_path / "m.safetensors"
+    write_exported(path, record, weights)
+    assert hpcgnn.load_model(path).record == record
+    assert load_file(path).keys() == weights.keys()
+
+
+def test_loading_needs_no_mpi(run, tmp_path):
+    path = tmp_path / "m.safetensors"
+    write_exported(path, *exported(run))
+    program = (f"import hpcgnn, sys, torch\nmodel = hpcgnn.load_model({str(path)!r})\n"
+               "model(torch.zeros(3, 12), torch.tensor([[0], [1]]))\n"
+               "assert 'mpi4py' not in sys.modules and 'torch_geometric' not in sys.modules")
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+
+
+
+
+class Plain(nn.Module):
+    """A model of a user's own, on a LocalGraph."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(12, 5), nn.Linear(5, 4)
+
+    def forward(self, graph, x):
+        return self.last(graph.aggregate(graph.halo(self.first(x)), "mean"))
+
+
+def test_own_models_are_loaded_into_what_is_given(tmp_path):
+    path, dataset = tmp_path / "m.safetensors", easy_graph()
+    for kind, model in (("own", Plain()), ("pyg", pyg.GraphSAGE(12, 8, 2, 4))):
+        record = ModelRecord("own", f"mine:{type(model).__name__}", None, "easy", {})
+        write_exported(path, record, model.state_dict())
+        with pytest.raises(ConfigError, match=r"a model of your own; make it and pass it"):
+            hpcgnn.load_model(path)
+        again = type(model)() if kind == "own" else pyg.GraphSAGE(12, 8, 2, 4)
+        expected = model.eval() if kind == "pyg" else hpcgnn.results.plain.PlainModel(model).eval()
+        np.testing.assert_array_equal(answers_of(hpcgnn.load_model(path, model=again), dataset),
+                                      answers_of(expected, dataset))
+        with pytest.raises(CheckpointError, match="does not fit the Linear"):
+            hpcgnn.load_model(path, model=nn.Linear(2, 2))
+
+
+def test_files_that_are_no_exports_are_refused(tmp_path):
+    path, weights = tmp_path / "m.safetensors", {"a": torch.zeros(2)}
+    record = asdict(ModelRecord("own", "a:B", None, "easy", {}))
+    cases = [(None, "that hpcgnn export has not written; read it with"), ({"hpcgnn": "{"}, "has a record that"),
+             ({"hpcgnn": json.dumps({**record, "version": 9})}, "has version 9"),
+             ({"hpcgnn": json.dumps({**record, "model": 3})}, "whose model is no str"),
+             ({"hpcgnn": json.dumps({**record, "kind": "pyg", "model": "Sequential"})}, "a model of your own")]
+    for metadata, words in cases:
+        save_file(weights, path, metadata)
+        with pytest.raises((CheckpointError, ConfigError), match=words):
+            hpcgnn.load_model(path)
+    path.write_bytes(b"no")
+    with pytest.raises(CheckpointError, match="can't be read as a safetensors file"):
+        hpcgnn.load_model(path)
+    with pytest.raises(CheckpointError, match="can't be read"):
+        hpcgnn.load_model(tmp_path / "none.safetensors")
+
+
+def test_a_quantized_run_is_not_exported_as_floats(shared_path):
+    shards = write_once(MPI.COMM_SELF, easy_graph(), shared_path / "shards")
+    train(MPI.COMM_SELF, shards, shared_path / "run", quantize="uniform", epochs=2)
+    with pytest.raises(CheckpointError, match="write its integers with hpcgnn quantize"):
+        exported(shared_path / "run")

@@ -1,0 +1,59 @@
+"""Training over weighted arcs: ranks equal one process, widths are solved, and a model without weights is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from reference_weights import draw_weights, weigh_part
+from training_setup import SMALL, easy_graph, on_rank_zero, train, write, write_once
+
+from hpcgnn.config import TrainConfig
+from hpcgnn.errors import CollectiveError
+from hpcgnn.shards.reader import read_partition
+from hpcgnn.training import session as session_module
+from hpcgnn.training.session import Session
+
+DATASET = easy_graph(spec="synthetic:nodes=120,mean_degree=6,classes=3,features=8")
+
+
+@pytest.fixture
+def weighted(monkeypatch):
+    """Every part that a session reads has weights."""
+    weight = draw_weights(DATASET)
+    monkeypatch.setattr(session_module, "read_partition",
+                        lambda *where: weigh_part(read_partition(*where), DATASET, weight))
+
+
+@pytest.mark.parallel([2, 3])
+@pytest.mark.parametrize("model", ["gcn", "gat"])
+def test_ranks_train_as_one_process_does(weighted, shared_path, model):
+    comm = MPI.COMM_WORLD
+    alone = on_rank_zero(comm, lambda: write(DATASET, np.zeros(120, np.int32), 1, shared_path / "alone"))
+    shards = write_once(comm, DATASET, shared_path / "shards")
+    settings = {"model": model, "epochs": 4, "lr": 0.01, "eval_every": 4, "dropout": 0.5}
+    _, metrics, _ = train(comm, shards, shared_path / "run", **settings)
+    expected = on_rank_zero(comm, lambda: train(MPI.COMM_SELF, alone, shared_path / "one", **settings)[1])
+    np.testing.assert_allclose([line["loss"] for line in metrics], [line["loss"] for line in expected], rtol=1e-4)
+
+
+@pytest.mark.parallel(2)
+def test_weights_change_what_is_learned_and_what_adaqp_solves_from(shared_path, request):
+    comm = MPI.COMM_WORLD
+    shards = write_once(comm, DATASET, shared_path / "shards")
+    settings = {"epochs": 3, "method": "adaqp", "deterministic": True}
+    _, plain, _ = train(comm, shards, shared_path / "plain", **settings)
+    request.getfixturevalue("weighted")
+    _, weighed, _ = train(comm, shards, shared_path / "weighed", **settings)
+    assert all(abs(one["loss"] - other["loss"]) > 1e-4 for one, other in zip(plain, weighed, strict=True))
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("settings, message", [
+    ({"model": "sage-max"}, "model sage-max takes no edge weights, and this graph has them; take another model"),
+    ({"quantize": "uniform"}, "models of integers take no edge weights, and this graph has them")])
+def test_models_that_take_no_weights_are_refused_on_all_ranks(weighted, shared_path, settings, message):
+    comm = MPI.COMM_WORLD
+    shards = write_once(comm, DATASET, shared_path / "shards")
+    with pytest.raises(CollectiveError, match=message):
+        Session.open(comm, shards, TrainConfig.of(**{**SMALL, **settings}))
