@@ -17,21 +17,8 @@ if TYPE_CHECKING:
     from hpcgnn.library.fit import fit as fit
     from hpcgnn.library.graph import Graph as Graph
     from hpcgnn.library.graph import open as open
-__all__ = [
-    "Callback",
-    "DistributedModel",
-    "Graph",
-    "HpcgnnError",
-    "Interrupted",
-    "MLflow",
-    "Run",
-    "TensorBoard",
-    "distribute",
-    "fit",
-    "open",
-    "open_run",
-    "preprocess",
-]
+    from hpcgnn.library.open_run import open_run as open_run
+    from hpcgnn.library.preprocess import preprocess as preprocess
     from hpcgnn.library.run import Run as Run
     from hpcgnn.pyg.distribute import DistributedModel as DistributedModel
     from hpcgnn.pyg.distribute import distribute as distribute
@@ -54,6 +41,9 @@ _HOMES = {
     "fit": "hpcgnn.library.fit",
     "load_model": "hpcgnn.results.plain",
     "open": "hpcgnn.library.graph",
+    "open_run": "hpcgnn.library.open_run",
+    "preprocess": "hpcgnn.library.preprocess",
+}
 __all__ = [
     "Callback",
     "DistributedModel",
@@ -75,7 +65,7 @@ __all__ = [
 def __getattr__(name: str):
     if name not in _HOMES:
         raise AttributeError(f"module 'hpcgnn' has no attribute {name!r}")
-    if name != "HpcgnnError":
+    if _HOMES[name].startswith(("hpcgnn.library", "hpcgnn.pyg", "hpcgnn.training")):
         import_module("hpcgnn.launch")      # before all else that imports MPI, which it prepares
     return getattr(import_module(_HOMES[name]), name)
 

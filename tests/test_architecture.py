@@ -29,6 +29,7 @@ MAY_IMPORT = {
     "last_words": set(),
     "watchdog": {"last_words", "whereabouts"},
     "launched": set(),
+    "units": set(),
     "torchrun": {"errors", "launched"},
     "launch": {"errors", "threads", "last_words", "launched", "torchrun", "watchdog", "whereabouts"},
     "datasets": FOUNDATION,
@@ -44,8 +45,8 @@ MAY_IMPORT = {
     "nn": FOUNDATION | {"settings", "ops", "graph", "quantized"},
     "inference": FOUNDATION | {"launch", "datasets", "partition", "quantized", "shards", "ops", "graph", "exchange",
                                "nn", "config", "training"},
-    "training": FOUNDATION | {"launch", "stop_signals", "partition", "quantized", "shards", "ops", "graph", "exchange",
-                              "adaptive", "methods", "config", "nn", "whereabouts", "pyg"},
+    "training": FOUNDATION | {"launch", "units", "stop_signals", "partition", "quantized", "shards", "ops", "graph",
+                              "exchange", "adaptive", "methods", "config", "nn", "whereabouts", "pyg"},
     "report": FOUNDATION,
     # PyTorch Geometric's models; hpcgnn never imports it unless such a model is given.
     "pyg": FOUNDATION | {"ops", "graph", "exchange", "nn"},
