@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import click
 
+from hpcgnn.cli.completion import completer_of
+
 OF_PRESET = ", or the preset's"
 METAVARS = {"INTEGER": "N", "FLOAT": "X", "TEXT": "NAME"}
 
@@ -33,7 +35,7 @@ class GroupedOption(click.Option):
     """Give an option the heading that it belongs under, and say whether short help lists it."""
 
     def __init__(self, *words: Any, heading: str = "Run", is_common: bool = True, **more: Any):
-        super().__init__(*words, **more)
+        super().__init__(*words, **{"shell_complete": completer_of(words[0][0]), **more})
         self.heading, self.is_common = heading, is_common
 
 
