@@ -42,8 +42,10 @@ def quantize_in_parallel(comm, run_folder: Path, shards: Path, bits: int | None,
     from hpcgnn.inference.model_source import TrainedRun
     from hpcgnn.inference.predictions import check_writable
     from hpcgnn.inference.run import IntegerRun
+    from hpcgnn.training.session import check_task
 
     together(comm, lambda: check_writable(out) if comm.rank == 0 else None)
+    together(comm, lambda: check_task(info.name, info.task))
     trained = TrainedRun.open(comm, run_folder, shards, info, other_graph)
     model = trained.integer_model(bits, row_bits)
     together(comm, lambda: write_model(out, model, info.fingerprint) if comm.rank == 0 else None)

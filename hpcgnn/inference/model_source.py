@@ -29,7 +29,7 @@ from hpcgnn.training.checkpoint import Checkpoint, check_shapes, read_checkpoint
 from hpcgnn.training.evaluate import Evaluation, evaluate
 from hpcgnn.training.metrics import RunFolder
 from hpcgnn.training.recipe import Recipe
-from hpcgnn.training.session import Session
+from hpcgnn.training.session import Session, check_task
 
 # What a model is built and scored from; how it was trained has no say in its answers.
 KEPT = ("model", "layers", "hidden", "heads", "norm", "dropout", "score", "seed", "quantize", "quantize_bits",
@@ -195,6 +195,7 @@ def open_model(comm: MPI.Comm, path: Path, shards: Path, info: GraphInfo, bits: 
     ------
     CollectiveError      what is there is no model, or one of another graph; widths for a model that has its own
     """
+    together(comm, lambda: check_task(info.name, info.task))
     if Path(path).is_dir():
         return _of_run(TrainedRun.open(comm, path, shards, info, other_graph), bits, row_bits, repeat)
     model, made_on = together(comm, lambda: read_model(path))

@@ -35,7 +35,7 @@ from hpcgnn.training.fastest import with_fastest_precision
 from hpcgnn.training.objective import Objective
 from hpcgnn.training.precision import STORAGE, storage_bits
 from hpcgnn.training.recipe import Recipe, traits_of
-from hpcgnn.training.scores import Score, choose_score
+from hpcgnn.training.scores import REGRESSION, Score, choose_score
 
 Own = TypeVar("Own")
 NOTHING = Recipe()
@@ -104,6 +104,8 @@ class Session:
         score = together(comm, lambda: own_or_named("score", config.score, recipe.score))
         if isinstance(score, str):
             score = together(comm, lambda: choose_score(score, objective.task, info.num_classes, info.name))
+        if config.quantize != "none":
+            together(comm, lambda: check_task(info.name, objective.task))
         counted = {split: getattr(info, f"num_{split}") for split in objective.num_global}
         if objective.num_global != counted:
             raise CollectiveError(f"{shards} has {objective.num_global} nodes in the splits of its parts, and graph.h5 "
@@ -202,6 +204,17 @@ def own_or_named(what: str, name: str, given: Own | None) -> Own | str:
         raise TrainingError(f"this run has a {what} of its own, which only the program that gave it knows; go on with "
                             f"hpcgnn.fit({what}=..), or choose another {what}")
     return name if given is None else given
+
+
+def check_task(dataset: str, task: str) -> None:
+    """Refuse integers for a task that they have no answers for.
+
+    Raises
+    ------
+    TrainingError      a regression
+    """
+    if task == REGRESSION:
+        raise TrainingError(f"{dataset} is a regression, and models of integers answer with classes; use float rows")
 
 
 def take_from_rank_zero(comm: MPI.Comm, model: nn.Module) -> None:

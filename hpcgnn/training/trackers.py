@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcgnn.config import settings_of
 from hpcgnn.errors import TrainingError
+from hpcgnn.launch import together
 from hpcgnn.training.callbacks import Callback, RunUnderWay
 
 if TYPE_CHECKING:
@@ -19,22 +22,59 @@ DRAWN = ("loss", "lr", "epoch_seconds", "compute_seconds", "blocked_seconds", "s
 
 
 class Tracker(Callback):
-    """Writes numbers by step, which counts the epochs of all seeds."""
+    """Writes numbers by step, which counts the epochs of all seeds, on rank 0.
+
+    A run does not end because its tracker does: what goes wrong after the start is said once, and the run goes on.
+    """
+
+    def __init__(self) -> None:
+        self._is_open = False
+
+    def open(self, run: RunUnderWay) -> None:
+        """Begin to write a run; TrainingError where that can't be done."""
+        raise NotImplementedError("a tracker says how it begins")
 
     def write(self, values: dict[str, float], step: int) -> None:
         """Write some numbers, by name."""
         raise NotImplementedError("a tracker says how it writes")
 
+    def close(self, run: RunUnderWay, scores: dict[str, float]) -> None:
+        """Write the scores of the run, by name, and end."""
+        raise NotImplementedError("a tracker says how it ends")
+
+    def on_start(self, run: RunUnderWay) -> None:
+        """Begin on rank 0, before the first epoch.
+
+        Raises
+        ------
+        CollectiveError      the package is missing, or it can't begin
+        """
+        together(run.comm, lambda: self.open(run) if run.comm.rank == 0 else None)
+        self._is_open = run.comm.rank == 0
+
     def on_epoch_end(self, run: RunUnderWay, record: dict[str, Any]) -> None:
         """Write what is drawn of an epoch."""
-        if run.comm.rank == 0:
-            self.write({name: record[name] for name in DRAWN if record.get(name) is not None}, run.progress.num_epochs)
+        numbers = {name: record[name] for name in DRAWN if record.get(name) is not None}
+        self._try(lambda: self.write(numbers, run.progress.num_epochs))
 
     def on_evaluation(self, run: RunUnderWay, evaluation: Evaluation) -> None:
         """Write the scores."""
-        if run.comm.rank == 0:
-            numbers = {name: value for name, value in asdict(evaluation).items() if isinstance(value, float)}
-            self.write(numbers, run.progress.num_epochs)
+        numbers = {name: value for name, value in asdict(evaluation).items() if isinstance(value, float)}
+        self._try(lambda: self.write(numbers, run.progress.num_epochs))
+
+    def on_end(self, run: RunUnderWay, summary: dict[str, Any]) -> None:
+        """Write the run's scores, and end."""
+        self._try(lambda: self.close(run, {name: summary[name] for name in ("test_score", "val_score")}))
+
+    def _try(self, step: Callable[[], None]) -> None:
+        if not self._is_open:
+            return
+        try:
+            step()
+        except Exception as error:      # whatever a server or a disk does to the library
+            self._is_open = False
+            print(f"hpcgnn: {type(self).__name__} fails ({type(error).__name__}: {error}); the run goes on without it",
+                  file=sys.stderr, flush=True)
 
 
 class TensorBoard(Tracker):
@@ -43,23 +83,19 @@ class TensorBoard(Tracker):
     Parameters
     ----------
     folder : path or None      the run folder's `tensorboard` where it is not given
-
-    Raises (when the run starts)
-    ------
-    TrainingError      the tensorboard package is missing
     """
 
     def __init__(self, folder: str | Path | None = None):
+        super().__init__()
         self.folder, self._writer = folder, None
 
-    def on_start(self, run: RunUnderWay) -> None:
-        """Open the file."""
-        if run.comm.rank:
-            return
+    def open(self, run: RunUnderWay) -> None:
+        """See `Tracker`."""
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise TrainingError("TensorBoard's package is not installed; pip install 'hpcgnn[tensorboard]'") from error
+        # What a run wrote after the checkpoint that it goes on from is drawn no more.
         self._writer = SummaryWriter(str(self.folder or run.folder.path / "tensorboard"),
                                      purge_step=run.progress.num_epochs + 1)
 
@@ -68,61 +104,50 @@ class TensorBoard(Tracker):
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
 
-    def on_checkpoint(self, run: RunUnderWay, path: Path) -> None:
-        """Bring to the disk what belongs to the checkpoint."""
-        if self._writer is not None:
-            self._writer.flush()
-
-    def on_end(self, run: RunUnderWay, summary: dict[str, Any]) -> None:
+    def close(self, run: RunUnderWay, scores: dict[str, float]) -> None:
         """Write the settings with the scores that they led to, and close the file."""
-        if self._writer is None:
-            return
         plain = {name: value for name, value in settings_of(run.config).items()
                  if isinstance(value, (bool, int, float, str))}
-        self._writer.add_hparams(plain, {"final/test_score": summary["test_score"],
-                                         "final/val_score": summary["val_score"]}, run_name=".")
+        self._writer.add_hparams(plain, {f"final/{name}": score for name, score in scores.items()}, run_name=".")
         self._writer.close()
 
 
 class MLflow(Tracker):
-    """Writes the run to MLflow, at the server that MLFLOW_TRACKING_URI names, else below ./mlruns.
+    """Writes the run to the MLflow server that MLFLOW_TRACKING_URI names.
 
     Parameters
     ----------
     experiment : str or None      MLflow's default experiment where it is not given
-
-    Raises (when the run starts)
-    ------
-    TrainingError      the mlflow package is missing
     """
 
     def __init__(self, experiment: str | None = None):
+        super().__init__()
         self.experiment, self._mlflow = experiment, None
 
-    def on_start(self, run: RunUnderWay) -> None:
+    def open(self, run: RunUnderWay) -> None:
         """Begin a run of the experiment, named after the run folder, with the settings."""
-        if run.comm.rank:
-            return
         try:
             import mlflow
         except ImportError as error:
             raise TrainingError("MLflow's package is not installed; pip install 'hpcgnn[mlflow]'") from error
+        try:
+            if self.experiment is not None:
+                mlflow.set_experiment(self.experiment)
+            mlflow.start_run(run_name=run.folder.path.name)
+            mlflow.log_params(settings_of(run.config))
+        except Exception as error:
+            raise TrainingError(f"MLflow can't begin a run ({type(error).__name__}: {error}); set MLFLOW_TRACKING_URI "
+                                "to your server") from error
         self._mlflow = mlflow
-        if self.experiment is not None:
-            mlflow.set_experiment(self.experiment)
-        mlflow.start_run(run_name=run.folder.path.name)
-        mlflow.log_params(settings_of(run.config))
 
     def write(self, values: dict[str, float], step: int) -> None:
         """See `Tracker`."""
         self._mlflow.log_metrics(values, step=step)
 
-    def on_end(self, run: RunUnderWay, summary: dict[str, Any]) -> None:
+    def close(self, run: RunUnderWay, scores: dict[str, float]) -> None:
         """Write the scores of the run and end it."""
-        if self._mlflow is not None:
-            self._mlflow.log_metrics({"final_test_score": summary["test_score"],
-                                      "final_val_score": summary["val_score"]})
-            self._mlflow.end_run()
+        self._mlflow.log_metrics({f"final_{name}": score for name, score in scores.items()})
+        self._mlflow.end_run()
 
 
 TRACKERS = {"tensorboard": TensorBoard, "mlflow": MLflow}

@@ -1,0 +1,116 @@
+"""Runs are written to TensorBoard and MLflow while they train, and outlive them."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from mpi4py import MPI
+from training_setup import easy_graph, train, write_once
+
+from hpcgnn.errors import CollectiveError
+
+COMM = MPI.COMM_WORLD
+
+
+class Writer:
+    """Stands in for TensorBoard's writer."""
+
+    def __init__(self, folder, purge_step):
+        self.folder, self.purge_step, self.scalars, self.is_closed = folder, purge_step, {}, False
+        Writer.last = self
+
+    def add_scalar(self, name, value, step):
+        self.scalars.setdefault(name, {})[step] = value
+
+    def add_hparams(self, settings, scores, run_name):
+        self.settings, self.scores = settings, scores
+
+    def close(self):
+        self.is_closed = True
+
+
+class Server:
+    """Stands in for the mlflow module; it breaks down after so many steps."""
+
+    def __init__(self, steps: int):
+        self.steps, self.metrics, self.log = steps, {}, []
+
+    def set_experiment(self, name):
+        self.log.append(("experiment", name))
+
+    def start_run(self, run_name):
+        if self.steps == 0:
+            raise ConnectionError("nobody answers")
+        self.log.append(("start", run_name))
+
+    def log_params(self, settings):
+        self.settings = settings
+
+    def log_metrics(self, values, step=None):
+        if step is not None and step > self.steps:
+            raise ConnectionError("nobody answers")
+        self.metrics.update({(name, step): value for name, value in values.items()})
+
+    def end_run(self):
+        self.log.append(("end",))
+
+
+@pytest.fixture
+def shards(shared_path):
+    return write_once(COMM, easy_graph(), shared_path / "shards")
+
+
+@pytest.mark.parallel([1, 2])
+def test_tensorboard_holds_what_metrics_hold(shards, shared_path, monkeypatch):
+    module = ModuleType("torch.utils.tensorboard")
+    module.SummaryWriter = Writer
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    summary, metrics, _ = train(COMM, shards, shared_path / "run", track="tensorboard")
+    if COMM.rank == 0:
+        found = Writer.last
+        assert found.folder == str(shared_path / "run" / "tensorboard") and found.purge_step == 1
+        assert found.scalars["loss"] == {record["epoch"]: record["loss"] for record in metrics}
+        assert found.scalars["val_score"] == {record["epoch"]: record["val_score"] for record in metrics
+                                              if "val_score" in record}
+        assert found.scores == {"final/test_score": summary["test_score"], "final/val_score": summary["val_score"]}
+        assert found.settings["model"] == "gcn" and found.is_closed
+
+
+def start_server(monkeypatch, steps: int) -> Server:
+    server = Server(steps)
+    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(
+        **{name: getattr(server, name) for name in ("set_experiment", "start_run", "log_params", "log_metrics",
+                                                    "end_run")}))
+    return server
+
+
+def test_mlflow_gets_settings_and_numbers(shards, shared_path, monkeypatch):
+    server = start_server(monkeypatch, steps=100)
+    summary, metrics, _ = train(COMM, shards, shared_path / "run", track="mlflow")
+    assert server.log == [("start", "run"), ("end",)] and server.settings["track"] == "mlflow"
+    assert server.metrics["loss", 3] == metrics[2]["loss"]
+    assert server.metrics["final_test_score", None] == summary["test_score"]
+
+
+def test_a_server_that_goes_away_is_named_once_and_the_run_goes_on(shards, shared_path, monkeypatch, capfd):
+    server = start_server(monkeypatch, steps=4)
+    _, metrics, _ = train(COMM, shards, shared_path / "run", track="mlflow")
+    assert len(metrics) == 12 and ("loss", 4) in server.metrics and ("loss", 5) not in server.metrics
+    assert capfd.readouterr().err.count("hpcgnn: MLflow fails (ConnectionError: nobody answers); the run goes on") == 1
+
+
+def test_a_server_that_is_not_there_is_refused_before_the_first_epoch(shards, shared_path, monkeypatch):
+    start_server(monkeypatch, steps=0)
+    with pytest.raises(CollectiveError, match=r"MLflow can't begin a run .* set MLFLOW_TRACKING_URI"):
+        train(COMM, shards, shared_path / "run", track="mlflow")
+    assert not (shared_path / "run" / "metrics.jsonl").exists()
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("name, module", [("tensorboard", "torch.utils.tensorboard"), ("mlflow", "mlflow")])
+def test_a_missing_package_is_named_on_all_ranks(shards, shared_path, monkeypatch, name, module):
+    monkeypatch.setitem(sys.modules, module, None)      # as if it were not installed
+    with pytest.raises(CollectiveError, match=rf"pip install 'hpcgnn\[{name}\]'"):
+        train(COMM, shards, shared_path / "run", track=name)
