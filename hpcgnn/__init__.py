@@ -65,6 +65,8 @@ __all__ = [
 def __getattr__(name: str):
     if name not in _HOMES:
         raise AttributeError(f"module 'hpcgnn' has no attribute {name!r}")
+    if _HOMES[name].startswith(("hpcgnn.library", "hpcgnn.pyg", "hpcgnn.training")):
+        import_module("hpcgnn.launch")      # before all else that imports MPI, which it prepares
     return getattr(import_module(_HOMES[name]), name)
 
 

@@ -15,6 +15,7 @@ import click
 
 import hpcgnn
 from hpcgnn.errors import StreamClosed, exit_code_of, explanation_of, sentence_of
+from hpcgnn.launched import launched_rank
 
 USAGE_ERROR = 2
 GRACE_SECONDS = 3.0
@@ -32,9 +33,6 @@ COMMANDS = {
     "doctor": "Say what this machine can do, and what slows a training on it.",
     "bench": "Measure kernels, epochs and exchanges against the machine's ceilings and against peers.",
 }
-
-# What each launcher sets in a rank's environment before MPI is initialised.
-RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
 class LazyGroup(click.Group):
@@ -98,11 +96,6 @@ def complain(message: str) -> None:
     elif not _waits_for_rank_zero():
         # A launcher kills all ranks once one has failed; rank 0 must have spoken by then.
         time.sleep(GRACE_SECONDS)
-
-
-def launched_rank() -> int:
-    """Rank according to the launcher's environment, 0 outside a parallel run. Valid before MPI is initialised."""
-    return next((int(os.environ[name]) for name in RANK_VARIABLES if name in os.environ), 0)
 
 
 def _waits_for_rank_zero() -> bool:

@@ -20,11 +20,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 import mpi4py
 
+from hpcgnn.torchrun import joined_by_mpi
+
 mpi4py.rc.thread_level = "serialized"
-from mpi4py import MPI  # noqa: E402  (rc must be set first)
+with joined_by_mpi():
+    from mpi4py import MPI  # rc must be set first
 
 from hpcgnn.errors import CollectiveError, HpcgnnError, TrainingError, exit_code_of, explanation_of  # noqa: E402
 from hpcgnn.last_words import say  # noqa: E402
+from hpcgnn.launched import launched_size  # noqa: E402
 from hpcgnn.threads import THREAD_VARIABLES, WAITING  # noqa: E402
 from hpcgnn.watchdog import WATCHDOG, Colleague, words_folder  # noqa: E402
 from hpcgnn.whereabouts import HERE  # noqa: E402
@@ -35,8 +39,6 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4    # of glibc's malloc.h
 INTERRUPT_GRACE = 0.5                    # seconds in which rank 0 speaks first
-# Number of ranks according to the launcher, the most specific first: Open MPI's mpirun, Hydra and pmi2, Slurm's step.
-SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
 def run_parallel(body: Callable[[MPI.Comm], Result]) -> Result:
@@ -106,6 +108,7 @@ class EndAllRanks:
         if world.size > 1 and not is_shared:
             sys.stderr.flush()
             world.Abort(exit_code_of(error))
+            os._exit(exit_code_of(error))       # MPICH's Abort may return, see `run_parallel`
         raise SystemExit(exit_code_of(error))      # Python ends with 1 otherwise, and job scripts look for 75
 
 
@@ -137,15 +140,22 @@ def check_joined(num_ranks: int) -> None:
     ------
     TrainingError      with the number that was started and the way to join them
     """
-    variable, started = next(((name, os.environ[name]) for name in SIZE_VARIABLES if name in os.environ), ("", "1"))
+    variable, started = launched_size()
     if num_ranks > 1 or not started.isdecimal() or int(started) <= 1:
         return
     library = MPI.Get_library_version().partition(",")[0].split("\n")[0].strip("\0 ")
-    remedy = ("srun --mpi=list shows what Slurm offers: --mpi=pmix suits Open MPI, --mpi=pmi2 MPICH and Intel MPI"
-              if variable.startswith("SLURM") or "SLURM_STEP_ID" in os.environ
-              else "use the mpirun of that library")
     raise TrainingError(f"{started} ranks were started ({variable}), but {library} finds each alone, since it does not "
-                        f"speak the launcher's protocol; {remedy}")
+                        f"speak the launcher's protocol; {_remedy_for(variable)}")
+
+
+def _remedy_for(variable: str) -> str:
+    """Return what joins ranks whose launcher has set a variable to their number."""
+    if variable == "WORLD_SIZE":
+        return ("under torchrun use MPICH (pip install mpich, MPI4PY_MPIABI=mpich) and import hpcgnn before mpi4py, or "
+                "start the ranks by the mpirun of that library")
+    if variable.startswith("SLURM") or "SLURM_STEP_ID" in os.environ:
+        return "srun --mpi=list shows what Slurm offers: --mpi=pmix suits Open MPI, --mpi=pmi2 MPICH and Intel MPI"
+    return "use the mpirun of that library"
 
 
 def _print_failure(rank: int, error: BaseException) -> None:

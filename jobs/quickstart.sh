@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # From a fresh clone to a comparison: installs, makes a graph, trains on two MPI ranks with fp32 and with packed
-# messages, and ends with a table, an HTML report and the seconds of each step. It takes about a minute and a half, most
+# messages, and ends with a table, an HTML report and the seconds of each step. It takes about two minutes, most
 # of it for the installation.
 #   HPCGNN_QUICKSTART_BITS     width of the packed messages    default: 2
-#   HPCGNN_QUICKSTART_EPOCHS   epochs of each training         default: 60
+#   HPCGNN_QUICKSTART_EPOCHS   epochs of each training         default: 150
 set -euo pipefail
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
 bits=${HPCGNN_QUICKSTART_BITS:-2}
-epochs=${HPCGNN_QUICKSTART_EPOCHS:-60}
+epochs=${HPCGNN_QUICKSTART_EPOCHS:-150}
 ranks=2
 shards=data/shards/quickstart-p$ranks
 HPCGNN_STEPS=$(mktemp)

@@ -1,22 +1,70 @@
-"""`hpcgnn doctor` says what this machine can do, and what slows a training on it."""
+"""`hpcgnn doctor` says what this machine can do, what slows a training on it, and what to change."""
 
 from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hpcgnn.bench import environment
+from hpcgnn.launched import launched_rank, launched_size
+
+if TYPE_CHECKING:
+    from hpcgnn.bench.checkup.finding import Finding
 
 NUM_ROWS, WIDTH = 16_384, 256
 SECONDS_A_PRODUCT = 1.0
+RUNS = Path("runs")         # where train puts a run that names no folder
 
 
 @click.command("doctor")
 @click.option("--threads", type=click.IntRange(min=1), help="[default: as many as there are cores]")
 def command(threads: int | None) -> None:
-    """Say what this machine is, at which rate it multiplies rows in each precision, and what slows a training on it."""
-    threads = threads or environment.available_cores()
-    environment.run_in(environment.thread_environment(threads))
-    # These import torch, which reads the number of threads once.
+    """Say what MPI, cores, GPU, Slurm and packages are here, how fast rows are multiplied, and what to change.
+
+    Under mpirun or srun it says where each rank is bound instead of the rates. Ends with status 1 where a training
+    can't start before something is changed.
+    """
+    from hpcgnn.bench.checkup.finding import lines_of
+
+    variables, threads = dict(os.environ), threads or environment.available_cores()
+    # torch, which is imported below, reads the number of threads once.
+    environment.set_environment(environment.thread_environment(threads))
+    findings = look_around(variables)
+    if launched_rank() != 0:
+        return
+    for line in lines_of(findings):
+        click.echo(line)
+    if launched_size()[1] == "1":
+        show_rates(threads)
+    if any(one.is_broken for one in findings):
+        raise click.exceptions.Exit(1)
+
+
+def look_around(variables: dict[str, str]) -> list[Finding]:
+    """Collective: return all findings, those of all ranks on each.
+
+    Parameters
+    ----------
+    variables : the environment as the user has set it
+    """
+    from hpcgnn.bench.checkup.cores import binding_findings, core_findings, place_here
+    from hpcgnn.bench.checkup.mpi import mpi_findings
+    from hpcgnn.bench.checkup.software import disk_findings, extra_findings, gpu_findings
+
+    found = [*mpi_findings(), *core_findings(variables)]
+    launch = sys.modules.get("hpcgnn.launch")
+    if launch is not None and launch.has_company():
+        found += binding_findings(launch.join().allgather(place_here(variables)))
+    return [*found, *gpu_findings(), *disk_findings(RUNS), *extra_findings()]
+
+
+def show_rates(threads: int) -> None:
+    """Print the processor, the rates of products in each precision, and what slows them."""
+    # These import torch.
     from hpcgnn.bench.doctor import complaints, machine_lines
     from hpcgnn.bench.host import HostPlace
     from hpcgnn.bench.kernels import measure_dense

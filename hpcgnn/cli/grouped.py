@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import click
+
+from hpcgnn.cli.completion import completer_of
+
+OF_PRESET = ", or the preset's"
+METAVARS = {"INTEGER": "N", "FLOAT": "X", "TEXT": "NAME"}
+
+
+def brief_of(flag: str, text: str) -> tuple[str, str]:
+    """Return what short help says of an option: its first clause, its choices and its default.
+
+    Parameters
+    ----------
+    flag : str      with its metavar
+    text : str      sentences, of which "One of …" lists choices, then the default in brackets
+    """
+    text, bracket, default = text.replace(OF_PRESET, "").partition(" [default: ")
+    clause, *others = re.split(r"(?<=\.) (?=[A-Z])", text)
+    choices = next((one for one in (clause, *others) if one.startswith("One of ")), "")
+    clause = "" if clause == choices else re.split("[;:]", clause.rstrip("."))[0] + "."
+    name, _, metavar = flag.partition(" ")
+    sentences = " ".join(filter(None, (clause, choices)))
+    return f"{name} {METAVARS.get(metavar, metavar)}".rstrip(), f"{sentences}{bracket}{default}"
 
 
 class GroupedOption(click.Option):
     """Give an option the heading that it belongs under, and say whether short help lists it."""
 
     def __init__(self, *words: Any, heading: str = "Run", is_common: bool = True, **more: Any):
-        super().__init__(*words, **more)
+        super().__init__(*words, **{"shell_complete": completer_of(words[0][0]), **more})
         self.heading, self.is_common = heading, is_common
 
 
@@ -45,20 +68,27 @@ class GroupedCommand(click.Command):
         others = [option for option in self.get_params(ctx)
                   if isinstance(option, click.Option) and option not in grouped]
         rare = self._rare_settings()
+        sections: dict[str, list[tuple[str, str]]] = {}
         for heading in self._headings:
             records = [option.get_help_record(ctx) for option in grouped
                        if option.heading == heading and (shows_all or option.is_common)]
             if shows_all:
                 records += [(f"--set {one.name}=", one.help) for one in rare if one.heading == heading]
+            elif len(records) == 1 and sections:
+                # Short help has no heading for one option alone.
+                heading = next(reversed(sections))
             if records:
-                with formatter.section(heading):
-                    formatter.write_dl(records)
+                sections.setdefault(heading, []).extend(records)
+        for heading, records in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(records if shows_all else [brief_of(*record) for record in records])
         with formatter.section("Help"):
             formatter.write_dl([option.get_help_record(ctx) for option in others])
         if not shows_all:
             num_hidden = sum(not option.is_common for option in grouped) + len(rare)
             formatter.write_paragraph()
-            formatter.write_text(f"{num_hidden} more settings are shown by --help-all.")
+            formatter.write_text(f"{num_hidden} more settings are shown by --help-all. A preset that knows the dataset "
+                                 "has defaults of its own.")
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """See `click.Command`; where a rare setting is written as a flag, the error names the way to change it."""

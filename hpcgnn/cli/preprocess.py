@@ -20,6 +20,7 @@ from hpcgnn.partition.owner import BALANCES, EDGES_A_NODE, PARTITIONERS, default
 from hpcgnn.shards.folder import check_folder, shards_in
 from hpcgnn.shards.making import Making, make_shards
 from hpcgnn.shards.schema import FEATURE_FORMATS, GraphInfo
+from hpcgnn.units import size_text, time_text
 
 # What each launcher sets to the number of its ranks; SLURM_NTASKS is set in a batch script that is no rank, too.
 SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
@@ -88,7 +89,7 @@ def command(context: click.Context, source: str, out: Path, **flags: Any) -> Non
                            "--partitioner ldg, which takes less") from reason
     print_info(info)
     num_bytes = sum(path.stat().st_size for path in shards_in(out))
-    click.echo(f"{out}: {num_bytes / 1e6:,.1f} MB in {info.num_parts + 1} files, {time.perf_counter() - start:.1f} s")
+    click.echo(f"{out}: {size_text(num_bytes)} in {info.num_parts + 1} files, {time_text(time.perf_counter() - start)}")
 
 
 def refuse_ranks() -> None:

@@ -14,6 +14,7 @@ from hpcgnn.errors import ConfigError
 from hpcgnn.methods import METHODS, users_of
 from hpcgnn.registry import parse_value, read_toml
 from hpcgnn.settings import type_name
+from hpcgnn.units import size_text, time_text
 
 METHOD = "Method"
 TYPES = {"int": int, "float": float, "str": str, "bool": bool}
@@ -177,4 +178,4 @@ def shown_score(score: float, spread: float | None, is_share: bool) -> str:
 def _cost(summary: dict[str, Any]) -> str:
     if summary["median_epoch_seconds"] is None:
         return "no epoch recorded"
-    return f"{summary['median_epoch_seconds']:.4f} s and {summary['sent_bytes_per_epoch'] / 1e6:.3f} MB an epoch"
+    return f"{time_text(summary['median_epoch_seconds'])} and {size_text(summary['sent_bytes_per_epoch'])} an epoch"

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from mpi4py import MPI
-
-from hpcgnn.launch import join, together
+from hpcgnn.launch import MPI, join, together
 from hpcgnn.shards.reader import check_num_parts, read_graph_info
 from hpcgnn.shards.schema import GraphInfo
 

@@ -6,15 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mpi4py import MPI
-
 from hpcgnn.datasets.given import finish_dataset
 from hpcgnn.datasets.objects.choices import Choices
 from hpcgnn.datasets.objects.dispatch import given_graph
 from hpcgnn.datasets.options import ProgressTask, SourceOptions, silent
 from hpcgnn.datasets.source import load_source
 from hpcgnn.errors import ConfigError, DatasetError
-from hpcgnn.launch import join, together
+from hpcgnn.launch import MPI, join, together
 from hpcgnn.partition.owner import default_balance
 from hpcgnn.shards.folder import check_folder
 from hpcgnn.shards.making import Making, make_shards

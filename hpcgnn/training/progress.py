@@ -16,6 +16,7 @@ from hpcgnn.training.epoch_trace import EpochTrace
 from hpcgnn.training.evaluate import Evaluation
 from hpcgnn.training.scores import SCORES, Score
 from hpcgnn.training.terminal import watched_stream
+from hpcgnn.units import size_text, time_text
 
 DEFAULT_SECONDS = 60.0
 
@@ -38,7 +39,7 @@ def seconds_between_lines() -> float:
 
 
 class EpochDisplay:
-    """Context manager that shows seed, loss, validation score, megabytes and seconds an epoch.
+    """Context manager that shows seed, loss, validation score, bytes sent and time of each epoch.
 
     Parameters
     ----------
@@ -75,9 +76,9 @@ class EpochDisplay:
         """Show the epoch that has just ended."""
         if evaluation is not None:
             self._val_score = evaluation.val_score
-        megabytes = (trace.sent_bytes_payload + trace.sent_bytes_parameters) / 1e6
-        state = (f"loss {trace.loss:.4f}  val {self._score.show(self._val_score)}  {megabytes:.1f} MB  "
-                 f"{trace.epoch_seconds:.3f} s")
+        sent = size_text(trace.sent_bytes_payload + trace.sent_bytes_parameters)
+        state = (f"loss {trace.loss:.4f}  val {self._score.show(self._val_score)}  {sent}  "
+                 f"{time_text(trace.epoch_seconds)}")
         self._bar.update(self._task, description=f"seed {seed}", completed=progress.epoch, state=state)
         now = time.monotonic()
         if self._line_seconds and now >= self._next_line:

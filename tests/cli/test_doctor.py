@@ -6,10 +6,14 @@ import os
 import subprocess
 import sys
 
+import click
 import pytest
+from click.testing import CliRunner
+from mpi4py import MPI
 
 from hpcgnn.bench import doctor
 from hpcgnn.bench.timing import CEILING, OURS, Measurement
+from hpcgnn.cli.doctor import command
 from hpcgnn.ops.host.simd import best_level, simd_level
 
 
@@ -50,3 +54,26 @@ def test_each_fault_gives_one_complaint(healthy):
     found = doctor.complaints(measured(0.2))
     assert [words for words in ("widened to float32", "no huge pages", "the load is 500.0", "20 % of what")
             if not any(words in one for one in found)] == [] and len(found) == 4
+
+
+def test_without_an_mpi_the_rest_is_told_and_the_status_is_one(monkeypatch):
+    monkeypatch.setitem(sys.modules, "hpcgnn.launch", None)
+    monkeypatch.setattr("hpcgnn.cli.doctor.show_rates", lambda threads: None)
+    monkeypatch.setattr("hpcgnn.bench.environment.set_environment", lambda environment: None)
+    result = CliRunner().invoke(command, ["--threads", "1"])
+    assert result.exit_code == 1
+    assert result.output.startswith("MPI        none\n           MUST CHANGE: ")
+    for subject in ("cores", "threads", "torch", "disk", "extras"):
+        assert f"\n{subject} " in result.output
+
+
+@pytest.mark.parallel(2)
+def test_under_a_launcher_rank_0_says_where_each_rank_is_bound(capsys, monkeypatch):
+    monkeypatch.setattr("hpcgnn.bench.environment.set_environment", lambda environment: None)
+    try:
+        command.main([], standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        assert stop.exit_code == 0
+    printed, rank = capsys.readouterr().out, MPI.COMM_WORLD.rank
+    assert ("rank 0" in printed and "rank 1" in printed) == (rank == 0)
+    assert "GFLOP/s" not in printed and (printed == "") == (rank != 0)

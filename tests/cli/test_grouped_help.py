@@ -7,6 +7,7 @@ import re
 import pytest
 from click.testing import CliRunner
 
+from hpcgnn.cli.grouped import brief_of
 from hpcgnn.cli.train import command, read_assignments
 from hpcgnn.config import known_settings
 from hpcgnn.errors import ConfigError
@@ -42,6 +43,24 @@ def test_short_help_lists_the_common_ones_and_says_how_many_there_are():
     assert {"model", "method", "epochs", "bits", "resume"} <= {flag for flags in short.values() for flag in flags}
     assert num_short < 30
     assert f"{num_whole - num_short} more settings are shown by --help-all." in output
+
+
+def test_short_help_fits_a_screen():
+    _, output = listed("--help")
+    lines = output.splitlines()
+    assert len(lines) <= 60 and max(map(len, lines)) <= 80 and "or the preset's" not in output
+
+
+@pytest.mark.parametrize("flag, text, brief", [
+    ("--layers INTEGER", "Number of convolutions; of steps for sgc. [default: 3, or the preset's]",
+     ("--layers N", "Number of convolutions. [default: 3]")),
+    ("--method TEXT", "How rows are sent. One of a, b, or your own as M:C. [default: a, or the preset's]",
+     ("--method NAME", "How rows are sent. One of a, b, or your own as M:C. [default: a]")),
+    ("--precision TEXT", "Storage of rows; sums stay. auto is bf16. One of fp32, auto. [default: fp32]",
+     ("--precision NAME", "Storage of rows. One of fp32, auto. [default: fp32]")),
+    ("--resume", "Go on; start anew.", ("--resume", "Go on."))])
+def test_short_help_has_the_first_clause_the_choices_and_the_default(flag, text, brief):
+    assert brief_of(flag, text) == brief
 
 
 def test_a_setting_without_a_flag_says_how_it_is_changed():

@@ -15,7 +15,7 @@ from hpcgnn.training.checkpoint import Progress
 from hpcgnn.training.progress import EpochDisplay, seconds_between_lines
 
 TRACE = SimpleNamespace(loss=0.5, sent_bytes_payload=3_000_000, sent_bytes_parameters=100_000, epoch_seconds=0.25)
-LINE = r"seed 7  epoch {}/400  loss 0\.5000  val {}  3\.1 MB  0\.250 s"
+LINE = r"seed 7  epoch {}/400  loss 0\.5000  val {}  3\.10 MB  250 ms"
 
 
 @pytest.fixture

@@ -1,0 +1,3 @@
+"""What `hpcgnn doctor` looks at, a file a subject; each gives findings, and nothing here prints or imports torch at
+the top.
+"""

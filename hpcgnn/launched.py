@@ -1,0 +1,32 @@
+"""What a launcher has told this process by its environment, before MPI is initialised. Nothing here imports MPI."""
+
+from __future__ import annotations
+
+import os
+
+# What each launcher sets to a rank's number; torchrun's own RANK comes last, since it is a word of many meanings.
+RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+# Number of ranks according to the launcher, the most specific first: Open MPI's mpirun, Hydra and pmi2, Slurm's step.
+SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+# torchrun sets all of these; each alone is found elsewhere too.
+TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")
+
+
+def is_by_torchrun() -> bool:
+    """Tell whether torchrun has started this process, and no launcher of MPI."""
+    return all(name in os.environ for name in TORCHRUN) and not any(
+        name in os.environ for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK"))
+
+
+def launched_rank() -> int:
+    """Return this process's rank according to its launcher, 0 outside a parallel run."""
+    if is_by_torchrun():
+        return int(os.environ["RANK"])
+    return next((int(os.environ[name]) for name in RANK_VARIABLES if name in os.environ), 0)
+
+
+def launched_size() -> tuple[str, str]:
+    """Return the variable that names the number of ranks, and its text; "" and "1" where none does."""
+    if is_by_torchrun():
+        return "WORLD_SIZE", os.environ["WORLD_SIZE"]
+    return next(((name, os.environ[name]) for name in SIZE_VARIABLES if name in os.environ), ("", "1"))
