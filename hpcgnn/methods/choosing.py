@@ -40,7 +40,7 @@ class ChoosesWidths(Method):
 
     automatic: ClassVar[str]      # the widths where the user names none
     widths: str = setting("auto", "Bit-widths to choose from, joined by commas; auto is the method's own choice, "
-                          "with gat a base width of 4 or 8.")
+                          "with gat a base width of 4 or 8.", has_flag=False)
 
     def __post_init__(self):
         super().__post_init__()

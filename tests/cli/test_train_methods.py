@@ -14,7 +14,7 @@ from hpcgnn.training.metrics import RunFolder
 
 COMM = MPI.COMM_WORLD
 FLAGS = ["--model", "sage", "--layers", "2", "--hidden", "8", "--epochs", "6", "--eval-every", "3"]
-METHODS = [["sylvie", "--widths", "2,4,8", "--set", "percentiles=90,99", "--set", "descent_window=2"],
+METHODS = [["sylvie", "--set", "widths=2,4,8", "--set", "percentiles=90,99", "--set", "descent_window=2"],
            ["adaqp", "--set", "period=3", "--set", "group_size=30", "--set", "lam=0.7", "--set", "solver=greedy"],
            ["joint", "--set", "predict=previous", "--set", "deterministic=true"],
            ["sancus", "--set", "staleness=2", "--set", "skip_change=0.2"], ["bns", "--set", "share=0.5"]]

@@ -21,14 +21,14 @@ def shards(shared_path):
 
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("flags, sentence", [
-    (["--method", "adaqp", "--widths", "2,3"],
+    (["--method", "adaqp", "--set", "widths=2,3"],
      "widths is '2,3'; expected some of 1, 2, 4, 8 in ascending order, as in 2,4,8"),
-    (["--method", "sylvie", "--widths", "8,4"],
+    (["--method", "sylvie", "--set", "widths=8,4"],
      "widths is '8,4'; expected some of 1, 2, 4, 8 in ascending order, as in 2,4,8"),
     (["--method", "sylvie", "--set", "percentiles=90,80,99"],
      "percentiles is '90,80,99'; expected numbers between 0 and 100 in ascending order, as in 80,92.5,98"),
     (["--method", "sylvie", "--set", "percentiles=many"], "percentiles is 'many'; expected numbers…"),
-    (["--method", "sylvie", "--widths", "2,4"],
+    (["--method", "sylvie", "--set", "widths=2,4"],
      "percentiles is '85,95,99', 3 of them; 2 widths need 1, so change percentiles or widths"),
     (["--method", "adaqp", "--set", "staleness=2"],
      "staleness = 2 has no effect on method adaqp, only on sancus; leave it out or change --method"),
