@@ -181,23 +181,24 @@ def measure(comm, arguments):
 
 
 def print_table(paths):
-    """Print two tables of what was measured, and what is refused."""
+    """Print two tables of what was measured, and what is refused; a dash is not measured."""
     lines = [line for path in paths for line in json.loads(path.read_text())]
-    names = list(dict.fromkeys(line["name"] for line in lines))
+    names = [name for name in (*CONVOLUTIONS, *AFTER_A_MAP) if any(line["name"] == name for line in lines)]
     ranks = sorted({line["ranks"] for line in lines})
     found = {(line["name"], line["ranks"]): line for line in lines}
-    kinds = ("forward", "gradient", "losses")
-    print("| convolution | " + " | ".join(f"{kind}, P = {p}" for kind in kinds for p in ranks) + " |")
-    print("|---|" + "---|" * (3 * len(ranks)))
-    for name in names:
-        print(f"| {name} | " + " | ".join(f"{found[name, p][kind]:.0e}" for kind in kinds for p in ranks) + " |")
-    columns = [(p, m) for p in ranks if p > 1 for m in METHODS if m in found[names[0], p]]
-    print("\n| convolution | PyG | " + " | ".join(f"{m}, P = {p}" for p, m in columns) + " |")
-    print("|---|---|" + "---|" * len(columns))
-    for name in names:
-        print(f"| {name} | {found[name, ranks[0]]['pyg']:.3f} | "
-              + " | ".join(f"{found[name, p][m]:.3f}" for p, m in columns) + " |")
-    print("\n| refused | because |\n|---|---|")
+    plain = {line["name"]: line["pyg"] for line in lines}
+    differences = [(kind, p) for kind in ("forward", "gradient", "losses") for p in ranks]
+    methods = [(m, p) for p in ranks for m in METHODS if p > 1 and any(m in line for line in lines
+                                                                      if line["ranks"] == p)]
+    for title, columns, style in (("", differences, ".0e"), (" | PyG", methods, ".3f")):
+        print(f"| convolution{title} | " + " | ".join(f"{what}, P = {p}" for what, p in columns) + " |")
+        print("|---" * (len(columns) + 1 + bool(title)) + "|")
+        for name in names:
+            cells = [found.get((name, p), {}).get(what) for what, p in columns]
+            written = ["-" if cell is None else format(cell, style) for cell in cells]
+            print("| " + " | ".join([name, *([f"{plain[name]:.3f}"] if title else []), *written]) + " |")
+        print()
+    print("| refused | because |\n|---|---|")
     for name, reason in REFUSED.items():
         print(f"| {name} | {reason} |")
 
