@@ -15,14 +15,13 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 CONFIG, METRICS, SUMMARY, LOCK, CHECKPOINT = "config.toml", "metrics.jsonl", "summary.json", "run.lock", "checkpoint.h5"
+SECONDS = 1.0        # between two looks
 RUNNING, COMPLETE, GONE = "running", "complete", "gone"
 
 
 @click.command()
 @click.argument("run_folder", type=click.Path(path_type=Path))
-@click.option("--interval", type=click.FloatRange(min=0.05), default=2.0, show_default=True,
-              help="Seconds between two looks.")
-def command(run_folder: Path, interval: float) -> None:
+def command(run_folder: Path) -> None:
     """Show how the training in RUN_FOLDER stands, until it ends.
 
     Where standard output is no terminal, a line is printed at each change. The status is 0 when the run is complete,
@@ -37,7 +36,7 @@ def command(run_folder: Path, interval: float) -> None:
     with screen or contextlib.nullcontext():
         while watched.look() == RUNNING:
             show(watched, screen)
-            time.sleep(interval)
+            time.sleep(SECONDS)
         show(watched, screen)
     if watched.state == GONE:
         raise TrainingError(watched.sentence)

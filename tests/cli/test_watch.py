@@ -81,7 +81,7 @@ def test_a_run_that_ends_is_followed_to_its_end_and_nothing_is_written(hpcgnn, f
     thread = threading.Thread(target=train)
     thread.start()
     held.wait(20)
-    status, printed, complaints = hpcgnn("watch", folder, "--interval", 0.05)
+    status, printed, complaints = hpcgnn("watch", folder)
     thread.join()
     assert (status, complaints) == (0, "")
     assert printed.splitlines()[0].startswith("epoch 1 of 3  loss 1.5000")
