@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hpcgnn.training.trackers import MLflow as MLflow
     from hpcgnn.training.trackers import TensorBoard as TensorBoard
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 _HOMES = {
     "Callback": "hpcgnn.training.callbacks",
     "DistributedModel": "hpcgnn.pyg.distribute",
