@@ -124,6 +124,6 @@ setup(
     include_package_data=False,     # else all files of MANIFEST.in would be
     # hpcgnn/data is a link to data/, so that the registry is found in a checkout and in an installed package alike.
     package_data={"hpcgnn": ["data/registry.toml", "py.typed"], "hpcgnn.ops.cuda": ["kernels/*.cu", "kernels/*.cuh"],
-                  "hpcgnn.report": ["*.html", "*.js", "*.css"]},
+                  "hpcgnn.report": ["web/*"]},
     ext_modules=[] if KERNELS_IN_PLACE else find_extensions(),
 )

@@ -7,6 +7,6 @@ mpirun=${HPCGNN_MPIRUN:-}
 ranks=${mpirun##* }
 $hpcgnn preprocess synthetic:nodes=2000,mean_degree=10,classes=4,features=64,homophily=0.9 --parts "${ranks:-1}" \
     --out "$1/shards"
-$mpirun $hpcgnn train "$1/shards" --model gcn --quantize degree-aware --quantize-bits 4 --epochs "${EPOCHS:-60}" \
+$mpirun $hpcgnn train "$1/shards" --model gcn --quantize degree-aware --set quantize_bits=4 --epochs "${EPOCHS:-60}" \
     --out "$1/run"
 $hpcgnn report "$1/run"

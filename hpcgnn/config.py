@@ -37,7 +37,7 @@ CLASHES = {
     ("predict", "previous"): (Clash("precision", "fp16", "differences would mix loss scales; use bf16"),),
     ("rematerialize", True): (
         Clash("predict", "previous", "every row is kept at its receiver; choose one"),
-        Clash("exchange", "alltoallv", "it brings the rows of all peers at once; use --exchange ring"),
+        Clash("exchange", "alltoallv", "it brings the rows of all peers at once; use --set exchange=ring"),
         *(Clash("precision", precision, "sums would be rounded to 16 bits after every peer; use fp32")
           for precision in ("bf16", "fp16"))),
     ("sums", "half"): (Clash("precision", "fp32", "it sums 16-bit rows; use bf16 or fp16"),),
@@ -85,9 +85,9 @@ class TrainConfig:
     method: Method = field(default_factory=Vanilla)
     overlap: bool = setting(True, "Aggregate central rows while messages travel.", group=MESSAGES, has_flag=False)
     predict: str = setting("none", "What messages hold: rows (none), or their difference from what the receiver has "
-                           "(previous).", ("none", "previous"), group=MESSAGES)
+                           "(previous).", ("none", "previous"), group=MESSAGES, has_flag=False)
     rematerialize: bool = setting(False, "Have one peer's halo rows in memory at a time, and fetch again those that "
-                                  "the backward pass needs.", group=MESSAGES)
+                                  "the backward pass needs.", group=MESSAGES, has_flag=False)
     link_mbps: float = setting(0.0, "Pace messages as a link of so many MB/s a rank would, at least "
                                f"{SLOWEST_LINK}; 0 as fast as they go.", low=0.0, high=1e9, group=MESSAGES,
                                has_flag=False)
@@ -102,7 +102,7 @@ class TrainConfig:
                             "rows of a layer (uniform), or ranges tracked while nodes are protected at random "
                             "(degree-quant).", SCHEMES, group=QUANTIZATION, is_common=True)
     quantize_bits: int = setting(4, "Bits of weights and of mapped rows; of rows too but for degree-aware.", low=2,
-                                 high=8, schemes=QUANTIZED, group=QUANTIZATION)
+                                 high=8, schemes=QUANTIZED, group=QUANTIZATION, has_flag=False)
     target_kb: float = setting(0.0, "KB of all layers' rows that widths are pulled to; 0 is 2 bits a value.", low=0.0,
                                schemes=("degree-aware",), group=QUANTIZATION, has_flag=False)
     size_weight: float = setting(1.0, "Weight of the squared relative excess over target_kb in the loss.", low=0.0,
@@ -119,7 +119,8 @@ class TrainConfig:
     epoch_rows: str = setting("reachable", "Rows that a training epoch computes: those within reach of the loss, "
                               "which changes no gradient, or all.", ("reachable", "all"), group=TRAINING,
                               has_flag=False)
-    exchange: str = setting("ring", "How messages travel.", ("ring", "alltoallv"), group=MESSAGES)
+    exchange: str = setting("ring", "How messages travel.", ("ring", "alltoallv"), group=MESSAGES,
+                            has_flag=False)
     loss: str = setting("auto", "Loss to train with; auto is cross_entropy for classes, binary_cross_entropy for "
                         "several labels a node, and mse for targets of a regression.", LOSSES, group=TRAINING,
                         has_flag=False)

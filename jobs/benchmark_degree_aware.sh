@@ -40,7 +40,7 @@ flags_of_scheme() {
     case $3 in
         fp32) ;;
         degree-aware) echo --quantize degree-aware --set "target_kb=$(target_kb "$1" "$2")" ;;
-        *) echo --quantize "$3" --quantize-bits 4 ;;
+        *) echo --quantize "$3" --set quantize_bits=4 ;;
     esac
 }
 

@@ -30,8 +30,8 @@ more_methods=(uniform-1 pipegcn bns-0.1)
 flags_of_method() {
     case $1 in
         uniform-1) echo --method uniform --bits 1 ;;
-        bns-0.1) echo --method bns --share 0.1 ;;
-        joint-predict) echo --method joint --predict previous ;;
+        bns-0.1) echo --method bns --set share=0.1 ;;
+        joint-predict) echo --method joint --set predict=previous ;;
         *) echo --method "$1" ;;
     esac
 }

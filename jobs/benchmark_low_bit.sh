@@ -42,7 +42,7 @@ flags_of_model() {
 
 # flags_of_bits BITS
 flags_of_bits() {
-    [[ $1 == 32 ]] || echo --quantize degree-steps --quantize-bits "$1"
+    [[ $1 == 32 ]] || echo --quantize degree-steps --set quantize_bits="$1"
 }
 
 # train RUN DATASET MODEL BITS SEED

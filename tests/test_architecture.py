@@ -47,7 +47,7 @@ MAY_IMPORT = {
                                "nn", "config", "training"},
     "training": FOUNDATION | {"launch", "units", "stop_signals", "partition", "quantized", "shards", "ops", "graph",
                               "exchange", "adaptive", "methods", "config", "nn", "whereabouts", "pyg"},
-    "report": FOUNDATION,
+    "report": FOUNDATION | {"units"},
     # PyTorch Geometric's models; hpcgnn never imports it unless such a model is given.
     "pyg": FOUNDATION | {"ops", "graph", "exchange", "nn"},
     # What a trained run gives: answers of all nodes, tables and weights for other tools.

@@ -115,6 +115,6 @@ def test_a_degree_aware_run_becomes_integers_that_answer_on_two_ranks(tmp_path):
                                env=environment, timeout=900)
         assert ended.returncode == 0, ended.stderr
         printed += ended.stdout
-    assert (tmp_path / "out/run/report-degrees.png").exists()
+    assert "chart-degrees" in (tmp_path / "out/run/report.html").read_text()
     assert (tmp_path / "out/predictions.h5").exists()
     assert "degree-aware" in printed and "peak memory" in printed

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
-import subprocess
 import sys
 from datetime import datetime, timezone
 from importlib.metadata import version
@@ -15,6 +14,7 @@ from typing import Any
 import hpcgnn
 from hpcgnn.bench.environment import allocator_name, available_cores, find_tcmalloc
 from hpcgnn.ops.host.simd import simd_level
+from hpcgnn.training.environment import commit, processor_name
 
 PACKAGES = ("numpy", "torch", "scipy", "dgl", "torch-geometric", "mpi4py", "pymetis")
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -32,27 +32,6 @@ def describe_machine(num_threads: int) -> dict[str, Any]:
     }
 
 
-def processor_name() -> str:
-    """Return the processor's model as the system names it."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
 def installed_versions() -> dict[str, str]:
     """Return versions of what computes here, without importing it."""
     return {package: version(package) for package in PACKAGES if importlib.util.find_spec(package.replace("-", "_"))}
-
-
-def commit() -> str | None:
-    """Return the commit of the checkout that this package lies in, "-dirty" with changes, or None outside one."""
-    folder = Path(hpcgnn.__file__).resolve().parents[1]
-    if not (folder / ".git").exists():
-        return None
-    try:
-        found = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"], cwd=folder,
-                               capture_output=True, text=True)
-    except FileNotFoundError:
-        return None
-    return found.stdout.strip() or None

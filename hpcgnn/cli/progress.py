@@ -38,7 +38,7 @@ def rate_text(rate: float) -> str:
     rate : of nodes, parts or bytes a second, non-negative
     """
     for prefix in ("", "k", "M", "G"):
-        if rate < 1000 or prefix == "G":
+        if float(f"{rate:.3g}") < 1000 or prefix == "G":
             break
         rate /= 1000
     return f"{rate:.3g} {prefix}/s" if rate < 1000 else f"{rate:,.0f} {prefix}/s"

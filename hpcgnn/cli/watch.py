@@ -113,8 +113,9 @@ class WatchedRun:
         words = [str(self._config[name]) for name in ("model", "method") if name in self._config]
         if "dataset" in provenance:
             words.append(f"on {provenance['dataset']}, {provenance.get('ranks', '?')} ranks")
-        holder = "" if self._holder is None or self.state == COMPLETE else f"; {self._holder}"
-        return f"{self.folder}: {' '.join(words)}{holder}"
+        if self._holder is not None and self.state != COMPLETE:
+            words = [*words[:-1], f"{words[-1]};", str(self._holder)] if words else [str(self._holder)]
+        return f"{self.folder}: {' '.join(words)}"
 
     @property
     def sentence(self) -> str:

@@ -96,13 +96,15 @@ def _labels(given: GivenGraph, options: SourceOptions) -> Labels | None:
         return read_labels(given.labels, task, given.name, given.num_classes, given.label_names)
     if options.made_classes is None:
         raise DatasetError(f"{given.name} has no labels, which training needs; give them by {given.labels_hint}, or "
-                           "pass --make-labels K for K classes made from in-degrees")
+                           "have K classes made from in-degrees by --make-labels K (make_labels=K in Python)")
     return None
 
 
 def _numbered(given: GivenGraph) -> tuple[np.ndarray, np.ndarray, int, NodeRows | None]:
     """Return the rows of both ends of each arc, the number of nodes, and what tells a row from an id, if needed."""
-    source, target = (plain_ids(ends, f"{given.name}: the ends of edges") for ends in (given.source, given.target))
+    source, target = given.source, given.target
+    if given.node_id is not None or not source.dtype.kind == target.dtype.kind == "i":
+        source, target = (plain_ids(ends, f"{given.name}: the ends of edges") for ends in (source, target))
     if len(source) != len(target):
         raise DatasetError(f"{given.name} has {len(source)} sources and {len(target)} targets of edges; expected as "
                            "many of both")
@@ -126,12 +128,12 @@ def _num_rows(given: GivenGraph) -> list[int]:
 
 
 def _num_nodes(given: GivenGraph, source: np.ndarray, target: np.ndarray) -> int:
+    if given.num_nodes is not None:
+        return given.num_nodes
     known = _num_rows(given)
     if len(set(known)) > 1:
         raise DatasetError(f"{given.name} has {known[0]} feature rows and {known[1]} labels; expected one of each a "
                            "node")
-    if given.num_nodes is not None:
-        return given.num_nodes
     return known[0] if known else max(int(source.max(initial=-1)), int(target.max(initial=-1))) + 1
 
 

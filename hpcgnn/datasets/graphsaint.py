@@ -5,6 +5,7 @@ AmazonProducts. Features stay memory-mapped.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,7 @@ def load_graphsaint(rest: str, options: SourceOptions) -> GraphDataset:
         raise DatasetError(f"{folder} is no folder; expected one that holds adj_full.npz, feats.npy, class_map.json "
                            "and role.json")
     name = folder.resolve().name.lower()
-    graph = _graph(folder / "adj_full.npz", options.symmetrize, name)
+    graph = _graph(folder / "adj_full.npz", options, name)
     num_nodes = len(graph[0]) - 1
     features_path = folder / "feats.npy"
     wants_features = options.features != "structural" and features_path.exists()
@@ -44,13 +45,18 @@ def load_graphsaint(rest: str, options: SourceOptions) -> GraphDataset:
     return assemble_dataset(name, graph, features, labels, num_classes_of(labels), masks, options)
 
 
-def _graph(path: Path, symmetrize: bool, name: str) -> tuple[np.ndarray, np.ndarray, CleaningReport]:
+def _graph(path: Path, options: SourceOptions, name: str) -> tuple[np.ndarray, np.ndarray, CleaningReport]:
     with Archive(path) as archive:
         layout = archive.read("format")
         if layout.size != 1 or layout.item() not in (b"csr", "csr"):
             raise DatasetError(f"{path} holds a sparse matrix of format {layout.tolist()!r:.40}; expected csr")
         indptr, indices = archive.integers("indptr"), archive.integers("indices")
-    return build_csr(expand_rows(indptr, len(indices), name), indices, len(indptr) - 1, symmetrize, name)
+        has_weights = "data" in archive and bool((archive.read("data") != 1).any())
+    graph = build_csr(expand_rows(indptr, len(indices), name), indices, len(indptr) - 1, options.symmetrize, name,
+                      options.progress)
+    # GraphSAINT's own loaders don't read them; npz:adj_full.npz,rows=sources does.
+    remarks = ("values of adj_full.npz other than 1 were left out",) if has_weights else ()
+    return *graph[:2], replace(graph[2], remarks=graph[2].remarks + remarks)
 
 
 def _labels(path: Path, num_nodes: int) -> np.ndarray:

@@ -136,8 +136,8 @@ def _values(columns: list[list[str]], header: tuple[str, ...] | None, path: Path
     for number, values in enumerate(converted):
         if values.dtype.kind == "U":
             name = header[len(header) - len(columns) + number] if header else str(number)
-            raise DatasetError(f"{path} has the column {name!r}, which holds texts such as {values[0].item()!r}; expected "
-                               "numbers, or drop the column")
+            raise DatasetError(f"{path} has the column {name!r}, which holds texts such as {values[0].item()!r}; "
+                               "expected numbers, or drop the column")
     return _matrix(np.column_stack(converted).astype(dtype) if converted else np.empty((0, 0), dtype), path)
 
 

@@ -82,7 +82,8 @@ def _read_text(name: str, raw: Path, entry: OgbEntry, options: SourceOptions) ->
     if edges.shape != (num_edges, 2):
         raise DatasetError(f"{raw / 'edge.csv.gz'} holds a table of shape {edges.shape}; expected {(num_edges, 2)}, "
                            "as num-edge-list.csv.gz says")
-    graph = build_csr(edges[:, 0], edges[:, 1], num_nodes, options.symmetrize or entry.is_undirected, name)
+    graph = build_csr(edges[:, 0], edges[:, 1], num_nodes, options.symmetrize or entry.is_undirected, name,
+                      options.progress)
     features = None
     if options.features != "structural" and (raw / "node-feat.csv.gz").exists():
         features = read_table(raw / "node-feat.csv.gz", np.float32, options.progress)
@@ -96,7 +97,8 @@ def _read_binary(name: str, raw: Path, entry: OgbEntry, options: SourceOptions) 
         edges = archive.map("edge_index")
         if edges.ndim != 2 or edges.shape[0] != 2:
             raise DatasetError(f"{archive.path}: edge_index has shape {edges.shape}; expected (2, number of arcs)")
-        graph = build_csr(edges[0], edges[1], num_nodes, options.symmetrize or entry.is_undirected, name)
+        graph = build_csr(edges[0], edges[1], num_nodes, options.symmetrize or entry.is_undirected, name,
+                      options.progress)
         del edges
         features = archive.map("node_feat") if options.features != "structural" and "node_feat" in archive else None
     with Archive(raw / "node-label.npz") as archive:

@@ -61,7 +61,7 @@ def load_planetoid(rest: str, options: SourceOptions) -> GraphDataset:
     raw = _read(folder, name)
     # CiteSeer's test ids have gaps, so the nodes outnumber the rows of allx and tx.
     num_nodes = max(raw.allx.shape[0], int(raw.test_id.max()) + 1)
-    graph = build_csr(*_arcs(raw.neighbors, folder, name), num_nodes, True, name)
+    graph = build_csr(*_arcs(raw.neighbors, folder, name), num_nodes, True, name, options.progress)
     labels = _labels(raw, num_nodes, name)
     last = min(raw.num_train + NUM_VALIDATION, raw.allx.shape[0])
     masks = masks_from_ids((np.arange(raw.num_train), np.arange(raw.num_train, last), raw.test_id), num_nodes, name)

@@ -33,8 +33,8 @@ def load_pyg(rest: str, options: SourceOptions) -> GraphDataset:
     except FileNotFoundError:
         raise DatasetError(f"{path} does not exist; expected a file of torch.save") from None
     except UnpicklingError:
-        raise DatasetError(f"{path} is a pickle of objects, which can run code when it is loaded, so it is not; "
-                           f"{WAY_OUT}") from None
+        raise DatasetError(f"{path} is a pickle of objects, or damaged; a pickle can run code when it is loaded, so it "
+                           f"is not; {WAY_OUT}") from None
     except Exception as error:  # A damaged file can raise anything.
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DatasetError(f"{path} can't be read as a file of torch.save ({reason}); it is damaged or of another "

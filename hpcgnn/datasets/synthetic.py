@@ -38,7 +38,7 @@ def load_synthetic(rest: str, options: SourceOptions) -> GraphDataset:
                                                       np.random.SeedSequence(model.seed).spawn(4))
     block = class_rng.integers(model.classes, size=model.nodes)
     source, target = draw_edges(model, block, edge_rng, options.progress("drawing edges", model.num_undirected_edges))
-    graph = build_csr(source, target, model.nodes, True, "synthetic")
+    graph = build_csr(source, target, model.nodes, True, "synthetic", options.progress)
     del source, target
     labels = _multi_labels(block, model.classes, label_rng) if model.multi_label else block
     features = _draw_features(model, labels, feature_rng, options) if options.features != "structural" else None

@@ -112,7 +112,8 @@ def _find_task(values: np.ndarray) -> tuple[str, tuple[str, ...]]:
 def _targets(values: np.ndarray, name: str) -> np.ndarray:
     """Return targets as (num_nodes, num_targets) float32, NaN where unknown."""
     if values.dtype.kind == "U":
-        raise DatasetError(f"{name} has labels that are texts, {values.flat[0].item()!r} first; a regression needs numbers")
+        raise DatasetError(f"{name} has labels that are texts, {values.flat[0].item()!r} first; a regression needs "
+                           "numbers")
     targets = values.reshape(len(values), -1)
     with np.errstate(over="ignore"):
         rounded = targets.astype(np.float32)

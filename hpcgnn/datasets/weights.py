@@ -39,8 +39,7 @@ def check_weights(weight: np.ndarray | None, source: np.ndarray, target: np.ndar
     if is_bad.any():
         place = int(np.argmax(is_bad))
         raise DatasetError(f"{name} has an edge of weight {weight[place]} from node {source[place]} to "
-                           f"{target[place]}; expected positive, finite weights: leave such edges out, or shift the "
-                           "weights")
+                           f"{target[place]}; expected positive, finite weights: leave out such edges, or all weights")
     if (as_stored == 1).all():
         return False, ("all edges weigh 1, so weights were left out",)
     return True, ()

@@ -187,7 +187,7 @@ def all_to_all(comm: MPI.Comm, send: Block, receive: Block) -> None:
     extent = max(max(map(sum, zip(*block[1:], strict=True))) for block in (send, receive))
     if extent > np.iinfo(np.int32).max:
         raise KernelError(f"an exchange of {extent} bytes passes Alltoallv's limit of 2 GiB a rank; "
-                          "use --exchange ring")
+                          "use --set exchange=ring")
     comm.Alltoallv(*([buffer, (counts, first), MPI.BYTE] for buffer, counts, first in (send, receive)))
 
 

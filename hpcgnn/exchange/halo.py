@@ -64,6 +64,7 @@ class HaloExchange:
     halo_spans : see `hpcgnn.graph.hop.Exchange`; not None where halo rows come peer by peer
     training, evaluation, setup : Traffic       see `Sender`
     last_sent : dict                            rank -> bytes sent to it in the last training epoch
+    last_costs : dict                           seconds and bytes of that epoch on this rank, by name
     may_skip : bool                             a rank may send nothing in an epoch
     """
 
@@ -78,6 +79,7 @@ class HaloExchange:
         self.training, self.evaluation = self._sender.training, self._sender.evaluation
         self.setup = self._sender.setup
         self.last_sent: dict[int, int] = {}
+        self.last_costs: dict[str, float] = {}
         self._calls: list[Call] = []
 
     @property

@@ -123,10 +123,8 @@ class LocalGraph:
         names = ("begin", "end", "indices", "row_scale", "column_scale", "entry_scale")
         arrays = [self.node_id, self.in_degree, self._indptr, self._indices, *self._transposed,
                   *(getattr(matrix, name) for matrix in matrices for name in names)]
-        # Matrices share arrays, and a slice begins where its array does or inside it.
-        sizes = {id(array if array.base is None else array.base): (array if array.base is None else array.base).nbytes
-                 for array in arrays if array is not None}
-        return sum(sizes.values())
+        owners = [_owner(array) for array in arrays if array is not None]       # matrices share arrays
+        return sum({id(owner): owner.nbytes for owner in owners}.values())
 
     @property
     def is_alone(self) -> bool:
@@ -397,6 +395,13 @@ class _Halo(torch.autograd.Function):
         total = gradient[:num_inner].clone()
         ctx.graph.take_home(gradient[num_inner:], total, ctx.site)
         return total, None, None
+
+
+def _owner(array: np.ndarray) -> np.ndarray:
+    """Return the array whose memory this one is a view of."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
 
 
 def _has_entry_from(indptr: np.ndarray, indices: np.ndarray, column: int) -> np.ndarray:

@@ -19,7 +19,8 @@ class BNS(StoredRows):
     name = "bns"
     clashes = (NOTHING_TO_PREDICT, Clash("model", "sage-max", "a maximum over a sample of the neighbors is biased at "
                                          "any scale; use sage"))
-    share: float = setting(0.1, "Share of the boundary rows that an epoch keeps.", low=0.01, high=1.0)
+    share: float = setting(0.1, "Share of the boundary rows that an epoch keeps.", low=0.01, high=1.0,
+                           has_flag=False)
 
     def exchange(self) -> ExchangeKind:
         """Exchange only a share of the rows."""

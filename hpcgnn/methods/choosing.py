@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 PERCENTILES = "85,95,99"      # SYLVIE's
 ENDS_AT_ONCE = Clash("exchange", "alltoallv", "that ends before it returns, and pipelined messages travel while epochs "
-                     "go on; use --exchange ring")
+                     "go on; use --set exchange=ring")
 # A softmax over rows of 1 or 2 bits is biased, and weights that grew up with that bias can't do without it: they fit
 # the training nodes, and answer wrongly from rows as they are.
 LEAST_BASE_OF_ATTENTION = 4
@@ -40,7 +40,7 @@ class ChoosesWidths(Method):
 
     automatic: ClassVar[str]      # the widths where the user names none
     widths: str = setting("auto", "Bit-widths to choose from, joined by commas; auto is the method's own choice, "
-                          "with gat a base width of 4 or 8.")
+                          "with gat a base width of 4 or 8.", has_flag=False)
 
     def __post_init__(self):
         super().__post_init__()
@@ -66,7 +66,8 @@ class ChoosesWidths(Method):
 class Reproducible(ChoosesWidths):
     """Choose by measured seconds, unless told otherwise."""
 
-    deterministic: bool = setting(False, "Decide by modeled seconds instead of measured ones, so that two runs agree.")
+    deterministic: bool = setting(False, "Decide by modeled seconds instead of measured ones, so that two runs agree.",
+                                  has_flag=False)
 
 
 @dataclass(frozen=True)

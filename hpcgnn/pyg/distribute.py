@@ -62,7 +62,6 @@ class DistributedModel(nn.Module):
         """Take a state of the plain model; see `torch.nn.Module.load_state_dict`."""
         return self.module.load_state_dict(state_dict, strict, assign)
 
-
     def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
         """Collective: return (num_inner, num_outputs) answers for this rank's nodes.
 

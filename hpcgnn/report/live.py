@@ -12,12 +12,12 @@ from typing import Any
 
 from hpcgnn.checked_text import read_json
 from hpcgnn.errors import ConfigError
+from hpcgnn.units import size_text, time_text
 
 BARS = "▁▂▃▄▅▆▇█"
 NUM_BARS = 32
 RECENT = 20                 # epochs whose median tells the rate
 LOW_SCORES = ("mae", "rmse")
-KILO = 1000
 
 
 @dataclass
@@ -147,12 +147,12 @@ def lines_of(standing: Standing, checkpoint: Path, now: float | None = None) -> 
     """
     scores, last = standing.values("val_score"), standing.last
     epoch_bytes, all_bytes = standing.sent_bytes
-    lines = [f"{standing.place}  {bar(standing.share)}  {standing.epoch_seconds:.3f} s an epoch, "
-             f"{duration(standing.seconds_left)} left",
+    lines = [f"{standing.place}  {bar(standing.share)}  {time_text(standing.epoch_seconds)} an epoch, "
+             f"{time_text(standing.seconds_left)} left",
              f"loss   {_number(last.get('loss'))}  {sparkline(standing.values('loss'))}"]
     if scores:
         lines.append(f"val    {_number(scores[-1])}, best {_number(standing.best_score)}  {sparkline(scores)}")
-    lines.append(f"sent   {in_units(epoch_bytes)} an epoch, {in_units(all_bytes)} so far"
+    lines.append(f"sent   {size_text(epoch_bytes)} an epoch, {size_text(all_bytes)} so far"
                  + (f"; {standing.widths}" if standing.widths else ""))
     return [*lines, f"saved  {age_of(checkpoint, now)}"]
 
@@ -160,8 +160,8 @@ def lines_of(standing: Standing, checkpoint: Path, now: float | None = None) -> 
 def line_of(standing: Standing) -> str:
     """Return one line, as a log has it."""
     val = "".join(f"  val {_number(value)}" for value in standing.values("val_score")[-1:])
-    return (f"{standing.place}  loss {_number(standing.last.get('loss'))}{val}  {in_units(standing.sent_bytes[0])}  "
-            f"{standing.epoch_seconds:.3f} s")
+    return (f"{standing.place}  loss {_number(standing.last.get('loss'))}{val}  {size_text(standing.sent_bytes[0])}  "
+            f"{time_text(standing.epoch_seconds)}")
 
 
 def sparkline(values: Sequence[float]) -> str:
@@ -181,30 +181,13 @@ def bar(share: float, width: int = 24) -> str:
     return "█" * filled + "░" * (width - filled)
 
 
-def duration(seconds: float) -> str:
-    """Return seconds, minutes or hours, whichever fits."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    minutes = seconds / 60
-    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
-
-
-def in_units(num_bytes: float) -> str:
-    """Return bytes in B, kB, MB, GB or TB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if num_bytes < KILO:
-            return f"{num_bytes:.{0 if unit == 'B' else 1}f} {unit}"
-        num_bytes /= KILO
-    return f"{num_bytes:.1f} TB"
-
-
 def age_of(checkpoint: Path, now: float | None = None) -> str:
     """Say how old a checkpoint is."""
     try:
         written = checkpoint.stat().st_mtime
     except OSError:
         return "no checkpoint yet"
-    return f"checkpoint {duration(max(0.0, (time.time() if now is None else now) - written))} ago"
+    return f"checkpoint {time_text(max(0.0, (time.time() if now is None else now) - written))} ago"
 
 
 def _number(value: float | None) -> str:

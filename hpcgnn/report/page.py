@@ -1,93 +1,90 @@
-"""The report of runs as one self-contained HTML file, with its figures as PNG files beside it.
+"""The report of runs as one self-contained HTML file: tables as HTML, charts as data that its scripts draw.
 
-The layout is in report.html; what is drawn and computed lives in the neighboring modules.
+The layout is in web/report.html, what is drawn and computed in the neighboring modules. The same folders give the same
+file, byte for byte.
 """
 
 from __future__ import annotations
 
-import base64
-import io
-from dataclasses import dataclass
-from datetime import datetime, timezone
-from functools import partial
+import itertools
+import json
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from matplotlib.figure import Figure
+from markupsafe import Markup
 
 import hpcgnn
 from hpcgnn.errors import ConfigError
-from hpcgnn.report.bench_figures import BoundChart, bench_charts
+from hpcgnn.report.bench_charts import bench_charts
 from hpcgnn.report.bench_folder import BenchFolder
-from hpcgnn.report.canvas import DARK, LIGHT, RUN_COLORS
-from hpcgnn.report.comparison import (
-    OPTIONAL_COLUMNS,
-    compare,
-    format_bytes,
-    format_histogram,
-    format_number,
-    known_fields,
-    score_label,
-)
-from hpcgnn.report.figures import caption_of, drawable
+from hpcgnn.report.chart import Chart
+from hpcgnn.report.charts import charts_of, remarks_of
+from hpcgnn.report.differences import as_plain, baselines_of
+from hpcgnn.report.environment import state_of
+from hpcgnn.report.headlines import headlines
 from hpcgnn.report.run_folder import Run
+from hpcgnn.report.series import positions
+from hpcgnn.report.tables import environment_table, results_table, settings_table
 
-DOTS_PER_INCH = 160
-
-
-@dataclass(frozen=True)
-class FigurePair:
-    """One figure as the template shows it: data URIs for a light and a dark page."""
-
-    title: str
-    caption: str
-    light: str
-    dark: str
+WEB = Path(__file__).parent / "web"
+SCRIPTS = ("format.js", "svg.js", "lines.js", "blocks.js", "panels.js", "save.js", "tables.js", "page.js")
+NUM_COLORS, NUM_DASHES = 8, 5     # as style.css and svg.js have them
 
 
-def write_report(runs: list[Run], path: Path, benches: list[BenchFolder] | None = None) -> list[Path]:
-    """Write the HTML file at `path` and its figures as PATH-<figure>.png; return all of them, the HTML first.
-
-    Figures of benchmark folders follow those of the runs.
+def write_report(runs: list[Run], path: Path, benches: list[BenchFolder] | None = None) -> Path:
+    """Write the HTML file at `path` and return it. Charts of benchmark folders follow those of the runs.
 
     Raises
     ------
-    ConfigError      a file can't be written
+    ConfigError      the file can't be written
     """
-    pairs, pictures = [], {}
-    charts = [BoundChart(chart.name, chart.title, caption_of(chart, shown), partial(chart.draw, shown))
-              for chart, shown in drawable(runs)] + bench_charts(benches or [])
-    for chart in charts:
-        light, dark = (_png(chart.draw(theme)) for theme in (LIGHT, DARK))
-        pairs.append(FigurePair(chart.title, chart.caption, _data_uri(light), _data_uri(dark)))
-        pictures[path.with_name(f"{path.stem}-{chart.name}.png")] = light
-    files = {path: _render(runs, pairs).encode(), **pictures}
+    page = render(runs, [*charts_of(runs), *bench_charts(benches or [])])
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        for file, content in files.items():
-            file.write_bytes(content)
+        path.write_text(page, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"report {path} can't be written: {error.strerror}; choose another with --out") from error
-    return list(files)
+    return path
 
 
-def _render(runs: list[Run], figures: list[FigurePair]) -> str:
+def render(runs: list[Run], charts: list[Chart]) -> str:
+    """Return the text of the page."""
     # Run names and settings are the user's: autoescape keeps them text.
-    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True,
-                              undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters.update(bytes=format_bytes, number=format_number, widths=format_histogram)
-    rows = compare(runs)
-    date = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    environment = Environment(loader=FileSystemLoader(WEB), autoescape=True, undefined=StrictUndefined,
+                              trim_blocks=True, lstrip_blocks=True)
     return environment.get_template("report.html").render(
-        runs=runs, rows=rows, known=known_fields(rows), optional_columns=OPTIONAL_COLUMNS, score=score_label(runs),
-        figures=figures, colors=RUN_COLORS, version=hpcgnn.__version__, date=date)
+        runs=runs, identities=[_identity(number, run) for number, run in enumerate(runs)], charts=charts,
+        headlines=headlines(runs), remarks=remarks_of(runs), halves=_side_by_side(charts), baselines=baselines_of(runs),
+        results=results_table(runs), settings=settings_table(runs), environment=environment_table(runs),
+        data=_script_data(runs, charts), style=_asset("style.css"),
+        scripts=Markup("\n").join(map(_asset, SCRIPTS)), version=hpcgnn.__version__)
 
 
-def _png(figure: Figure) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH)
-    return buffer.getvalue()
+def _side_by_side(charts: list[Chart]) -> set[str]:
+    """Names of the charts that stand in pairs: bars that follow each other, all but the last of an odd number."""
+    paired: set[str] = set()
+    for is_bars, group in itertools.groupby(charts, key=lambda chart: chart.kind == "bars"):
+        names = [chart.name for chart in group]
+        paired |= set(names[:len(names) // 2 * 2]) if is_bars else set()
+    return paired
 
 
-def _data_uri(png: bytes) -> str:
-    return "data:image/png;base64," + base64.b64encode(png).decode()
+def _identity(number: int, run: Run) -> dict[str, Any]:
+    return {"name": run.name, "color": number % NUM_COLORS, "dash": number // NUM_COLORS % NUM_DASHES,
+            "state": state_of(run), "is_complete": run.is_complete}
+
+
+def _script_data(runs: list[Run], charts: list[Chart]) -> Markup:
+    """Return everything that the scripts draw, as JSON that can't end its element whatever the runs are called."""
+    data = {"runs": [{**_identity(number, run), "x": positions(run)} for number, run in enumerate(runs)],
+            "charts": {chart.name: asdict(chart) for chart in charts},
+            "differences": as_plain(runs) if len(runs) > 1 else {}}
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
+
+
+def _asset(name: str) -> Markup:
+    """Return a file of our own, which goes into the page as it is."""
+    return Markup((WEB / name).read_text(encoding="utf-8"))

@@ -14,6 +14,7 @@ from hpcgnn.checked_text import read_json
 from hpcgnn.errors import ConfigError
 
 MODES = ("sync", "async")
+BY_RANK = ("compute_seconds", "quantize_seconds", "exchange_seconds", "blocked_seconds", "sent_bytes", "rss_bytes")
 
 
 def read_records(path: Path, is_complete: bool = False) -> tuple[dict[str, Any], ...]:
@@ -91,6 +92,8 @@ def _expectation(key: str) -> tuple[Callable[[Any], bool], str]:
         return (lambda value: value is None or value in MODES), " or ".join(MODES)
     if key == "width_histogram":
         return _is_histogram, "numbers of rows by bit-width"
+    if key == "by_rank":
+        return _are_lists_by_rank, "lists of numbers, one a rank"
     if key == "sent_bytes_by_pair":
         return _is_square, "a square table of numbers"
     is_measure = (key in ("loss", "ldr", "mean_bits", "base_bits", "staleness")
@@ -113,6 +116,14 @@ def _is_measured(value: Any) -> bool:
 def _is_histogram(value: Any) -> bool:
     return value is None or (isinstance(value, dict) and all(
         width.isdecimal() and int(width) > 0 and _is_number(count) and count >= 0 for width, count in value.items()))
+
+
+def _are_lists_by_rank(value: Any) -> bool:
+    if value is None or value == {}:
+        return True
+    lists = list(value.values()) if isinstance(value, dict) else [None]
+    return set(BY_RANK) <= set(value) and all(
+        isinstance(one, list) and len(one) == len(lists[0]) > 0 and all(map(_is_number, one)) for one in lists)
 
 
 def _is_square(value: Any) -> bool:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 Records = tuple[dict[str, Any], ...]
+LOW_SCORES = {"mae": min, "rmse": min}      # scores that are better where they are lower
 
 
 def summarize(config: dict[str, Any], provenance: dict[str, Any], records: Records) -> dict[str, Any]:
@@ -18,10 +20,11 @@ def summarize(config: dict[str, Any], provenance: dict[str, Any], records: Recor
     payload, parameters = (statistics.fmean(record.get(f"sent_bytes_{part}") or 0 for record in records)
                            for part in ("payload", "parameters"))
     seconds = values_of(records, "epoch_seconds")
+    score = "score" if config.get("score") in (None, "auto") else config["score"]
     return {
         **{key: known.get(key) for key in ("dataset", "model", "method", "ranks")},
-        "score_name": "score",
-        **_best_scores(records),
+        "score_name": score,
+        **_best_scores(records, LOW_SCORES.get(score, max)),
         "median_epoch_seconds": statistics.median(seconds) if seconds else None,
         "sent_bytes_per_epoch": payload + parameters,
         "sent_bytes_payload_per_epoch": payload,
@@ -60,14 +63,14 @@ def _width_histogram(records: Records) -> dict[str, int] | None:
     return dict(sorted(total.items(), key=lambda item: int(item[0]))) or None
 
 
-def _best_scores(records: Records) -> dict[str, Any]:
+def _best_scores(records: Records, better: Callable[..., float]) -> dict[str, Any]:
     """Mean over seeds of the scores at each seed's best validation; None before the first evaluation."""
     best: dict[int, dict[str, Any]] = {}
     for record in records:
         if record.get("val_score") is None or record.get("test_score") is None:
             continue
         seed = record.get("seed", 0)
-        if seed not in best or record["val_score"] > best[seed]["val_score"]:
+        if seed not in best or better(record["val_score"], best[seed]["val_score"]) != best[seed]["val_score"]:
             best[seed] = record
     if not best:
         return {"val_score": None, "test_score": None, "test_score_std": None}

@@ -6,19 +6,24 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from hpcgnn.report.comparison import UNKNOWN, ComparisonRow, compare, known_fields, score_label
+from hpcgnn.report.comparison import ComparisonRow, compare, known_fields
+from hpcgnn.report.formats import UNKNOWN
 from hpcgnn.report.run_folder import Run
+from hpcgnn.report.score import score_kind
+
+NAME_WIDTH = 14     # letters of a name that stay on a line, whatever the width of the terminal
 
 
 def comparison_table(runs: list[Run]) -> Table:
-    """One row a run, fields that no run tells left out: test score in percent, epoch seconds, megabytes an epoch
-    and of them parameters, their ratio to the first run's, payload bits a value, percentage of synchronous epochs,
-    seconds blocked in the exchange."""
+    """One row a run, fields that no run tells left out: test score, median epoch, bytes an epoch, their
+    ratio to the first run's, payload bits a value, percentage of synchronous epochs, time blocked in
+    the exchange."""
     rows = compare(runs)
     remark = None if all(row.is_complete for row in rows) else "* no summary.json: unfinished or running"
     table = Table(box=box.SIMPLE_HEAD, caption=remark, collapse_padding=True, pad_edge=False)
-    table.add_column("run", overflow="fold")
-    shown = _columns(rows, score_label(runs))
+    table.add_column("run", overflow="fold",
+                     min_width=min(NAME_WIDTH, 2 + max(len(row.name) for row in rows)))
+    shown = _columns(rows, score_kind(runs).heading)
     for heading in shown.values():
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
@@ -29,9 +34,9 @@ def comparison_table(runs: list[Run]) -> Table:
 
 def _columns(rows: list[ComparisonRow], score: str) -> dict[str, str]:
     """Headings by field, of the fields that some run tells; narrow, so that 80 characters leave room for names."""
-    columns = {"test_score": f"test\n{score}\n(%)", "epoch_seconds": "epoch\n(s)", "sent_megabytes": "MB an\nepoch",
-               "parameter_megabytes": "of it\nparam.", "byte_ratio": "of the\nfirst", "mean_bits": "mean\nbits",
-               "synchronous_share": "sync.\n(%)", "blocked_seconds": "blocked\n(s)"}
+    columns = {"test_score": "test\n" + score.replace(" ", "\n"), "epoch": "epoch", "sent": "sent an\nepoch",
+               "byte_ratio": "of the\nfirst", "mean_bits": "mean\nbits",
+               "synchronous_share": "sync.\n(%)", "blocked": "blocked"}
     known = known_fields(rows)
     if all(row.synchronous_share in (UNKNOWN, "100") for row in rows):
         known -= {"synchronous_share"}     # as every run is without a pipeline

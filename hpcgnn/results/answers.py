@@ -154,7 +154,7 @@ def answer(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, part: Partition,
                               "features, or for a training that went astray")
     node_id = graph.node_id[:graph.num_inner].astype(np.int64)
     return Answers(task_of(part.labels), info.num_nodes, node_id, _names(part, node_id), logits, watched.rows(),
-                   tuple(getattr(info, "class_names", ())))
+                   info.class_names)
 
 
 def _names(part: Partition, node_id: np.ndarray) -> np.ndarray:

@@ -21,7 +21,7 @@ from hpcgnn.registry import read_toml
 from hpcgnn.results.float_run import check_evaluated, float_config
 from hpcgnn.results.model_record import BUILT_IN, OWN_MODEL, PYG_MODEL, ModelRecord
 from hpcgnn.results.plain import NEEDS_SAFETENSORS
-from hpcgnn.results.pyg_weights import pyg_weights
+from hpcgnn.results.pyg_weights import WEIGH_ALIKE, pyg_weights
 from hpcgnn.shards.reader import read_graph_info
 from hpcgnn.shards.schema import GraphInfo
 from hpcgnn.shards.sealed import reason_of
@@ -55,6 +55,10 @@ def exported(folder: Path, as_pyg: bool = False) -> tuple[ModelRecord, Weights]:
         if record.kind == OWN_MODEL:
             raise CheckpointError(f"{folder} holds {record.model}, whose weights have the names that it gives them "
                                   "itself; leave --format pyg out")
+        info = graph_info_of(folder, checkpoint)
+        if info is not None and info.has_edge_weights and record.model not in WEIGH_ALIKE:
+            raise CheckpointError(f"{folder} was trained on a graph with edge weights, and the {record.model} of "
+                                  "PyTorch Geometric does not take them; leave --format pyg out")
         name, arguments, weights = pyg_weights(record.model, record.arguments, weights)
         record = replace(record, kind=PYG_MODEL, model=name, arguments=arguments)
     return _with_origin(record, folder, checkpoint), weights
@@ -141,13 +145,13 @@ def _size_that_moves(before: dict[str, tuple], after: dict[str, tuple], weights:
 def _with_origin(record: ModelRecord, folder: Path, checkpoint: Checkpoint) -> ModelRecord:
     """Return the record with what is known of the data and the training."""
     progress, info = checkpoint.progress, graph_info_of(folder, checkpoint)
-    task = "" if info is None else getattr(info, "task", "multi-label" if info.is_multi_label else "classes")
+    task, class_names = ("", ()) if info is None else (info.task, info.class_names)
     named = checkpoint.settings.get("score", "auto")
     score = {"name": DEFAULT_SCORES[task] if named == "auto" and task else named,
              **{name: _known(getattr(progress.best, name)) for name in ("train_score", "val_score", "test_score")}}
     return replace(
         record, dataset=checkpoint.dataset, fingerprint=asdict(checkpoint.fingerprint),
-        task=task, class_names=[] if info is None else list(getattr(info, "class_names", ())), score=score,
+        task=task, class_names=list(class_names), score=score,
         seed=checkpoint.settings["seed"] + progress.seed_index, epoch=progress.best_epoch,
         settings=checkpoint.settings, hpcgnn_version=hpcgnn.__version__)
 

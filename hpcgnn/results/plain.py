@@ -12,6 +12,8 @@ from torch import nn
 from hpcgnn.errors import CheckpointError, ConfigError
 from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.graph.normalization import weighted_degree
+from hpcgnn.nn.edge_weights import check_edge_weights
 from hpcgnn.nn.models import MODELS
 from hpcgnn.pyg.fitting import is_pyg
 from hpcgnn.results.model_record import BUILT_IN, PYG_MODEL, ModelRecord, record_of
@@ -73,10 +75,9 @@ class PlainModel(nn.Module):
         Parameters
         ----------
         x : (num_nodes, num_features) float32         may require a gradient, but of an sgc without dropout
-        edge_index : (2, num_edges) integer           sources and destinations. Self-loops and repeated arcs are left
-                                                      out, as preprocess does, of arcs with weights the first of equals
-                                                      stays
-        edge_weight : (num_edges,) float32 or None    for a model that was trained on a graph with weights
+        edge_index : (2, num_edges) integer           sources and destinations. As in preprocess, self-loops are left
+                                                      out, and repeated arcs are one, whose weight is the sum of theirs
+        edge_weight : (num_edges,) float32 or None    at least 0, for a model that was trained on a graph with weights
 
         Returns
         -------
@@ -84,8 +85,11 @@ class PlainModel(nn.Module):
 
         Raises
         ------
-        ConfigError      shapes that don't fit each other, or arcs from or to nodes that don't exist
+        ConfigError      shapes that don't fit each other, arcs from or to nodes that don't exist, a model that takes no
+                         weights
+        KernelError      weights that are negative or not finite
         """
+        check_edge_weights(self.module, type(self.module).__name__, edge_weight is not None)
         graph = graph_of(x, edge_index, edge_weight)
         self._num_passes += self.training
         graph.begin_forward(seed=0, epoch=self._num_passes, is_training=self.training)
@@ -98,12 +102,16 @@ def graph_of(x: torch.Tensor, edge_index: torch.Tensor, edge_weight: torch.Tenso
     source, target = _ends(edge_index, len(x))
     if edge_weight is not None and edge_weight.shape != (edge_index.shape[1],):
         raise ConfigError(f"edge_weight has shape {tuple(edge_weight.shape)}, expected ({edge_index.shape[1]},)")
-    _, first = np.unique(target * max(1, len(x)) + source, return_index=True)      # by destination, then by source
-    first = first[source[first] != target[first]]
-    source, target = source[first], target[first]
+    is_arc, num_nodes = source != target, max(1, len(x))
+    arcs, place = np.unique((target * num_nodes + source)[is_arc], return_inverse=True)   # by destination, then source
+    source, target = arcs % num_nodes, arcs // num_nodes
     in_degree = np.bincount(target, minlength=len(x))
     indptr = np.concatenate([[0], np.cumsum(in_degree)]).astype(np.int64)
-    weights = {} if edge_weight is None else {"edge_weight": edge_weight.float().cpu().numpy()[first]}
+    weights = {}
+    if edge_weight is not None:
+        weight = edge_weight.detach().double().cpu().numpy()[is_arc]
+        weight = np.bincount(place, weight, minlength=len(arcs)).astype(np.float32)
+        weights = {"edge_weight": weight, "weighted_degree": weighted_degree(indptr, weight)}
     return LocalGraph(indptr, source.astype(np.int32), np.arange(len(x)), in_degree.astype(np.int32),
                       x.detach().float().contiguous(), AloneExchange(), **weights)
 

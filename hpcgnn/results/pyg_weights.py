@@ -24,6 +24,7 @@ CONVOLUTION_NAMES = {
 CONVOLUTION_NAMES["jknet"] = CONVOLUTION_NAMES["gcn"]
 CLASSES = {"gcn": "GCN", "sage": "GraphSAGE", "sage-max": "GraphSAGE", "gat": "GAT", "gin": "GIN", "jknet": "GCN",
            "sgc": "SGConv"}
+WEIGH_ALIKE = ("gcn", "jknet", "sgc")      # models that take edge weights as theirs do
 LACKING = {"gcnii": "it has GCN2Conv, but no model of such convolutions",
            "dagnn": "it has no DAGNN", "appnp": "its APPNP is the propagation alone, without the perceptron"}
 

@@ -68,7 +68,7 @@ class Provenance:
     settings: dict = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class GraphInfo:
     """Hold what graph.h5 says of the whole graph.
 
@@ -120,6 +120,11 @@ class GraphInfo:
     def __post_init__(self) -> None:
         if self.is_multi_label and self.task == "classes":
             object.__setattr__(self, "task", "multi-label")
+
+    def __repr__(self) -> str:
+        return (f"GraphInfo({self.name}: {self.num_nodes:,} nodes, {self.num_edges:,} arcs, {self.num_features:,} "
+                f"features, {self.task} of {self.num_classes:,}; {self.num_train:,} train, {self.num_val:,} val, "
+                f"{self.num_test:,} test; {self.num_parts} parts)")
 
     @property
     def says_more(self) -> bool:

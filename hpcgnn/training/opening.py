@@ -9,6 +9,7 @@ from hpcgnn.config import default_of, settings_of
 from hpcgnn.errors import CheckpointError
 from hpcgnn.shards.schema import GraphInfo, check_fingerprint
 from hpcgnn.training.checkpoint import Checkpoint
+from hpcgnn.training.environment import environment
 from hpcgnn.training.metrics import RunFolder
 from hpcgnn.training.session import Session
 from hpcgnn.training.summary import software_versions
@@ -80,5 +81,6 @@ def open_folder(folder: RunFolder, session: Session, resumed: Checkpoint | None,
             folder.generations.restore_previous()
         sentences = [remark, folder.go_on_from(resumed.progress, resumed.settings["seed"])]
     folder.write_config(settings_of(session.config), {
-        "shards": str(shards), "dataset": session.info.name, "ranks": session.comm.size, **software_versions()})
+        "shards": str(shards), "dataset": session.info.name, "ranks": session.comm.size, **environment(),
+        **software_versions()})
     return [sentence for sentence in sentences if sentence is not None]

@@ -22,6 +22,8 @@ from hpcgnn.methods import name_of
 from hpcgnn.nn.quantized.models import QuantizedStack
 from hpcgnn.nn.quantized.quantizer import BITS_A_KB, RowQuantizer
 from hpcgnn.ops.host.simd import simd_level
+from hpcgnn.training.balance import parts_by_rank
+from hpcgnn.training.environment import utc_now
 from hpcgnn.training.learner import Learner
 from hpcgnn.training.precision import storage_bits
 from hpcgnn.training.session import Session
@@ -52,6 +54,7 @@ def summarize(session: Session, learner: Learner, results: list[dict[str, Any]],
         "bits": config.method.fixed_bits(storage_bits(config.precision)),
         "ranks": comm.size, "seeds": [result["seed"] for result in results],
         "score_name": session.score.name, "score_is_share": session.score.is_share,
+        "score_prefers_low": session.score.prefers_low,
         "val_score": val_score, "test_score": test_score,
         "test_score_std": test_std, "results": results,
         **({} if metrics is None else {**epoch_statistics(metrics), "num_epochs_recorded": len(metrics)}),
@@ -61,7 +64,7 @@ def summarize(session: Session, learner: Learner, results: list[dict[str, Any]],
         "rows_within": session.rows_within, "epochs": config.epochs,
         **(quantized_statistics(learner.with_best_weights(), results)
            if isinstance(learner.model, QuantizedStack) else {}),
-        "versions": software_versions(),
+        "versions": software_versions(), "ended": utc_now(), **parts_by_rank(comm, session.info.statistics),
     }
 
 

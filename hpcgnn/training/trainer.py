@@ -21,6 +21,7 @@ from hpcgnn.errors import Interrupted
 from hpcgnn.launch import together
 from hpcgnn.nn.quantized.models import QuantizedStack
 from hpcgnn.stop_signals import STOP_REQUEST, StopRequest
+from hpcgnn.training.balance import costs_by_rank, costs_of
 from hpcgnn.training.checkpoint import Checkpoint, Progress
 from hpcgnn.training.clock import modeled_seconds
 from hpcgnn.training.epoch_trace import EpochTrace
@@ -69,7 +70,7 @@ def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop_
         model.clamp_widths()
     seconds = time.perf_counter() - started
     traffic = session.exchange.training.take()
-    session.exchange.last_sent = traffic.sent_by_peer
+    session.exchange.last_sent, session.exchange.last_costs = traffic.sent_by_peer, costs_of(seconds, traffic)
     return EpochTrace.sum_over_ranks(comm, loss.item(), seconds, traffic, stop_signal, check)
 
 
@@ -223,7 +224,8 @@ class TrainingRun:
         stands.
         """
         HERE.note("records the epoch")
-        pairs = bytes_by_pair(self.session) if evaluation else {}
+        pairs = {**bytes_by_pair(self.session),
+                 **costs_by_rank(self.comm, self.session.exchange.last_costs)} if evaluation else {}
         record = {"seed": self.seed, "epoch": self.progress.epoch, **epoch}
         del record["stop_signal"], record["fault"]
         if self._is_main:

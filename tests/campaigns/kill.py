@@ -35,14 +35,14 @@ GRAPH = "synthetic:nodes=160,mean_degree=6,classes=3,features=8,signal=2"
 EPOCHS = 60
 COMMON = ("--model", "gcn", "--layers", 2, "--hidden", 8, "--epochs", EPOCHS, "--eval-every", 7,
           "--checkpoint-every", 1, "--timeout", 10)
-TIMED = ("--deterministic", "--set", "period=10")
+TIMED = ("--set", "deterministic=true", "--set", "period=10")
 METHODS: dict[str, tuple] = {
     "vanilla": (), "uniform": ("--method", "uniform", "--bits", 4), "random": ("--method", "random"),
-    "sylvie": ("--method", "sylvie", "--deterministic"),
+    "sylvie": ("--method", "sylvie", "--set", "deterministic=true"),
     "adaqp": ("--method", "adaqp", "--set", "solver=greedy", *TIMED),
     "joint": ("--method", "joint", *TIMED), "pipegcn": ("--method", "pipegcn"), "bns": ("--method", "bns"),
-    "sancus": ("--method", "sancus"), "predict": ("--method", "uniform", "--bits", 4, "--predict", "previous"),
-    "rematerialize": ("--rematerialize",), "quantize": ("--quantize", "degree-aware")}
+    "sancus": ("--method", "sancus"), "predict": ("--method", "uniform", "--bits", 4, "--set", "predict=previous"),
+    "rematerialize": ("--set", "rematerialize=true",), "quantize": ("--quantize", "degree-aware")}
 THREE_RANKS = ("vanilla", "adaqp", "pipegcn")
 WRITERS = ("preprocess", "model", "predictions")
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGSEGV)

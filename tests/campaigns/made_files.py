@@ -32,7 +32,8 @@ def make_all(folder: Path) -> dict[str, Path]:
                    adaqp=folder / "adaqp")
     folders["made"].mkdir()
     must_run("train", folders["alone"], *TRAIN, "--out", folders["run"])
-    must_run("train", folders["alone"], *TRAIN, "--method", "adaqp", "--deterministic", "--out", folders["adaqp"])
+    must_run("train", folders["alone"], *TRAIN, "--method", "adaqp", "--set", "deterministic=true",
+             "--out", folders["adaqp"])
     must_run("quantize", folders["run"], folders["alone"], "--bits", 4, "--out", folders["made"] / "model.h5")
     must_run("infer", folders["made"] / "model.h5", folders["alone"], "--repeat", 1, "--out",
              folders["made"] / "predictions.h5", "--packages", folders["packages"])

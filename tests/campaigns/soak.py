@@ -16,8 +16,8 @@ from pathlib import Path
 from campaigns.calls import must_run, shortened
 from parallel_run import ParallelRun, hpcgnn
 
-METHODS = {"sylvie + predict": ("--method", "sylvie", "--predict", "previous", "--deterministic"),
-           "adaqp": ("--method", "adaqp", "--deterministic", "--set", "period=50")}
+METHODS = {"sylvie + predict": ("--method", "sylvie", "--set", "predict=previous", "--set", "deterministic=true"),
+           "adaqp": ("--method", "adaqp", "--set", "deterministic=true", "--set", "period=50")}
 DIM = 8            # of features, hidden rows and classes alike: a row of b bits takes b bytes
 GRAPH = f"synthetic:nodes=200,mean_degree=6,classes={DIM},features={DIM},signal=2"
 PARAMETER_BYTES = 4          # zero point and step of a row, bfloat16 each

@@ -21,7 +21,7 @@ def shards(shared_path):
     return write_once(MPI.COMM_WORLD, easy_graph(), shared_path / "shards")
 
 
-def expected_logits(folder, **settings):
+def expected_logits(folder, edge_weight=None, **settings):
     """PyTorch Geometric's, in float64, with the best weights of a run."""
     from hpcgnn.nn.models import ModelShape, build_model
 
@@ -30,7 +30,7 @@ def expected_logits(folder, **settings):
     model = build_model(shape)
     model.load_state_dict(read_checkpoint(folder / "checkpoint.h5").best_model)
     with torch.no_grad():
-        return peer_logits(model.double(), shape, dataset).numpy()
+        return peer_logits(model.double(), shape, dataset, edge_weight=edge_weight).numpy()
 
 
 @pytest.mark.parallel([1, 2])
@@ -80,3 +80,44 @@ def test_what_can_not_answer_is_refused_in_one_sentence(hpcgnn, shards, shared_p
     write_checkpoint(path, checkpoint)
     status, _, complaints = hpcgnn("predict", run, shards)
     assert status == 1 and "was stopped before its first evaluation" in complaints
+
+
+def described(**more):
+    """The easy graph with ids of its own, named classes, and weights of its arcs."""
+    dataset, rng = easy_graph(), np.random.default_rng(4)
+    weight = rng.uniform(0.5, 2, dataset.num_edges).astype(np.float32)
+    return replace(dataset, node_name=np.array([f"n{number * 7 % 240}" for number in range(240)]), edge_weight=weight,
+                   **more)
+
+
+@pytest.mark.parallel([1, 2])
+def test_ids_names_and_edge_weights_of_the_source_come_back(hpcgnn, shared_path):
+    dataset = described(class_names=("a", "b", "c", "d"))
+    shards, out = write_once(MPI.COMM_WORLD, dataset, shared_path / "named"), shared_path / "p.npz"
+    train(MPI.COMM_WORLD, shards, shared_path / "run")
+    status, printed, complaints = hpcgnn("predict", shared_path / "run", shards, "--out", out)
+    assert (status, complaints) == (0, "") and "accuracy: " in printed
+    found = on_rank_zero(MPI.COMM_WORLD, lambda: read_answer_arrays(out))
+    assert found["node"].tolist() == dataset.node_name.tolist() and found["class_names"].tolist() == list("abcd")
+    expected = expected_logits(shared_path / "run", edge_weight=dataset.edge_weight, model="gcn")
+    np.testing.assert_allclose(found["logits"], expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parallel([1, 2])
+def test_a_regression_answers_with_values(hpcgnn, shared_path):
+    rng = np.random.default_rng(5)
+    targets = rng.normal(size=(240, 4)).astype(np.float32)
+    targets[~easy_graph().test_mask & (rng.random(240) < 0.2) & ~easy_graph().train_mask] = np.nan
+    known = np.isfinite(targets).all(axis=1)
+    dataset = described(labels=targets, val_mask=easy_graph().val_mask & known)
+    shards, out = write_once(MPI.COMM_WORLD, dataset, shared_path / "values"), shared_path / "p.csv"
+    summary, _, _ = train(MPI.COMM_WORLD, shards, shared_path / "run")
+    status, printed, complaints = hpcgnn("predict", shared_path / "run", shards, "--out", out)
+    assert (status, complaints) == (0, "")
+    expected = expected_logits(shared_path / "run", edge_weight=dataset.edge_weight, model="gcn")
+    columns = on_rank_zero(MPI.COMM_WORLD, lambda: np.genfromtxt(out, delimiter=",", names=True, dtype=None,
+                                                                  encoding="utf-8"))
+    assert columns["node"].tolist() == dataset.node_name.tolist()
+    for number in range(4):
+        np.testing.assert_allclose(columns[f"value_{number}"], expected[:, number], atol=1e-5, rtol=1e-4)
+    assert f"r2: train {summary['results'][-1]['train_score']:.4g}, " in printed

@@ -12,7 +12,7 @@ from reference_partition import random_dataset
 
 from hpcgnn.__main__ import main
 from hpcgnn.cli.preprocess import SIZE_VARIABLES
-from hpcgnn.cli.progress import ShownProgress, shown_progress
+from hpcgnn.cli.progress import RateColumn, ShownProgress, rate_text, shown_progress
 from hpcgnn.partition.order import REORDERS
 from hpcgnn.partition.owner import BALANCES, PARTITIONERS
 from hpcgnn.shards.reader import read_graph_info, read_partition
@@ -206,3 +206,43 @@ def test_bar_without_a_total_is_full_when_the_next_starts():
         progress("partitioning", None)
         progress("writing", 10).advance(10)
         assert [task.completed for task in progress._bars.tasks] == [1, 10]
+
+
+def test_tables_of_text_ids_classes_and_weights_are_shown_as_what_they_are(hpcgnn, tmp_path):
+    (tmp_path / "cites.csv").write_text("source,target,weight\nP1,P2,3\nP2,P3,1\nP3,P1,2\n")
+    (tmp_path / "papers.csv").write_text("id,pages,label,split\nP1,12,physics,train\nP2,9,art,test\nP3,30,art,val\n")
+    source = f"csv:{tmp_path}/cites.csv,nodes={tmp_path}/papers.csv"
+    code, out, err = hpcgnn("preprocess", source, "--out", tmp_path / "g", "--parts", 2)
+    assert (code, err) == (0, "")
+    for text in (out, hpcgnn("inspect", tmp_path / "g", "--verify")[1]):
+        assert "classes by name: art, physics" in text
+        assert "ids of nodes: texts; predictions come back under them" in text
+        assert "edges have weights\n" in text
+        assert "cleaning: the first line of papers.csv is its header: id,pages,label,split" in text
+
+
+def test_a_task_makes_targets_of_whole_numbers(hpcgnn, tmp_path):
+    (tmp_path / "edges.csv").write_text("0,1\n1,2\n2,0\n")
+    (tmp_path / "labels.csv").write_text("1\n2\n3\n")
+    source = f"edges:{tmp_path}/edges.csv,labels={tmp_path}/labels.csv"
+    code, out, _ = hpcgnn("preprocess", source, "--out", tmp_path / "g", "--parts", 1, "--task", "regression")
+    assert code == 0 and "1 targets of a regression" in out
+    assert read_graph_info(tmp_path / "g").provenance.settings["task"] == "regression"
+    np.testing.assert_array_equal(sorted(read_partition(tmp_path / "g", 0, 1).labels[:, 0]), [1, 2, 3])
+
+
+@pytest.mark.parametrize("rate, text", [(0.25, "0.25 /s"), (12, "12 /s"), (1234567, "1.23 M/s"), (999.7, "1 k/s"),
+                                        (4.2e12, "4,200 G/s")])
+def test_a_rate_has_a_prefix_that_fits(rate, text):
+    assert rate_text(rate) == text
+
+
+def test_bars_say_how_fast_a_step_goes_on():
+    with shown_progress() as progress:
+        task = progress("writing", 4e6)
+        task.advance(1e6)
+        task.advance(2e6)
+        shown = progress._bars.tasks[0]
+        assert RateColumn().render(shown).plain.endswith("/s")
+        progress("partitioning", None)
+        assert RateColumn().render(progress._bars.tasks[1]).plain == ""

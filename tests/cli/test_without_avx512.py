@@ -96,7 +96,7 @@ def test_losses_in_bfloat16_are_the_same_at_other_levels_up_to_its_roundings(tra
 
 @pytest.mark.parametrize("run, flags, options, batching", [
     ("fp32", (), ("--bits", 8), ()),
-    ("integers", ("--quantize", "degree-steps", "--quantize-bits", 4), (),
+    ("integers", ("--quantize", "degree-steps", "--set", "quantize_bits=4"), (),
      ("--clusters", 12, "--batch-size", 4, "--between-clusters", "--aggregation", "tiles"))])
 def test_integers_answer_to_the_bit_as_with_all_instructions(train, folder, run, flags, options, batching):
     assert train(run, *flags)[-1] < 1.0

@@ -104,3 +104,13 @@ def test_a_matrix_of_another_layout_is_refused(folder):
     scipy.sparse.save_npz(folder / "adj_full.npz", scipy.sparse.eye(30, format="csc"))
     with pytest.raises(DatasetError, match="expected csr"):
         load(folder)
+
+
+def test_weights_are_left_out_and_this_is_said(folder, small_graph, arcs_of):
+    assert load(folder).cleaning.remarks == ()
+    values = np.arange(len(small_graph.source)) + 1.0
+    scipy.sparse.save_npz(folder / "adj_full.npz", scipy.sparse.coo_matrix(
+        (values, (small_graph.source, small_graph.target)), shape=(30, 30)).tocsr())
+    dataset = load(folder)
+    assert arcs_of(dataset) == small_graph.arcs() and dataset.edge_weight is None
+    assert dataset.cleaning.remarks == ("values of adj_full.npz other than 1 were left out",)

@@ -57,5 +57,5 @@ def test_slices_are_aligned_disjoint_and_reused():
 
 def test_alltoallv_refuses_what_its_counts_cannot_name():
     huge = [np.broadcast_to(np.uint8(0), (1 << 31,))]
-    with pytest.raises(KernelError, match="use --exchange ring"):
+    with pytest.raises(KernelError, match="use --set exchange=ring"):
         AlltoallvTransfer(MPI.COMM_SELF, ((0, 0),), huge, [np.empty(1, np.uint8)[:0]], 0)

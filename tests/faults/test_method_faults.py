@@ -21,28 +21,28 @@ def shards(shared_path):
 
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("flags, sentence", [
-    (["--method", "adaqp", "--widths", "2,3"],
+    (["--method", "adaqp", "--set", "widths=2,3"],
      "widths is '2,3'; expected some of 1, 2, 4, 8 in ascending order, as in 2,4,8"),
-    (["--method", "sylvie", "--widths", "8,4"],
+    (["--method", "sylvie", "--set", "widths=8,4"],
      "widths is '8,4'; expected some of 1, 2, 4, 8 in ascending order, as in 2,4,8"),
     (["--method", "sylvie", "--set", "percentiles=90,80,99"],
      "percentiles is '90,80,99'; expected numbers between 0 and 100 in ascending order, as in 80,92.5,98"),
     (["--method", "sylvie", "--set", "percentiles=many"], "percentiles is 'many'; expected numbers…"),
-    (["--method", "sylvie", "--widths", "2,4"],
+    (["--method", "sylvie", "--set", "widths=2,4"],
      "percentiles is '85,95,99', 3 of them; 2 widths need 1, so change percentiles or widths"),
-    (["--method", "adaqp", "--staleness", 2],
+    (["--method", "adaqp", "--set", "staleness=2"],
      "staleness = 2 has no effect on method adaqp, only on sancus; leave it out or change --method"),
     (["--set", "lam=0.25"],
      "lam = 0.25 has no effect on method vanilla, only on adaqp; leave it out or change --method"),
-    (["--method", "sylvie", "--exchange", "alltoallv"],
-     "method sylvie can't be used with exchange alltoallv: that ends before it returns, …; use --exchange ring"),
-    (["--method", "bns", "--predict", "previous"], "method bns can't be used with predict previous: …"),
+    (["--method", "sylvie", "--set", "exchange=alltoallv"],
+     "method sylvie can't be used with exchange alltoallv: that ends before it returns, …; use --set exchange=ring"),
+    (["--method", "bns", "--set", "predict=previous"], "method bns can't be used with predict previous: …"),
 ])
 def test_settings_that_a_method_has_no_use_for_or_can_t_read_are_refused(capsys, shared_path, shards, flags, sentence):
     assert_refused(capsys, shared_path, sentence, shards, "--out", shared_path / "run", *flags)
 
 
-@pytest.mark.parametrize("flags", [["--method", "sylvie"], ["--method", "adaqp", "--predict", "previous"]],
+@pytest.mark.parametrize("flags", [["--method", "sylvie"], ["--method", "adaqp", "--set", "predict=previous"]],
                          ids=["sylvie", "adaqp"])
 def test_a_row_that_can_t_be_quantized_is_named_and_takes_all_ranks_down(tmp_path, flags):
     """A huge feature on rank 1 makes a message that no width can hold, in the first epoch."""

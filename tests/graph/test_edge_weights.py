@@ -82,6 +82,20 @@ def test_degrees_of_rows_without_arcs_are_zero():
     assert degree.dtype == np.float32 and degree.tolist() == [0, 1.75, 0]
 
 
+@pytest.mark.parametrize("weighs", [False, True])
+def test_memory_counts_every_array_once(weighs):
+    dataset = random_dataset(40, 150, seed=3, directed=True)
+    weight = draw_weights(dataset)
+    graph, _ = open_weighted(MPI.COMM_SELF, dataset, np.zeros(40, np.int32), weight)
+    if not weighs:
+        graph = LocalGraph(dataset.indptr.copy(), dataset.indices.copy(), np.arange(40), dataset.in_degree(),
+                           torch.ones(40, 3), graph._exchange)
+    graph.aggregate(torch.ones(40, 3), "gcn")
+    ids_and_degrees, both_ways = 40 * (8 + graph.in_degree.itemsize), 2 * (8 * 41 + 4 * dataset.num_edges)
+    factors, weights = 4 * 40, 2 * 4 * dataset.num_edges if weighs else 0
+    assert graph.structure_bytes == ids_and_degrees + both_ways + factors + weights
+
+
 @pytest.mark.parametrize("weight, degree, message", [
     (np.ones(2, np.float32), None, "are given together"),
     (np.ones(3, np.float32), np.ones(2, np.float32), r"edge_weight is float32 of shape \(3,\)"),

@@ -216,6 +216,7 @@ def test_a_source_by_name_is_read_as_the_command_reads_it(tmp_path):
     info = hpcgnn.preprocess(source, out=tmp_path / "g", parts=2, seed=3)
     assert (info.num_nodes, info.num_features) == (60, 5)
     assert read_graph_info(tmp_path / "g") == info
+    assert repr(info).startswith("GraphInfo(synthetic: 60 nodes") and len(repr(info)) < 160
     assert info.provenance.settings["seed"] == 3
 
 
@@ -246,6 +247,10 @@ def refused(plain, known):
         "a mask of another length": ((data_of(plain), {"splits": [np.ones(3, bool)] * 3}), "mask of shape"),
         "ten splits": ((data_of(plain), {"splits": [np.ones((14, 10), bool)] * 3}), "choose one column"),
         "features of another length": ((data_of(plain), {"features": np.ones((3, 2))}), "3 feature rows and 14 labels"),
+        "features of three axes": ((data_of(plain), {"features": np.ones((14, 2, 2))}), "shape .14, 2, 2.; expected a"),
+        "features that are no array": ((data_of(plain), {"features": torch.eye(14).to_sparse_csr()}), "can't be read"),
+        "ids of another number": ((data_of(plain), {"node_ids": ["a", "b"]}), "has 2 ids for 14 nodes"),
+        "nodes that are pairs": ((networkx.grid_2d_graph(2, 2), {"labels": [0, 1, 0, 1]}), "node .0, 0., a tuple"),
         "a wide edge list": ((np.ones((5, 4), int), {"labels": [0, 1]}), "edges of shape"),
     }
 
@@ -253,7 +258,8 @@ def refused(plain, known):
 @pytest.mark.parametrize("how", [
     "an unknown id", "an id twice", "no labels", "a column that is not there", "texts as features", "a negative weight",
     "another split word", "several types", "no graph", "rows of a table", "nodes beside a Data",
-    "a mask of another length", "ten splits", "features of another length", "a wide edge list"])
+    "a mask of another length", "ten splits", "features of another length", "a wide edge list",
+    "features of three axes", "features that are no array", "ids of another number", "nodes that are pairs"])
 def test_what_can_not_be_read_is_a_sentence_and_leaves_no_folder(made, plain, known, tmp_path, how):
     (data, options), complaint = refused(plain, known)[how]
     with pytest.raises(DatasetError, match=complaint) as caught:

@@ -52,8 +52,16 @@ def adaptive_fields(seed: int, epoch: int, num_ranks: int, rows: int = 1000) -> 
         "width_histogram": {str(base): rows * 3 // 4, "8": rows // 4}, "assign_seconds": 0.001,
         "ldr": (0.3 * math.exp(-epoch / 12) + 0.01 * math.sin(epoch + seed)) if epoch > 1 else None,
         "blocked_seconds": 0.08 if is_sync else 0.01, "travel_seconds": 0.1, "staleness": 0 if is_sync else 1,
-        **({"sent_bytes_by_pair": pairs} if epoch % 5 == 0 else {}),
+        **({"sent_bytes_by_pair": pairs, "by_rank": costs_by_rank(epoch, num_ranks)} if epoch % 5 == 0 else {}),
     }
+
+
+def costs_by_rank(epoch: int, num_ranks: int) -> dict:
+    """What each rank did in an epoch; rank r computes 1 + r / 10 times as long as rank 0."""
+    ranks = range(num_ranks)
+    return {"compute_seconds": [0.3 * (1 + rank / 10) for rank in ranks], "quantize_seconds": [0.01] * num_ranks,
+            "exchange_seconds": [0.1] * num_ranks, "blocked_seconds": [0.04] * num_ranks,
+            "sent_bytes": [1000 * (epoch + rank) for rank in ranks], "rss_bytes": [3e8 + 1e6 * rank for rank in ranks]}
 
 
 def write_adaptive_run(path: Path, num_epochs: int = 40, seeds: tuple[int, ...] = (0,), num_ranks: int = 4,

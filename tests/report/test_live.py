@@ -8,7 +8,7 @@ import pytest
 
 from hpcgnn.checked_text import seal_json
 from hpcgnn.errors import ConfigError
-from hpcgnn.report.live import MetricsTail, Standing, age_of, bar, duration, in_units, line_of, lines_of, sparkline
+from hpcgnn.report.live import MetricsTail, Standing, age_of, bar, line_of, lines_of, sparkline
 
 
 def record(epoch, seed=0, **more):
@@ -55,7 +55,7 @@ def test_rate_and_remaining_time_and_scores_are_of_the_records():
     assert (standing.best_score, standing.sent_bytes) == (0.6, (2000, 12000))
     assert Standing({"score": "mae"}, records).best_score == 0.2
     assert standing.widths == "synchronous; 4.00 bits a value; 75 % of rows at 2, 25 % of rows at 8"
-    assert line_of(standing) == "seed 2 of 2, epoch 3 of 10  loss 0.6667  val 0.4000  2.0 kB  0.500 s"
+    assert line_of(standing) == "seed 2 of 2, epoch 3 of 10  loss 0.6667  val 0.4000  2.00 kB  500 ms"
 
 
 def test_a_terminal_shows_a_line_of_each(tmp_path):
@@ -63,19 +63,13 @@ def test_a_terminal_shows_a_line_of_each(tmp_path):
     checkpoint = tmp_path / "checkpoint.h5"
     lines = lines_of(standing, checkpoint)
     assert [one.split()[0] for one in lines] == ["epoch", "loss", "val", "sent", "saved"]
-    assert lines[0] == f"epoch 2 of 4  {'█' * 12}{'░' * 12}  0.500 s an epoch, 1 s left"
+    assert lines[0] == f"epoch 2 of 4  {'█' * 12}{'░' * 12}  500 ms an epoch, 1.00 s left"
     assert lines[-1] == "saved  no checkpoint yet"
     checkpoint.touch()
-    assert age_of(checkpoint, checkpoint.stat().st_mtime + 90) == "checkpoint 90 s ago"
+    assert age_of(checkpoint, checkpoint.stat().st_mtime + 90) == "checkpoint 90.0 s ago"
     assert lines_of(Standing({}, [{"seed": 0, "epoch": 1, "loss": None}]), checkpoint)[1] == "loss   ?  "
 
 
 def test_sparklines_go_from_the_least_to_the_largest():
     assert sparkline([]) == "" and sparkline([3.0]) == "▁" and sparkline([0, 7, 3]) == "▁█▄"
     assert sparkline(list(range(64))) == sparkline(list(range(32))) and bar(0.5, 4) == "██░░"
-
-
-def test_units_fit():
-    assert [in_units(number) for number in (999, 1500, 2.5e6, 3e9, 4e12)] == ["999 B", "1.5 kB", "2.5 MB", "3.0 GB",
-                                                                               "4.0 TB"]
-    assert [duration(seconds) for seconds in (5, 600, 36000)] == ["5 s", "10 min", "10.0 h"]

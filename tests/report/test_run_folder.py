@@ -118,6 +118,8 @@ def test_a_whole_line_that_is_lost_repeated_or_moved_is_noticed(tmp_path, change
     ('{"epoch": 8, "loss": 1.0, "width_histogram": [3]}', r"width_histogram is \[3\], expected numbers of rows"),
     ('{"epoch": 8, "loss": 1.0, "width_histogram": {"two": 3}}', "width_histogram is {'two': 3}, expected numbers"),
     ('{"epoch": 8, "loss": 1.0, "width_histogram": {"2": -3}}', "width_histogram is {'2': -3}, expected numbers"),
+    ('{"epoch": 8, "loss": 1.0, "by_rank": {"sent_bytes": [1]}}', "by_rank is {.*expected lists of numbers"),
+    ('{"epoch": 8, "loss": 1.0, "by_rank": [1]}', r"by_rank is \[1\], expected lists of numbers"),
     ('{"epoch": 8, "loss": 1.0, "sent_bytes_by_pair": 7}', "sent_bytes_by_pair is 7, expected a square table"),
     ('{"epoch": 8, "loss": 1.0, "sent_bytes_by_pair": [[0, 1]]}', r"sent_bytes_by_pair is \[\[0, 1\]\], expected"),
 ])

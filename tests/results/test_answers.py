@@ -27,7 +27,8 @@ NAMED = ("zero", "one", "two", "three")
 def info_of(dataset, **options):
     """What of GraphInfo an answer reads."""
     found = {name: None for name in GraphInfo.__dataclass_fields__}
-    return GraphInfo(**{**found, "num_nodes": dataset.num_nodes, "is_multi_label": False, **options})
+    return GraphInfo(**{**found, "num_nodes": dataset.num_nodes, "is_multi_label": False,
+                        "class_names": (), **options})
 
 
 def model_of(name, dataset, layers=2):
@@ -44,7 +45,7 @@ def last_layer(shape, model, rows, dataset):
     """The last layer of a model on its input, as PyTorch Geometric computes it."""
     edges = edge_index_of(dataset)
     if shape.model in CONVOLUTIONS:
-        return CONVOLUTIONS[shape.model](model.convolutions[-1], rows, edges)
+        return CONVOLUTIONS[shape.model](model.convolutions[-1], rows, (edges, None))
     if shape.model in ("gcnii", "jknet"):
         return model.last(rows)
     h = model.perceptron.second(rows)

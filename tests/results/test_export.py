@@ -41,9 +41,10 @@ def random_model(name, norm="layer"):
     return made, shape, ModelRecord(BUILT_IN, model, arguments, "easy", {})
 
 
-def answers_of(model, dataset):
+def answers_of(model, dataset, *weight):
+    weight = [None if one is None else torch.from_numpy(one) for one in weight]
     with torch.no_grad():
-        return model(torch.from_numpy(dataset.features), edge_index_of(dataset)).numpy()
+        return model(torch.from_numpy(dataset.features), edge_index_of(dataset), *weight).numpy()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -51,10 +52,12 @@ def test_a_plain_model_answers_as_pyg_does(tmp_path, name):
     model, shape, record = random_model(name)
     dataset, path = easy_graph(), tmp_path / "m.safetensors"
     write_exported(path, record, model.state_dict())
-    found = answers_of(hpcgnn.load_model(path), dataset)
-    with torch.no_grad():
-        expected = peer_logits(model.double(), shape, dataset).numpy()
-    np.testing.assert_allclose(found, expected, atol=1e-5, rtol=1e-4)
+    plain, exact = hpcgnn.load_model(path), model.double()
+    weight = np.random.default_rng(0).uniform(0.1, 3, dataset.num_edges).astype(np.float32)
+    for own in (None, weight) if getattr(model, "takes_edge_weights", True) else (None,):
+        with torch.no_grad():
+            expected = peer_logits(exact, shape, dataset, edge_weight=own).numpy()
+        np.testing.assert_allclose(answers_of(plain, dataset, own), expected, atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.split()[0] not in LACKING])
@@ -95,6 +98,31 @@ def test_gradients_and_loops_and_repeated_arcs_are_those_of_the_cleaned_graph():
                          (torch.zeros(3, 2).long(), "expected")):
         with pytest.raises(ConfigError, match=words):
             plain(x, edges)
+
+
+def test_weights_of_arcs_count_and_those_of_repeated_arcs_add_up():
+    torch.manual_seed(1)
+    x, edges = torch.randn(6, 12), torch.tensor([[0, 1, 0, 4, 1, 5, 2], [1, 2, 1, 0, 0, 3, 2]])
+    weight = torch.tensor([0.5, 2.0, 1.5, 3.0, 0.25, 0.0, 9.0])
+    model, shape, record = random_model("gcn")
+    kind, arguments, weights = pyg_weights("gcn", record.arguments, model.state_dict())
+    peer = getattr(pyg, kind)(**arguments).eval()
+    peer.load_state_dict(weights)
+    plain = hpcgnn.results.plain.PlainModel(model).eval()
+    torch.testing.assert_close(plain(x, edges, weight), peer(x, edges[:, :-1], weight[:-1]), atol=1e-5, rtol=1e-4)
+    sage = build_model(replace(shape, model="sage", num_layers=1))
+    matrix = np.zeros((6, 6))
+    np.add.at(matrix, (edges[1, :-1], edges[0, :-1]), weight[:-1])
+    mean = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1e-30)
+    own = sage.convolutions[0]
+    with torch.no_grad():
+        expected = torch.from_numpy(mean).float() @ x @ own.weight_neighbor.T + x @ own.weight_self.T + own.bias
+        found = hpcgnn.results.plain.PlainModel(sage).eval()(x, edges, weight)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+    with pytest.raises(ConfigError, match="takes no edge weights"):
+        hpcgnn.results.plain.PlainModel(random_model("sage-max")[0])(x, edges, weight)
+    with pytest.raises(ConfigError, match=r"edge_weight has shape \(3,\), expected \(7,\)"):
+        plain(x, edges, weight[:3])
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -188,8 +188,11 @@ def test_faulty_texts_are_refused_by_name(originals, tmp_path, how):
     (put("labels", lambda a: a * np.inf), "targets that are infinite"),
     (put("labels", lambda a: a * np.nan), "or none for a node in a split"),
     (put("labels", lambda a: a.astype(np.int64)), "labels of int64"),
+    (put("inner_name", lambda a: a.astype(np.int32)), "inner_name of int32"),
+    (put("inner_name", lambda a: a * 0), "has an id twice in inner_name"),
+    (lambda file: file.pop("inner_name"), "has no inner_name"),
 ])
-def test_faulty_targets_are_refused(originals, tmp_path, change, complaint):
+def test_faulty_targets_and_ids_are_refused(originals, tmp_path, change, complaint):
     folder = shutil.copytree(originals["regression", False], tmp_path / "m")
     reseal(folder / "part-0001.h5", change)
     with pytest.raises(ShardError, match=complaint):
@@ -315,8 +318,7 @@ def replaced(name, value):
     return change
 
 
-@pytest.mark.parametrize("form, is_multi_label", [("float32", False), ("package", True), ("texts", False),
-                                                  ("regression", False)])
+@pytest.mark.parametrize("form, is_multi_label", [("texts", False), ("package", True)])
 @pytest.mark.parametrize("file", ["graph.h5", "part-0001.h5"])
 def test_any_dataset_or_attribute_of_another_kind_is_refused(originals, tmp_path, form, is_multi_label, file):
     """Each one in turn is taken away, or gives place to something else."""

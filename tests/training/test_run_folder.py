@@ -27,6 +27,7 @@ EVERY_EPOCH = {"seed", "epoch", "loss", "epoch_seconds", "compute_seconds", "exc
                "sent_bytes_payload", "sent_bytes_parameters", "mean_bits", "blocked_seconds", "travel_seconds",
                "staleness", "width_histogram", "mode", "base_bits", "ldr", "assign_seconds"}
 EVALUATED = {"train_score", "val_score", "test_score", "val_loss", "sent_bytes_by_pair"}
+BY_RANK = {"compute_seconds", "quantize_seconds", "exchange_seconds", "blocked_seconds", "sent_bytes", "rss_bytes"}
 SUMMARY = {"dataset", "model", "method", "bits", "ranks", "seeds", "score_name", "val_score", "test_score",
            "test_score_std", "median_epoch_seconds", "sent_bytes_per_epoch", "peak_rss_bytes", "versions",
            "precision", "rows_within", "mean_bits", "width_histogram", "synchronous_share", "assign_seconds",
@@ -44,9 +45,10 @@ def test_metrics_have_a_line_an_epoch_with_all_fields(shared_path):
     shards = write_once(comm, easy_graph(), shared_path / "shards")
     _, metrics, _ = train(comm, shards, shared_path / "run", epochs=7, eval_every=3, method="uniform", bits=8)
     assert [record["epoch"] for record in metrics] == list(range(1, 8))
+    expected = EVALUATED | ({"by_rank"} if comm.size > 1 else set())
     for record in metrics:
         is_evaluated = record["epoch"] in (3, 6, 7)
-        assert set(record) == EVERY_EPOCH | (EVALUATED if is_evaluated else set())
+        assert set(record) == EVERY_EPOCH | (expected if is_evaluated else set())
         parts = [record[name] for name in ("compute_seconds", "exchange_seconds", "quantize_seconds")]
         assert min(parts) >= 0 and sum(parts) == pytest.approx(record["epoch_seconds"])
 

@@ -60,14 +60,14 @@ def array_of(value: Any, what: str = "an array") -> np.ndarray:
     ------
     DatasetError             what has no such form
     """
-    if hasattr(value, "detach"):
-        value = value.detach().cpu()
-        value = (value.float() if "bfloat16" in str(value.dtype) else value).numpy()
-    elif hasattr(value, "to_numpy"):
-        value = value.to_numpy()
     try:
+        if hasattr(value, "detach"):
+            value = value.detach().cpu()
+            value = (value.float() if "bfloat16" in str(value.dtype) else value).numpy()
+        elif hasattr(value, "to_numpy"):
+            value = value.to_numpy()
         array = np.asarray(value)
-    except ValueError as reason:
+    except (ValueError, TypeError, RuntimeError) as reason:
         raise DatasetError(f"{what} can't be read as an array: {str(reason).splitlines()[0]}") from None
     return _stacked(array, what) if array.dtype == object and array.ndim == 1 else array
 
@@ -81,6 +81,9 @@ def features_of(value: Any) -> np.ndarray | scipy.sparse.csr_matrix:
         place, values = value.indices().cpu().numpy(), value.values().cpu().numpy()
         return scipy.sparse.csr_matrix((values, tuple(place)), shape=tuple(value.shape))
     array = array_of(value, "features")
+    if array.ndim not in (1, 2):
+        raise DatasetError(f"features are a {type(value).__name__} of shape {array.shape}; expected a matrix, a row a "
+                           "node, dense or SciPy's")
     return array[:, None] if array.ndim == 1 else array
 
 

@@ -84,9 +84,13 @@ def graph_of_networkx(graph: Any, choices: Choices, name: str) -> GivenGraph:
     DatasetError       an attribute that some nodes lack, or nodes that are neither texts nor integers
     """
     ids = list(graph.nodes())
+    odd = next((node for node in ids if not isinstance(node, str | int)), None)
+    if odd is not None:
+        raise DatasetError(f"{name} has the node {odd!r}, a {type(odd).__name__}, and shards keep texts and integers; "
+                           "pass networkx.relabel_nodes(graph, str)")
     edges = list(graph.edges(data=True))
     source, target = (np.array([edge[end] for edge in edges], dtype=object) for end in (0, 1))
-    weight = _edge_weight(edges, choices.edge_weight)
+    weight, remarks = _edge_weight(edges, choices.edge_weight)
     of_nodes = [graph.nodes[node] for node in ids]
     held = list(of_nodes[0]) if of_nodes else []
     labels = _attribute(of_nodes, ids, choices.labels, LABEL_NAMES, held, name)
@@ -97,7 +101,7 @@ def graph_of_networkx(graph: Any, choices: Choices, name: str) -> GivenGraph:
         splits = _attribute(of_nodes, ids, choices.splits, SPLIT_NAMES, held, name)
     return GivenGraph(name, source, target, weight, _objects(ids), features=None if features is None
                       else features_of(features), labels=labels, splits=splits, is_symmetric=not graph.is_directed(),
-                      labels_hint="labels=ATTRIBUTE of the nodes")
+                      remarks=remarks, labels_hint="labels=ATTRIBUTE of the nodes")
 
 
 def _objects(ids: list) -> np.ndarray:
@@ -106,14 +110,17 @@ def _objects(ids: list) -> np.ndarray:
     return array
 
 
-def _edge_weight(edges: list[tuple], choice: Any) -> np.ndarray | None:
+def _edge_weight(edges: list[tuple], choice: Any) -> tuple[np.ndarray | None, tuple[str, ...]]:
     if choice is False:
-        return None
+        return None, ()
     if choice is not None and not isinstance(choice, str):
-        return array_of(choice, "edge_weight")
+        return array_of(choice, "edge_weight"), ()
     key = choice or next((name for name in WEIGHT_NAMES if any(name in edge[2] for edge in edges)), None)
     # As in NetworkX, an edge without a weight weighs 1.
-    return None if key is None else np.array([edge[2].get(key, 1) for edge in edges], dtype=np.float64)
+    if key is None:
+        return None, ()
+    weight = np.array([edge[2].get(key, 1) for edge in edges], dtype=np.float64)
+    return weight, (f"weights of edges are attribute {key}",)
 
 
 def _attribute(of_nodes: list[dict], ids: list, choice: Any, usual: tuple[str, ...], held: list[str], name: str) -> Any:

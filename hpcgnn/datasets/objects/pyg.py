@@ -37,8 +37,6 @@ def graph_of_data(data: Any, choices: Choices, name: str) -> GivenGraph:
         weight, remarks = _weight(held)
     features = None if choices.features is False else _found(held, choices.features, FEATURE_NAMES[:1], name, True)
     num_nodes = held.get("num_nodes")
-    if num_nodes is None and features is not None:
-        num_nodes = features.shape[0]
     labels = None if choices.labels is False else _found(held, choices.labels, ("y",), name)
     if choices.splits is None:
         splits = named_splits(held)

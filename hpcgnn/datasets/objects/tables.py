@@ -105,7 +105,8 @@ def graph_of_tables(edges: Table, choices: Choices, name: str) -> GivenGraph:
     ids, id_column = pick(nodes, choices.node_ids, ID_NAMES, "nodes")
     if ids is None:
         raise DatasetError(f"{name} has a table of nodes whose ids are in none of {', '.join(ID_NAMES)}; name their "
-                           f"column, one of {', '.join(nodes)}, as node_ids=COLUMN (id=COLUMN in a command)")
+                           f"column, one of {', '.join(nodes)}, as node_ids=COLUMN (id=COLUMN in a command); an index "
+                           "becomes a column by nodes.reset_index()")
     labels, label_columns = _labels(nodes, choices.labels)
     splits, split_columns = _splits(nodes, choices.splits)
     used = {id_column, *label_columns, *split_columns}

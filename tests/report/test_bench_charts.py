@@ -1,4 +1,4 @@
-"""Figures of quantization: learned widths by in-degree, sizes by format, DRAM traffic; damage that is refused."""
+"""Charts of quantization: learned widths by in-degree, sizes by format, DRAM traffic; damage that is refused."""
 
 from __future__ import annotations
 
@@ -8,16 +8,12 @@ import numpy as np
 import pytest
 from report.fake_runs import write_run
 
-pytest.importorskip("matplotlib", reason="matplotlib is not installed (pip install 'hpcgnn[report]')")
-
 from hpcgnn.__main__ import main
 from hpcgnn.errors import ConfigError
-from hpcgnn.report.bench_figures import bench_charts, draw_sizes, draw_traffic
+from hpcgnn.report.bench_charts import bench_charts
 from hpcgnn.report.bench_folder import read_bench_folders
-from hpcgnn.report.canvas import DARK, LIGHT
-from hpcgnn.report.figures import drawable
+from hpcgnn.report.charts import charts_of
 from hpcgnn.report.page import write_report
-from hpcgnn.report.quantization import LAYERS_APART, draw_degree_widths
 from hpcgnn.report.run_folder import read_runs
 
 LAYERS = [{"in_degree": [1, 2, 30], "num_nodes": [100, 25, 4], "bit_width": [2, 3, 5]},
@@ -49,32 +45,17 @@ def write_dram_bench(path, **changes):
     return path
 
 
-def test_dots_lie_at_in_degree_and_width_with_layers_side_by_side(tmp_path):
-    runs = list(enumerate(read_runs([write_quantized_run(tmp_path / "a")])))
-    (axis,) = draw_degree_widths(runs, LIGHT).axes
-    first, second = (dots.get_offsets() for dots in axis.collections)
-    above = LAYERS_APART / 2
-    np.testing.assert_allclose(first, [[1, above + 2], [2, above + 3], [30, above + 5]])
-    np.testing.assert_allclose(second[:, 1], np.array([1, 1, 2]) - LAYERS_APART / 2)
-    sizes = axis.collections[0].get_sizes()
-    assert sizes[0] > sizes[1] > sizes[2] > 0
+def chart_named(charts, name):
+    return next(chart for chart in charts if chart.name == name)
 
 
-def test_isolated_nodes_have_a_place_on_the_axis(tmp_path):
-    layer = {"in_degree": [0, 1], "num_nodes": [3, 9], "bit_width": [4, 2]}
-    runs = list(enumerate(read_runs([write_quantized_run(tmp_path / "a", [layer])])))
-    figure = draw_degree_widths(runs, DARK)
-    figure.canvas.draw()
-    assert figure.axes[0].get_xscale() == "symlog"
-    assert figure.axes[0].get_xlim()[0] <= 0
-
-
-def test_only_runs_with_learned_widths_have_the_figure(tmp_path):
-    runs = read_runs([write_quantized_run(tmp_path / "a"), write_run(tmp_path / "b")])
-    shown = {chart.name: [run.name for _, run in members] for chart, members in drawable(runs)}
-    assert shown["degrees"] == ["a"]
+def test_only_runs_with_learned_widths_are_drawn_by_in_degree(tmp_path):
+    runs = read_runs([write_run(tmp_path / "b"), write_quantized_run(tmp_path / "a")])
+    (panel,) = chart_named(charts_of(runs), "degrees").data["panels"]
+    assert (panel["run"], panel["title"], panel["layers"]) == (1, "a", LAYERS)
+    assert "1 to 5 bits" in chart_named(charts_of(runs), "degrees").seen
     plain = read_runs([write_quantized_run(tmp_path / "c", []), tmp_path / "b"])
-    assert "degrees" not in {chart.name for chart, _ in drawable(plain)}
+    assert "degrees" not in {chart.name for chart in charts_of(plain)}
 
 
 @pytest.mark.parametrize("layers", [5, [[1]], [{"in_degree": [1]}], [{**LAYERS[0], "num_nodes": [1]}],
@@ -85,29 +66,29 @@ def test_damaged_widths_are_refused(tmp_path, layers):
         read_runs([write_quantized_run(tmp_path / "a", layers)])
 
 
-def test_bars_are_sizes_over_dense_rows_with_positions_on_top(tmp_path):
-    (folder,) = read_bench_folders([write_package_bench(tmp_path / "sizes")])
-    left, right = draw_sizes(folder.rows, LIGHT).axes
-    assert [label.get_text() for label in left.get_xticklabels()] == ["1", "1-8"]
-    assert left.get_title(loc="left") == "10 % not zero" and right.get_title(loc="left") == "100 % not zero"
-    bars = left.patches[4:8]       # of adaptive-package: values, then positions
-    np.testing.assert_allclose([(bar.get_y(), bar.get_height()) for bar in bars],
-                               [(0, 0.275), (0, 0.275), (0.275, 0.1), (0.275, 0.1)])
+def test_columns_are_sizes_over_dense_rows_with_positions_on_top(tmp_path):
+    (chart,) = bench_charts(read_bench_folders([write_package_bench(tmp_path / "sizes")]))
+    left, right = chart.data["panels"]
+    assert (left["categories"], left["title"], right["title"]) == (["1", "1-8"], "10 % not zero", "100 % not zero")
+    by_name = {one["name"]: one["values"] for one in left["series"]}
+    assert "dense" not in by_name
+    np.testing.assert_allclose(by_name["adaptive-package"], [[0.275, 0.275], [0.1, 0.1]])
+    assert chart.seen.startswith("The smallest is adaptive-package") and "37.5 % of dense rows" in chart.seen
 
 
-def test_traffic_bars_add_up_and_are_over_the_first_of_their_group(tmp_path):
-    (folder,) = read_bench_folders([write_dram_bench(tmp_path / "dram")])
-    (axis,) = draw_traffic(folder.traffic, LIGHT).axes
-    assert [text.get_text() for text in axis.texts] == ["4.00 MB   1.00", "2.50 MB   0.62"]
-    assert sum(bar.get_width() for bar in axis.patches) == pytest.approx(6.5)
+def test_traffic_adds_up_and_is_over_the_first_of_its_group(tmp_path):
+    (chart,) = bench_charts(read_bench_folders([write_dram_bench(tmp_path / "dram")]))
+    assert [row["note"] for row in chart.data["rows"]] == ["4.00 MB, 1.00", "2.50 MB, 0.62"]
+    assert sum(sum(row["values"]) for row in chart.data["rows"]) == pytest.approx(6.5e6)
+    assert chart.seen == "schemes: metis reads the least, 2.50 MB."
 
 
-def test_figures_of_benchmarks_follow_those_of_runs_on_the_page(tmp_path):
+def test_charts_of_benchmarks_follow_those_of_runs_on_the_page(tmp_path):
     folders = read_bench_folders([write_package_bench(tmp_path / "sizes"), write_dram_bench(tmp_path / "dram")])
     assert [chart.name for chart in bench_charts(folders)] == ["formats", "dram-2"]
-    files = write_report(read_runs([write_run(tmp_path / "a")]), tmp_path / "all.html", folders)
-    assert [file.name for file in files[-2:]] == ["all-formats.png", "all-dram-2.png"]
-    assert "DRAM traffic: dram" in files[0].read_text()
+    page = write_report(read_runs([write_run(tmp_path / "a")]), tmp_path / "all.html", folders).read_text()
+    assert page.index("chart-loss") < page.index("chart-formats") < page.index("chart-dram-2")
+    assert "DRAM traffic: dram" in page
 
 
 @pytest.mark.parametrize("write, complaint", [
@@ -131,4 +112,5 @@ def test_the_command_draws_benchmarks_beside_a_run(tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["report", str(run), "--bench", str(bench), "--out", str(tmp_path / "all.html")])
     assert not stop.value.code, capsys.readouterr().err
-    assert (tmp_path / "all-formats.png").exists() and (tmp_path / "all-degrees.png").exists()
+    page = (tmp_path / "all.html").read_text()
+    assert "chart-formats" in page and "chart-degrees" in page

@@ -1,0 +1,95 @@
+"""The values of runs by epoch as plain lists, thinned and rounded, for the curves of the page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.report.run_folder import Run
+
+MAX_POINTS = 1500      # of a curve; more can't be told apart on a screen
+DIGITS = 6             # significant ones of a value on the page
+
+
+def kept_epochs(run: Run) -> np.ndarray:
+    """Choose the columns of `run.curves` that are drawn, (n,) int64: all of them, or every k-th and the last, of the
+    evaluated epochs and of the others each.
+    """
+    evaluated = np.isfinite(run.curves("test_score")).any(axis=0)
+    return np.union1d(_thinned(np.flatnonzero(evaluated)), _thinned(np.flatnonzero(~evaluated))).astype(np.int64)
+
+
+def is_thinned(run: Run) -> bool:
+    """Tell whether some epochs of a run are left out of its curves."""
+    return len(kept_epochs(run)) < len(run.epochs)
+
+
+def positions(run: Run) -> dict[str, list[float | None]]:
+    """Return where the drawn epochs stand on each horizontal axis: epoch, seconds of training and bytes sent up to
+    there, the latter two as means over the seeds that got so far.
+    """
+    kept = kept_epochs(run)
+    sent = total_bytes(run)
+    sent = np.where(np.isnan(run.curves("loss")) & np.isnan(sent), np.nan, np.nancumsum(sent, axis=1))
+    return {"epoch": run.epochs[kept].tolist(), "seconds": rounded(mean_over_seeds(run.elapsed_seconds())[0][kept]),
+            "bytes": rounded(mean_over_seeds(sent)[0][kept])}
+
+
+def total_bytes(run: Run) -> np.ndarray:
+    """Return bytes sent in each epoch by all ranks, (num_seeds, num_epochs) float64, NaN where none were recorded."""
+    return run.curves("sent_bytes_payload") + np.nan_to_num(run.curves("sent_bytes_parameters"))
+
+
+def mean_over_seeds(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and standard deviation of each column over the seeds that have it; NaN and 0 where none has."""
+    present = np.isfinite(values)
+    count = present.sum(axis=0)
+    mean = np.where(present, values, 0).sum(axis=0) / np.where(count, count, np.nan)
+    squares = np.where(present, (values - mean) ** 2, 0).sum(axis=0)
+    return mean, np.sqrt(squares / np.maximum(count - 1, 1))
+
+
+def curve(number: int, run: Run, values: np.ndarray, scale: float = 1.0, label: str = "") -> dict[str, Any] | None:
+    """Return one line of a chart: a run's mean over seeds at the drawn epochs, and its deviation with several seeds.
+
+    Parameters
+    ----------
+    number : int                                   of the run in the report
+    values : (num_seeds, num_epochs) float64       as `Run.curves` returns them
+    label : str                                    what is drawn, where a chart has several lines of one run
+
+    Returns
+    -------
+    curve : dict or None         None where there is no value
+    """
+    mean, deviation = mean_over_seeds(scale * values)
+    kept = kept_epochs(run)
+    if not np.isfinite(mean[kept]).any():
+        return None
+    found = {"run": number, "y": rounded(mean[kept])}
+    if len(values) > 1:
+        found["band"] = rounded(np.where(np.isfinite(mean), deviation, np.nan)[kept])
+    return {**found, "label": label} if label else found
+
+
+def largest_of_ranks(run: Run, key: str) -> np.ndarray:
+    """Return the largest value over the ranks of one quantity by rank, (num_seeds, num_epochs), NaN where unknown."""
+    per_epoch = {(record.get("seed", 0), record["epoch"]): max(record["by_rank"][key])
+                 for record in run.records if (record.get("by_rank") or {}).get(key)}
+    return np.array([[per_epoch.get((seed, epoch), np.nan) for epoch in run.epochs.tolist()] for seed in run.seeds])
+
+
+def rounded(values: np.ndarray) -> list[float | None]:
+    """Return values with few digits, None for NaN."""
+    return [None if not np.isfinite(value) else _short(value) for value in np.asarray(values, float).tolist()]
+
+
+def _short(value: float) -> float | int:
+    short = float(f"{value:.{DIGITS}g}")
+    return int(short) if short.is_integer() and abs(short) < 1e15 else short
+
+
+def _thinned(columns: np.ndarray) -> np.ndarray:
+    step = -(-len(columns) // MAX_POINTS)
+    return columns if step <= 1 else np.append(columns[:-1:step], columns[-1])

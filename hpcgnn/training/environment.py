@@ -1,0 +1,72 @@
+"""The environment of a run: where, when and by which command it was started. Nothing is measured here."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import socket
+import subprocess
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import hpcgnn
+
+# Variables that a launcher or a user sets and that decide how a run is laid out; no other is written down.
+LAYOUT_VARIABLES = (
+    "SLURM_JOB_ID", "SLURM_JOB_NAME", "SLURM_JOB_PARTITION", "SLURM_JOB_NUM_NODES", "SLURM_NTASKS_PER_NODE",
+    "SLURM_CPUS_PER_TASK", "PBS_JOBID", "LSB_JOBID", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
+    "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS", "OMP_PROC_BIND", "CUDA_VISIBLE_DEVICES", "HPCGNN_SIMD")
+# The first variable that is set names the launcher.
+LAUNCHERS = {"SLURM_STEP_ID": "srun", "TORCHELASTIC_RUN_ID": "torchrun", "OMPI_COMM_WORLD_SIZE": "Open MPI's mpirun",
+             "PMI_SIZE": "MPICH's mpirun"}
+
+
+def environment() -> dict[str, Any]:
+    """Return what rank 0 knows of its environment: `started` (UTC), `host`, `commit` of the checkout or "" outside one,
+    `command`, `launcher`, `processor`, `cores` that it may use, and the `variables` that laid the run out.
+    """
+    return {
+        "started": utc_now(), "host": socket.gethostname(), "commit": commit() or "", "command": command_line(),
+        "launcher": launcher(os.environ), "processor": processor_name(), "cores": len(os.sched_getaffinity(0)),
+        "variables": [f"{name}={os.environ[name]}" for name in LAYOUT_VARIABLES if name in os.environ],
+    }
+
+
+def utc_now() -> str:
+    """Return this second in UTC, as ISO 8601 writes it: 2026-03-01T12:00:00+00:00."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def command_line() -> str:
+    """Return the command of this process as a shell takes it, the program by its name alone."""
+    program, *arguments = sys.argv or [""]
+    return shlex.join([Path(program).name or "python", *arguments])
+
+
+def launcher(variables: dict[str, str] | os._Environ) -> str:
+    """Return the name of what started the ranks, by the variables that it sets; "none" for a single process."""
+    return next((name for variable, name in LAUNCHERS.items() if variable in variables), "none")
+
+
+def processor_name() -> str:
+    """Return the processor's model as the system names it."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def commit() -> str | None:
+    """Return the commit of the checkout that this package lies in, "-dirty" with changes, or None outside one."""
+    folder = Path(hpcgnn.__file__).resolve().parents[1]
+    if not (folder / ".git").exists():
+        return None
+    try:
+        found = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"], cwd=folder,
+                               capture_output=True, text=True, timeout=20)
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() or None
