@@ -56,7 +56,7 @@ MAY_IMPORT = {
     "library": FOUNDATION | {"launch", "stop_signals", "watchdog", "datasets", "partition", "shards", "ops", "graph",
                              "exchange", "settings", "methods", "config", "nn", "training", "inference", "pyg",
                              "results"},
-    "bench": FOUNDATION | {"launch", "threads", "datasets", "partition", "quantized", "shards", "ops", "graph",
+    "bench": FOUNDATION | {"launch", "threads", "units", "datasets", "partition", "quantized", "shards", "ops", "graph",
                            "exchange", "adaptive", "nn", "training", "inference", "report"},
     "cli": FOUNDATION | {"launch", "launched", "units", "datasets", "partition", "quantized", "shards", "ops", "graph",
                          "exchange", "adaptive", "settings", "methods", "config", "nn", "training", "inference",

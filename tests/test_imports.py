@@ -29,6 +29,9 @@ def test_public_names_bring_what_they_need_when_they_are_used():
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["train", "--help"], ["train", "--help-all"],
-                                   ["doctor", "--help"], ["infer", "--help"], ["quantize", "--help"]])
+                                   ["preprocess", "--help"], ["inspect", "--help"], ["predict", "--help"],
+                                   ["export", "--help"], ["quantize", "--help"], ["infer", "--help"],
+                                   ["watch", "--help"], ["report", "--help"], ["doctor", "--help"],
+                                   ["bench", "--help"], ["bench", "packages", "--help"]])
 def test_help_brings_nothing_heavy(words):
     assert imported_by(f"from hpcgnn.__main__ import main; main({words!r})") == []

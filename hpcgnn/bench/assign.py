@@ -16,7 +16,7 @@ from hpcgnn.adaptive.greedy import solve_greedy
 from hpcgnn.adaptive.grouping import group_rows, group_sums
 from hpcgnn.adaptive.highs import SolverError, solve_highs
 from hpcgnn.adaptive.problem import Problem
-from hpcgnn.bench.timing import OURS, Measurement
+from hpcgnn.bench.timing import OURS, Begin, Measurement, say_nothing
 
 HIGHS = "highs"
 WIDTH = 256                     # columns of the rows
@@ -67,6 +67,7 @@ class AssignBenchmark:
     time_limit : seconds that HiGHS gets a problem
     gap : within which HiGHS stops
     repeat : problems of each size, with seeds of their own
+    begin : is told of each problem before it is solved
     """
 
     num_ranks: int
@@ -77,6 +78,7 @@ class AssignBenchmark:
     lam: float = LAM
     time_limit: float = TIME_LIMIT
     gap: float = GAP
+    begin: Begin = say_nothing
 
     def measure(self) -> Iterator[Measurement]:
         """Yield one measurement a size; a repetition is another seed."""
@@ -86,6 +88,7 @@ class AssignBenchmark:
     def _measure_size(self, num_rows: int) -> Measurement:
         greedy, exact, failures, num_groups = [], [], [], []
         for seed in range(self.repeat):
+            self.begin(f"greedy: {num_rows:,} rows, problem {seed + 1} of {self.repeat}")
             problem = self._problem(num_rows, seed)
             num_groups.append(problem.num_groups)
             try:

@@ -53,11 +53,12 @@ class CombinationBenchmark:
                 yield from self._measure_one(width, density, weight)
 
     def _measure_one(self, width: int, density: float, weight: torch.Tensor) -> Iterator[Measurement]:
+        case = f"{self.num_rows:,} x {self.dim} x {self.num_outputs}, {width} x {self.weight_bits} bit, {density:g}"
+        self.place.begin(f"combination: {case}")
         codes, bit_width = random_codes(self.num_rows, self.dim, width, density)
         ways, peers = self._ways(codes, bit_width, weight, width), self._peers(codes, weight)
         ceilings = self._ceilings(width, int(np.count_nonzero(codes)))
         seconds = time_in_any_order(ways | peers | ceilings, self.place)
-        case = f"{self.num_rows:,} x {self.dim} x {self.num_outputs}, {width} x {self.weight_bits} bit, {density:g}"
         amount = 2 * self.num_rows * self.dim * self.num_outputs / 1e9
         for way in ways:
             bound = CEILING_OF.get(way)

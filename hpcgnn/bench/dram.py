@@ -26,6 +26,7 @@ from hpcgnn.bench.result import why_no_picture
 from hpcgnn.bench.timing import CEILING, OURS, Measurement
 from hpcgnn.errors import ConfigError
 from hpcgnn.ops.aggregation import SparseRows, from_csr, multiply_span
+from hpcgnn.partition.choices import REORDERS
 from hpcgnn.partition.condense import ClusteredRows, condensed_order, condensed_regions, lay_out, permute_rows
 from hpcgnn.partition.condense_traffic import (
     Buffer,
@@ -35,7 +36,8 @@ from hpcgnn.partition.condense_traffic import (
     gather_traffic,
     pruned_traffic,
 )
-from hpcgnn.partition.order import REORDERS, ROWS_A_CONDENSED_CLUSTER, cluster_rows, order_rows
+from hpcgnn.partition.order import ROWS_A_CONDENSED_CLUSTER, cluster_rows, order_rows
+from hpcgnn.units import size_text
 
 CONDENSED = "condense-edge"
 SCHEMES, ORDERS = "schemes", "orders of preprocess"
@@ -46,7 +48,7 @@ SEED = 0                            # of METIS, and of ids that are shuffled
 JSON, PICTURE = "dram.json", "dram.png"
 PARTS = {"same cluster": "dense_bytes", "other clusters": "sparse_bytes", "copies": "copy_bytes",
          "lists": "list_bytes"}
-CAPTION = "MB read (copies: written) for one aggregation; arcs, new rows and sums, alike for all, are not counted"
+CAPTION = "bytes read (copies: written) for one aggregation; arcs, new rows and sums, alike for all, are not counted"
 
 Counts = list[tuple[str, str, DramTraffic]]
 
@@ -180,7 +182,7 @@ def show_traffic(title: str, counts: Counts) -> None:
             table.add_row(f"[bold]{group}")
         base = first.setdefault(group, traffic).total_bytes
         numbers = [getattr(traffic, part) for part in PARTS.values()] + [traffic.total_bytes]
-        table.add_row(name, *(f"{number / 1e6:,.2f}" for number in numbers),
+        table.add_row(name, *(size_text(number) for number in numbers),
                       f"{traffic.total_bytes / base:.3f}" if base else "", f"{traffic.dropped_arcs:,}")
     Console(width=max(Console().width, 110)).print(table)
 

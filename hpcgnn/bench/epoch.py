@@ -15,7 +15,8 @@ from pathlib import Path
 
 from hpcgnn.bench.environment import find_tcmalloc, set_environment, thread_environment, with_kept_memory
 from hpcgnn.bench.epoch_runs import EpochSettings, Trained, preprocess, train_ours, train_peer
-from hpcgnn.bench.timing import CEILING, OURS, Measurement
+from hpcgnn.bench.timing import CEILING, OURS, Begin, Measurement, say_nothing
+from hpcgnn.units import size_text, time_text
 
 LAYERS = 3
 EVAL_EVERY = 5      # epochs between evaluations, which are not timed; the score is that at the best of them
@@ -33,6 +34,7 @@ class EpochBenchmark:
     num_ranks : 0, or ranks of one thread each that train besides the one process
     peers : of "dgl", "pyg"; they train in float32
     repeat : rounds; round r trains everything once, with seed r
+    begin : is told of each training before it starts
     """
 
     source: Path
@@ -44,6 +46,7 @@ class EpochBenchmark:
     epochs: int
     repeat: int
     hidden: int
+    begin: Begin = say_nothing
 
     def measure(self) -> Iterator[Measurement]:
         """Yield one measurement a model and precision."""
@@ -78,9 +81,14 @@ class EpochBenchmark:
         for precision in self.precisions:
             for ranks, parts in shards.items():
                 threads = self.threads if ranks == 1 else 1
+                self._begin(f"{ours(ranks)}, {precision}", settings)
                 yield (ours(ranks), precision), train_ours(settings, parts, precision, ranks, threads, folder / "run")
         for peer in self.peers:
+            self._begin(peer, settings)
             yield (peer, "fp32"), train_peer(peer, settings, arrays, self.threads)
+
+    def _begin(self, contestant: str, settings: EpochSettings) -> None:
+        self.begin(f"trains {settings.model}: {contestant}, round {settings.seed + 1} of {self.repeat}")
 
     def _dims(self, facts: dict) -> list[int]:
         return [facts["num_features"], *[self.hidden] * (LAYERS - 1), facts["num_classes"]]
@@ -123,8 +131,8 @@ def ours(ranks: int) -> str:
 
 def memory_line(case: str, chosen: dict[str, list[Trained]]) -> str:
     """Tell the peak memory of every contestant's largest process."""
-    parts = (f"{name} {max(run.peak_bytes for run in trained) / 1e6:,.0f}" for name, trained in chosen.items())
-    return f"{case}: peak MB of the largest process: {', '.join(parts)}"
+    parts = (f"{name} {size_text(max(run.peak_bytes for run in trained))}" for name, trained in chosen.items())
+    return f"{case}: peak memory of the largest process: {', '.join(parts)}"
 
 
 def score_line(case: str, chosen: dict[str, list[Trained]]) -> str:
@@ -140,4 +148,4 @@ def score_line(case: str, chosen: dict[str, list[Trained]]) -> str:
 def ceiling_line(case: str, ceiling: dict[str, float]) -> str:
     """Write the terms that the ceiling is the sum of, as one line."""
     return f"{case}: ceiling, no row skipped = " + " + ".join(
-        f"{seconds:.3f} s {name}" for name, seconds in ceiling.items())
+        f"{time_text(seconds)} {name}" for name, seconds in ceiling.items())

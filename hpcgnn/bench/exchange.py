@@ -86,6 +86,7 @@ class ExchangeBenchmark:
                 dequantize_rows(receive[peer], index, node_id, layout, received)
 
         group, size = f"{bits} bit", f"{self.num_rows:,} x {self.width}"
+        self.place.begin(f"{group}: {size}")
         values, moved = rows.nbytes * len(peers) / 1e9, layout.num_bytes * len(peers) / 1e9
         yield Measurement(group, f"quantize {size}", values, "GB/s", self.place.interleave({OURS: pack}))
         copies = self._copies(send, receive)

@@ -41,6 +41,7 @@ class PackageBenchmark:
                 yield from self._measure_one(width, density)
 
     def _measure_one(self, width: int, density: float) -> Iterator[Measurement]:
+        self.place.begin(f"draws and encodes rows of {width or '1 to 8'} bits, {100 * density:g} % of them not zero")
         codes, bit_width = random_codes(self.num_rows, self.dim, width, density)
         packed = encode(codes, bit_width)
         case = f"{self.num_rows:,} x {self.dim}, {width or '1-8'} bit, {100 * density:g} % non-zero"

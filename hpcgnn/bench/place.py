@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from hpcgnn.bench.graphs import Topology, drawn_arcs, read_topology
-from hpcgnn.bench.timing import Effort, Measurement
+from hpcgnn.bench.timing import Begin, Effort, Measurement, say_nothing
 
 FEWEST_REPETITIONS = 3
 LONGEST_REASON = 120        # characters of a refusal
@@ -38,12 +38,14 @@ class Place(ABC):
     num_rows : int           rows of a message and of pointwise work, beyond every cache
     wide_float : torch.dtype what peers multiply codes in, beside int8
     sums_in_half : bool      whether `hpcgnn.ops.aggregation.use_half_sums` changes anything here
+    begin : Begin            is told of each piece of work before it is timed
     """
 
     effort: Effort
     name: str
     stream_bytes: int
     num_rows: int
+    begin: Begin = field(default=say_nothing, compare=False, repr=False)
 
     wide_float: ClassVar[torch.dtype]
     sums_in_half: ClassVar[bool]
@@ -123,6 +125,7 @@ class Place(ABC):
     def measure(self, group: str, case: str, amount: float, unit: str, contestants: Contestants,
                 remarks: list[str] | None = None, is_hot: bool = False) -> Measurement:
         """Time the contestants of one piece of work."""
+        self.begin(f"{group}: {case}")
         known = {name: [work] for name, work in contestants.items() if isinstance(work, float)}
         timed = self.interleave({name: work for name, work in contestants.items() if callable(work)}, is_hot)
         return Measurement(group, case, amount, unit, known | timed, remarks or [])

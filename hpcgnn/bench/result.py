@@ -19,6 +19,7 @@ from rich.table import Table
 
 from hpcgnn.bench.timing import CEILING, Measurement
 from hpcgnn.errors import ConfigError
+from hpcgnn.units import time_text
 
 JSON, TABLE, PICTURE = "bench.json", "table.txt", "bench.png"
 WIDEST = 1000
@@ -127,7 +128,7 @@ def _table_of(rows: list[Measurement]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, caption="a peer's column: its seconds over ours", caption_justify="left")
     table.add_column("work")
     table.add_column("case")
-    for heading in ("median s", "rate", "of the ceiling", *peers):
+    for heading in ("median", "rate", "of the ceiling", *peers):
         table.add_column(heading, justify="right", no_wrap=True)
     for before, row in zip([None, *rows], rows, strict=False):
         if before is not None and before.group != row.group:
@@ -141,7 +142,7 @@ def _cells(row: Measurement) -> tuple[str, str, str]:
     """Write median seconds, rate and share of the ceiling."""
     rate = "" if row.rate is None else f"{row.rate:,.{1 if row.rate >= 10 else 2}f} {row.unit}"
     share = "" if row.ceiling_share is None else f"{100 * row.ceiling_share:.0f} %"
-    return f"{row.median():.4g}", rate, share
+    return time_text(row.median()), rate, share
 
 
 def draw_bars(measurements: list[Measurement], title: str, path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 OURS, CEILING = "hpcgnn", "ceiling"
 
+Begin = Callable[[str], None]        # is told what is measured from now on
 Part = tuple[str, Callable[[], "Iterable[Measurement]"]]    # its name, and the function that measures it
 
 
@@ -78,6 +79,10 @@ class Measurement:
                 "median_seconds": {name: self.median(name) for name in self.seconds}, "rate": self.rate,
                 "ceiling_share": self.ceiling_share, "peer_ratio": self.peer_ratio, "remarks": self.remarks,
                 "seconds": self.seconds, **self.details}
+
+
+def say_nothing(step: str) -> None:
+    """Take note of a step where nobody watches."""
 
 
 def wall_seconds(work: Callable[[], Any]) -> float:

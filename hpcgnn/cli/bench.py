@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +13,9 @@ import click
 from hpcgnn.bench import environment
 from hpcgnn.bench.peers.names import PEERS, parse_peers
 from hpcgnn.cli.lists import parse_choices, parse_list
-from hpcgnn.cli.progress import shown_progress
+from hpcgnn.cli.steps import Steps
 from hpcgnn.errors import ConfigError, HpcgnnError
+from hpcgnn.units import size_text, time_text
 
 PATH, FILE = click.Path(path_type=Path), click.Path(path_type=Path, dir_okay=False)
 DEVICE_REPEAT, DEVICE_SECONDS = 20, 0.2     # of a contestant on a GPU, where a repetition takes milliseconds
@@ -26,11 +24,14 @@ PRECISIONS = ("fp32", "fp16", "bf16")
 
 @dataclass(frozen=True)
 class Shared:
-    """Holds the options of the group, which are the same for every benchmark; None where one was not given."""
+    """Holds the options of the group, which are the same for every benchmark, None where one was not given; and the
+    steps that somebody may watch.
+    """
 
-    repeat: int | None
-    threads: int | None
-    out: Path | None
+    repeat: int | None = None
+    threads: int | None = None
+    out: Path | None = None
+    steps: Steps = field(default_factory=Steps.watched, compare=False)
 
     def refuse_threads(self, reason: str) -> None:
         """Raise UsageError where --threads was given to a benchmark that can't take it."""
@@ -101,7 +102,7 @@ def kernels(shared: Shared, graphs: tuple[str, ...], widths: str, precision: str
     from hpcgnn.bench.kernels import KernelBenchmark
 
     benchmark = KernelBenchmark(place, graphs, columns, precisions, peers)
-    finish("kernels", machine, benchmark, shared.out, benchmark.failures)
+    finish("kernels", machine, benchmark, shared, benchmark.failures)
 
 
 @command.command("bits")
@@ -119,7 +120,7 @@ def bits(shared: Shared, graphs: tuple[str, ...], clusters: int, device: str) ->
     from hpcgnn.bench.bits import BitsBenchmark
 
     benchmark = BitsBenchmark(place, graphs, clusters)
-    finish("bits", machine, benchmark, shared.out, benchmark.failures)
+    finish("bits", machine, benchmark, shared, benchmark.failures)
 
 
 @command.command("epoch")
@@ -148,8 +149,9 @@ def epoch(shared: Shared, source: Path, model: str, precision: str, ranks: int, 
         find_mpirun()
     prepare_output(shared.out)
     threads = shared.threads or environment.available_cores()
-    benchmark = EpochBenchmark(source, models, precisions, threads, ranks, peers, epochs, shared.repeat or 3, hidden)
-    finish("epoch", announce("epoch", threads), benchmark, shared.out)
+    benchmark = EpochBenchmark(source, models, precisions, threads, ranks, peers, epochs, shared.repeat or 3, hidden,
+                               shared.steps.begin)
+    finish("epoch", announce("epoch", threads), benchmark, shared)
 
 
 @command.command("assign")
@@ -162,7 +164,7 @@ def assign(shared: Shared, ranks: int) -> None:
 
     prepare_output(shared.out)
     machine = announce("assign", 1)
-    finish("assign", machine, AssignBenchmark(ranks, shared.repeat or 5), shared.out)
+    finish("assign", machine, AssignBenchmark(ranks, shared.repeat or 5, begin=shared.steps.begin), shared)
 
 
 @command.command("packages")
@@ -172,7 +174,7 @@ def packages(shared: Shared) -> None:
     machine, place = open_place("packages", shared, "cpu", shared.threads or 1)
     from hpcgnn.bench.packages import PackageBenchmark
 
-    finish("packages", machine, PackageBenchmark(place), shared.out)
+    finish("packages", machine, PackageBenchmark(place), shared)
 
 
 @command.command("combination")
@@ -182,7 +184,7 @@ def combination(shared: Shared) -> None:
     machine, place = open_place("combination", shared, "cpu", shared.threads or 1, repeat=11)
     from hpcgnn.bench.combination import CombinationBenchmark
 
-    finish("combination", machine, CombinationBenchmark(place), shared.out)
+    finish("combination", machine, CombinationBenchmark(place), shared)
 
 
 @command.command("exchange")
@@ -213,11 +215,12 @@ def exchange_in_parallel(comm, rows: int, shared: Shared) -> None:
     machine = announce("exchange", int(os.environ["OMP_NUM_THREADS"])) if comm.rank == 0 else {}
     # These import torch, which takes seconds.
     from hpcgnn.bench.exchange import ExchangeBenchmark, RanksPlace
-    from hpcgnn.bench.timing import Effort
+    from hpcgnn.bench.timing import Effort, say_nothing
 
-    benchmark = ExchangeBenchmark(RanksPlace(Effort(shared.repeat or 11), comm=comm), rows)
+    begin = shared.steps.begin if comm.rank == 0 else say_nothing
+    benchmark = ExchangeBenchmark(RanksPlace(Effort(shared.repeat or 11), begin=begin, comm=comm), rows)
     if comm.rank == 0:
-        finish("exchange", {**machine, "ranks": comm.size}, benchmark, shared.out)
+        finish("exchange", {**machine, "ranks": comm.size}, benchmark, shared)
     else:
         deque(benchmark.measure(), maxlen=0)
 
@@ -240,7 +243,7 @@ def inference(shared: Shared, sources: tuple[Path, ...], model: str, bits: str, 
     machine, place = open_place("inference", shared, "cpu", shared.threads or environment.available_cores(), repeat=11)
     from hpcgnn.bench.inference import InferenceBenchmark
 
-    finish("inference", machine, InferenceBenchmark(place, sources, models, widths, clusters, peers), shared.out)
+    finish("inference", machine, InferenceBenchmark(place, sources, models, widths, clusters, peers), shared)
 
 
 @command.command("dram")
@@ -273,10 +276,12 @@ def dram(shared: Shared, source: Path, buffer_kb: float, policy: str, pruned: fl
     buffer = Buffer(int(buffer_kb * 1024), measured.LINE_BYTES, policy, measured.SPARSE_SHARE)
     benchmark = measured.DramBenchmark(place, graph, buffer, pruned, columns)
     counts = []
-    with said_at_once() as say:
+    with shared.steps as steps:
+        steps.begin("cuts clusters")
         for group, name, traffic in benchmark.count():
             counts.append((group, name, traffic))
-            say(f"{group}: {name}", f"{traffic.total_bytes / 1e6:.4g} MB")
+            steps.end(f"{group}: {name}", size_text(traffic.total_bytes))
+            steps.begin("counts the next one")
     title = (f"{graph.name}: {measured.DIM} x {measured.BITS} bit, {policy} buffer of {buffer_kb:g} KiB, "
              f"lines of {measured.LINE_BYTES} bytes")
     measured.show_traffic(title, counts)
@@ -285,7 +290,7 @@ def dram(shared: Shared, source: Path, buffer_kb: float, policy: str, pruned: fl
         measured.write_traffic(shared.out, settings, machine, counts)
         say_results(shared.out, why_no_picture(measured.PICTURE))
     if columns:
-        finish("dram", machine, benchmark, shared.out)
+        finish("dram", machine, benchmark, shared)
 
 
 def check_graphs(graphs: tuple[str, ...]) -> None:
@@ -326,10 +331,10 @@ def place_of(device: str, shared: Shared, repeat: int) -> Any:
     if device == "cpu":
         from hpcgnn.bench.host import HostPlace
 
-        return HostPlace(Effort(shared.repeat or repeat))
+        return HostPlace(Effort(shared.repeat or repeat), begin=shared.steps.begin)
     from hpcgnn.bench.device import DevicePlace
 
-    return DevicePlace(Effort(shared.repeat or DEVICE_REPEAT, DEVICE_SECONDS))
+    return DevicePlace(Effort(shared.repeat or DEVICE_REPEAT, DEVICE_SECONDS), begin=shared.steps.begin)
 
 
 def announce(kind: str, threads: int) -> dict[str, Any]:
@@ -342,7 +347,7 @@ def announce(kind: str, threads: int) -> dict[str, Any]:
     return machine
 
 
-def finish(kind: str, machine: dict[str, Any], benchmark, out: Path | None, failures: list[str] | None = None) -> None:
+def finish(kind: str, machine: dict[str, Any], benchmark, shared: Shared, failures: list[str] | None = None) -> None:
     """Measure, writing the files after every row, so that a run that is ended leaves what it has; then print the table.
 
     Raises
@@ -352,10 +357,13 @@ def finish(kind: str, machine: dict[str, Any], benchmark, out: Path | None, fail
     from hpcgnn.bench.result import BenchmarkResult
 
     result = BenchmarkResult(kind, machine, [], [] if failures is None else failures)
-    with said_at_once() as say:
+    out = shared.out
+    with shared.steps as steps:
+        steps.begin("prepares what is measured first")
         for row in benchmark.measure():
             result.measurements.append(row)
-            say(f"{row.group}: {row.case}", f"{row.median():.4g} s")
+            steps.end(f"{row.group}: {row.case}", time_text(row.median()))
+            steps.begin("prepares what is measured next")
             if out is not None:
                 result.write(out)
     click.echo(result.as_text(), nl=False)
@@ -369,15 +377,3 @@ def finish(kind: str, machine: dict[str, Any], benchmark, out: Path | None, fail
 def say_results(out: Path, missing: str | None) -> None:
     """Print where the results are, and why there is no picture among them."""
     click.echo(f"results: {out}" + (f"; {missing}" if missing else ""))
-
-
-@contextmanager
-def said_at_once() -> Iterator[Callable[[str, str], None]]:
-    """Give a function that reports each case and its finding at once: by bars on a terminal, else on standard error."""
-    with shown_progress() as progress:
-        def say(case: str, found: str) -> None:
-            progress(case, None)
-            if not sys.stderr.isatty():
-                click.echo(f"{case}: {found}", err=True)
-
-        yield say

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from hpcgnn.units import size_text, time_text
+
 BITS = click.IntRange(2, 8)
 
 
@@ -103,11 +105,12 @@ def infer_in_parallel(comm, request: Request) -> None:
             click.echo(opened.remark)
         click.echo(model_line(opened.model))
         click.echo(scores_line(opened.score, scores))
-        click.echo(seconds_line(seconds, repeat, opened.float_seconds, comm.size))
-        click.echo(f"model: {opened.num_bytes:,} bytes, weights {opened.model.weight_bits / 8:,.0f}")
-        click.echo(f"features: {sizes[0]:,} bytes as {run.rows.form}, {sizes[1]:,} as the codes that all layers read")
-        click.echo(batches or f"exchanged: {sent[0]:,} bytes a pass, {sent[1]:,} in float32")
-        click.echo(f"peak memory: {sizes[2] / 2**20:,.0f} MiB, of the largest rank")
+        click.echo(time_line(seconds, repeat, opened.float_seconds, comm.size))
+        click.echo(f"model: {size_text(opened.num_bytes)}, weights {size_text(opened.model.weight_bits / 8)}")
+        click.echo(f"features: {size_text(sizes[0])} as {run.rows.form}, {size_text(sizes[1])} as the codes that all "
+                   "layers read")
+        click.echo(batches or f"exchanged: {size_text(sent[0])} a pass, {size_text(sent[1])} in float32")
+        click.echo(f"peak memory: {size_text(sizes[2])}, of the largest rank")
         if out is not None:
             click.echo(f"predictions: {out}")
     if request.packages is not None:
@@ -148,7 +151,7 @@ def batches_line(batched, repeat: int) -> str:
     totals, counts = batched.totals(), batched.counts()
     num_sums = counts.by_tiles + counts.by_gather
     return (f"batches: {totals.num_batches} with {totals.num_entries:,} of {totals.num_arcs:,} arcs, "
-            f"{totals.packed_bytes:,} bytes packed; tiles took {counts.by_tiles // repeat} of {num_sums // repeat} "
+            f"{size_text(totals.packed_bytes)} packed; tiles took {counts.by_tiles // repeat} of {num_sums // repeat} "
             f"sums a pass and jumped {100 * counts.num_jumped / max(counts.num_places, 1):.1f} % of theirs, all zeros")
 
 
@@ -170,8 +173,8 @@ def scores_line(score: str, scores: dict[str, float]) -> str:
     return f"{score}: " + ", ".join(f"{split} {100 * value:.2f} %" for split, value in scores.items())
 
 
-def seconds_line(seconds: float, repeat: int, float_seconds: float | None, num_ranks: int) -> str:
-    """Seconds of a pass, and of one in floats where it was timed."""
-    against = "" if float_seconds is None else (f"; in float32 {float_seconds:.4f} s, "
+def time_line(seconds: float, repeat: int, float_seconds: float | None, num_ranks: int) -> str:
+    """Return the time of a pass, and of one in floats where it was timed, as a sentence."""
+    against = "" if float_seconds is None else (f"; in float32 {time_text(float_seconds)}, "
                                                 f"{float_seconds / seconds:.2f} times as long")
-    return f"seconds: {seconds:.4f} a pass on {num_ranks} ranks, median of {repeat}{against}"
+    return f"time: {time_text(seconds)} a pass on {num_ranks} ranks, median of {repeat}{against}"

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from hpcgnn.partition.importance import IMPORTANCE_BINS
 from hpcgnn.shards.schema import GraphInfo
+from hpcgnn.units import size_text
 
 QUANTILES = {"min": 0, "25 %": 25, "median": 50, "75 %": 75, "90 %": 90, "99 %": 99, "max": 100}
 WIDTHS = {"fp32": 32, "8 bits": 8, "1 bit": 1}
@@ -80,7 +81,7 @@ def pairs_table(info: GraphInfo, dim: int) -> Table:
     rows = np.array([row.sent_to for row in info.statistics])
     owner, user = np.nonzero(~np.eye(info.num_parts, dtype=bool))
     count = rows[owner, user]
-    table = _table(f"one exchange of {dim:,} columns by pair, in MB", "gradients cost the same on the way back")
+    table = _table(f"one exchange of {dim:,} columns by pair", "gradients cost the same on the way back")
     for heading in ("owner", "user", "rows", *WIDTHS):
         table.add_column(heading, justify="right", no_wrap=True)
     shown = np.arange(len(count))
@@ -102,7 +103,7 @@ def row_bytes(bit_width: int, dim: int) -> int:
 
 
 def _costs(num_rows: int, dim: int) -> list[str]:
-    return [f"{num_rows:,}", *(f"{num_rows * row_bytes(width, dim) / 1e6:,.3f}" for width in WIDTHS.values())]
+    return [f"{num_rows:,}", *(size_text(num_rows * row_bytes(width, dim)) for width in WIDTHS.values())]
 
 
 def _table(title: str, caption: str = "") -> Table:

@@ -12,6 +12,7 @@ from rich.table import Table
 from hpcgnn.quantized.formats import DENSE, IDEAL, PACKAGE, StoredSize, sizes
 from hpcgnn.shards.reader import read_packages
 from hpcgnn.shards.schema import GraphInfo
+from hpcgnn.units import size_text
 
 SCALE_BITS = 32
 
@@ -50,8 +51,8 @@ def package_lines(count: PackageCount, info: GraphInfo) -> list[str]:
     return [
         f"packages: {count.width_bits / num_rows:.3f} bits a node on average, zero rows counted as 0",
         f"packages: {stored / num_values:.3f} bits stored a value, {32 * num_values / max(stored, 1):.1f} times less "
-        f"than float32: {stored / 8e6:,.3f} MB with positions, {count.index_bits / 8e6:,.3f} MB of index and "
-        f"{SCALE_BITS * info.num_nodes / 8e6:,.3f} MB of scales",
+        f"than float32: {size_text(stored / 8)} with positions, {size_text(count.index_bits / 8)} of index and "
+        f"{size_text(SCALE_BITS * info.num_nodes / 8)} of scales",
     ]
 
 
@@ -62,11 +63,11 @@ def sizes_table(formats: dict[str, StoredSize], title: str = "features by format
                   caption="ideal: non-zero values at their own widths; dense, bitmap, csr, coo: at the largest width; "
                           "positions of packages: the index too")
     table.add_column("format", no_wrap=True)
-    for heading in ("values KB", "positions KB", "all KB", "values / ideal", "all / dense"):
+    for heading in ("values", "positions", "all", "values / ideal", "all / dense"):
         table.add_column(heading, justify="right", no_wrap=True)
     ideal, dense = max(formats[IDEAL].bits, 1), max(formats[DENSE].bits, 1)
     for name, size in formats.items():
-        table.add_row(name, *(f"{bits / 8e3:,.1f}" for bits in (size.value_bits, size.position_bits, size.bits)),
+        table.add_row(name, *(size_text(bits / 8) for bits in (size.value_bits, size.position_bits, size.bits)),
                       f"{size.value_bits / ideal:.3f}", f"{size.bits / dense:.3f}")
     return table
 

@@ -6,21 +6,18 @@ import os
 import time
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcgnn.cli.inspect import print_info
-from hpcgnn.cli.progress import shown_progress
 from hpcgnn.datasets.options import FEATURES, NON_FINITE, NORMALIZATIONS, TASKS, SourceOptions
-from hpcgnn.datasets.source import load_source
 from hpcgnn.errors import ConfigError, DatasetError
-from hpcgnn.partition.order import REORDERS
-from hpcgnn.partition.owner import BALANCES, EDGES_A_NODE, PARTITIONERS, default_balance
-from hpcgnn.shards.folder import check_folder, shards_in
-from hpcgnn.shards.making import Making, make_shards
-from hpcgnn.shards.schema import FEATURE_FORMATS, GraphInfo
+from hpcgnn.partition.choices import BALANCES, EDGES_A_NODE, PARTITIONERS, REORDERS, default_balance
+from hpcgnn.shards.feature_formats import FEATURE_FORMATS
 from hpcgnn.units import size_text, time_text
+
+if TYPE_CHECKING:
+    from hpcgnn.shards.schema import GraphInfo
 
 # What each launcher sets to the number of its ranks; SLURM_NTASKS is set in a batch script that is no rank, too.
 SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
@@ -78,6 +75,10 @@ def command(context: click.Context, source: str, out: Path, **flags: Any) -> Non
     pyg:data.pt; docs/own-data.md describes all of them. Objects in Python are taken by hpcgnn.preprocess.
     """
     refuse_ranks()
+    # These import NumPy and SciPy, which help need not wait for.
+    from hpcgnn.cli.graph_text import print_info
+    from hpcgnn.shards.folder import check_folder, shards_in
+
     check_folder(out, flags["overwrite"])
     start = time.perf_counter()
     flags["balance"] = context.params["balance"] = flags["balance"] or default_balance(flags["partitioner"])
@@ -103,6 +104,10 @@ def refuse_ranks() -> None:
 
 def preprocess(source: str, out: Path, settings: dict[str, Any], flags: dict[str, Any]) -> GraphInfo:
     """Load, partition and write, with progress bars; `settings` are kept in the shards as their provenance."""
+    from hpcgnn.cli.progress import shown_progress
+    from hpcgnn.datasets.source import load_source
+    from hpcgnn.shards.making import Making, make_shards
+
     with shown_progress() as progress:
         options = SourceOptions(
             seed=flags["seed"], symmetrize=flags["symmetrize"], root=flags["root"], non_finite=flags["non_finite"],

@@ -8,13 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from hpcgnn.errors import ConfigError
-from hpcgnn.report.bench_folder import read_bench_folders
-from hpcgnn.report.page import write_report
-from hpcgnn.report.run_folder import read_runs
-from hpcgnn.report.table import comparison_table
 
 
 @click.command("report")
@@ -32,6 +27,14 @@ def command(runs: tuple[Path, ...], out: Path | None, benches: tuple[Path, ...])
         out = runs[0] / "report.html" if len(runs) == 1 else Path("report.html")
     elif out.suffix != ".html":
         raise ConfigError(f"--out is {out}; expected a file whose name ends in .html")
+    # These import NumPy and rich, which help need not wait for.
+    from rich.console import Console
+
+    from hpcgnn.report.bench_folder import read_bench_folders
+    from hpcgnn.report.page import write_report
+    from hpcgnn.report.run_folder import read_runs
+    from hpcgnn.report.table import comparison_table
+
     folders, measured = read_runs(list(runs)), read_bench_folders(list(benches))
     Console().print(comparison_table(folders))
     click.echo(f"report: {write_report(folders, out, measured).resolve()}")

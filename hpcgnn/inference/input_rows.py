@@ -12,8 +12,9 @@ from hpcgnn.inference.coded_rows import CodedRows, LayerRows, PackedCodes, code_
 from hpcgnn.partition.partition import Partition
 from hpcgnn.quantized.integer_model import RowScale
 from hpcgnn.quantized.package import PackagedRows
+from hpcgnn.shards.feature_formats import PACKAGE
 from hpcgnn.shards.reader import read_packages
-from hpcgnn.shards.schema import PACKAGE, GraphInfo
+from hpcgnn.shards.schema import GraphInfo
 
 
 class InputRows(Protocol):

@@ -13,7 +13,7 @@ from hpcgnn.datasets.options import ProgressTask, SourceOptions, silent
 from hpcgnn.datasets.source import load_source
 from hpcgnn.errors import ConfigError, DatasetError
 from hpcgnn.launch import MPI, join, together
-from hpcgnn.partition.owner import default_balance
+from hpcgnn.partition.choices import default_balance
 from hpcgnn.shards.folder import check_folder
 from hpcgnn.shards.making import Making, make_shards
 from hpcgnn.shards.schema import GraphInfo

@@ -8,11 +8,11 @@ from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.errors import ConfigError
+from hpcgnn.partition.choices import REORDERS
 from hpcgnn.partition.condense import condensed_order
 from hpcgnn.partition.halo import row_blocks
 from hpcgnn.partition.metis import metis_parts
 
-REORDERS = ("none", "metis", "degree", "rcm", "condense-edge")
 # 256 float32 columns of so many rows fill 2 MiB, the second-level cache of a core or two.
 ROWS_A_CLUSTER = 2048
 # A quarter of that, so that rows which a cluster needs of others find room beside its own.

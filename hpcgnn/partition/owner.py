@@ -8,15 +8,10 @@ from hpcgnn._ext import ldg as kernels
 from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.adjacency import symmetric_adjacency
+from hpcgnn.partition.choices import BALANCES, EDGES_A_NODE, METIS_PARTITIONERS, PARTITIONERS, default_balance
 from hpcgnn.partition.metis import metis_parts
 
-METIS_PARTITIONERS = ("metis", "metis-cut")
-PARTITIONERS = (*METIS_PARTITIONERS, "ldg", "random", "contiguous")
 SLACK = 1.05     # largest part over mean part that ldg may make; balanced parts cost it many more cut arcs
-BALANCES = ("nodes", "edges", "both")
-# A node's dense products in a layer of 256 columns, forward and backward, take as long as the aggregation of so many
-# in-edges: 25 (GCN) to 55 (GraphSAGE) in bfloat16 and 65 to 170 in float32, measured on cores with AVX-512 BF16.
-EDGES_A_NODE = 64
 
 
 def assign_owners(dataset: GraphDataset, num_parts: int, partitioner: str = "metis", seed: int = 0,
@@ -53,11 +48,6 @@ def assign_owners(dataset: GraphDataset, num_parts: int, partitioner: str = "met
     if partitioner == "ldg":
         return fill_empty_parts(_ldg_owners(dataset, num_parts, seed), num_parts)
     return fill_empty_parts(_metis_owners(dataset, num_parts, seed, partitioner, balance), num_parts)
-
-
-def default_balance(partitioner: str) -> str:
-    """Return what a partitioner balances by default: METIS a layer's work, the others, which know no weights, nodes."""
-    return "both" if partitioner in METIS_PARTITIONERS else "nodes"
 
 
 def _check_settings(dataset: GraphDataset, num_parts: int, partitioner: str, balance: str) -> None:

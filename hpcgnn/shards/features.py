@@ -14,8 +14,8 @@ from hpcgnn.datasets.options import ProgressTask
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.build import feature_rows
 from hpcgnn.quantized.package_features import check_feature_bits
+from hpcgnn.shards.feature_formats import PACKAGE
 from hpcgnn.shards.packages import store_packages
-from hpcgnn.shards.schema import PACKAGE
 
 CHUNK_BYTES = 1 << 20
 CHUNKS_PER_BLOCK = 32

@@ -12,8 +12,9 @@ import numpy as np
 from hpcgnn.datasets.dataset import MAX_CLASSES, MAX_FEATURES, CleaningReport, is_plain_name
 from hpcgnn.partition.importance import IMPORTANCE_BINS
 from hpcgnn.partition.statistics import PartitionStatistics
+from hpcgnn.shards.feature_formats import FEATURE_FORMATS
 from hpcgnn.shards.layout import Layout
-from hpcgnn.shards.schema import FEATURE_FORMATS, NODE_NAMES, TASKS, GraphInfo
+from hpcgnn.shards.schema import NODE_NAMES, TASKS, GraphInfo
 
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 MAX_NODES = 1 << 40

@@ -11,9 +11,9 @@ from hpcgnn.datasets.cleaning import INT32_NODES
 from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.datasets.options import ProgressTask, silent
 from hpcgnn.partition.build import feature_rows
+from hpcgnn.shards.feature_formats import PACKAGE
 from hpcgnn.shards.features import FeatureStorage, row_slices
 from hpcgnn.shards.fingerprint import DIGEST_BYTES, Fingerprint
-from hpcgnn.shards.schema import PACKAGE
 
 BLOCK_ENTRIES = 1 << 20
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from hpcgnn.partition.partition import Partition
 from hpcgnn.shards import schema
+from hpcgnn.shards.feature_formats import PACKAGE
 from hpcgnn.shards.layout import Layout
 from hpcgnn.shards.schema import GraphInfo
 
@@ -38,7 +39,7 @@ def part_layout(info: GraphInfo, part: int) -> Layout:
         layout[schema.EDGE_WEIGHT] = (np.float32, (counts.num_edges,))
     if info.node_names == "integers":
         layout[schema.INNER_NAME] = (np.int64, inner)
-    if info.feature_dtype != schema.PACKAGE:
+    if info.feature_dtype != PACKAGE:
         layout["features"] = (info.feature_dtype, (*inner, info.num_features))
     return layout
 

@@ -13,6 +13,7 @@ from hpcgnn.errors import ShardError
 from hpcgnn.partition.partition import Partition
 from hpcgnn.quantized.package import PackagedRows
 from hpcgnn.shards import packages, schema
+from hpcgnn.shards.feature_formats import PACKAGE
 from hpcgnn.shards.folder import find_shard
 from hpcgnn.shards.graph_structure import QUANTILES, find_graph_fault, graph_layout
 from hpcgnn.shards.layout import check_attributes, check_layout, holds, integer_of
@@ -72,7 +73,7 @@ def read_partition(folder: Path, part: int, num_parts: int, info: GraphInfo | No
     with _open_part(folder, part, info) as file:
         scalars = {name: integer_of(file, path, name) for name in schema.PART_SCALARS}
         arrays = {name: file[name][()] for name in schema.PART_ARRAYS}
-        if info.feature_dtype == schema.PACKAGE and not expands_packages:
+        if info.feature_dtype == PACKAGE and not expands_packages:
             features = np.empty((len(arrays["inner_id"]), 0), np.float32)
         else:
             features = _read_features(file, path, info, part)
@@ -106,7 +107,7 @@ def read_packages(folder: Path, part: int, info: GraphInfo) -> tuple[PackagedRow
     ------
     ShardError                features are no packages; otherwise as of read_partition
     """
-    if info.feature_dtype != schema.PACKAGE:
+    if info.feature_dtype != PACKAGE:
         raise ShardError(f"{folder} stores {info.feature_dtype} features, expected packages; "
                          "run hpcgnn preprocess --feature-format package")
     with _open_part(folder, part, info) as file:
@@ -121,7 +122,7 @@ def _read_names(file: h5py.File, path: Path, info: GraphInfo, part: int) -> np.n
 
 
 def _read_features(file: h5py.File, path: Path, info: GraphInfo, part: int) -> np.ndarray:
-    if info.feature_dtype == schema.PACKAGE:
+    if info.feature_dtype == PACKAGE:
         return packages.load_feature_rows(file, path, info.statistics[part].num_inner, info.num_features)
     return file["features"][()]
 
@@ -139,7 +140,7 @@ def _open_part(folder: Path, part: int, info: GraphInfo) -> Iterator[h5py.File]:
             if found != expected:
                 raise ShardError(f"{path} holds {name} {found}, expected {name} {expected}; {AGAIN}")
         check_layout(file, path, part_layout(info, part))
-        if info.feature_dtype == schema.PACKAGE and not holds(file, packages.GROUP):
+        if info.feature_dtype == PACKAGE and not holds(file, packages.GROUP):
             raise ShardError(f"{path} has no {packages.GROUP}; {AGAIN}")
         yield file
 

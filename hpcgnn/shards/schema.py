@@ -11,6 +11,7 @@ from pathlib import Path
 from hpcgnn.datasets.dataset import CleaningReport
 from hpcgnn.errors import CheckpointError, HpcgnnError
 from hpcgnn.partition.statistics import PartitionStatistics
+from hpcgnn.shards.feature_formats import PACKAGE
 from hpcgnn.shards.fingerprint import Fingerprint
 
 GRAPH_VERSION = 3
@@ -31,8 +32,6 @@ PART_ARRAYS = ("inner_id", "halo_id", "halo_offset", "boundary_index", "boundary
 EDGE_WEIGHT, INNER_NAME, CLASS_NAMES = "edge_weight", "inner_name", "class_names"
 TASKS = ("classes", "multi-label", "regression")
 NODE_NAMES = ("none", "integers", "texts")
-PACKAGE = "package"
-FEATURE_FORMATS = ("float32", "float16", PACKAGE)
 
 
 def graph_file(folder: Path) -> Path:

@@ -21,6 +21,7 @@ from hpcgnn.partition.importance import degree_quantiles, node_importance
 from hpcgnn.partition.partition import Partition
 from hpcgnn.partition.statistics import PartitionStatistics, measure_partition
 from hpcgnn.shards import schema
+from hpcgnn.shards.feature_formats import FEATURE_FORMATS
 from hpcgnn.shards.features import FeatureStorage, store_features
 from hpcgnn.shards.fingerprint import Fingerprint
 from hpcgnn.shards.folder import check_folder, incoming
@@ -61,8 +62,8 @@ def write_shards(dataset: GraphDataset, owner: np.ndarray, num_parts: int, out_d
                               of range
     ShardError                out_dir holds shards and overwrite is off, can't be written, or its disk is full
     """
-    if feature_format not in schema.FEATURE_FORMATS:
-        raise ConfigError(f"feature format is {feature_format!r}; expected one of {', '.join(schema.FEATURE_FORMATS)}")
+    if feature_format not in FEATURE_FORMATS:
+        raise ConfigError(f"feature format is {feature_format!r}; expected one of {', '.join(FEATURE_FORMATS)}")
     storage = FeatureStorage.choose(dataset, feature_format, feature_bits)
     out_dir = Path(out_dir)
     check_folder(out_dir, overwrite)

@@ -27,7 +27,7 @@ from hpcgnn.bench.peers.spmm import CUSPARSE
 from hpcgnn.bench.products import HALF_ARITHMETIC, OURS_FP32
 from hpcgnn.bench.result import BenchmarkResult
 from hpcgnn.bench.timing import CEILING, OURS, Effort, Measurement
-from hpcgnn.cli.bench import finish
+from hpcgnn.cli.bench import Shared, finish
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.ops.cuda.module import use_backend
 from hpcgnn.ops.dispatch import device_kernels_on_cpu
@@ -285,7 +285,8 @@ def test_the_table_and_the_json_name_the_chip_and_the_failures(place, tmp_path, 
     monkeypatch.setattr(chip, "driver_version", lambda: "580.1")
     benchmark = tiny_kernels(place, graphs=(str(tmp_path / "none.npz"),), precisions=("fp32",))
     with pytest.raises(HpcgnnError, match=r"bench kernels could not measure .*none\.npz: DatasetError"):
-        finish("kernels", {**describe_machine(1), **place.describe()}, benchmark, tmp_path, benchmark.failures)
+        finish("kernels", {**describe_machine(1), **place.describe()}, benchmark, Shared(out=tmp_path),
+               benchmark.failures)
     table = (tmp_path / "table.txt").read_text()
     assert capsys.readouterr().out.startswith(table)
     for words in ("Stand-in 9000, compute capability 9.0, 1 multiprocessors, 1 GiB, 1 MiB of L2; driver 580.1",

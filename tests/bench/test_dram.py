@@ -17,8 +17,9 @@ from hpcgnn.bench.graphs import Topology
 from hpcgnn.bench.host import HostPlace
 from hpcgnn.bench.timing import Effort
 from hpcgnn.errors import ConfigError
+from hpcgnn.partition.choices import REORDERS
 from hpcgnn.partition.condense_traffic import Buffer
-from hpcgnn.partition.order import REORDERS, order_rows
+from hpcgnn.partition.order import order_rows
 
 SIDE = 60
 NAMES = ["naive", "metis", "metis, no reuse across", "gcod", CONDENSED, f"{CONDENSED}, no metis"]

@@ -108,7 +108,7 @@ def test_epochs_of_ours_and_of_peers_are_measured_in_processes_of_their_own(grap
             assert all(0 <= run["test_score"] <= 1 for run in trainings)
         ranks = [[run["test_score"] for run in row["runs"][name]] for name in ("hpcgnn", "hpcgnn 2 x 1")]
         assert ranks[0] == ranks[1]
-    assert "peak MB of the largest process: hpcgnn" in done.stdout
+    assert "peak memory of the largest process: hpcgnn" in done.stdout
 
 
 def test_shards_are_trained_as_they_are(graph, tmp_path):
@@ -186,7 +186,8 @@ def test_without_matplotlib_the_numbers_are_there_and_the_reason_why_there_is_no
     row = Measurement("spmm", "g", 1.0, "GB/s", {OURS: [0.5], CEILING: [0.25]})
     monkeypatch.setattr(result.importlib.util, "find_spec", lambda name: None)
     bench.prepare_output(tmp_path / "out")
-    bench.finish("kernels", describe_machine(1), SimpleNamespace(measure=lambda: [row]), tmp_path / "out")
+    bench.finish("kernels", describe_machine(1), SimpleNamespace(measure=lambda: [row]),
+                 bench.Shared(out=tmp_path / "out"))
     printed = capsys.readouterr().out
     assert "there is no bench.png: matplotlib is not installed" in printed
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"bench.json", "table.txt"}

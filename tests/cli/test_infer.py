@@ -63,7 +63,7 @@ def test_answers_have_the_bits_of_one_rank(hpcgnn, shards, shared_path, kind):
     assert found.embeddings[node_id].tobytes() == embeddings.tobytes()
     np.testing.assert_array_equal(found.prediction, found.logits.argmax(axis=1))
     lines = printed.splitlines()
-    assert [line.split(":")[0] for line in lines[1:]] == ["accuracy", "seconds", "model", "features", "exchanged",
+    assert [line.split(":")[0] for line in lines[1:]] == ["accuracy", "time", "model", "features", "exchanged",
                                                           "peak memory", "predictions"]
 
 

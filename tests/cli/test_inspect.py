@@ -10,7 +10,7 @@ import pytest
 from reference_partition import random_dataset
 
 from hpcgnn.__main__ import main
-from hpcgnn.cli.inspect import print_info
+from hpcgnn.cli.graph_text import print_info
 from hpcgnn.shards.reader import read_graph_info
 from hpcgnn.shards.schema import Provenance
 from hpcgnn.shards.writer import write_shards

@@ -15,6 +15,7 @@ from hpcgnn.ops.quantization import MessageLayout
 from hpcgnn.shards.reader import read_graph_info
 from hpcgnn.shards.schema import Provenance
 from hpcgnn.shards.writer import write_shards
+from hpcgnn.units import size_text
 
 PERCENTILES = (85, 95, 99)
 
@@ -47,9 +48,10 @@ def rows_by_pair(dataset, owner, num_parts):
     return {(q, p): len(needed_ids(arcs, owner, p, q)) for q in range(num_parts) for p in range(num_parts) if p != q}
 
 
-def megabytes(num_rows, dim):
+def sizes(num_rows, dim):
+    """Numbers and units in turn."""
     layouts = (MessageLayout.build(np.full(num_rows, width), dim) for width in WIDTHS.values())
-    return [f"{layout.num_bytes / 1e6:.3f}" for layout in layouts]
+    return [word for layout in layouts for word in size_text(layout.num_bytes).split()]
 
 
 @pytest.mark.parametrize("width", WIDTHS.values())
@@ -66,9 +68,9 @@ def test_every_pair_of_few_parts_is_listed_with_its_rows_and_bytes(inspect, num_
     expected = rows_by_pair(dataset, owner, num_parts)
     assert rows[0][:3] == ["owner", "user", "rows"]
     for cells, (pair, count) in zip(rows[1:], expected.items(), strict=False):
-        assert cells == [*map(str, pair), str(count), *megabytes(count, 7000)]
+        assert cells == [*map(str, pair), str(count), *sizes(count, 7000)]
     total = sum(expected.values())
-    assert rows[1 + len(expected)] == ["all", str(total), *megabytes(total, 7000)]
+    assert rows[1 + len(expected)] == ["all", str(total), *sizes(total, 7000)]
 
 
 def test_of_many_parts_the_spread_and_the_worst_pairs_are_shown(inspect):
@@ -132,7 +134,7 @@ def test_one_level_costs_one_bit_and_more_levels_more(inspect, tmp_path):
 def test_one_part_sends_nothing(inspect):
     dataset, _ = graph(1)
     out = inspect(dataset, np.zeros(150, np.int32), 1).out
-    assert out.endswith("no row crosses between parts\n") and "MB" not in out
+    assert out.endswith("no row crosses between parts\n") and "one exchange" not in out
 
 
 def test_percentiles_are_those_of_training():

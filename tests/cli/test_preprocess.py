@@ -13,8 +13,7 @@ from reference_partition import random_dataset
 from hpcgnn.__main__ import main
 from hpcgnn.cli.preprocess import SIZE_VARIABLES
 from hpcgnn.cli.progress import RateColumn, ShownProgress, rate_text, shown_progress
-from hpcgnn.partition.order import REORDERS
-from hpcgnn.partition.owner import BALANCES, PARTITIONERS
+from hpcgnn.partition.choices import BALANCES, PARTITIONERS, REORDERS
 from hpcgnn.shards.reader import read_graph_info, read_partition
 from hpcgnn.shards.verification import verify_shards
 

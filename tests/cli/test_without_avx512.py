@@ -18,7 +18,7 @@ from training_setup import easy_graph, losses
 from hpcgnn.cli.bench import command as bench
 from hpcgnn.inference.predictions import read_predictions
 from hpcgnn.ops.host.simd import best_level
-from hpcgnn.partition.order import REORDERS
+from hpcgnn.partition.choices import REORDERS
 from hpcgnn.widths import BIT_WIDTHS
 
 AVX2 = {"HPCGNN_SIMD": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2",

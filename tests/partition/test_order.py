@@ -9,7 +9,8 @@ from reference_partition import arcs_of, random_dataset
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition import order
 from hpcgnn.partition.build import build_partition
-from hpcgnn.partition.order import REORDERS, inner_arcs, order_rows, undirected
+from hpcgnn.partition.choices import REORDERS
+from hpcgnn.partition.order import inner_arcs, order_rows, undirected
 
 
 @pytest.fixture

@@ -12,16 +12,8 @@ from hpcgnn._ext import ldg as kernels
 from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.adjacency import symmetric_adjacency
-from hpcgnn.partition.owner import (
-    BALANCES,
-    EDGES_A_NODE,
-    METIS_PARTITIONERS,
-    PARTITIONERS,
-    SLACK,
-    assign_owners,
-    fill_empty_parts,
-    node_weight,
-)
+from hpcgnn.partition.choices import BALANCES, EDGES_A_NODE, METIS_PARTITIONERS, PARTITIONERS
+from hpcgnn.partition.owner import SLACK, assign_owners, fill_empty_parts, node_weight
 
 
 def cut_arcs(dataset, owner):

@@ -11,14 +11,15 @@ from reference_partition import random_dataset
 
 from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.errors import CheckpointError, ShardError
-from hpcgnn.partition.order import REORDERS
-from hpcgnn.partition.owner import PARTITIONERS, assign_owners
+from hpcgnn.partition.choices import PARTITIONERS, REORDERS
+from hpcgnn.partition.owner import assign_owners
 from hpcgnn.shards import hashing
+from hpcgnn.shards.feature_formats import FEATURE_FORMATS
 from hpcgnn.shards.features import FeatureStorage
 from hpcgnn.shards.fingerprint import Fingerprint
 from hpcgnn.shards.hashing import fingerprint_of
 from hpcgnn.shards.reader import read_graph_info
-from hpcgnn.shards.schema import FEATURE_FORMATS, Provenance, check_fingerprint
+from hpcgnn.shards.schema import Provenance, check_fingerprint
 from hpcgnn.shards.writer import write_shards
 
 FLOAT32 = FeatureStorage("float32")

@@ -19,7 +19,7 @@ from reference_partition import expected_importance, random_dataset
 
 from hpcgnn.errors import ConfigError, ShardError
 from hpcgnn.partition.build import build_partition
-from hpcgnn.partition.order import REORDERS
+from hpcgnn.partition.choices import REORDERS
 from hpcgnn.partition.partition import Partition
 from hpcgnn.partition.statistics import measure_partition
 from hpcgnn.shards import features, schema, writer
