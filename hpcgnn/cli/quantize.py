@@ -76,8 +76,8 @@ def print_result(model, score: str, before, after: dict[str, float], code_bytes:
     click.echo(model_line(model))
     click.echo(f"before {scores_line(score, scores_of(before))}")
     click.echo(f"after  {scores_line(score, after)}")
-    click.echo(f"model: {size_text(out.stat().st_size)} in its file, of which {size_text(payload_bytes(model))} are numbers "
-               f"and {size_text(-(-model.weight_bits // 8))} weights, {size_text(float_bytes)} in float32")
+    click.echo(f"model: {size_text(out.stat().st_size)} in its file, of which {size_text(payload_bytes(model))} are "
+               f"numbers and {size_text(-(-model.weight_bits // 8))} weights, {size_text(float_bytes)} in float32")
     click.echo(f"features: {size_text(code_bytes)} as the codes that all layers read; the input takes "
                f"{size_text(feature_bytes)} as {form}")
     click.echo(f"model file: {out}")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 UNKNOWN = "–"
+# Scores that are better where they are lower, for runs that do not say it: of earlier versions, and under way.
+LOW_SCORES = ("mae", "rmse")
 
 
 def format_number(value: float | None) -> str:

@@ -12,12 +12,12 @@ from typing import Any
 
 from hpcgnn.checked_text import read_json
 from hpcgnn.errors import ConfigError
+from hpcgnn.report.formats import LOW_SCORES
 from hpcgnn.units import size_text, time_text
 
 BARS = "▁▂▃▄▅▆▇█"
 NUM_BARS = 32
 RECENT = 20                 # epochs whose median tells the rate
-LOW_SCORES = ("mae", "rmse")
 
 
 @dataclass

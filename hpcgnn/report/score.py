@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hpcgnn.report.formats import UNKNOWN
+from hpcgnn.report.formats import LOW_SCORES, UNKNOWN
 from hpcgnn.report.run_folder import Run
 
 TITLES = {"micro_f1": "micro-F1", "roc_auc": "ROC AUC", "mae": "MAE", "rmse": "RMSE", "r2": "R²"}
-# For runs whose summary does not say it: of earlier versions, and without a summary.
-PREFER_LOW, NO_SHARES = {"mae", "rmse"}, {"r2", "mae", "rmse"}
+NO_SHARES = ("r2", *LOW_SCORES)      # for runs whose summary does not say it
 
 
 @dataclass(frozen=True)
@@ -68,4 +67,4 @@ def score_kind(runs: list[Run]) -> ScoreKind:
 def _kind_of(run: Run) -> ScoreKind:
     summary, name = run.summary, str(run.summary["score_name"])
     return ScoreKind(name, bool(summary.get("score_is_share", name not in NO_SHARES)),
-                     bool(summary.get("score_prefers_low", name in PREFER_LOW)))
+                     bool(summary.get("score_prefers_low", name in LOW_SCORES)))

@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from hpcgnn.report.formats import LOW_SCORES
+
 Records = tuple[dict[str, Any], ...]
-LOW_SCORES = {"mae": min, "rmse": min}      # scores that are better where they are lower
 
 
 def summarize(config: dict[str, Any], provenance: dict[str, Any], records: Records) -> dict[str, Any]:
@@ -24,7 +25,7 @@ def summarize(config: dict[str, Any], provenance: dict[str, Any], records: Recor
     return {
         **{key: known.get(key) for key in ("dataset", "model", "method", "ranks")},
         "score_name": score,
-        **_best_scores(records, LOW_SCORES.get(score, max)),
+        **_best_scores(records, min if score in LOW_SCORES else max),
         "median_epoch_seconds": statistics.median(seconds) if seconds else None,
         "sent_bytes_per_epoch": payload + parameters,
         "sent_bytes_payload_per_epoch": payload,
