@@ -107,8 +107,7 @@ def infer_in_parallel(comm, request: Request) -> None:
         click.echo(scores_line(opened.score, scores))
         click.echo(time_line(seconds, repeat, opened.float_seconds, comm.size))
         click.echo(f"model: {size_text(opened.num_bytes)}, weights {size_text(opened.model.weight_bits / 8)}")
-        click.echo(f"features: {size_text(sizes[0])} as {run.rows.form}, {size_text(sizes[1])} as the codes that all "
-                   "layers read")
+        click.echo(f"features: {size_text(sizes[0])} as {run.rows.form}, {size_text(sizes[1])} as codes of all layers")
         click.echo(batches or f"exchanged: {size_text(sent[0])} a pass, {size_text(sent[1])} in float32")
         click.echo(f"peak memory: {size_text(sizes[2])}, of the largest rank")
         if out is not None:

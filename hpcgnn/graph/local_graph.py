@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-import scipy.sparse
 import torch
 
 from hpcgnn.errors import KernelError
@@ -28,14 +27,13 @@ from hpcgnn.graph.hop import (
 )
 from hpcgnn.graph.loops import Adjacency, build_adjacency, store_loop_weights
 from hpcgnn.graph.normalization import check_edge_weight, degree_factor
-from hpcgnn.ops.aggregation import SparseRows, aggregate, from_csr, multiply
+from hpcgnn.graph.reductions import Reductions
+from hpcgnn.ops.aggregation import aggregate, multiply
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import DROPOUT, CounterKey
 from hpcgnn.ops.cuda.resident import resident
 from hpcgnn.ops.maximum import maximum
 from hpcgnn.ops.pointwise import activate, dropout
-
-REDUCTIONS = ("sum", "mean", "gcn")
 
 
 @dataclass
@@ -96,7 +94,6 @@ class LocalGraph:
         self._degree = in_degree if weighted_degree is None else weighted_degree
         self._indptr, self._indices = resident(indptr), resident(indices)
         self._exchange, self._num_within, self._half_sums = exchange, num_within, has_half_sums
-        self._matrices: dict[str, tuple[SparseRows, SparseRows]] = {}
         self._restricted: dict[tuple[str, int, int], Matrices] = {}
         self._cut: dict[tuple[str, int, int], PeerMatrices] = {}
         self._peer_entries: PeerEntries | None = None
@@ -108,7 +105,8 @@ class LocalGraph:
         self._is_marginal = _has_entry_from(indptr, indices, self.num_inner)
         self._input_aggregates: dict[str, torch.Tensor] = {}
         self._adjacencies: dict[bool, Adjacency] = {}
-        self._transposed = _transpose(indptr, indices, self.num_rows, edge_weight)
+        self._reductions = Reductions(self._indptr, self._indices, self.num_rows, self._degree, has_half_sums,
+                                      self._edge_weight)
         self._pass = ForwardPass()
 
     @property
@@ -118,10 +116,9 @@ class LocalGraph:
     @property
     def structure_bytes(self) -> int:
         """Return the memory of ids, degrees, arcs and matrices, as far as passes have made them."""
-        matrices = [matrix for pair in self._matrices.values() for matrix in pair]
-        matrices += [matrix for made in self._adjacencies.values() for matrix in made[:2]]
+        matrices = self._reductions.made + [matrix for made in self._adjacencies.values() for matrix in made[:2]]
         names = ("begin", "end", "indices", "row_scale", "column_scale", "entry_scale")
-        arrays = [self.node_id, self.in_degree, self._indptr, self._indices, *self._transposed,
+        arrays = [self.node_id, self.in_degree, self._indptr, self._indices, *self._reductions.arrays,
                   *(getattr(matrix, name) for matrix in matrices for name in names)]
         owners = [_owner(array) for array in arrays if array is not None]       # matrices share arrays
         return sum({id(owner): owner.nbytes for owner in owners}.values())
@@ -259,8 +256,8 @@ class LocalGraph:
         KernelError      an unknown reduction, a maximum over weighted arcs, or rows that do not fit
         """
         if reduction == "max":
-            return maximum(h_all, *self._matrices_of("sum"))
-        return aggregate(h_all, *self._matrices_of(reduction))
+            return maximum(h_all, *self._reductions.matrices("sum"))
+        return aggregate(h_all, *self._reductions.matrices(reduction))
 
     def dropout(self, h: torch.Tensor, probability: float) -> torch.Tensor:
         """Dropout whose mask depends on the global node id only, for inner rows or for inner and halo rows."""
@@ -328,7 +325,7 @@ class LocalGraph:
             num_in, num_out = self._num_within[left], self._num_within[left - 1]
         shape = reduction, num_in, num_out
         if shape not in self._restricted:
-            self._restricted[shape] = restrict(*self._matrices_of(reduction), self.num_inner, num_in, num_out)
+            self._restricted[shape] = restrict(*self._reductions.matrices(reduction), self.num_inner, num_in, num_out)
         by_peer = None if self.halo_spans is None else self._cut_by_peer(shape)
         if num_out not in self._spans:
             self._spans[num_out] = spans(self._is_marginal[:num_out], self._overlaps)
@@ -336,7 +333,8 @@ class LocalGraph:
 
     def _cut_by_peer(self, shape: tuple[str, int, int]) -> PeerMatrices:
         if self._peer_entries is None:
-            self._peer_entries = PeerEntries.order(self._matrices_of(shape[0])[0], self.num_inner, self.halo_spans)
+            matrix, _ = self._reductions.matrices(shape[0])
+            self._peer_entries = PeerEntries.order(matrix, self.num_inner, self.halo_spans)
         if shape not in self._cut:
             self._cut[shape] = self._peer_entries.cut(self._restricted[shape])
         return self._cut[shape]
@@ -344,40 +342,13 @@ class LocalGraph:
     def input_aggregate(self, reduction: str) -> torch.Tensor:
         """Return (num_inner, num_features): what the constant input aggregates to, computed once."""
         if reduction not in self._input_aggregates:
-            matrix, _ = self._matrices_of(reduction)
+            matrix, _ = self._reductions.matrices(reduction)
             self._input_aggregates[reduction] = multiply(matrix, self.x_all)
         return self._input_aggregates[reduction]
 
     def halo_squares(self, reduction: str) -> np.ndarray:
         """Sum, for each halo row, the squared coefficients by which inner rows sum it, as (num_halo,) float32."""
-        forward, transposed = self._matrices_of(reduction)
-        row_scale = np.ones(self.num_inner) if forward.row_scale is None else forward.row_scale.astype(np.float64)
-        weight = 1.0 if transposed.entry_scale is None else transposed.entry_scale.astype(np.float64)
-        squares = np.concatenate([[0.0], np.cumsum((row_scale[transposed.indices] * weight) ** 2)])
-        total = squares[transposed.end[self.num_inner:]] - squares[transposed.begin[self.num_inner:]]
-        scale = 1.0 if forward.column_scale is None else forward.column_scale[self.num_inner:].astype(np.float64)
-        return (total * scale ** 2).astype(np.float32)
-
-    def _matrices_of(self, reduction: str) -> tuple[SparseRows, SparseRows]:
-        if reduction not in self._matrices:
-            self._matrices[reduction] = self._build_matrix(reduction)
-        return self._matrices[reduction]
-
-    def _build_matrix(self, reduction: str) -> tuple[SparseRows, SparseRows]:
-        if reduction not in REDUCTIONS:
-            raise KernelError(f"reduction must be one of {(*REDUCTIONS, 'max')}, found {reduction!r}")
-        # Both matrices hold the same arrays, of which a device keeps one copy.
-        factor = degree_factor(self._degree, reduction)
-        row_scale = None if factor is None else resident(factor[:self.num_inner])
-        column_scale = resident(factor) if reduction == "gcn" else None
-        num_self = self.num_inner if reduction == "gcn" else 0
-        alike = {"num_self": num_self, "has_half_sums": self._half_sums}
-        *by_column, by_column_weight = self._transposed
-        forward = from_csr(self._indptr, self._indices, self.num_rows, row_scale=row_scale, column_scale=column_scale,
-                           entry_scale=self._edge_weight, **alike)
-        backward = from_csr(*by_column, self.num_inner, row_scale=column_scale, column_scale=row_scale,
-                            entry_scale=by_column_weight, **alike)
-        return forward, backward
+        return self._reductions.halo_squares(reduction)
 
 
 class _Halo(torch.autograd.Function):
@@ -408,13 +379,3 @@ def _has_entry_from(indptr: np.ndarray, indices: np.ndarray, column: int) -> np.
     """Return (num_rows,) bool, the rows of a CSR that have an entry in `column` or behind it."""
     behind = np.concatenate([[0], np.cumsum(indices >= column)])
     return behind[indptr[1:]] > behind[indptr[:-1]]
-
-
-def _transpose(indptr: np.ndarray, indices: np.ndarray, num_columns: int,
-               edge_weight: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Return the CSC of a CSR: indptr int64, indices int32, destinations ascending within a column, and the weights."""
-    shape = (len(indptr) - 1, num_columns)
-    values = np.ones(len(indices), dtype=np.int8) if edge_weight is None else edge_weight
-    by_column = scipy.sparse.csr_matrix((values, indices, indptr), shape=shape).tocsc()
-    return (resident(by_column.indptr.astype(np.int64)), resident(by_column.indices.astype(np.int32)),
-            None if edge_weight is None else resident(by_column.data))

@@ -12,7 +12,7 @@ from hpcgnn.shards.schema import GraphInfo
 
 @dataclass(frozen=True)
 class Graph:
-    """A graph in shards and the ranks that hold it, one part each. Nothing of a part is read before it is needed.
+    """Name a graph in shards and the ranks that hold it, a part each. Nothing of a part is read before it is needed.
 
     Attributes
     ----------

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: its scores on all ranks, its model with the best weights, and its files.
+    """Hold a finished run: its scores on all ranks, its model with the best weights, and its files.
 
     Attributes
     ----------

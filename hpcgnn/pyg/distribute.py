@@ -23,7 +23,7 @@ from hpcgnn.pyg.row_functions import RowFunctions
 
 
 class DistributedModel(nn.Module):
-    """A model of PyTorch Geometric on the parts of a graph. Its answers and gradients are those of one process.
+    """Run a model of PyTorch Geometric on the parts of a graph. Its answers and gradients are those of one process.
 
     Its weights are the model's own, under the model's own names, so a saved state loads into the plain model.
 

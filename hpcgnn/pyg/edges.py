@@ -16,7 +16,7 @@ READABLE = (torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tenso
 
 
 class SealedEdges(torch.Tensor):
-    """Edges that may be passed to a convolution, and not read: their numbers mean something on this rank only."""
+    """Hold edges that may be passed to a convolution, and not read: their numbers mean something on this rank only."""
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
@@ -31,7 +31,7 @@ class SealedEdges(torch.Tensor):
 
 
 class GraphEdges:
-    """The edges into one rank's nodes. Copies of a model share them.
+    """Hold the edges into one rank's nodes. Copies of a model share them.
 
     Parameters
     ----------

@@ -19,7 +19,7 @@ from hpcgnn.pyg.edges import GraphEdges
 
 
 class ForwardPassing:
-    """What the convolutions of one forward share.
+    """Hold what the convolutions of one forward pass share.
 
     Parameters
     ----------

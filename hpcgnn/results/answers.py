@@ -26,7 +26,7 @@ from hpcgnn.training.scores import CLASSES, MULTI_LABEL, REGRESSION
 
 @dataclass(frozen=True)
 class Answers:
-    """What a model says of some nodes.
+    """Hold what a model says of some nodes.
 
     Attributes
     ----------

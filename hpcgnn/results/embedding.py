@@ -26,7 +26,7 @@ LAST_CALLS: dict[type[nn.Module], str] = {GCNII: "activate", DAGNN: "activate", 
 
 
 class WatchedPass:
-    """One forward pass whose last layer's input is noted.
+    """Note what the last layer reads in one forward pass.
 
     Attributes
     ----------

@@ -30,7 +30,7 @@ SCORE_TOLERANCE = 0.01     # by which a run in 16 bits may answer otherwise in 3
 
 @dataclass(frozen=True)
 class FloatRun:
-    """A run folder's best model and the graph that it answers for, in float32 rows.
+    """Hold a run folder's best model and the graph that it answers for, in float32 rows.
 
     A run that was trained with --quantize answers as it was trained: its rows and weights are rounded, as floats.
 

@@ -25,7 +25,7 @@ PYG_CLASSES = ("GCN", "GraphSAGE", "GAT", "GIN", "SGConv")
 
 
 class AloneExchange:
-    """The exchange, and the arrival, of a graph that is one part: nothing travels."""
+    """Serve as exchange, and as arrival, of a graph that is one part: nothing travels."""
 
     is_alone, halo_spans = True, None
 
@@ -55,7 +55,7 @@ class AloneExchange:
 
 
 class PlainModel(nn.Module):
-    """A model of hpcgnn that is called as those of PyTorch Geometric are.
+    """Wrap a model of hpcgnn, so that it is called as those of PyTorch Geometric are.
 
     Attributes
     ----------

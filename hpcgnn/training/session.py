@@ -101,9 +101,7 @@ class Session:
         masks = {"train": part.train_mask, "val": part.val_mask, "test": part.test_mask}
         loss = together(comm, lambda: own_or_named("loss", config.loss, recipe.loss))
         objective = together(comm, lambda: Objective.build(comm, part.labels, masks, device, loss))
-        score = together(comm, lambda: own_or_named("score", config.score, recipe.score))
-        if isinstance(score, str):
-            score = together(comm, lambda: choose_score(score, objective.task, info.num_classes, info.name))
+        score = together(comm, lambda: _score_of(config, recipe, objective.task, info))
         if config.quantize != "none":
             together(comm, lambda: check_task(info.name, objective.task))
         counted = {split: getattr(info, f"num_{split}") for split in objective.num_global}
@@ -204,6 +202,12 @@ def own_or_named(what: str, name: str, given: Own | None) -> Own | str:
         raise TrainingError(f"this run has a {what} of its own, which only the program that gave it knows; go on with "
                             f"hpcgnn.fit({what}=..), or choose another {what}")
     return name if given is None else given
+
+
+def _score_of(config: TrainConfig, recipe: Recipe, task: str, info: GraphInfo) -> Score:
+    """Return the score that a program gives, or that the settings name; errors as of `choose_score`."""
+    score = own_or_named("score", config.score, recipe.score)
+    return choose_score(score, task, info.num_classes, info.name) if isinstance(score, str) else score
 
 
 def check_task(dataset: str, task: str) -> None:

@@ -73,7 +73,12 @@ def array_of(value: Any, what: str = "an array") -> np.ndarray:
 
 
 def features_of(value: Any) -> np.ndarray | scipy.sparse.csr_matrix:
-    """Return features as a matrix, a row a node: dense, or SciPy's CSR where they are sparse."""
+    """Return features as a matrix, (num_nodes, num_features): dense, or SciPy's CSR where they are sparse.
+
+    Raises
+    ------
+    DatasetError      neither a vector nor a matrix
+    """
     if scipy.sparse.issparse(value):
         return scipy.sparse.csr_matrix(value)
     if getattr(value, "is_sparse", False) is True:
