@@ -89,7 +89,7 @@ def test_packages_are_read_as_they_are_and_answer_as_their_floats_do(hpcgnn, sha
     on_rank_zero(comm, lambda: write_shards(dataset, random_owner(dataset, comm.size), comm.size, folder, "package",
                                             Provenance("test", "given", 0)))
     status, printed, complaints = hpcgnn("infer", path, folder, "--repeat", 1, "--out", out)
-    assert (status, complaints) == (0, "") and "bytes as packages" in printed
+    assert (status, complaints) == (0, "") and "B as packages" in printed
     info = read_graph_info(folder)
     run = IntegerRun.open(comm, read_model(path)[0], folder, info)
     assert isinstance(run.rows, PackageRows)
@@ -109,7 +109,7 @@ def test_packed_features_give_the_same_bits_and_are_multiplied_from_in_every_pas
         assert not multiplied
         status, printed, complaints = hpcgnn("infer", path, shards, "--repeat", 2, "--out", shared_path / out, *flags)
         assert (status, complaints) == (0, "")
-    assert "bytes as packed codes" in printed
+    assert "B as packed codes" in printed
     assert len(multiplied) >= 2
     found, expected = (answers(shared_path / out) for out in ("packed.h5", "codes.h5"))
     assert found.logits.tobytes() == expected.logits.tobytes()
