@@ -34,7 +34,8 @@ def runs(tmp_path):
     return read_runs([write_run(tmp_path / "fp32"),
                       with_summary(write_run(tmp_path / "packed", scale=16), test_score=0.80, val_score=0.81,
                                    peak_rss_bytes=None),
-                      with_summary(write_run(tmp_path / "other"), test_score=0.70, val_score=0.69, sent_bytes_per_epoch=0)])
+                      with_summary(write_run(tmp_path / "other"), test_score=0.70, val_score=0.69,
+                                   sent_bytes_per_epoch=0)])
 
 
 def test_cells_show_and_sort_by_what_the_summary_says(runs):
