@@ -12,6 +12,7 @@ from training_setup import easy_graph, on_rank_zero, snapshot, train, write_once
 from hpcgnn.inference.model_file import payload_bytes, read_model
 from hpcgnn.shards.features import FeatureStorage
 from hpcgnn.shards.hashing import fingerprint_of
+from hpcgnn.units import size_text
 
 
 @pytest.fixture
@@ -45,8 +46,8 @@ def test_a_float_run_is_calibrated_and_keeps_its_score(hpcgnn, shards, shared_pa
     assert percent(before)[2] > 80
     assert max(abs(one - other) for one, other in zip(percent(before), percent(after), strict=True)) <= 3
     num_bytes = on_rank_zero(comm, lambda: (run / "model.h5").stat().st_size)
-    assert f"{num_bytes:,} bytes in its file" in size and f"{payload_bytes(model):,} are numbers" in size
-    assert features.endswith(" bytes as the codes that all layers read; the input takes 11,520 bytes as float32")
+    assert f"{size_text(num_bytes)} in its file" in size and f"{size_text(payload_bytes(model))} are numbers" in size
+    assert features.endswith("B as the codes that all layers read; the input takes 11.5 kB as float32")
     assert file == f"model file: {run / 'model.h5'}"
 
 
