@@ -86,7 +86,7 @@ def fit(model: nn.Module | Callable[[], nn.Module] | str, graph: Graph, *, out: 
         WATCHDOG.stop()
     run = Run.finished(graph, finished)
     if isinstance(model, nn.Module):
-        give_weights(run.model, model)
+        model.load_state_dict(run.model.state_dict())      # a distributed model's are the plain model's
     return run
 
 
@@ -104,7 +104,10 @@ def _recipe(model: Any, loss: Any, score: Any, prefers_low: bool, optimizer: Any
             raise ConfigError(f"{name} must be a function that makes one, such as lambda it: ..; found a "
                               f"{type(given).__name__}")
     if optimizer is not None:
-        _refuse("an optimizer is given", named, ("lr", "weight_decay", "weight_decay_layers"))
+        _refuse("an optimizer is given", named, ("lr", "weight_decay", "weight_decay_layers", "quantize_lr"))
+        if named.get("quantize", "none") != "none":
+            raise ConfigError("quantize trains steps and widths at rates of their own, which an optimizer that is "
+                              "given does not know; leave one out")
     for callback in callbacks:
         if not isinstance(callback, Callback):
             raise ConfigError(f"callbacks must be hpcgnn.Callback's, found a {type(callback).__name__}")
@@ -144,12 +147,6 @@ def _refuse(reason: str, settings: dict[str, Any], names: tuple[str, ...]) -> No
 
 def _name_of(model: nn.Module | Callable[[], nn.Module]) -> str:
     """Return MODULE:NAME of a model's class, or of the function that makes it."""
-    inner = getattr(model, "module", model)      # of a distributed model
+    inner = model.module if isinstance(model, DistributedModel) else model
     made_by = type(inner) if isinstance(inner, nn.Module) else inner
     return f"{getattr(made_by, '__module__', '__main__')}:{getattr(made_by, '__qualname__', type(made_by).__name__)}"
-
-
-def give_weights(trained: nn.Module, model: nn.Module) -> None:
-    """Have a program's own model hold the weights of the trained copy of it."""
-    is_wrapped = hasattr(trained, "module") and not hasattr(model, "module")
-    model.load_state_dict((trained.module if is_wrapped else trained).state_dict())

@@ -99,7 +99,7 @@ class Run:
         ------
         CollectiveError      the file can't be written
         """
-        weights = getattr(self.model, "module", self.model).state_dict()
+        weights = self.model.state_dict()      # a distributed model's are the plain model's
         together(self.graph.comm, lambda: _save(weights, Path(path)) if self.graph.comm.rank == 0 else None)
 
 

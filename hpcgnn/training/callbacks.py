@@ -64,5 +64,10 @@ class Callback:
     def on_checkpoint(self, run: RunUnderWay, path: Path) -> None:
         """Note that a checkpoint is on the disk."""
 
+    def on_failure(self, run: RunUnderWay, error: BaseException) -> None:
+        """Note that the run ends early, by a signal (Interrupted) or an error. Other ranks may be gone; an error that
+        is raised in here is not shown.
+        """
+
     def on_end(self, run: RunUnderWay, summary: dict[str, Any]) -> None:
         """End the run; `summary` is whole on rank 0."""

@@ -27,6 +27,7 @@ from hpcgnn.training.precision import LossScale
 
 KIND, VERSION = "checkpoint", 5
 ADVICE = "start without --resume, or restore the file"
+BROUGHT = ("schedule", "own_optimizer")     # by programs: absent in other checkpoints
 TOKEN = re.compile("[0-9a-f]{32}")
 # Everything that h5py, json and the constructors raise for content that is not what it should be.
 NOT_A_CHECKPOINT = (KeyError, TypeError, ValueError, AttributeError, OSError, RuntimeError, MemoryError)
@@ -88,6 +89,7 @@ class Checkpoint:
     fingerprint : Fingerprint        of the shards that were trained on last
     token : str                      32 hexadecimal digits, drawn anew for every checkpoint
     schedule : dict or None          where the schedule of the learning rate stands, if there is one
+    own_optimizer : dict or None     name and groups of an optimizer that a program gave
     """
 
     settings: dict[str, Any]
@@ -101,6 +103,7 @@ class Checkpoint:
     loss_scale: LossScale
     controller: dict[str, Any]
     schedule: dict[str, Any] | None = None
+    own_optimizer: dict[str, Any] | None = None
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
@@ -113,7 +116,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     state = {"settings": checkpoint.settings, "dataset": checkpoint.dataset, "token": checkpoint.token,
              "fingerprint": asdict(checkpoint.fingerprint), "progress": asdict(checkpoint.progress),
              "loss_scale": asdict(checkpoint.loss_scale), "controller": checkpoint.controller,
-             **({} if checkpoint.schedule is None else {"schedule": checkpoint.schedule})}
+             **{name: getattr(checkpoint, name) for name in BROUGHT if getattr(checkpoint, name) is not None}}
 
     def fill(file: h5py.File) -> None:
         file.attrs["state"] = json.dumps(state)
@@ -158,7 +161,7 @@ def _read_content(file: h5py.File) -> Checkpoint:
         optimizer={int(number): _read_tensors(group) for number, group in file["optimizer"].items()},
         loss_scale=LossScale(**state["loss_scale"]),
         controller=state["controller"],
-        schedule=state.get("schedule"),
+        **{name: state.get(name) for name in BROUGHT},
     )
     _check_content(checkpoint)
     return checkpoint
@@ -173,7 +176,7 @@ def _check_content(checkpoint: Checkpoint) -> None:
         (isinstance(checkpoint.settings, dict) and type(checkpoint.settings["seed"]) is int, "settings"),
         (isinstance(checkpoint.dataset, str), "name of a graph"), (checkpoint.fingerprint.is_valid, "fingerprint"),
         (bool(TOKEN.fullmatch(checkpoint.token)), "token"), (isinstance(checkpoint.controller, dict), "controller"),
-        (isinstance(checkpoint.schedule, (dict, type(None))), "schedule"),
+        (all(isinstance(getattr(checkpoint, name), (dict, type(None))) for name in BROUGHT), "schedule or optimizer"),
         (all(type(counter) is int and counter >= 0 for counter in counters), "counters"),
         (progress.seed_index == len(progress.finished), "results"),
         (math.isfinite(checkpoint.loss_scale.value), "loss scale"),

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import torch
 
+from hpcgnn.errors import CollectiveError
 from hpcgnn.launch import together
 from hpcgnn.ops.adam import StepCheck, check_of
 from hpcgnn.training.adam import FlatAdam
 from hpcgnn.training.checkpoint import Checkpoint, check_shapes
 from hpcgnn.training.gradients import FlatGradients
-from hpcgnn.training.own_optimizer import OwnOptimizer
+from hpcgnn.training.own_optimizer import BUILT_IN, OwnOptimizer, name_of
 from hpcgnn.training.precision import LossScale
 from hpcgnn.training.schedule import RateSchedule
 from hpcgnn.training.session import Session
@@ -53,16 +54,19 @@ class Learner:
 
         Raises
         ------
-        CollectiveError      its weights don't fit the model
+        CollectiveError      its weights don't fit the model, or its optimizer or schedule are others
         """
         learner = cls.of(session, session.new_model(seed))
         if checkpoint is not None:
             check_shapes(checkpoint, learner.best_model)
             learner.model.load_state_dict(checkpoint.model)
             learner.best_model = checkpoint.best_model
+            check_brought(checkpoint, learner)
             learner.optimizer.load_state(checkpoint.optimizer)
             learner.loss_scale = checkpoint.loss_scale
-            if learner.schedule is not None and checkpoint.schedule is not None:
+            if checkpoint.own_optimizer is not None:
+                learner.optimizer.load_groups(checkpoint.own_optimizer)
+            if checkpoint.schedule is not None:
                 learner.schedule.load_state(checkpoint.schedule)
         return learner
 
@@ -93,3 +97,20 @@ class Learner:
         model = copy.deepcopy(self.model)
         model.load_state_dict(self.best_model)
         return model
+
+
+def check_brought(checkpoint: Checkpoint, learner: Learner) -> None:
+    """Check that a program brings again what its run was begun with; all ranks see the same.
+
+    Raises
+    ------
+    CollectiveError      another optimizer, or a schedule where there was none, or none where there was one
+    """
+    written = BUILT_IN if checkpoint.own_optimizer is None else checkpoint.own_optimizer["name"]
+    if written != name_of(learner.optimizer):
+        raise CollectiveError(f"the checkpoint was written with {written} and can't go on with "
+                              f"{name_of(learner.optimizer)}; give the same optimizer again, or choose another out")
+    if (checkpoint.schedule is None) != (learner.schedule is None):
+        had, has = ("no", "one") if checkpoint.schedule is None else ("a", "none")
+        raise CollectiveError(f"the checkpoint was written with {had} schedule of the learning rate and can't go on "
+                              f"with {has}; give the same again, or choose another out")

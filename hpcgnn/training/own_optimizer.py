@@ -11,6 +11,7 @@ from hpcgnn.errors import CollectiveError, TrainingError
 from hpcgnn.ops.adam import StepCheck
 
 Moments = dict[int, dict[str, torch.Tensor]]
+BUILT_IN = "the built-in Adam"
 
 
 class OwnOptimizer:
@@ -53,6 +54,19 @@ class OwnOptimizer:
         return {number: {name: torch.as_tensor(value) for name, value in memory.items() if value is not None}
                 for number, memory in self.torch_optimizer.state_dict()["state"].items()}
 
+    def record(self) -> dict[str, Any]:
+        """Which optimizer it is, and the plain numbers and texts of its groups, which some optimizers move."""
+        groups = [{name: value for name, value in group.items() if _is_plain(value)}
+                  for group in self.torch_optimizer.state_dict()["param_groups"]]
+        return {"name": name_of(self), "groups": groups}
+
+    def load_groups(self, record: dict[str, Any]) -> None:
+        """Go on from what `record` returned; the optimizers are the same."""
+        for group, kept in zip(self.torch_optimizer.param_groups, record["groups"], strict=True):
+            for name, value in kept.items():
+                if name != "params" and name in group:
+                    group[name] = tuple(value) if isinstance(group[name], tuple) else value
+
     def load_state(self, state: Moments) -> None:
         """Go on from what `state` returned; raises CollectiveError where it is another optimizer's."""
         whole: dict[str, Any] = self.torch_optimizer.state_dict()
@@ -61,3 +75,17 @@ class OwnOptimizer:
             raise CollectiveError(f"the checkpoint's optimizer knows {len(state)} weights and this one {num_weights}; "
                                   "it was not written by this run, start without --resume")
         self.torch_optimizer.load_state_dict({**whole, "state": state})
+
+
+def name_of(optimizer: Any) -> str:
+    """Return what an optimizer is called in a checkpoint and in sentences."""
+    if not isinstance(optimizer, OwnOptimizer):
+        return BUILT_IN
+    kind = type(optimizer.torch_optimizer)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str))

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from hpcgnn.config import TrainConfig, parse_arguments
+from hpcgnn.errors import ConfigError
 from hpcgnn.nn.models import ModelShape, build_model
-from hpcgnn.pyg.distribute import distribute, is_pyg
+from hpcgnn.pyg.distribute import DistributedModel, distribute, is_pyg
 from hpcgnn.shards.schema import GraphInfo
 from hpcgnn.training.callbacks import Callback
 from hpcgnn.training.objective import Loss
@@ -45,14 +46,44 @@ class Recipe:
     def build(self, config: TrainConfig, info: GraphInfo) -> nn.Module:
         """Make the model on the host, with weights from torch's generator where it is not given with its own; one of
         PyTorch Geometric's kind is distributed.
+
+        Raises
+        ------
+        ConfigError      no model can be made, or it can't be distributed
         """
         if self.model is None:
             model = build_model(shape_of(config, info))
         elif isinstance(self.model, nn.Module):
             model = copy.deepcopy(self.model)
         else:
-            model = self.model()
+            model = _made(self.model)
         return distribute(model) if is_pyg(model) else model
+
+
+def _made(make: Callable[[], nn.Module]) -> nn.Module:
+    try:
+        model = make()
+    except TypeError as error:
+        raise ConfigError(f"the function that makes the model fails: {error}; give one without arguments, such as "
+                          "lambda: GraphSAGE(..)") from error
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"the function that makes the model gives a {type(model).__name__}, no torch.nn.Module")
+    return model
+
+
+def check_statistics(model: nn.Module, num_ranks: int) -> None:
+    """Refuse a model whose batch statistics would be of one rank's rows.
+
+    Raises
+    ------
+    ConfigError      names the module
+    """
+    if num_ranks == 1 or isinstance(model, DistributedModel):
+        return
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+            raise ConfigError(f"{name} is a {type(module).__name__}, whose statistics would be of one rank's rows; use "
+                              "LayerNorm, or a model of PyTorch Geometric's kind, in which hpcgnn sums them over ranks")
 
 
 def shape_of(config: TrainConfig, info: GraphInfo) -> ModelShape:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 from hpcgnn.errors import TrainingError
 from hpcgnn.training.adam import FlatAdam
+from hpcgnn.training.evaluate import Evaluation
 from hpcgnn.training.own_optimizer import OwnOptimizer
 
 MakeSchedule = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
@@ -26,6 +28,10 @@ class RateSchedule:
     make : function                     from an optimizer to a schedule
     optimizer : FlatAdam or OwnOptimizer
     rate : float                        that FlatAdam begins with, positive
+
+    Raises
+    ------
+    TrainingError      what is made is no schedule, or can't move this optimizer
     """
 
     def __init__(self, make: MakeSchedule, optimizer: FlatAdam | OwnOptimizer, rate: float):
@@ -35,7 +41,14 @@ class RateSchedule:
             raise TrainingError(f"a schedule needs a positive lr to begin with, found {rate}")
         self._rated = torch.optim.SGD([torch.zeros(1)], lr=rate) if self._is_stand_in else optimizer.torch_optimizer
         self._schedule = make(self._rated)
-        self._follows_loss = isinstance(self._schedule, torch.optim.lr_scheduler.ReduceLROnPlateau)
+        self._waits_for_plateau = isinstance(self._schedule, torch.optim.lr_scheduler.ReduceLROnPlateau)
+        if not isinstance(self._schedule, (torch.optim.lr_scheduler.LRScheduler,
+                                           torch.optim.lr_scheduler.ReduceLROnPlateau)):
+            raise TrainingError("schedule must be a function that makes one of torch's schedules from an optimizer; it "
+                                f"made a {type(self._schedule).__name__}")
+        if self._is_stand_in and getattr(self._schedule, "cycle_momentum", False):
+            raise TrainingError(f"{type(self._schedule).__name__} cycles the momentum, and the built-in Adam's stays; "
+                                "pass cycle_momentum=False, or an optimizer")
         self._apply()
 
     @property
@@ -43,14 +56,18 @@ class RateSchedule:
         """Return the learning rate of the next step, of the first weights."""
         return float(self._rated.param_groups[0]["lr"])
 
-    def end_epoch(self, val_loss: float | None) -> None:
-        """Move on; a schedule that waits for a plateau does so where there is a new validation loss."""
+    def end_epoch(self, evaluation: Evaluation | None) -> None:
+        """Move on; a schedule that waits for a plateau looks at a new evaluation: at the validation score where it
+        waits for the highest value, else at the validation loss.
+        """
         if self._is_stand_in:
             self._rated.step()      # of nothing, but a schedule warns where its optimizer has not stepped
-        if not self._follows_loss:
+        if not self._waits_for_plateau:
             self._schedule.step()
-        elif val_loss is not None:
-            self._schedule.step(val_loss)
+        elif evaluation is not None:
+            value = evaluation.val_score if self._schedule.mode == "max" else evaluation.val_loss
+            if not math.isnan(evaluation.val_score):      # else no node validates
+                self._schedule.step(value)
         self._apply()
 
     def state(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import torch
 from mpi4py import MPI
 
 from hpcgnn.errors import TrainingError
+from hpcgnn.launch import together
 
 CLASSES, MULTI_LABEL, REGRESSION = "classes", "multi-label", "regression"
 KINDS = {CLASSES: "single-label", MULTI_LABEL: "multi-label", REGRESSION: "a regression"}
@@ -132,17 +133,28 @@ DEFAULT_SCORES = {CLASSES: "accuracy", MULTI_LABEL: "micro_f1", REGRESSION: "r2"
 def own_score(function: Callable[[torch.Tensor, torch.Tensor], float], prefers_low: bool) -> Score:
     """Make a score of a user's function of (outputs, labels), which rank 0 calls with the rows of all ranks, on the
     host.
+
+    Raises (when it is called)
+    ------
+    CollectiveError      the function fails; the same on all ranks
     """
+    name = getattr(function, "__name__", type(function).__name__)
+
     def gathered(comm: MPI.Comm, outputs: torch.Tensor, labels: torch.Tensor) -> float:
         everyone = comm.gather((outputs.cpu(), labels.cpu()))
-        value = None
-        if comm.rank == 0:
-            outputs, labels = (torch.cat(parts) for parts in zip(*everyone, strict=True))
-            value = float(function(outputs, labels)) if len(labels) else float("nan")
-        return comm.bcast(value)
 
-    return Score(getattr(function, "__name__", type(function).__name__), gathered, "", prefers_low,
-                 is_share=False)
+        def compute() -> float | None:
+            if comm.rank:
+                return None
+            outputs, labels = (torch.cat(parts) for parts in zip(*everyone, strict=True))
+            try:
+                return float(function(outputs, labels)) if len(labels) else float("nan")
+            except Exception as error:      # whatever the user's function does: the other ranks wait for its value
+                raise TrainingError(f"the score {name} fails: {type(error).__name__}: {error}") from error
+
+        return comm.bcast(together(comm, compute))
+
+    return Score(name, gathered, "", prefers_low, is_share=False)
 
 
 def choose_score(name: str, task: str, num_classes: int, dataset: str) -> Score:

@@ -34,7 +34,7 @@ from hpcgnn.training.alike import Traits, check_alike
 from hpcgnn.training.fastest import with_fastest_precision
 from hpcgnn.training.objective import Objective
 from hpcgnn.training.precision import STORAGE, storage_bits
-from hpcgnn.training.recipe import Recipe
+from hpcgnn.training.recipe import Recipe, check_statistics
 from hpcgnn.training.scores import REGRESSION, Score, choose_score
 
 Own = TypeVar("Own")
@@ -127,6 +127,7 @@ class Session:
         rows_within = comm.allreduce(np.array(reach.num_within)).tolist() if reach else []
         degree_counts = None if config.quantize == "none" else count_in_degrees(graph, comm)
         model, has_weights = together(comm, lambda: recipe.build(config, info)), part.edge_weight is not None
+        together(comm, lambda: check_statistics(model, comm.size))
         together(comm, lambda: check_edge_weights(model, config.model, has_weights, config.quantize != "none"))
         return cls(comm, config, info, graph, exchange, transport, plan, part.importance, objective, score, recipe,
                    traits_of(model, config.layers), rows_within, degree_counts)

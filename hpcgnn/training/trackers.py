@@ -66,6 +66,14 @@ class Tracker(Callback):
         """Write the run's scores, and end."""
         self._try(lambda: self.close(run, {name: summary[name] for name in ("test_score", "val_score")}))
 
+    def on_failure(self, run: RunUnderWay, error: BaseException) -> None:
+        """End without scores."""
+        self._try(self.give_up)
+
+    def give_up(self) -> None:
+        """End a run that did not come to its end."""
+        raise NotImplementedError("a tracker says how it gives up")
+
     def _try(self, step: Callable[[], None]) -> None:
         if not self._is_open:
             return
@@ -111,6 +119,10 @@ class TensorBoard(Tracker):
         self._writer.add_hparams(plain, {f"final/{name}": score for name, score in scores.items()}, run_name=".")
         self._writer.close()
 
+    def give_up(self) -> None:
+        """Close the file."""
+        self._writer.close()
+
 
 class MLflow(Tracker):
     """Writes the run to the MLflow server that MLFLOW_TRACKING_URI names.
@@ -148,6 +160,10 @@ class MLflow(Tracker):
         """Write the scores of the run and end it."""
         self._mlflow.log_metrics({f"final_{name}": score for name, score in scores.items()})
         self._mlflow.end_run()
+
+    def give_up(self) -> None:
+        """End the run as killed."""
+        self._mlflow.end_run(status="KILLED")
 
 
 TRACKERS = {"tensorboard": TensorBoard, "mlflow": MLflow}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import math
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -28,6 +29,7 @@ from hpcgnn.training.epoch_trace import EpochTrace
 from hpcgnn.training.evaluate import Evaluation, evaluate
 from hpcgnn.training.learner import Learner
 from hpcgnn.training.metrics import RunFolder
+from hpcgnn.training.own_optimizer import OwnOptimizer
 from hpcgnn.training.progress import EpochDisplay
 from hpcgnn.training.rank_state import restore_rank_state, save_rank_state
 from hpcgnn.training.saving import save
@@ -129,10 +131,13 @@ class TrainingRun:
         """
         with STOP_REQUEST as stop, EpochDisplay(self.session.config, self._is_main, self.session.score) as display:
             self._call("on_start")
-            self._train_seed(stop, display)
-            while self.progress.seed_index + 1 < self.session.config.repeat:
-                self._begin_next_seed()
-                self._train_seed(stop, display)
+            try:
+                self._train_seeds(stop, display)
+            except BaseException as error:
+                for callback in self.callbacks:
+                    with suppress(Exception):      # the first error is the one to raise
+                        callback.on_failure(self, error)
+                raise
         self._save()
         state_bytes = self.session.exchange.state_bytes
         self.session.exchange.forget()
@@ -142,6 +147,12 @@ class TrainingRun:
         together(self.session.comm, lambda: self.folder.write_summary(summary) if self._is_main else None)
         self._call("on_end", summary)
         return summary
+
+    def _train_seeds(self, stop: StopRequest, display: EpochDisplay) -> None:
+        self._train_seed(stop, display)
+        while self.progress.seed_index + 1 < self.session.config.repeat:
+            self._begin_next_seed()
+            self._train_seed(stop, display)
 
     def _begin_next_seed(self) -> None:
         self.progress.finish_seed(self.seed)
@@ -173,7 +184,7 @@ class TrainingRun:
         if schedule is None:
             return {}
         rate = schedule.rate
-        schedule.end_epoch(None if evaluation is None else evaluation.val_loss)
+        schedule.end_epoch(evaluation)
         return {"lr": rate}
 
     def _call(self, moment: str, *arguments: Any) -> None:
@@ -255,4 +266,5 @@ class TrainingRun:
             settings=settings_of(self.session.config), dataset=info.name, fingerprint=info.fingerprint, token=token,
             progress=self.progress, model=learner.model.state_dict(), best_model=learner.best_model,
             optimizer=learner.optimizer.state(), loss_scale=learner.loss_scale, controller=self.controller.state(),
-            schedule=None if learner.schedule is None else learner.schedule.state())
+            schedule=None if learner.schedule is None else learner.schedule.state(),
+            own_optimizer=learner.optimizer.record() if isinstance(learner.optimizer, OwnOptimizer) else None)

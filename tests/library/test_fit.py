@@ -147,6 +147,92 @@ def test_a_stopped_run_with_schedule_and_optimizer_goes_on_bit_for_bit(graph, sh
     assert len({record["lr"] for record in whole.metrics}) > 1
 
 
+class Counting(torch.optim.SGD):
+    """Moves a number in its groups, as schedule-free optimizers do."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["lr"] *= 0.8
+        super().step(closure)
+
+
+@pytest.mark.parallel([1, 2])
+def test_what_an_optimizer_keeps_in_its_groups_goes_on_too(graph, shared_path):
+    brought = {"optimizer": lambda it: Counting(it, lr=0.5), **RUN}
+    whole = hpcgnn.fit(two(graph), graph, out=shared_path / "whole", **brought)
+    with pytest.raises(Interrupted):
+        hpcgnn.fit(two(graph), graph, out=shared_path / "stopped", callbacks=[Stop(6)], **brought)
+    resumed = hpcgnn.fit(two(graph), graph, out=shared_path / "stopped", resume=True, **brought)
+    assert without_seconds(resumed.metrics) == without_seconds(whole.metrics)
+
+
+@pytest.mark.parametrize("first, second, complaint", [
+    ({"optimizer": torch.optim.SGD}, {}, "with torch.optim.sgd.SGD and can't go on with the built-in Adam"),
+    ({}, {"optimizer": torch.optim.Adam}, "with the built-in Adam and can't go on with torch.optim.adam.Adam"),
+    ({"schedule": schedules()["cosine"]}, {}, "with a schedule of the learning rate and can't go on with none"),
+    ({}, {"schedule": schedules()["cosine"]}, "with no schedule of the learning rate and can't go on with one"),
+])
+def test_a_run_goes_on_with_what_it_was_begun_with_only(graph, shared_path, first, second, complaint):
+    out = shared_path / "run"
+    hpcgnn.fit(two(graph), graph, out=out, **{**RUN, **first})
+    with pytest.raises(CollectiveError, match=complaint):
+        hpcgnn.fit(two(graph), graph, out=out, resume=True, **{**RUN, **second, "epochs": 20})
+
+
+def test_a_plateau_of_the_highest_value_is_one_of_the_score(graph, shared_path):
+    """The score rises in every epoch, so a schedule that looked at the falling loss would lower the rate."""
+    run = hpcgnn.fit(two(graph), graph, out=shared_path / "run", lr=0.02, eval_every=1, epochs=8,
+                     score=lambda outputs, labels: len(labels) + next(steps),
+                     schedule=lambda it: torch.optim.lr_scheduler.ReduceLROnPlateau(it, mode="max", patience=0))
+    assert {record["lr"] for record in run.metrics} == {0.02}
+
+
+steps = iter(range(1000))
+
+
+@pytest.mark.parallel([1, 2])
+def test_a_score_that_fails_is_named_on_all_ranks(graph, shared_path):
+    with pytest.raises(CollectiveError, match="the score macro fails: KeyError: 'no such class'"):
+        hpcgnn.fit(two(graph), graph, out=shared_path / "run", score=macro, **RUN)
+
+
+def macro(outputs, labels):
+    raise KeyError("no such class")
+
+
+def test_weights_of_a_part_called_module_are_saved_too(graph, shared_path):
+    class Inner(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.module, self.last = torch.nn.Linear(12, 8), torch.nn.Linear(8, 4)
+
+        def forward(self, graph, x):
+            return self.last(torch.relu(self.module(x)))
+
+    hpcgnn.fit(Inner(), graph, out=shared_path / "run", **RUN).save(shared_path / "model.pt")
+    found = torch.load(shared_path / "model.pt", weights_only=True)
+    assert sorted(found) == ["last.bias", "last.weight", "module.bias", "module.weight"]
+
+
+@pytest.mark.parallel([1, 2])
+def test_batch_statistics_of_one_ranks_rows_are_refused(graph, shared_path):
+    model = torch.nn.Sequential()
+    model.norm = torch.nn.BatchNorm1d(12)
+    model.forward = lambda graph, x: model.norm(x)[:, :4]
+    if COMM.size == 1:
+        hpcgnn.fit(model, graph, out=shared_path / "run", **RUN)
+    else:
+        with pytest.raises(CollectiveError, match="norm is a BatchNorm1d, whose statistics would be of one rank"):
+            hpcgnn.fit(model, graph, out=shared_path / "run", **RUN)
+
+
+@pytest.mark.parametrize("make, complaint", [(torch.nn.Linear, "the function that makes the model fails: "),
+                                             (dict, "the function that makes the model gives a dict")])
+def test_a_function_that_makes_no_model_is_refused(graph, shared_path, make, complaint):
+    with pytest.raises(CollectiveError, match=complaint):
+        hpcgnn.fit(make, graph, out=shared_path / "run", **RUN)
+
+
 def test_rates_are_those_of_torch_alone(graph, shared_path):
     run = hpcgnn.fit(two(graph), graph, out=shared_path / "run", lr=0.02, schedule=schedules()["cosine"], **RUN)
     alone = torch.optim.SGD([torch.zeros(1)], lr=0.02)
@@ -198,6 +284,9 @@ class Notes(hpcgnn.Callback):
     def on_end(self, run, summary):
         self.moments.append(("end", run.progress.epoch))
 
+    def on_failure(self, run, error):
+        self.moments.append(("failure", type(error).__name__))
+
 
 @pytest.mark.parallel([1, 2])
 def test_callbacks_see_the_moments_of_a_run_and_any_rank_may_end_it(graph, shared_path):
@@ -208,6 +297,14 @@ def test_callbacks_see_the_moments_of_a_run_and_any_rank_may_end_it(graph, share
         ("evaluation", True), ("epoch", 5), ("checkpoint", 5), ("epoch", 6), ("evaluation", True), ("checkpoint", 6),
         ("end", 6)]
     assert len(run.metrics) == 6 and run.summary["results"][0]["epochs"] == 6
+
+
+@pytest.mark.parallel([1, 2])
+def test_callbacks_are_told_of_a_run_that_is_stopped(graph, shared_path):
+    notes = Notes()
+    with pytest.raises(Interrupted):
+        hpcgnn.fit(two(graph), graph, out=shared_path / "run", callbacks=[notes, Stop(1)], **RUN)
+    assert notes.moments[-1] == ("failure", "Interrupted") and ("end", 2) not in notes.moments
 
 
 def test_each_seed_has_a_model_of_its_own(graph, shared_path):
@@ -246,6 +343,10 @@ def test_weights_are_saved_by_name(graph, shared_path):
     ({"optimizer": lambda it: torch.optim.SGD(it[:1], lr=1)}, "the optimizer does not hold first.bias"),
     ({"optimizer": lambda it: it}, "optimizer must be a function that makes a torch.optim.Optimizer from parameters"),
     ({"optimizer": torch.optim.LBFGS}, "optimizer LBFGS computes the loss several times a step"),
+    ({"optimizer": torch.optim.AdamW, "quantize": "uniform"}, "quantize trains steps and widths at rates of their own"),
+    ({"schedule": lambda it: None}, "schedule must be a function that makes one of torch's schedules"),
+    ({"schedule": lambda it: torch.optim.lr_scheduler.OneCycleLR(it, 0.1, total_steps=20)},
+     "OneCycleLR cycles the momentum, and the built-in Adam's stays"),
     ({"callbacks": [print]}, "callbacks must be hpcgnn.Callback's, found a builtin_function_or_method"),
     ({"loss": "mse"}, "loss mse does not fit these labels, which are single-label; use cross_entropy"),
     ({"loss": "own"}, "this run has a loss of its own, which only the program that gave it knows"),

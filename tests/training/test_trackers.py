@@ -53,8 +53,8 @@ class Server:
             raise ConnectionError("nobody answers")
         self.metrics.update({(name, step): value for name, value in values.items()})
 
-    def end_run(self):
-        self.log.append(("end",))
+    def end_run(self, status="FINISHED"):
+        self.log.append(("end", status))
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def start_server(monkeypatch, steps: int) -> Server:
 def test_mlflow_gets_settings_and_numbers(shards, shared_path, monkeypatch):
     server = start_server(monkeypatch, steps=100)
     summary, metrics, _ = train(COMM, shards, shared_path / "run", track="mlflow")
-    assert server.log == [("start", "run"), ("end",)] and server.settings["track"] == "mlflow"
+    assert server.log == [("start", "run"), ("end", "FINISHED")] and server.settings["track"] == "mlflow"
     assert server.metrics["loss", 3] == metrics[2]["loss"]
     assert server.metrics["final_test_score", None] == summary["test_score"]
 
@@ -99,6 +99,13 @@ def test_a_server_that_goes_away_is_named_once_and_the_run_goes_on(shards, share
     _, metrics, _ = train(COMM, shards, shared_path / "run", track="mlflow")
     assert len(metrics) == 12 and ("loss", 4) in server.metrics and ("loss", 5) not in server.metrics
     assert capfd.readouterr().err.count("hpcgnn: MLflow fails (ConnectionError: nobody answers); the run goes on") == 1
+
+
+def test_a_run_that_fails_is_ended_there_too(shards, shared_path, monkeypatch):
+    server = start_server(monkeypatch, steps=100)
+    with pytest.raises(CollectiveError, match="lower --lr"):
+        train(COMM, shards, shared_path / "run", track="mlflow", lr=1e38)
+    assert server.log[-1] == ("end", "KILLED")
 
 
 def test_a_server_that_is_not_there_is_refused_before_the_first_epoch(shards, shared_path, monkeypatch):
