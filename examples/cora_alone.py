@@ -1,4 +1,4 @@
-"""Train PyTorch Geometric's GCN in one process, as its own examples do: python cora_alone.py cora.npz"""
+"""Train PyTorch Geometric's GCN in one process, as its own examples do: python examples/cora_alone.py cora.npz"""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The same model on the parts of the graph: mpirun -n 2 python cora_distributed.py shards/cora-p2"""
+"""The same model on the parts of the graph: mpirun -n 2 python examples/cora_distributed.py shards/cora-p2"""
 
 import sys
 

@@ -235,7 +235,8 @@ def share_cores(comm: MPI.Comm) -> None:
     """Collective: give each rank of a node an equal share of the cores that the node's ranks may use.
 
     Variables that the user has set stay as they are, and OMP_NUM_THREADS, where it is set, holds for all pools of
-    threads: two threads of OpenBLAS on one core wait for each other.
+    threads: two threads of OpenBLAS on one core wait for each other. A program may have imported torch before, which
+    then has read none of them, and is told.
     """
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
@@ -247,6 +248,8 @@ def share_cores(comm: MPI.Comm) -> None:
         os.environ.setdefault(name, threads)
     for name, value in WAITING.items():
         os.environ.setdefault(name, value)
+    if "torch" in sys.modules and threads.isdecimal() and int(threads) > 0:
+        sys.modules["torch"].set_num_threads(int(threads))
 
 
 def keep_freed_memory() -> None:

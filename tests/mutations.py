@@ -72,6 +72,15 @@ BOTH_GENERATIONS = Tests("training/test_rank_state.py -k 'file_for_each_rank or 
 OTHER_PARTITION = Tests("training/test_rank_state.py -k another_partition", 2)
 RUN_FOLDER = Tests("training/test_run_folder.py -m 'not parallel'")
 RUN_LOCK = Tests("training/test_run_lock.py")
+OWN_LOSS = Tests("library/test_fit.py -k own_loss", 3)
+BEGIN = Tests("library/test_fit.py -k begin_with_the_weights", 2)
+GO_ON = Tests("library/test_fit.py -k goes_on_bit_for_bit", 2)
+MOMENTS = Tests("library/test_fit.py -k moments", 2)
+RATES = Tests("library/test_fit.py -k rate_of_zero -m 'not parallel'")
+REGRESSION = Tests("training/test_regression.py -k scored_as_numpy", 3)
+PREDICTIONS = Tests("library/test_fit.py -k predictions", 3)
+CONVOLUTIONS = Tests("pyg/test_convolutions.py -k 'equal_those_of_one_process or batch'", 2)
+DRAWS = Tests("pyg/test_model.py -k dropped_is_the_same", 2)
 
 MUTATIONS = [
     # Codec: widths, layouts, rounding.
@@ -319,4 +328,33 @@ MUTATIONS = [
              RUN_LOCK),
     Mutation("training/run_lock.py", "a live holder is taken for dead",
              "        if is_alive:\n", "        if is_alive is None:\n", RUN_LOCK),
+    # What a program brings: losses, schedules, models, callbacks.
+    Mutation("training/objective.py", "the mean of an own loss counts as one row",
+             "return values * len(labels)", "return values", OWN_LOSS),
+    Mutation("training/session.py", "ranks begin with weights of their own",
+             "            take_from_rank_zero(self.comm, model)\n", "            pass\n", BEGIN),
+    Mutation("training/checkpoint.py", "a schedule begins anew",
+             "schedule=state.get(\"schedule\")", "schedule=None", GO_ON),
+    Mutation("training/own_optimizer.py", "an own optimizer forgets its moments",
+             "{**whole, \"state\": state}", "whole", GO_ON),
+    Mutation("training/schedule.py", "a schedule moves no rate",
+             "self._optimizer.scale_rate(self.rate / self._first_rate)", "self._optimizer.scale_rate(1.0)", RATES),
+    Mutation("training/trainer.py", "a callback must ask on all ranks",
+             "any(answers), MPI.LOR", "any(answers), MPI.LAND", MOMENTS),
+    Mutation("training/evaluate.py", "the largest error is the best", "sign = -1 if prefers_low else 1", "sign = 1",
+             REGRESSION),
+    Mutation("training/scores.py", "each rank has a spread of its own",
+             "    comm.Allreduce(MPI.IN_PLACE, sums)\n    spread", "    spread", REGRESSION),
+    Mutation("inference/row_pieces.py", "answers come in the order of ranks", "    out[places] = rows\n",
+             "    out[:] = rows\n", PREDICTIONS),
+    # Models of PyTorch Geometric.
+    Mutation("pyg/batch_norm.py", "a batch is a rank's rows", "_SumOverRanks.apply(rows.sum(0), graph)",
+             "(rows.sum(0) * (count / max(1, len(rows))))", CONVOLUTIONS),
+    Mutation("pyg/batch_norm.py", "the gradient of a sum stays on its rank",
+             "return ctx.graph.sum_over_ranks(gradient), None", "return gradient, None", CONVOLUTIONS),
+    Mutation("pyg/edges.py", "halo rows have no degree", "factors = self.graph.share(factor[:, None])[:, 0]",
+             "factors = torch.cat([factor, torch.ones(self.graph.num_rows - num_inner)])", CONVOLUTIONS),
+    Mutation("pyg/edges.py", "draws belong to local rows",
+             "ids = torch.from_numpy(self.graph.node_id).to(edge_index.device)",
+             "ids = torch.arange(self.graph.num_rows)", DRAWS),
 ]

@@ -66,9 +66,12 @@ def test_cores_are_shared_out_and_the_users_choice_stays(monkeypatch):
     for name in THREAD_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("MKL_NUM_THREADS", "7")
+    told = []
+    monkeypatch.setattr(torch, "set_num_threads", told.append)      # which has read its variables long ago
     share_cores(MPI.COMM_WORLD)
     cores = set().union(*MPI.COMM_WORLD.allgather(os.sched_getaffinity(0)))
     assert os.environ["OMP_NUM_THREADS"] == str(max(1, len(cores) // MPI.COMM_WORLD.size))
+    assert told == [int(os.environ["OMP_NUM_THREADS"])]
     assert os.environ["MKL_NUM_THREADS"] == "7"
 
 
@@ -79,7 +82,10 @@ def test_a_number_of_openmp_threads_holds_for_all_pools(monkeypatch, chosen, exp
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", chosen)
     monkeypatch.setenv("MKL_NUM_THREADS", "7")
+    told = []
+    monkeypatch.setattr(torch, "set_num_threads", told.append)
     share_cores(MPI.COMM_WORLD)
+    assert told == [3]
     assert (os.environ["OMP_NUM_THREADS"], os.environ["OPENBLAS_NUM_THREADS"]) == (chosen, expected)
     assert os.environ["MKL_NUM_THREADS"] == "7"
 

@@ -62,10 +62,12 @@ class ModelTraits:
     ----------
     reduction : {"gcn", "mean", "sum"}      how it sums its neighbors' rows; attention and a maximum count as means
     attends : bool                          it weighs rows by a softmax over them
+    num_layers : int                        exchanges of halo rows in a pass
     """
 
     reduction: str
     attends: bool
+    num_layers: int
 
 
 def find_model(name: str) -> type[nn.Module]:
@@ -87,15 +89,11 @@ def settings_of(model: type[nn.Module]) -> tuple[str, ...]:
     return tuple(name for name in inspect.signature(model).parameters if name in ModelShape.__dataclass_fields__)
 
 
-def traits_of(name: str) -> ModelTraits:
-    """Return what a model's class says; one of one's own that says nothing takes means without attention.
-
-    Raises
-    ------
-    ConfigError      see `find_model`
+def traits_of(model: nn.Module, num_layers: int) -> ModelTraits:
+    """Return what a model says of itself; one that says nothing takes means, without attention, in `num_layers` layers.
     """
-    model = find_model(name)
-    return ModelTraits(getattr(model, "reduction", "mean"), getattr(model, "attends", False))
+    return ModelTraits(getattr(model, "reduction", "mean"), getattr(model, "attends", False),
+                       getattr(model, "num_exchanges", num_layers))
 
 
 def build_model(shape: ModelShape) -> nn.Module:

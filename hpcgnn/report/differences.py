@@ -43,9 +43,11 @@ def baselines_of(runs: list[Run]) -> list[int]:
 
 
 def best_run(runs: list[Run]) -> int | None:
-    """Number of the run with the best test score; None where none has one."""
-    scores = {number: run.summary["test_score"] for number, run in enumerate(runs)
-              if run.summary["test_score"] is not None}
+    """Number of the run with the best validation score, since to choose by the test score would spoil it; None where
+    none has one.
+    """
+    scores = {number: run.summary["val_score"] for number, run in enumerate(runs)
+              if run.summary["val_score"] is not None and run.summary["test_score"] is not None}
     return score_kind(runs).best(scores) if scores else None
 
 

@@ -54,7 +54,7 @@ def _of_one(run: Run) -> list[Headline]:
 def _of_several(runs: list[Run]) -> list[Headline]:
     kind, best, found = score_kind(runs), best_run(runs), []
     if best is not None:
-        found.append(Headline(f"best test {kind.title}", _score_text(runs[best], kind), best,
+        found.append(Headline(f"test {kind.title}, best by validation", _score_text(runs[best], kind), best,
                               _against(runs, best, "score")))
     for key, field, title, write in (("time", "median_epoch_seconds", "shortest epoch", format_seconds),
                                      ("bytes", "sent_bytes_per_epoch", "fewest bytes an epoch", format_bytes)):

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from hpcgnn.config import TrainConfig, parse_arguments
-from hpcgnn.nn.models import ModelShape, ModelTraits, build_model
+from hpcgnn.nn.models import ModelShape, build_model
 from hpcgnn.pyg.distribute import distribute, is_pyg
 from hpcgnn.shards.schema import GraphInfo
 from hpcgnn.training.callbacks import Callback
@@ -53,11 +53,6 @@ class Recipe:
         else:
             model = self.model()
         return distribute(model) if is_pyg(model) else model
-
-
-def traits_of(model: nn.Module) -> ModelTraits:
-    """Return what a model says of how it sums its neighbors' rows; means without attention where it says nothing."""
-    return ModelTraits(getattr(model, "reduction", "mean"), getattr(model, "attends", False))
 
 
 def shape_of(config: TrainConfig, info: GraphInfo) -> ModelShape:

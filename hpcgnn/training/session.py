@@ -24,7 +24,7 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.launch import choose_device, together
 from hpcgnn.methods.method import MethodContext
 from hpcgnn.nn.edge_weights import check_edge_weights
-from hpcgnn.nn.models import ModelTraits
+from hpcgnn.nn.models import ModelTraits, traits_of
 from hpcgnn.nn.quantized.models import QuantizationScheme, QuantizedStack
 from hpcgnn.nn.quantized.quantizer import count_in_degrees
 from hpcgnn.partition.partition import Partition
@@ -34,7 +34,7 @@ from hpcgnn.training.alike import Traits, check_alike
 from hpcgnn.training.fastest import with_fastest_precision
 from hpcgnn.training.objective import Objective
 from hpcgnn.training.precision import STORAGE, storage_bits
-from hpcgnn.training.recipe import Recipe, traits_of
+from hpcgnn.training.recipe import Recipe
 from hpcgnn.training.scores import REGRESSION, Score, choose_score
 
 Own = TypeVar("Own")
@@ -131,14 +131,13 @@ class Session:
         model, has_weights = together(comm, lambda: recipe.build(config, info)), part.edge_weight is not None
         together(comm, lambda: check_edge_weights(model, config.model, has_weights, config.quantize != "none"))
         return cls(comm, config, info, graph, exchange, transport, plan, part.importance, objective, score, recipe,
-                   traits_of(model), rows_within, degree_counts)
+                   traits_of(model, config.layers), rows_within, degree_counts)
 
     def method_context(self) -> MethodContext:
         """Return what the method finds on this rank."""
         config, traits = self.config, self.traits
         return MethodContext(self.comm, self.plan, self.graph, self.importance, storage_bits(config.precision),
-                             config.layers, traits.reduction, traits.attends,
-                             1e6 * config.link_mbps)
+                             traits.num_layers, traits.reduction, traits.attends, 1e6 * config.link_mbps)
 
     def new_model(self, seed: int) -> nn.Module:
         """Collective: a model whose weights depend on the seed only, or are those of rank 0's where a program gives it,

@@ -113,4 +113,4 @@ def test_a_terminal_shows_the_run_in_place(folder):
     with Live(console=console, auto_refresh=False) as screen:
         show(watched, screen)
     drawn = console.file.getvalue()
-    assert "gcn sylvie on cora, 2 ranks" in drawn and "epoch 1 of 3" in drawn and "no checkpoint yet" in drawn
+    assert "gcn sylvie on cora, 2" in drawn and "epoch 1 of 3" in drawn and "no checkpoint yet" in drawn

@@ -62,5 +62,5 @@ def test_deezer_is_multi_label_with_structural_features():
 
 
 def test_an_unlabeled_topology_is_refused():
-    with pytest.raises(DatasetError, match=r"topo_wing_mesh\.npz has no labels"):
+    with pytest.raises(DatasetError, match="topo_wing_mesh has no labels, which training needs"):
         load("topo_wing_mesh")

@@ -83,7 +83,7 @@ def test_another_number_of_parts_than_ranks(capsys, shared_path, parts_more):
 @pytest.mark.parametrize("damage, complaint", [
     (None, "is missing"), (lambda content: content[:-7], "is truncated: it has {less} bytes, expected {size}"),
     (flip_a_bit, "is damaged: its checksum is {crc}, expected {sealed_crc}"),
-    (as_format_0, "has format 0, this version reads {version}"),
+    (as_format_0, "has format 0, this version reads {version}…"),
 ], ids=["missing", "truncated", "bit flipped", "older"])
 @pytest.mark.parametrize("name", ["graph.h5", "part-0001.h5"])
 def test_a_bad_shard(capsys, shared_path, shards, name, damage, complaint):

@@ -58,6 +58,6 @@ def test_a_model_that_only_its_program_knows_must_be_given_again(graph, shared_p
 def test_a_model_with_the_same_weights_and_other_answers_is_noticed(graph, shared_path):
     """GraphSAGE of the settings' sizes takes means, and a maximum was trained."""
     torch.manual_seed(0)
-    hpcgnn.fit(pyg.GraphSAGE(12, 128, 3, 4, aggr="max"), graph, out=shared_path / "run", **SETTINGS)
+    hpcgnn.fit(pyg.GraphSAGE(12, 256, 3, 4, aggr="max"), graph, out=shared_path / "run", **SETTINGS)
     with pytest.raises(CollectiveError, match=r"the model that was given to hpcgnn\.fit was another"):
         hpcgnn.open_run(shared_path / "run", graph)

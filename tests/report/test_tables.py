@@ -32,8 +32,10 @@ def column(table, heading):
 @pytest.fixture
 def runs(tmp_path):
     return read_runs([write_run(tmp_path / "fp32"),
-                      with_summary(write_run(tmp_path / "packed", scale=16), test_score=0.80, peak_rss_bytes=None),
-                      with_summary(write_run(tmp_path / "other"), test_score=0.70, sent_bytes_per_epoch=0)])
+                      with_summary(write_run(tmp_path / "packed", scale=16), test_score=0.80, val_score=0.81,
+                                   peak_rss_bytes=None),
+                      with_summary(write_run(tmp_path / "other"), test_score=0.70, val_score=0.69,
+                                   sent_bytes_per_epoch=0)])
 
 
 def test_cells_show_and_sort_by_what_the_summary_says(runs):
@@ -73,6 +75,11 @@ def test_a_lower_error_is_better(runs):
     assert differences_from(runs, 0)[2]["score"].verdict == "better"
 
 
+def test_the_test_score_has_no_say_in_which_run_is_best(runs):
+    runs[2].summary["test_score"] = 0.99
+    assert best_run(runs) == 1
+
+
 def test_many_runs_offer_the_first_ones_and_the_best_as_baselines(tmp_path):
     path = write_run(tmp_path / "run", num_epochs=1)
     many = read_runs([path]) * (MAX_BASELINES + 10)
@@ -81,7 +88,7 @@ def test_many_runs_offer_the_first_ones_and_the_best_as_baselines(tmp_path):
 
 def test_headlines_name_the_best_run_by_each_measure(runs):
     assert [(one.title, one.text, one.run, one.remark) for one in headlines(runs)] == [
-        ("best test accuracy", "80.00 %", 1, "+1.88 points against fp32"),
+        ("test accuracy, best by validation", "80.00 %", 1, "+1.88 points against fp32"),
         ("shortest epoch", "413 ms", 1, "1.45× faster than fp32"),
         ("fewest bytes an epoch", "4.40 MB", 1, "14.6× fewer than fp32")]
 

@@ -11,7 +11,7 @@ from training_setup import easy_graph, losses, train, without_seconds, write_onc
 
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import ConfigError
-from hpcgnn.nn.models import ModelShape, build_model, traits_of
+from hpcgnn.nn.models import ModelShape, ModelTraits, build_model, traits_of
 from hpcgnn.nn.stack import SAGE
 
 COMM = MPI.COMM_WORLD
@@ -82,8 +82,12 @@ def test_a_plain_torch_model_learns_by_methods_that_weigh_its_sums(shared_path, 
 
 
 def test_traits_are_those_that_the_class_states(module):
-    assert traits_of(f"{module}:Plain").reduction == "sum" and traits_of(f"{module}:OwnSAGE").reduction == "mean"
-    assert traits_of("gat").attends and not traits_of(f"{module}:Plain").attends
+    def traits(name: str) -> ModelTraits:
+        return traits_of(build_model(ModelShape(name, 3, 4, 2, 2, 0.0)), num_layers=2)
+
+    assert traits(f"{module}:Plain") == ModelTraits("sum", False, 2)
+    assert traits(f"{module}:OwnSAGE") == ModelTraits("mean", False, 2)
+    assert traits("gat") == ModelTraits("mean", True, 2)
 
 
 @pytest.mark.parametrize("name, complaint", [

@@ -57,7 +57,7 @@ def test_roc_auc_with_ties_equals_scikit_learn(seed):
 @pytest.mark.parallel([1, 2, 3, 4])
 @pytest.mark.parametrize("score", SCORES)
 def test_score_of_no_node_is_nan(score):
-    labels = np.empty((0, 2), np.float32) if score == "micro_f1" else np.empty(0, np.int64)
+    labels = np.empty(0, np.int64) if SCORES[score].task == "classes" else np.empty((0, 2), np.float32)
     found = SCORES[score](MPI.COMM_WORLD, *spread(MPI.COMM_WORLD, np.empty((0, 2), np.float32), labels))
     assert math.isnan(found)
 
