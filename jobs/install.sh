@@ -250,7 +250,8 @@ hpcgnn_install() {
     local python=$HPCGNN_VENV/bin/python kernels
     hpcgnn_check_extras "$@" && hpcgnn_find_uv && hpcgnn_timed "environment" hpcgnn_make_venv || return 1
     hpcgnn_check_python "$python" && hpcgnn_check_compiler "$python" || return 1
-    printf 'hpcgnn: installing into %s; the log is install.log there\n' "$HPCGNN_VENV" >&2
+    printf 'hpcgnn: installing into %s; the log is install.log there. Compiling takes a minute or two\n' \
+        "$HPCGNN_VENV" >&2
     : >"$HPCGNN_VENV/install.log"
     rm -f "$HPCGNN_VENV/hpcgnn.stamp" "$HPCGNN_VENV/mpi/checked"
     hpcgnn_timed "build tools" hpcgnn_get_build_tools || return 1

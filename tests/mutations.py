@@ -334,7 +334,7 @@ MUTATIONS = [
     Mutation("training/session.py", "ranks begin with weights of their own",
              "            take_from_rank_zero(self.comm, model)\n", "            pass\n", BEGIN),
     Mutation("training/checkpoint.py", "a schedule begins anew",
-             "schedule=state.get(\"schedule\")", "schedule=None", GO_ON),
+             "{name: state.get(name) for name in BROUGHT}", "{\"own_optimizer\": state.get(\"own_optimizer\")}", GO_ON),
     Mutation("training/own_optimizer.py", "an own optimizer forgets its moments",
              "{**whole, \"state\": state}", "whole", GO_ON),
     Mutation("training/schedule.py", "a schedule moves no rate",

@@ -5,6 +5,7 @@ Which file the labels come from is not known here.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,7 @@ from hpcgnn.errors import DatasetError
 
 MISSING_TEXTS = ("", "nan", "NaN", "NA", "None", "null")
 SHOWN_CLASSES = 8
+FAR = 5.0      # deviations of targets from 0, from which a training begins far from its end
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ def read_labels(values: np.ndarray, task: str, name: str, num_classes: int | Non
         remarks = ()
     if task == "regression":
         targets = _targets(values, name)
-        return Labels(targets, targets.shape[1], remarks=remarks)
+        return Labels(targets, targets.shape[1], remarks=remarks + _far_from_zero(targets))
     if task == "multi-label":
         rows = indicator_rows(values if values.ndim == 2 else values[:, None], name)
         return Labels(rows, rows.shape[1] if num_classes is None else num_classes, column_names, remarks)
@@ -107,6 +109,19 @@ def _find_task(values: np.ndarray) -> tuple[str, tuple[str, ...]]:
             return "regression", (f"labels are targets of a regression, as {values[tuple(place)]:g} of node {place[0]} "
                                   "is no class",)
     return ("classes" if values.ndim == 1 else "multi-label"), ()
+
+
+def _far_from_zero(targets: np.ndarray) -> tuple[str, ...]:
+    """Return what to know of targets whose mean is many deviations from 0, where a model's answers begin."""
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)      # of columns without a known target
+        mean, deviation = np.nanmean(targets, axis=0), np.nanstd(targets, axis=0)
+    far = np.flatnonzero(np.abs(mean) > FAR * np.maximum(deviation, np.finfo(np.float32).tiny))
+    if not far.size:
+        return ()
+    first = far[0]
+    return (f"targets of column {first} have mean {mean[first]:.4g} and deviation {deviation[first]:.3g}, and answers "
+            "begin near 0: standardize them, or training takes long",)
 
 
 def _targets(values: np.ndarray, name: str) -> np.ndarray:

@@ -65,6 +65,7 @@ def fit(model: nn.Module | Callable[[], nn.Module] | str, graph: Graph, *, out: 
     Raises
     ------
     CollectiveError      what is asked for can't be done, with a sentence; the same on all ranks
+    ConfigError          a graph that is none of `hpcgnn.open`
     Interrupted          a signal asked to stop; the same call with resume=True goes on
 
     Examples
@@ -74,6 +75,8 @@ def fit(model: nn.Module | Callable[[], nn.Module] | str, graph: Graph, *, out: 
     >>> run.test_score
     0.871
     """
+    if not isinstance(graph, Graph):
+        raise ConfigError(f"graph must be what hpcgnn.open(SHARDS) returns, found a {type(graph).__name__}")
     recipe, named = together(graph.comm, lambda: _recipe(model, loss, score, prefers_low, optimizer, schedule,
                                                          tuple(callbacks), settings))
     together(graph.comm, lambda: _check_fits(model, graph))

@@ -14,7 +14,7 @@ from hpcgnn.partition.partition import Partition
 from hpcgnn.quantized.package import PackagedRows
 from hpcgnn.shards import packages, schema
 from hpcgnn.shards.feature_formats import PACKAGE
-from hpcgnn.shards.folder import find_shard
+from hpcgnn.shards.folder import find_shard, shards_in
 from hpcgnn.shards.graph_structure import QUANTILES, find_graph_fault, graph_layout
 from hpcgnn.shards.layout import check_attributes, check_layout, holds, integer_of
 from hpcgnn.shards.part_structure import find_part_fault, part_layout
@@ -22,6 +22,8 @@ from hpcgnn.shards.records import ATTRIBUTES, COUNTS, load_info
 from hpcgnn.shards.schema import GRAPH_VERSIONS, GraphInfo
 from hpcgnn.shards.sealed import AGAIN, open_sealed
 from hpcgnn.shards.texts import load_texts
+
+ELSEWHERE = "name a folder that hpcgnn preprocess --out has made"
 
 
 def read_graph_info(folder: Path) -> GraphInfo:
@@ -32,7 +34,7 @@ def read_graph_info(folder: Path) -> GraphInfo:
     ShardError                graph.h5 is missing, truncated, damaged, incomplete or of another format
     """
     path = find_shard(schema.graph_file(folder))
-    with open_sealed(path, schema.GRAPH_KIND, GRAPH_VERSIONS) as file:
+    with open_sealed(path, schema.GRAPH_KIND, GRAPH_VERSIONS, advice=AGAIN if shards_in(folder) else ELSEWHERE) as file:
         return _load_graph(file, path)
 
 

@@ -201,8 +201,8 @@ def check_shapes(checkpoint: Checkpoint, weights: dict[str, torch.Tensor]) -> No
     """
     missing = [name for name in weights if name not in checkpoint.model]
     if missing:
-        raise CollectiveError(f"the checkpoint has no {missing[0]}; another version of hpcgnn wrote it, train the "
-                              "model anew")
+        raise CollectiveError(f"the checkpoint has no {missing[0]}, so another model, or another version of hpcgnn, "
+                              "wrote it; name the model that was trained, or train anew")
     for name, tensor in weights.items():
         found, needed = tuple(checkpoint.model[name].shape), tuple(tensor.shape)
         if found != needed:

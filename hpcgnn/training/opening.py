@@ -81,6 +81,6 @@ def open_folder(folder: RunFolder, session: Session, resumed: Checkpoint | None,
             folder.generations.restore_previous()
         sentences = [remark, folder.go_on_from(resumed.progress, resumed.settings["seed"])]
     folder.write_config(settings_of(session.config), {
-        "shards": str(shards), "dataset": session.info.name, "ranks": session.comm.size, **environment(),
+        "shards": str(shards.absolute()), "dataset": session.info.name, "ranks": session.comm.size, **environment(),
         **software_versions()})
     return [sentence for sentence in sentences if sentence is not None]

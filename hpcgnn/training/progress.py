@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -77,8 +78,8 @@ class EpochDisplay:
         if evaluation is not None:
             self._val_score = evaluation.val_score
         sent = size_text(trace.sent_bytes_payload + trace.sent_bytes_parameters)
-        state = (f"loss {trace.loss:.4f}  val {self._score.show(self._val_score)}  {sent}  "
-                 f"{time_text(trace.epoch_seconds)}")
+        val = "" if math.isnan(self._val_score) else f"val {self._score.show(self._val_score)}  "
+        state = f"loss {trace.loss:.4f}  {val}{sent}  {time_text(trace.epoch_seconds)}"
         self._bar.update(self._task, description=f"seed {seed}", completed=progress.epoch, state=state)
         now = time.monotonic()
         if self._line_seconds and now >= self._next_line:

@@ -80,7 +80,8 @@ def test_damaged_part_is_noticed_only_by_verify(inspect, shards):
 
 def test_folder_without_shards_is_refused(inspect, tmp_path):
     code, _, err = inspect(tmp_path)
-    assert code == 1 and err == f"hpcgnn: {tmp_path / 'graph.h5'} is missing; run hpcgnn preprocess again\n"
+    assert code == 1 and err == (f"hpcgnn: {tmp_path / 'graph.h5'} is missing; name a folder that hpcgnn preprocess "
+                                 "--out has made\n")
 
 
 @pytest.mark.parametrize("suffix, magic", [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")])

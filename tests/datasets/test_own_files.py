@@ -242,6 +242,14 @@ def test_csv_tables_come_back(shards, known, tmp_path):
                 has_weights=False)
 
 
+def test_truths_of_a_csv_table_are_features_of_1_and_0(tmp_path):
+    write(tmp_path / "e.csv", [["source", "target"], ["a", "b"], ["b", "c"], ["c", "d"], ["d", "a"]])
+    write(tmp_path / "n.csv", [["id", "active", "label", "split"], ["a", "True", "x", "train"],
+                               ["b", "False", "y", "val"], ["c", "True", "x", "test"], ["d", "True", "y", "train"]])
+    dataset = load_source(f"csv:{tmp_path}/e.csv,nodes={tmp_path}/n.csv", SourceOptions())
+    assert dataset.features.tolist() == [[1.0], [0.0], [1.0], [1.0]]
+
+
 def test_parquet_tables_come_back(shards, known, tmp_path):
     pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     parquet = pytest.importorskip("pyarrow.parquet")

@@ -43,7 +43,7 @@ def test_numbers_with_a_fraction_or_a_word_of_the_user_are_targets(values, task,
     found = read_labels(np.array(values), task, "g")
     assert found.values.dtype == np.float32 and found.num_classes == len(expected[0])
     np.testing.assert_array_equal(found.values, expected)
-    assert bool(found.remarks) == (task == "auto")
+    assert any("is no class" in one for one in found.remarks) == (task == "auto")
 
 
 def test_every_nan_of_targets_has_one_pattern_of_bits():
@@ -66,3 +66,11 @@ def test_every_nan_of_targets_has_one_pattern_of_bits():
 def test_labels_that_a_task_can_not_have_are_refused(values, task, complaint):
     with pytest.raises(DatasetError, match=complaint):
         read_labels(np.asarray(values), task, "g")
+
+
+@pytest.mark.parametrize("values, has_remark", [
+    (np.array([[200.5], [203.0], [198.0]]), True), (np.array([[0.5], [-3.0], [2.0]]), False),
+    (np.array([[7.5, 1.0], [7.5, -1.0]]), True), (np.array([[np.nan, 0.5], [np.nan, 1.5]]), False)])
+def test_targets_far_from_zero_are_remarked(values, has_remark):
+    remarks = read_labels(values, "regression", "houses").remarks
+    assert [("standardize them" in one) for one in remarks] == [True] * has_remark

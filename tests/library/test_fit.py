@@ -11,7 +11,7 @@ from mpi4py import MPI
 from training_setup import SMALL, easy_graph, losses, train, without_seconds, write_once
 
 import hpcgnn
-from hpcgnn.errors import CollectiveError, Interrupted
+from hpcgnn.errors import CollectiveError, ConfigError, Interrupted
 from hpcgnn.training.objective import own_loss
 from hpcgnn.training.scores import own_score
 
@@ -365,6 +365,11 @@ def test_what_can_t_be_done_is_refused_on_all_ranks_before_the_folder_is_made(gr
 def test_another_kind_of_model_is_refused(graph):
     with pytest.raises(CollectiveError, match=r"model must be a torch.nn.Module, a function .* found a int"):
         hpcgnn.fit(3, graph)
+
+
+def test_a_folder_in_place_of_a_graph_is_refused(graph):
+    with pytest.raises(ConfigError, match=r"graph must be what hpcgnn\.open\(SHARDS\) returns, found a str"):
+        hpcgnn.fit(two(graph), "shards/mine")
 
 
 @pytest.mark.parallel(2)

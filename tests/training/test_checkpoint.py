@@ -120,8 +120,8 @@ def test_weights_that_another_version_did_not_have_are_named():
     check_shapes(checkpoint, checkpoint.model)
     with pytest.raises(CollectiveError) as refusal:
         check_shapes(checkpoint, {**checkpoint.model, "convolutions.0.magnitude": torch.ones(3)})
-    assert str(refusal.value) == ("the checkpoint has no convolutions.0.magnitude; another version of hpcgnn wrote it, "
-                                  "train the model anew")
+    assert str(refusal.value) == ("the checkpoint has no convolutions.0.magnitude, so another model, or another "
+                                  "version of hpcgnn, wrote it; name the model that was trained, or train anew")
 
 
 def test_a_best_score_that_is_nan_comes_back_as_nan(tmp_path):

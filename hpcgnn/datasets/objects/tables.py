@@ -187,6 +187,12 @@ def _splits(nodes: Table, choice: Any) -> tuple[Any, list[str]]:
     return values, [] if column is None else [column]
 
 
+def _truths(values: np.ndarray) -> np.ndarray:
+    """Return the words True and False, as pandas writes them in text, as bool, and all other values as they are."""
+    is_true = values == "True"
+    return is_true if values.dtype.kind in "UO" and np.all(is_true | (values == "False")) else values
+
+
 def _features(nodes: Table, choice: Any, used: set, name: str) -> tuple[Any, list[str]]:
     """Return features, a row a node, and their columns: those named, or all that are not used otherwise."""
     if choice is False:
@@ -195,7 +201,7 @@ def _features(nodes: Table, choice: Any, used: set, name: str) -> tuple[Any, lis
         return features_of(choice), []
     columns = [column for column in nodes if column not in used] if choice is None else (
         [choice] if isinstance(choice, str) else list(choice))
-    blocks = [pick(nodes, column, (), "nodes")[0] for column in columns]
+    blocks = [_truths(pick(nodes, column, (), "nodes")[0]) for column in columns]
     for column, block in zip(columns, blocks, strict=True):
         if block.dtype.kind not in "iufb":
             raise DatasetError(f"{name} has the column {column!r} of nodes, which holds no numbers; turn it into "
