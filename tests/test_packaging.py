@@ -91,7 +91,8 @@ def test_a_copy_without_kernels_is_not_built(unpacked, tmp_path):
 
 
 def test_an_installation_without_kernels_says_so_in_one_sentence(without_kernels):
-    refused = python("-m", "hpcgnn", "preprocess", "cora", folder=without_kernels)
+    refused = python("-m", "hpcgnn", "preprocess", "synthetic:nodes=100", "--parts", "1", "--out", "graph",
+                     folder=without_kernels)
     assert refused.returncode == 1
     line, = refused.stderr.splitlines()
     assert line.startswith(f"hpcgnn: the compiled kernels of hpcgnn can't be loaded from {without_kernels}")

@@ -58,7 +58,7 @@ def place():
         pytest.skip(f"{COMPILER} is not installed: kernels can't be emulated")
     torch.manual_seed(0)
     with use_backend(EmulatedBackend(0)), device_kernels_on_cpu():
-        yield StandInPlace(Effort(1), "cpu", 1 << 12, 9, 1, CHIP)
+        yield StandInPlace(Effort(1), "cpu", 1 << 12, 9, num_rounds=1, chip=CHIP)
 
 
 def tiny_kernels(place, **settings):

@@ -52,7 +52,7 @@ def refuse(*arguments, **settings):
 
 @pytest.fixture
 def place():
-    return MetaPlace(Effort(1), META, 1 << 12, 9, 1, CHIP)
+    return MetaPlace(Effort(1), META, 1 << 12, 9, num_rounds=1, chip=CHIP)
 
 
 @pytest.fixture

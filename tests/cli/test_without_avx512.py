@@ -160,5 +160,5 @@ def test_a_benchmark_says_at_once_where_it_runs_and_measures_everything(folder, 
     assert re.match(rf"hpcgnn: bench {name} on .+, 1 threads, avx2, load ", first)
     assert Counter(line.partition(": ")[0] for line in measured) == expected
     for line in measured:
-        _, case, found = re.fullmatch(r"([^:]+): (.+): ([\d.e-]+) (?:s|MB)", line).groups()
+        _, case, found = re.fullmatch(r"([^:]+): (.+): ([\d.]+) (?:s|ms|µs|ns|B|kB|MB)", line).groups()
         assert case in done.stdout and float(found) > 0

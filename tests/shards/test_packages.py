@@ -194,9 +194,10 @@ def test_inspect_prints_bits_by_format(tmp_path, capsys):
     held = np.count_nonzero(dataset.features.toarray().any(axis=1)) / 60
     assert f"packages: {held:.3f} bits a node on average" in out
     table = [line.split() for line in out[out.index("features by format"):].splitlines() if line.strip()]
-    rows = {cells[0]: cells[1:] for cells in table}
+    rows = {cells[0]: cells[1:] for cells in table}      # values, their unit, positions, their unit, all, its unit
     assert {"ideal", "adaptive-package", "dense", "bitmap", "csr", "coo"} <= rows.keys()
-    assert rows["ideal"][0] == f"{dataset.features.nnz / 8e3:.1f}" and rows["dense"][2] == f"{60 * 40 / 8e3:.1f}"
+    assert rows["ideal"][:2] == [f"{dataset.features.nnz / 8:.0f}", "B"]
+    assert rows["dense"][4:6] == [f"{60 * 40 / 8:.0f}", "B"]
 
 
 def test_inspect_refuses_packages_of_shards_of_floats(tmp_path, capsys):
