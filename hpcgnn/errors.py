@@ -119,7 +119,8 @@ def _is_out_of_memory(error: BaseException, text: str) -> bool:
     is_of_runtime = isinstance(error, RuntimeError) and any(
         words in text for words in ("can't allocate memory", "DefaultCPUAllocator", "out of memory",
                                     "can't start new thread"))     # its stack was refused
-    return isinstance(error, MemoryError) or is_of_runtime
+    is_of_library = isinstance(error, ImportError) and "failed to map segment from shared object" in text
+    return isinstance(error, MemoryError) or is_of_runtime or is_of_library
 
 
 def _sentence_of_file(error: OSError, text: str) -> str:

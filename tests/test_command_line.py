@@ -34,6 +34,10 @@ def error_of(step):
     return raised.value
 
 
+def import_of(words):
+    raise ImportError(words)
+
+
 def endless(depth=0):
     return endless(depth + 1)
 
@@ -42,6 +46,7 @@ def endless(depth=0):
     (lambda: np.empty(1 << 50), "Unable to allocate"),
     (lambda: torch.empty(1 << 58), "tried to allocate"),
     (lambda: bytearray(1 << 62), "not enough memory"),
+    (lambda: import_of("x.so: failed to map segment from shared object"), "failed to map segment"),
 ])
 def test_memory_that_is_missing_is_one_sentence_with_the_remedy(step, words):
     sentence = sentence_of(error_of(step))
