@@ -96,7 +96,7 @@ def settings_table(runs: list[Run]) -> Table:
 
 
 def environment_table(runs: list[Run]) -> Table:
-    """Where, when and with what the runs were made: what differs, and what is the same in all."""
+    """Say where, when and with what the runs were made: what differs, and what is the same in all."""
     return _split([facts_of(run) for run in runs])
 
 

@@ -50,12 +50,12 @@ class OwnOptimizer:
         self.torch_optimizer.step()
 
     def state(self) -> Moments:
-        """What the optimizer remembers of each weight, numbered as torch does; empty before the first step."""
+        """Return what the optimizer remembers of each weight, numbered as torch does; empty before the first step."""
         return {number: {name: torch.as_tensor(value) for name, value in memory.items() if value is not None}
                 for number, memory in self.torch_optimizer.state_dict()["state"].items()}
 
     def record(self) -> dict[str, Any]:
-        """Which optimizer it is, and the plain numbers and texts of its groups, which some optimizers move."""
+        """Return which optimizer it is, and the plain numbers and texts of its groups, which some optimizers move."""
         groups = [{name: value for name, value in group.items() if _is_plain(value)}
                   for group in self.torch_optimizer.state_dict()["param_groups"]]
         return {"name": name_of(self), "groups": groups}
