@@ -31,6 +31,10 @@ SLOWEST_LINK = 0.001
 MODEL, TRAINING, MESSAGES, RUN, GPU = "Model", "Training", "Messages", "Run", "GPU"
 QUANTIZATION = "Quantization-aware training"
 
+# Directions whose messages are rotated, by the setting that asks for it.
+ROTATED = {"affine": (), "rotated": ("forward", "backward"), "rotated-forward": ("forward",),
+           "rotated-backward": ("backward",)}
+
 NO_INTEGERS = f"integer convolutions exist for {', '.join(QUANTIZED_MODELS)} only; choose one of them"
 # What a value of a setting of the run can't be joined with; methods know their own.
 CLASHES = {
@@ -86,8 +90,17 @@ class TrainConfig:
     overlap: bool = setting(True, "Aggregate central rows while messages travel.", group=MESSAGES, has_flag=False)
     predict: str = setting("none", "What messages hold: rows (none), or their difference from what the receiver has "
                            "(previous).", ("none", "previous"), group=MESSAGES, has_flag=False)
+    code: str = setting("auto", "What rows of 1 to 8 bits are coded as: steps between their least and largest value "
+                        "(affine), or, after a random rotation that the receiver undoes, steps about zero (rotated), "
+                        "with half the parameters and a smaller error at 1 bit, mostly at 2; also rows alone "
+                        "(rotated-forward) or gradients alone (rotated-backward); auto is the method's own choice, for "
+                        "rows of 32 columns or more.", ("auto", *ROTATED), group=MESSAGES, has_flag=False)
     rematerialize: bool = setting(False, "Have one peer's halo rows in memory at a time, and fetch again those that "
                                   "the backward pass needs.", group=MESSAGES, has_flag=False)
+    pipeline: str = setting("thread", "How messages of asynchronous epochs travel: in pieces that a thread carries "
+                            "while the rank computes, where MPI lets threads call it (thread), in pieces that move "
+                            "between blocks of rows (polling), or each in one go (whole).",
+                            ("thread", "polling", "whole"), group=MESSAGES, has_flag=False)
     link_mbps: float = setting(0.0, "Pace messages as a link of so many MB/s a rank would, at least "
                                f"{SLOWEST_LINK}; 0 as fast as they go.", low=0.0, high=1e9, group=MESSAGES,
                                has_flag=False)
@@ -252,8 +265,12 @@ def check_keys(settings: dict[str, Any], origin: str) -> dict[str, Any]:
     return settings
 
 
-def preset_settings(dataset: str, model: str, preset: str | None, registry: dict[str, Any]) -> dict[str, Any]:
+def preset_settings(dataset: str, model: str, preset: str | None, registry: dict[str, Any],
+                    method: str | None = None) -> dict[str, Any]:
     """Return a paper's hyper-parameters of a dataset: those for all models, overridden by those of `model`.
+
+    Those of a method apply where `method`, or without it the preset's own or the default one, has such a setting:
+    AdaQP's sizes of groups are no concern of pipegcn.
 
     Without `preset`, the dataset's own default preset, or nothing where the registry does not know the dataset.
 
@@ -271,7 +288,14 @@ def preset_settings(dataset: str, model: str, preset: str | None, registry: dict
                           + (f"it has {', '.join(offers)}" if offers else "no preset does"))
     table = presets[name][dataset]
     common = {key: value for key, value in table.items() if not isinstance(value, dict)}
-    return check_keys({**common, **table.get(model, {})}, f"preset {name} of {dataset}")
+    settings = check_keys({**common, **table.get(model, {})}, f"preset {name} of {dataset}")
+    return _without_foreign(settings, method or settings.get("method", Vanilla.name))
+
+
+def _without_foreign(settings: dict[str, Any], method: str) -> dict[str, Any]:
+    """Leave out settings of methods that `method` does not have."""
+    own = {known.name for known in (*fields(TrainConfig), *fields(find_method(method)))}
+    return {name: value for name, value in settings.items() if name in own}
 
 
 def resolve_train_config(dataset: str, flags: dict[str, Any], file_settings: dict[str, Any] | None = None,
@@ -299,7 +323,8 @@ def resolve_train_config(dataset: str, flags: dict[str, Any], file_settings: dic
     dataset_defaults = registry.get("datasets", {}).get(dataset, {})
     base = {key: dataset_defaults[key] for key in ("model", "score") if key in dataset_defaults}
     model = given.get("model", base.get("model", TrainConfig.model))
-    return TrainConfig.of(**{**base, **preset_settings(dataset, model, preset, registry), **given})
+    of_preset = preset_settings(dataset, model, preset, registry, given.get("method"))
+    return TrainConfig.of(**{**base, **of_preset, **given})
 
 
 def settings_of(config: TrainConfig) -> dict[str, Any]:

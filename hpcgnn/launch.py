@@ -22,7 +22,7 @@ import mpi4py
 
 from hpcgnn.torchrun import joined_by_mpi
 
-mpi4py.rc.thread_level = "serialized"
+mpi4py.rc.thread_level = "multiple"    # for the carrier of messages that nobody waits for
 with joined_by_mpi():
     from mpi4py import MPI  # rc must be set first
 

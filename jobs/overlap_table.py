@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 NOT_COUNTED = 2
-COLUMNS = ("epoch_seconds", "compute_seconds", "blocked_seconds", "travel_seconds")
+COLUMNS = ("epoch_seconds", "compute_seconds", "blocked_seconds", "travel_seconds", "hidden_seconds")
 
 
 def lines_of(run: Path) -> list[dict]:
@@ -37,7 +37,7 @@ def main() -> None:
     print("| run | " + " | ".join(COLUMNS) + " | blocked of travelling |\n|" + "---|" * (len(COLUMNS) + 2))
     for name in sys.argv[3:]:
         values = [median(Path(sys.argv[2]) / name, column) for column in COLUMNS]
-        share = f"{100 * values[2] / values[3]:.0f} %" if values[3] else "-"
+        share = f"{100 * (1 - values[4] / values[3]):.0f} %" if values[3] else "-"
         print(f"| {name} | " + " | ".join(f"{value:.3f}" for value in values) + f" | {share} |")
 
 

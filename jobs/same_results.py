@@ -16,7 +16,7 @@ SOURCE = "synthetic:nodes=3000,classes=4"
 SAME = ("loss", "sent_bytes_payload", "sent_bytes_parameters", "mean_bits", "staleness", "width_histogram", "mode",
         "base_bits", "sent_bytes_by_pair", "train_score", "val_score", "test_score", "val_loss")
 COMMON = {"hidden": 16, "epochs": 12, "eval_every": 4}
-FOLLOWS = {"deterministic": True, "descent_window": 1, "descent_smoothing": 0.5, "most_drift": 9.0}
+FOLLOWS = {"deterministic": True, "descent_window": 1, "descent_smoothing": 0.5, "most_motion": 9.0}
 SOLVES = {"deterministic": True, "period": 4, "group_size": 20}
 # (ranks, settings): every method, the models that are built differently, 1 to 3 ranks, both storage types. Settings are
 # given in a file, which checkouts of any age read.

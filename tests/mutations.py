@@ -31,8 +31,13 @@ class Mutation:
 
 CODEC = Tests("ops/test_quantization.py ops/test_quantization_storage.py")
 BOUNDS = Tests("ops/test_bounds.py")
+ROTATED = Tests("cuda/test_rotation.py -x")
+ROTATED_ROWS = Tests("exchange/test_rotated.py", 2)
 PLAN = Tests("exchange/test_plan.py")
 RING = Tests("exchange/test_ring.py -m 'not parallel'")
+CARRIER = Tests("exchange/test_carrier.py -k 'overtakes and polling'", 2)
+PIECES = Tests("exchange/test_carrier.py -m 'not parallel'")
+CLOCK = Tests("exchange/test_traffic.py -m 'not parallel'")
 LINK = Tests("exchange/test_timing.py::test_a_link_carries_one_exchange_after_another")
 HALO = Tests("exchange/test_halo.py", 2)
 PACKED = Tests("exchange/test_halo.py -k packed", 3)
@@ -56,7 +61,9 @@ POLICIES = Tests("adaptive/test_policies.py -m 'not parallel'")
 LEVELS = Tests("adaptive/test_policies.py", 2)
 NODE_BITS = Tests("adaptive/test_node_bits.py")
 TIME_BITS = Tests("adaptive/test_time_bits.py")
-STEADINESS = Tests("adaptive/test_steadiness.py")
+STALENESS = Tests("adaptive/test_staleness.py")
+TRIAL = Tests("adaptive/test_width_trial.py")
+MOVEMENT = Tests("exchange/test_movement.py")
 FLOOR = Tests("adaptive/test_width_floor.py")
 COSTS = Tests("adaptive/test_cost_model.py")
 GROUPING = Tests("adaptive/test_grouping.py")
@@ -111,11 +118,25 @@ MUTATIONS = [
              "np.cumsum(row_bytes) - row_bytes", "np.cumsum(row_bytes)", CODEC),
     Mutation("ops/quantization.py", "a row that is NaN is sent",
              "    refuse_bad_row(found, node_id, key)\n", "    del found\n", CODEC),
+    Mutation("ops/cuda/quantization.py", "rotated rows are read by the draws that would round them",
+             "key.rotation(), rows, accumulate", "key, rows, accumulate", ROTATED),
+    Mutation("ops/cuda/rotation.py", "rows that lie in scratch share a place",
+             "self.num_blocks(num_rows) * (self.threads // self.lanes) * self.stride",
+             "self.num_blocks(num_rows) * self.stride", ROTATED),
+    Mutation("ops/cuda/rotation.py", "two rows of a warp meet in the banks", " + BANKS // 2", "", ROTATED),
+    Mutation("ops/cuda/kernels/rotation.cuh", "signs of the last pass are those of its first word",
+             "__funnelshift_r(signs, sign_word(r, pass, word + 1), static_cast<uint32_t>(shift))", "signs", ROTATED),
+    Mutation("ops/cuda/kernels/rotation.cuh", "passes are undone in the order that they were made in",
+             "is_inverse ? num_passes - 1 - n : n", "n", ROTATED),
+    Mutation("ops/cuda/kernels/rotation.cu", "a step is rounded to infinity",
+             "return bits < LARGEST_BF16 ? bits : LARGEST_BF16;", "return bits;", ROTATED),
+    Mutation("ops/host/quantization.py", "rows are turned by the draws that would round them",
+             "key.rotation().stream if", "key.stream if", Tests("ops/test_rotated.py -x")),
     Mutation("ops/host/quantization.py", "seed and epoch change places in the key",
              "key.seed, key.epoch,", "key.epoch, key.seed,", CODEC),
     Mutation("ops/host/quantization.py", "the key forgets purpose and part", "key.stream,", "key.layer,", CODEC),
     Mutation("ops/host/quantization.py", "adding and assigning change places",
-             "layout.parameter_offset, accumulate, ", "layout.parameter_offset, not accumulate, ", CODEC),
+             "_rotation_stream(layout, key), accumulate,", "_rotation_stream(layout, key), not accumulate,", CODEC),
     Mutation("ops/host/quantization.py", "a first row outside the table is not refused",
              "if found < -1:", "if found < -2:", BOUNDS),
     # Exchange: who sends what, when it is read, and what is kept.
@@ -131,6 +152,14 @@ MUTATIONS = [
              "return buffer if len(buffer) >= needed", "return buffer if len(buffer)", RING),
     Mutation("exchange/ring.py", "a link carries all exchanges at once",
              "max(now, self._is_free_at) + num_bytes", "now + num_bytes", LINK),
+    Mutation("exchange/carrier.py", "pieces don't give way to sums over the ranks",
+             "if not self._is_giving_way:", "if True:", CARRIER),
+    Mutation("exchange/carrier.py", "the rest of a message is no piece",
+             "return -(-len(message) // PIECE_BYTES)", "return len(message) // PIECE_BYTES", PIECES),
+    Mutation("exchange/carrier.py", "slow answers let more be on their way",
+             "return max(most - 1, LEAST_SENT)", "return min(most + 1, MOST_SENT)", PIECES),
+    Mutation("exchange/traffic.py", "what is waited for counts as hidden",
+             "if not self._num_waiting:", "if True:", CLOCK),
     Mutation("exchange/kinds/kept.py", "one arena serves every epoch",
              "return self._arenas[self._turn]", "return self._arenas[0]", PIPELINE),
     Mutation("exchange/arrival.py", "rows may be an epoch too old",
@@ -142,10 +171,11 @@ MUTATIONS = [
     Mutation("exchange/arrival.py", "bytes are saved where a table holds them, and not where they are needed",
              "buffer[:0] if self.is_applied else buffer", "buffer if self.is_applied else buffer[:0]", STATE),
     Mutation("exchange/halo.py", "ranks share the draws of a node's gradients",
-             "self._plan.rank if purpose == BACKWARD else 0)", "0)", HALO),
+             "key_of_sender(CounterKey(site.seed, site.epoch, purpose, site.layer), self._plan.rank)",
+             "CounterKey(site.seed, site.epoch, purpose, site.layer)", HALO),
     Mutation("exchange/arrival.py", "gradients from home replace instead of add",
-             "decode(self.messages, self.receive, rows, self.is_gradient)",
-             "decode(self.messages, self.receive, rows, False)", HALO),
+             "decode(self.messages, self.receive, self.keys, rows, self.is_gradient)",
+             "decode(self.messages, self.receive, self.keys, rows, False)", HALO),
     Mutation("exchange/kinds/sampled.py", "sampled gradients are scaled the wrong way",
              "outgoing.rows / self._share", "outgoing.rows * self._share", SAMPLING),
     Mutation("exchange/kinds/sampled.py", "sampled rows are not scaled", "rows /= self._share", "rows /= 1", SAMPLING),
@@ -165,13 +195,24 @@ MUTATIONS = [
     Mutation("exchange/traffic.py", "bytes of the payload are not counted",
              "        self.payload_bytes += messages.payload_bytes\n", "", TRAFFIC),
     Mutation("exchange/kinds/kept.py", "an asynchronous epoch reads its own rows",
-             "read = before if self._is_asynchronous else sent", "read = sent", PIPELINE),
+             "read = before if is_stale else sent", "read = sent", PIPELINE),
     Mutation("exchange/kinds/skipped.py", "rows are sent an epoch early",
              "epoch - self._sent_epoch > self._staleness", "epoch - self._sent_epoch >= self._staleness", SKIPPING),
     Mutation("exchange/kinds/skipped.py", "a change is not taken relative to the rows",
              "self._change * self._last.norm()", "self._change", SKIPPING),
     Mutation("exchange/kinds/skipped.py", "rows that did not come count as new",
              "self._arrived_epoch[everyone > 0] = epoch", "self._arrived_epoch[:] = epoch", SKIPPING),
+    Mutation("exchange/kinds/skipped.py", "rows that did not come are turned back by this epoch's signs",
+             "        arrival.sent_epochs = broadcaster.arrived_epoch\n", "", ROTATED_ROWS),
+    Mutation("exchange/codec.py", "gradients of all ranks are turned by the same signs",
+             "part=sender if key.purpose == BACKWARD else 0", "part=0", ROTATED_ROWS),
+    Mutation("exchange/codec.py", "rotated codes are summed from their message",
+             "if any(layout.is_rotated for layout in self.receive_layouts):", "if False:",
+             Tests("exchange/test_rotated.py -m 'not parallel'")),
+    Mutation("exchange/arrival.py", "a message that was kept is taken for affine",
+             "MessageLayout.build(widths, dim, str(state[\"code\"]))", "MessageLayout.build(widths, dim)", STATE),
+    Mutation("exchange/trace.py", "the norm of a rotated row is taken for its range",
+             "(np.sqrt(6) * norm[bit_width])", "norm[bit_width]", Tests("exchange/test_rotated.py -m 'not parallel'")),
     Mutation("exchange/kinds/skipped.py", "received rows are not restored",
              "        fill(received[0], state[\"bytes\"])\n", "", STATE),
     Mutation("exchange/kinds/tables.py", "the running mean weighs past and present the other way",
@@ -179,8 +220,8 @@ MUTATIONS = [
     Mutation("exchange/kinds/tables.py", "a missed epoch resets nothing",
              "self._rows is None or self._epoch != epoch - 1 or", "self._rows is None or", PREDICTIVE),
     Mutation("exchange/kinds/tables.py", "the sender forgets what it had sent before",
-             "dequantize_rows(buffers[peer], order, listed.node_id, layout, held, accumulate=True)",
-             "dequantize_rows(buffers[peer], order, listed.node_id, layout, held)", PREDICTIVE),
+             "dequantize_rows(buffers[peer], order, listed.node_id, layout, held, accumulate=True, key=key)",
+             "dequantize_rows(buffers[peer], order, listed.node_id, layout, held, key=key)", PREDICTIVE),
     Mutation("exchange/kinds/tables.py", "differences are rounded by draws",
              "quantize_rows(*arguments, rounding=\"nearest\")", "quantize_rows(*arguments)", PREDICTIVE),
     Mutation("exchange/kinds/sampled.py", "senders draw another sample",
@@ -246,12 +287,27 @@ MUTATIONS = [
              "(before - mean_loss) / seconds", "(mean_loss - before) / seconds", TIME_BITS),
     Mutation("adaptive/time_bits.py", "a window is an epoch short",
              "rates[-1] < rates[-1 - window]", "rates[-1] < rates[-window]", TIME_BITS),
-    Mutation("adaptive/steadiness.py", "falls are weighed against rises", "if step > 0)", "if step < 0)", STEADINESS),
-    Mutation("adaptive/steadiness.py", "periods grow too slowly", "GROWTH = 4", "GROWTH = 2", STEADINESS),
+    Mutation("adaptive/staleness.py", "noise counts as motion", "max(0.0, twice - once) / 3", "once", STALENESS),
+    Mutation("adaptive/staleness.py", "motion is a share of its square", "math.sqrt(motion / squares)",
+             "motion / squares", STALENESS),
+    Mutation("exchange/movement.py", "the sample is the first rows",
+             "* num_sent // max(1, min(num_sent, SAMPLED_ROWS))", "", MOVEMENT),
+    Mutation("exchange/movement.py", "an epoch is compared with itself",
+             "self._earlier = [now, *before[:NUM_SUMS - 2]]", "self._earlier = [now, now]", MOVEMENT),
+    Mutation("adaptive/width_trial.py", "a wider base is kept whatever it brings",
+             "> max(FASTER * self.fall, NOTICEABLE)", "> -1", TRIAL),
+    Mutation("adaptive/width_floor.py", "periods grow without end", "min(num_before, MOST_GROWN)", "num_before", TRIAL),
+    Mutation("adaptive/time_bits.py", "a loss that stands does not slow", "fallen <= FLAT * last or ", "", TIME_BITS),
     Mutation("adaptive/width_floor.py", "a floor never ends",
              "max(0, self.epochs_left - 1)", "max(0, self.epochs_left)", FLOOR),
     Mutation("adaptive/cost_model.py", "a ring runs backward",
              "rank[None, :] - rank[:, None]", "rank[:, None] - rank[None, :]", COSTS),
+    Mutation("adaptive/solving.py", "a clock limits the solver of deterministic runs",
+             "self._seconds if self._links.is_measured else None", "self._seconds", SOLVING),
+    Mutation("adaptive/highs.py", "rounds without a limit of time have none at all",
+             'return {"node_limit": NODE_LIMIT}', "return {}", Tests("adaptive/test_assigner.py")),
+    Mutation("config.py", "a preset's settings of other methods stay", "*fields(find_method(method)))}",
+             "*known_settings())}", Tests("test_config.py")),
     Mutation("adaptive/problem.py", "bits count as bytes", "* self.num_values / 8", "* self.num_values", SOLVERS),
     Mutation("adaptive/problem.py", "the variance takes the number of codes, not of steps",
              "(2.0 ** np.asarray(widths) - 1)", "(2.0 ** np.asarray(widths))", SOLVERS),
@@ -263,8 +319,8 @@ MUTATIONS = [
     Mutation("adaptive/grouping.py", "rows get widths in the groups' order", "rows[order] = ", "rows[:] = ", GROUPING),
     Mutation("adaptive/solving.py", "coefficients weigh gradients, not rows",
              "if purpose != BACKWARD:", "if purpose == BACKWARD:", SOLVING),
-    Mutation("adaptive/controller.py", "the first epoch is asynchronous", "pipelined and self._has_rows", "pipelined",
-             CONTROLLER),
+    Mutation("adaptive/controller.py", "the first epoch is asynchronous", "self._has_rows and self._asynchrony",
+             "self._asynchrony", CONTROLLER),
     Mutation("adaptive/controller.py", "a restored run forgets that it was held",
              "self.base, self._is_held = state[\"base\"], state[\"is_held\"]", "self.base = state[\"base\"]",
              CONTROLLER),

@@ -224,8 +224,8 @@ class _Quantization:
             first_bad.fill_(found)
 
     @staticmethod
-    def dequantize_rows(message, row_index, node_id, layout, rows, accumulate):
-        host_quantization.dequantize_rows(_array(message), row_index, node_id, layout, rows, accumulate)
+    def dequantize_rows(message, row_index, node_id, layout, rows, accumulate, key=None):
+        host_quantization.dequantize_rows(_array(message), row_index, node_id, layout, rows, accumulate, key)
 
 
 class _Aggregation:

@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "shards": FOUNDATION | {"datasets", "partition", "quantized"},
     "ops": {"errors", "widths"},
     "graph": {"errors", "ops"},
-    "exchange": FOUNDATION | {"partition", "ops", "graph", "whereabouts"},
+    "exchange": FOUNDATION | {"partition", "ops", "graph", "last_words", "whereabouts"},
     "adaptive": FOUNDATION | {"ops", "exchange"},
     "methods": {"errors", "settings", "widths", "graph", "exchange", "adaptive"},
     "config": {"errors", "registry", "settings", "methods", "nn"},
@@ -82,7 +82,7 @@ LIBRARY_HOMES = {
 # Decisions that are pure functions of what rank 0 was told: they know neither messages nor their rows.
 DECISIONS = {f"adaptive.{name}" for name in (
     "assigner", "assignment", "budget", "cost_model", "greedy", "grouping", "highs", "node_bits", "problem",
-    "steadiness", "steps", "time_bits", "width_floor")}
+    "staleness", "steps", "time_bits", "width_floor", "width_trial")}
 FORBIDDEN_NAMES = {"utils", "helpers", "common", "misc"}
 
 

@@ -11,7 +11,9 @@ from hpcgnn.registry import as_toml, read_registry, read_toml
 REGISTRY = {
     "datasets": {"moons": {"preset": "paper", "model": "gcn", "score": "roc_auc"}},
     "presets": {"paper": {"moons": {"hidden": 7, "lr": 0.5, "gcn": {"hidden": 8, "layers": 4}}},
-                "other": {"moons": {"hidden": 9}}, "third": {"suns": {}}},
+                "other": {"moons": {"hidden": 9}}, "third": {"suns": {}}, "third-of-moons": {"moons": {}},
+                "groups": {"moons": {"hidden": 5, "group_size": 30, "gcn": {"group_size": 40}}},
+                "chosen": {"moons": {"method": "adaqp", "group_size": 20}}},
 }
 
 
@@ -36,8 +38,22 @@ def test_a_preset_has_settings_for_all_models_and_for_one():
     assert resolve(preset="other").hidden == 9
 
 
+@pytest.mark.parametrize("flags, size", [({"method": "adaqp"}, 40), ({"method": "joint", "model": "sage"}, 30),
+                                         ({"method": "adaqp", "group_size": 7}, 7)])
+def test_a_preset_has_settings_of_methods_for_those_that_have_them(flags, size):
+    assert resolve(flags=flags, preset="groups").method.group_size == size
+
+
+def test_a_method_takes_no_settings_of_others_from_a_preset():
+    assert resolve(flags={"method": "pipegcn"}, preset="groups") == resolve(
+        flags={"method": "pipegcn", "hidden": 5}, preset="third-of-moons")
+    assert resolve(preset="groups").method == TrainConfig().method
+    assert resolve(preset="chosen").method.group_size == 20
+
+
 @pytest.mark.parametrize("dataset, preset, complaint", [
-    ("moons", "third", "preset 'third' has no settings for dataset 'moons'; it has paper, other"),
+    ("moons", "third", "preset 'third' has no settings for dataset 'moons'; it has paper, other, third-of-moons, "
+                       "groups, chosen"),
     ("stars", "paper", "preset 'paper' has no settings for dataset 'stars'; no preset does"),
 ])
 def test_a_preset_without_the_dataset_is_refused(dataset, preset, complaint):
@@ -120,6 +136,12 @@ def registry_cases():
 def test_every_preset_of_the_registry_is_a_valid_configuration(dataset, model, preset):
     config = resolve_train_config(dataset, {"model": model}, preset=preset)
     assert config.model == model
+
+
+@pytest.mark.parametrize("dataset, size", [("reddit", 100), ("yelp", 1000), ("ogbn-products", 2000),
+                                           ("amazonproducts", 500)])
+def test_the_registry_has_the_sizes_of_groups_of_adaqps_table_8(dataset, size):
+    assert resolve_train_config(dataset, {"method": "adaqp"}, preset="adaqp").method.group_size == size
 
 
 def test_every_default_preset_of_the_registry_exists():

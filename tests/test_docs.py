@@ -35,7 +35,7 @@ PLACEHOLDERS = re.compile(r"\.\.\.|…")
 # Flags that pages name and that belong to other programs.
 FOREIGN_FLAGS = {"--mpi", "--signal", "--batch", "--open-mode", "--stream-buffering", "--forward-signals",
                  "--kill-on-bad-exit", "--block-signal",
-                 "--master-port", "--time", "--minutes", "--case", "--exhaustive"}
+                 "--master-port", "--time", "--minutes", "--case", "--exhaustive", "--table-only"}
 
 
 def name_of(path: Path) -> str:

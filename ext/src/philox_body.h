@@ -85,17 +85,9 @@ INLINE void LEVEL(spread_draws)(vector_u64 words01, vector_u64 words23, uint16_t
 #endif
 }
 
-/* Draws of the columns j .. j+n*GROUP-1 of a node, n a constant. */
-INLINE void LEVEL(draw_groups)(const philox_schedule *schedule, int64_t node_id, int64_t j, int n, uint16_t high,
-                               vector_u32 *draws) {
-    vector_u64 c0[GROUPS_TOGETHER], c1[GROUPS_TOGETHER], c2[GROUPS_TOGETHER], c3[GROUPS_TOGETHER];
-#pragma GCC unroll 4
-    for (int g = 0; g < n; g++) {
-        c0[g] = LEVEL(block_numbers)((uint32_t)((j + g * GROUP) / PHILOX_DRAWS));
-        c1[g] = (vector_u64){0} + schedule->stream;
-        c2[g] = (vector_u64){0} + ((uint64_t)node_id & 0xffffffff);
-        c3[g] = (vector_u64){0} + ((uint64_t)node_id >> 32);
-    }
+/* All rounds of n vectors of counters, n a constant. The low half of each lane is a word of a block, the high one dirt. */
+INLINE void LEVEL(philox_rounds)(const philox_schedule *schedule, int n, vector_u64 *c0, vector_u64 *c1, vector_u64 *c2,
+                                 vector_u64 *c3) {
     for (int round = 0; round < PHILOX_ROUNDS; round++)
 #pragma GCC unroll 4
         for (int g = 0; g < n; g++) {
@@ -107,6 +99,20 @@ INLINE void LEVEL(draw_groups)(const philox_schedule *schedule, int64_t node_id,
             c1[g] = p1;
             c3[g] = p0;
         }
+}
+
+/* Draws of the columns j .. j+n*GROUP-1 of a node, n a constant. */
+INLINE void LEVEL(draw_groups)(const philox_schedule *schedule, int64_t node_id, int64_t j, int n, uint16_t high,
+                               vector_u32 *draws) {
+    vector_u64 c0[GROUPS_TOGETHER], c1[GROUPS_TOGETHER], c2[GROUPS_TOGETHER], c3[GROUPS_TOGETHER];
+#pragma GCC unroll 4
+    for (int g = 0; g < n; g++) {
+        c0[g] = LEVEL(block_numbers)((uint32_t)((j + g * GROUP) / PHILOX_DRAWS));
+        c1[g] = (vector_u64){0} + schedule->stream;
+        c2[g] = (vector_u64){0} + ((uint64_t)node_id & 0xffffffff);
+        c3[g] = (vector_u64){0} + ((uint64_t)node_id >> 32);
+    }
+    LEVEL(philox_rounds)(schedule, n, c0, c1, c2, c3);
 #pragma GCC unroll 4
     for (int g = 0; g < n; g++)
         LEVEL(spread_draws)((c0[g] & 0xffffffff) | c1[g] << 32, (c2[g] & 0xffffffff) | c3[g] << 32, high,

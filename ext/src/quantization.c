@@ -2,12 +2,16 @@
 
 #include <math.h>
 
+#include "rotation.h"
+
 #define BLOCK_ROWS 8 /* read twice while they are in the first cache, the next ones being fetched */
 #define CACHE_LINE 64
 #define LARGEST_MAGNITUDE 1.6e38f /* its range, and its zero point rounded down, stay finite in bf16 */
 #define LARGEST_SUMMED 1e28f      /* ranges above it are summed over columns in units of 1 / SUMMING_UNIT */
 #define SUMMING_UNIT 0x1p-32f
 #define LARGEST_INVERSE 1e37f     /* steps whose reciprocal is larger divide instead */
+#define LARGEST_BF16 0x7f7f       /* finite */
+#define MOST_LANES 64             /* blocks of signs that are written behind the last one */
 
 /* How the columns of one row become codes. */
 typedef struct {
@@ -62,6 +66,63 @@ static inline row_scale scale_of_line(double first, double last, int top, uint8_
     return scale_of(zero_point, bf16_nearest(step > 0 ? (float)step : 0.0f), parameters);
 }
 
+/* The power of two at or below x > 0; the least normal one below that, so that its inverse is finite. */
+static inline float unit_of(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    bits &= 0x7f800000u;
+    if (bits == 0) bits = 0x00800000u;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+/* The even step that leaves draws from a normal distribution of deviation 1 the least squared error (Max, 1960). */
+static inline float gaussian_step(int bit_width) {
+    return bit_width == 2 ? 0.9957f : bit_width == 4 ? 0.3352f : 0.0308f;
+}
+
+/* 1 / step of a rotated row's codes, from the sum of its squares; any number at 1 bit. */
+static inline float inverse_step(float energy, int64_t dim, int bit_width) {
+    return 1.0f / (gaussian_step(bit_width) * __builtin_sqrtf(energy / (float)dim));
+}
+
+/* A rotated row's only parameter, for a step >= 0. */
+static inline void write_step(float step, uint8_t *parameters) {
+    const uint16_t nearest = bf16_nearest(step), bits = nearest < LARGEST_BF16 ? nearest : LARGEST_BF16;
+    memcpy(parameters, &bits, sizeof bits);
+}
+
+/* What the rows of one message are rounded and rotated by. */
+typedef struct {
+    philox_schedule rounding, signs;
+    rotation_plan plan; /* of rotated rows */
+} message_draws;
+
+/* Where a thread rotates its rows. Not on the stack, which a team of threads may have little of. */
+typedef struct {
+    float columns[MOST_ROTATED_COLUMNS + COLUMNS_TOGETHER];
+    uint64_t signs[2 * (BLOCK_ROWS * MOST_SIGN_BLOCKS + MOST_LANES)];
+} row_memory;
+
+static row_memory *thread_memory(void) {
+    static _Thread_local _Alignas(CACHE_LINE) row_memory memory;
+    return &memory;
+}
+
+/* Row i of a message while it is rotated: its columns and signs, and the unit of its columns. */
+typedef struct {
+    int64_t i;
+    float *y, unit;
+    const uint64_t *signs;
+} rotated_row;
+
+/* The row at a place of its block, as number `number` of those that are rotated together. */
+static inline rotated_row rotated_row_of(row_memory *memory, const rotation_plan *plan, int64_t i, int64_t place,
+                                         int number) {
+    return (rotated_row){.i = i, .y = memory->columns + number * plan->stride, .unit = 1.0f,
+                         .signs = memory->signs + 2 * place * plan->num_blocks};
+}
+
 static inline const char *row_of(const void *rows, const message_rows *m, int64_t i) {
     return (const char *)rows + m->row_index[i] * m->dim * storage_bytes(m->storage);
 }
@@ -79,9 +140,11 @@ static inline int wire_storage(int bit_width, int storage) {
 
 static inline int is_outside(const message_rows *m, int64_t i) {
     const int64_t b = m->bit_width[i], room = m->num_bytes - (m->dim * b + 7) / 8;
+    const int64_t parameter_room = m->num_bytes - (m->is_rotated ? 2 : 4);
     return (uint64_t)m->row_index[i] >= (uint64_t)m->num_table_rows || m->payload_offset[i] < 0 ||
            m->payload_offset[i] > room ||
-           (b <= 8 && (m->parameter_offset[i] < 0 || m->parameter_offset[i] > m->num_bytes - 4));
+           (b <= 8 && (m->parameter_offset[i] < 0 || m->parameter_offset[i] > parameter_room)) ||
+           (m->is_rotated && m->dim > MOST_ROTATED_COLUMNS);
 }
 
 /* Of the rows first .. end - 1; `end` where there is none. */
@@ -93,26 +156,39 @@ static int64_t first_outside(const message_rows *m, int64_t first, int64_t end) 
 #define BODY "quantization_body.h"
 #include "levels.h"
 
-typedef int64_t (*quantize_function)(const void *, const message_rows *, int64_t, int64_t,
-                                     const philox_schedule *, int, uint8_t *);
-typedef void (*dequantize_function)(const uint8_t *, const message_rows *, int64_t, int, void *);
-static const quantize_function QUANTIZE[] = ALL_LEVELS(quantize_block);
-static const dequantize_function DEQUANTIZE[] = ALL_LEVELS(dequantize_one);
+typedef int64_t (*quantize_function)(const void *, const message_rows *, int64_t, int64_t, const message_draws *, int,
+                                     uint8_t *);
+typedef void (*dequantize_function)(const uint8_t *, const message_rows *, int64_t, int64_t, const message_draws *, int,
+                                    void *);
+static const quantize_function QUANTIZE[2][HPCGNN_LEVELS] = {ALL_LEVELS(quantize_affine), ALL_LEVELS(quantize_rotated)};
+static const dequantize_function DEQUANTIZE[2][HPCGNN_LEVELS] = {ALL_LEVELS(dequantize_affine),
+                                                                 ALL_LEVELS(dequantize_rotated)};
+
+static message_draws draws_of(const message_rows *m, counter_key key) {
+    message_draws draws = {.rounding = philox_schedule_of(key)};
+    if (!m->is_rotated || m->dim > MOST_ROTATED_COLUMNS) return draws;
+    draws.signs = philox_schedule_of(m->rotation);
+    draws.plan = rotation_plan_of(m->dim, BLOCK_ROWS);
+    return draws;
+}
+
+static inline int64_t end_of_block(const message_rows *m, int64_t first) {
+    return first + BLOCK_ROWS < m->num_rows ? first + BLOCK_ROWS : m->num_rows;
+}
 
 int64_t quantize_rows(const void *rows, message_rows m, counter_key key, int rounding, uint8_t *message) {
-    const quantize_function quantize = QUANTIZE[simd_level()];
-    const philox_schedule schedule = philox_schedule_of(key);
+    const quantize_function quantize = QUANTIZE[m.is_rotated != 0][simd_level()];
+    const message_draws draws = draws_of(&m, key);
     int64_t first_bad = m.num_rows, outside = m.num_rows;
     if (m.dim == 0) return -1;
 #pragma omp parallel for schedule(static) reduction(min : first_bad, outside)
     for (int64_t first = 0; first < m.num_rows; first += BLOCK_ROWS) {
-        const int64_t end = first + BLOCK_ROWS < m.num_rows ? first + BLOCK_ROWS : m.num_rows;
-        const int64_t found = first_outside(&m, first, end);
+        const int64_t end = end_of_block(&m, first), found = first_outside(&m, first, end);
         if (found < end) {
             outside = found < outside ? found : outside;
             continue;
         }
-        const int64_t stop = quantize(rows, &m, first, end, &schedule, rounding, message);
+        const int64_t stop = quantize(rows, &m, first, end, &draws, rounding, message);
         if (stop < end && stop < first_bad) first_bad = stop;
     }
     if (outside < m.num_rows) return -2 - outside;
@@ -120,14 +196,14 @@ int64_t quantize_rows(const void *rows, message_rows m, counter_key key, int rou
 }
 
 int64_t dequantize_rows(const uint8_t *message, message_rows m, int accumulate, void *rows) {
-    const dequantize_function dequantize = DEQUANTIZE[simd_level()];
+    const dequantize_function dequantize = DEQUANTIZE[m.is_rotated != 0][simd_level()];
+    const message_draws draws = draws_of(&m, m.rotation);
     int64_t outside = m.num_rows;
 #pragma omp parallel for schedule(static) reduction(min : outside)
-    for (int64_t i = 0; i < m.num_rows; i++) {
-        if (__builtin_expect(is_outside(&m, i), 0))
-            outside = i < outside ? i : outside;
-        else
-            dequantize(message, &m, i, accumulate, rows);
+    for (int64_t first = 0; first < m.num_rows; first += BLOCK_ROWS) {
+        const int64_t end = end_of_block(&m, first), found = first_outside(&m, first, end);
+        if (found < outside && found < end) outside = found;
+        dequantize(message, &m, first, found, &draws, accumulate, rows);
     }
     return outside == m.num_rows ? -1 : -2 - outside;
 }

@@ -4,6 +4,7 @@
 #include "packed_rows_body.h"
 #include "row_range_body.h"
 #include "pack_codes_body.h"
+#include "rotation_body.h"
 
 /* Codes with their fractions, of the columns j .. j+GROUP-1 of a row; rounding is a constant. */
 INLINE void LEVEL(scale_group)(const void *row, int64_t j, int64_t dim, int storage, row_scale scale, int rounding,
@@ -61,6 +62,21 @@ INLINE void LEVEL(round_row)(const float *row, int64_t dim, int64_t node_id, con
     }
 }
 
+/* A row of 16 or 32 bits. */
+INLINE void LEVEL(quantize_wide_row)(const void *row, const message_rows *m, int64_t i, int storage,
+                                     const philox_schedule *schedule, int rounding, uint8_t *payload) {
+    const int64_t dim = m->dim, node_id = m->node_id[i];
+    const int b = m->bit_width[i];
+    if (wire_storage(b, storage) == storage)
+        memcpy(payload, row, (size_t)(dim * storage_bytes(storage)));
+    else if (b == 16 && rounding == ROUND_NEAREST)
+        LEVEL(convert_columns)(row, storage, dim, payload, STORAGE_BF16, 0);
+    else if (b == 16)
+        LEVEL(round_row)(row, dim, node_id, schedule, payload);
+    else
+        LEVEL(convert_columns)(row, storage, dim, payload, STORAGE_F32, 0);
+}
+
 INLINE void LEVEL(quantize_row)(const void *row, const message_rows *m, int64_t i, int storage, row_scale scale,
                                 const philox_schedule *schedule, int rounding, uint8_t *payload) {
     const int64_t dim = m->dim, node_id = m->node_id[i];
@@ -71,14 +87,7 @@ INLINE void LEVEL(quantize_row)(const void *row, const message_rows *m, int64_t 
     case 4: LEVEL(quantize_affine_row)(row, dim, 4, storage, scale, node_id, schedule, rounding, payload); return;
     case 8: LEVEL(quantize_affine_row)(row, dim, 8, storage, scale, node_id, schedule, rounding, payload); return;
     }
-    if (wire_storage(b, storage) == storage)
-        memcpy(payload, row, (size_t)(dim * storage_bytes(storage)));
-    else if (b == 16 && rounding == ROUND_NEAREST)
-        LEVEL(convert_columns)(row, storage, dim, payload, STORAGE_BF16, 0);
-    else if (b == 16)
-        LEVEL(round_row)(row, dim, node_id, schedule, payload);
-    else
-        LEVEL(convert_columns)(row, storage, dim, payload, STORAGE_F32, 0);
+    LEVEL(quantize_wide_row)(row, m, i, storage, schedule, rounding, payload);
 }
 
 /* Zero point and step of row i, given its range. */
@@ -124,11 +133,11 @@ INLINE int64_t LEVEL(quantize_rounded)(const void *rows, const message_rows *m, 
     }
 }
 
-static int64_t LEVEL(quantize_block)(const void *rows, const message_rows *m, int64_t first, int64_t end,
-                                     const philox_schedule *schedule, int rounding, uint8_t *message) {
+static int64_t LEVEL(quantize_affine)(const void *rows, const message_rows *m, int64_t first, int64_t end,
+                                      const message_draws *draws, int rounding, uint8_t *message) {
     if (rounding == ROUND_NEAREST)
-        return LEVEL(quantize_rounded)(rows, m, first, end, schedule, ROUND_NEAREST, message);
-    return LEVEL(quantize_rounded)(rows, m, first, end, schedule, ROUND_STOCHASTIC, message);
+        return LEVEL(quantize_rounded)(rows, m, first, end, &draws->rounding, ROUND_NEAREST, message);
+    return LEVEL(quantize_rounded)(rows, m, first, end, &draws->rounding, ROUND_STOCHASTIC, message);
 }
 
 /* A row of 16 or 32 bits. */
@@ -164,7 +173,7 @@ INLINE void LEVEL(dequantize_row)(const uint8_t *payload, int b, const uint8_t *
     }
 }
 
-static void LEVEL(dequantize_one)(const uint8_t *message, const message_rows *m, int64_t i, int accumulate,
+INLINE void LEVEL(dequantize_one)(const uint8_t *message, const message_rows *m, int64_t i, int accumulate,
                                   void *rows) {
     char *row = (char *)row_of(rows, m, i);
     const uint8_t *payload = message + m->payload_offset[i], *parameters = message + m->parameter_offset[i];
@@ -179,3 +188,11 @@ static void LEVEL(dequantize_one)(const uint8_t *message, const message_rows *m,
         LEVEL(dequantize_row)(payload, m->bit_width[i], parameters, m->dim, STORAGE_F32, accumulate, row);
     }
 }
+
+static void LEVEL(dequantize_affine)(const uint8_t *message, const message_rows *m, int64_t first, int64_t end,
+                                     const message_draws *draws, int accumulate, void *rows) {
+    (void)draws;
+    for (int64_t i = first; i < end; i++) LEVEL(dequantize_one)(message, m, i, accumulate, rows);
+}
+
+#include "rotated_rows_body.h"

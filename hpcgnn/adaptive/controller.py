@@ -1,51 +1,64 @@
 """Controller: after every epoch rank 0 decides, and one immutable plan goes to all ranks.
 
-It joins a width policy with an execution mode; the decisions themselves are pure functions of this room.
+It joins a width policy with a rule of asynchrony; the decisions themselves are pure functions of this room.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 from hpcgnn.adaptive.policies import Traces, WidthPolicy
-from hpcgnn.adaptive.steadiness import Steadiness
-from hpcgnn.adaptive.time_bits import Descent, can_tell, drift, is_slowing, next_base
+from hpcgnn.adaptive.staleness import Drift, Site
+from hpcgnn.adaptive.time_bits import Descent, is_slowing, next_base
 from hpcgnn.adaptive.width_floor import WidthFloor
+from hpcgnn.adaptive.width_trial import WidthTrial
 from hpcgnn.exchange.bits import BitPlan
+from hpcgnn.exchange.movement import NUM_SUMS
 from hpcgnn.exchange.schedule import EpochPlan
 from hpcgnn.exchange.state import State
+from hpcgnn.ops.counter import BACKWARD
 
-MODES = ("synchronous", "pipelined", "adaptive")
+NEVER, ALWAYS, DESCENT, MEASURED = ASYNCHRONY = ("never", "always", "descent", "measured")
+Movements = Mapping[Site, np.ndarray]
 
 
 @dataclass(frozen=True)
 class DescentTest:
-    """Hold the settings that say when the loss counts as slowing or as too fast for stale rows (see
-    `hpcgnn.adaptive.time_bits`), and as swinging (see `hpcgnn.adaptive.steadiness`). The periods of
-    `hpcgnn.adaptive.steadiness` and `hpcgnn.adaptive.width_floor` follow from the window.
+    """Hold the settings that say when the loss counts as slowing; see `hpcgnn.adaptive.time_bits`.
+
+    Attributes
+    ----------
+    tries_widths : bool      a wider base is kept only where it pays (`hpcgnn.adaptive.width_trial`), and one at which
+                             the loss leapt is left alone for a while (`hpcgnn.adaptive.width_floor`); else SYLVIE's
+                             Eq. (5)
     """
 
     window: int
     test: str
     smoothing: float
-    most_rises: float
-    most_drift: float
-    num_layers: int
+    tries_widths: bool = True
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Record what one epoch was run with, for the metrics. Nothing that a method does not have is filled in."""
+    """Record what one epoch was run with, for the metrics. Nothing that a method does not have is filled in.
+
+    `mode` is "async" where the epoch read any rows of the one before, else "sync"; `stale_share` the share of its
+    exchanges that did. `motion` says of each exchange how far its rows move in an epoch; see `Drift.of`.
+    """
 
     mode: str
     base_bits: int | None
     ldr: float | None
     assign_seconds: float
+    stale_share: float = 0.0
+    motion: dict[str, float] = field(default_factory=dict)
 
 
 class Controller:
@@ -55,41 +68,51 @@ class Controller:
     ----------
     comm : MPI communicator
     policy : WidthPolicy
-    mode : {"synchronous", "pipelined", "adaptive"}
-        pipelined epochs compute with the halo rows of the epoch before; adaptive ones are synchronous until the descent
-        test can tell, while the loss is slowing or moves too far within the age of stale rows, and for a while after
-        it swung
+    asynchrony : of ASYNCHRONY
+        which epochs compute with the halo rows of the epoch before: none, all but the first, those before which the
+        loss was not slowing, or, exchange by exchange, those whose rows move little
     descent_test : DescentTest or None      needed where the loss decides anything
     starts_wide : bool
         begin at the largest base width, else at the smallest; either way the first window goes by before it changes
+    most_motion : float
+        share of itself that a row may move in an epoch and be an epoch old, where that is measured
 
-    Reference: SYLVIE, section V. The first epoch is synchronous, and so is the first after a resume that finds no state
-    of the ranks. Deviation: so are the first two windows, in which weights move fastest and nothing is known yet of how
-    the loss falls; attention that begins with rows of the epoch before learns to answer from them only.
+    Reference: SYLVIE, section V; "descent" is its rule. Deviation: "measured". A loss that falls well, at which SYLVIE
+    is asynchronous, is one whose rows move fast, and stale rows of one layer do harm where those of another do none.
+    The first epoch is synchronous, and so is the first after a resume that finds no state of the ranks.
     """
 
-    def __init__(self, comm: MPI.Comm, policy: WidthPolicy, mode: str, descent_test: DescentTest | None = None,
-                 starts_wide: bool = False):
-        self._comm, self._policy, self._mode, self._test = comm, policy, mode, descent_test
+    def __init__(self, comm: MPI.Comm, policy: WidthPolicy, asynchrony: str, descent_test: DescentTest | None = None,
+                 starts_wide: bool = False, most_motion: float = 0.0):
+        self._comm, self._policy, self._asynchrony, self._test = comm, policy, asynchrony, descent_test
+        self._most_motion = most_motion
         self._first_base = policy.base_widths[-1 if starts_wide else 0]
         self._plan: EpochPlan | None = None
         self._begin()
 
     def _begin(self) -> None:
-        self._descent, self._steadiness, self._floor = Descent(), Steadiness(), WidthFloor()
+        self._descent, self._drift, self._floor = Descent(), Drift(), WidthFloor()
         self.base = self._first_base
-        self._is_held, self._has_rows = True, False
+        self._trial = WidthTrial(self.base)
+        self._is_held, self._has_rows = False, False
+        self._sites: list[Site] | None = None
+        self._fresh: frozenset[Site] = frozenset()
 
     @property
     def is_adaptive(self) -> bool:
-        """Tell whether the loss decides anything."""
-        return len(self._policy.base_widths) > 1 or self._mode == "adaptive"
+        """Tell whether the loss or the rows decide anything."""
+        return len(self._policy.base_widths) > 1 or self._asynchrony in (DESCENT, MEASURED)
+
+    @property
+    def measures(self) -> bool:
+        """Tell whether it asks how far rows moved; a device is waited for only then."""
+        return self._asynchrony == MEASURED
 
     def plan(self, seed: int, epoch: int) -> EpochPlan:
         """Return the plan of the next epoch."""
-        pipelined = self._mode == "pipelined" or (self._mode == "adaptive" and not self._is_held)
-        self._plan = EpochPlan(self._policy.bit_plan(seed, epoch, self.base), pipelined and self._has_rows,
-                               self._policy.is_traced(epoch))
+        is_asynchronous = self._has_rows and self._asynchrony != NEVER and not self._is_held
+        self._plan = EpochPlan(self._policy.bit_plan(seed, epoch, self.base), is_asynchronous,
+                               self._policy.is_traced(epoch), self._fresh)
         return self._plan
 
     def bounds(self, seed: int, epoch: int) -> tuple[BitPlan, ...]:
@@ -98,17 +121,26 @@ class Controller:
             return (self._policy.bit_plan(seed, epoch, self.base),)
         return self._policy.bounds(seed, epoch)
 
-    def observe(self, loss: float, seconds: float, traces: Traces) -> Decision:
-        """Collective: learn from the epoch that ended. Returns what it was run with, and what deciding cost."""
+    def observe(self, loss: float, seconds: float, traces: Traces, movements: Movements | None = None) -> Decision:
+        """Collective: learn from the epoch that ended. Returns what it was run with, and what deciding cost.
+
+        Parameters
+        ----------
+        movements : by site, what this rank's rows moved; see `hpcgnn.exchange.movement.Movement.sums`
+        """
         started = time.perf_counter()
-        mode, base = "async" if self._plan.is_asynchronous else "sync", self.base
+        base, stale_share = self.base, self._stale_share(movements or {})
         self._has_rows = True
+        if self.measures:
+            self._measure(movements or {})
         if self.is_adaptive:
             self._decide(loss, seconds)
         traces = traces if self._plan.is_traced else {}
         if traces or self.base != base:
             self._policy.learn(self.base, traces)
-        return Decision(mode, base if self.is_adaptive else None, self._descent.ldr, time.perf_counter() - started)
+        return Decision("async" if stale_share else "sync", base if self.is_adaptive else None, self._descent.ldr,
+                        time.perf_counter() - started, stale_share,
+                        {_name(site): self._drift.of(site) for site in self._drift.sums})
 
     def forget(self) -> None:
         """Begin another training."""
@@ -117,18 +149,21 @@ class Controller:
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps; rank 0's is complete."""
-        return {"descent": self._descent.as_dict(), "steadiness": self._steadiness.as_dict(),
-                "floor": self._floor.as_dict(), "base": self.base, "is_held": self._is_held}
+        return {"descent": self._descent.as_dict(), "drift": self._drift.as_dict(), "floor": self._floor.as_dict(),
+                "trial": self._trial.as_dict(), "base": self.base, "is_held": self._is_held,
+                "fresh": sorted(self._fresh)}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint. The next epoch is synchronous, and widths that were solved are traced and solved
-        anew, unless `restore_rank` follows.
+        anew, unless `restore_rank` follows. Decisions of a program that knew no trials of widths are begun anew.
         """
-        if state and state["base"] in self._policy.base_widths:
+        if state.get("trial") and state["base"] in self._policy.base_widths:
             self._descent = Descent.from_dict(state["descent"])
-            self._steadiness = Steadiness.from_dict(state["steadiness"])
+            self._drift = Drift.from_dict(state["drift"])
             self._floor = WidthFloor.from_dict(state["floor"])
+            self._trial = WidthTrial.from_dict(state["trial"])
             self.base, self._is_held = state["base"], state["is_held"]
+            self._fresh = frozenset(map(tuple, state["fresh"]))
 
     @property
     def keeps_rank_state(self) -> bool:
@@ -153,24 +188,49 @@ class Controller:
         self._has_rows = False
         self._policy.forget()
 
-    def _decide(self, loss: float, seconds: float) -> None:
-        """Collective: rank 0 looks at how the loss moved; its answer holds everywhere."""
-        answer = np.zeros(2, np.int64)
+    def _stale_share(self, movements: Movements) -> float:
+        """Share of the epoch's exchanges that read rows of the epoch before."""
+        if not self._plan.is_asynchronous:
+            return 0.0
+        places = self._sites or list(movements)
+        return sum(self._plan.reads_stale(*place) for place in places) / len(places) if places else 1.0
+
+    def _measure(self, movements: Movements) -> None:
+        """Collective: rank 0 learns how far the rows of all ranks moved."""
+        if self._sites is None:     # a rank that has no neighbors exchanges nothing, and names no site
+            self._sites = sorted(set().union(*self._comm.allgather(list(movements))))
+        nothing = np.zeros(NUM_SUMS)
+        sums = np.array([movements.get(site, nothing) for site in self._sites]).reshape(len(self._sites), NUM_SUMS)
+        self._comm.Reduce(MPI.IN_PLACE if self._comm.rank == 0 else sums, sums)
         if self._comm.rank == 0:
-            test = self._test
-            self._descent = self._descent.observe(loss, seconds, test.smoothing)
-            is_known = can_tell(self._descent, test.window, test.test)
-            if is_known:    # before, no epoch was asynchronous
-                self._steadiness = self._steadiness.observe(loss, test.window, test.most_rises)
-            self._floor = self._floor.observe(loss, self.base, self._plan.is_asynchronous, test.window)
-            slowing = is_slowing(self._descent, test.window, test.test)
-            has_window = len(self._descent.rates) > test.window
-            widens = slowing or self._floor.has_risen
-            base = self.base
-            if has_window or self._floor.has_risen:
-                base = next_base(base, widens, self._policy.base_widths)
-            is_held = (slowing or not is_known or self._steadiness.needs_synchronous
-                       or drift(self._descent, test.num_layers, self._floor.first_loss) > test.most_drift)
-            answer[:] = max(base, self._floor.floor), is_held
+            self._drift = self._drift.observe(dict(zip(self._sites, map(tuple, sums.tolist()), strict=True)))
+
+    def _decide(self, loss: float, seconds: float) -> None:
+        """Collective: rank 0 looks at how the loss and the rows moved; its answer holds everywhere."""
+        sites = self._sites or []
+        answer = np.zeros(2 + len(sites), np.int64)
+        if self._comm.rank == 0:
+            answer[:2] = self._judge_loss(loss, seconds)
+            answer[2:] = [self._drift.of(site) > self._most_motion for site in sites]
         self._comm.Bcast(answer)
         self.base, self._is_held = int(answer[0]), bool(answer[1])
+        self._fresh = frozenset(site for site, is_fresh in zip(sites, answer[2:], strict=True) if is_fresh)
+
+    def _judge_loss(self, loss: float, seconds: float) -> tuple[int, bool]:
+        """Return the next base width, and whether the loss holds the next epoch synchronous."""
+        test, widths = self._test, self._policy.base_widths
+        self._descent = self._descent.observe(loss, seconds, test.smoothing)
+        slowing = is_slowing(self._descent, test.window, test.test)
+        is_held = self._asynchrony == DESCENT and slowing
+        if not test.tries_widths:
+            has_window = len(self._descent.rates) > test.window
+            return next_base(self.base, slowing, widths) if has_window else self.base, is_held
+        self._floor = self._floor.observe(loss, self.base, self._plan.is_asynchronous, test.window)
+        self._trial = self._trial.observe(self._descent, slowing or self._floor.has_risen, test.window, widths,
+                                          self._floor.floor)
+        return self._trial.base, is_held
+
+
+def _name(site: Site) -> str:
+    layer, purpose = site
+    return f"{layer}-{'backward' if purpose == BACKWARD else 'forward'}"

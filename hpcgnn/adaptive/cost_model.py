@@ -24,6 +24,7 @@ class LinkModel:
     num_ranks : int
     theta : (num_ranks ** 2,) float64     seconds a byte, not negative
     gamma : (num_ranks ** 2,) float64     seconds a message, not negative
+    is_measured : bool                    False where they are known in advance: then no decision may ask a clock
 
     Reference: AdaQP, Eq. (10).
     """
@@ -31,12 +32,14 @@ class LinkModel:
     num_ranks: int
     theta: np.ndarray
     gamma: np.ndarray
+    is_measured: bool = True
 
 
 def fixed_links(num_ranks: int, bytes_per_second: float = 1e9, latency_seconds: float = 2e-5) -> LinkModel:
     """Return links that are all alike and known in advance, for runs that must not depend on a clock."""
     num_pairs = num_ranks * num_ranks
-    return LinkModel(num_ranks, np.full(num_pairs, 1 / bytes_per_second), np.full(num_pairs, latency_seconds))
+    return LinkModel(num_ranks, np.full(num_pairs, 1 / bytes_per_second), np.full(num_pairs, latency_seconds),
+                     is_measured=False)
 
 
 def fit(num_bytes: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:

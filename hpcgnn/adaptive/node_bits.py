@@ -10,7 +10,7 @@ import itertools
 import numpy as np
 
 from hpcgnn.errors import ConfigError
-from hpcgnn.widths import PACKED_WIDTHS
+from hpcgnn.widths import BIT_WIDTHS, PACKED_WIDTHS
 
 
 def levels(importance: np.ndarray, percentiles: tuple[float, ...]) -> np.ndarray:
@@ -44,17 +44,18 @@ def width_table(base: int, widths: tuple[int, ...]) -> np.ndarray:
 
 
 def parse_widths(text: str) -> tuple[int, ...]:
-    """Return widths of a list with commas.
+    """Return widths of a list with commas; one alone may be any.
 
     Raises
     ------
-    ConfigError      one is not 1, 2, 4 or 8, or they don't ascend
+    ConfigError      several of which one is not 1, 2, 4 or 8, or they don't ascend; one that no message has
     """
     words = [word.strip() for word in text.split(",")]
-    known = {str(width): width for width in PACKED_WIDTHS}
+    known = {str(width): width for width in (BIT_WIDTHS if len(words) == 1 else PACKED_WIDTHS)}
     widths = tuple(known[word] for word in words if word in known)
     if len(widths) != len(words) or not _ascends(widths):
-        raise ConfigError(f"widths is {text!r}; expected some of {', '.join(known)} in ascending order, as in 2,4,8")
+        raise ConfigError(f"widths is {text!r}; expected some of {', '.join(map(str, PACKED_WIDTHS))} in ascending "
+                          f"order, as in 2,4,8, or one of {', '.join(map(str, BIT_WIDTHS))}")
     return widths
 
 

@@ -121,13 +121,12 @@ class LeveledWidths(FixedWidths):
     Parameters
     ----------
     importance : (num_inner + num_halo,) float32
-    least_base : int      the base width is one of `widths` from this one on
     """
 
     def __init__(self, widths: tuple[int, ...], percentiles: tuple[float, ...], importance: np.ndarray,
-                 plan: ExchangePlan, least_base: int = 1):
+                 plan: ExchangePlan):
         super().__init__(widths[0])
-        self.base_widths = tuple(width for width in widths if width >= least_base)
+        self.base_widths = widths
         level = levels(importance, percentiles)
         inner, halo = level[:plan.num_inner], level[plan.num_inner:]
         shared = {(plan.rank, peer): inner[rows.index] for peer, rows in enumerate(plan.boundary)}
@@ -198,12 +197,11 @@ class BudgetedWidths(SolvedWidths):
     ----------
     level_shares : (num_levels,) float64      shares of rows that SYLVIE's percentiles give each level: at each base
         width the budget is the mean width that its policy would spend
-    least_base : int      the base width is one of the solver's from this one on
     """
 
-    def __init__(self, solver: Solver, period: int, level_shares: np.ndarray, least_base: int = 1):
+    def __init__(self, solver: Solver, period: int, level_shares: np.ndarray):
         super().__init__(solver, period)
-        self.base_widths = tuple(width for width in solver.widths if width >= least_base)
+        self.base_widths = solver.widths
         self._budget = {base: float(level_shares @ width_table(base, solver.widths)) for base in self.base_widths}
         self._traces: Traces = {}
 

@@ -10,6 +10,8 @@ from functools import cached_property
 
 import numpy as np
 
+from hpcgnn.widths import ROTATED_ERROR
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -24,6 +26,7 @@ class Problem:
     theta : (num_pairs,) float64          seconds a byte
     gamma : (num_pairs,) float64          seconds a message, its parameters' bytes included
     widths : ascending bits a value
+    code : of the messages; see `variance_factors`
 
     Reference: AdaQP, Eq. (10)-(12).
     """
@@ -35,6 +38,7 @@ class Problem:
     theta: np.ndarray
     gamma: np.ndarray
     widths: tuple[int, ...]
+    code: str = "affine"
 
     @property
     def num_groups(self) -> int:
@@ -62,8 +66,8 @@ class Problem:
 
     @cached_property
     def group_variance(self) -> np.ndarray:
-        """Return (num_groups, num_widths) float64, beta / (2 ** width - 1) ** 2."""
-        return self.beta[:, None] * variance_factors(self.widths)
+        """Return (num_groups, num_widths) float64, beta times the factor of each width."""
+        return self.beta[:, None] * variance_factors(self.widths, self.code)
 
     @cached_property
     def used_gamma(self) -> np.ndarray:
@@ -107,9 +111,17 @@ class Problem:
         return (lam * inverse_span(self.variance_range), (1 - lam) * inverse_span(self.seconds_range))
 
 
-def variance_factors(widths: tuple[int, ...]) -> np.ndarray:
-    """Return (num_widths,) float64, the variance of a width relative to that of one bit."""
-    return (2.0 ** np.asarray(widths) - 1) ** -2.0
+def variance_factors(widths: tuple[int, ...], code: str = "affine") -> np.ndarray:
+    """Return (num_widths,) float64, the variance of a row at each width in units of its beta.
+
+    Affine codes of b bits have a share of (2**b - 1)**-2, so beta is the variance at one bit. Rotated ones of at most 8
+    bits have ROTATED_ERROR of the row's squared norm, which `Trace` makes beta; wider rows, whose beta is 0, the share
+    that affine ones have.
+    """
+    factors = (2.0 ** np.asarray(widths) - 1) ** -2.0
+    if code == "rotated":
+        factors = np.array([ROTATED_ERROR.get(bits, factor) for bits, factor in zip(widths, factors, strict=True)])
+    return factors
 
 
 def inverse_span(low_high: tuple[float, float]) -> float:

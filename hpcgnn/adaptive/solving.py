@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from mpi4py import MPI
@@ -23,6 +23,7 @@ from hpcgnn.exchange.bits import SolvedBits
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.state import State
 from hpcgnn.exchange.trace import Trace
+from hpcgnn.exchange.traffic import CONTROL
 from hpcgnn.ops.counter import BACKWARD
 from hpcgnn.ops.quantization import PARAMETER_BYTES
 
@@ -56,9 +57,11 @@ class Solver:
     links : LinkModel
     widths : ascending
     group_size : int
-    lam, solver, seconds : see `assign`
+    lam, solver : see `assign`
+    seconds : its time_limit, where the links' costs are measured; widths from known costs must not depend on a clock
 
-    Reference: AdaQP, Theorem 3 and Eq. (12). A gradient arrives already weighed by its sender and is added with weight
+    Reference: AdaQP, Theorem 3 and Eq. (12), of rotated rows with the squared norm in place of dim * range**2 / 6, and
+    with the shares of `variance_factors`. A gradient arrives already weighed by its sender and is added with weight
     1, so its coefficient is 1.
     """
 
@@ -86,7 +89,7 @@ class Solver:
             for cost in (theta, gamma):
                 if cost.shape != (self._comm.size ** 2,) or not (np.isfinite(cost) & (cost >= 0)).all():
                     raise KernelError(f"costs of links have shape {cost.shape} or are no costs")
-            self._links = LinkModel(self._comm.size, theta, gamma)
+            self._links = replace(self._links, theta=theta, gamma=gamma)
 
     def check(self, solved: SolvedBits) -> None:
         """Check that widths read from a file are of this rank's rows.
@@ -164,7 +167,7 @@ class Solver:
         gathered = self._comm.gather(told)
         answers = None
         if gathered is not None:
-            problems = [self._problem([part[number] for part in gathered], traces[site].dim)
+            problems = [self._problem([part[number] for part in gathered], traces[site])
                         for number, site in enumerate(sites)]
             answers = self._scatterable(problems, self._assigned(problems, mean_bits))
         mine = self._comm.scatter(answers)
@@ -178,25 +181,30 @@ class Solver:
         order, group_start = group_rows(beta, self._group_size)
         return Groups(order, group_start, group_sums(beta, order, group_start))
 
-    def _problem(self, told: list[list[tuple[np.ndarray, np.ndarray]]], dim: int) -> Problem:
-        """Build the problem of one exchange from what all ranks told of it, by sender and receiver."""
+    def _problem(self, told: list[list[tuple[np.ndarray, np.ndarray]]], trace: Trace) -> Problem:
+        """Build the problem of one exchange from what all ranks told of it, by sender and receiver.
+
+        Columns and code are the same in every rank's trace.
+        """
         size = self._comm.size
         flat = [told[source][destination] for source in range(size) for destination in range(size)]
         rows = np.array([counts.sum() for _, counts in flat], np.float64)
         return Problem(
             group_pair=np.repeat(np.arange(size * size), [len(beta) for beta, _ in flat]),
             beta=np.concatenate([beta for beta, _ in flat]),
-            num_values=dim * np.concatenate([counts for _, counts in flat]),
+            num_values=trace.dim * np.concatenate([counts for _, counts in flat]),
             pair_round=pair_round(size),
             theta=self._links.theta,
-            gamma=self._links.gamma + self._links.theta * PARAMETER_BYTES * rows,
+            gamma=self._links.gamma + self._links.theta * PARAMETER_BYTES[trace.code] * rows,
             widths=self.widths,
+            code=trace.code,
         )
 
     def _assigned(self, problems: list[Problem], mean_bits: float | None) -> list[Assignment]:
         started = time.perf_counter()
         if mean_bits is None:
-            assignments = assign(problems, self._lam, self._solver, self._seconds)
+            limit = self._seconds if self._links.is_measured else None
+            assignments = assign(problems, self._lam, self._solver, limit)
         else:
             assignments = assign_budget(problems, mean_bits)
         reasons = [assignment.reason for assignment in assignments if assignment.reason]
@@ -243,6 +251,7 @@ class Solver:
         lengths = [[len(lists[peer]) for lists in incoming] for peer in range(self._comm.size)]
         out = np.concatenate([chosen for parts in sent for chosen in parts] or [np.empty(0, np.uint8)])
         into = np.empty(sum(map(sum, lengths)), np.uint8)
+        CONTROL.count(len(out) - counts[self._plan.rank])
         self._comm.Alltoallv([out, counts], [into, [sum(part) for part in lengths]])
         pieces = iter(np.split(into, np.cumsum([length for part in lengths for length in part])[:-1]))
         return [[next(pieces) for _ in part] for part in lengths]

@@ -6,7 +6,6 @@ Pure functions of losses and seconds; who measures them and who acts on the answ
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,6 +14,7 @@ from hpcgnn.errors import TrainingError
 LONGEST_WINDOW = 10_000    # as config.py allows
 LONGEST_PAST = 2 * LONGEST_WINDOW
 CLEAR_DROP = 0.5    # of the relative descent
+FLAT = 1e-3         # of the loss: what falls by less over a window has converged
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,8 @@ def is_slowing(descent: Descent, window: int, test: str) -> bool:
     window : epochs between the rates that are compared (delta of the paper), at least 1
     test : {"plain", "monotone", "relative"}
         plain: the rate is below that of `window` epochs ago; monotone: it fell at every step between them;
-        relative: over the last `window` epochs the mean loss fell, as a share of what remains of it, by less than half
-        of what it did over the `window` epochs before
+        relative: over the last `window` epochs the mean loss fell by less than FLAT of itself, or, as a share of what
+        remains of it, by less than half of what it did over the `window` epochs before
 
     Reference: SYLVIE, Eq. (5), which is "plain". Deviation: any loss that decays smoothly meets that nearly always, the
     noise of single rates meets it every other time, and a machine that slows down meets it too. "relative" spans two
@@ -97,25 +97,11 @@ def is_slowing(descent: Descent, window: int, test: str) -> bool:
     if test == "relative":
         first, middle, last = losses[-1 - 2 * window], losses[-1 - window], losses[-1]
         # Products, not quotients: a loss that has reached 0 is no error.
-        return (middle - last) * middle < CLEAR_DROP * (first - middle) * last
+        fallen = middle - last
+        return fallen <= FLAT * last or fallen * middle < CLEAR_DROP * (first - middle) * last
     if test == "monotone":
         return all(later < earlier for earlier, later in itertools.pairwise(rates[-window - 1:]))
     return rates[-1] < rates[-1 - window]
-
-
-def drift(descent: Descent, num_layers: int, first_loss: float) -> float:
-    """Measure how far the model moves while rows grow stale: the change of the mean loss over as many epochs as the
-    model has layers, as a share of the first loss; infinite before there are as many.
-
-    In asynchronous epochs each layer adds an epoch to the age of what it hands on, so answers of a deep model rest on
-    rows as many epochs old as it has layers. SYLVIE (section V-A) is asynchronous while the loss falls well, which is
-    when such rows are the most wrong.
-    """
-    losses = descent.mean_losses
-    if len(losses) <= num_layers:
-        return math.inf
-    change = abs(losses[-1] - losses[-1 - num_layers])
-    return change / first_loss if first_loss else change
 
 
 def next_base(base: int, slowing: bool, widths: tuple[int, ...]) -> int:

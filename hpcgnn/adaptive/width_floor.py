@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hpcgnn.adaptive.steadiness import period_length
-
+GROWTH = 4             # of a period over the one before
+MOST_GROWN = 3         # times; a run of any length goes on trying
 HARMFUL = 1.25         # times the loss of the wider base
 NOTICEABLE = 0.1       # of the first loss: small losses of few training nodes leap by themselves
 
@@ -76,3 +76,8 @@ class WidthFloor:
     def from_dict(cls, state: dict[str, Any]) -> WidthFloor:
         """Return the state that `as_dict` wrote."""
         return cls(**{**state, "losses": tuple(state["losses"])})
+
+
+def period_length(window: int, num_before: int) -> int:
+    """Return a period's epochs: `window`, times GROWTH for each of the (at most MOST_GROWN) periods before it."""
+    return window * GROWTH ** min(num_before, MOST_GROWN)

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from hpcgnn.bench.host import HostPlace
+from hpcgnn.bench.message_error import error_line, filling, squared_errors
 from hpcgnn.bench.peers.torch_messages import TorchMessage
 from hpcgnn.bench.place import PRECISION, Contestants, Place, Work, open_topology
 from hpcgnn.bench.products import measure_products
@@ -20,11 +21,18 @@ from hpcgnn.ops.cuda.resident import resident
 from hpcgnn.ops.dense import map_rows, weight_gradient
 from hpcgnn.ops.host.simd import multiplies_bfloat16
 from hpcgnn.ops.pointwise import activate, dropout
-from hpcgnn.ops.quantization import NO_BAD_ROW, MessageLayout, dequantize_rows, quantize_rows, start_quantizing
+from hpcgnn.ops.quantization import (
+    CODES,
+    MessageLayout,
+    dequantize_rows,
+)
 
 WIDTH = 256             # columns of messages, of pointwise work and of weights
 BITS = (1, 2, 4, 8)
 PROBABILITY = 0.5       # of dropout
+KEY = CounterKey(0, 0, FORWARD, 0)
+PACKING = {"affine": "quantize + pack", "rotated": "rotate + pack"}
+UNPACKING = {"affine": "unpack + dequantize", "rotated": "unpack + rotate"}
 FUSED = "norm + ReLU + dropout"
 
 
@@ -54,7 +62,8 @@ class KernelBenchmark(PartedBenchmark):
         # Products with weights are a kernel of ours on the host, and cuBLAS on a device.
         if isinstance(self.place, HostPlace):
             yield "dense", partial(measure_dense, self.place, self.place.num_rows, self.width, self.precisions)
-        yield "messages", partial(measure_messages, self.place, self.width, self.peers)
+        for code in CODES:
+            yield f"{code} messages", partial(measure_messages, self.place, self.width, self.peers, code)
         for precision in self.precisions:
             yield f"pointwise {precision}", partial(measure_pointwise, self.place, self.width, precision, self.peers)
         for source in self.graphs:
@@ -90,35 +99,34 @@ def measure_dense(place: HostPlace, num_rows: int, width: int, precisions: tuple
             yield place.measure("dense", f"{case} x{width} {precision}", amount, "GFLOP/s", works, remarks)
 
 
-def measure_messages(place: Place, width: int, peers: tuple[str, ...]) -> list[Measurement]:
-    """Quantize and pack one message and read it back, at each bit-width. Rates count both rows and message."""
+def measure_messages(place: Place, width: int, peers: tuple[str, ...], code: str = "affine") -> list[Measurement]:
+    """Quantize and pack one message and read it back, at each bit-width. Rates count both rows and message; a remark
+    says what a row takes and loses.
+
+    Torch has affine codes alone.
+    """
     num_rows = place.num_rows
     rows, received = place.random_rows(num_rows, width), place.empty_rows(num_rows, width)
     index, node_id = resident(np.arange(num_rows, dtype=np.int32)), resident(np.arange(num_rows))
     packing, unpacking = [], []
     for bits in BITS:
-        layout = MessageLayout.build(np.full(num_rows, bits, np.uint8), width)
+        layout = MessageLayout.build(np.full(num_rows, bits, np.uint8), width, code)
         message = place.empty_bytes(layout.num_bytes)
         moved, case = (rows.nbytes + layout.num_bytes) / 1e9, f"{num_rows:,} x {width}, {bits} bit"
         pack: Contestants = {CEILING: place.moving(rows.nbytes, layout.num_bytes),
-                             OURS: _quantizing(rows, index, node_id, layout, message)}
+                             OURS: filling(rows, index, node_id, layout, KEY, message)}
         unpack: Contestants = {CEILING: place.moving(layout.num_bytes, rows.nbytes),
-                               OURS: partial(dequantize_rows, message, index, node_id, layout, received)}
-        if "torch" in peers:
+                               OURS: partial(dequantize_rows, message, index, node_id, layout, received, key=KEY)}
+        if "torch" in peers and code == "affine":
             pack["torch"], unpack["torch"] = partial(TorchMessage, rows, bits), TorchMessage(rows, bits).unpack
-        packing.append(place.measure("quantize + pack", case, moved, "GB/s", pack))
-        unpacking.append(place.measure("unpack + dequantize", case, moved, "GB/s", unpack))
+        errors = squared_errors(width, bits, code, place.name, place.empty_bytes)
+        row_bytes = layout.num_bytes // num_rows
+        packed = place.measure(PACKING[code], case, moved, "GB/s", pack,
+                               [error_line(row_bytes, errors, f"{code}, {bits} bit")])
+        packed.details.update(row_bytes=row_bytes, squared_error=errors)
+        packing.append(packed)
+        unpacking.append(place.measure(UNPACKING[code], case, moved, "GB/s", unpack))
     return packing + unpacking
-
-
-def _quantizing(rows: torch.Tensor, index: np.ndarray, node_id: np.ndarray, layout: MessageLayout,
-                message: np.ndarray | torch.Tensor) -> Work:
-    """Return work that fills the message; a device is not waited for."""
-    key = CounterKey(0, 0, FORWARD, 0)
-    if isinstance(message, np.ndarray):
-        return partial(quantize_rows, rows, index, node_id, layout, key, message)
-    first_bad = torch.full((1,), NO_BAD_ROW, dtype=torch.int32, device=rows.device)
-    return partial(start_quantizing, rows, index, node_id, layout, key, message, first_bad)
 
 
 def measure_pointwise(place: Place, width: int, precision: str, peers: tuple[str, ...]) -> Iterator[Measurement]:

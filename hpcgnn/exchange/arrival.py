@@ -16,11 +16,12 @@ import torch
 
 from hpcgnn.errors import KernelError
 from hpcgnn.exchange.arena import MessageArena
-from hpcgnn.exchange.codec import Messages, decode
+from hpcgnn.exchange.codec import Messages, decode, key_of_sender
 from hpcgnn.exchange.plan import NO_ROWS, RowList
 from hpcgnn.exchange.state import State, Stateful, device_of, fill, joined, on_host, split
 from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.ops.aggregation import PackedRows
+from hpcgnn.ops.counter import BACKWARD, CounterKey
 from hpcgnn.ops.quantization import Buffer, MessageLayout
 from hpcgnn.ops.streams import Streams
 
@@ -72,8 +73,7 @@ class Arrival:
     messages : Messages
     receive : list of uint8 buffers, one a rank; received : the buffer that they lie in
     transfer : Travel
-    epoch : int                       whose rows they are
-    is_gradient : bool                rows are added, not written
+    key : CounterKey                  of the exchange, by which this rank encoded what it sent
     traffic : Traffic                 counts the seconds
     streams : Streams                 on whose message stream rows are decoded; the computing stream waits, not the host
     table : ReceivedTable or None     learns what arrived, and gives the rows
@@ -81,14 +81,14 @@ class Arrival:
     after : function or None          called with the rows that were written
     age, max_age : int                epochs that the rows are old when they are read, and that they may be
     is_applied : bool                 the table holds them
+    sent_epochs : (num_ranks,) int64 or None      in which each rank's message was encoded; None is the key's epoch
     """
 
     messages: Messages
     receive: list[Buffer]
     received: Buffer
     transfer: Travel
-    epoch: int
-    is_gradient: bool
+    key: CounterKey
     traffic: Traffic
     streams: Streams
     table: ReceivedTable | None = None
@@ -97,6 +97,24 @@ class Arrival:
     age: int = 0
     max_age: int = 0
     is_applied: bool = False
+    sent_epochs: np.ndarray | None = None
+
+    @property
+    def epoch(self) -> int:
+        """Return the epoch of the exchange."""
+        return self.key.epoch
+
+    @property
+    def is_gradient(self) -> bool:
+        """Tell whether rows are added, not written."""
+        return self.key.purpose == BACKWARD
+
+    @property
+    def keys(self) -> tuple[CounterKey, ...]:
+        """Return the key by which each rank encoded its message."""
+        num_ranks = len(self.receive)
+        epochs = [self.epoch] * num_ranks if self.sent_epochs is None else self.sent_epochs.tolist()
+        return tuple(key_of_sender(self.key._replace(epoch=epoch), rank) for rank, epoch in enumerate(epochs))
 
     @property
     def device(self) -> torch.device:
@@ -148,7 +166,7 @@ class Arrival:
 
     def _write(self, rows: torch.Tensor) -> None:
         if self.table is None:
-            decode(self.messages, self.receive, rows, self.is_gradient)
+            decode(self.messages, self.receive, self.keys, rows, self.is_gradient)
         else:
             if self.before is not None:
                 self.before.apply()
@@ -165,11 +183,14 @@ class Arrival:
             self.is_applied = True
 
     def state(self) -> State:
-        """Return what arrived and its layout, without the bytes where a table holds them. All must have arrived."""
-        messages = self.messages
+        """Return what arrived, its layout and key, without the bytes where a table holds them. All must have
+        arrived.
+        """
+        messages, key = self.messages, self.key
         arrived = [buffer[:0] if self.is_applied else buffer for buffer in self.receive]
         return {
-            "epoch": self.epoch, "is_applied": self.is_applied, "dim": messages.dim, "num_halo": messages.num_halo,
+            "is_applied": self.is_applied, "dim": messages.dim, "num_halo": messages.num_halo, "key": key._asdict(),
+            "code": messages.receive_layouts[0].code,
             "position": joined([rows.position for rows in messages.receive_rows]),
             "bit_width": joined([layout.bit_width for layout in messages.receive_layouts]),
             "bytes": joined([on_host(buffer) for buffer in arrived]),
@@ -185,14 +206,14 @@ def restored_messages(state: State, incoming: tuple[RowList, ...]) -> Messages:
     """
     dim = int(state["dim"])
     receive_rows = tuple(rows.at(position) for rows, position in zip(incoming, split(state["position"]), strict=True))
-    layouts = tuple(MessageLayout.build(widths, dim) for widths in split(state["bit_width"]))
+    layouts = tuple(MessageLayout.build(widths, dim, str(state["code"])) for widths in split(state["bit_width"]))
     nothing = MessageLayout.build(np.empty(0, np.uint8), dim)
     return Messages((NO_ROWS,) * len(incoming), receive_rows, (nothing,) * len(incoming), layouts,
                     int(state["num_halo"]), dim)
 
 
-def restored_arrival(state: State, incoming: tuple[RowList, ...], arena: MessageArena, is_gradient: bool,
-                     traffic: Traffic, streams: Streams) -> Arrival:
+def restored_arrival(state: State, incoming: tuple[RowList, ...], arena: MessageArena, traffic: Traffic,
+                     streams: Streams) -> Arrival:
     """Rebuild the arrival from what `Arrival.state` returned, its bytes in an arena; see `restored_messages`."""
     messages = restored_messages(state, incoming)
     _, receive = arena.slices(messages.send_sizes, messages.receive_sizes)
@@ -200,5 +221,5 @@ def restored_arrival(state: State, incoming: tuple[RowList, ...], arena: Message
     if not is_applied:
         for buffer, values in zip(receive, split(state["bytes"]), strict=True):
             fill(buffer, values)
-    return Arrival(messages, receive, arena.received, Arrived(), int(state["epoch"]), is_gradient, traffic, streams,
-                   is_applied=is_applied)
+    key = CounterKey(**{name: int(value) for name, value in state["key"].items()})
+    return Arrival(messages, receive, arena.received, Arrived(), key, traffic, streams, is_applied=is_applied)

@@ -6,7 +6,7 @@ Layouts are made once per (layer, purpose, dim) and bit plan, and kept.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -30,7 +30,7 @@ from hpcgnn.ops.quantization import (
 from hpcgnn.widths import BIT_WIDTHS
 
 PLANS_KEPT = 4     # plans whose layouts are kept: SYLVIE's base widths return, widths drawn or solved anew don't
-NAN_BYTE = 0xFF    # a row of such bytes is NaN at every width: its bfloat16 parameters are, or its values
+NAN_BYTE = 0xFF    # a row of such bytes is NaN at every width and code: its bfloat16 parameters are, or its values
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,11 @@ class Messages:
 
     @cached_property
     def is_packed(self) -> bool:
-        """Tell whether every row received has 1 to 8 bits, and so can be read from its message; False where no row is
-        received: halo rows that don't come are given the first row's place, which must exist.
+        """Tell whether every row received has affine codes of 1 to 8 bits, and so can be read from its message; False
+        where no row is received: halo rows that don't come are given the first row's place, which must exist.
         """
+        if any(layout.is_rotated for layout in self.receive_layouts):
+            return False
         widths = np.concatenate([layout.bit_width for layout in self.receive_layouts])
         return len(widths) > 0 and bool((widths <= LARGEST_PARAMETER_WIDTH).all())
 
@@ -111,10 +113,19 @@ class Messages:
 
 
 class Codec:
-    """Encodes and decodes the exchanges of one plan under one bit plan."""
+    """Encodes and decodes the exchanges of one plan under one bit plan.
 
-    def __init__(self, plan: ExchangePlan, bit_plan: BitPlan):
-        self._plan, self._bit_plan = plan, bit_plan
+    Parameters
+    ----------
+    plan : ExchangePlan
+    bit_plan : BitPlan
+    rotated : purposes whose messages hold rotated codes; those of others are affine
+    least_rotated : columns of a row from which on they do
+    """
+
+    def __init__(self, plan: ExchangePlan, bit_plan: BitPlan, rotated: frozenset[int] = frozenset(),
+                 least_rotated: int = 1):
+        self._plan, self._bit_plan, self._rotated, self._least_rotated = plan, bit_plan, rotated, least_rotated
         self._messages: dict[tuple[int, int, int], Messages] = {}
 
     def messages(self, layer: int, purpose: int, dim: int) -> Messages:
@@ -127,9 +138,10 @@ class Codec:
     def _lay_out(self, layer: int, purpose: int, dim: int) -> Messages:
         plan = self._plan
         send, receive = (plan.halo, plan.boundary) if purpose == BACKWARD else (plan.boundary, plan.halo)
+        code = "rotated" if purpose in self._rotated and dim >= self._least_rotated else "affine"
 
         def layout(rows: RowList, source: int, destination: int) -> MessageLayout:
-            return MessageLayout.build(self._bit_plan.widths(layer, purpose, source, destination, rows), dim)
+            return MessageLayout.build(self._bit_plan.widths(layer, purpose, source, destination, rows), dim, code)
 
         return Messages(send, receive,
                         tuple(layout(rows, plan.rank, peer) for peer, rows in enumerate(send)),
@@ -138,9 +150,15 @@ class Codec:
 
 
 class Codecs:
-    """Hold the codecs of a run, one for each plan of widths and set of rows; the last PLANS_KEPT plans' stay."""
+    """Hold the codecs of a run, one for each plan of widths and set of rows; the last PLANS_KEPT plans' stay.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    rotated, least_rotated : see `Codec`
+    """
+
+    def __init__(self, rotated: frozenset[int] = frozenset(), least_rotated: int = 1):
+        self._rotated, self._least_rotated = rotated, least_rotated
         self._codecs: OrderedDict[Hashable, dict[Hashable, Codec]] = OrderedDict()
 
     def find(self, bit_plan: BitPlan, drawn: Hashable, reach: Hashable,
@@ -155,7 +173,7 @@ class Codecs:
         by_reach = self._codecs.setdefault((bit_plan, drawn), {})
         self._codecs.move_to_end((bit_plan, drawn))
         if reach not in by_reach:
-            by_reach[reach] = Codec(plan_of(), bit_plan)
+            by_reach[reach] = Codec(plan_of(), bit_plan, self._rotated, self._least_rotated)
             if len(self._codecs) > PLANS_KEPT:
                 self._codecs.popitem(last=False)
         return by_reach[reach]
@@ -207,8 +225,22 @@ def _may_overflow(rows: torch.Tensor, key: CounterKey) -> bool:
     return key.purpose == BACKWARD and rows.dtype == torch.float16
 
 
-def decode(messages: Messages, buffers: list[Buffer], rows: torch.Tensor, accumulate: bool) -> None:
-    """Unpack every message received into its rows, in the order of the ranks, so that sums are reproducible."""
-    for listed, layout, buffer in zip(messages.receive_rows, messages.receive_layouts, buffers, strict=True):
+def key_of_sender(key: CounterKey, sender: int) -> CounterKey:
+    """Return the key by which a rank rounds and rotates the rows that it sends in the exchange of `key`.
+
+    The sender is part of a gradient's key: errors that several ranks make on one node's are independent.
+    """
+    return key._replace(part=sender if key.purpose == BACKWARD else 0)
+
+
+def decode(messages: Messages, buffers: list[Buffer], keys: Sequence[CounterKey], rows: torch.Tensor,
+           accumulate: bool) -> None:
+    """Unpack every message received into its rows, in the order of the ranks, so that sums are reproducible.
+
+    Parameters
+    ----------
+    keys : one a rank      that its message was encoded with
+    """
+    for listed, layout, buffer, key in zip(messages.receive_rows, messages.receive_layouts, buffers, keys, strict=True):
         if len(listed):
-            dequantize_rows(buffer, listed.index, listed.node_id, layout, rows, accumulate)
+            dequantize_rows(buffer, listed.index, listed.node_id, layout, rows, accumulate, key)

@@ -6,7 +6,9 @@ fresh, all of them, as they are stored.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -17,7 +19,7 @@ from mpi4py import MPI
 from hpcgnn.exchange.arena import MessageArena
 from hpcgnn.exchange.arrival import Arrival
 from hpcgnn.exchange.bits import BitPlan, UniformBits
-from hpcgnn.exchange.codec import Codec, Codecs, Messages
+from hpcgnn.exchange.codec import Codec, Codecs, Messages, key_of_sender
 from hpcgnn.exchange.kinds import ExchangeKind, Fresh
 from hpcgnn.exchange.kinds.by_peer import GradientsByPeer, RowsByPeer, halo_spans_of, round_messages
 from hpcgnn.exchange.plan import ExchangePlan
@@ -58,6 +60,9 @@ class HaloExchange:
     rematerializes : bool                       halo rows come peer by peer, and again in the backward pass
     transport : Transport                       where messages lie, beside the rows, and how they travel
     link : Link or None                         imitates a slower one
+    pipeline : {"thread", "polling", "whole"}   how messages of asynchronous epochs travel, see `Sender`
+    rotated : purposes                          whose training messages hold rotated codes; see `Codec`
+    least_rotated : int                         columns of a row from which on they do
 
     Attributes
     ----------
@@ -70,11 +75,13 @@ class HaloExchange:
 
     def __init__(self, comm: MPI.Comm, plan: ExchangePlan, bit_plan: BitPlan, algorithm: str = "ring",
                  full_bits: int = 32, reach: Reach | None = None, kind: ExchangeKind | None = None,
-                 rematerializes: bool = False, transport: Transport = HOST, link: Link | None = None):
+                 rematerializes: bool = False, transport: Transport = HOST, link: Link | None = None,
+                 pipeline: str = "thread", rotated: frozenset[int] = frozenset(), least_rotated: int = 1):
         self._comm, self._plan, self._reach, self._bit_plan = comm, plan, reach, bit_plan
-        self._sender = Sender(comm, plan, algorithm, transport, link or Link())
+        self._sender = Sender(comm, plan, algorithm, transport, link or Link(), pipeline)
         self._kind, self._evaluation_kind = kind or Fresh(), Fresh()
-        self._full_codec, self._codecs = Codec(plan, UniformBits(full_bits)), Codecs()
+        self._full_codec, self._codecs = Codec(plan, UniformBits(full_bits)), Codecs(rotated, least_rotated)
+        self._rotated, self._least_rotated = rotated, least_rotated
         self.halo_spans = halo_spans_of(plan) if rematerializes else None
         self.training, self.evaluation = self._sender.training, self._sender.evaluation
         self.setup = self._sender.setup
@@ -113,16 +120,31 @@ class HaloExchange:
     def begin_epoch(self, epoch_plan: EpochPlan) -> None:
         """Take the plan of the next training pass, the same on all ranks."""
         self._kind.begin_epoch(epoch_plan)
+        if epoch_plan.is_asynchronous:
+            self._sender.open_carrier()
+        self.training.restart_clock()
         self._bit_plan, self._calls = epoch_plan.bit_plan, []
         self._sender.tracer.begin_epoch(epoch_plan.is_traced)
 
     def forget(self) -> None:
         """Collective: end what is on its way and keep nothing of earlier epochs, before another training or the end."""
         self._kind.forget()
+        self._sender.close_carrier()
+
+    def giving_way(self, meets: bool = True) -> AbstractContextManager[None]:
+        """Collective: see `Carrier.giving_way`; without a carrier nothing has to give way."""
+        carrier = self._sender.carrier
+        return nullcontext() if carrier is None else carrier.giving_way(meets)
 
     def traces(self) -> dict[tuple[int, int], Trace]:
         """Return the Trace of each (layer, purpose) in the last epoch that was traced. Waits for a device."""
         return self._sender.tracer.traces()
+
+    def movements(self) -> dict[tuple[int, int], np.ndarray]:
+        """Return by (layer, purpose) how far the rows that this rank sends moved, (NUM_SUMS,) float64; see
+        `hpcgnn.exchange.movement.Movement.sums`. Waits for a device. Empty where no epoch may read another's rows.
+        """
+        return {place: sums.cpu().numpy() for place, sums in self._kind.movements().items()}
 
     def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> Arrival:
         """Collective: see `hpcgnn.graph.hop.Exchange`."""
@@ -161,8 +183,14 @@ class HaloExchange:
         return rows
 
     def sum_over_ranks(self, values: torch.Tensor) -> None:
-        """Collective: see `hpcgnn.graph.hop.Exchange`."""
-        self._sender.transport.sum_over_ranks(self._comm, values)
+        """Collective: see `hpcgnn.graph.hop.Exchange`. The seconds and bytes are training's."""
+        if self._comm.size == 1:
+            return
+        started = time.perf_counter()
+        with self.training.waiting(), self.giving_way():
+            self._sender.transport.sum_over_ranks(self._comm, values)
+        self.training.exchange_seconds += time.perf_counter() - started
+        self.training.sum_bytes += values.nbytes
 
     def weighted_degree(self, part: Partition, device: torch.device | None = None) -> np.ndarray | None:
         """Collective: sum the weights of each local row's in-neighbors; those of halo rows come from their owners.
@@ -183,8 +211,7 @@ class HaloExchange:
 
     def _start(self, rows: torch.Tensor, site: ExchangeSite, purpose: int, number: int | None = None) -> Arrival:
         """Start an exchange, or one round of the ring as an exchange of its own."""
-        # The sender is part of a gradient's key: errors that several ranks make on one node's are independent.
-        key = CounterKey(site.seed, site.epoch, purpose, site.layer, self._plan.rank if purpose == BACKWARD else 0)
+        key = key_of_sender(CounterKey(site.seed, site.epoch, purpose, site.layer), self._plan.rank)
         call = Call(site, purpose, rows.shape[1], number)
         messages, rounds, span = self._messages(self._codec(site), call), self._plan.rounds, None
         if number is not None:
@@ -230,7 +257,7 @@ class HaloExchange:
         for call in self._calls:
             site = replace(call.site, epoch=epoch)
             if site.reach not in codecs:
-                codecs[site.reach] = Codec(self._travelling(site), bit_plan)
+                codecs[site.reach] = Codec(self._travelling(site), bit_plan, self._rotated, self._least_rotated)
             messages = self._messages(codecs[site.reach], call)
             total += messages.payload_bytes + messages.parameter_bytes
         return total

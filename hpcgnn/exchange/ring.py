@@ -67,13 +67,14 @@ class Transfer:
         self.sent_bytes = sum(map(len, send))
         self._traffic = traffic or Traffic()
         self._has_arrived = False
-        self._posted_at = time.perf_counter()
+        self._traffic.depart()
+        started = time.perf_counter()
         self._due = (link or Link()).reserve(max(self.sent_bytes, sum(map(len, receive))))
         is_first = True
         while self._rounds and (is_open or is_first or self._delivery.poll()):
             self._post_round()
             is_first = False
-        self._traffic.exchange_seconds += time.perf_counter() - self._posted_at
+        self._traffic.exchange_seconds += time.perf_counter() - started
 
     def poll(self) -> bool:
         """Let MPI make progress, which it does only when it is called; whether all messages have arrived."""
@@ -93,18 +94,17 @@ class Transfer:
         if self._has_arrived:
             return
         started = time.perf_counter()
-        self._note_waiting()
-        self._delivery.wait()
-        while self._rounds:
-            self._post_round()
+        with self._traffic.waiting():
             self._note_waiting()
             self._delivery.wait()
-        time.sleep(max(0.0, self._due - time.perf_counter()))
+            while self._rounds:
+                self._post_round()
+                self._note_waiting()
+                self._delivery.wait()
+            time.sleep(max(0.0, self._due - time.perf_counter()))
         self._arrive()
         HERE.note("computes")
-        seconds = time.perf_counter() - started
-        self._traffic.exchange_seconds += seconds
-        self._traffic.blocked_seconds += seconds
+        self._traffic.exchange_seconds += time.perf_counter() - started
 
     def _post_round(self) -> None:
         self._partners = self._rounds.popleft()
@@ -116,7 +116,7 @@ class Transfer:
 
     def _arrive(self) -> None:
         self._has_arrived = True
-        self._traffic.travel_seconds += time.perf_counter() - self._posted_at
+        self._traffic.arrive()
 
 
 def waiting(name_of: Callable[[int], str], tag: int, number: int, num_rounds: int, destination: int,
@@ -136,11 +136,10 @@ class AlltoallvTransfer(Transfer):
 
     def _post_round(self) -> None:
         self._rounds.clear()
-        started = time.perf_counter()
         HERE.note("waits for all ranks in an Alltoallv")
-        self._delivery.post_all()
+        with self._traffic.waiting():
+            self._delivery.post_all()
         HERE.note("computes")
-        self._traffic.blocked_seconds += time.perf_counter() - started
 
 
 EXCHANGES: dict[str, type[Transfer]] = {"ring": Transfer, "alltoallv": AlltoallvTransfer}

@@ -16,8 +16,14 @@ class EpochPlan:
     bit_plan : BitPlan
     is_asynchronous : bool       read the rows of the epoch before
     is_traced : bool             keep the range of every row that is sent
+    fresh : frozenset            (layer, purpose) of exchanges that wait for their rows even so
     """
 
     bit_plan: BitPlan
     is_asynchronous: bool = False
     is_traced: bool = False
+    fresh: frozenset[tuple[int, int]] = frozenset()
+
+    def reads_stale(self, layer: int, purpose: int) -> bool:
+        """Tell whether an exchange reads the rows of the epoch before."""
+        return self.is_asynchronous and (layer, purpose) not in self.fresh

@@ -15,10 +15,11 @@ from mpi4py import MPI
 
 from hpcgnn.exchange.arena import MessageArena
 from hpcgnn.exchange.arrival import Arrival
+from hpcgnn.exchange.carrier import Carrier
 from hpcgnn.exchange.codec import Messages, encode
 from hpcgnn.exchange.delivery import RowChecks
 from hpcgnn.exchange.plan import ExchangePlan
-from hpcgnn.exchange.ring import EXCHANGES, MAX_TAG, Link
+from hpcgnn.exchange.ring import EXCHANGES, MAX_TAG, Link, Transfer
 from hpcgnn.exchange.trace import Tracer
 from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.exchange.transport import Transport
@@ -37,7 +38,7 @@ class Outgoing:
     ----------
     messages : Messages
     rows : (n, dim) tensor            of which the messages hold some
-    key : CounterKey                  of the draws of their rounding
+    key : CounterKey                  of the draws of their rounding and rotation
     traffic : Traffic                 counts them
     rounds : (destination, source) of each round of the ring
     span : (start, stop) or None      halo rows of the one peer that the messages are of; None is all
@@ -71,24 +72,44 @@ class Sender:
     algorithm : {"ring", "alltoallv"}
     transport : Transport
     link : Link
+    pipeline : {"thread", "polling", "whole"}
+        how messages that nobody waits for travel: in pieces, carried by a thread or between blocks of rows, or whole
 
     Attributes
     ----------
     comm, plan, transport : as they were given
+    carrier : Carrier or None                  of messages that nobody waits for, where they travel in pieces
     training, evaluation, setup : Traffic      kept apart; evaluation and setup are no part of an epoch's bytes
     tracer : Tracer                            notes the ranges of training's rows
     """
 
-    def __init__(self, comm: MPI.Comm, plan: ExchangePlan, algorithm: str, transport: Transport, link: Link):
+    def __init__(self, comm: MPI.Comm, plan: ExchangePlan, algorithm: str, transport: Transport, link: Link,
+                 pipeline: str = "thread"):
         self.comm, self.plan, self.transport = comm, plan, transport
         self._algorithm, self._link, self._arena = EXCHANGES[algorithm], link, MessageArena(transport)
         self.training, self.evaluation, self.setup = Traffic(), Traffic(), Traffic()
         self.tracer = Tracer(transport.streams)
+        self.carrier: Carrier | None = None
+        self._pipeline = pipeline
 
     @property
     def arena_bytes(self) -> int:
         """Return the memory of the messages that exchanges reuse."""
         return self._arena.num_bytes
+
+    def open_carrier(self) -> None:
+        """Collective: have a carrier for messages that nobody waits for, where they travel in pieces: those of the
+        host's memory, around the ring.
+        """
+        if (self.carrier is None and self._pipeline != "whole" and self.comm.size > 1
+                and self.transport.name == "host" and self._algorithm is Transfer):
+            self.carrier = Carrier(self.comm, self._pipeline)
+
+    def close_carrier(self) -> None:
+        """Collective: end the carrier, if there is one; nothing may be on its way."""
+        if self.carrier is not None:
+            self.carrier.close()
+            self.carrier = None
 
     def send(self, outgoing: Outgoing, arena: MessageArena | None = None, encoding: Encode = encode,
              sends: np.ndarray | None = None, is_open: bool = False) -> Arrival:
@@ -99,7 +120,8 @@ class Sender:
         arena : MessageArena or None     where the messages lie; by default one that the next exchange reuses
         encoding : function              see `hpcgnn.exchange.codec.encode`
         sends : (num_ranks,) bool        the ranks that send, the same on all ranks; None is all
-        is_open : bool                   nobody waits for the messages in this epoch, so all rounds are posted at once
+        is_open : bool                   nobody waits for the messages in this epoch, so the carrier takes them, or
+            without one all rounds are posted at once
         """
         messages, key, traffic, streams = outgoing.messages, outgoing.key, outgoing.traffic, self.transport.streams
         arena = arena or self._arena
@@ -118,11 +140,15 @@ class Sender:
                 traffic.count(messages, send)
                 if traffic is self.training:
                     self.tracer.note(messages, key, send)
-            delivery = arena.deliver(self.comm, send, arriving, _tag(key), checks, is_open)
+            is_carried = is_open and self.carrier is not None
+            delivery = None if is_carried else arena.deliver(self.comm, send, arriving, _tag(key), checks, is_open)
         traffic.quantize_seconds += time.perf_counter() - started
-        transfer = self._algorithm(self.comm, outgoing.rounds, send, arriving, _tag(key), self._link, traffic, is_open,
-                                   delivery, _name_of_tag)
-        return Arrival(messages, receive, arena.received, transfer, key.epoch, outgoing.is_gradient, traffic, streams)
+        if is_carried:
+            transfer = self.carrier.take(outgoing.rounds, send, arriving, _tag(key), self._link, traffic, _name_of_tag)
+        else:
+            transfer = self._algorithm(self.comm, outgoing.rounds, send, arriving, _tag(key), self._link, traffic,
+                                       is_open, delivery, _name_of_tag)
+        return Arrival(messages, receive, arena.received, transfer, key, traffic, streams)
 
 
 def _tag(key: CounterKey) -> int:

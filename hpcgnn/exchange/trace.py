@@ -13,24 +13,31 @@ import torch
 from hpcgnn.exchange.codec import Messages
 from hpcgnn.exchange.state import State, joined, split
 from hpcgnn.ops.counter import CounterKey
-from hpcgnn.ops.quantization import Buffer, parameters_of
+from hpcgnn.ops.quantization import LARGEST_PARAMETER_WIDTH, Buffer, MessageLayout, parameters_of
 from hpcgnn.ops.streams import Streams
+from hpcgnn.widths import ROTATED_NORM
 
 
 @dataclass(frozen=True)
 class Trace:
     """Ranges of the rows that one exchange of an epoch sent.
 
+    The error of a rotated row depends on its norm alone, which its step tells up to the spread of its columns after the
+    rotation. Its range here is the one that yields the norm as affine codes yield their variance at one bit:
+    dim * row_range**2 / 6 = |row|**2; see `hpcgnn.adaptive.problem.variance_factors`.
+
     Attributes
     ----------
     dim : int
     position : tuple of (n,) int32, one a rank      see `RowList`
     row_range : tuple of (n,) float32               largest minus smallest value of each row, as the message rounds it
+    code : str                                      of the messages; see `MessageLayout`
     """
 
     dim: int
     position: tuple[np.ndarray, ...]
     row_range: tuple[np.ndarray, ...]
+    code: str = "affine"
 
     @classmethod
     def read(cls, messages: Messages, send: list[np.ndarray]) -> Trace:
@@ -38,23 +45,38 @@ class Trace:
         ranges = []
         for layout, buffer in zip(messages.send_layouts, send, strict=True):
             _, step = parameters_of(buffer, layout)
-            ranges.append(step * (2.0 ** np.minimum(layout.bit_width, 8) - 1).astype(np.float32))
-        return cls(messages.dim, tuple(rows.position for rows in messages.send_rows), tuple(ranges))
+            ranges.append(step * _ranges_a_step(layout))
+        return cls(messages.dim, tuple(rows.position for rows in messages.send_rows), tuple(ranges),
+                   messages.send_layouts[0].code)
 
     def state(self) -> State:
         """Return the ranges as arrays, from which `restored` rebuilds them."""
-        return {"dim": self.dim, "position": joined(self.position), "row_range": joined(self.row_range)}
+        return {"dim": self.dim, "code": self.code, "position": joined(self.position),
+                "row_range": joined(self.row_range)}
 
     @classmethod
     def restored(cls, state: State) -> Trace:
         """Rebuild the trace from what `state` returned."""
-        return cls(int(state["dim"]), tuple(split(state["position"])), tuple(split(state["row_range"])))
+        return cls(int(state["dim"]), tuple(split(state["position"])), tuple(split(state["row_range"])),
+                   str(state["code"]))
 
     def joined(self, other: Trace) -> Trace:
         """Join both traces: for each rank that of `other` where it sent rows there, else this one's."""
         last = [other if len(position) else self for position in other.position]
         return Trace(self.dim, tuple(trace.position[rank] for rank, trace in enumerate(last)),
-                     tuple(trace.row_range[rank] for rank, trace in enumerate(last)))
+                     tuple(trace.row_range[rank] for rank, trace in enumerate(last)), self.code)
+
+
+def _ranges_a_step(layout: MessageLayout) -> np.ndarray:
+    """Return (num_rows,) float32, how many steps the range of each row has; any number for rows without a step."""
+    bit_width = np.minimum(layout.bit_width, LARGEST_PARAMETER_WIDTH)
+    if layout.code == "affine":
+        return (2.0 ** bit_width - 1).astype(np.float32)
+    norm = np.zeros(LARGEST_PARAMETER_WIDTH + 1)
+    for bits, in_steps in ROTATED_NORM.items():
+        norm[bits] = in_steps
+    # |row| = norm * step * sqrt(dim), and the range that stands for it is |row| * sqrt(6 / dim).
+    return (np.sqrt(6) * norm[bit_width]).astype(np.float32)
 
 
 class Tracer:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
@@ -19,16 +23,21 @@ def _no_rows() -> np.ndarray:
 class Traffic:
     """Count what this rank handed to MPI, and the seconds that it took, since the last `take`.
 
+    Seconds of travel are those of the union: messages that travel beside each other count once. Messages that are still
+    on their way at a `take` go on counting after it. A carrier's thread may call `depart` and `arrive`.
+
     Attributes
     ----------
     payload_bytes, parameter_bytes, num_values : int
     exchange_seconds : float         in MPI's calls
-    blocked_seconds : float          of those, waiting for messages
-    travel_seconds : float           from posting messages to their arrival noticed, whatever was computed meanwhile
+    blocked_seconds : float          of those, waiting for messages or for sums over the ranks
+    travel_seconds : float           in which some message was posted and had not arrived, whatever was computed
+    hidden_seconds : float           of those, the seconds in which this rank was not blocked
     quantize_seconds : float         encoding and decoding
     staleness : int                  epochs that the oldest row read was old
     width_rows : (len(BIT_WIDTHS),) int64        rows sent at each width
     sent_by_peer : dict              rank -> bytes sent to it
+    sum_bytes : int                  handed to MPI to be summed over the ranks; no part of the payload
     """
 
     payload_bytes: int = 0
@@ -37,10 +46,16 @@ class Traffic:
     exchange_seconds: float = 0.0
     blocked_seconds: float = 0.0
     travel_seconds: float = 0.0
+    hidden_seconds: float = 0.0
     quantize_seconds: float = 0.0
     staleness: int = 0
     width_rows: np.ndarray = field(default_factory=_no_rows)
     sent_by_peer: dict[int, int] = field(default_factory=dict)
+    sum_bytes: int = 0
+    _num_travelling: int = field(default=0, repr=False)
+    _num_waiting: int = field(default=0, repr=False)
+    _looked_at: float = field(default_factory=time.perf_counter, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def count(self, messages: Messages, send: list[Buffer]) -> None:
         """Count the messages of one exchange, and the bytes of each rank's buffer."""
@@ -52,8 +67,75 @@ class Traffic:
             if len(buffer):
                 self.sent_by_peer[peer] = self.sent_by_peer.get(peer, 0) + len(buffer)
 
+    def depart(self) -> None:
+        """Note that messages have been posted."""
+        self._move(travelling=1)
+
+    def arrive(self) -> None:
+        """Note that messages that departed have arrived."""
+        self._move(travelling=-1)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count the seconds of a block as blocked, in which this rank does nothing but wait for others."""
+        started = time.perf_counter()
+        self._move(waiting=1)
+        try:
+            yield
+        finally:
+            self._move(waiting=-1)
+            self.blocked_seconds += time.perf_counter() - started
+
+    def restart_clock(self) -> None:
+        """Leave out the seconds of travel until now, which were no part of an epoch."""
+        self._move()
+        self.travel_seconds = self.hidden_seconds = 0.0
+
     def take(self) -> Traffic:
         """Return the counts so far and start again from zero."""
+        self._move()
         taken = replace(self)
-        self.__init__()
+        fresh = Traffic()
+        for own in fields(self):
+            if not own.name.startswith("_"):      # what is on its way stays so
+                setattr(self, own.name, getattr(fresh, own.name))
         return taken
+
+    def _move(self, travelling: int = 0, waiting: int = 0) -> None:
+        """Count the seconds since the last move as what this rank did in them, and note what it does from now on."""
+        with self._lock:
+            now = time.perf_counter()
+            if self._num_travelling:
+                self.travel_seconds += now - self._looked_at
+                if not self._num_waiting:
+                    self.hidden_seconds += now - self._looked_at
+            self._looked_at = now
+            self._num_travelling += travelling
+            self._num_waiting += waiting
+
+
+class ControlTraffic:
+    """Count what ranks tell each other in order to decide, beside the rows; a process trains one run at a time.
+
+    Attributes
+    ----------
+    num_swaps : int       since the last `take`; the same on all ranks
+    sent_bytes : int      that this rank handed to MPI in them
+    """
+
+    def __init__(self) -> None:
+        self.num_swaps = self.sent_bytes = 0
+
+    def count(self, num_bytes: int) -> None:
+        """Count a swap between all ranks."""
+        self.num_swaps += 1
+        self.sent_bytes += num_bytes
+
+    def take(self) -> tuple[int, int]:
+        """Return num_swaps and sent_bytes, and start again from zero."""
+        taken = self.num_swaps, self.sent_bytes
+        self.num_swaps = self.sent_bytes = 0
+        return taken
+
+
+CONTROL = ControlTraffic()

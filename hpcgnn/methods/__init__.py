@@ -13,12 +13,13 @@ from hpcgnn.methods.pipegcn import PipeGCN
 from hpcgnn.methods.random import Random
 from hpcgnn.methods.sancus import Sancus
 from hpcgnn.methods.sylvie import Sylvie
+from hpcgnn.methods.sylvie_paper import SylviePaper
 from hpcgnn.methods.uniform import Uniform
 from hpcgnn.methods.vanilla import Vanilla
 from hpcgnn.settings import import_class
 
 METHODS: dict[str, type[Method]] = {method.name: method for method in (
-    Vanilla, Uniform, Random, Sylvie, AdaQP, Joint, PipeGCN, BNS, Sancus)}
+    Vanilla, Uniform, Random, Sylvie, SylviePaper, AdaQP, Joint, PipeGCN, BNS, Sancus)}
 
 
 def find_method(name: str) -> type[Method]:

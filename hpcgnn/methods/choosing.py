@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 PERCENTILES = "85,95,99"      # SYLVIE's
 ENDS_AT_ONCE = Clash("exchange", "alltoallv", "that ends before it returns, and pipelined messages travel while epochs "
                      "go on; use --set exchange=ring")
-# A softmax over rows of 1 or 2 bits is biased, and weights that grew up with that bias can't do without it: they fit
-# the training nodes, and answer wrongly from rows as they are.
-LEAST_BASE_OF_ATTENTION = 4
 
 
 @dataclass(frozen=True)
@@ -39,8 +36,8 @@ class ChoosesWidths(Method):
     """Choose among several widths."""
 
     automatic: ClassVar[str]      # the widths where the user names none
-    widths: str = setting("auto", "Bit-widths to choose from, joined by commas; auto is the method's own choice, "
-                          "with gat a base width of 4 or 8.", has_flag=False)
+    widths: str = setting("auto", "Bit-widths to choose from, joined by commas; auto is the method's own choice.",
+                          has_flag=False)
 
     def __post_init__(self):
         super().__post_init__()
@@ -57,10 +54,6 @@ class ChoosesWidths(Method):
 
         return parse_widths(self.automatic if self.widths == "auto" else self.widths)
 
-    def least_base(self, context: MethodContext) -> int:
-        """Return the least base width, of methods that follow the loss."""
-        return LEAST_BASE_OF_ATTENTION if context.attends and self.widths == "auto" else 1
-
 
 @dataclass(frozen=True)
 class Reproducible(ChoosesWidths):
@@ -72,28 +65,42 @@ class Reproducible(ChoosesWidths):
 
 @dataclass(frozen=True)
 class FollowsLoss(Pipelined):
-    """Widen messages where the loss slows and take stale rows while it moves little."""
+    """Widen messages where the loss slows, and let rows be an epoch old where they move little."""
 
-    mode = "adaptive"
-    descent_test: str = setting("relative", "When the loss counts as slowing: its rate of descent is below that of "
-                                "descent_window epochs ago (plain), or falls throughout the window (monotone); or it "
-                                "fell, as a share of itself, by less than half of what it did over the window before "
-                                "(relative).", ("plain", "monotone", "relative"), has_flag=False)
+    automatic_asynchrony: ClassVar[str] = "measured"
+    automatic_test: ClassVar[str] = "relative"
+    tries_widths: ClassVar[bool] = True     # see DescentTest
+    asynchrony: str = setting(
+        "auto", "Epochs that use halo rows of the epoch before: none (never), all (always), those before which the "
+        "loss was not slowing (descent, SYLVIE's rule), or, layer by layer and for rows and gradients apart, those "
+        "whose rows move little (measured); auto is the method's own choice.",
+        ("auto", "measured", "descent", "always", "never"), has_flag=False)
+    most_motion: float = setting(0.05, "Share of itself that a row may move in an epoch and be an epoch old, where "
+                                 "that is measured.", low=0.0, has_flag=False)
+    descent_test: str = setting(
+        "auto", "When the loss counts as slowing: its rate of descent is below that of descent_window epochs ago "
+        "(plain), or falls throughout the window (monotone); or it stands, or fell, as a share of itself, by less than "
+        "half of what it did over the window before (relative); auto is the method's own choice.",
+        ("auto", "plain", "monotone", "relative"), has_flag=False)
     descent_window: int = setting(10, "Epochs between the two rates that are compared; 5 for quality, 20 for speed.",
                                   low=1, high=10000, has_flag=False)
     descent_smoothing: float = setting(0.9, "Weight of the past in the running mean of the loss.", low=0.0, high=0.999,
                                        has_flag=False)
-    most_rises: float = setting(0.15, "Rises of the loss over half a descent window, as a share of its falls, past "
-                                "which epochs are synchronous for a while.", low=0.0, has_flag=False)
-    most_drift: float = setting(0.02, "Change of the loss over as many epochs as the model has layers, as a share of "
-                                "the first loss, past which epochs are synchronous.", low=0.0, has_flag=False)
+
+    def own_code(self) -> str:
+        """Return rotated: at 1 and 2 bits they have far less error."""
+        return "rotated"
+
+    def rule(self) -> str:
+        """Return when epochs are asynchronous."""
+        return self.automatic_asynchrony if self.asynchrony == "auto" else self.asynchrony
 
     def loss_test(self, context: MethodContext) -> DescentTest:
         """Return the test that the settings describe."""
         from hpcgnn.adaptive.controller import DescentTest
 
-        return DescentTest(self.descent_window, self.descent_test, self.descent_smoothing, self.most_rises,
-                           self.most_drift, context.num_layers)
+        test = self.automatic_test if self.descent_test == "auto" else self.descent_test
+        return DescentTest(self.descent_window, test, self.descent_smoothing, self.tries_widths)
 
 
 @dataclass(frozen=True)

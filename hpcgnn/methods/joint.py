@@ -27,4 +27,4 @@ class Joint(FollowsLoss, SolvesWidths):
 
         shares = level_shares(parse_percentiles(PERCENTILES), len(self.choices()))
         solver = self.solver_of(context, AdaQP.lam, AdaQP.solver, AdaQP.solver_seconds)
-        return BudgetedWidths(solver, self.period, shares, self.least_base(context))
+        return BudgetedWidths(solver, self.period, shares)

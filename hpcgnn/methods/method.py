@@ -63,7 +63,8 @@ class Method(ABC):
     Attributes
     ----------
     name : str                       what users call it
-    mode : {"synchronous", "pipelined", "adaptive"}      see `hpcgnn.adaptive.controller.Controller`
+    asynchrony : {"never", "always", "descent", "measured"}      see `rule`
+    most_motion : float              share of itself that a row may move in an epoch and be old, where that is measured
     clashes : tuple of Clash         values of other settings that it can't work with
     deterministic : bool             decide by modeled seconds instead of measured ones
 
@@ -73,8 +74,9 @@ class Method(ABC):
     """
 
     name: ClassVar[str]
-    mode: ClassVar[str] = "synchronous"
     clashes: ClassVar[tuple[Clash, ...]] = ()
+    asynchrony = "never"
+    most_motion = 0.0
     deterministic = False
 
     def __post_init__(self):
@@ -113,6 +115,18 @@ class Method(ABC):
         """Return the test by which the method judges the loss; None where the loss decides nothing."""
         return None
 
+    def rule(self) -> str:
+        """Return when epochs are asynchronous; see `hpcgnn.adaptive.controller.Controller`."""
+        return self.asynchrony
+
+    def own_code(self) -> str:
+        """Return what rows of 1 to 8 bits are, where the user leaves it to the method; see the setting `code`."""
+        return "affine"
+
+    def starts_wide(self, context: MethodContext) -> bool:
+        """Tell whether training begins at the largest base width: with attention, whose weights form first."""
+        return context.attends
+
     def fixed_bits(self, storage_bits: int) -> int | None:
         """Return the width of all messages, where there is but one."""
         return None
@@ -121,7 +135,8 @@ class Method(ABC):
         """Collective: what decides the plan of each epoch."""
         from hpcgnn.adaptive.controller import Controller
 
-        return Controller(context.comm, self.width_policy(context), self.mode, self.loss_test(context), context.attends)
+        return Controller(context.comm, self.width_policy(context), self.rule(), self.loss_test(context),
+                          self.starts_wide(context), self.most_motion)
 
 
 @dataclass(frozen=True)

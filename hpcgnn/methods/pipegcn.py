@@ -22,7 +22,7 @@ class PipeGCN(Pipelined, StoredRows):
     """Send rows as they are stored, and compute with those of the epoch before."""
 
     name = "pipegcn"
-    mode = "pipelined"
+    asynchrony = "always"
     smoothing: float = setting(0.0, "Weight of the past in the running mean of stale rows and gradients; 0 takes the "
                                "newest.", low=0.0, high=0.999, has_flag=False)
 

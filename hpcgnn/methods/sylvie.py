@@ -30,7 +30,7 @@ class Sylvie(FollowsLoss, Reproducible):
         self.thresholds()
 
     def thresholds(self) -> tuple[float, ...]:
-        """Return the percentiles, one fewer than there are widths.
+        """Return the percentiles, one fewer than there are widths; of one width none.
 
         Raises
         ------
@@ -38,11 +38,11 @@ class Sylvie(FollowsLoss, Reproducible):
         """
         from hpcgnn.adaptive.node_bits import parse_percentiles
 
-        return parse_percentiles(self.percentiles, len(self.choices()))
+        num_widths = len(self.choices())
+        return () if num_widths == 1 else parse_percentiles(self.percentiles, num_widths)
 
     def width_policy(self, context: MethodContext) -> WidthPolicy:
         """Widths by level of importance."""
         from hpcgnn.adaptive.policies import LeveledWidths
 
-        return LeveledWidths(self.choices(), self.thresholds(), context.importance, context.plan,
-                             self.least_base(context))
+        return LeveledWidths(self.choices(), self.thresholds(), context.importance, context.plan)

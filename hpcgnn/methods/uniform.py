@@ -25,6 +25,10 @@ class Uniform(Method):
         """Return the width."""
         return str(self.bits)
 
+    def own_code(self) -> str:
+        """Return rotated below 8 bits, where they have less error."""
+        return "rotated" if self.bits < 8 else "affine"
+
     def width_policy(self, context: MethodContext) -> WidthPolicy:
         """Return the width that the user chose."""
         from hpcgnn.adaptive.policies import FixedWidths

@@ -13,7 +13,8 @@ DRAW_LEVELS = 1 << 16     # a draw is a 16-bit number
 MAX_LAYERS, MAX_PARTS = 1 << 12, 1 << 16
 
 # Purposes, four bits of the stream. Part of the wire and checkpoint contract: never renumber.
-DROPOUT, FORWARD, BACKWARD, SAMPLE, WIDTH, PROTECT = 0, 1, 2, 3, 4, 5
+DROPOUT, FORWARD, BACKWARD, SAMPLE, WIDTH, PROTECT, ROTATE_FORWARD, ROTATE_BACKWARD = range(8)
+ROTATION_OF = {FORWARD: ROTATE_FORWARD, BACKWARD: ROTATE_BACKWARD}     # of the rows whose rounding has the purpose
 
 
 class CounterKey(NamedTuple):
@@ -22,7 +23,7 @@ class CounterKey(NamedTuple):
     Attributes
     ----------
     seed, epoch : int in [0, 2**32)
-    purpose : {DROPOUT, FORWARD, BACKWARD, SAMPLE, WIDTH, PROTECT}
+    purpose : {DROPOUT, FORWARD, BACKWARD, SAMPLE, WIDTH, PROTECT, ROTATE_FORWARD, ROTATE_BACKWARD}
     layer : int in [0, 4096)
     part : int in [0, 65536)     sender of a gradient, so that two ranks' errors on one node are independent; else 0
 
@@ -47,3 +48,14 @@ class CounterKey(NamedTuple):
             raise KernelError(f"random draws are addressed by layers below {MAX_LAYERS} and parts below {MAX_PARTS}, "
                               f"found layer {self.layer} and part {self.part}")
         return self.purpose << 28 | self.layer << 16 | self.part
+
+    def rotation(self) -> CounterKey:
+        """Return the key of the rotation of the rows that this key rounds.
+
+        Raises
+        ------
+        KernelError      a purpose other than FORWARD and BACKWARD, which rounds no rows of messages
+        """
+        if self.purpose not in ROTATION_OF:
+            raise KernelError(f"rows are rotated for purposes {FORWARD} and {BACKWARD}, found {self.purpose}")
+        return self._replace(purpose=ROTATION_OF[self.purpose])

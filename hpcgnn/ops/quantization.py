@@ -18,7 +18,9 @@ from hpcgnn.ops.storage import STORAGES
 from hpcgnn.widths import BIT_WIDTHS, PACKED_WIDTHS
 
 ROUNDINGS = ("stochastic", "nearest")
-PARAMETER_BYTES = 4           # zero_point and step, bfloat16 each
+CODES = ("affine", "rotated")
+PARAMETER_BYTES = {"affine": 4, "rotated": 2}      # zero_point and step, bfloat16 each; or step
+MOST_ROTATED_COLUMNS = 1 << 15                     # that signs of a rotation are drawn for
 LARGEST_PARAMETER_WIDTH = PACKED_WIDTHS[-1]   # wider rows are 16- or 32-bit values and need no parameters
 NO_BAD_ROW = 2**31 - 1        # what a device notes of a message whose rows can all be quantized
 
@@ -27,7 +29,7 @@ Buffer = np.ndarray | torch.Tensor    # bytes of a message: an array beside rows
 
 @dataclass(frozen=True)
 class MessageLayout:
-    """Tells where every row of one message lies, which both sides know from its widths alone.
+    """Tells where every row of one message lies, which both sides know from its widths and code alone.
 
     Parameters of all rows come first, then the rows' payload, in the order of the rows.
 
@@ -37,6 +39,7 @@ class MessageLayout:
     bit_width : (num_rows,) uint8, of BIT_WIDTHS
     payload_offset, parameter_offset : (num_rows,) int64, bytes from the start of the message
     payload_bytes, parameter_bytes : int
+    code : of CODES                               of the rows of 1 to 8 bits; see `quantize_rows`
     """
 
     dim: int
@@ -45,32 +48,44 @@ class MessageLayout:
     parameter_offset: np.ndarray
     payload_bytes: int
     parameter_bytes: int
+    code: str = "affine"
 
     def __post_init__(self):
         make_resident(self, "bit_width", "payload_offset", "parameter_offset")
 
     @classmethod
-    def build(cls, bit_width: np.ndarray, dim: int) -> MessageLayout:
+    def build(cls, bit_width: np.ndarray, dim: int, code: str = "affine") -> MessageLayout:
         """Lay out a message of `len(bit_width)` rows of `dim` columns.
 
         Raises
         ------
-        KernelError      a width outside BIT_WIDTHS
+        KernelError      a width outside BIT_WIDTHS; a code outside CODES; rows too wide to be rotated
         """
+        if code not in CODES:
+            raise KernelError(f"code must be of {CODES}, found {code!r}")
         bit_width = np.ascontiguousarray(bit_width, dtype=np.uint8)
         if not np.isin(bit_width, BIT_WIDTHS).all():
             raise KernelError(f"bit-widths must be of {BIT_WIDTHS}, found {sorted(set(bit_width.tolist()))}")
         has_parameters = bit_width <= LARGEST_PARAMETER_WIDTH
+        if code == "rotated" and has_parameters.any() and dim > MOST_ROTATED_COLUMNS:
+            raise KernelError(f"rows of at most {MOST_ROTATED_COLUMNS} columns can be rotated, found {dim}; "
+                              "use affine codes")
         row_bytes = (bit_width.astype(np.int64) * dim + 7) // 8
-        parameter_bytes = PARAMETER_BYTES * int(has_parameters.sum())
+        parameter_bytes = PARAMETER_BYTES[code] * int(has_parameters.sum())
         return cls(
             dim=dim,
             bit_width=bit_width,
             payload_offset=parameter_bytes + np.cumsum(row_bytes) - row_bytes,
-            parameter_offset=PARAMETER_BYTES * (np.cumsum(has_parameters) - has_parameters).astype(np.int64),
+            parameter_offset=PARAMETER_BYTES[code] * (np.cumsum(has_parameters) - has_parameters).astype(np.int64),
             payload_bytes=int(row_bytes.sum()),
             parameter_bytes=parameter_bytes,
+            code=code,
         )
+
+    @property
+    def is_rotated(self) -> bool:
+        """Tell whether a row has to be rotated back: codes are rotated, and a row has 8 bits or less."""
+        return self.code == "rotated" and self.parameter_bytes > 0
 
     @property
     def num_rows(self) -> int:
@@ -97,6 +112,12 @@ def quantize_rows(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray
     values above and below a split: the row's mean or halfway from it to either end, whichever leaves the least squared
     error. A float32 row of 16 bits has its nearest bfloat16 values, ties to even.
 
+    Where the layout's code is "rotated", a row of 1 to 8 bits is turned by random signs and Hadamard transforms, which
+    the key draws, so that its columns resemble draws from a Gaussian; they are coded evenly about zero, at 1 bit by
+    their signs, elsewhere at the steps that leave a Gaussian the least squared error, and a receiver turns them back.
+    The only parameter is a bfloat16 step. Stochastic: <decoded, row> = |row|**2, so that over keys the decoded row is
+    the row. Nearest: the step that leaves the least squared error. No other draw is made.
+
     Parameters
     ----------
     rows : (n, dim) float32, bfloat16 or float16, contiguous
@@ -109,11 +130,12 @@ def quantize_rows(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray
     Raises
     ------
     KernelError      a row of 1 to 8 bits holds NaN, infinity or a magnitude above 1.6e38, for which a device is waited
-                     for; shapes or devices that disagree; a rounding outside ROUNDINGS
+                     for; shapes or devices that disagree; a rounding outside ROUNDINGS; a key that rotates no rows
 
     Reference: AdaQP, Eq. (4); SYLVIE, Eq. (3). Deviation: parameters are rounded before
     the codes are drawn, so that the estimate stays unbiased on the wire. Contractive compressors: Richtarik et al.,
-    EF21, NeurIPS 2021.
+    EF21, NeurIPS 2021. Rotated: Vargaftik et al., DRIVE, NeurIPS 2021; EDEN, ICML 2022; steps of a Gaussian: Max, 1960.
+    Deviations: even steps, not centroids, at 2 bits and more; overlapping transforms where no power of two fits a row.
     """
     _check_shapes(rows, row_index, node_id, layout, message)
     if rounding not in ROUNDINGS:
@@ -158,10 +180,12 @@ def refuse_bad_row(found: int, node_id: np.ndarray, key: CounterKey) -> None:
 
 
 def dequantize_rows(message: Buffer, row_index: np.ndarray, node_id: np.ndarray, layout: MessageLayout,
-                    rows: torch.Tensor, accumulate: bool = False) -> None:
+                    rows: torch.Tensor, accumulate: bool = False, key: CounterKey | None = None) -> None:
     """Read a message into rows[row_index], assigning or, with `accumulate`, adding.
 
-    Values and sums are computed in float32 and stored once, rounded to the nearest, ties to even.
+    Values and sums are computed in float32 and stored once, rounded to the nearest, ties to even. A rotated row is
+    turned back before it is scaled down: it is infinite or NaN where its norm times the square root of its columns is
+    beyond float32.
 
     Parameters
     ----------
@@ -169,21 +193,25 @@ def dequantize_rows(message: Buffer, row_index: np.ndarray, node_id: np.ndarray,
     row_index : (layout.num_rows,) int32, distinct
     rows : (n, dim) float32, bfloat16 or float16, contiguous      written; of the sender's storage
     accumulate : bool
+    key : CounterKey or None      that the message was quantized with; rotated rows need it, others don't
 
     Raises
     ------
-    KernelError      shapes or devices that disagree
+    KernelError      shapes or devices that disagree; rotated rows without a key
 
     Reference: AdaQP, Eq. (5).
     """
     _check_shapes(rows, row_index, node_id, layout, message)
-    backend_of("quantization", rows).dequantize_rows(message, row_index, node_id, layout, rows, accumulate)
+    if key is None and layout.is_rotated:
+        raise KernelError("rotated rows are read with the key that they were quantized with, found none")
+    backend_of("quantization", rows).dequantize_rows(message, row_index, node_id, layout, rows, accumulate, key)
 
 
 def parameters_of(message: np.ndarray, layout: MessageLayout) -> tuple[np.ndarray, np.ndarray]:
     """Read the rows' parameters back from a message on the host.
 
-    Rounded by draws, a row of b <= 8 bits spans step * (2**b - 1) from zero_point on; to the nearest, its codes do.
+    Rounded by draws, a row of b <= 8 bits spans step * (2**b - 1) from zero_point on; to the nearest, its codes do. Of
+    a rotated row the codes' values do, which are those of no column: zero_point is -step * (2**b - 1) / 2.
 
     Parameters
     ----------
@@ -199,10 +227,18 @@ def parameters_of(message: np.ndarray, layout: MessageLayout) -> tuple[np.ndarra
     """
     if len(message) != layout.parameter_bytes:
         _check_bytes(layout, message)
-    halves = message[:layout.parameter_bytes].view("<u2").astype(np.uint32).reshape(-1, 2)
-    parameters = np.zeros((2, layout.num_rows), np.float32)
-    parameters[:, layout.bit_width <= LARGEST_PARAMETER_WIDTH] = (halves.T << np.uint32(16)).view(np.float32)
-    return parameters[0], parameters[1]
+    halves = message[:layout.parameter_bytes].view("<u2").astype(np.uint32) << np.uint32(16)
+    is_coded = layout.bit_width <= LARGEST_PARAMETER_WIDTH
+    zero_point, step = np.zeros((2, layout.num_rows), np.float32)
+    values = halves.view(np.float32).reshape(-1, PARAMETER_BYTES[layout.code] // 2)
+    step[is_coded] = values[:, -1]
+    if layout.code == "rotated":
+        top = 2.0 ** layout.bit_width[is_coded] - 1
+        with np.errstate(over="ignore", invalid="ignore"):    # of the largest rows, and of bytes that no row gave
+            zero_point[is_coded] = (-0.5 * top * step[is_coded]).astype(np.float32)
+    else:
+        zero_point[is_coded] = values[:, 0]
+    return zero_point, step
 
 
 def _check_shapes(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray, layout: MessageLayout,

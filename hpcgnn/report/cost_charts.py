@@ -71,13 +71,15 @@ def waiting_chart(runs: NumberedRuns) -> Chart | None:
         return None
     rows, shares = [], {}
     for number, run in members:
-        blocked, travel = run.mean("blocked_seconds"), run.mean("travel_seconds")
+        hidden, travel = run.mean("hidden_seconds"), run.mean("travel_seconds")
+        # Version 0.3 summed the travelling over exchanges, and counted no waiting but that for messages.
+        blocked = run.mean("blocked_seconds") if hidden is None else max(0.0, travel - hidden)
         shares[run.name] = min(1.0, blocked / travel)
         rows.append(_row(number, run, [blocked, max(0.0, travel - blocked)],
                          f"{format_seconds(blocked)} blocked of {format_seconds(max(travel, blocked))}"))
     least = min(shares, key=shares.get)
-    return Chart("waiting", "Waiting for messages", "bars", "Seconds of a mean epoch from posting a message to "
-                 "noticing its arrival, summed over its exchanges. While a rank is not blocked it computes.",
+    return Chart("waiting", "Waiting for messages", "bars", "Seconds of a mean epoch in which some message was on "
+                 "its way. While a rank is not blocked it computes.",
                  f"{least} hides {format_percent(1 - shares[least])} % of the travelling behind computing.",
                  {"unit": "s", "parts": ["blocked", "hidden behind computing"], "colors": [3, 1], "rows": rows})
 

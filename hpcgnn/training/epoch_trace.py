@@ -18,10 +18,11 @@ from hpcgnn.widths import BIT_WIDTHS
 class EpochTrace:
     """Record what all ranks did in one epoch. Seconds are means over the ranks, bytes sums of what went to MPI.
 
-    `exchange_seconds` passed in MPI's calls, `blocked_seconds` of them waiting; `travel_seconds` passed from posting
-    messages to their arrival noticed, whatever was computed meanwhile. `staleness` is the age in epochs of the oldest
-    halo row read, `width_histogram` the rows sent at each width. `mean_bits` is bits a message value, parameters not
-    counted; None where no value was sent.
+    `exchange_seconds` passed in MPI's calls, `blocked_seconds` of them waiting for messages or for the sums of the
+    gradients; in `travel_seconds` some message was on its way, and in `hidden_seconds` of them the rank was not
+    blocked. `sent_bytes_sums` went into sums over the ranks and are no part of the payload. `staleness` is the age
+    in epochs of the oldest halo row read, `width_histogram` the rows sent at each width. `mean_bits` is bits a
+    message value, parameters not counted; None where no value was sent.
     `stop_signal` is not 0 where some rank was asked to stop, `fault` not empty where something went wrong.
     """
 
@@ -39,6 +40,8 @@ class EpochTrace:
     staleness: int
     width_histogram: dict[str, int]
     fault: str = ""
+    hidden_seconds: float = 0.0
+    sent_bytes_sums: int = 0
 
     @classmethod
     def sum_over_ranks(cls, comm: MPI.Comm, loss: float, seconds: float, traffic: Traffic, stop_signal: int,
@@ -55,14 +58,15 @@ class EpochTrace:
         """
         sums = np.array([loss, seconds, traffic.exchange_seconds, traffic.quantize_seconds, traffic.payload_bytes,
                          traffic.parameter_bytes, traffic.num_values, stop_signal, traffic.blocked_seconds,
-                         traffic.travel_seconds, *traffic.width_rows], dtype=np.float64)
+                         traffic.travel_seconds, traffic.hidden_seconds, traffic.sum_bytes,
+                         *traffic.width_rows], dtype=np.float64)
         HERE.note("waits for the sum of the losses")
         comm.Allreduce(MPI.IN_PLACE, sums)
         largest = np.array([traffic.staleness, *signs_of(check)], dtype=np.int64)
         comm.Allreduce(MPI.IN_PLACE, largest, MPI.MAX)
         HERE.note("ends the epoch")
         (loss, seconds, exchanging, quantizing, payload, parameters, num_values, signals, blocked,
-         travel) = sums[:10].tolist()
+         travel, hidden, sum_bytes) = sums[:12].tolist()
         return cls(
             loss=loss,
             epoch_seconds=seconds / comm.size,
@@ -76,6 +80,8 @@ class EpochTrace:
             blocked_seconds=blocked / comm.size,
             travel_seconds=travel / comm.size,
             staleness=int(largest[0]),
-            width_histogram={str(bits): int(rows) for bits, rows in zip(BIT_WIDTHS, sums[10:], strict=True) if rows},
+            width_histogram={str(bits): int(rows) for bits, rows in zip(BIT_WIDTHS, sums[12:], strict=True) if rows},
             fault=fault_in(largest[1:]),
+            hidden_seconds=hidden / comm.size,
+            sent_bytes_sums=int(sum_bytes),
         )

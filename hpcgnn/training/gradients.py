@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import torch
-from mpi4py import MPI
 from torch import nn
-
-from hpcgnn.exchange.transport import HOST, Transport
 
 ALIGNMENT = 16     # floats: every parameter begins on a cache line
 
@@ -17,7 +14,6 @@ class FlatGradients:
     Parameters
     ----------
     model : nn.Module          its parameters on one device; those that need no gradient are left out
-    transport : Transport      how the buffer reaches the other ranks
 
     Attributes
     ----------
@@ -25,8 +21,8 @@ class FlatGradients:
     places : dict of slices of it, by parameter
     """
 
-    def __init__(self, model: nn.Module, transport: Transport = HOST):
-        self._transport, self.places, end = transport, {}, 0
+    def __init__(self, model: nn.Module):
+        self.places, end = {}, 0
         for parameter in (one for one in model.parameters() if one.requires_grad):
             start = -(-end // ALIGNMENT) * ALIGNMENT
             end = start + parameter.numel()
@@ -38,10 +34,6 @@ class FlatGradients:
     def zero(self) -> None:
         """Forget the last step's gradients."""
         self.flat.zero_()
-
-    def sum_over_ranks(self, comm: MPI.Comm) -> None:
-        """Collective: replace every gradient by its sum over the ranks."""
-        self._transport.sum_over_ranks(comm, self.flat)
 
     def unscale(self, scale: float) -> bool:
         """Divide by the loss scale; whether all gradients are finite."""

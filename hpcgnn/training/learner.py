@@ -38,7 +38,7 @@ class Learner:
         ------
         CollectiveError      the recipe makes an optimizer or a schedule that can't be used
         """
-        gradients, recipe = FlatGradients(model, session.transport), session.recipe
+        gradients, recipe = FlatGradients(model), session.recipe
         if recipe.optimizer is None:
             optimizer = FlatAdam(gradients, session.weight_groups(model))
         else:

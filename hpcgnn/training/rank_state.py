@@ -1,6 +1,6 @@
 """Rank state: what each rank remembers beside the checkpoint, in one sealed HDF5 file a rank, `rank-RRRR-TOKEN.h5`.
 
-Format 1: attributes `token` (of the checkpoint that it belongs to), `layout` (a digest of the rank's rows) and
+Format 2: attributes `token` (of the checkpoint that it belongs to), `layout` (a digest of the rank's rows) and
 `settings` (JSON), groups `exchange` and `controller` with arrays as datasets, numbers as attributes and nested states
 as groups. Whether a run goes on from it is decided here; what the states mean is not known here.
 """
@@ -26,12 +26,12 @@ from hpcgnn.training.session import Session
 
 logger = logging.getLogger(__name__)
 
-KIND, VERSION = "rank-state", 1
+KIND, VERSION = "rank-state", 2
 # Settings that change nothing of what ranks remember; after a change of any other, memory is begun anew.
 NOT_REMEMBERED = frozenset({
     "epochs", "lr", "dropout", "weight_decay", "eval_every", "early_stop", "repeat", "checkpoint_every", "score",
-    "overlap", "link_mbps", "sums", "transport", "device", "exchange", "target_kb", "size_weight", "quantize_lr",
-    "quantize_gradient", "protect"})
+    "overlap", "link_mbps", "pipeline", "sums", "transport", "device", "exchange", "target_kb", "size_weight",
+    "quantize_lr", "quantize_gradient", "protect"})
 
 
 def is_needed(session: Session, controller: Controller) -> bool:

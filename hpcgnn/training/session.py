@@ -11,7 +11,7 @@ import torch
 from mpi4py import MPI
 from torch import nn
 
-from hpcgnn.config import OWN, TrainConfig, parse_protection
+from hpcgnn.config import OWN, ROTATED, TrainConfig, parse_protection
 from hpcgnn.errors import CollectiveError, ConfigError, TrainingError
 from hpcgnn.exchange.agreement import check_peers
 from hpcgnn.exchange.bits import UniformBits
@@ -27,6 +27,7 @@ from hpcgnn.nn.edge_weights import check_edge_weights
 from hpcgnn.nn.models import ModelTraits, traits_of
 from hpcgnn.nn.quantized.models import QuantizationScheme, QuantizedStack
 from hpcgnn.nn.quantized.quantizer import count_in_degrees
+from hpcgnn.ops.counter import BACKWARD, FORWARD
 from hpcgnn.partition.partition import Partition
 from hpcgnn.shards.reader import GraphInfo, read_graph_info, read_partition
 from hpcgnn.training.adam import WeightGroup
@@ -39,6 +40,7 @@ from hpcgnn.training.scores import REGRESSION, Score, choose_score
 
 Own = TypeVar("Own")
 NOTHING = Recipe()
+LEAST_ROTATED = 32   # columns of a row from which on methods rotate it: the fewer there are, the more bias is left
 FIRST_BITS = 4       # at which degree-aware rows are fitted, before their widths are chosen
 WIDTH_RATE = 0.2     # of quantize_lr; what Adam's momentum carries on after the penalty ends must stay well below a bit
 
@@ -116,9 +118,11 @@ class Session:
         full_bits, plan = storage_bits(config.precision), ExchangePlan.build(part)
         transport = HOST if config.device == "cpu" else choose_transport(comm, config.transport, device)
         kind = config.method.exchange()
+        is_own, code = config.code == "auto", config.method.own_code() if config.code == "auto" else config.code
         exchange = HaloExchange(comm, plan, UniformBits(full_bits), config.exchange, full_bits, reach,
                                 kind.predicting() if config.predict == "previous" else kind, config.rematerialize,
-                                transport, Link(1e6 * config.link_mbps))
+                                transport, Link(1e6 * config.link_mbps), config.pipeline,
+                                rotated_purposes(code), LEAST_ROTATED if is_own else 1)
         features = exchange.input_rows(torch.from_numpy(part.features.astype(np.float32, copy=False)).to(device))
         graph = LocalGraph(part.indptr, part.indices, np.concatenate([part.inner_id, part.halo_id]), part.in_degree,
                            features.to(STORAGE[config.precision]), exchange, reach.num_within if reach else None,
@@ -175,6 +179,12 @@ class Session:
         others = [parameter for parameter in parameters if id(parameter) not in chosen]
         return [WeightGroup(decayed, config.lr, config.weight_decay), WeightGroup(others, config.lr),
                 WeightGroup(scales, config.quantize_lr), WeightGroup(widths, WIDTH_RATE * config.quantize_lr)]
+
+
+def rotated_purposes(code: str) -> frozenset[int]:
+    """Return the purposes whose messages the setting `code` has rotated."""
+    purpose = {"forward": FORWARD, "backward": BACKWARD}
+    return frozenset(purpose[direction] for direction in ROTATED[code])
 
 
 def scheme_of(config: TrainConfig) -> QuantizationScheme:

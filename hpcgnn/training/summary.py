@@ -89,7 +89,8 @@ def epoch_statistics(metrics: list[dict[str, Any]]) -> dict[str, Any]:
     if not metrics:
         return dict.fromkeys(("mean_bits", "width_histogram", "synchronous_share", "assign_seconds",
                               "median_epoch_seconds", "sent_bytes_per_epoch", "sent_bytes_payload_per_epoch",
-                              "sent_bytes_parameters_per_epoch"))
+                              "sent_bytes_parameters_per_epoch", "sent_bytes_sums_per_epoch",
+                              "sent_bytes_control_per_epoch", "median_hidden_seconds"))
     payload = statistics.fmean(record["sent_bytes_payload"] for record in metrics)
     parameters = statistics.fmean(record["sent_bytes_parameters"] for record in metrics)
     rows: Counter = Counter()
@@ -106,6 +107,10 @@ def epoch_statistics(metrics: list[dict[str, Any]]) -> dict[str, Any]:
         "sent_bytes_per_epoch": payload + parameters,
         "sent_bytes_payload_per_epoch": payload,
         "sent_bytes_parameters_per_epoch": parameters,
+        # A run that an earlier version began has no such columns in its first lines.
+        **{f"sent_bytes_{kind}_per_epoch": statistics.fmean(record.get(f"sent_bytes_{kind}", 0) for record in metrics)
+           for kind in ("sums", "control")},
+        "median_hidden_seconds": statistics.median(record.get("hidden_seconds", 0.0) for record in metrics),
     }
 
 

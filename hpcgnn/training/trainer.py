@@ -19,6 +19,7 @@ from torch import nn
 from hpcgnn.adaptive.controller import Decision
 from hpcgnn.config import TrainConfig, settings_of
 from hpcgnn.errors import Interrupted
+from hpcgnn.exchange.traffic import CONTROL
 from hpcgnn.launch import together
 from hpcgnn.nn.quantized.models import QuantizedStack
 from hpcgnn.stop_signals import STOP_REQUEST, StopRequest
@@ -65,7 +66,7 @@ def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop_
         model.move_pressure()
     (loss * learner.loss_scale.value).backward()
     HERE.note("waits for the sum of the gradients")
-    learner.gradients.sum_over_ranks(comm)
+    session.exchange.sum_over_ranks(learner.gradients.flat)
     HERE.note("computes")
     check = learner.step()
     if isinstance(model, QuantizedStack):
@@ -73,7 +74,8 @@ def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop_
     seconds = time.perf_counter() - started
     traffic = session.exchange.training.take()
     session.exchange.last_sent, session.exchange.last_costs = traffic.sent_by_peer, costs_of(seconds, traffic)
-    return EpochTrace.sum_over_ranks(comm, loss.item(), seconds, traffic, stop_signal, check)
+    with session.exchange.giving_way(meets=False):
+        return EpochTrace.sum_over_ranks(comm, loss.item(), seconds, traffic, stop_signal, check)
 
 
 class TrainingRun:
@@ -96,6 +98,7 @@ class TrainingRun:
             restore_rank_state(session, self.controller, folder.rank_files, resumed.token)
         self._token = None if resumed is None else resumed.token     # of the last checkpoint
         self._is_asked_to_end = False
+        CONTROL.take()      # what was decided before is no epoch's
         tracker = TRACKERS.get(session.config.track)
         self.callbacks = (*session.recipe.callbacks, *([] if tracker is None else [tracker()]))
         self._is_main = session.comm.rank == 0
@@ -165,10 +168,12 @@ class TrainingRun:
         config, progress = self.session.config, self.progress
         while progress.epoch < config.epochs and not self._has_stalled() and not self._is_asked_to_end:
             trace, decision = self._train_epoch(stop.signal_number)
+            sent_control = self._sum_control_bytes()
             progress.epoch += 1
             is_due = progress.epoch % config.eval_every == 0 or progress.epoch == config.epochs
             evaluation = self._evaluate() if is_due else None
-            self._record({**asdict(trace), **self._move_rate(evaluation), **asdict(decision)}, evaluation)
+            self._record({**asdict(trace), "sent_bytes_control": sent_control, **self._move_rate(evaluation),
+                          **asdict(decision)}, evaluation)
             display.advance(self.seed, progress, trace, evaluation)
             if trace.stop_signal:
                 self._stop()
@@ -220,7 +225,13 @@ class TrainingRun:
             seconds = modeled_seconds(trace, session.info.num_edges, session.config, session.comm.size,
                                       plan.is_asynchronous)
         HERE.note("decides how rows are sent" if self._is_main else "waits for rank 0 to decide how rows are sent")
-        return trace, self.controller.observe(trace.loss, seconds, session.exchange.traces())
+        return trace, self.controller.observe(trace.loss, seconds, session.exchange.traces(),
+                                              session.exchange.movements() if self.controller.measures else {})
+
+    def _sum_control_bytes(self) -> int:
+        """Collective: what all ranks have sent since the last epoch to decide on widths."""
+        num_swaps, sent_bytes = CONTROL.take()
+        return self.session.comm.allreduce(sent_bytes) if num_swaps else 0
 
     def _evaluate(self) -> Evaluation:
         session = self.session

@@ -36,6 +36,7 @@ def test_a_width_is_never_below_the_base():
 
 def test_widths_and_percentiles_are_read_from_text():
     assert parse_widths("1,2,4,8") == WIDTHS and parse_widths(" 2, 8") == (2, 8)
+    assert [parse_widths(text) for text in ("1", "16", "32")] == [(1,), (16,), (32,)]
     assert parse_percentiles("80,92.5,98") == (80.0, 92.5, 98.0)
     assert parse_percentiles("50", 2) == (50.0,) and parse_percentiles("", 1) == ()
 
@@ -44,7 +45,8 @@ def test_widths_and_percentiles_are_read_from_text():
 def test_other_widths_are_refused(text):
     with pytest.raises(ConfigError) as refused:
         parse_widths(text)
-    assert str(refused.value) == (f"widths is {text!r}; expected some of 1, 2, 4, 8 in ascending order, as in 2,4,8")
+    assert str(refused.value) == (f"widths is {text!r}; expected some of 1, 2, 4, 8 in ascending order, as in 2,4,8, "
+                                  "or one of 1, 2, 4, 8, 16, 32")
 
 
 @pytest.mark.parametrize("text", ["80,x,98", "80,80,98", "98,92,80", "0,50,90", "50,90,100", "nan,1,2", "80,,98"])

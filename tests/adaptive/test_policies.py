@@ -73,18 +73,6 @@ def test_leveled_widths_are_those_of_importance_and_never_below_the_base(cut):
                     == expected[plan.num_inner + rows.index]).all()
 
 
-@pytest.mark.parallel([1, 2])
-def test_no_base_is_below_the_least(cut):
-    part, plan = plan_of(cut, "directed")
-    leveled = LeveledWidths((1, 2, 4, 8), PERCENTILES, part.importance, plan, least_base=4)
-    assert leveled.base_widths == (4, 8)
-    for peer, rows in enumerate(plan.boundary):
-        assert (leveled.bit_plan(0, 0, 4).widths(1, FORWARD, plan.rank, peer, rows) >= 4).all()
-    solver = ScriptedSolver((1, 2, 4, 8))
-    budgeted = BudgetedWidths(solver, 5, level_shares(PERCENTILES, 4), least_base=4)
-    assert budgeted.base_widths == (4, 8)
-
-
 def test_drawn_widths_are_even_and_change_with_epoch_layer_and_direction():
     """Each width's share of 4000 rows lies within six standard deviations of a third."""
     rows = RowList(np.arange(4000, dtype=np.int32), np.arange(4000), np.arange(4000, dtype=np.int32))

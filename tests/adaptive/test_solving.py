@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hpcgnn.adaptive.cost_model import LinkModel, fixed_links
 from hpcgnn.adaptive.solving import Solver
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.trace import Trace
+from hpcgnn.exchange.traffic import CONTROL
 from hpcgnn.ops.counter import BACKWARD, FORWARD
 
 COMM = MPI.COMM_WORLD
@@ -75,6 +77,25 @@ def test_wider_ranges_never_get_fewer_bits_in_one_message(plan_of):
             assert (np.diff(widths[np.argsort(row_range, kind="stable")].astype(int)) >= 0).all()
 
 
+@pytest.mark.parallel([2])
+@pytest.mark.parametrize("code, num_bytes", [("affine", 4), ("rotated", 2)])
+def test_problems_know_the_code_of_their_messages(plan_of, monkeypatch, code, num_bytes):
+    """A second a byte of a link that has no other cost: what a message costs beside its codes are its parameters."""
+    plan, problems = plan_of("undirected"), []
+    solver = solver_of(plan, LinkModel(COMM.size, np.ones(4), np.zeros(4)))
+
+    def assigned(given, mean_bits):
+        problems.extend(given)
+        return Solver._assigned(solver, given, mean_bits)
+
+    monkeypatch.setattr(solver, "_assigned", assigned)
+    solver.solve({site: replace(trace, code=code) for site, trace in traces_of(plan).items()}, 4.0)
+    if COMM.rank == 0:
+        sent = [len(lists_of(plan, FORWARD)[0][1]), len(lists_of(plan, FORWARD)[1][1])]
+        assert [problem.code for problem in problems] == 4 * [code]
+        assert problems[1].gamma[[1, 2]].tolist() == [num_bytes * rows for rows in sent]
+
+
 @pytest.mark.parallel([2, 3])
 def test_a_budget_is_kept_and_spent(plan_of):
     plan = plan_of("undirected")
@@ -121,9 +142,26 @@ def test_rows_that_did_not_travel_have_the_smallest_width_and_untraced_exchanges
 
 
 @pytest.mark.parallel([2, 3])
+@pytest.mark.parametrize("is_restored", [False, True])
+def test_widths_from_links_that_nobody_measured_depend_on_no_clock(plan_of, caplog, is_restored):
+    """In a run that is to be repeated, a busy machine must not bring the greedy widths; here time is over at once."""
+    plan = plan_of("undirected")
+    hurried, patient = (solver_of(plan, solver="highs", seconds=seconds) for seconds in (1e-9, 600))
+    if is_restored:
+        hurried.restore(hurried.state())
+    with caplog.at_level(logging.WARNING, "hpcgnn.adaptive.solving"):
+        found, expected = hurried.solve(traces_of(plan)), patient.solve(traces_of(plan))
+    assert not caplog.records
+    for site in SITES:
+        for mine, other in zip(sent_widths(plan, found, *site), sent_widths(plan, expected, *site), strict=True):
+            assert (mine == other).all()
+
+
+@pytest.mark.parallel([2, 3])
 def test_a_solver_whose_time_is_over_is_replaced_by_the_greedy_one_and_told_once(plan_of, caplog):
     plan = plan_of("undirected")
-    solver = solver_of(plan, solver="highs", seconds=1e-9)
+    measured = replace(fixed_links(COMM.size), is_measured=True)
+    solver = solver_of(plan, measured, solver="highs", seconds=1e-9)
     with caplog.at_level(logging.WARNING, "hpcgnn.adaptive.solving"):
         found = [solver.solve(traces_of(plan)) for _ in range(3)]
     assert [record.message.startswith("highs gave no widths in ") for record in caplog.records] \
@@ -132,3 +170,14 @@ def test_a_solver_whose_time_is_over_is_replaced_by_the_greedy_one_and_told_once
     for site in SITES:
         for mine, other in zip(sent_widths(plan, found[2], *site), sent_widths(plan, greedy, *site), strict=True):
             assert (mine == other).all()
+
+
+@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parametrize("shape", ["undirected", "downhill"])
+def test_widths_that_are_swapped_are_counted_a_byte_a_row_that_another_rank_receives(plan_of, shape):
+    plan = plan_of(shape)
+    CONTROL.take()
+    solver_of(plan).solve(traces_of(plan))
+    num_rows = sum(len(rows) for _, purpose in SITES for rows in lists_of(plan, purpose)[0])
+    assert CONTROL.take() == (1, num_rows)
+    assert CONTROL.take() == (0, 0)

@@ -87,7 +87,8 @@ def test_every_part_is_measured(place, tmp_path, monkeypatch):
     of_kernels, of_bits = (list(benchmark.measure()) for benchmark in benchmarks)
     assert [benchmark.failures for benchmark in benchmarks] == [[], []]
     assert counts_of(of_kernels) == {
-        "ceiling": 2, "quantize + pack": len(BITS), "unpack + dequantize": len(BITS), "norm + ReLU + dropout": 4,
+        "ceiling": 2, "quantize + pack": len(BITS), "unpack + dequantize": len(BITS), "rotate + pack": len(BITS),
+        "unpack + rotate": len(BITS), "norm + ReLU + dropout": 4,
         "dropout": 2, "spmm": 4, "sddmm": 4}
     assert counts_of(of_bits) == {"ceiling": 2, "product": 2, "quantize + pack": 1, "batches": 6, "reuse": 1}
     assert all(row.ceiling_share == 0.5 for row in of_kernels if row.group != "ceiling")
@@ -132,6 +133,14 @@ def test_a_message_counts_its_rows_and_its_bytes(place):
     for width, row in zip(BITS * 2, rows, strict=True):
         assert row.rate == pytest.approx((9 * 16 * 4 + 9 * (4 + 2 * width)) / 1e9)
         assert set(row.seconds) == {CEILING, OURS, "torch"}
+
+
+def test_a_rotated_message_has_one_parameter_a_row_and_no_peer(place):
+    rows = kernels.measure_messages(place, 16, ("torch",), "rotated")
+    assert [row.group for row in rows] == ["rotate + pack"] * 4 + ["unpack + rotate"] * 4
+    for width, row in zip(BITS * 2, rows, strict=True):
+        assert row.rate == pytest.approx((9 * 16 * 4 + 9 * (2 + 2 * width)) / 1e9)
+        assert set(row.seconds) == {CEILING, OURS}
 
 
 @pytest.mark.parametrize("precision, tolerance", [("fp32", 1e-5), ("bf16", 2**-6), ("fp16", 2**-9)])

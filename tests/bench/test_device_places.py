@@ -57,9 +57,10 @@ def place():
 
 @pytest.fixture
 def backend(monkeypatch):
-    """The recorder, with what has no answer without values set aside: counts, ranges and cuSPARSE."""
+    """The recorder, with what has no answer without values set aside: counts, ranges, errors and cuSPARSE."""
     monkeypatch.setitem(dispatch._rooms, META, "cuda")
     monkeypatch.setattr(torch.Tensor, "__int__", lambda tensor: 0)
+    monkeypatch.setattr("hpcgnn.bench.kernels.squared_errors", lambda *arguments: {})
     monkeypatch.setattr("hpcgnn.bench.bits.to_bit", lambda values, *arguments: values)
     monkeypatch.setattr("hpcgnn.bench.peers.spmm.weights_of", lambda *arguments: None)
     monkeypatch.setattr(torch, "addmm", refuse)
@@ -84,7 +85,9 @@ def test_everything_that_meets_lies_on_the_device(backend, place, tmp_path):
                   BitsBenchmark(place, sources, 2, (32, 256), (8, 33), (1, 4)))
     groups = [{row.group for row in benchmark.measure()} for benchmark in benchmarks]
     assert [benchmark.failures for benchmark in benchmarks] == [[], []]
-    assert groups == [{"ceiling", "quantize + pack", "unpack + dequantize", "norm + ReLU + dropout", "dropout", "spmm",
-                       "sddmm"}, {"ceiling", "product", "quantize + pack", "batches", "reuse"}]
-    assert backend.names >= {"gather_rows", "multiply_bits_mma16", "quantize_f32", "dequantize_f32", "mask_rows_f16",
+    assert groups == [{"ceiling", "quantize + pack", "unpack + dequantize", "rotate + pack", "unpack + rotate",
+                       "norm + ReLU + dropout", "dropout", "spmm", "sddmm"},
+                      {"ceiling", "product", "quantize + pack", "batches", "reuse"}]
+    assert backend.names >= {"gather_rows", "multiply_bits_mma16", "quantize_f32", "dequantize_f32",
+                             "quantize_rotated_f32", "dequantize_rotated_f32", "mask_rows_f16",
                              "normalize_backward_bf16", "multiply_mma16", "aggregate_f32", "aggregate_half_f16"}

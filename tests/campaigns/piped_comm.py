@@ -138,6 +138,12 @@ class PipedComm:
         own = into if not isinstance(send, (np.ndarray, list)) else _array(send)
         into[...] = _reduced([np.array(part) for part in self._swap("Allreduce", np.array(own))], op)
 
+    def Reduce(self, send: Any, receive: Any, op: Any = None, root: int = 0) -> None:
+        is_in_place = not isinstance(send, (np.ndarray, list))
+        parts = self._swap("Reduce", np.array(_array(receive if is_in_place else send)))
+        if self.rank == root:
+            _array(receive)[...] = _reduced(parts, op)
+
     def Bcast(self, buffer: Any, root: int = 0) -> None:
         _array(buffer)[...] = self._swap("Bcast", np.array(_array(buffer)))[root]
 

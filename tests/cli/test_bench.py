@@ -78,11 +78,13 @@ def test_kernels_are_measured_against_ceilings_and_peers(graph, tmp_path):
     groups = [row["group"] for row in rows]
     assert {group: groups.count(group) for group in groups} == {
         "ceiling": 5, "dense": 4, "spmm": 8, "sddmm": 8, "quantize + pack": 4, "unpack + dequantize": 4,
+        "rotate + pack": 4, "unpack + rotate": 4,
         "norm + ReLU + dropout": 4, "dropout": 2}
     by_case = {row["case"]: row for row in rows if row["group"] != "sddmm"}
     assert set(by_case["small x16 fp32"]["seconds"]) == {"ceiling", "hpcgnn", *peers}
     assert "hpcgnn fp32" in by_case["small x5 bf16"]["seconds"] and "synthetic-0.02M x5 fp32" in by_case
-    assert all("torch" in row["seconds"] for row in rows if row["group"] not in ("ceiling", "dense", "spmm", "sddmm"))
+    without_torch = ("ceiling", "dense", "spmm", "sddmm", "rotate + pack", "unpack + rotate")
+    assert all("torch" in row["seconds"] for row in rows if row["group"] not in without_torch)
     assert set(by_case["rows @ weight x9 fp32"]["seconds"]) == {"ceiling", "hpcgnn", "torch", "numpy"}
     assert len(done.stderr.splitlines()) == len(rows) + 1 and done.stderr.startswith("hpcgnn: bench kernels on ")
     assert all("ceiling" in row["seconds"] for row in rows if row["group"] != "ceiling")

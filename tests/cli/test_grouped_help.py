@@ -64,14 +64,14 @@ def test_short_help_has_the_first_clause_the_choices_and_the_default(flag, text,
 
 
 def test_a_setting_without_a_flag_says_how_it_is_changed():
-    result = CliRunner().invoke(command, ["shards", "--most-drift", "0.1"])
-    assert result.exit_code == 2 and "--most-drift is no flag; write --set most_drift=VALUE" in result.output
+    result = CliRunner().invoke(command, ["shards", "--most-motion", "0.1"])
+    assert result.exit_code == 2 and "--most-motion is no flag; write --set most_motion=VALUE" in result.output
     result = CliRunner().invoke(command, ["shards", "--most-drfit", "0.1"])
     assert result.exit_code == 2 and "No such option" in result.output
 
 
 @pytest.mark.parametrize("words, found", [
-    (["most_drift=0.5", "theta=1", "solver=greedy"], {"most_drift": 0.5, "theta": 1.0, "solver": "greedy"}),
+    (["most_motion=0.5", "theta=1", "solver=greedy"], {"most_motion": 0.5, "theta": 1.0, "solver": "greedy"}),
     (["percentiles=90", "overlap=false", "epochs = 3"], {"percentiles": "90", "overlap": False, "epochs": 3}),
     (["method=odd:Mine", "model=gcn"], {"method": "odd:Mine", "model": "gcn"}),
     (["descent-window=7", "protect=0,0.5"], {"descent_window": 7, "protect": "0,0.5"}),

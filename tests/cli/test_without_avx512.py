@@ -136,6 +136,7 @@ BENCHES = {
                   {"inference": 6}),
     "kernels": (("small.npz", "--widths", 8, "--repeat", 1, "--threads", 1, "--peer", "torch,scipy"),
                 {"ceiling": 5, "dense": 4, "spmm": 2, "sddmm": 2, "quantize + pack": 4, "unpack + dequantize": 4,
+                 "rotate + pack": 4, "unpack + rotate": 4,
                  "norm + ReLU + dropout": 4, "dropout": 2}),
     "packages": (("--repeat", 1), {"package encode": 2, "package decode": 4}),
 }

@@ -75,7 +75,7 @@ static void check_dense(int storage) {
     show("gradient", storage, total, OUT_DIM * DIM * 4);
 }
 
-static void check_messages(int storage, int rounding) {
+static void check_messages(int storage, int rounding, int is_rotated) {
     const uint8_t widths[] = {1, 2, 4, 8, 16, 32};
     int32_t row_index[NUM_ROWS];
     int64_t node_id[NUM_ROWS], payload[NUM_ROWS], parameters[NUM_ROWS], num_bytes = 4 * NUM_ROWS;
@@ -88,7 +88,10 @@ static void check_messages(int storage, int rounding) {
         payload[i] = num_bytes;
         num_bytes += (DIM * bit_width[i] + 7) / 8;
     }
-    const message_rows m = {NUM_ROWS, DIM, NUM_ROWS, num_bytes, storage, row_index, node_id, bit_width, payload, parameters};
+    const message_rows m = {.num_rows = NUM_ROWS, .dim = DIM, .num_table_rows = NUM_ROWS, .num_bytes = num_bytes,
+                            .storage = storage, .is_rotated = is_rotated, .rotation = {3, 7, 13}, .row_index = row_index,
+                            .node_id = node_id, .bit_width = bit_width, .payload_offset = payload,
+                            .parameter_offset = parameters};
     uint8_t *message = calloc((size_t)num_bytes, 1);
     void *rows = filled(NUM_ROWS * DIM, storage), *back = filled(NUM_ROWS * DIM, storage);
     if (quantize_rows(rows, m, (counter_key){3, 7, 11}, rounding, message) != -1) abort();
@@ -137,8 +140,10 @@ int main(void) {
     for (int storage = 0; storage < NUM_STORAGES; storage++) {
         check_aggregation(storage);
         check_dense(storage);
-        check_messages(storage, ROUND_STOCHASTIC);
-        check_messages(storage, ROUND_NEAREST);
+        check_messages(storage, ROUND_STOCHASTIC, 0);
+        check_messages(storage, ROUND_NEAREST, 0);
+        check_messages(storage, ROUND_STOCHASTIC, 1);
+        check_messages(storage, ROUND_NEAREST, 1);
         check_pointwise(storage);
     }
     check_the_rest();

@@ -45,13 +45,16 @@ class Epochs:
     new_kind : function           makes the exchange kind
     bytes_per_second : float      pace of an imitated link
     overlaps : bool               see `LocalGraph`
+    pipeline : str                see `HaloExchange`
+    rotated : purposes            see `Codec`
     """
 
-    def __init__(self, comm, pieces, new_kind=PIPELINED, algorithm="ring", overlaps=True, bytes_per_second=0.0):
+    def __init__(self, comm, pieces, new_kind=PIPELINED, algorithm="ring", overlaps=True, bytes_per_second=0.0,
+                 pipeline="thread", rotated=frozenset()):
         self.pieces, self.part = pieces, pieces.parts[comm.rank]
         self.plan = ExchangePlan.build(self.part)
         self.exchange = HaloExchange(comm, self.plan, UniformBits(32), algorithm, kind=new_kind(),
-                                     link=Link(bytes_per_second))
+                                     link=Link(bytes_per_second), pipeline=pipeline, rotated=rotated)
         features = self.exchange.input_rows(torch.from_numpy(self.part.features))
         self.graph = LocalGraph(self.part.indptr, self.part.indices,
                                 np.concatenate([self.part.inner_id, self.part.halo_id]), self.part.in_degree, features,

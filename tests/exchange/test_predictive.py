@@ -56,9 +56,10 @@ def test_both_sides_agree_to_the_last_bit_after_every_epoch(cut, choices):
 
 
 @pytest.mark.parallel([2, 3, 4])
-def test_both_sides_agree_after_synchronous_epochs_of_a_pipeline(cut, shape):
+@pytest.mark.parametrize("rotated", [frozenset(), frozenset({FORWARD, BACKWARD})], ids=["affine", "rotated"])
+def test_both_sides_agree_after_synchronous_epochs_of_a_pipeline(cut, shape, rotated):
     """An asynchronous epoch leaves the receiver one epoch behind; the next synchronous one brings both."""
-    epochs = Epochs(COMM, cut(shape, COMM.size), PIPELINED)
+    epochs = Epochs(COMM, cut(shape, COMM.size), PIPELINED, rotated=rotated)
     before = None
     for epoch, is_asynchronous in enumerate([False, True, True, False, False, True, False]):
         epochs.begin(epoch, ChangingBits(epoch), is_asynchronous)
@@ -77,8 +78,9 @@ def test_both_sides_agree_after_synchronous_epochs_of_a_pipeline(cut, shape):
 @pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("bits", [1, 2, 4, 8])
 @pytest.mark.parametrize("is_pipelined", [False, True])
-def test_the_error_of_rows_at_rest_fades_at_every_width(cut, bits, is_pipelined):
-    epochs = Epochs(COMM, cut("undirected", COMM.size), PIPELINED if is_pipelined else SYNCHRONOUS)
+@pytest.mark.parametrize("rotated", [frozenset(), frozenset({FORWARD, BACKWARD})], ids=["affine", "rotated"])
+def test_the_error_of_rows_at_rest_fades_at_every_width(cut, bits, is_pipelined, rotated):
+    epochs = Epochs(COMM, cut("undirected", COMM.size), PIPELINED if is_pipelined else SYNCHRONOUS, rotated=rotated)
     rows = moving_rows(epochs, 0)
     for epoch in range(40):
         epochs.begin(epoch, UniformBits(bits), is_pipelined and epoch > 0)

@@ -20,6 +20,7 @@ from hpcgnn.exchange.kinds.kept import KeptMessages
 from hpcgnn.exchange.kinds.skipped import Broadcaster
 from hpcgnn.exchange.state import Stateful, joined, split
 from hpcgnn.exchange.trace import Trace
+from hpcgnn.ops.counter import BACKWARD, FORWARD
 
 COMM = MPI.COMM_WORLD
 KINDS = {"pipelined": Kept, "smoothed": partial(Kept, smoothing=0.7), "predicted": Fresh().predicting,
@@ -29,18 +30,21 @@ UNSAVED = (".transfer", ".rounds", "._turn", ".received", "._sender", ".traffic"
 IS_ASYNCHRONOUS = (False, True, True, False, False, True, True)
 
 
+BOTH = frozenset({FORWARD, BACKWARD})
+
+
 @pytest.fixture(params=KINDS)
 def kind(request):
     """The name of a kind, by which `KINDS` makes it."""
     return request.param
 
 
-def walk(epochs, first, last, kind, after=lambda epoch: None):
+def walk(epochs, first, last, kind, after=lambda epoch: None, fixed_bits=32):
     """Collective: the halo rows and gradients of some epochs, each with widths of its own."""
     read = []
     for epoch in range(first, last):
         is_fixed = kind == "skipped"      # a layout that changed would not fit what was skipped
-        epochs.begin(epoch, UniformBits(32) if is_fixed else ChangingBits(epoch),
+        epochs.begin(epoch, UniformBits(fixed_bits) if is_fixed else ChangingBits(epoch),
                      kind in ("pipelined", "smoothed", "pipelined and predicted") and IS_ASYNCHRONOUS[epoch])
         random = np.random.default_rng(100 + epoch // 2)     # every other epoch's rows have not moved
         rows = random.standard_normal((len(epochs.graph.node_id), 5)).astype(np.float32)
@@ -71,6 +75,21 @@ def test_an_exchange_goes_on_from_the_state_of_another(shape, cut, kind, epoch):
     resumed = Epochs(COMM, pieces, KINDS[kind])
     resumed.exchange.restore(state)
     assert_equal_bits(walk(resumed, epoch, len(IS_ASYNCHRONOUS), kind), expected[epoch:])
+    resumed.exchange.forget()
+
+
+@pytest.mark.parallel([2, 3])
+@pytest.mark.parametrize("epoch", [1, 2, 5])
+def test_an_exchange_of_rotated_rows_goes_on_from_the_state_of_another(cut, kind, epoch):
+    """What was on its way, or lies at a receiver, is read with the key of its own epoch and sender."""
+    pieces = cut("undirected", COMM.size)
+    whole, stopped, resumed = (Epochs(COMM, pieces, KINDS[kind], rotated=BOTH) for _ in range(3))
+    expected = walk(whole, 0, len(IS_ASYNCHRONOUS), kind, fixed_bits=2)
+    whole.exchange.forget()
+    walk(stopped, 0, epoch, kind, fixed_bits=2)
+    resumed.exchange.restore(copy.deepcopy(stopped.exchange.state()))
+    stopped.exchange.forget()
+    assert_equal_bits(walk(resumed, epoch, len(IS_ASYNCHRONOUS), kind, fixed_bits=2), expected[epoch:])
     resumed.exchange.forget()
 
 
@@ -161,7 +180,7 @@ def test_every_kind_of_memory_must_say_how_it_is_saved():
     assert issubclass(KeptMessages, Stateful) and issubclass(Broadcaster, Stateful)
     # What a kind keeps lies in `_kept`, and nowhere else.
     assert set(vars(Skipped(0.3, 3))) == {"_change", "_staleness", "_kept"}
-    assert set(vars(Kept())) == {"_max_age", "_smoothing", "_predicts", "_is_asynchronous", "_kept"}
+    assert set(vars(Kept())) == {"_max_age", "_smoothing", "_predicts", "_plan", "_kept"}
 
 
 @pytest.mark.parametrize("lengths", [[], [0], [3], [2, 0, 4], [0, 0]])
@@ -178,9 +197,9 @@ def test_solved_widths_and_traces_are_restored_as_they_were():
     for place, width in solved.table.items():
         np.testing.assert_array_equal(again.table[place], width)
     trace = Trace(7, (np.array([0, 2], np.int32), np.empty(0, np.int32)),
-                  (np.array([0.5, 1.5], np.float32), np.empty(0, np.float32)))
+                  (np.array([0.5, 1.5], np.float32), np.empty(0, np.float32)), "rotated")
     restored = Trace.restored(trace.state())
-    assert restored.dim == 7
+    assert restored.dim == 7 and restored.code == "rotated"
     for name in ("position", "row_range"):
         for mine, other in zip(getattr(restored, name), getattr(trace, name), strict=True):
             assert mine.dtype == other.dtype and mine.tolist() == other.tolist()

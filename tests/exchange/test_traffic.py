@@ -8,6 +8,7 @@ import torch
 from mpi4py import MPI
 
 from hpcgnn.exchange import delivery
+from hpcgnn.exchange import traffic as traffic_module
 from hpcgnn.exchange.bits import UniformBits
 from hpcgnn.exchange.ring import EXCHANGES
 from hpcgnn.exchange.schedule import EpochPlan
@@ -158,3 +159,63 @@ def test_take_returns_the_counts_and_starts_again():
     assert (taken.payload_bytes, taken.num_values, taken.exchange_seconds, taken.sent_by_peer) == (1, 3, 4.0, {1: 7})
     assert (traffic.payload_bytes, traffic.num_values, traffic.exchange_seconds) == (0, 0, 0.0)
     assert traffic.sent_by_peer == {}
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that moves when it is told to."""
+    class Clock:
+        now = 100.0
+
+        def perf_counter(self):
+            return self.now
+
+    stopped = Clock()
+    monkeypatch.setattr(traffic_module, "time", stopped)
+    return stopped
+
+
+def test_messages_that_travel_beside_each_other_count_once_and_are_hidden_where_nobody_waits(clock):
+    traffic = Traffic()
+    clock.now += 1          # nothing travels
+    traffic.depart()
+    clock.now += 2          # hidden
+    traffic.depart()
+    clock.now += 4          # hidden, two of them
+    traffic.arrive()
+    with traffic.waiting():
+        clock.now += 8      # travels, and is waited for
+        traffic.arrive()
+        clock.now += 16     # waited for something else
+    clock.now += 32
+    taken = traffic.take()
+    assert (taken.travel_seconds, taken.hidden_seconds, taken.blocked_seconds) == (14, 6, 24)
+
+
+def test_what_is_on_its_way_goes_on_counting_in_the_next_epoch_but_not_between_them(clock):
+    traffic = Traffic()
+    traffic.depart()
+    clock.now += 3
+    assert traffic.take().travel_seconds == 3
+    clock.now += 100        # an evaluation
+    traffic.restart_clock()
+    clock.now += 5
+    traffic.arrive()
+    clock.now += 7
+    taken = traffic.take()
+    assert (taken.travel_seconds, taken.hidden_seconds) == (5, 5)
+
+
+@pytest.mark.parallel([1, 2, 3])
+def test_sums_over_ranks_are_waiting_and_their_bytes_no_payload(open_part, cut):
+    comm = MPI.COMM_WORLD
+    pieces = cut("undirected", comm.size)
+    opened = open_part(comm, pieces.dataset, pieces.owner)
+    values = torch.arange(7, dtype=torch.float32)
+    opened.exchange.sum_over_ranks(values)
+    traffic = opened.exchange.training.take()
+    assert values.tolist() == [comm.size * value for value in range(7)]
+    assert traffic.sum_bytes == (0 if comm.size == 1 else 4 * 7)
+    assert counts_of(traffic) == (0, 0, 0)
+    assert (traffic.blocked_seconds > 0) == (comm.size > 1)
+    assert traffic.exchange_seconds >= traffic.blocked_seconds

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -45,13 +46,13 @@ def whole(shards, tmp_path_factory):
     return folder / "run"
 
 
-def disturb(shards, folder, num_epochs, how):
+def disturb(shards, folder, num_epochs, how, flags=FLAGS):
     """Train until `num_epochs` are recorded, call how(run), and wait for the end of mpirun and all ranks.
 
     Returns how mpirun ended, and the seconds from the disturbance to the end of the last process.
     """
     metrics = folder / "run" / "metrics.jsonl"
-    with ParallelRun(2, hpcgnn("train", shards, *FLAGS, "--out", "run"), folder) as run:
+    with ParallelRun(2, hpcgnn("train", shards, *flags, "--out", "run"), folder) as run:
         run.wait_for(lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= num_epochs)
         ranks = run.ranks()
         assert list(ranks) == [0, 1]
@@ -186,6 +187,46 @@ def test_a_killed_rank_takes_all_down_and_the_run_resumes(shards, whole, tmp_pat
     stopped = read_checkpoint(tmp_path / "run/checkpoint.h5").progress
     assert stopped.epoch >= 40 and stopped.epoch % CHECKPOINT_EVERY == 0
     assert_resumes(shards, tmp_path, whole)
+
+
+@pytest.mark.parametrize("pipeline", ["thread", "polling"])
+def test_a_rank_that_is_killed_while_messages_are_under_way_takes_all_down(shards, tmp_path, pipeline):
+    """In asynchronous epochs there always are some; what is left of them keeps nobody."""
+    flags = [*FLAGS[:FLAGS.index("--method")], "--method", "pipegcn", "--set", f"pipeline={pipeline}",
+             *FLAGS[FLAGS.index("--epochs"):]]
+    ended, seconds = disturb(shards, tmp_path, 35, kill_one_rank, flags)
+    assert ended.status != 0
+    assert seconds < ENDING_LIMIT
+    resumed = run_parallel_command(2, hpcgnn("train", shards, "--out", "run", "--resume"), tmp_path)
+    assert (resumed.status, resumed.sentences) == (0, []), resumed.stderr
+
+
+FAILING_CARRIER = """
+import time
+from hpcgnn.launch import run_parallel
+
+def body(comm):
+    from hpcgnn.errors import KernelError
+    from hpcgnn.exchange.carrier import Carrier
+
+    carrier = Carrier(comm, "thread")
+    if comm.rank == 1:
+        def fail():
+            raise KernelError("the line is cut")
+        carrier._advance = fail
+        carrier._has_work.set()
+        time.sleep(600)
+    comm.Barrier()
+
+run_parallel(body)
+"""
+
+
+def test_what_goes_wrong_in_the_thread_of_a_carrier_ends_all_ranks_with_a_sentence(tmp_path):
+    ended = run_parallel_command(2, [sys.executable, "-c", FAILING_CARRIER], tmp_path)
+    assert ended.status != 0
+    assert ended.sentences == ["hpcgnn: rank 1: messages can't be carried: the line is cut"]
+    assert ended.seconds < ENDING_LIMIT + 10
 
 
 def test_a_rank_that_fails_alone_takes_all_down_and_says_so_first(tmp_path):

@@ -10,9 +10,17 @@ import torch
 
 from hpcgnn.errors import KernelError
 from hpcgnn.ops import aggregation, attention, maximum
-from hpcgnn.ops.counter import CounterKey
-from hpcgnn.ops.quantization import MessageLayout, dequantize_rows, quantize_rows
+from hpcgnn.ops.counter import FORWARD, CounterKey
+from hpcgnn.ops.quantization import (
+    CODES,
+    MOST_ROTATED_COLUMNS,
+    PARAMETER_BYTES,
+    MessageLayout,
+    dequantize_rows,
+    quantize_rows,
+)
 
+KEY = CounterKey(0, 0, FORWARD, 0)
 INDPTR, INDICES = np.array([0, 2, 2, 5]), np.array([0, 3, 1, 2, 3], np.int32)
 
 
@@ -88,21 +96,30 @@ def test_packed_rows_that_do_not_lie_in_their_message_are_refused(simd, changes)
 @pytest.mark.parametrize("row", [0, 2])
 @pytest.mark.parametrize("place", [-1, 5, -2**31, 2**31 - 1])
 @pytest.mark.parametrize("bits", [1, 8, 16, 32])
-def test_a_message_is_neither_made_of_nor_read_into_rows_that_are_not_there(simd, bits, place, row):
-    layout = MessageLayout.build(np.full(3, bits), 9)
+@pytest.mark.parametrize("code", CODES)
+def test_a_message_is_neither_made_of_nor_read_into_rows_that_are_not_there(simd, code, bits, place, row):
+    layout = MessageLayout.build(np.full(3, bits), 9, code)
     rows, message = torch.ones(5, 9), np.zeros(layout.num_bytes, np.uint8)
     index = changed(np.array([0, 4, 2], np.int32), row, place)
-    for pass_rows in (lambda: quantize_rows(rows, index, np.arange(3), layout, CounterKey(0, 0, 0, 0), message),
-                      lambda: dequantize_rows(message, index, np.arange(3), layout, rows)):
+    for pass_rows in (lambda: quantize_rows(rows, index, np.arange(3), layout, KEY, message),
+                      lambda: dequantize_rows(message, index, np.arange(3), layout, rows, key=KEY)):
         with pytest.raises(KernelError, match=f"row {row} of a message has 9 columns at {bits} .* is row {place} of 5"):
             pass_rows()
 
 
-def test_a_layout_that_passes_its_message_is_refused(simd):
-    layout = MessageLayout.build(np.array([4, 4]), 9)
+@pytest.mark.parametrize("code", CODES)
+def test_a_layout_that_passes_its_message_is_refused(simd, code):
+    layout = MessageLayout.build(np.array([4, 4]), 9, code)
     rows, message = torch.ones(2, 9), np.zeros(layout.num_bytes, np.uint8)
     for name in ("payload_offset", "parameter_offset"):
-        for offset in (-1, layout.num_bytes - 3, 2**62):
+        for offset in (-1, layout.num_bytes - PARAMETER_BYTES[code] + 1, 2**62):
             wrong = replace(layout, **{name: changed(getattr(layout, name), 1, offset)})
             with pytest.raises(KernelError, match="row 1 of a message has 9 columns at 4 bits"):
-                dequantize_rows(message, np.arange(2, dtype=np.int32), np.arange(2), wrong, rows)
+                dequantize_rows(message, np.arange(2, dtype=np.int32), np.arange(2), wrong, rows, key=KEY)
+
+
+def test_rows_that_are_too_wide_to_be_rotated_are_refused_whatever_their_layout_says(simd):
+    layout = replace(MessageLayout.build(np.array([1]), MOST_ROTATED_COLUMNS + 8), code="rotated")
+    rows, message = torch.ones(1, layout.dim), np.zeros(layout.num_bytes, np.uint8)
+    with pytest.raises(KernelError, match="row 0 of a message has 32776 columns at 1 bits"):
+        dequantize_rows(message, np.zeros(1, np.int32), np.zeros(1, np.int64), layout, rows, key=KEY)

@@ -21,7 +21,7 @@ def carries(node_id, dim, key, dropped):
     payload = np.empty((num_rows, dim), np.uint16)
     offset = 2 * dim * np.arange(num_rows, dtype=np.int64)
     quantization.quantize_rows(rows.view(np.uint8), 0, dim, np.arange(num_rows, dtype=np.int32), node_id,
-                               np.full(num_rows, 16, np.uint8), offset, offset, *key, STOCHASTIC,
+                               np.full(num_rows, 16, np.uint8), offset, offset, *key, STOCHASTIC, False, 0,
                                payload.reshape(-1).view(np.uint8))
     return payload == NEXT
 

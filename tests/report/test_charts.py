@@ -111,6 +111,14 @@ def test_blocked_seconds_are_a_part_of_the_travelling(tmp_path):
     assert row["note"] == "24.0 ms blocked of 100 ms"
 
 
+def test_hidden_seconds_are_the_travelling_beside_which_a_rank_was_not_blocked(tmp_path):
+    run = rewrite(write_adaptive_run(tmp_path / "run", 10), lambda record: {
+        **record, "travel_seconds": 0.1, "hidden_seconds": 0.09, "blocked_seconds": 0.05})
+    (row,) = charts(run)["waiting"].data["rows"]
+    np.testing.assert_allclose(row["values"], [0.01, 0.09])
+    assert row["note"] == "10.0 ms blocked of 100 ms"
+
+
 def test_balance_is_the_mean_over_evaluated_epochs_by_rank(tmp_path):
     chart = charts(write_adaptive_run(tmp_path / "run", 10, num_ranks=3))["balance"]
     seconds, sent, memory = chart.data["panels"]

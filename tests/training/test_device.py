@@ -18,13 +18,15 @@ from hpcgnn.training import session
 TRANSPORTS = {"staged": StagedTransport, "cuda-aware": CudaAwareTransport}
 CPU = torch.device("cpu")
 SHORT = {"epochs": 4, "eval_every": 2, "checkpoint_every": 0}
-ADAPTIVE = {"deterministic": True, "epochs": 8, "descent_window": 2, "most_drift": 9.0}
+ADAPTIVE = {"deterministic": True, "epochs": 8, "descent_window": 2, "most_motion": 9.0}
 METHODS = [
     {"method": "uniform", "bits": 2}, {"method": "random"}, {"method": "sylvie", **ADAPTIVE},
     {"method": "adaqp", "deterministic": True, "period": 2}, {"method": "pipegcn", "smoothing": 0.5},
     {"method": "bns", "share": 0.4}, {"method": "sancus"}, {"method": "uniform", "bits": 2, "predict": "previous"},
     {"method": "uniform", "bits": 4, "rematerialize": True}, {"method": "uniform", "bits": 4, "exchange": "alltoallv"},
     {"method": "uniform", "bits": 8, "precision": "fp16"}, {"model": "gat", "method": "uniform", "bits": 4},
+    {"method": "uniform", "bits": 1, "code": "rotated"},
+    {"method": "uniform", "bits": 2, "predict": "previous", "code": "rotated", "precision": "bf16"},
     {"model": "sage-max"}, {"quantize": "degree-aware"},
 ]
 

@@ -36,12 +36,13 @@ def train_on_emulated_kernels(monkeypatch, comm, shards, out, **settings):
 
 
 @pytest.mark.parallel([1, 2])
-@pytest.mark.parametrize("model, bits", [*((model, 32) for model in MODELS), ("gcn", 2), ("gat", 2)])
+@pytest.mark.parametrize("model, bits, code", [*((model, 32, "affine") for model in MODELS), ("gcn", 2, "affine"),
+                                               ("gat", 2, "affine"), ("gcn", 2, "rotated"), ("gat", 1, "rotated")])
 @pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"there is no {COMPILER} to compile the kernels with")
-def test_emulated_kernels_train_as_the_host(monkeypatch, shared_path, model, bits):
+def test_emulated_kernels_train_as_the_host(monkeypatch, shared_path, model, bits, code):
     comm = MPI.COMM_WORLD
     shards = write_once(comm, easy_graph(spec=TINY), shared_path / "shards")
-    settings = {**SETTINGS, "model": model, "method": "uniform", "bits": bits}
+    settings = {**SETTINGS, "model": model, "method": "uniform", "bits": bits, "code": code}
     _, expected, _ = train(comm, shards, shared_path / "host", **settings)
     found, backend = train_on_emulated_kernels(monkeypatch, comm, shards, shared_path / "device", **settings)
     np.testing.assert_allclose(losses(found), losses(expected), rtol=1e-5, atol=0)
@@ -49,6 +50,8 @@ def test_emulated_kernels_train_as_the_host(monkeypatch, shared_path, model, bit
     started = {name.split("_")[0] for name, _, _ in backend.launches}
     assert KERNELS.get(model, {"aggregate", "normalize", "mask"}) <= started
     assert comm.size == 1 or {"quantize", "dequantize"} <= started
+    rotating = {"quantize_rotated_f32", "dequantize_rotated_f32"} & {name for name, _, _ in backend.launches}
+    assert len(rotating) == (2 if code == "rotated" and comm.size > 1 else 0)
 
 
 @pytest.mark.parallel([1, 2])

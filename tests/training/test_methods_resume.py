@@ -36,7 +36,7 @@ def stop_and_go_on(shared_path, epochs, **settings):
 @pytest.mark.parametrize("method", ["sylvie", "joint"])
 def test_a_resumed_run_begins_synchronously_at_the_base_width_where_it_stopped(shared_path, method):
     metrics, memory, controller = stop_and_go_on(shared_path, 8, method=method, descent_window=1,
-                                                 descent_smoothing=0.5, most_drift=9.0)
+                                                 descent_smoothing=0.5, most_motion=9.0)
     assert [record["epoch"] for record in metrics] == list(range(1, 17))
     assert metrics[8]["mode"] == "sync" and metrics[8]["staleness"] == 0
     assert metrics[8]["base_bits"] == memory["base"]

@@ -19,7 +19,7 @@ from hpcgnn.training.metrics import RunFolder
 COMM = MPI.COMM_WORLD
 NUM_EPOCHS = 12
 # Windows and periods so short that asynchronous epochs and new widths lie on both sides of the stop.
-ADAPTIVE = {"descent_window": 1, "descent_smoothing": 0.5, "most_drift": 9.0}
+ADAPTIVE = {"descent_window": 1, "descent_smoothing": 0.5, "most_motion": 9.0}
 METHOD_SETTINGS = {
     "uniform": {"bits": 2}, "bns": {"share": 0.4}, "sancus": {"skip_change": 3.0, "staleness": 3}, "sylvie": ADAPTIVE,
     "adaqp": {"period": 4, "group_size": 20, "solver": "greedy"}, "joint": {**ADAPTIVE, "period": 4, "group_size": 20},
@@ -36,9 +36,12 @@ VARIANTS = {
     "alltoallv": ({"exchange": "alltoallv"}, ["sancus"]),
     "rematerialize": ({"rematerialize": True}, ["adaqp"]),
     "all rows": ({"epoch_rows": "all"}, ["joint"]),
+    "rotated": ({"code": "rotated"}, ["uniform", "sancus", "sylvie", "adaqp"]),
+    "rotated differences": ({"code": "rotated", "predict": "previous"}, ["sylvie"]),
 }
 WITH_STATE = [("pipegcn", "plain"), ("pipegcn", "predict"), ("pipegcn", "smoothing"), ("uniform", "predict"),
-              ("sancus", "plain"), ("sylvie", "predict"), ("adaqp", "plain"), ("joint", "plain")]
+              ("sancus", "plain"), ("sylvie", "predict"), ("adaqp", "plain"), ("joint", "plain"),
+              ("sylvie", "rotated"), ("sancus", "rotated")]
 
 
 def settings_of(method, variant, **more):

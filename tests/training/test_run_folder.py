@@ -25,7 +25,8 @@ from hpcgnn.training.summary import score_statistics
 
 EVERY_EPOCH = {"seed", "epoch", "loss", "epoch_seconds", "compute_seconds", "exchange_seconds", "quantize_seconds",
                "sent_bytes_payload", "sent_bytes_parameters", "mean_bits", "blocked_seconds", "travel_seconds",
-               "staleness", "width_histogram", "mode", "base_bits", "ldr", "assign_seconds"}
+               "staleness", "width_histogram", "mode", "base_bits", "ldr", "assign_seconds", "hidden_seconds",
+               "sent_bytes_sums", "sent_bytes_control", "stale_share", "motion"}
 EVALUATED = {"train_score", "val_score", "test_score", "val_loss", "sent_bytes_by_pair"}
 BY_RANK = {"compute_seconds", "quantize_seconds", "exchange_seconds", "blocked_seconds", "sent_bytes", "rss_bytes"}
 SUMMARY = {"dataset", "model", "method", "bits", "ranks", "seeds", "score_name", "val_score", "test_score",
@@ -51,6 +52,24 @@ def test_metrics_have_a_line_an_epoch_with_all_fields(shared_path):
         assert set(record) == EVERY_EPOCH | (expected if is_evaluated else set())
         parts = [record[name] for name in ("compute_seconds", "exchange_seconds", "quantize_seconds")]
         assert min(parts) >= 0 and sum(parts) == pytest.approx(record["epoch_seconds"])
+        assert 0 <= record["hidden_seconds"] <= record["travel_seconds"] <= record["epoch_seconds"]
+        assert 0 <= record["blocked_seconds"] <= record["exchange_seconds"]
+
+
+@pytest.mark.parallel([1, 2, 3])
+def test_bytes_of_sums_and_of_decisions_are_counted_apart_from_the_payload(shared_path):
+    comm = MPI.COMM_WORLD
+    dataset = easy_graph()
+    shards = write_once(comm, dataset, shared_path / "shards")
+    _, metrics, run = train(comm, shards, shared_path / "run", epochs=4, method="adaqp", period=3,
+                            epoch_rows="all")
+    gradients = comm.size * run.learner.gradients.flat.nbytes if comm.size > 1 else 0
+    # One byte for each row that leaves a rank, in the exchanges of the epochs that were traced.
+    each = [sum(record["width_histogram"].values()) for record in metrics]
+    assert [record["sent_bytes_sums"] for record in metrics] == [gradients] * 4
+    assert [record["sent_bytes_control"] > 0 for record in metrics] == [comm.size > 1 and epoch in (0, 3)
+                                                                         for epoch in range(4)]
+    assert all(record["sent_bytes_control"] in (0, rows) for record, rows in zip(metrics, each, strict=True))
 
 
 @pytest.mark.parallel([1, 2, 3, 4])

@@ -12,8 +12,9 @@ from hpcgnn.exchange.arrival import Arrival, ReceivedTable, restored_arrival
 from hpcgnn.exchange.codec import encode
 from hpcgnn.exchange.kinds.kind import RememberingKind
 from hpcgnn.exchange.kinds.tables import PredictedRows, SmoothedRows, encode_difference
+from hpcgnn.exchange.movement import Movement
 from hpcgnn.exchange.schedule import EpochPlan
-from hpcgnn.exchange.sender import Outgoing, Sender
+from hpcgnn.exchange.sender import Outgoing, Place, Sender
 from hpcgnn.exchange.state import State, Stateful
 from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.ops.counter import BACKWARD
@@ -33,10 +34,11 @@ class KeptMessages(Stateful):
     Attributes
     ----------
     last : Arrival or None      the messages of the last epoch
+    movement : Movement         of the rows that this rank sends
     """
 
     def __init__(self, sender: Sender, purpose: int, table: ReceivedTable | None):
-        self.table = table
+        self.table, self.movement = table, Movement()
         self.last: Arrival | None = None
         self._sender, self._is_gradient = sender, purpose == BACKWARD
         self._arenas = MessageArena(sender.transport), MessageArena(sender.transport)
@@ -50,7 +52,8 @@ class KeptMessages(Stateful):
     @property
     def num_bytes(self) -> int:
         """See `Stateful`."""
-        return sum(arena.num_bytes for arena in self._arenas) + (0 if self.table is None else self.table.num_bytes)
+        tables = 0 if self.table is None else self.table.num_bytes
+        return sum(arena.num_bytes for arena in self._arenas) + tables + self.movement.num_bytes
 
     def settle(self) -> None:
         """Collective: see `Stateful`."""
@@ -60,15 +63,15 @@ class KeptMessages(Stateful):
     def state(self) -> State:
         """See `Stateful`; what is on its way has arrived."""
         return {"flight": {} if self.last is None else self.last.state(),
-                "table": {} if self.table is None else self.table.state()}
+                "table": {} if self.table is None else self.table.state(), "movement": self.movement.state()}
 
     def restore(self, state: State, device: torch.device) -> None:
         """See `Stateful`."""
+        self.movement.restore(state["movement"], device)
         if state["flight"]:
             plan = self._sender.plan
             self.last = restored_arrival(state["flight"], plan.boundary if self._is_gradient else plan.halo,
-                                         self.next_arena(), self._is_gradient, self._sender.training,
-                                         self._sender.transport.streams)
+                                         self.next_arena(), self._sender.training, self._sender.transport.streams)
             self.last.table = self.table
         if self.table is None:
             return
@@ -92,7 +95,7 @@ class Kept(RememberingKind[KeptMessages]):
         super().__init__()
         self._max_age = 1 if is_pipelined else 0
         self._smoothing, self._predicts = smoothing, predicts
-        self._is_asynchronous = False
+        self._plan: EpochPlan | None = None
 
     def predicting(self) -> Kept:
         """See `ExchangeKind`. A running mean of predicted rows is refused by the method that would ask for it."""
@@ -102,7 +105,16 @@ class Kept(RememberingKind[KeptMessages]):
         """See `ExchangeKind`."""
         if self._max_age == 0:
             super().begin_epoch(plan)
-        self._is_asynchronous = plan.is_asynchronous
+        self._plan = plan
+
+    def movements(self) -> dict[tuple[int, int], torch.Tensor]:
+        """See `ExchangeKind`."""
+        if self._max_age == 0:
+            return {}
+        sums: dict[tuple[int, int], torch.Tensor] = {}
+        for (layer, purpose, _), kept in self._kept.items():
+            sums[layer, purpose] = sums.get((layer, purpose), 0) + kept.movement.sums
+        return sums
 
     def start(self, sender: Sender, outgoing: Outgoing, site: ExchangeSite) -> Arrival:
         """Collective: see `ExchangeKind`.
@@ -111,19 +123,24 @@ class Kept(RememberingKind[KeptMessages]):
         ------
         KernelError      an asynchronous epoch has none before it
         """
-        kept = self._at(sender, outgoing.place)
-        if self._is_asynchronous and kept.last is None:
+        kept, is_stale = self._at(sender, outgoing.place), self._reads_stale(outgoing.place)
+        if is_stale and kept.last is None:
             raise KernelError(f"epoch {outgoing.key.epoch} is asynchronous and no rows of layer {outgoing.key.layer} "
                               "were sent before it; the first epoch must be synchronous")
+        if self._max_age:
+            kept.movement.note(outgoing.rows, outgoing.messages.send_index)
         encoding = partial(encode_difference, sent=kept.table.sent) if self._predicts else encode
-        sent = sender.send(outgoing, kept.next_arena(), encoding, is_open=self._is_asynchronous)
+        sent = sender.send(outgoing, kept.next_arena(), encoding, is_open=is_stale)
         sent.table = kept.table
         before, kept.last = kept.last, sent
-        if not self._is_asynchronous:
+        if not is_stale:
             sent.before = before
-        read = before if self._is_asynchronous else sent
+        read = before if is_stale else sent
         read.age, read.max_age = outgoing.key.epoch - read.epoch, self._max_age
         return read
+
+    def _reads_stale(self, place: Place) -> bool:
+        return self._plan is not None and self._plan.reads_stale(*place[:2])
 
     def _new(self, sender: Sender, purpose: int) -> KeptMessages:
         return KeptMessages(sender, purpose, self._new_table())

@@ -10,6 +10,7 @@ from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 import numpy as np
+import torch
 
 from hpcgnn.errors import ConfigError, KernelError
 from hpcgnn.exchange.arrival import Arrival
@@ -72,6 +73,12 @@ class ExchangeKind(ABC):
     def num_bytes(self) -> int:
         """Memory that is kept between epochs: messages, reconstructions, means."""
         return 0
+
+    def movements(self) -> dict[tuple[int, int], torch.Tensor]:
+        """Return by layer and purpose how far the rows that this rank sends moved; see `Movement.sums`. Empty where no
+        epoch may read the rows of another.
+        """
+        return {}
 
     def settle(self) -> None:    # noqa: B027, nothing to do for most
         """Collective: return when nothing is on its way; the next epoch still reads what came."""

@@ -56,6 +56,11 @@ class Broadcaster(Stateful):
         """Return how many epochs old the oldest rows of `peers` are; see `Arrival.max_age`."""
         return int((epoch - self._arrived_epoch[peers]).max(initial=0))
 
+    @property
+    def arrived_epoch(self) -> np.ndarray:
+        """Return (num_ranks,) int64, the epoch of the rows that last came from each rank, once `agree` was called."""
+        return self._arrived_epoch.copy()
+
     def _has_moved(self, leaving: torch.Tensor) -> bool:
         if self._last is None or self._last.shape != leaving.shape:
             return True
@@ -106,6 +111,7 @@ class Skipped(RememberingKind[Broadcaster]):
         arrival = sender.send(outgoing, broadcaster.arena, sends=sends)
         has_rows = np.array([len(rows) > 0 for rows in messages.receive_rows])
         arrival.age, arrival.max_age = broadcaster.age(epoch, has_rows), self._staleness
+        arrival.sent_epochs = broadcaster.arrived_epoch
         return arrival
 
     def _new(self, sender: Sender, purpose: int) -> Broadcaster:

@@ -76,7 +76,7 @@ def encode_difference(messages: Messages, rows: torch.Tensor, key: CounterKey, b
             quantize_rows(*arguments, rounding="nearest")
         else:
             start_quantizing(*arguments, found[peer:peer + 1], rounding="nearest")
-        dequantize_rows(buffers[peer], order, listed.node_id, layout, held, accumulate=True)
+        dequantize_rows(buffers[peer], order, listed.node_id, layout, held, accumulate=True, key=key)
     return found
 
 
@@ -91,11 +91,11 @@ class PredictedRows(ReceivedTable):
         messages = arrival.messages
         sizes = [len(listed) for listed in messages.receive_rows]
         known = self._received.before(arrival.epoch, sum(sizes), messages.dim, arrival.device)
-        for listed, order, layout, buffer, held in zip(messages.receive_rows, messages.receive_order,
-                                                       messages.receive_layouts, arrival.receive, known.split(sizes),
-                                                       strict=True):
+        for listed, order, layout, buffer, key, held in zip(messages.receive_rows, messages.receive_order,
+                                                            messages.receive_layouts, arrival.receive, arrival.keys,
+                                                            known.split(sizes), strict=True):
             if len(listed):
-                dequantize_rows(buffer, order, listed.node_id, layout, held, accumulate=True)
+                dequantize_rows(buffer, order, listed.node_id, layout, held, accumulate=True, key=key)
 
     def place(self, messages: Messages, rows: torch.Tensor, accumulate: bool) -> None:
         """Write the reconstruction to its rows, or add it."""
@@ -136,11 +136,11 @@ class SmoothedRows(ReceivedTable):
         messages = arrival.messages
         sizes = [len(listed) for listed in messages.receive_rows]
         fresh = empty((sum(sizes), messages.dim), torch.float32, arrival.device)
-        for listed, order, layout, buffer, rows in zip(messages.receive_rows, messages.receive_order,
-                                                       messages.receive_layouts, arrival.receive, fresh.split(sizes),
-                                                       strict=True):
+        for listed, order, layout, buffer, key, rows in zip(messages.receive_rows, messages.receive_order,
+                                                            messages.receive_layouts, arrival.receive, arrival.keys,
+                                                            fresh.split(sizes), strict=True):
             if len(listed):
-                dequantize_rows(buffer, order, listed.node_id, layout, rows)
+                dequantize_rows(buffer, order, listed.node_id, layout, rows, key=key)
         self._mean = fresh if self._mean is None else self._mean.lerp_(fresh, 1.0 - self._smoothing)
 
     def place(self, messages: Messages, rows: torch.Tensor, accumulate: bool) -> None:

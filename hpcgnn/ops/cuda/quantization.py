@@ -1,4 +1,5 @@
-"""Device side of `hpcgnn.ops.quantization`: launches of kernels/quantization.cu. Contracts are already checked.
+"""Device side of `hpcgnn.ops.quantization`: launches of kernels/quantization.cu, or of rotation.cu where rows are
+rotated. Contracts are already checked.
 
 A message is a uint8 tensor on the rows' device; its bytes are those that the host's kernels write.
 """
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 
 from hpcgnn.ops.counter import CounterKey
+from hpcgnn.ops.cuda import rotation
 from hpcgnn.ops.cuda.module import kernel
 from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.ops.cuda.segments import lanes_a_row
@@ -45,6 +47,9 @@ def start_quantizing(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndar
     """
     if layout.num_rows == 0 or layout.dim == 0:
         return
+    if layout.is_rotated:
+        rotation.start_quantizing(rows, row_index, node_id, layout, key, key.rotation(), message, is_nearest, first_bad)
+        return
     name, lanes = ("quantize_nearest", NEAREST_LANES) if is_nearest else ("quantize", lanes_a_row(layout.dim))
     kernel("quantization", f"{name}_{SUFFIX[rows.dtype]}", is_exact=True)(
         (num_blocks(layout.num_rows, lanes),), (BLOCK_THREADS,), rows, on_device(row_index, rows),
@@ -53,9 +58,12 @@ def start_quantizing(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndar
 
 
 def dequantize_rows(message: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray, layout, rows: torch.Tensor,
-                    accumulate: bool) -> None:
-    """Assign or add the message's rows to rows[row_index], without waiting for the device."""
+                    accumulate: bool, key: CounterKey | None = None) -> None:
+    """Assign or add the message's rows to rows[row_index], without waiting; rotated rows need the key."""
     if layout.num_rows == 0 or layout.dim == 0:
+        return
+    if layout.is_rotated:
+        rotation.dequantize_rows(message, row_index, node_id, layout, key.rotation(), rows, accumulate)
         return
     lanes = lanes_a_row(layout.dim)
     kernel("quantization", f"dequantize_{SUFFIX[rows.dtype]}", is_exact=True)(

@@ -16,18 +16,24 @@ def quantize_rows(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray
     """Return -1, or the position of the first row that can't be quantized."""
     found = kernels.quantize_rows(as_bytes(rows), STORAGE_NUMBER[rows.dtype], layout.dim, row_index, node_id,
                                  layout.bit_width, layout.payload_offset, layout.parameter_offset, key.seed, key.epoch,
-                                 key.stream, is_nearest, message)
+                                 key.stream, is_nearest, layout.is_rotated, _rotation_stream(layout, key), message)
     _refuse_outside(found, row_index, layout, len(rows), len(message))
     return found
 
 
 def dequantize_rows(message: np.ndarray, row_index: np.ndarray, node_id: np.ndarray, layout, rows: torch.Tensor,
-                    accumulate: bool) -> None:
-    """Assign or add the message's rows to rows[row_index]."""
+                    accumulate: bool, key: CounterKey | None = None) -> None:
+    """Assign or add the message's rows to rows[row_index]; rotated rows need the key."""
+    seed, epoch = (key.seed, key.epoch) if layout.is_rotated else (0, 0)
     found = kernels.dequantize_rows(message, row_index, node_id, layout.bit_width, layout.payload_offset,
-                                    layout.parameter_offset, accumulate, STORAGE_NUMBER[rows.dtype], layout.dim,
+                                    layout.parameter_offset, seed, epoch, layout.is_rotated,
+                                    _rotation_stream(layout, key), accumulate, STORAGE_NUMBER[rows.dtype], layout.dim,
                                     as_bytes(rows))
     _refuse_outside(found, row_index, layout, len(rows), len(message))
+
+
+def _rotation_stream(layout, key: CounterKey | None) -> int:
+    return key.rotation().stream if layout.is_rotated else 0
 
 
 def _refuse_outside(found: int, row_index: np.ndarray, layout, num_rows: int, num_bytes: int) -> None:

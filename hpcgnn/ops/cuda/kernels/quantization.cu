@@ -1,8 +1,8 @@
 /* Rows of any storage <-> bytes of one message, gathered and scattered by row index. Wire: ext/src/quantization.h.
  *
  * Maths     value ~ zero_point + step * code, code = floor((x - zero_point) / step + u), clamped to [0, 2^b - 1];
- *           u = (draw + 1/2) / 2^16 of the column, or 1/2 to the nearest. 16 bits: bfloat16, rounded by draws or to the
- *           nearest, or the row's own 16 bits; 32 bits: float32.
+ *           u = (draw + 1/2) / 2^16 of the column, or 1/2 to the nearest. 16 and 32 bits: message_rows.cuh. Rotated
+ *           rows: rotation.cu.
  * Threads   a row is taken by `width` neighboring lanes of a warp, a power of two up to 32, so that a narrow row leaves
  *           no lane idle. A lane takes 8 columns at a time: their draws are one Philox block, their codes b bytes.
  *           Parameters to the nearest are sums over 16 lanes. A row is read for its range, to the nearest once or
@@ -11,22 +11,7 @@
  *           only atomic is the least position of a row that can't be coded.
  *
  * Reference: AdaQP, Eq. (4)-(5); SYLVIE, Eq. (3); deviations: ops/quantization.py. */
-#include "philox.cuh"
-#include "row_scale.cuh"
-
-/* One message: where each row comes from or goes to, and how wide it is. */
-struct message_rows {
-    const int32_t *row_index;
-    const int64_t *node_id;
-    const uint8_t *bit_width;
-    const int64_t *payload_offset, *parameter_offset;
-    int64_t dim;
-};
-
-/* Number of the row in the message that this lane works on. */
-DEVICE int64_t row_of_lane(int width) {
-    return (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / width;
-}
+#include "message_rows.cuh"
 
 template <typename T, bool is_nearest>
 DEVICE row_scale affine_scale(const T *row, int64_t dim, int bit_width, row_range range, row_lanes lanes) {
@@ -61,77 +46,31 @@ DEVICE void code_group(const uint32_t (&bits)[GROUP], int num, int bit_width, ro
     store_bytes(out, (num * bit_width + 7) / 8, words);
 }
 
-/* float32 to bfloat16: adding the draw below the cut carries with probability equal to the fraction dropped. Infinity
- * and NaN have no fraction to round, and the largest finite values are kept from carrying into infinity. */
-DEVICE void round_group(uint32_t (&bits)[GROUP], uint4 draws) {
-#pragma unroll
-    for (int i = 0; i < GROUP; i++) {
-        if ((bits[i] & 0x7fffffffu) < 0x7f7f0000u) bits[i] += philox_draw(draws, i);
-        bits[i] &= 0xffff0000u;
-    }
-}
-
-/* The upper halves of eight floats, as bfloat16 has them. */
-DEVICE void store_upper_halves(const uint32_t (&bits)[GROUP], int num, uint8_t *out) {
-    uint32_t words[GROUP / 2];
-#pragma unroll
-    for (int i = 0; i < GROUP; i += 2) words[i / 2] = bits[i] >> 16 | (bits[i + 1] & 0xffff0000u);
-    store_bytes(out, 2 * num, words);
-}
-
-/* Columns j .. j+num-1 at 16 or 32 bits. */
-template <typename T, bool is_nearest>
-DEVICE void send_wide_group(const T *row, int64_t j, int num, int bit_width, uint4 draws, uint8_t *out) {
-    if (bit_width == 16 && sizeof(T) == 2) {
-        uint32_t words[GROUP_WORDS<T>];
-        load_words(row + j, num, words);
-        store_bytes(out, 2 * num, words);
-        return;
-    }
-    uint32_t bits[GROUP];
-    load_group(row, j, num, bits);
-    if (bit_width == 32) {
-        store_bytes(out, 4 * num, bits);
-    } else if (is_nearest) {
-        uint32_t words[GROUP / 2];
-        narrow_words<__nv_bfloat16>(bits, words);
-        store_bytes(out, 2 * num, words);
-    } else {
-        round_group(bits, draws);
-        store_upper_halves(bits, num, out);
-    }
-}
-
 template <typename T, bool is_nearest>
 DEVICE void quantize_row(const T *rows, message_rows m, int64_t i, counter_key key, row_lanes lanes, uint8_t *message,
                          int32_t *first_bad) {
     const T *row = rows + m.row_index[i] * m.dim;
     const int bit_width = m.bit_width[i];
-    row_scale scale = {};
-    if (bit_width <= 8) {
-        const row_range range = range_of(row, m.dim, lanes);
-        if (!range.is_valid) {
-            if (lanes.lane == 0) atomicMin(first_bad, static_cast<int32_t>(i));
-            return;
-        }
-        scale = affine_scale<T, is_nearest>(row, m.dim, bit_width, range, lanes);
-        const uint32_t parameters[1] = {scale.parameters};
-        if (lanes.lane == 0) store_bytes(message + m.parameter_offset[i], 4, parameters);
+    if (bit_width > 8) {
+        send_wide_row<T, is_nearest>(row, m, i, key, lanes, message);
+        return;
     }
+    const row_range range = range_of(row, m.dim, lanes);
+    if (!range.is_valid) {
+        if (lanes.lane == 0) atomicMin(first_bad, static_cast<int32_t>(i));
+        return;
+    }
+    const row_scale scale = affine_scale<T, is_nearest>(row, m.dim, bit_width, range, lanes);
+    const uint32_t parameters[1] = {scale.parameters};
+    if (lanes.lane == 0) store_bytes(message + m.parameter_offset[i], 4, parameters);
     uint8_t *payload = message + m.payload_offset[i];
-    for (int64_t j = static_cast<int64_t>(lanes.lane) * GROUP; j < m.dim; j += lanes.width * GROUP) {
-        const int num = m.dim - j < GROUP ? static_cast<int>(m.dim - j) : GROUP;
-        const bool is_drawn = !is_nearest && bit_width < 32;
-        const uint4 draws = is_drawn ? philox_block(key, m.node_id[i], static_cast<uint32_t>(j / PHILOX_DRAWS))
-                                     : make_uint4(0, 0, 0, 0);
-        uint8_t *out = payload + j / GROUP * bit_width;
+    for (int64_t j = first_group(lanes); j < m.dim; j += lanes.width * GROUP) {
+        const int num = num_in_group(m.dim, j);
+        const uint4 draws = is_nearest ? make_uint4(0, 0, 0, 0)
+                                       : philox_block(key, m.node_id[i], static_cast<uint32_t>(j / PHILOX_DRAWS));
         uint32_t bits[GROUP];
-        if (bit_width > 8) {
-            send_wide_group<T, is_nearest>(row, j, num, bit_width, draws, out);
-        } else {
-            load_group(row, j, num, bits);
-            code_group<is_nearest>(bits, num, bit_width, scale, draws, out);
-        }
+        load_group(row, j, num, bits);
+        code_group<is_nearest>(bits, num, bit_width, scale, draws, payload + j / GROUP * bit_width);
     }
 }
 
@@ -149,54 +88,22 @@ DEVICE void decode_group(const uint8_t *in, int num, int bit_width, float zero_p
     }
 }
 
-/* Elements of W on the wire as the bits of float32. */
-template <typename W> DEVICE void receive_wide_group(const uint8_t *in, int num, uint32_t (&bits)[GROUP]) {
-    uint32_t words[GROUP_WORDS<W>];
-    load_bytes(in, num * static_cast<int>(sizeof(W)), words);
-    widen_words<W>(words, bits);
-}
-
-/* What 16 bits on the wire are of: the row's own storage, or bfloat16 for float32. */
-template <typename T> struct wire_of { using type = T; };
-template <> struct wire_of<float> { using type = __nv_bfloat16; };
-
-template <typename T>
-DEVICE void put_group(T *row, int64_t j, int num, int is_accumulated, uint32_t (&bits)[GROUP]) {
-    if (is_accumulated) {
-        uint32_t before[GROUP];
-        load_group(row, j, num, before);
-#pragma unroll
-        for (int i = 0; i < GROUP; i++)
-            bits[i] = __float_as_uint(__uint_as_float(bits[i]) + __uint_as_float(before[i]));
-    }
-    store_group(row, j, num, bits);
-}
-
 template <typename T>
 DEVICE void dequantize_row(const uint8_t *message, message_rows m, int64_t i, row_lanes lanes, int is_accumulated,
                            T *rows) {
     T *row = rows + m.row_index[i] * m.dim;
     const int bit_width = m.bit_width[i];
-    const uint8_t *payload = message + m.payload_offset[i];
-    uint32_t parameters[1] = {0};
-    if (bit_width <= 8) load_bytes(message + m.parameter_offset[i], 4, parameters);
+    if (bit_width > 8) {
+        receive_wide_row(message, m, i, lanes, is_accumulated, row);
+        return;
+    }
+    uint32_t parameters[1];
+    load_bytes(message + m.parameter_offset[i], 4, parameters);
     const float zero_point = bf16_value(parameters[0] & 0xffffu), step = bf16_value(parameters[0] >> 16);
-    for (int64_t j = static_cast<int64_t>(lanes.lane) * GROUP; j < m.dim; j += lanes.width * GROUP) {
-        const int num = m.dim - j < GROUP ? static_cast<int>(m.dim - j) : GROUP;
-        const uint8_t *in = payload + j / GROUP * bit_width;
+    for (int64_t j = first_group(lanes); j < m.dim; j += lanes.width * GROUP) {
+        const int num = num_in_group(m.dim, j);
         uint32_t bits[GROUP];
-        if (bit_width == 16 && sizeof(T) == 2 && !is_accumulated) {
-            uint32_t words[GROUP / 2]; /* as they stand, NaN too */
-            load_bytes(in, 2 * num, words);
-            store_bytes(reinterpret_cast<uint8_t *>(row + j), 2 * num, words);
-            continue;
-        }
-        if (bit_width <= 8)
-            decode_group(in, num, bit_width, zero_point, step, bits);
-        else if (bit_width == 16)
-            receive_wide_group<typename wire_of<T>::type>(in, num, bits);
-        else
-            receive_wide_group<float>(in, num, bits);
+        decode_group(message + m.payload_offset[i] + j / GROUP * bit_width, num, bit_width, zero_point, step, bits);
         put_group(row, j, num, is_accumulated, bits);
     }
 }

@@ -1,0 +1,360 @@
+"""Carrier: brings the messages of asynchronous epochs to their peers in small pieces, while the rank computes.
+
+A thread moves the pieces where MPI lets two threads call it; else whoever polls does. What the bytes mean, and when
+they are read, is not known here.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcgnn.errors import exit_code_of, explanation_of
+from hpcgnn.exchange.ring import MAX_TAG, Link, waiting
+from hpcgnn.exchange.traffic import Traffic
+from hpcgnn.last_words import say
+from hpcgnn.whereabouts import HERE
+
+logger = logging.getLogger(__name__)
+
+PIECE_BYTES = 60 << 10                           # below the 64 KiB up to which MPI sends without asking the receiver
+LEAST_SENT, MOST_SENT = 6, 64                    # pieces that may be on their way from this rank at once
+MOST_AWAITED = 64                                # receives that are posted ahead of their pieces
+BRISK_SECONDS, SLOW_SECONDS = 0.01, 0.02        # till an answer: below, more may be on their way; above, fewer
+ANSWER_TAG = MAX_TAG                             # no exchange has it
+NOTHING = np.empty(0, np.uint8)
+LEAST_PAUSE, MOST_PAUSE = 0.00025, 0.002         # seconds that the thread sleeps between two looks
+WAITING_PAUSE = 0.00005                          # of the main thread, which has nothing else to do
+PIPELINES = ("thread", "polling", "whole")
+
+
+class Message(NamedTuple):
+    """Name one message of a flight: its round, from 0, the other rank, and its bytes."""
+
+    flight: Flight
+    number: int
+    peer: int
+    content: np.ndarray
+
+
+class Flight:
+    """Messages of one exchange on their way in pieces; see `hpcgnn.exchange.ring.Transfer`.
+
+    Attributes
+    ----------
+    sent_bytes : int             handed to MPI by this rank, sooner or later
+    num_left : int               pieces that have not been sent or have not come
+    tag : int                    equal on all ranks for one exchange
+    outgoing, incoming : list of Message      in the order of the rounds, without empty ones
+    """
+
+    def __init__(self, carrier: Carrier, rounds: tuple[tuple[int, int], ...], send: list[np.ndarray],
+                 receive: list[np.ndarray], tag: int, link: Link, traffic: Traffic, name_of: Callable[[int], str]):
+        self.tag, self._carrier, self._traffic, self._name_of, self._rounds = tag, carrier, traffic, name_of, rounds
+        self.sent_bytes = sum(map(len, send))
+        self._due = link.reserve(max(self.sent_bytes, sum(map(len, receive))))
+        self.outgoing = [Message(self, number, peer, send[peer]) for number, (peer, _) in enumerate(rounds)
+                         if len(send[peer])]
+        self.incoming = [Message(self, number, peer, receive[peer]) for number, (_, peer) in enumerate(rounds)
+                         if len(receive[peer])]
+        self._left = [num_pieces(send[destination]) + num_pieces(receive[source]) for destination, source in rounds]
+        self.num_left = sum(self._left)
+        if self.num_left:
+            traffic.depart()
+
+    def land(self, number: int) -> None:
+        """Take down that one more piece of round `number`, from 0, has been sent or has come."""
+        self._left[number] -= 1
+        self.num_left -= 1
+        if not self.num_left:
+            self._traffic.arrive()
+
+    def poll(self) -> bool:
+        """Let pieces move, of this flight and of all others, where no thread does; whether all of this one's have."""
+        started = time.perf_counter()
+        self._carrier.poll()
+        self._traffic.exchange_seconds += time.perf_counter() - started
+        return not self.num_left and time.perf_counter() >= self._due
+
+    def wait(self) -> None:
+        """Return when all messages have arrived."""
+        if not self.num_left and time.perf_counter() >= self._due:
+            return
+        started = time.perf_counter()
+        with self._traffic.waiting():
+            self._carrier.drive_until(lambda: not self.num_left, self._note_waiting)
+            time.sleep(max(0.0, self._due - time.perf_counter()))
+        self._traffic.exchange_seconds += time.perf_counter() - started
+        HERE.note("computes")
+
+    def _note_waiting(self) -> None:
+        number = next((number for number, left in enumerate(self._left) if left), len(self._rounds) - 1)
+        HERE.note(waiting, self._name_of, self.tag, number + 1, len(self._rounds), *self._rounds[number])
+
+
+class _Outgoing:
+    """Pieces that leave: those of earlier flights first, and of a flight in the order of its rounds.
+
+    Attributes
+    ----------
+    most : int      pieces that may be on their way at once
+    """
+
+    def __init__(self, comm: MPI.Comm):
+        self._comm, self._first, self._num_unanswered, self.most = comm, 0, 0, LEAST_SENT
+        self._messages: deque[Message] = deque()      # of the first one, all from byte `_first` on is left
+        self._requests: list[MPI.Request] = []
+        self._posted: list[tuple[Message | None, float]] = []     # beside each request; None is an answer
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._messages and not self._requests
+
+    def add(self, messages: list[Message]) -> None:
+        self._messages.extend(messages)
+
+    def fill(self) -> None:
+        """Post pieces until as many are on their way as may be."""
+        while self._messages and self._num_unanswered < self.most:
+            message, now = self._messages[0], time.perf_counter()
+            piece, is_last = next_piece(message, self._first)
+            self._first += len(piece)
+            if is_last:
+                self._messages.popleft()
+                self._first = 0
+            self._requests += [self._comm.Irecv([NOTHING, MPI.BYTE], message.peer, ANSWER_TAG),
+                               self._comm.Isend([piece, MPI.BYTE], message.peer, message.flight.tag)]
+            self._posted += [(None, now), (message, now)]
+            self._num_unanswered += 1
+
+    def finish(self) -> int:
+        """Take down what has left and what was answered, and how many requests these were."""
+        now, done = time.perf_counter(), finished(self._requests)
+        for index in done:
+            del self._requests[index]
+            message, posted = self._posted.pop(index)
+            if message is None:
+                self._num_unanswered -= 1
+                self.most = next_most(self.most, now - posted)
+            else:
+                message.flight.land(message.number)
+        return len(done)
+
+
+class _Incoming:
+    """Pieces that come, in the order in which they leave; each is answered, so that the sender posts another."""
+
+    def __init__(self, comm: MPI.Comm):
+        self._comm, self._first = comm, 0
+        self._messages: deque[Message] = deque()
+        self._requests: list[MPI.Request] = []
+        self._posted: list[Message] = []
+        self._answers: list[MPI.Request] = []
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._messages and not self._requests and not self._answers
+
+    def add(self, messages: list[Message]) -> None:
+        self._messages.extend(messages)
+
+    def fill(self) -> None:
+        """Be ready for the next pieces."""
+        while self._messages and len(self._requests) < MOST_AWAITED:
+            message = self._messages[0]
+            piece, is_last = next_piece(message, self._first)
+            self._first += len(piece)
+            if is_last:
+                self._messages.popleft()
+                self._first = 0
+            self._requests.append(self._comm.Irecv([piece, MPI.BYTE], message.peer, message.flight.tag))
+            self._posted.append(message)
+
+    def finish(self) -> int:
+        """Take down and answer what has come, and how many pieces these were."""
+        for index in finished(self._answers):
+            del self._answers[index]
+        done = finished(self._requests)
+        for index in done:
+            del self._requests[index]
+            message = self._posted.pop(index)
+            self._answers.append(self._comm.Isend([NOTHING, MPI.BYTE], message.peer, ANSWER_TAG))
+            message.flight.land(message.number)
+        return len(done)
+
+
+class Carrier:
+    """Move the messages of one rank's asynchronous exchanges, on a communicator of its own.
+
+    Pieces are so short, and so few are on their way, that a message of another communicator waits for some
+    milliseconds of the line at most: the receiver answers every piece with an empty message, and how many may be
+    unanswered follows from how long answers take. Both sides cut a message by its length alone.
+
+    Parameters
+    ----------
+    comm : MPI communicator, which is duplicated (collective)
+    pipeline : {"thread", "polling"}
+        who moves pieces beside the main thread when it waits: a thread of the carrier's, if MPI lets several threads
+        call it, or nobody but `poll`
+
+    Attributes
+    ----------
+    has_thread : bool
+    """
+
+    def __init__(self, comm: MPI.Comm, pipeline: str):
+        self._comm = comm.Dup()
+        self._outgoing, self._incoming = _Outgoing(self._comm), _Incoming(self._comm)
+        self._is_giving_way = self._is_closed = self._is_driven = False
+        self._lock = threading.Lock()
+        self._has_work = threading.Event()
+        self.has_thread = pipeline == "thread" and comm.size > 1 and _takes_threads(comm)
+        if self.has_thread:
+            self._thread = threading.Thread(target=self._run, name="carrier", daemon=True)
+            self._thread.start()
+            atexit.register(self._stop)      # MPI ends after this
+
+    def take(self, rounds: tuple[tuple[int, int], ...], send: list[np.ndarray], receive: list[np.ndarray], tag: int,
+             link: Link, traffic: Traffic, name_of: Callable[[int], str] = "exchange {}".format) -> Flight:
+        """Begin to move the messages of one exchange; see `hpcgnn.exchange.ring.Transfer`."""
+        started = time.perf_counter()
+        flight = Flight(self, rounds, send, receive, tag, link, traffic, name_of)
+        with self._lock:
+            self._outgoing.add(flight.outgoing)
+            self._incoming.add(flight.incoming)
+            self._advance()
+        self._has_work.set()
+        traffic.exchange_seconds += time.perf_counter() - started
+        return flight
+
+    def poll(self) -> None:
+        """Move what can be moved, unless the thread does."""
+        if not self.has_thread:
+            with self._lock:
+                self._advance()
+
+    def drive_until(self, is_over: Callable[[], bool], note: Callable[[], None]) -> None:
+        """Move pieces from this thread until something is over; `note` is called whenever some have arrived."""
+        note()
+        self._is_driven = True
+        try:
+            while not is_over():
+                with self._lock:
+                    num_moved = self._advance()
+                if num_moved:
+                    note()
+                else:
+                    time.sleep(WAITING_PAUSE)
+        finally:
+            self._is_driven = False
+
+    @contextmanager
+    def giving_way(self, meets: bool = True) -> Iterator[None]:
+        """Collective: post no piece while all ranks do something together, so that it has the line for itself.
+
+        Parameters
+        ----------
+        meets : bool      pieces go on until all ranks have come here; False where they come together anyway
+        """
+        if meets:
+            request = self._comm.Ibarrier()
+            self.drive_until(request.Test, lambda: None)
+        with self._lock:      # what is being posted is posted before
+            self._is_giving_way = True
+        try:
+            yield
+        finally:
+            self._is_giving_way = False
+
+    def close(self) -> None:
+        """Collective: end the thread and give the communicator back; all flights have arrived."""
+        if not self._is_closed:
+            self.drive_until(self._is_idle, lambda: None)     # the last answers
+            self._stop()
+            self._comm.Free()
+
+    def _is_idle(self) -> bool:
+        return self._outgoing.is_empty and self._incoming.is_empty
+
+    def _stop(self) -> None:
+        with self._lock:      # else a thread that is about to sleep clears the event behind this, and sleeps for ever
+            self._is_closed = True
+            self._has_work.set()
+        if self.has_thread:
+            self._thread.join()
+            atexit.unregister(self._stop)
+
+    def _advance(self) -> int:
+        """Look what has arrived and post what comes next; return how much has."""
+        num_moved = self._outgoing.finish() + self._incoming.finish()
+        self._incoming.fill()
+        if not self._is_giving_way:
+            self._outgoing.fill()
+        return num_moved
+
+    def _run(self) -> None:
+        """Move pieces from the thread; what goes wrong here ends all ranks, since the main thread may wait for ever."""
+        try:
+            pause = LEAST_PAUSE
+            while not self._is_closed:
+                with self._lock:
+                    num_moved = 0 if self._is_driven else self._advance()
+                    if self._is_idle() and not self._is_closed:
+                        self._has_work.clear()
+                pause = max(LEAST_PAUSE, pause / 2) if num_moved else min(MOST_PAUSE, 2 * pause)
+                if self._has_work.is_set():
+                    time.sleep(pause)
+                else:
+                    self._has_work.wait()
+        except BaseException as error:
+            say(f"hpcgnn: rank {self._comm.rank}: messages can't be carried: {explanation_of(error)}\n")
+            exit_code = exit_code_of(error)
+            self._comm.Abort(exit_code)
+            os._exit(exit_code)      # MPICH's Abort returns before the launcher ends this rank
+
+
+def next_most(most: int, seconds: float) -> int:
+    """Return how many pieces may be on their way at once, after one of them was answered in some seconds."""
+    if seconds < BRISK_SECONDS:
+        return min(most + 1, MOST_SENT)
+    return max(most - 1, LEAST_SENT) if seconds > SLOW_SECONDS else most
+
+
+def next_piece(message: Message, first: int) -> tuple[np.ndarray, bool]:
+    """Return the piece of a message that begins at byte `first`, and whether it is the last one."""
+    piece = message.content[first:first + PIECE_BYTES]
+    return piece, first + len(piece) == len(message.content)
+
+
+def finished(requests: list[MPI.Request]) -> list[int]:
+    """Return which requests have finished, the last one first."""
+    return sorted(MPI.Request.Testsome(requests) or (), reverse=True) if requests else []
+
+
+def num_pieces(message: np.ndarray) -> int:
+    """Return into how many pieces a message is cut."""
+    return -(-len(message) // PIECE_BYTES)
+
+
+def _takes_threads(comm: MPI.Comm) -> bool:
+    """Tell whether MPI lets this rank's threads call it at the same time; rank 0 says once where it does not."""
+    if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
+        return True
+    if comm.rank == 0 and not _SAID:
+        _SAID.append(True)
+        logger.warning("MPI lets one thread at a time call it, so messages of asynchronous epochs move between blocks "
+                       "of rows only")
+    return False
+
+
+_SAID: list[bool] = []

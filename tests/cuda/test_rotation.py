@@ -1,0 +1,247 @@
+"""Rotated messages of the device against the oracle, byte for byte and bit for bit, and how it holds their rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from cuda.test_quantization import CODED, rows_of_every_kind
+from reference import stream_of
+from reference_quantization import narrow, widen
+from reference_rotation import encode_rotated
+
+import hpcgnn.ops.cuda.quantization as device_side
+import hpcgnn.ops.host.quantization as host_side
+from hpcgnn.ops.counter import BACKWARD, FORWARD, CounterKey
+from hpcgnn.ops.cuda import rotation
+from hpcgnn.ops.cuda.module import STATIC_SHARED_BYTES
+from hpcgnn.ops.cuda.rotation import MOST_SCRATCH_ROWS, RotationShape
+from hpcgnn.ops.quantization import MessageLayout
+from hpcgnn.ops.storage import STORAGES
+from hpcgnn.widths import BIT_WIDTHS
+
+KEY = CounterKey(seed=2**32 - 1, epoch=17, purpose=BACKWARD, layer=3, part=5)
+ROTATION = KEY.seed, KEY.epoch, stream_of(7, KEY.layer, KEY.part)
+DIMS = [1, 2, 3, 7, 16, 31, 33, 64, 100, 128, 300, 512]
+WIDE_DIMS = [1000, 1024, 1433, 3000]
+EVERY_KIND = [1, 2, 15, 16, 17, 100, 128, 511, 512, 600, 1023, 1024, 1025, 2000, 12256, 12257, 20000, 32768]
+
+
+def rows_of_most_kinds(dim, dtype, seed=0):
+    """As `rows_of_every_kind`, with sums of 1,024 columns in reach of float32: a receiver adds before it scales."""
+    rows = rows_of_every_kind(dim, dtype, seed)
+    rows[7] *= 2.0**-14
+    return rows
+
+
+def sent_by_device(rows, index, node_id, layout, is_nearest, device, shift=0):
+    """The message, written `shift` bytes behind the start of a buffer."""
+    buffer = torch.full((layout.num_bytes + shift,), 0xAA, dtype=torch.uint8, device=device)
+    assert device_side.quantize_rows(rows.to(device), index, node_id, layout, KEY, buffer[shift:], is_nearest) == -1
+    return buffer[shift:]
+
+
+def assert_crosses_as_the_oracle_says(rows, widths, is_nearest, device, shift=0):
+    """Gathered rows become the oracle's bytes, and those the oracle's rows, assigned and added."""
+    rng, num, dim = np.random.default_rng(7), len(widths), rows.shape[1]
+    layout, index = MessageLayout.build(widths, dim, "rotated"), rng.permutation(len(rows))[:num].astype(np.int32)
+    node_id = rng.integers(0, 2**40, num)
+    expected, values = encode_rotated(widen(rows)[index], widths, is_nearest, node_id, *ROTATION)
+    message = sent_by_device(rows, index, node_id, layout, is_nearest, device, shift)
+    assert message.cpu().numpy().tobytes() == expected
+    target = rng.permutation(num + 3)[:num].astype(np.int32)
+    before = torch.from_numpy(rng.normal(size=(num + 3, dim)).astype(np.float32)).to(rows.dtype)
+    for is_added in (False, True):
+        received, wanted = before.to(device, copy=True), before.clone()
+        device_side.dequantize_rows(message, target, node_id, layout, received, is_added, KEY)
+        wanted[target] = narrow(values + widen(before)[target] if is_added else values, rows.dtype)
+        assert torch.equal(received.cpu().view(torch.uint8), wanted.view(torch.uint8))
+
+
+@pytest.mark.covering(3)
+@pytest.mark.parametrize("dim", DIMS)
+@pytest.mark.parametrize("bits", CODED)
+@pytest.mark.parametrize("is_nearest", [False, True])
+@pytest.mark.parametrize("dtype", STORAGES)
+def test_bytes_and_rows_equal_the_oracles(device, dtype, is_nearest, bits, dim):
+    rows = rows_of_most_kinds(dim, dtype)
+    assert_crosses_as_the_oracle_says(rows, np.full(len(rows), bits), is_nearest, device)
+
+
+@pytest.mark.covering
+@pytest.mark.parametrize("dim", [1, 7, 33, 128, 260, 1433])
+@pytest.mark.parametrize("is_nearest", [False, True])
+@pytest.mark.parametrize("dtype", STORAGES)
+def test_bytes_and_rows_of_mixed_widths_equal_the_hosts(device, dtype, is_nearest, dim):
+    rows = torch.cat([rows_of_most_kinds(dim, dtype), rows_of_most_kinds(dim, dtype, seed=1)])
+    width = np.random.default_rng(dim).choice(BIT_WIDTHS, 24)
+    layout, index, node_id = MessageLayout.build(width, dim, "rotated"), np.arange(24, dtype=np.int32), np.arange(24)
+    message = sent_by_device(rows, index, node_id, layout, is_nearest, device)
+    expected = np.full(layout.num_bytes, 0xAA, np.uint8)
+    assert host_side.quantize_rows(rows, index, node_id, layout, KEY, expected, is_nearest) == -1
+    assert message.cpu().numpy().tobytes() == expected.tobytes()
+    for is_added in (False, True):
+        received, wanted = rows.to(device, copy=True), rows.clone()
+        device_side.dequantize_rows(message, index, node_id, layout, received, is_added, KEY)
+        host_side.dequantize_rows(expected, index, node_id, layout, wanted, is_added, KEY)
+        assert torch.equal(received.cpu().view(torch.uint8), wanted.view(torch.uint8))
+
+
+@pytest.mark.covering
+@pytest.mark.parametrize("dim", WIDE_DIMS)
+@pytest.mark.parametrize("is_nearest", [False, True])
+@pytest.mark.parametrize("dtype", STORAGES)
+def test_rows_of_many_passes_equal_the_oracles(device, dtype, is_nearest, dim):
+    rows = rows_of_most_kinds(dim, dtype)[[0, 3, 7, 11]]
+    assert_crosses_as_the_oracle_says(rows, np.array(CODED), is_nearest, device)
+
+
+@pytest.mark.parametrize("dim", [12257, 32768])
+def test_rows_beyond_shared_memory_take_turns_in_scratch(device, dim, monkeypatch):
+    """Nine rows, of which the lanes of a block hold eight at a time."""
+    monkeypatch.setattr(rotation, "MOST_SCRATCH_ROWS", 8)
+    rows = torch.from_numpy(np.random.default_rng(dim).normal(size=(9, dim)).astype(np.float32))
+    assert_crosses_as_the_oracle_says(rows, np.resize(CODED, 9), False, device)
+
+
+@pytest.mark.parametrize("bits", CODED)
+def test_rows_of_many_scales_equal_the_oracles(device, bits):
+    rng = np.random.default_rng(bits)
+    rows = (rng.normal(size=(60, 77)) ** 3 * 10.0 ** rng.integers(-36, 34, (60, 1))).astype(np.float32)
+    for is_nearest in (False, True):
+        assert_crosses_as_the_oracle_says(torch.from_numpy(rows), np.full(60, bits), is_nearest, device)
+
+
+@pytest.mark.parametrize("bits", CODED)
+def test_the_largest_rows_are_coded(device, bits):
+    """Their norms are beyond float32, those of their units are not; their steps stay finite."""
+    rng, index = np.random.default_rng(bits), np.arange(4, dtype=np.int32)
+    rows = np.full((4, 100), 1.6e38, np.float32) * np.sign(rng.normal(size=(4, 100))).astype(np.float32)
+    rows[2:] *= rng.uniform(size=(2, 100)).astype(np.float32)
+    for is_nearest in (False, True):
+        layout = MessageLayout.build(np.full(4, bits), 100, "rotated")
+        expected, _ = encode_rotated(rows, layout.bit_width, is_nearest, index, *ROTATION)
+        message = sent_by_device(torch.from_numpy(rows), index, index.astype(np.int64), layout, is_nearest, device)
+        assert message.cpu().numpy().tobytes() == expected
+
+
+@pytest.mark.covering
+@pytest.mark.parametrize("shift", [1, 2, 3])
+@pytest.mark.parametrize("dim", [24, 260])
+@pytest.mark.parametrize("dtype", STORAGES)
+def test_a_message_of_mixed_widths_may_begin_at_any_byte(device, dtype, dim, shift):
+    rows = rows_of_most_kinds(dim, dtype)
+    for is_nearest in (False, True):
+        assert_crosses_as_the_oracle_says(rows, np.resize(CODED, len(rows)), is_nearest, device, shift)
+
+
+@pytest.mark.covering
+@pytest.mark.parametrize("is_nearest", [False, True])
+@pytest.mark.parametrize("is_added", [False, True])
+@pytest.mark.parametrize("dtype", STORAGES)
+def test_wide_rows_beside_rotated_ones_are_those_of_an_affine_message(device, dtype, is_added, is_nearest):
+    rows, width, index = rows_of_every_kind(33, dtype), np.tile(BIT_WIDTHS, 2), np.arange(12, dtype=np.int32)
+    node_id, is_wide = np.arange(12) + 2**33, width > 8
+    received, payloads = [], []
+    for code in ("affine", "rotated"):
+        layout = MessageLayout.build(width, 33, code)
+        message = sent_by_device(rows, index, node_id, layout, is_nearest, device)
+        table = rows.flip(0).to(device, copy=True)
+        device_side.dequantize_rows(message, index, node_id, layout, table, is_added, KEY)
+        received.append(table.cpu()[is_wide].view(torch.uint8))
+        ends = layout.payload_offset + (width.astype(int) * 33 + 7) // 8
+        payloads.append([message.cpu()[first:end].tolist()
+                         for first, end in zip(layout.payload_offset[is_wide], ends[is_wide], strict=True)])
+    assert torch.equal(*received) and payloads[0] == payloads[1]
+
+
+@pytest.mark.parametrize("dim", [64, 100, 1024])
+def test_eight_bits_give_back_the_row(device, dim):
+    """Max's uniform quantizer of 256 levels leaves 1.2e-4 of the energy of a Gaussian; rotated rows resemble one."""
+    rows = torch.from_numpy(np.random.default_rng(0).exponential(size=(8, dim)).astype(np.float32))
+    layout, node_id = MessageLayout.build(np.full(8, 8), dim, "rotated"), np.arange(8)
+    index = node_id.astype(np.int32)
+    message = sent_by_device(rows, index, node_id, layout, True, device)
+    received = torch.zeros_like(rows).to(device)
+    device_side.dequantize_rows(message, index, node_id, layout, received, False, KEY)
+    assert ((received.cpu() - rows).norm() / rows.norm()) ** 2 < 4e-4
+    device_side.dequantize_rows(message, index, node_id, layout, received, False, KEY._replace(purpose=FORWARD))
+    assert ((received.cpu() - rows).norm() / rows.norm()) ** 2 > 0.5
+
+
+@pytest.mark.parametrize("bits", CODED)
+@pytest.mark.parametrize("dtype", STORAGES)
+def test_a_message_of_ones_is_nan_in_every_column(device, dtype, bits):
+    """So a device says that gradients in float16 have overflowed."""
+    layout, index = MessageLayout.build([bits, bits], 100, "rotated"), np.arange(2, dtype=np.int32)
+    message = torch.full((layout.num_bytes,), 0xFF, dtype=torch.uint8, device=device)
+    received = torch.ones(2, 100, dtype=dtype, device=device)
+    device_side.dequantize_rows(message, index, index.astype(np.int64), layout, received, True, KEY)
+    assert received.isnan().all()
+
+
+@pytest.mark.covering
+@pytest.mark.parametrize("is_nearest", [False, True])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1.7e38])
+@pytest.mark.parametrize("bits", CODED)
+def test_the_first_row_without_a_code_is_reported(device, bits, bad, is_nearest):
+    """Row 7 is at position 4, row 3 at position 8; the rows beside them are coded as without them."""
+    rows = rows_of_every_kind(33, torch.float32)
+    index, node_id = np.arange(11, -1, -1, dtype=np.int32), np.arange(12)
+    layout = MessageLayout.build(np.full(12, bits), 33, "rotated")
+    whole = sent_by_device(rows, index, node_id, layout, is_nearest, device)
+    rows[3, 32], rows[7, 0] = bad, np.nan
+    message = torch.zeros_like(whole)
+    assert device_side.quantize_rows(rows.to(device), index, node_id, layout, KEY, message, is_nearest) == 4
+    sizes = np.append(layout.payload_offset, layout.num_bytes)
+    for i in set(range(12)) - {4, 8}:
+        assert torch.equal(message[sizes[i]:sizes[i + 1]], whole[sizes[i]:sizes[i + 1]])
+
+
+@pytest.mark.parametrize("widths, dim, started", [([], 16, []), ([4], 0, []), ([16, 32], 8, ["quantize_f32"]),
+                                                  ([16, 1], 8, ["quantize_rotated_f32"])])
+def test_only_rows_that_are_rotated_start_rotation(emulated, widths, dim, started):
+    num = len(widths)
+    layout, index = MessageLayout.build(np.array(widths), dim, "rotated"), np.arange(num, dtype=np.int32)
+    message, rows = torch.empty(layout.num_bytes, dtype=torch.uint8), torch.ones(num, dim)
+    assert device_side.quantize_rows(rows, index, np.arange(num), layout, KEY, message, False) == -1
+    device_side.dequantize_rows(message, index, np.arange(num), layout, rows, False, KEY)
+    assert [name for name, _, _ in emulated.launches] == [*started, *(f"de{name}" for name in started)]
+
+
+@pytest.mark.parametrize("dim, block, lanes", [(1, 1, 16), (3, 2, 16), (16, 16, 16), (100, 64, 16), (1023, 512, 16),
+                                               (1024, 1024, 32), (1025, 1024, 32), (32768, 1024, 32)])
+def test_passes_are_of_the_largest_power_of_two_that_fits(dim, block, lanes):
+    shape = RotationShape.of_rows(dim)
+    assert (shape.block, shape.lanes) == (block, lanes)
+    assert shape.scale == np.float32(block**-0.5)
+
+
+@pytest.mark.parametrize("dim", EVERY_KIND)
+def test_a_block_of_threads_has_memory_for_its_rows(dim):
+    shape = RotationShape.of_rows(dim)
+    rows_a_block = shape.threads // shape.lanes
+    assert shape.stride >= dim and shape.stride % 4 == 0      # rows begin on 16 bytes
+    assert shape.threads % 32 == 0 and rows_a_block >= 1 and shape.shared_bytes <= STATIC_SHARED_BYTES
+    assert shape.shared_bytes in (0, 4 * rows_a_block * shape.stride)
+    assert (shape.shared_bytes == 0) == (dim > 12256)         # 48 KiB are 12,288 floats, 16 of them padding
+
+
+@pytest.mark.parametrize("dim", EVERY_KIND)
+def test_two_rows_of_a_warp_lie_in_different_banks(dim):
+    """Lanes 0 to 15 read neighboring columns of one row while the others do of the next."""
+    stride = RotationShape.of_rows(dim).stride
+    banks = np.concatenate([np.arange(16), stride + np.arange(16)]) % 32
+    assert len(set(banks.tolist())) == 32
+
+
+@pytest.mark.parametrize("dim, num_rows, num_blocks", [(64, 16, 1), (64, 17, 2), (1024, 8, 1), (1024, 9, 2),
+                                                       (20000, 3, 1), (20000, 10**6, MOST_SCRATCH_ROWS // 8)])
+def test_blocks_take_every_row_and_scratch_stays_small(dim, num_rows, num_blocks):
+    shape = RotationShape.of_rows(dim)
+    assert shape.num_blocks(num_rows) == num_blocks
+    scratch = shape.scratch(num_rows, "meta")
+    if dim == 64 or dim == 1024:
+        assert scratch is None
+    else:
+        assert scratch.numel() == num_blocks * 8 * shape.stride
