@@ -7,6 +7,7 @@ matters. Sizes that disagree end as they do under MPI: in an error, or in a wait
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import queue
 import sys
@@ -19,6 +20,7 @@ import numpy as np
 
 PEER_IS_GONE = 99      # exit status of a rank whose peer ended; the peer's own tells why
 COLLECTIVE = -1        # tag of everything that is no message
+BARRIER = -2           # tag of what ranks tell each other at a barrier that nobody waits in
 
 
 class PipedRequest:
@@ -45,6 +47,13 @@ class PipedRequest:
         return all([request.test(waits=False) for request in requests])
 
     @staticmethod
+    def Testsome(requests: list[PipedRequest]) -> list[int]:
+        return [place for place, request in enumerate(requests) if request.test(waits=False)]
+
+    def Test(self) -> bool:
+        return self.test(waits=False)
+
+    @staticmethod
     def Waitall(requests: list[PipedRequest]) -> None:
         for request in requests:
             request.test(waits=True)
@@ -62,7 +71,9 @@ class PipedComm:
 
     def __init__(self, rank: int, pipe: Connection):
         self.rank, self._pipe = rank, pipe
-        self._waiting: dict[int, deque] = {}
+        self._name: tuple[int, ...] = ()      # of this communicator: which duplicate of which
+        self._num_duplicates = 0
+        self._waiting: dict[tuple[tuple[int, ...], int], deque] = {}
         self._leaving: queue.SimpleQueue = queue.SimpleQueue()
         # Both ranks may send more than a pipe holds before either reads.
         self._writer = threading.Thread(target=self._write, daemon=True)
@@ -70,7 +81,7 @@ class PipedComm:
 
     def receive(self, tag: int, waits: bool) -> Any:
         """The next message with a tag; None where none has come and `waits` is off."""
-        arrived = self._waiting.setdefault(tag, deque())
+        arrived = self._waiting.setdefault((self._name, tag), deque())
         try:
             while not arrived and (waits or self._pipe.poll()):
                 found, content = self._pipe.recv()
@@ -80,7 +91,7 @@ class PipedComm:
         return arrived.popleft() if arrived else None
 
     def _send(self, tag: int, content: Any) -> None:
-        self._leaving.put((tag, content))
+        self._leaving.put(((self._name, tag), content))
 
     def _write(self) -> None:
         # A peer that has ended takes nothing; who waits for it finds out.
@@ -108,11 +119,22 @@ class PipedComm:
     def Split_type(self, kind: int) -> PipedComm:
         return self
 
+    def Dup(self) -> PipedComm:
+        """A communicator over the same pipe; one thread at a time may use the two."""
+        self._num_duplicates += 1
+        double = copy.copy(self)
+        double._name, double._num_duplicates = (*self._name, self._num_duplicates), 0
+        return double
+
     def Free(self) -> None:
         return
 
     def Barrier(self) -> None:
         self._swap("Barrier", None)
+
+    def Ibarrier(self) -> PipedRequest:
+        self._send(BARRIER, b"")
+        return PipedRequest(self, bytearray(), BARRIER)
 
     def allgather(self, own: Any) -> list[Any]:
         return self._swap("allgather", own)
@@ -182,6 +204,9 @@ class PipedMPI:
 
     def __init__(self, comm: PipedComm, real: Any):
         self.COMM_WORLD, self.Request, self.REQUEST_NULL, self._real = comm, PipedRequest, None, real
+
+    def Query_thread(self) -> int:
+        return self._real.THREAD_SERIALIZED
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
