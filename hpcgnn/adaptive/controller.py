@@ -5,6 +5,7 @@ It joins a width policy with a rule of asynchrony; the decisions themselves are 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -50,7 +51,8 @@ class Decision:
     """Record what one epoch was run with, for the metrics. Nothing that a method does not have is filled in.
 
     `mode` is "async" where the epoch read any rows of the one before, else "sync"; `stale_share` the share of its
-    exchanges that did. `motion` says of each exchange how far its rows move in an epoch; see `Drift.of`.
+    exchanges that did. `motion` says of each exchange how far its rows move in an epoch, see `Drift.of`; None is not
+    known, or rows that were all zero.
     """
 
     mode: str
@@ -58,7 +60,7 @@ class Decision:
     ldr: float | None
     assign_seconds: float
     stale_share: float = 0.0
-    motion: dict[str, float] = field(default_factory=dict)
+    motion: dict[str, float | None] = field(default_factory=dict)
 
 
 class Controller:
@@ -112,7 +114,7 @@ class Controller:
         """Return the plan of the next epoch."""
         is_asynchronous = self._has_rows and self._asynchrony != NEVER and not self._is_held
         self._plan = EpochPlan(self._policy.bit_plan(seed, epoch, self.base), is_asynchronous,
-                               self._policy.is_traced(epoch), self._fresh)
+                               self._policy.is_traced(epoch), self._fresh, self.measures)
         return self._plan
 
     def bounds(self, seed: int, epoch: int) -> tuple[BitPlan, ...]:
@@ -140,7 +142,8 @@ class Controller:
             self._policy.learn(self.base, traces)
         return Decision("async" if stale_share else "sync", base if self.is_adaptive else None, self._descent.ldr,
                         time.perf_counter() - started, stale_share,
-                        {_name(site): self._drift.of(site) for site in self._drift.sums})
+                        {_name(site): motion if math.isfinite(motion) else None
+                         for site, motion in ((site, self._drift.of(site)) for site in self._drift.sums)})
 
     def forget(self) -> None:
         """Begin another training."""

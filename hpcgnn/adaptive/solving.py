@@ -23,7 +23,7 @@ from hpcgnn.exchange.bits import SolvedBits
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.state import State
 from hpcgnn.exchange.trace import Trace
-from hpcgnn.exchange.traffic import CONTROL
+from hpcgnn.exchange.traffic import ControlTraffic
 from hpcgnn.ops.counter import BACKWARD
 from hpcgnn.ops.quantization import PARAMETER_BYTES
 
@@ -59,6 +59,7 @@ class Solver:
     group_size : int
     lam, solver : see `assign`
     seconds : its time_limit, where the links' costs are measured; widths from known costs must not depend on a clock
+    control : ControlTraffic or None      counts the widths that ranks tell each other
 
     Reference: AdaQP, Theorem 3 and Eq. (12), of rotated rows with the squared norm in place of dim * range**2 / 6, and
     with the shares of `variance_factors`. A gradient arrives already weighed by its sender and is added with weight
@@ -67,10 +68,11 @@ class Solver:
 
     def __init__(self, comm: MPI.Comm, plan: ExchangePlan, squares: tuple[np.ndarray, ...], links: LinkModel,
                  widths: tuple[int, ...], group_size: int, lam: float = 0.5, solver: str = "greedy",
-                 seconds: float = 5.0):
+                 seconds: float = 5.0, control: ControlTraffic | None = None):
         self.widths = widths
         self._comm, self._plan, self._squares, self._links = comm, plan, squares, links
         self._group_size, self._lam, self._solver, self._seconds = group_size, lam, solver, seconds
+        self._control = control or ControlTraffic()
         self._has_warned = False
 
     def state(self) -> State:
@@ -251,7 +253,7 @@ class Solver:
         lengths = [[len(lists[peer]) for lists in incoming] for peer in range(self._comm.size)]
         out = np.concatenate([chosen for parts in sent for chosen in parts] or [np.empty(0, np.uint8)])
         into = np.empty(sum(map(sum, lengths)), np.uint8)
-        CONTROL.count(len(out) - counts[self._plan.rank])
+        self._control.count(len(out) - counts[self._plan.rank])
         self._comm.Alltoallv([out, counts], [into, [sum(part) for part in lengths]])
         pieces = iter(np.split(into, np.cumsum([length for part in lengths for length in part])[:-1]))
         return [[next(pieces) for _ in part] for part in lengths]

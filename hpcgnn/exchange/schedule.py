@@ -17,12 +17,14 @@ class EpochPlan:
     is_asynchronous : bool       read the rows of the epoch before
     is_traced : bool             keep the range of every row that is sent
     fresh : frozenset            (layer, purpose) of exchanges that wait for their rows even so
+    is_measured : bool           find out how far the rows that are sent have moved since the epochs before
     """
 
     bit_plan: BitPlan
     is_asynchronous: bool = False
     is_traced: bool = False
     fresh: frozenset[tuple[int, int]] = frozenset()
+    is_measured: bool = False
 
     def reads_stale(self, layer: int, purpose: int) -> bool:
         """Tell whether an exchange reads the rows of the epoch before."""

@@ -115,7 +115,7 @@ class Traffic:
 
 
 class ControlTraffic:
-    """Count what ranks tell each other in order to decide, beside the rows; a process trains one run at a time.
+    """Count what this rank tells others in order to decide, beside the rows.
 
     Attributes
     ----------
@@ -136,6 +136,3 @@ class ControlTraffic:
         taken = self.num_swaps, self.sent_bytes
         self.num_swaps = self.sent_bytes = 0
         return taken
-
-
-CONTROL = ControlTraffic()

@@ -124,4 +124,5 @@ class SolvesWidths(Reproducible):
             links = fixed_links(comm.size)
         else:
             links = fit_links(comm.size, *time_rounds(comm, Link(context.link_bytes_per_second)))
-        return Solver(comm, plan, told, links, self.choices(), self.group_size, lam, solver, seconds)
+        return Solver(comm, plan, told, links, self.choices(), self.group_size, lam, solver, seconds,
+                      context.control)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hpcgnn.adaptive.policies import WidthPolicy
     from hpcgnn.exchange.kinds import ExchangeKind
     from hpcgnn.exchange.plan import ExchangePlan
+    from hpcgnn.exchange.traffic import ControlTraffic
     from hpcgnn.graph.local_graph import LocalGraph
 
 STALE_LOSS_SCALE = Clash("precision", "fp16", "the gradients of an earlier epoch would carry its loss scale; use bf16")
@@ -41,6 +42,7 @@ class MethodContext:
     reduction : {"gcn", "mean", "sum"}               how the model sums rows, which weighs the variance of a message
     attends : bool                                   the model weighs rows by a softmax over them
     link_bytes_per_second : float                    pace of an imitated link; 0 is as fast as messages go
+    control : ControlTraffic                         counts what ranks tell each other to decide on widths
     """
 
     comm: MPI.Comm
@@ -52,6 +54,7 @@ class MethodContext:
     reduction: str
     attends: bool
     link_bytes_per_second: float
+    control: ControlTraffic
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.reach import Reach, nearest_first
 from hpcgnn.exchange.ring import Link
+from hpcgnn.exchange.traffic import ControlTraffic
 from hpcgnn.exchange.transport import HOST, Transport, choose_transport
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.launch import choose_device, together
@@ -118,11 +119,10 @@ class Session:
         full_bits, plan = storage_bits(config.precision), ExchangePlan.build(part)
         transport = HOST if config.device == "cpu" else choose_transport(comm, config.transport, device)
         kind = config.method.exchange()
-        is_own, code = config.code == "auto", config.method.own_code() if config.code == "auto" else config.code
         exchange = HaloExchange(comm, plan, UniformBits(full_bits), config.exchange, full_bits, reach,
                                 kind.predicting() if config.predict == "previous" else kind, config.rematerialize,
                                 transport, Link(1e6 * config.link_mbps), config.pipeline,
-                                rotated_purposes(code), LEAST_ROTATED if is_own else 1)
+                                *rotated_rows(config))
         features = exchange.input_rows(torch.from_numpy(part.features.astype(np.float32, copy=False)).to(device))
         graph = LocalGraph(part.indptr, part.indices, np.concatenate([part.inner_id, part.halo_id]), part.in_degree,
                            features.to(STORAGE[config.precision]), exchange, reach.num_within if reach else None,
@@ -140,7 +140,8 @@ class Session:
         """Return what the method finds on this rank."""
         config, traits = self.config, self.traits
         return MethodContext(self.comm, self.plan, self.graph, self.importance, storage_bits(config.precision),
-                             traits.num_layers, traits.reduction, traits.attends, 1e6 * config.link_mbps)
+                             traits.num_layers, traits.reduction, traits.attends, 1e6 * config.link_mbps,
+                             ControlTraffic())
 
     def new_model(self, seed: int) -> nn.Module:
         """Collective: a model whose weights depend on the seed only, or are those of rank 0's where a program gives it,
@@ -181,10 +182,12 @@ class Session:
                 WeightGroup(scales, config.quantize_lr), WeightGroup(widths, WIDTH_RATE * config.quantize_lr)]
 
 
-def rotated_purposes(code: str) -> frozenset[int]:
-    """Return the purposes whose messages the setting `code` has rotated."""
+def rotated_rows(config: TrainConfig) -> tuple[frozenset[int], int]:
+    """Return the purposes whose messages are rotated, and of how many columns a row must be."""
+    is_own = config.code == "auto"
+    directions = ROTATED[config.method.own_code() if is_own else config.code]
     purpose = {"forward": FORWARD, "backward": BACKWARD}
-    return frozenset(purpose[direction] for direction in ROTATED[code])
+    return frozenset(purpose[direction] for direction in directions), LEAST_ROTATED if is_own else 1
 
 
 def scheme_of(config: TrainConfig) -> QuantizationScheme:

@@ -19,7 +19,6 @@ from torch import nn
 from hpcgnn.adaptive.controller import Decision
 from hpcgnn.config import TrainConfig, settings_of
 from hpcgnn.errors import Interrupted
-from hpcgnn.exchange.traffic import CONTROL
 from hpcgnn.launch import together
 from hpcgnn.nn.quantized.models import QuantizedStack
 from hpcgnn.stop_signals import STOP_REQUEST, StopRequest
@@ -92,13 +91,13 @@ class TrainingRun:
         self.session, self.folder = session, folder
         self.progress = Progress() if resumed is None else resumed.progress
         self.learner = Learner.start(session, self.seed, resumed)
-        self.controller = session.config.method.controller(session.method_context())
+        context = session.method_context()
+        self.controller, self._control = session.config.method.controller(context), context.control
         if resumed is not None:
             self.controller.restore(resumed.controller)
             restore_rank_state(session, self.controller, folder.rank_files, resumed.token)
         self._token = None if resumed is None else resumed.token     # of the last checkpoint
         self._is_asked_to_end = False
-        CONTROL.take()      # what was decided before is no epoch's
         tracker = TRACKERS.get(session.config.track)
         self.callbacks = (*session.recipe.callbacks, *([] if tracker is None else [tracker()]))
         self._is_main = session.comm.rank == 0
@@ -230,7 +229,7 @@ class TrainingRun:
 
     def _sum_control_bytes(self) -> int:
         """Collective: what all ranks have sent since the last epoch to decide on widths."""
-        num_swaps, sent_bytes = CONTROL.take()
+        num_swaps, sent_bytes = self._control.take()
         return self.session.comm.allreduce(sent_bytes) if num_swaps else 0
 
     def _evaluate(self) -> Evaluation:

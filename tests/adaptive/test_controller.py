@@ -190,6 +190,14 @@ def test_exchanges_whose_rows_move_little_are_stale_and_others_wait():
     assert seen == [(0.0, [near, far])] * 3 + [(0.5, [far])] * 3
 
 
+def test_motion_that_is_no_number_is_recorded_as_none():
+    """Rows that became zero have moved by an infinite share of themselves, which JSON can't hold."""
+    controller = Controller(MPI.COMM_SELF, ScriptedPolicy((1,)), "measured", descent_test(test="relative"))
+    controller.plan(0, 0)
+    decision = controller.observe(1.0, 1.0, {}, {(1, 1): np.array((0.0, 1.0, 4.0)), (2, 1): np.array(NEAR)})
+    assert decision.motion == {"1-forward": None, "2-forward": 0.05}
+
+
 @pytest.mark.parallel([1, 2])
 def test_an_exchange_waits_again_when_its_rows_move_and_no_longer_when_they_stand():
     """The running sums forget a fifth in each epoch, so motion of 20 % after 5 % is seen late, and remembered."""

@@ -13,7 +13,7 @@ from hpcgnn.adaptive.cost_model import LinkModel, fixed_links
 from hpcgnn.adaptive.solving import Solver
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.trace import Trace
-from hpcgnn.exchange.traffic import CONTROL
+from hpcgnn.exchange.traffic import ControlTraffic
 from hpcgnn.ops.counter import BACKWARD, FORWARD
 
 COMM = MPI.COMM_WORLD
@@ -176,8 +176,8 @@ def test_a_solver_whose_time_is_over_is_replaced_by_the_greedy_one_and_told_once
 @pytest.mark.parametrize("shape", ["undirected", "downhill"])
 def test_widths_that_are_swapped_are_counted_a_byte_a_row_that_another_rank_receives(plan_of, shape):
     plan = plan_of(shape)
-    CONTROL.take()
-    solver_of(plan).solve(traces_of(plan))
+    control = ControlTraffic()
+    solver_of(plan, control=control).solve(traces_of(plan))
     num_rows = sum(len(rows) for _, purpose in SITES for rows in lists_of(plan, purpose)[0])
-    assert CONTROL.take() == (1, num_rows)
-    assert CONTROL.take() == (0, 0)
+    assert control.take() == (1, num_rows)
+    assert control.take() == (0, 0)

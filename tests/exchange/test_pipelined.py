@@ -13,6 +13,7 @@ from mpi4py import MPI
 from hpcgnn.errors import KernelError
 from hpcgnn.exchange.bits import UniformBits
 from hpcgnn.exchange.kinds import Kept
+from hpcgnn.exchange.schedule import EpochPlan
 from hpcgnn.nn.neighborhood import Neighborhood
 
 EPOCHS, DIMS = 16, (5, 9)
@@ -114,4 +115,18 @@ def test_evaluation_between_asynchronous_epochs_reads_rows_of_now(cut):
         epochs.graph.begin_forward(0, 0, is_training=False)
         rows = epochs.stamp(20 + epoch)
         assert torch.equal(epochs.graph.halo(rows[:epochs.num_inner]), rows)
+    epochs.exchange.forget()
+
+
+@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parametrize("is_measured", [False, True])
+def test_rows_are_sampled_only_for_a_plan_that_asks_how_far_they_moved(cut, is_measured):
+    epochs = Epochs(COMM, cut("undirected", COMM.size))
+    for epoch in range(4):
+        epochs.exchange.begin_epoch(EpochPlan(UniformBits(8), epoch > 0, is_measured=is_measured))
+        epochs.graph.begin_forward(0, epoch, is_training=True)
+        epochs.there_and_back(epochs.stamp(epoch), epochs.stamp(epoch))
+    moved = [bool(sums.any()) for sums in epochs.exchange.movements().values()]
+    assert moved == [is_measured and COMM.size > 1] * len(moved)
+    assert len(moved) == 2
     epochs.exchange.forget()

@@ -127,7 +127,7 @@ class Kept(RememberingKind[KeptMessages]):
         if is_stale and kept.last is None:
             raise KernelError(f"epoch {outgoing.key.epoch} is asynchronous and no rows of layer {outgoing.key.layer} "
                               "were sent before it; the first epoch must be synchronous")
-        if self._max_age:
+        if self._plan is not None and self._plan.is_measured:
             kept.movement.note(outgoing.rows, outgoing.messages.send_index)
         encoding = partial(encode_difference, sent=kept.table.sent) if self._predicts else encode
         sent = sender.send(outgoing, kept.next_arena(), encoding, is_open=is_stale)
