@@ -17,12 +17,14 @@ LARGEST_BF16, LEAST_UNIT = 0x7F7F, 2.0**-126
 
 
 def passes_of(dim: int) -> tuple[int, list[int]]:
-    """Columns of a pass, and where each begins: side by side, and one more that ends with the row."""
+    """Columns of a pass, and where each begins: side by side, one more that ends with the row, and the last of those
+    that lie side by side again.
+    """
     block = LARGEST_BLOCK
     while block > dim:
         block //= 2
     starts = list(range(0, dim - block + 1, block))
-    return block, starts if dim % block == 0 else [*starts, dim - block]
+    return block, starts if dim % block == 0 else [*starts, dim - block, starts[-1]]
 
 
 def signs_of(node_id: int, number: int, columns: np.ndarray, seed: int, epoch: int, stream: int) -> np.ndarray:

@@ -60,15 +60,27 @@ def squared_errors(width: int, bits: int, code: str, device: str = "cpu",
     device : where rows lie
     empty_bytes : function      returns memory for a message beside them
     """
-    layout = MessageLayout.build(np.full(NUM_ROWS, bits, np.uint8), width, code)
-    index, message = np.arange(NUM_ROWS, dtype=np.int32), empty_bytes(layout.num_bytes)
-    errors = {}
-    for kind, values in rows_by_kind(width).items():
-        rows, received = torch.from_numpy(values).to(device), torch.empty(NUM_ROWS, width, device=device)
-        filling(rows, index, np.arange(NUM_ROWS), layout, KEY, message)()
-        dequantize_rows(message, index, np.arange(NUM_ROWS), layout, received, key=KEY)
-        errors[kind] = float((received - rows).double().square().sum() / rows.double().square().sum())
-    return errors
+    sums = {kind: squared_sums(torch.from_numpy(values).to(device), bits, code, empty_bytes)
+            for kind, values in rows_by_kind(width).items()}
+    return {kind: error / norm for kind, (error, norm) in sums.items()}
+
+
+def squared_sums(rows: torch.Tensor, bits: int, code: str,
+                 empty_bytes: Callable[[int], Buffer] = host_bytes) -> tuple[float, float]:
+    """Return the squared error of (n, width) float32 rows rounded by draws, and their squared norm.
+
+    Parameters
+    ----------
+    bits, code : of the message
+    empty_bytes : function      returns memory for a message beside the rows
+    """
+    num_rows, width = rows.shape
+    layout = MessageLayout.build(np.full(num_rows, bits, np.uint8), width, code)
+    index, message = np.arange(num_rows, dtype=np.int32), empty_bytes(layout.num_bytes)
+    received = torch.empty_like(rows)
+    filling(rows, index, np.arange(num_rows), layout, KEY, message)()
+    dequantize_rows(message, index, np.arange(num_rows), layout, received, key=KEY)
+    return float((received - rows).double().square().sum()), float(rows.double().square().sum())
 
 
 def error_line(num_bytes: int, errors: dict[str, float], case: str) -> str:
