@@ -6,6 +6,7 @@ Only definitions, and the command that each becomes. Nothing here runs.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from hpcgnn.config import preset_settings
@@ -13,6 +14,8 @@ from hpcgnn.errors import ConfigError
 from hpcgnn.registry import read_registry
 
 Settings = dict[str, Any]
+
+registry = cache(read_registry)     # hundreds of runs look into it
 
 
 @dataclass(frozen=True)
@@ -163,11 +166,11 @@ def paper_run(paper: str, source: str, ranks: int, model: str, method: str, seed
     graph = GRAPHS[STAND_INS[source][0]]
     # The paper trains papers100M as it does ogbn-products.
     of_source = {"ogbn-papers100m": "ogbn-products"}.get(source, source)
-    table = read_registry()["presets"][paper][of_source]
+    table = registry()["presets"][paper][of_source]
     if paper == "sylvie" and model not in table:
         return None
     try:
-        preset = preset_settings(of_source, model, paper, read_registry(), "adaqp")
+        preset = preset_settings(of_source, model, paper, registry(), "adaqp")
     except ConfigError as error:
         raise ConfigError(f"data/registry.toml has no settings of {paper} for {source}: {error}") from error
     settings = {"model": model, **NO_PRESET, "lr": RATES[model], **preset, "epochs": graph.epochs,

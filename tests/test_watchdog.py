@@ -138,7 +138,7 @@ def run_program(folder, **values):
 
 
 def test_ranks_that_wait_for_a_slow_one_that_gets_on_are_left_alone(tmp_path):
-    ended = run_program(tmp_path, shares=True, notes=100, pause=0)
+    ended = run_program(tmp_path, shares=True, notes=30, pause=0)
     assert (ended.status, ended.sentences) == (0, [])
     assert not (tmp_path / ".standstill").exists()
 

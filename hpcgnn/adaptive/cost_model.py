@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import nnls
 
 TINY_SECONDS = 1e-9
 
@@ -57,6 +56,8 @@ def fit(num_bytes: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
     -------
     theta, gamma : float     seconds a byte, seconds; with a single size all is put on theta
     """
+    from scipy.optimize import nnls  # a fifth of a second, for which only a measurement waits
+
     sizes, which = np.unique(num_bytes, return_inverse=True)
     typical = np.array([np.median(seconds[which == place]) for place in range(len(sizes))])
     typical = np.maximum(typical, TINY_SECONDS)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
 from hpcgnn.adaptive.assignment import Assignment, extreme_choice, judge
@@ -65,6 +64,8 @@ def _limit_of_round(time_limit: float | None, started: float) -> dict[str, float
 def _solve_round(problem: Problem, groups: np.ndarray, weight: float, rate: float, limit: dict[str, float],
                  gap: float) -> tuple[np.ndarray, float]:
     """Return indices of widths of the groups of one round, and a bound of weight * variance + rate * seconds."""
+    from scipy.optimize import Bounds, LinearConstraint, milp  # a fifth of a second, for which only a solver waits
+
     num_widths = len(problem.widths)
     num_binaries = len(groups) * num_widths
     pairs, place = np.unique(problem.group_pair[groups], return_inverse=True)

@@ -9,7 +9,7 @@ import pytest
 from adaptive.problems import make_problem, many_groups
 from scipy.optimize import OptimizeResult, milp
 
-from hpcgnn.adaptive import assigner, highs
+from hpcgnn.adaptive import assigner
 from hpcgnn.adaptive.assigner import assign, assign_budget
 from hpcgnn.adaptive.budget import solve_budget
 from hpcgnn.adaptive.greedy import solve_greedy
@@ -47,7 +47,7 @@ def test_without_a_limit_of_time_the_nodes_of_the_search_are_limited(monkeypatch
         asked.append(dict(options))     # milp empties it
         return milp(*arguments, options=options, **others)
 
-    monkeypatch.setattr(highs, "milp", spy)
+    monkeypatch.setattr("scipy.optimize.milp", spy)
     answers = assign(LAYERS, 0.5, "highs", None)
     assert {answer.solver for answer in answers} == {"highs"}
     assert asked and all(set(options) == {"node_limit", "mip_rel_gap"} for options in asked)
@@ -57,7 +57,7 @@ def test_the_greedy_widths_serve_when_the_nodes_are_over_and_say_why(monkeypatch
     def without_an_answer(*arguments, **others):
         return OptimizeResult(status=1, message="iteration limit reached")      # as scipy calls it
 
-    monkeypatch.setattr(highs, "milp", without_an_answer)
+    monkeypatch.setattr("scipy.optimize.milp", without_an_answer)
     for answer, problem in zip(assign(LAYERS, 0.5, "highs", None), LAYERS, strict=True):
         assert answer.solver == "greedy" and np.array_equal(answer.widths, solve_greedy(problem, 0.5).widths)
         assert answer.reason.startswith("highs gave no widths in 1000 nodes, so the greedy ones serve: HiGHS ended ")
