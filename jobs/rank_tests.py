@@ -13,9 +13,10 @@ from mpi4py import MPI
 
 RANK_COUNTS = (1, 2, 3, 4)
 # Files of few tests that take long, the longest first, so that no process is busy with one while the others have ended.
-LONGEST = ("faults/test_process_faults.py", "cli/test_without_avx512.py", "test_compilers.py", "cli/test_bench.py",
-           "test_watchdog.py", "test_examples.py", "test_docs.py", "emulated/test_aarch64.py", "cuda/test_compile.py",
-           "report/test_page.py", "training/test_precision.py", "shards/test_folder.py", "cli/test_doctor.py",
+LONGEST = ("cli/test_without_avx512.py", "test_docs.py", "cli/test_bench.py", "faults/test_process_faults.py",
+           "emulated/test_aarch64.py", "test_examples.py", "test_compilers.py", "test_watchdog.py",
+           "cuda/test_compile.py", "jobs/test_reproduce.py", "report/test_page.py", "shards/test_folder.py",
+           "library/test_program.py", "training/test_precision.py", "cli/test_doctor.py",
            "faults/test_method_faults.py", "training/test_alike.py", "test_packaging.py", "bench/test_dram.py",
            "cli/test_report.py", "training/test_resume_bits.py")
 
