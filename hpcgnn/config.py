@@ -94,7 +94,7 @@ class TrainConfig:
                         "(affine), or, after a random rotation that the receiver undoes, steps about zero (rotated), "
                         "with half the parameters and a smaller error at 1 bit, mostly at 2; also rows alone "
                         "(rotated-forward) or gradients alone (rotated-backward); auto is the method's own choice, for "
-                        "rows of 32 columns or more.", ("auto", *ROTATED), group=MESSAGES, has_flag=False)
+                        "rows of 8 columns or more.", ("auto", *ROTATED), group=MESSAGES, has_flag=False)
     rematerialize: bool = setting(False, "Have one peer's halo rows in memory at a time, and fetch again those that "
                                   "the backward pass needs.", group=MESSAGES, has_flag=False)
     pipeline: str = setting("thread", "How messages of asynchronous epochs travel: in pieces that a thread carries "

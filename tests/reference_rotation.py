@@ -11,20 +11,22 @@ from reference import bf16_value, draws_of, pack
 from reference_quantization import sum_sixteen, to_bf16
 
 F = np.float32
-LARGEST_BLOCK, DRAWS_A_PASS, SIGNS_A_DRAW = 1024, 2048, 16
+LARGEST_BLOCK, DRAWS_A_PASS, SIGNS_A_DRAW, MIXED_TWICE = 1024, 2048, 16, 32
 GAUSSIAN_STEP = {2: F(0.9957), 4: F(0.3352), 8: F(0.0308)}    # Max, 1960, uniform steps
 LARGEST_BF16, LEAST_UNIT = 0x7F7F, 2.0**-126
 
 
 def passes_of(dim: int) -> tuple[int, list[int]]:
     """Columns of a pass, and where each begins: side by side, one more that ends with the row, and the last of those
-    that lie side by side again.
+    that lie side by side again. Where one has the whole row, and that is narrow, it comes twice.
     """
     block = LARGEST_BLOCK
     while block > dim:
         block //= 2
     starts = list(range(0, dim - block + 1, block))
-    return block, starts if dim % block == 0 else [*starts, dim - block, starts[-1]]
+    if dim % block:
+        return block, [*starts, dim - block, starts[-1]]
+    return block, 2 * starts if dim <= MIXED_TWICE else starts
 
 
 def signs_of(node_id: int, number: int, columns: np.ndarray, seed: int, epoch: int, stream: int) -> np.ndarray:

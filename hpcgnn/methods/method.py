@@ -41,6 +41,7 @@ class MethodContext:
     num_layers : int
     reduction : {"gcn", "mean", "sum"}               how the model sums rows, which weighs the variance of a message
     attends : bool                                   the model weighs rows by a softmax over them
+    rotates : bool                                   rows of few bits are rotated; see the setting `code`
     link_bytes_per_second : float                    pace of an imitated link; 0 is as fast as messages go
     control : ControlTraffic                         counts what ranks tell each other to decide on widths
     """
@@ -53,6 +54,7 @@ class MethodContext:
     num_layers: int
     reduction: str
     attends: bool
+    rotates: bool
     link_bytes_per_second: float
     control: ControlTraffic
 
@@ -127,8 +129,10 @@ class Method(ABC):
         return "affine"
 
     def starts_wide(self, context: MethodContext) -> bool:
-        """Tell whether training begins at the largest base width: with attention, whose weights form first."""
-        return context.attends
+        """Tell whether training begins at the largest base width: with attention, whose weights form first, unless rows
+        are rotated, which err little at the smallest.
+        """
+        return context.attends and not context.rotates
 
     def fixed_bits(self, storage_bits: int) -> int | None:
         """Return the width of all messages, where there is but one."""

@@ -41,7 +41,7 @@ from hpcgnn.training.scores import REGRESSION, Score, choose_score
 
 Own = TypeVar("Own")
 NOTHING = Recipe()
-LEAST_ROTATED = 32   # columns of a row from which on methods rotate it: the fewer there are, the more bias is left
+LEAST_ROTATED = 8    # columns of a row from which on methods rotate it: the fewer there are, the more bias is left
 FIRST_BITS = 4       # at which degree-aware rows are fitted, before their widths are chosen
 WIDTH_RATE = 0.2     # of quantize_lr; what Adam's momentum carries on after the penalty ends must stay well below a bit
 
@@ -140,8 +140,8 @@ class Session:
         """Return what the method finds on this rank."""
         config, traits = self.config, self.traits
         return MethodContext(self.comm, self.plan, self.graph, self.importance, storage_bits(config.precision),
-                             traits.num_layers, traits.reduction, traits.attends, 1e6 * config.link_mbps,
-                             ControlTraffic())
+                             traits.num_layers, traits.reduction, traits.attends,
+                             FORWARD in rotated_rows(config)[0], 1e6 * config.link_mbps, ControlTraffic())
 
     def new_model(self, seed: int) -> nn.Module:
         """Collective: a model whose weights depend on the seed only, or are those of rank 0's where a program gives it,

@@ -11,7 +11,7 @@ COMM = MPI.COMM_WORLD
 
 @pytest.mark.parallel([2])
 @pytest.mark.parametrize("method, bits, hidden, is_rotated", [
-    ("uniform", 1, 32, True), ("uniform", 1, 31, False), ("uniform", 8, 32, False)])
+    ("uniform", 1, 8, True), ("uniform", 1, 7, False), ("uniform", 8, 32, False)])
 def test_a_method_rotates_rows_of_few_bits_that_are_wide_enough(shared_path, method, bits, hidden, is_rotated):
     """A rotated row has 2 bytes of parameters, an affine one 4; the last layer's rows are narrow."""
     shards = write_once(COMM, easy_graph(), shared_path / "shards")

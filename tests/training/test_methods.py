@@ -142,10 +142,10 @@ def test_metrics_say_what_every_epoch_was_run_with(shared_path):
 
 @pytest.mark.parallel([2])
 @pytest.mark.parametrize("method", ["sylvie", "joint"])
-@pytest.mark.parametrize("model, first", [("gat", 8), ("sage", 1)])
-def test_attention_begins_at_the_largest_base_and_reaches_the_smallest(shared_path, method, model, first):
+@pytest.mark.parametrize("model, code, first", [("gat", "affine", 8), ("gat", "auto", 1), ("sage", "affine", 1)])
+def test_attention_begins_at_the_largest_base_where_few_bits_err_much(shared_path, method, model, code, first):
     shards = write_once(COMM, easy_graph(), shared_path / "shards")
-    settings = {**SETTINGS, **OPTIONS[method], "model": model, "method": method, "epochs": 12}
+    settings = {**SETTINGS, **OPTIONS[method], "model": model, "method": method, "code": code, "epochs": 12}
     _, metrics, _ = train(COMM, shards, shared_path / "run", **settings)
     bases = [record["base_bits"] for record in metrics]
     assert (bases[0], min(bases)) == (first, 1)

@@ -3,8 +3,8 @@
  * Maths     passes of y = H (c s y) over blocks of m columns, a power of two: s random signs, c = 1 / sqrt(m) in
  *           float32, H the Walsh-Hadamard matrix by butterflies (a, b) -> (a + b, a - b) of strides 1, 2, 4, ..., m / 2.
  *           Blocks begin at 0, m, 2m, ...; where m doesn't divide the row, one more ends with it, over columns that an
- *           earlier pass has mixed, and the block before that comes once more. Back: passes in reverse order,
- *           y = c s (H y).
+ *           earlier pass has mixed, and the block before that comes once more. A row of up to MIXED_TWICE columns
+ *           that one block fits is mixed twice. Back: passes in reverse order, y = c s (H y).
  * Threads   a block of columns is held in registers: lane l of WIDTH has its columns l, l + WIDTH, ... So strides below
  *           WIDTH are exchanges between lanes, the others stay in a lane.
  * Results   equal the host's to the bit: each operation rounds once, and butterflies have one order.
@@ -16,7 +16,7 @@
 #include "philox.cuh"
 #include "row_scale.cuh"
 
-constexpr int SIGNS_A_WORD = 32, WORDS_A_BLOCK = 4;
+constexpr int SIGNS_A_WORD = 32, WORDS_A_BLOCK = 4, MIXED_TWICE = 32;
 constexpr uint32_t BLOCKS_A_PASS = 2048 / PHILOX_DRAWS;
 
 /* What rotates one row. */
@@ -98,7 +98,7 @@ DEVICE void rotate_block(float *row, const row_rotation &r, uint32_t signs, row_
 /* All passes over a row in shared or global memory. The lanes have written it before, and may read it after. Blocks of
  * 1024 columns are held by 32 lanes, narrower ones by 16. */
 template <bool is_inverse> DEVICE void rotate_row(float *row, const row_rotation &r, row_lanes lanes) {
-    const int num_whole = r.dim / r.block, num_passes = num_whole + (r.dim % r.block ? 2 : 0);
+    const int num_whole = r.dim / r.block, num_passes = num_whole + (r.dim % r.block ? 2 : r.dim <= MIXED_TWICE);
     for (int n = 0; n < num_passes; n++) {
         const int pass = is_inverse ? num_passes - 1 - n : n;
         const int start = pass == num_whole ? r.dim - r.block : min(pass, num_whole - 1) * r.block;
