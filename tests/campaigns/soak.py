@@ -20,7 +20,8 @@ METHODS = {"sylvie + predict": ("--method", "sylvie", "--set", "predict=previous
            "adaqp": ("--method", "adaqp", "--set", "deterministic=true", "--set", "period=50")}
 DIM = 8            # of features, hidden rows and classes alike: a row of b bits takes b bytes
 GRAPH = f"synthetic:nodes=200,mean_degree=6,classes={DIM},features={DIM},signal=2"
-PARAMETER_BYTES = 4          # zero point and step of a row, bfloat16 each
+PARAMETER_BYTES = {"affine": 4, "rotated": 2}      # of a row: zero point and step, bfloat16 each, or a step alone
+ROTATING = ("sylvie", "joint")                     # methods whose rows of 8 columns are rotated
 SECONDS_AN_EPOCH = 2.0       # on a machine that is shared
 WARM_SHARE = 0.3             # of the epochs, before memory is watched
 GROWTH_BYTES = 2 << 20       # a thousand epochs
@@ -62,7 +63,7 @@ class Soak:
             ended = run.end()
         if ended.status != 0:
             return f"{name}: status {ended.status}: {shortened(ended.stderr)}"
-        fault = fault_of_memory(seen, self._epochs) or fault_of_metrics(metrics, self._epochs)
+        fault = fault_of_memory(seen, self._epochs) or fault_of_metrics(metrics, self._epochs, code_of(name))
         return None if fault is None else f"{name}: {fault}"
 
     def close(self) -> None:
@@ -104,7 +105,12 @@ def fault_of_memory(seen: list[tuple[int, int, int]], epochs: int) -> str | None
     return f"open files grew from {fewest[0]} to {fewest[1]}" if fewest[1] > fewest[0] else None
 
 
-def fault_of_metrics(metrics: Path, epochs: int) -> str | None:
+def code_of(name: str) -> str:
+    """What a method of METHODS makes of its rows, by its first word."""
+    return "rotated" if name.split()[0] in ROTATING else "affine"
+
+
+def fault_of_metrics(metrics: Path, epochs: int, code: str) -> str | None:
     """Whether every epoch is there, its loss is finite, and its bytes are those of its widths."""
     records = [json.loads(line) for line in metrics.read_text().splitlines()]
     if [record["epoch"] for record in records] != list(range(1, epochs + 1)):
@@ -112,7 +118,7 @@ def fault_of_metrics(metrics: Path, epochs: int) -> str | None:
     for record in records:
         rows = {int(width): count for width, count in record["width_histogram"].items()}
         payload = sum(width * count * DIM // 8 for width, count in rows.items())
-        parameters = sum(PARAMETER_BYTES * count for width, count in rows.items() if width <= 8)
+        parameters = sum(PARAMETER_BYTES[code] * count for width, count in rows.items() if width <= 8)
         if record["loss"] is None or not math.isfinite(record["loss"]):
             return f"the loss of epoch {record['epoch']} is {record['loss']}"
         if (record["sent_bytes_payload"], record["sent_bytes_parameters"]) != (payload, parameters):
