@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import scipy.sparse
-from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.errors import ConfigError
@@ -48,6 +47,10 @@ def order_rows(dataset: GraphDataset, inner_id: np.ndarray, reorder: str, seed: 
         return inner_id[np.argsort(dataset.indptr[inner_id] - dataset.indptr[inner_id + 1], kind="stable")]
     arcs = inner_arcs(dataset, inner_id)
     if reorder == "rcm":
+        # It brings SciPy's own OpenBLAS, which other orders need not wait for, and which never ends its start where an
+        # address space is too small for it.
+        from scipy.sparse.csgraph import reverse_cuthill_mckee
+
         return inner_id[reverse_cuthill_mckee(undirected(arcs), symmetric_mode=True)]
     if reorder == "condense-edge":
         return inner_id[condensed_order(arcs, cluster_rows(arcs, ROWS_A_CONDENSED_CLUSTER, seed, dataset.name))]
