@@ -214,7 +214,7 @@ class Controller:
         answer = np.zeros(2 + len(sites), np.int64)
         if self._comm.rank == 0:
             answer[:2] = self._judge_loss(loss, seconds)
-            answer[2:] = [self._drift.of(site) > self._most_motion for site in sites]
+            answer[2:] = [self._drift.at_most(site) > self._most_motion for site in sites]
         self._comm.Bcast(answer)
         self.base, self._is_held = int(answer[0]), bool(answer[1])
         self._fresh = frozenset(site for site, is_fresh in zip(sites, answer[2:], strict=True) if is_fresh)

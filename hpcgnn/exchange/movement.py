@@ -11,8 +11,9 @@ import torch
 from hpcgnn.exchange.state import State, Stateful, on_host, table_of
 from hpcgnn.ops.cuda.resident import on_device
 
-SAMPLED_ROWS = 512     # of one exchange of one rank
-NUM_SUMS = 3
+SAMPLED_ROWS = 2048     # of one exchange of one rank
+NUM_SUMS = 4
+EPOCHS_BACK = 2
 
 
 class Movement(Stateful):
@@ -21,7 +22,8 @@ class Movement(Stateful):
     Attributes
     ----------
     sums : (NUM_SUMS,) float64 tensor      over the sample, of the newest epoch: squares of its values, squares of their
-        change over one epoch, and over two; all 0 before there are two epochs to compare with
+        change over one epoch, and over two, and the squares of how much the last two differ row by row, which is the
+        variance of their difference; all 0 before there are two epochs to compare with
     """
 
     def __init__(self) -> None:
@@ -41,11 +43,12 @@ class Movement(Stateful):
             self._index, self._earlier = sent[_spread(len(sent))], []
         now = rows.detach()[on_device(self._index, rows).long()].float()
         before = [table for table in self._earlier if table.shape == now.shape]
-        if len(before) == NUM_SUMS - 1:
-            self.sums = torch.stack([_square_sum(now), *(_square_sum(now - table) for table in before)])
+        if len(before) == EPOCHS_BACK:
+            once, twice = (_square_sums(now - table) for table in before)
+            self.sums = torch.stack([_square_sums(now).sum(), once.sum(), twice.sum(), (twice - once).square().sum()])
         else:
             self.sums = torch.zeros(NUM_SUMS, dtype=torch.float64, device=now.device)
-        self._earlier = [now, *before[:NUM_SUMS - 2]]
+        self._earlier = [now, *before[:EPOCHS_BACK - 1]]
 
     @property
     def num_bytes(self) -> int:
@@ -59,7 +62,7 @@ class Movement(Stateful):
 
     def restore(self, state: State, device: torch.device) -> None:
         """See `Stateful`."""
-        names = [name for name in (f"rows-{age}" for age in range(NUM_SUMS - 1)) if name in state]
+        names = [name for name in (f"rows-{age}" for age in range(EPOCHS_BACK)) if name in state]
         self._earlier = [table_of(state[name], device) for name in names]
         self.sums = torch.from_numpy(np.array(state["sums"], np.float64)).to(device)
         self._index = np.ascontiguousarray(state["index"], np.int32) if names else None
@@ -69,5 +72,5 @@ def _spread(num_sent: int) -> np.ndarray:
     return np.arange(min(num_sent, SAMPLED_ROWS)) * num_sent // max(1, min(num_sent, SAMPLED_ROWS))
 
 
-def _square_sum(values: torch.Tensor) -> torch.Tensor:
-    return values.double().square().sum()
+def _square_sums(rows: torch.Tensor) -> torch.Tensor:
+    return rows.double().square().sum(1)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hpcgnn.exchange.movement import SAMPLED_ROWS, Movement
+from hpcgnn.exchange.movement import NUM_SUMS, SAMPLED_ROWS, Movement
 
 SENT = np.array([5, 0, 3], np.int32)
 
@@ -17,14 +17,14 @@ def rows_of(epoch, dtype=torch.float32):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_sums_are_of_the_rows_sent_and_their_changes_over_one_and_two_epochs(dtype):
+def test_sums_are_of_the_rows_sent_their_changes_over_one_and_two_epochs_and_the_variance(dtype):
     movement = Movement()
     for epoch in range(2):
         movement.note(rows_of(epoch, dtype), SENT)
-        assert movement.sums.tolist() == [0.0, 0.0, 0.0]
+        assert movement.sums.tolist() == [0.0] * NUM_SUMS
     movement.note(rows_of(2, dtype), SENT)
     squares = 4 * sum((i + 8) ** 2 for i in SENT.tolist())
-    assert movement.sums.tolist() == [squares, 3 * 4 * 6 ** 2, 3 * 4 * 8 ** 2]
+    assert movement.sums.tolist() == [squares, 3 * 4 * 6 ** 2, 3 * 4 * 8 ** 2, 3 * (4 * 8 ** 2 - 4 * 6 ** 2) ** 2]
 
 
 def test_other_rows_or_columns_begin_anew():
@@ -32,9 +32,9 @@ def test_other_rows_or_columns_begin_anew():
     for epoch in range(3):
         movement.note(rows_of(epoch), SENT)
     movement.note(rows_of(3), SENT[:2])
-    assert movement.sums.tolist() == [0.0, 0.0, 0.0]
+    assert movement.sums.tolist() == [0.0] * NUM_SUMS
     movement.note(rows_of(4)[:, :3].contiguous(), SENT[:2])
-    assert movement.sums.tolist() == [0.0, 0.0, 0.0]
+    assert movement.sums.tolist() == [0.0] * NUM_SUMS
 
 
 @pytest.mark.parametrize("num_sent", [0, 1, SAMPLED_ROWS - 1, SAMPLED_ROWS, 3 * SAMPLED_ROWS + 7])
@@ -58,5 +58,5 @@ def test_a_restored_one_goes_on_as_the_one_that_stopped():
     assert second.num_bytes == first.num_bytes == 2 * 3 * 4 * 4
     for movement in (whole, second):
         movement.note(rows_of(4), SENT)
-    assert second.sums.tolist() == whole.sums.tolist() != [0.0, 0.0, 0.0]
+    assert second.sums.tolist() == whole.sums.tolist() != [0.0] * NUM_SUMS
     Movement().restore(Movement().state(), torch.device("cpu"))
