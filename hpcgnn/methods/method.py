@@ -72,6 +72,7 @@ class Method(ABC):
     most_motion : float              share of itself that a row may move in an epoch and be old, where that is measured
     clashes : tuple of Clash         values of other settings that it can't work with
     deterministic : bool             decide by modeled seconds instead of measured ones
+    takes_steps : bool               it can send the rows of some clusters at a time, see the setting `steps`
 
     Raises
     ------
@@ -83,6 +84,7 @@ class Method(ABC):
     asynchrony = "never"
     most_motion = 0.0
     deterministic = False
+    takes_steps: ClassVar[bool] = False
 
     def __post_init__(self):
         check_values(self)

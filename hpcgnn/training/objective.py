@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -54,6 +54,13 @@ class Objective:
         typed = torch.from_numpy(labels.astype(np.int64 if task == CLASSES else np.float32))
         return cls(typed.to(device), rows, dict(zip(SPLITS, counts.tolist(), strict=True)), task,
                    choose_loss(loss, task) if isinstance(loss, str) else loss)
+
+    def of_rows(self, rows: np.ndarray) -> Objective:
+        """Return the objective of some inner rows, (n,) int64 ascending; counts stay those of all ranks and rows."""
+        chosen = torch.from_numpy(rows).to(self.labels.device)
+        places = {split: torch.isin(chosen, of_split).nonzero()[:, 0] for split, of_split in self.rows.items()
+                  if split == "train"}
+        return replace(self, labels=self.labels[chosen], rows=places)
 
     def loss_sum(self, logits: torch.Tensor, split: str) -> torch.Tensor:
         """Sum of the loss over this rank's nodes of a split; summed over ranks and divided by `num_global` it is
