@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -56,11 +57,17 @@ class Objective:
                    choose_loss(loss, task) if isinstance(loss, str) else loss)
 
     def of_rows(self, rows: np.ndarray) -> Objective:
-        """Return the objective of some inner rows, (n,) int64 ascending; counts stay those of all ranks and rows."""
-        chosen = torch.from_numpy(rows).to(self.labels.device)
-        places = {split: torch.isin(chosen, of_split).nonzero()[:, 0] for split, of_split in self.rows.items()
-                  if split == "train"}
-        return replace(self, labels=self.labels[chosen], rows=places)
+        """Return the training objective of some inner rows, (n,) int64; counts stay those of all rows of all ranks."""
+        device = self.labels.device
+        chosen = torch.from_numpy(rows).to(device)
+        return replace(self, labels=self.labels.index_select(0, chosen),
+                       rows={"train": torch.from_numpy(np.flatnonzero(self._is_train[rows])).to(device)})
+
+    @cached_property
+    def _is_train(self) -> np.ndarray:
+        is_train = np.zeros(len(self.labels), bool)
+        is_train[self.rows["train"].cpu().numpy()] = True
+        return is_train
 
     def loss_sum(self, logits: torch.Tensor, split: str) -> torch.Tensor:
         """Sum of the loss over this rank's nodes of a split; summed over ranks and divided by `num_global` it is
