@@ -20,6 +20,7 @@ from hpcgnn.partition.partition import Partition
 
 # Many small clusters make steps that are like the whole graph; larger ones keep more arcs inside a step.
 ROWS_A_CLUSTER = 106
+ROWS_A_STEP, LEAST_CLUSTERS_A_STEP = 2048, 4
 PURPOSE = 7            # of the draws, beside seed and epoch
 HALF = 1 << 16         # numbers cross as two float32 columns, each of which holds 24 bits exactly
 
@@ -68,6 +69,10 @@ class Clusters:
         if num_steps > self.count:
             raise ConfigError(f"an epoch of {num_steps} steps needs as many clusters of about {ROWS_A_CLUSTER} rows, "
                               f"and this graph has {self.count}; choose at most {self.count} for --steps")
+
+    def first_steps(self, num_nodes: int) -> int:
+        """Return the number of steps that a training begins with: of about ROWS_A_STEP rows of all ranks."""
+        return max(1, min(num_nodes // ROWS_A_STEP, self.count // LEAST_CLUSTERS_A_STEP))
 
     def steps(self, seed: int, epoch: int, num_steps: int) -> np.ndarray:
         """Draw the step of each cluster, (count,) int64: the same on any number of ranks that share the clusters.

@@ -11,6 +11,7 @@ import torch
 from mpi4py import MPI
 from torch import nn
 
+from hpcgnn.adaptive.step_count import StepRule
 from hpcgnn.config import AUTO, OWN, ROTATED, TrainConfig, parse_protection
 from hpcgnn.errors import CollectiveError, ConfigError, TrainingError
 from hpcgnn.exchange.agreement import check_peers
@@ -147,7 +148,30 @@ class Session:
         config, traits = self.config, self.traits
         return MethodContext(self.comm, self.plan, self.graph, self.importance, storage_bits(config.precision),
                              traits.num_layers, traits.reduction, traits.attends,
-                             FORWARD in rotated_rows(config)[0], 1e6 * config.link_mbps, ControlTraffic())
+                             FORWARD in rotated_rows(config)[0], 1e6 * config.link_mbps, ControlTraffic(),
+                             self._step_rule())
+
+    @property
+    def state_bytes(self) -> int:
+        """Return the memory that is kept between epochs: of the method, and rows that steps read."""
+        return self.exchange.state_bytes + (0 if self.steps is None else self.steps.num_bytes)
+
+    @property
+    def keeps_state(self) -> bool:
+        """Tell whether training reads anything of earlier epochs that no checkpoint holds."""
+        return self.exchange.keeps_state or self.steps is not None
+
+    def forget(self) -> None:
+        """Collective: keep nothing of earlier epochs, before another training or the end."""
+        self.exchange.forget()
+        if self.steps is not None:
+            self.steps.forget()
+
+    def _step_rule(self) -> StepRule:
+        """Return how many steps epochs have."""
+        if self.config.steps != AUTO:
+            return StepRule(int(self.config.steps))
+        return StepRule(self.steps.clusters.first_steps(self.info.num_nodes), True, self.config.epochs)
 
     def new_model(self, seed: int) -> nn.Module:
         """Collective: a model whose weights depend on the seed only, or are those of rank 0's where a program gives it,

@@ -165,8 +165,8 @@ class TrainingRun:
                         callback.on_failure(self, error)
                 raise
         self._save()
-        state_bytes = self.session.exchange.state_bytes
-        self.session.exchange.forget()
+        state_bytes = self.session.state_bytes
+        self.session.forget()
         results = [*self.progress.finished, self.progress.result(self.seed)]
         metrics = self.folder.read_metrics() if self._is_main else None
         summary = summarize(self.session, self.learner, results, metrics, state_bytes)
@@ -184,9 +184,7 @@ class TrainingRun:
         self.progress.finish_seed(self.seed)
         self.learner = Learner.start(self.session, self.seed, None)
         self.controller.forget()
-        self.session.exchange.forget()
-        if self.session.steps is not None:
-            self.session.steps.forget()
+        self.session.forget()
 
     def _train_seed(self, stop: StopRequest, display: EpochDisplay) -> None:
         """Collective: train epoch after epoch, evaluate, record and save, until a seed is done."""
@@ -239,7 +237,7 @@ class TrainingRun:
         plan = self.controller.plan(self.seed, epoch)
         session.exchange.begin_epoch(plan)
         HERE.note("computes")
-        trace = train_epoch(session, learner, self.seed, epoch, stop_signal, self._num_steps())
+        trace = train_epoch(session, learner, self.seed, epoch, stop_signal, plan.num_steps)
         if trace.fault or not math.isfinite(trace.loss):
             # Before anything of this epoch is saved: the last checkpoint is one of good weights.
             session.exchange.forget()
@@ -252,9 +250,6 @@ class TrainingRun:
         HERE.note("decides how rows are sent" if self._is_main else "waits for rank 0 to decide how rows are sent")
         return trace, self.controller.observe(trace.loss, seconds, session.exchange.traces(),
                                               session.exchange.movements() if self.controller.measures else {})
-
-    def _num_steps(self) -> int:
-        return int(self.config.steps)
 
     def _sum_control_bytes(self) -> int:
         """Collective: what all ranks have sent since the last epoch to decide on widths."""
