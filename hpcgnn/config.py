@@ -26,6 +26,7 @@ QUANTIZED_MODELS = ("gcn", "sage", "gin", "gat")
 OWN = "own"      # a loss or a score that a program has given to hpcgnn.fit
 LOSSES = ("auto", "cross_entropy", "binary_cross_entropy", "mse", "mae", OWN)
 SCORES = ("auto", "accuracy", "micro_f1", "roc_auc", "r2", "mae", "rmse", OWN)
+SCHEDULES = ("constant", "cosine", "linear")
 SLOWEST_LINK = 0.001
 AUTO, MOST_STEPS = "auto", 4096      # steps an epoch
 # Headings of help.
@@ -89,6 +90,10 @@ class TrainConfig:
                          "as they last were. 1 is the whole graph in one step; auto begins with many and ends with 1.",
                          group=TRAINING, is_common=True)
     lr: float = setting(0.01, "Learning rate of Adam.", low=0.0, group=TRAINING, is_common=True)
+    schedule: str = setting("constant", "How the rate moves after every epoch: it stays, or falls from lr to 0 over "
+                            "the epochs, along half a cosine or a line.", SCHEDULES, group=TRAINING, has_flag=False)
+    warmup: int = setting(0, "Epochs at the start in which the rate rises from lr/N to lr.", low=0, group=TRAINING,
+                          has_flag=False)
     dropout: float = setting(0.5, "Dropout probability on the input of every layer.", low=0.0, high=0.999,
                              group=TRAINING, is_common=True)
     weight_decay: float = setting(0.0, "L2 penalty added to the gradients.", low=0.0, group=TRAINING)
@@ -183,6 +188,9 @@ class TrainConfig:
             if others[name] == value:
                 for clash in clashes:
                     clash.check(others, name if value is True else f"{name} {value}")
+        if self.warmup and self.warmup >= self.epochs:
+            raise ConfigError(f"warmup must be less than the {self.epochs} epochs, found {self.warmup}; change one of "
+                              "them")
         if 0 < self.link_mbps < SLOWEST_LINK:
             raise ConfigError(f"link_mbps must be 0 or at least {SLOWEST_LINK}, found {self.link_mbps}; an epoch would "
                               "take years")
