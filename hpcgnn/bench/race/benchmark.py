@@ -119,8 +119,8 @@ class RaceBenchmark:
         chosen = runner.complete(contestant, fastest(trials, targets[0].score))
         seconds = {} if reference is None else reference.seconds_to_target()
         remarks = list(self.remarks) if reference is None else []
-        if isinstance(contestant, Peer) and find_tcmalloc() is None:
-            remarks.append("tcmalloc is not installed: peers ran with glibc's allocator, which slows them down")
+        if isinstance(contestant, Peer):
+            remarks += peer_remarks(runner.course)
         return ScoreRow(group, contestant.name, trials, chosen, targets, seconds, remarks)
 
 
@@ -151,3 +151,10 @@ class Runner:
         settings: Settings = trial.settings
         self.benchmark.begin(f"trains {self.race.model}: {contestant.name}, {settings}, seed {seed}")
         trial.by_seed[seed] = train(contestant, self.race, settings, seed, self.course)
+
+
+def peer_remarks(course: Course) -> list[str]:
+    """Return what a reader must know of the peers' processes."""
+    allocator = "under tcmalloc" if find_tcmalloc() else \
+        "with glibc's allocator, which slows them down: tcmalloc is not installed"
+    return [f"peers trained {allocator}, in one process of {course.threads} threads, and send nothing"]

@@ -82,7 +82,7 @@ def _target_cells(row: ScoreRow, target: Target) -> tuple[str, str, str]:
         return NOT_REACHED, "", ""
     ratio = row.ratio(target)
     return (number_text(seconds), "" if ratio is None else f"{ratio:.2f}",
-            f"{row.chosen.epochs_to(target.score):g} ({row.chosen.updates_to(target.score):,.0f})")
+            f"{row.chosen.epochs_to(target.score):g} ({row.chosen.updates_to(target.score):,g})")
 
 
 def draw_curves(rows: list[ScoreRow], title: str, path: Path) -> None:
