@@ -52,6 +52,8 @@ def test_the_trial_shown_comes_first_to_the_target_or_else_has_the_best_score():
     slow, fast = trial(training(0.5, 0.9)), trial(training(0.7, 0.8))
     assert fastest([slow, fast], 0.6) is fast and fastest([slow, fast], 0.85) is slow
     assert fastest([fast, slow], 0.95) is slow
+    slow.by_seed[1] = training(0.7, 0.7)
+    assert fastest([slow, fast], 0.6) is fast       # a seed that the others have not trained does not count
 
 
 # Contestants

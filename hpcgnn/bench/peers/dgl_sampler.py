@@ -12,12 +12,13 @@ from hpcgnn.bench.peers.dgl_import import import_dgl
 from hpcgnn.bench.peers.score_loop import BlockStack, Losses, PeerGraph, drive
 from hpcgnn.bench.race.settings import PeerSettings
 
-import_dgl()
+dgl = import_dgl()
 from dgl.dataloading import DataLoader, NeighborSampler  # noqa: E402  (needs what import_dgl prepares)
 
 
 def make_losses(arrays: PeerGraph, graph, settings: PeerSettings) -> Losses:
     """Make the loader over all training nodes, shuffled anew every epoch; it draws in this process's threads."""
+    dgl.seed(settings.seed)
     loader = DataLoader(graph, arrays.train_nodes.to(graph.idtype), NeighborSampler(list(settings.fanout)),
                         batch_size=settings.batch, shuffle=True)
 

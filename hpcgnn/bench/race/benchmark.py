@@ -157,4 +157,5 @@ def peer_remarks(course: Course) -> list[str]:
     """Return what a reader must know of the peers' processes."""
     allocator = "under tcmalloc" if find_tcmalloc() else \
         "with glibc's allocator, which slows them down: tcmalloc is not installed"
-    return [f"peers trained {allocator}, in one process of {course.threads} threads, and send nothing"]
+    threads = "one thread" if course.threads == 1 else f"{course.threads} threads"
+    return [f"peers trained {allocator}, in one process of {threads}, and sent nothing"]

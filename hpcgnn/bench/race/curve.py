@@ -119,5 +119,12 @@ class Trial:
 
 
 def fastest(trials: list[Trial], score: float) -> Trial:
-    """Return the trial that reaches a validation score first; of those that never do, or as soon, the best by score."""
-    return min(trials, key=lambda trial: (trial.seconds_to(score), -trial.best_score))
+    """Return the trial that reaches a validation score first, on its first seed; of those that never do, or as soon,
+    the best by score.
+    """
+    def rank(trial: Trial) -> tuple[float, float]:
+        first = trial.trainings[0]
+        point = first.reach(score)
+        return NEVER if point is None else point.seconds, -first.best.val_score
+
+    return min(trials, key=rank)
