@@ -8,12 +8,11 @@ from __future__ import annotations
 import statistics
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
 from pathlib import Path
 
-from hpcgnn.bench.environment import find_tcmalloc, set_environment, thread_environment, with_kept_memory
+from hpcgnn.bench.child import call_in_child
+from hpcgnn.bench.environment import find_tcmalloc
 from hpcgnn.bench.epoch_runs import EpochSettings, Trained, preprocess, train_ours, train_peer
 from hpcgnn.bench.timing import CEILING, OURS, Begin, Measurement, say_nothing
 from hpcgnn.units import size_text, time_text
@@ -94,10 +93,7 @@ class EpochBenchmark:
         return [facts["num_features"], *[self.hidden] * (LAYERS - 1), facts["num_classes"]]
 
     def _in_child(self, function: str, *arguments):
-        """Call a function of epoch_work in a process that ends with it."""
-        environment = with_kept_memory(thread_environment(self.threads))
-        with ProcessPoolExecutor(1, get_context("spawn"), set_environment, (environment,)) as pool:
-            return pool.submit(call_work, function, *arguments).result()
+        return call_in_child(self.threads, function, *arguments)
 
     def _summarize(self, name: str, model: str, precision: str, runs: dict[RunKey, list[Trained]],
                    ceiling: dict[str, float], main_ranks: int) -> Measurement:
@@ -115,13 +111,6 @@ class EpochBenchmark:
         details = {contestant: [asdict(run) for run in trained] for contestant, trained in chosen.items()}
         return Measurement("epoch", case, 0.0, "s", {CEILING: [sum(ceiling.values())], **seconds}, remarks,
                            {"runs": details, "ceiling_seconds": ceiling})
-
-
-def call_work(function: str, *arguments):
-    """Call `function` of epoch_work, which imports NumPy and torch."""
-    from hpcgnn.bench import epoch_work
-
-    return getattr(epoch_work, function)(*arguments)
 
 
 def ours(ranks: int) -> str:

@@ -34,7 +34,7 @@ def export_arrays(shards: Path, out: Path) -> dict[str, Any]:
     """
     info = read_graph_info(shards)
     if info.is_multi_label:
-        raise DatasetError(f"{info.name} has several labels a node; hpcgnn bench epoch needs one class a node")
+        raise DatasetError(f"{info.name} has several labels a node; this benchmark needs one class a node")
     parts = [read_partition(shards, part, info.num_parts) for part in range(info.num_parts)]
     place = np.argsort(np.concatenate([part.inner_id for part in parts]))
     nodes = {name: np.concatenate([getattr(part, name) for part in parts])[place] for name in NODE_ARRAYS}

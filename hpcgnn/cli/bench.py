@@ -6,7 +6,7 @@ import os
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,8 +14,12 @@ from hpcgnn.bench import environment
 from hpcgnn.bench.peers.names import PEERS, parse_peers
 from hpcgnn.cli.lists import parse_choices, parse_list
 from hpcgnn.cli.steps import Steps
+from hpcgnn.datasets.options import NORMALIZATIONS
 from hpcgnn.errors import ConfigError, HpcgnnError
 from hpcgnn.units import size_text, time_text
+
+if TYPE_CHECKING:
+    from hpcgnn.bench.result import BenchmarkResult
 
 PATH, FILE = click.Path(path_type=Path), click.Path(path_type=Path, dir_okay=False)
 DEVICE_REPEAT, DEVICE_SECONDS = 20, 0.2     # of a contestant on a GPU, where a repetition takes milliseconds
@@ -152,6 +156,47 @@ def epoch(shared: Shared, source: Path, model: str, precision: str, ranks: int, 
     benchmark = EpochBenchmark(source, models, precisions, threads, ranks, peers, epochs, shared.repeat or 3, hidden,
                                shared.steps.begin)
     finish("epoch", announce("epoch", threads), benchmark, shared)
+
+
+@command.command("time-to-score")
+@click.argument("graph")
+@click.option("--target", default="0.95,0.98,1.0", show_default=True,
+              help="Shares of the best validation score that full-graph training reaches.")
+@click.option("--model", default="sage", show_default=True, help="sage, gcn or both with a comma.")
+@click.option("--method", default="vanilla", show_default=True, metavar="LIST",
+              help="hpcgnn's methods, each METHOD or METHOD:BITS.")
+@click.option("--steps", default="1", show_default=True, metavar="LIST",
+              help="hpcgnn's steps an epoch: numbers and auto. Full-graph training with 1 always takes part.")
+@click.option("--precision", default="fp32", show_default=True, help="Of fp32, bf16, fp16; peers train in fp32.")
+@click.option("--ranks", type=click.IntRange(min=1), default=1, show_default=True,
+              help="hpcgnn trains in one process of --threads threads, or on so many ranks of one thread.")
+@click.option("--normalize", type=click.Choice(NORMALIZATIONS), default="auto", show_default=True,
+              help="Of features, as preprocess's --normalize-features.")
+@_peer_option(("dgl", "pyg"))
+@click.option("--lr", default="0.003,0.01", show_default=True, help="Learning rates that everybody tries.")
+@click.option("--batch", default="1024", show_default=True, help="Training nodes of a batch that each peer tries.")
+@click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True,
+              help="Of the trial that is shown, whose medians are told; trials are compared on the first.")
+@click.option("--epochs", type=click.IntRange(min=1), default=100, show_default=True, help="Limit of a training.")
+@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=600.0, show_default=True,
+              help="Limit of a training, without evaluations.")
+@click.option("--eval-every", type=click.IntRange(min=1), default=1, show_default=True,
+              help="Epochs between evaluations, which no clock counts.")
+@click.pass_obj
+def time_to_score(shared: Shared, graph: str, **flags: Any) -> None:
+    """Train on GRAPH until a validation score is reached, hpcgnn and peers that train on batches.
+
+    GRAPH is an .npz archive, a folder of shards, drawn:ARCS, or another SOURCE of preprocess.
+    """
+    from hpcgnn.bench.race.result import RaceResult
+    from hpcgnn.cli.race import make_race
+
+    threads = shared.threads or environment.available_cores()
+    if shared.repeat is not None:
+        raise click.UsageError("--repeat is not for this benchmark: --seeds says how often the trial shown is trained")
+    benchmark = make_race(graph, flags, threads, shared.steps.begin)
+    prepare_output(shared.out)
+    finish("time-to-score", announce("time-to-score", threads), benchmark, shared, benchmark.failures, RaceResult)
 
 
 @command.command("assign")
@@ -347,8 +392,11 @@ def announce(kind: str, threads: int) -> dict[str, Any]:
     return machine
 
 
-def finish(kind: str, machine: dict[str, Any], benchmark, shared: Shared, failures: list[str] | None = None) -> None:
+def finish(kind: str, machine: dict[str, Any], benchmark, shared: Shared, failures: list[str] | None = None,
+           result_type: type[BenchmarkResult] | None = None) -> None:
     """Measure, writing the files after every row, so that a run that is ended leaves what it has; then print the table.
+
+    A `result_type` shows the rows in its own way.
 
     Raises
     ------
@@ -356,7 +404,7 @@ def finish(kind: str, machine: dict[str, Any], benchmark, shared: Shared, failur
     """
     from hpcgnn.bench.result import BenchmarkResult
 
-    result = BenchmarkResult(kind, machine, [], [] if failures is None else failures)
+    result = (result_type or BenchmarkResult)(kind, machine, [], [] if failures is None else failures)
     out = shared.out
     with shared.steps as steps:
         steps.begin("prepares what is measured first")

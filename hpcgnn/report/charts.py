@@ -5,13 +5,20 @@ from __future__ import annotations
 from hpcgnn.report.chart import Chart
 from hpcgnn.report.cost_charts import bytes_chart, memory_chart, time_chart, waiting_chart
 from hpcgnn.report.decision_charts import degrees_chart, execution_chart, widths_chart
-from hpcgnn.report.line_charts import bits_chart, descent_chart, loss_chart, score_chart, seconds_chart
+from hpcgnn.report.line_charts import (
+    bits_chart,
+    descent_chart,
+    loss_chart,
+    progress_chart,
+    score_chart,
+    seconds_chart,
+)
 from hpcgnn.report.rank_charts import balance_chart, pairs_chart
 from hpcgnn.report.run_folder import Run
 from hpcgnn.report.series import MAX_POINTS, is_thinned
 
-CHARTS = (score_chart, loss_chart, bytes_chart, time_chart, waiting_chart, memory_chart, balance_chart, pairs_chart,
-          seconds_chart, widths_chart, bits_chart, execution_chart, descent_chart, degrees_chart)
+CHARTS = (progress_chart, score_chart, loss_chart, bytes_chart, time_chart, waiting_chart, memory_chart, balance_chart,
+          pairs_chart, seconds_chart, widths_chart, bits_chart, execution_chart, descent_chart, degrees_chart)
 
 
 def charts_of(runs: list[Run]) -> list[Chart]:

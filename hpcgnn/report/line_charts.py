@@ -30,6 +30,16 @@ def loss_chart(runs: NumberedRuns) -> Chart | None:
                   _loss_sentence(runs, known))
 
 
+def progress_chart(runs: NumberedRuns) -> Chart | None:
+    """Validation score over the seconds of training up to there, whatever the other charts are drawn over."""
+    timed = [(number, run) for number, run in runs if np.isfinite(run.elapsed_seconds()).any()]
+    kind = score_kind([run for _, run in runs])
+    lines = [line for number, run in timed if (line := curve(number, run, run.curves("val_score"), kind.scale))]
+    panels = [{"title": f"validation {kind.title}", "unit": kind.unit, "series": lines}]
+    return _lines("progress", "Score over time", "Validation score over the seconds of training up to there; "
+                  "evaluations are not counted.", panels, _progress_sentence(timed, kind), axis="seconds")
+
+
 def score_chart(runs: NumberedRuns) -> Chart | None:
     """Scores on the test, validation and training nodes: a panel a split, or one panel where there is one run."""
     kind = score_kind([run for _, run in runs])
@@ -86,10 +96,13 @@ def _panel(title: str, runs: NumberedRuns, key: str, unit: str = "") -> dict:
     return {"title": title, "unit": unit, "series": lines, "log": _is_wide([run.curves(key) for _, run in runs])}
 
 
-def _lines(name: str, title: str, caption: str, panels: list[dict], seen: str) -> Chart | None:
-    """Return the chart of the panels that have a line; None where none has."""
+def _lines(name: str, title: str, caption: str, panels: list[dict], seen: str, axis: str = "") -> Chart | None:
+    """Return the chart of the panels that have a line, over an axis of its own or the one that the reader chooses;
+    None where no panel has a line.
+    """
     filled = [panel for panel in panels if panel["series"]]
-    return Chart(name, title, "lines", caption, seen, {"panels": filled}) if filled else None
+    own = {"axis": axis} if axis else {}
+    return Chart(name, title, "lines", caption, seen, {"panels": filled, **own}) if filled else None
 
 
 def _loss_sentence(runs: NumberedRuns, ends: dict[str, float]) -> str:
@@ -105,6 +118,29 @@ def _loss_sentence(runs: NumberedRuns, ends: dict[str, float]) -> str:
     lowest, highest = min(ends, key=ends.get), max(ends, key=ends.get)
     return (f"{lowest} ends with the lowest training loss, {format_number(ends[lowest])}; {highest} with the highest, "
             f"{format_number(ends[highest])}.")
+
+
+def _progress_sentence(runs: NumberedRuns, kind: ScoreKind) -> str:
+    """Say who comes first to the validation score that all runs reach."""
+    scores = {number: mean_over_seeds(run.curves("val_score"))[0] for number, run in runs}
+    scored = [(number, run) for number, run in runs if np.isfinite(scores[number]).any()]
+    if not scored:
+        return ""
+    sign = -1 if kind.prefers_low else 1
+    goal = min(np.nanmax(sign * scores[number]) for number, _ in scored)
+    text = kind.show(sign * goal, with_unit=True)
+    seconds = {run.name: float(mean_over_seeds(run.elapsed_seconds())[0][_first(sign * scores[number] >= goal)])
+               for number, run in scored}
+    first, last = min(seconds, key=seconds.get), max(seconds, key=seconds.get)
+    if len(scored) == 1:
+        return f"{first} reaches its best validation {kind.title}, {text}, after {format_seconds(seconds[first])}."
+    return (f"All reach a validation {kind.title} of {text}: {first} first, after {format_seconds(seconds[first])}; "
+            f"{last} last, after {format_seconds(seconds[last])}.")
+
+
+def _first(is_reached: np.ndarray) -> int:
+    """Return the first place that is true."""
+    return int(np.argmax(is_reached))
 
 
 def _score_sentence(runs: NumberedRuns, kind: ScoreKind) -> str:

@@ -48,7 +48,7 @@ class Clusters:
         ------
         CollectiveError      METIS gave up
         """
-        if all(comm.allgather(getattr(part, "cluster", None) is not None)):
+        if all(comm.allgather(part.cluster is not None)):
             inner = part.cluster.astype(np.int64)
             count = 1 + comm.allreduce(int(inner.max(initial=-1)), MPI.MAX)
         else:

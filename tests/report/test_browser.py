@@ -71,6 +71,8 @@ def test_the_page_answers_its_reader(page):
         found.zoomed = labels(); found.offersReset = !document.querySelector("#chart-loss .reset").hidden;
         document.querySelector("#chart-loss .reset").click(); found.whole = labels();
         document.querySelector('[data-axis="bytes"]').click(); found.overBytes = labels();
+        found.first = document.querySelector("figure.chart").id;
+        found.overTime = all("#chart-progress svg:first-child text").pop().textContent;
         change(document.getElementById("smoothing"), "input", "0.9"); found.smoothed = curves();
         found.plots = all("figure.chart").filter((one) => !one.querySelector("svg")).map((one) => one.id);
         found.pictures = all("img").length;
@@ -84,6 +86,7 @@ def test_the_page_answers_its_reader(page):
     assert evil in found["tooltip"] and "epoch" in found["tooltip"]
     assert found["offersReset"] and "0" not in found["zoomed"] and found["whole"] != found["zoomed"]
     assert found["overBytes"][-1] == "bytes sent so far" and any(label.endswith("GB") for label in found["overBytes"])
+    assert (found["first"], found["overTime"]) == ("chart-progress", "training time")
     assert found["smoothed"] == 6     # behind each smoothed curve the values themselves
     assert found["plots"] == [] and found["pictures"] == 0
 

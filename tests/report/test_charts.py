@@ -10,8 +10,8 @@ from hpcgnn.report.charts import charts_of, remarks_of
 from hpcgnn.report.run_folder import read_runs
 from hpcgnn.report.series import MAX_POINTS, positions
 
-ADAPTIVE = ["score", "loss", "bytes", "time", "waiting", "balance", "pairs", "seconds", "widths", "bits", "execution",
-            "descent"]
+ADAPTIVE = ["progress", "score", "loss", "bytes", "time", "waiting", "balance", "pairs", "seconds", "widths", "bits",
+            "execution", "descent"]
 SYNCHRONOUS = np.arange(1, 11) % 5 == 1
 
 
@@ -77,6 +77,32 @@ def test_scores_of_all_splits_are_drawn_in_percent(tmp_path):
     several = charts(path, other)["score"].data["panels"]
     assert [one["title"] for one in several] == ["test accuracy", "validation accuracy", "training accuracy"]
     assert [len(one["series"]) for one in several] == [2, 2, 2]
+
+
+def test_the_first_chart_is_the_validation_score_over_seconds_of_training(tmp_path):
+    slow, fast = write_run(tmp_path / "slow", num_epochs=10), write_run(tmp_path / "fast", scale=16, num_epochs=15)
+    first, *_ = charts_of(read_runs([slow, fast]))
+    assert (first.name, first.kind, first.data["axis"]) == ("progress", "lines", "seconds")
+    (drawn,) = first.data["panels"]
+    assert drawn["title"] == "validation accuracy" and [line["run"] for line in drawn["series"]] == [0, 1]
+    scores = [100 * record["val_score"] for record in lines_of(fast) if record["val_score"]]
+    assert [score for score in drawn["series"][1]["y"] if score] == pytest.approx(scores, rel=1e-5)
+    goal = 100 * lines_of(slow)[9]["val_score"]     # an epoch of `slow` takes 0.6 s, one of `fast` 0.4125 s
+    assert first.seen == (f"All reach a validation accuracy of {goal:.2f} %: fast first, after 4.12 s; slow last, "
+                          "after 6.00 s.")
+
+
+def test_the_chart_over_seconds_knows_scores_of_which_less_is_better_and_runs_alone(tmp_path):
+    def as_error(record):
+        return {**record, "val_score": record["val_score"] and 1 - record["val_score"]}
+
+    path = rewrite(write_run(tmp_path / "run", num_epochs=20), as_error)
+    summary = json.loads((path / "summary.json").read_text())
+    (path / "summary.json").write_text(json.dumps({**summary, "score_name": "mae"}))
+    best = min(record["val_score"] for record in lines_of(path) if record["val_score"])
+    assert charts(path)["progress"].seen.startswith(f"run reaches its best validation MAE, {best:.4g}")
+    rewrite(path, lambda record: {**record, "epoch_seconds": None})
+    assert "progress" not in charts(path)
 
 
 def test_the_sentence_names_the_best_and_the_worst_score(tmp_path):
@@ -166,7 +192,8 @@ def test_execution_and_staleness_are_those_of_each_epoch(tmp_path):
 
 def test_an_adaptive_run_has_all_charts_and_an_older_one_fewer(tmp_path):
     assert list(charts(write_adaptive_run(tmp_path / "new"))) == ADAPTIVE
-    assert list(charts(write_run(tmp_path / "old"))) == ["score", "loss", "bytes", "time", "memory", "seconds"]
+    assert list(charts(write_run(tmp_path / "old"))) == ["progress", "score", "loss", "bytes", "time", "memory",
+                                                              "seconds"]
 
 
 def test_a_run_on_one_rank_has_no_empty_charts_and_a_sentence(tmp_path):
@@ -175,7 +202,7 @@ def test_a_run_on_one_rank_has_no_empty_charts_and_a_sentence(tmp_path):
     config = path / "config.toml"
     config.write_text(config.read_text().replace("ranks = 2", "ranks = 1"))
     rewrite(path, lambda record: {key: value for key, value in record.items() if key != "by_rank"})
-    assert list(charts(path)) == ["score", "loss", "time", "seconds"]
+    assert list(charts(path)) == ["progress", "score", "loss", "time", "seconds"]
     assert remarks_of(read_runs([path])) == ["run trained on one rank and sent no messages: charts of messages, ranks "
                                              "and pairs leave it out."]
 

@@ -16,13 +16,18 @@ function smoothed(values, weight) {
   });
 }
 
+// A chart may stand over an axis of its own.
+function axisOf(chart, state) {
+  return chart.data.axis || state.axis;
+}
+
 // The visible curves of a panel, with their points on the chosen axis.
-function curvesOf(panel, state, runs) {
+function curvesOf(panel, axis, state, runs) {
   return panel.series.filter((one) => state.isVisible(one.run)).map((one) => {
     const run = runs[one.run], place = panel.bySplit ? panel.series.indexOf(one) : run.color;
     const means = smoothed(one.y, state.smoothing);
     const points = [];
-    run.x[state.axis].forEach((x, index) => {
+    run.x[axis].forEach((x, index) => {
       if (x === null || one.y[index] === null) return;
       points.push({ x, y: means[index], raw: one.y[index], band: one.band ? one.band[index] || 0 : 0 });
     });
@@ -56,11 +61,11 @@ function rangeOf(curves, window, isLog, hasRaw) {
 }
 
 function drawLines(box, panel, chart, state, runs) {
-  const curves = curvesOf(panel, state, runs);
+  const axis = axisOf(chart, state), curves = curvesOf(panel, axis, state, runs);
   box.replaceChildren();
   if (!curves.length) return addEmpty(box, panel.title);
   const xs = curves.flatMap((curve) => [curve.points[0].x, curve.points[curve.points.length - 1].x]);
-  const whole = [state.axis === "epoch" ? Math.min(...xs) : 0, Math.max(...xs)];
+  const whole = [axis === "epoch" ? Math.min(...xs) : 0, Math.max(...xs)];
   if (whole[0] === whole[1]) { whole[0] -= 0.5; whole[1] += 0.5; }
   const shown = chart.zoom || whole;
   const isLog = chart.log === undefined ? Boolean(panel.log) : chart.log;
@@ -84,12 +89,12 @@ function drawLines(box, panel, chart, state, runs) {
     add(svg, "line", { class: "grid", x1: area.left, x2: area.right, y1: place.y(tick), y2: place.y(tick) });
     add(svg, "text", { x: area.left - 7, y: place.y(tick) + 4, "text-anchor": "end" }, labels[index]);
   });
-  addHorizontalAxis(svg, shown, area, place, state.axis);
+  addHorizontalAxis(svg, shown, area, place, axis);
   const clip = "clip" + (drawLines.count = (drawLines.count || 0) + 1);
   add(add(add(svg, "defs"), "clipPath", { id: clip }), "rect", { x: area.left - 1, y: area.top - 3, width: area.right - area.left + 4, height: area.bottom - area.top + 6 });
   const inside = add(svg, "g", { "clip-path": `url(#${clip})` });
   for (const curve of curves) addCurve(inside, curve, place, shown, state.smoothing > 0, isLog);
-  addCursor({ svg, plot, area, place, shown, whole, curves, panel, chart, state });
+  addCursor({ svg, plot, area, place, shown, whole, curves, panel, chart, axis, state });
 }
 
 function addHorizontalAxis(svg, shown, area, place, axis) {
@@ -136,7 +141,7 @@ function nearest(points, x) {
 
 // What follows the pointer: a line, dots and values; and zooming and panning.
 function addCursor(view) {
-  const { svg, area, place, shown, whole, curves, chart, state } = view;
+  const { svg, area, place, shown, whole, curves, chart, axis, state } = view;
   const layer = add(svg, "g", { visibility: "hidden" });
   const line = add(layer, "line", { class: "cursor", y1: area.top, y2: area.bottom });
   const dots = curves.map((curve) => add(layer, "circle", { r: 4, style: `fill:${curve.color};stroke:var(--card)`, "stroke-width": 1.5 }));
@@ -168,7 +173,7 @@ function addCursor(view) {
     layer.setAttribute("visibility", "visible");
     const box = svg.getBoundingClientRect(), scale = box.width / view.plot.width;
     showTooltip(window.scrollX + box.left + place.x(at) * scale, window.scrollY + box.top + (area.top + area.bottom) / 2 * scale,
-      `${AXES[state.axis]} ${quantity(at, AXIS_UNITS[state.axis], state.axis === "epoch" ? plain : number)}`, listed);
+      `${AXES[axis]} ${quantity(at, AXIS_UNITS[axis], axis === "epoch" ? plain : number)}`, listed);
   };
   const hide = () => { layer.setAttribute("visibility", "hidden"); hideTooltip(); };
   svg.addEventListener("pointermove", (event) => {

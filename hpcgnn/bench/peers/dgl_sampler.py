@@ -1,0 +1,34 @@
+"""Trains on batches of DGL's NeighborSampler, as hpcgnn bench time-to-score asks for in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+
+from hpcgnn.bench.peers.dgl_epoch import make_convolution, make_graph
+from hpcgnn.bench.peers.dgl_import import import_dgl
+from hpcgnn.bench.peers.score_loop import BlockStack, Losses, PeerGraph, drive
+from hpcgnn.bench.race.settings import PeerSettings
+
+dgl = import_dgl()
+from dgl.dataloading import DataLoader, NeighborSampler  # noqa: E402  (needs what import_dgl prepares)
+
+
+def make_losses(arrays: PeerGraph, graph, settings: PeerSettings) -> Losses:
+    """Make the loader over all training nodes, shuffled anew every epoch; it draws in this process's threads."""
+    dgl.seed(settings.seed)
+    loader = DataLoader(graph, arrays.train_nodes.to(graph.idtype), NeighborSampler(list(settings.fanout)),
+                        batch_size=settings.batch, shuffle=True)
+
+    def losses(model: BlockStack) -> Iterator[torch.Tensor]:
+        for inputs, nodes, blocks in loader:
+            logits = model.forward_batch(blocks, arrays.rows[inputs])
+            yield F.cross_entropy(logits, arrays.labels[nodes])
+
+    return losses
+
+
+if __name__ == "__main__":
+    drive(make_graph, make_convolution, make_losses)

@@ -1,0 +1,57 @@
+"""Trains on batches of PyTorch Geometric's ClusterLoader, as hpcgnn bench time-to-score asks for in a process."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import scipy.sparse
+import torch
+import torch.nn.functional as F
+from torch_geometric.data import Data
+from torch_geometric.loader import ClusterData, ClusterLoader
+
+from hpcgnn.bench.peers.pyg_batches import edge_index_of, make_convolution
+from hpcgnn.bench.peers.pyg_epoch import make_graph
+from hpcgnn.bench.peers.score_loop import BlockStack, Losses, PeerGraph, drive
+from hpcgnn.bench.race.settings import PeerSettings
+from hpcgnn.partition.order import cluster_rows
+
+ROWS_A_CLUSTER = 100
+
+
+class MetisClusters(ClusterData):
+    """Takes clusters that METIS has made elsewhere: PyTorch Geometric's own METIS comes with other packages."""
+
+    def __init__(self, data: Data, cluster: torch.Tensor):
+        self._cluster = cluster
+        super().__init__(data, int(cluster.max()) + 1, log=False)
+
+    def _metis(self, edge_index: torch.Tensor, num_nodes: int) -> torch.Tensor:
+        return self._cluster
+
+
+def make_losses(arrays: PeerGraph, graph, settings: PeerSettings) -> Losses:
+    """Make the loader, whose batches are so many clusters that about `settings.batch` training nodes are in one."""
+    num_nodes = len(arrays.labels)
+    arcs = scipy.sparse.csr_matrix((np.ones(len(arrays.indices), np.int8), arrays.indices, arrays.indptr),
+                                   shape=(num_nodes, num_nodes))
+    cluster = torch.from_numpy(cluster_rows(arcs, ROWS_A_CLUSTER, settings.seed, "the graph")).long()
+    data = Data(x=arrays.rows, y=arrays.labels, is_train=arrays.masks["train"], edge_index=edge_index_of(arrays))
+    clusters = MetisClusters(data, cluster)
+    train_share = float(arrays.masks["train"].float().mean())
+    loader = ClusterLoader(clusters, batch_size=max(1, math.ceil(settings.batch / (train_share * ROWS_A_CLUSTER))),
+                           shuffle=True)
+
+    def losses(model: BlockStack) -> Iterator[torch.Tensor]:
+        for batch in loader:
+            if batch.is_train.any():
+                logits = model.forward_batch([batch.edge_index] * settings.layers, batch.x)
+                yield F.cross_entropy(logits[batch.is_train], batch.y[batch.is_train])
+
+    return losses
+
+
+if __name__ == "__main__":
+    drive(make_graph, make_convolution, make_losses)

@@ -1,0 +1,36 @@
+"""Trains on batches of PyTorch Geometric's NeighborLoader, as hpcgnn bench time-to-score asks for in a process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch_geometric.data import Data
+from torch_geometric.loader import NeighborLoader
+
+from hpcgnn.bench.peers.pyg_batches import edge_index_of, layer_graphs, make_convolution
+from hpcgnn.bench.peers.pyg_epoch import make_graph
+from hpcgnn.bench.peers.score_loop import BlockStack, Losses, PeerGraph, drive
+from hpcgnn.bench.race.settings import PeerSettings
+
+
+def make_losses(arrays: PeerGraph, graph, settings: PeerSettings) -> Losses:
+    """Make the loader over all training nodes, shuffled anew every epoch.
+
+    Its list of neighbors begins at the batch, that of the settings at the input.
+    """
+    data = Data(x=arrays.rows, y=arrays.labels, edge_index=edge_index_of(arrays))
+    loader = NeighborLoader(data, list(settings.fanout[::-1]), input_nodes=arrays.train_nodes,
+                            batch_size=settings.batch, shuffle=True)
+
+    def losses(model: BlockStack) -> Iterator[torch.Tensor]:
+        for batch in loader:
+            logits = model.forward_batch(layer_graphs(batch, settings.layers), batch.x)[:batch.batch_size]
+            yield F.cross_entropy(logits, batch.y[:batch.batch_size])
+
+    return losses
+
+
+if __name__ == "__main__":
+    drive(make_graph, make_convolution, make_losses)

@@ -1,0 +1,161 @@
+"""RaceBenchmark trains contestants, each with the same trials, and yields a row for each: the time to every target.
+
+This process stays small and imports neither NumPy nor torch: a child's peak memory must not begin with its parent's.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpcgnn.bench.child import call_in_child
+from hpcgnn.bench.environment import find_tcmalloc
+from hpcgnn.bench.epoch_runs import hpcgnn_command, run
+from hpcgnn.bench.race.contestants import Contestant, Ours, Peer
+from hpcgnn.bench.race.curve import Settings, Trial, fastest
+from hpcgnn.bench.race.row import ScoreRow, Target
+from hpcgnn.bench.race.runs import Course, train
+from hpcgnn.bench.race.settings import RaceSettings
+from hpcgnn.bench.timing import Begin, say_nothing
+from hpcgnn.errors import ConfigError, HpcgnnError
+
+REFERENCE = Ours()       # full-graph training, whose best validation score the targets are shares of
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Says where the graph comes from.
+
+    Attributes
+    ----------
+    source : folder of shards, .npz archive, or what `hpcgnn preprocess` takes as SOURCE
+    normalize : of its features, as preprocess's --normalize-features
+    """
+
+    source: str
+    normalize: str = "auto"
+
+
+@dataclass(frozen=True)
+class Trials:
+    """Says what every contestant tries, and how often: learning rates, training nodes a batch, seeds."""
+
+    rates: tuple[float, ...]
+    batches: tuple[int, ...]
+    seeds: int
+
+
+@dataclass
+class RaceBenchmark:
+    """Runs `hpcgnn bench time-to-score`.
+
+    Trials are compared on seed 0; the chosen one is trained on the other seeds too.
+
+    Attributes
+    ----------
+    targets : tuple of float             shares of the reference's best validation score, ascending
+    ranks : int                          one process, or so many ranks of one thread
+    remarks : list of str                what a reader must know beforehand
+    failures : list of str               contestants that could not be trained, filled by `measure`
+    """
+
+    graph: Graph
+    races: list[RaceSettings]
+    contestants: list[Contestant]
+    targets: tuple[float, ...]
+    trials: Trials
+    ranks: int
+    threads: int
+    remarks: list[str] = field(default_factory=list)
+    begin: Begin = say_nothing
+    failures: list[str] = field(default_factory=list, init=False)
+
+    def measure(self) -> Iterator[ScoreRow]:
+        """Yield a row a contestant and model, the reference's first."""
+        with tempfile.TemporaryDirectory(prefix="hpcgnn-bench-") as folder:
+            shards = self._shards(Path(folder))
+            arrays = Path(folder) / "graph.npz"
+            facts = call_in_child(self.threads, "export_arrays", shards, arrays)
+            parts = call_in_child(self.threads, "count_parts", shards)
+            if self.ranks not in (1, parts):
+                raise ConfigError(f"{shards} has {parts} parts and --ranks asks for {self.ranks}; leave --ranks out")
+            course = Course(shards, arrays, parts, self.threads, Path(folder))
+            for race in self.races:
+                yield from self._race(facts["name"], race, course)
+
+    def _shards(self, folder: Path) -> Path:
+        """Return the folder of shards, made of the source where it is none."""
+        source = self.graph.source
+        if Path(source).is_dir():
+            return Path(source)
+        self.begin("makes shards")
+        source = f"npz:{source}" if Path(source).is_file() else source
+        command = hpcgnn_command("preprocess", source, "--out", folder / "shards", "--parts", self.ranks,
+                                 "--normalize-features", self.graph.normalize)
+        run(command, os.environ)
+        return folder / "shards"
+
+    def _race(self, name: str, race: RaceSettings, course: Course) -> Iterator[ScoreRow]:
+        group = f"{name} {race.model} {race.layers} x {race.hidden}"
+        runner = Runner(self, race, course)
+        reference = runner.trials_of(REFERENCE)
+        best = runner.complete(REFERENCE, max(reference, key=lambda trial: trial.best_score)).best_score
+        targets = [Target(share, share * best) for share in self.targets]
+        first = self._row(group, REFERENCE, reference, targets, runner, None)
+        yield first
+        for contestant in self.contestants:
+            if contestant == REFERENCE:
+                continue
+            try:
+                yield self._row(group, contestant, runner.trials_of(contestant), targets, runner, first)
+            except HpcgnnError as error:
+                self.failures.append(f"{contestant.name}: {error}")
+
+    def _row(self, group: str, contestant: Contestant, trials: list[Trial], targets: list[Target], runner: Runner,
+             reference: ScoreRow | None) -> ScoreRow:
+        chosen = runner.complete(contestant, fastest(trials, targets[0].score))
+        seconds = {} if reference is None else reference.seconds_to_target()
+        remarks = list(self.remarks) if reference is None else []
+        if isinstance(contestant, Peer):
+            remarks += peer_remarks(runner.course)
+        return ScoreRow(group, contestant.name, trials, chosen, targets, seconds, remarks)
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Trains contestants of one race."""
+
+    benchmark: RaceBenchmark
+    race: RaceSettings
+    course: Course
+
+    def trials_of(self, contestant: Contestant) -> list[Trial]:
+        """Train everything that a contestant tries, on seed 0."""
+        tried = self.benchmark.trials
+        trials = [Trial(settings) for settings in contestant.candidates(tried.rates, tried.batches)]
+        for trial in trials:
+            self._train(contestant, trial, 0)
+        return trials
+
+    def complete(self, contestant: Contestant, trial: Trial) -> Trial:
+        """Train a trial on the seeds that it lacks, and return it."""
+        for seed in range(self.benchmark.trials.seeds):
+            if seed not in trial.by_seed:
+                self._train(contestant, trial, seed)
+        return trial
+
+    def _train(self, contestant: Contestant, trial: Trial, seed: int) -> None:
+        settings: Settings = trial.settings
+        self.benchmark.begin(f"trains {self.race.model}: {contestant.name}, {settings}, seed {seed}")
+        trial.by_seed[seed] = train(contestant, self.race, settings, seed, self.course)
+
+
+def peer_remarks(course: Course) -> list[str]:
+    """Return what a reader must know of the peers' processes."""
+    allocator = "under tcmalloc" if find_tcmalloc() else \
+        "with glibc's allocator, which slows them down: tcmalloc is not installed"
+    threads = "one thread" if course.threads == 1 else f"{course.threads} threads"
+    return [f"peers trained {allocator}, in one process of {threads}, and sent nothing"]

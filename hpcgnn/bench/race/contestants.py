@@ -1,0 +1,149 @@
+"""Ours and Peer are who takes part: their names, what may be tried with each, and the words of a user that name them.
+
+Nothing here imports NumPy or torch.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from itertools import product
+
+from hpcgnn.bench.race.curve import Settings
+from hpcgnn.bench.timing import OURS
+from hpcgnn.errors import ConfigError
+
+FULL_GRAPH = "1"                                      # steps an epoch
+FANOUTS = (15, 10, 5), (5, 5, 5)                      # neighbors drawn for a node in each layer, the input's first
+SAMPLING_LIBRARIES = ("pyg_lib", "torch_sparse")      # PyTorch Geometric's loader draws neighbors with one of them
+PYG_LEFT_OUT = ("pyg sampler is left out: PyTorch Geometric's NeighborLoader needs pyg-lib or torch-sparse, and "
+                "neither is installed")
+
+
+@dataclass(frozen=True)
+class Ours:
+    """Describes a contestant of ours: a method with its bits, steps an epoch, and precision.
+
+    Attributes
+    ----------
+    method : METHOD or METHOD:BITS
+    steps : a number, or "auto"
+    """
+
+    method: str = "vanilla"
+    steps: str = FULL_GRAPH
+    precision: str = "fp32"
+
+    @property
+    def name(self) -> str:
+        """Name the contestant in tables."""
+        steps = "full graph" if self.steps == FULL_GRAPH else f"steps {self.steps}"
+        return f"{OURS} {self.method}, {steps}" + ("" if self.precision == "fp32" else f", {self.precision}")
+
+    def flags(self) -> dict[str, str]:
+        """Return the flags of `hpcgnn train` that are its own."""
+        method, _, bits = self.method.partition(":")
+        own = {"method": method, "bits": bits, "steps": "" if self.steps == FULL_GRAPH else self.steps,
+               "precision": "" if self.precision == "fp32" else self.precision}
+        return {name: value for name, value in own.items() if value}
+
+    def candidates(self, rates: tuple[float, ...], batches: tuple[int, ...]) -> list[Settings]:
+        """Return the settings to try: learning rates, since the number of steps says what a batch is."""
+        return [Settings(rate) for rate in rates]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Describes a peer that trains on batches: drawn neighbors, or clusters where `fanout` is empty.
+
+    Attributes
+    ----------
+    package : {"dgl", "pyg"}
+    fanout : neighbors drawn for a node in each layer, the input's first
+    """
+
+    package: str
+    fanout: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Name the contestant in tables."""
+        return f"{self.package} sampler {','.join(map(str, self.fanout))}" if self.fanout else \
+            f"{self.package} clusters"
+
+    @property
+    def driver(self) -> str:
+        """Return the module that trains it."""
+        return f"hpcgnn.bench.peers.{self.package}_{'sampler' if self.fanout else 'clusters'}"
+
+    def candidates(self, rates: tuple[float, ...], batches: tuple[int, ...]) -> list[Settings]:
+        """Return the settings to try: learning rates times sizes of a batch."""
+        return [Settings(*pair) for pair in product(rates, batches)]
+
+
+Contestant = Ours | Peer
+
+
+def list_ours(methods: tuple[str, ...], steps: tuple[str, ...], precisions: tuple[str, ...]) -> list[Ours]:
+    """Return all combinations, in the order given."""
+    return [Ours(*combination) for combination in product(methods, steps, precisions)]
+
+
+def list_peers(packages: tuple[str, ...]) -> tuple[list[Peer], list[str]]:
+    """Return the contestants of installed packages, and a sentence on each that is left out."""
+    peers, remarks = [], []
+    can_sample = any(map(importlib.util.find_spec, SAMPLING_LIBRARIES))
+    for package in packages:
+        if package == "pyg" and not can_sample:
+            remarks.append(PYG_LEFT_OUT)
+        else:
+            peers += [Peer(package, fanout) for fanout in FANOUTS]
+        if package == "pyg":
+            peers.append(Peer(package))
+    return peers, remarks
+
+
+def parse_steps(text: str) -> tuple[str, ...]:
+    """Read a list of steps an epoch: positive numbers and "auto".
+
+    Raises
+    ------
+    ConfigError      an item is neither
+    """
+    items = tuple(dict.fromkeys(item.strip() for item in text.split(",")))
+    for item in items:
+        if item != "auto" and not (item.isdecimal() and int(item) > 0):
+            raise ConfigError(f"--steps has {item!r}; expected positive numbers or auto, with commas between them")
+    return items
+
+
+def parse_methods(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    """Read a list of METHOD or METHOD:BITS.
+
+    Raises
+    ------
+    ConfigError      a method is unknown, or its bits are no number
+    """
+    items = tuple(dict.fromkeys(item.strip() for item in text.split(",")))
+    for item in items:
+        method, has_bits, bits = item.partition(":")
+        if method not in known or (has_bits and not bits.isdecimal()):
+            raise ConfigError(f"--method has {item!r}; expected METHOD or METHOD:BITS of {', '.join(known)}")
+    return items
+
+
+def parse_targets(text: str) -> tuple[float, ...]:
+    """Read shares of the best score, ascending.
+
+    Raises
+    ------
+    ConfigError      an item is no number above 0 and up to 1
+    """
+    try:
+        shares = tuple(sorted({float(item) for item in text.split(",")}))
+    except ValueError:
+        shares = ()
+    if not shares or not all(0 < share <= 1 for share in shares):
+        raise ConfigError(f"--target is {text!r}; expected shares above 0 and up to 1, with commas between them, as in "
+                          "0.95,0.98,1.0")
+    return shares

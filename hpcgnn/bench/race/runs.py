@@ -1,0 +1,161 @@
+"""This module trains contestants in processes of their own: ours by `hpcgnn train`, a peer by its driver.
+
+Nothing here imports NumPy or torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import sleep
+from typing import IO, Any
+
+from hpcgnn.bench.environment import allocator_name, thread_environment, with_tcmalloc
+from hpcgnn.bench.epoch_runs import complaint, find_mpirun, hpcgnn_command, run
+from hpcgnn.bench.race.contestants import FULL_GRAPH, Contestant, Ours, Peer
+from hpcgnn.bench.race.curve import Point, Settings, Training
+from hpcgnn.bench.race.settings import PeerSettings, RaceSettings
+from hpcgnn.errors import TrainingError
+
+LOOK_EVERY = 0.2      # seconds between looks at what a run has recorded
+STOPPED = 75          # status of a run that a signal ended
+METRICS = "metrics.jsonl"
+SENT = ("sent_bytes_payload", "sent_bytes_parameters", "sent_bytes_sums", "sent_bytes_control")
+
+
+@dataclass(frozen=True)
+class Course:
+    """Holds what all contestants train on: shards of `ranks` parts, the same graph as one .npz archive, threads of a
+    process, and a folder for what runs leave.
+    """
+
+    shards: Path
+    arrays: Path
+    ranks: int
+    threads: int
+    folder: Path
+
+
+def train(contestant: Contestant, race: RaceSettings, settings: Settings, seed: int, course: Course) -> Training:
+    """Train a contestant once.
+
+    Raises
+    ------
+    TrainingError      its process failed, or ended before it was evaluated
+    """
+    if isinstance(contestant, Ours):
+        return train_ours(contestant, race, settings, seed, course)
+    return train_peer(contestant, race, settings, seed, course)
+
+
+def train_ours(ours: Ours, race: RaceSettings, settings: Settings, seed: int, course: Course) -> Training:
+    """Run `hpcgnn train`, and end it by a signal where it has trained longer than the limit."""
+    out = course.folder / "run"
+    shutil.rmtree(out, ignore_errors=True)
+    flags = {"model": race.model, "layers": race.layers, "hidden": race.hidden, "dropout": race.dropout,
+             "norm": "layer", "weight-decay": 0, "lr": settings.lr, "epochs": race.epochs, "seed": seed,
+             "eval-every": race.eval_every, "early-stop": 0, "repeat": 1, "checkpoint-every": 0, **ours.flags()}
+    command = hpcgnn_command("train", course.shards, "--out", out, *(f"--{name}={flags[name]}" for name in flags))
+    if course.ranks > 1:
+        command = [find_mpirun(), "-n", str(course.ranks), *command]
+    environment = thread_environment(course.threads if course.ranks == 1 else 1)
+    peak_bytes = run_within(command, environment, out / METRICS, race.seconds)
+    points = list(points_of(read_records(out / METRICS), ours.steps))
+    if not points:
+        raise TrainingError(f"{ours.name} was evaluated in none of its epochs; allow more --seconds or fewer "
+                            "--eval-every")
+    return Training(points, peak_bytes, allocator_name(environment))
+
+
+def train_peer(peer: Peer, race: RaceSettings, settings: Settings, seed: int, course: Course) -> Training:
+    """Run a peer's driver, under tcmalloc where that is installed."""
+    asked = PeerSettings(**asdict(race), lr=settings.lr, batch=settings.batch, fanout=peer.fanout, seed=seed)
+    environment = with_tcmalloc(thread_environment(course.threads))
+    said = run([sys.executable, "-m", peer.driver, str(course.arrays), json.dumps(asdict(asked))], environment)
+    result = json.loads(said.splitlines()[-1])
+    return Training([Point(**point) for point in result["points"]], result["peak_bytes"], allocator_name(environment))
+
+
+def run_within(command: list[str], environment: dict[str, str], metrics: Path, limit: float) -> int:
+    """Run a training until it ends or its metrics tell of more seconds than the limit; return its peak bytes.
+
+    Raises
+    ------
+    TrainingError      it failed, with its sentence
+    """
+    errors = metrics.parent.with_name("errors.txt")
+    with errors.open("w") as stream:
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=stream)
+        try:
+            peak_bytes, is_stopped = _watch(process, metrics, limit)
+        finally:
+            if process.returncode is None:
+                process.terminate()
+                process.wait()
+    if process.returncode != 0 and not (is_stopped and process.returncode == STOPPED):
+        raise TrainingError(f"{' '.join(command[:6])} … failed with status {process.returncode}: "
+                            f"{complaint(errors.read_text())}")
+    return peak_bytes
+
+
+def _watch(process: subprocess.Popen, metrics: Path, limit: float) -> tuple[int, bool]:
+    """Wait for the end of a process; return the peak bytes of the largest of it and its children, and whether it was
+    asked to stop.
+    """
+    seconds, is_stopped, stream = 0.0, False, None
+    while True:
+        pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+        if pid:
+            process.returncode = os.waitstatus_to_exitcode(status)
+            return usage.ru_maxrss * 1024, is_stopped
+        if stream is None and metrics.exists():
+            stream = metrics.open()
+        seconds += sum(map(training_seconds, _new_records(stream)))
+        if seconds > limit and not is_stopped:
+            process.send_signal(signal.SIGUSR1)    # the one that every MPI's launcher hands on
+            is_stopped = True
+        sleep(LOOK_EVERY)
+
+
+def _new_records(stream: IO[str] | None) -> Iterator[dict[str, Any]]:
+    """Yield the lines that a file has got since the last look, whole ones only."""
+    while stream is not None:
+        place = stream.tell()
+        line = stream.readline()
+        if not line.endswith("\n"):
+            stream.seek(place)
+            return
+        yield json.loads(line)
+
+
+def read_records(metrics: Path) -> list[dict[str, Any]]:
+    """Return the lines of metrics.jsonl, none where there is no such file."""
+    return [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
+
+
+def training_seconds(record: dict[str, Any]) -> float:
+    """Return what an epoch took, and the deciding after it."""
+    return record["epoch_seconds"] + (record.get("assign_seconds") or 0.0)
+
+
+def points_of(records: Iterable[dict[str, Any]], steps: str = FULL_GRAPH) -> Iterator[Point]:
+    """Yield the evaluations of a run from its metrics.
+
+    Parameters
+    ----------
+    steps : what the run was asked for; an epoch whose line says how many it had is taken at its word
+    """
+    asked, updates, seconds, sent = int(steps) if steps.isdecimal() else 1, 0, 0.0, 0
+    for record in records:
+        updates += record.get("steps") or asked
+        seconds += training_seconds(record)
+        sent += sum(record.get(name) or 0 for name in SENT)
+        if record["val_score"] is not None:
+            yield Point(record["epoch"], updates, seconds, sent, record["val_score"], record["test_score"])

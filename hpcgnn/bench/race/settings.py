@@ -1,0 +1,49 @@
+"""RaceSettings and PeerSettings say what all contestants train alike; they travel to a peer's process as JSON.
+
+Nothing here imports NumPy or torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class RaceSettings:
+    """Describes what is the same for all contestants: dropout, convolution, LayerNorm, ReLU; Adam.
+
+    Attributes
+    ----------
+    epochs, seconds : limits of a training, whichever comes first; seconds of training, without evaluations
+    eval_every : epochs between evaluations; the last epoch has one too
+    """
+
+    model: str
+    epochs: int
+    seconds: float
+    eval_every: int
+    layers: int = 3
+    hidden: int = 256
+    dropout: float = 0.5
+
+
+@dataclass(frozen=True)
+class PeerSettings(RaceSettings):
+    """Describes one training of a peer.
+
+    Attributes
+    ----------
+    lr : float
+    batch : training nodes of a batch, about so many with clusters
+    fanout : neighbors drawn for a node in each layer, the input's first; empty for batches of clusters
+    seed : int
+    """
+
+    lr: float = 0.01
+    batch: int = 1024
+    fanout: tuple[int, ...] = ()
+    seed: int = 0
+
+    def is_evaluated(self, epoch: int) -> bool:
+        """Say whether scores are taken after this many epochs, unless it is the last one."""
+        return epoch == self.epochs or epoch % self.eval_every == 0

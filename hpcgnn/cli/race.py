@@ -1,0 +1,63 @@
+"""make_race reads the options of `hpcgnn bench time-to-score`, and refuses what can not be raced before it trains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hpcgnn.bench.epoch_runs import find_mpirun
+from hpcgnn.bench.peers.names import parse_peers
+from hpcgnn.bench.race.benchmark import REFERENCE, Graph, RaceBenchmark, Trials
+from hpcgnn.bench.race.contestants import (
+    list_ours,
+    list_peers,
+    parse_methods,
+    parse_steps,
+    parse_targets,
+)
+from hpcgnn.bench.race.settings import RaceSettings
+from hpcgnn.bench.timing import Begin
+from hpcgnn.cli.lists import parse_choices, parse_list
+from hpcgnn.errors import ConfigError
+from hpcgnn.methods import METHODS
+
+PRECISIONS = ("fp32", "fp16", "bf16")
+DRAWN_CLASSES, DRAWN_FEATURES = 40, 128
+
+
+def make_race(graph: str, flags: dict[str, Any], threads: int, begin: Begin) -> RaceBenchmark:
+    """Return the benchmark of a command line.
+
+    Raises
+    ------
+    ConfigError, UsageError      an option can't be used, or there is no such graph
+    """
+    races = [RaceSettings(model, flags["epochs"], flags["seconds"], flags["eval_every"])
+             for model in parse_choices("--model", flags["model"], ("sage", "gcn"))]
+    trials = Trials(parse_list("--lr", flags["lr"], float), parse_list("--batch", flags["batch"], int), flags["seeds"])
+    ours = list_ours(parse_methods(flags["method"], tuple(METHODS)), parse_steps(flags["steps"]),
+                     parse_choices("--precision", flags["precision"], PRECISIONS))
+    peers, remarks = list_peers(parse_peers(flags["peer"], ("dgl", "pyg")))
+    if flags["ranks"] > 1:
+        find_mpirun()
+    return RaceBenchmark(Graph(source_of(graph), flags["normalize"]), races, [REFERENCE, *ours, *peers],
+                         parse_targets(flags["target"]), trials, flags["ranks"], threads, remarks, begin)
+
+
+def source_of(graph: str) -> str:
+    """Return the graph as RaceBenchmark takes it: an existing path, or a SOURCE of preprocess.
+
+    Raises
+    ------
+    ConfigError      it is neither
+    """
+    if graph.startswith("drawn:"):
+        # This imports torch, which an archive need not wait for.
+        from hpcgnn.bench.graphs import SYNTHETIC_DEGREE, drawn_arcs
+
+        return (f"synthetic:nodes={round(drawn_arcs(graph) / SYNTHETIC_DEGREE)},mean_degree={SYNTHETIC_DEGREE},"
+                f"features={DRAWN_FEATURES},classes={DRAWN_CLASSES}")
+    if not Path(graph).exists() and ":" not in graph:
+        raise ConfigError(f"there is no graph {graph}; expected an .npz archive, a folder of shards, drawn:ARCS, or a "
+                          "SOURCE of hpcgnn preprocess")
+    return graph

@@ -1,0 +1,144 @@
+"""Curves, trials, contestants and runs of a race to a validation score, apart from each other."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+
+import pytest
+
+from hpcgnn.bench.environment import thread_environment
+from hpcgnn.bench.race import contestants, runs
+from hpcgnn.bench.race.contestants import Ours, Peer, list_ours, list_peers, parse_methods, parse_steps, parse_targets
+from hpcgnn.bench.race.curve import Point, Settings, Training, Trial, fastest
+from hpcgnn.bench.race.runs import points_of, run_within
+from hpcgnn.errors import ConfigError, TrainingError
+
+
+def training(*scores, seconds=1.0, updates=1, sent=0):
+    """A training whose epoch takes so many seconds, with these validation scores and test scores 0.1 below."""
+    return Training([Point(epoch, updates * epoch, seconds * epoch, sent * epoch, score, score - 0.1)
+                     for epoch, score in enumerate(scores, 1)], 1000, "glibc")
+
+
+def trial(*trainings, lr=0.01, batch=0):
+    return Trial(Settings(lr, batch), dict(enumerate(trainings)))
+
+
+# Curves and trials
+
+def test_a_score_is_reached_at_the_first_evaluation_that_has_it():
+    curve = training(0.2, 0.5, 0.4, 0.5, 0.6, seconds=2.0, updates=3)
+    assert curve.reach(0.5) == Point(2, 6, 4.0, 0, 0.5, 0.4) and curve.reach(0.61) is None
+    assert curve.best.epoch == 5 and curve.epoch_seconds == 2.0
+    assert training(0.5, 0.5).best.epoch == 1
+
+
+def test_the_whole_of_a_score_is_reached_by_the_training_that_set_it():
+    curve = training(0.1, 0.7, 0.3)
+    assert curve.reach(1.0 * curve.best.val_score).epoch == 2
+
+
+def test_a_trial_tells_medians_over_its_seeds_and_never_where_half_of_them_fail():
+    three = trial(training(0.1, 0.6), training(0.6, 0.6), training(0.1, 0.2))
+    assert three.seconds_to(0.6) == 2.0 and three.best_score == 0.6
+    assert three.seconds_to(0.65) == math.inf
+    two = trial(training(0.1, 0.6), training(0.4, 0.4))
+    assert two.best_score == 0.4 and two.seconds_to(two.best_score) == 1.5
+
+
+def test_the_trial_shown_comes_first_to_the_target_or_else_has_the_best_score():
+    slow, fast = trial(training(0.5, 0.9)), trial(training(0.7, 0.8))
+    assert fastest([slow, fast], 0.6) is fast and fastest([slow, fast], 0.85) is slow
+    assert fastest([fast, slow], 0.95) is slow
+    slow.by_seed[1] = training(0.7, 0.7)
+    assert fastest([slow, fast], 0.6) is fast       # a seed that the others have not trained does not count
+
+
+# Contestants
+
+def test_ours_try_learning_rates_and_peers_batches_too():
+    assert [str(one) for one in Ours().candidates((0.003, 0.01), (512, 1024))] == ["lr 0.003", "lr 0.01"]
+    found = Peer("dgl", (5, 5, 5)).candidates((0.003, 0.01), (512, 1024))
+    assert [str(one) for one in found] == [f"lr {lr}, batch {batch}" for lr in (0.003, 0.01) for batch in
+                                           ("512", "1,024")]
+
+
+def test_a_contestant_has_its_flags_only_where_they_differ_from_full_graph_training():
+    assert Ours().flags() == {"method": "vanilla"} and Ours().name == "hpcgnn vanilla, full graph"
+    auto = Ours("uniform:1", "auto", "bf16")
+    assert auto.flags() == {"method": "uniform", "bits": "1", "steps": "auto", "precision": "bf16"}
+    assert auto.name == "hpcgnn uniform:1, steps auto, bf16"
+    assert list_ours(("vanilla", "joint"), ("1", "8"), ("fp32",))[1] == Ours("vanilla", "8")
+
+
+def test_pygs_sampler_is_left_out_with_a_sentence_where_its_library_is_missing(monkeypatch):
+    monkeypatch.setattr(contestants.importlib.util, "find_spec", lambda name: None)
+    peers, remarks = list_peers(("dgl", "pyg"))
+    assert [peer.name for peer in peers] == ["dgl sampler 15,10,5", "dgl sampler 5,5,5", "pyg clusters"]
+    assert remarks == ["pyg sampler is left out: PyTorch Geometric's NeighborLoader needs pyg-lib or torch-sparse, and "
+                       "neither is installed"]
+    monkeypatch.setattr(contestants.importlib.util, "find_spec", lambda name: name == "torch_sparse")
+    peers, remarks = list_peers(("pyg",))
+    assert [peer.driver for peer in peers] == [
+        f"hpcgnn.bench.peers.pyg_{kind}" for kind in ("sampler", "sampler", "clusters")]
+    assert remarks == []
+
+
+@pytest.mark.parametrize("parse, text, complaint", [
+    (parse_steps, "4,0", "--steps has '0'; expected positive numbers or auto"),
+    (parse_steps, "many", "--steps has 'many'"),
+    (lambda text: parse_methods(text, ("vanilla", "uniform")), "vanilla,unifrom",
+     "--method has 'unifrom'; expected METHOD or METHOD:BITS of vanilla, uniform"),
+    (lambda text: parse_methods(text, ("uniform",)), "uniform:x", "--method has 'uniform:x'"),
+    (parse_targets, "0.9,1.1", "--target is '0.9,1.1'; expected shares above 0 and up to 1"),
+    (parse_targets, "best", "--target is 'best'"),
+])
+def test_an_option_that_can_not_be_read_is_refused(parse, text, complaint):
+    with pytest.raises(ConfigError, match=re.escape(complaint)):
+        parse(text)
+
+
+def test_lists_are_read_once_each_and_targets_ascend():
+    assert parse_steps("1, auto,8,1") == ("1", "auto", "8")
+    assert parse_targets("1.0,0.95") == (0.95, 1.0)
+    assert parse_methods("uniform:1,vanilla", ("vanilla", "uniform")) == ("uniform:1", "vanilla")
+
+
+# Runs
+
+def record(epoch, val_score, **changes):
+    return {"epoch": epoch, "epoch_seconds": 1.0, "assign_seconds": 0.5, "sent_bytes_payload": 10,
+            "sent_bytes_parameters": 1, "sent_bytes_sums": 100, "sent_bytes_control": None, "val_score": val_score,
+            "test_score": val_score, **changes}
+
+
+def test_points_are_the_evaluations_of_a_run_after_all_that_came_before_them():
+    records = [record(1, None), record(2, 0.4), record(3, 0.5, assign_seconds=None)]
+    assert list(points_of(records)) == [Point(2, 2, 3.0, 222, 0.4, 0.4), Point(3, 3, 4.0, 333, 0.5, 0.5)]
+    assert [point.updates for point in points_of(records, "8")] == [16, 24]
+    told = [record(1, 0.1, steps=4), record(2, 0.2, steps=1)]
+    assert [point.updates for point in points_of(told, "auto")] == [4, 5]
+
+
+SLOW_RUN = """
+import json, pathlib, signal, sys, time
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit(75))
+with pathlib.Path(sys.argv[1]).open("w") as metrics:
+    while True:
+        metrics.write(json.dumps({"epoch_seconds": 1.0}) + "\\n"); metrics.flush(); time.sleep(0.01)
+"""
+
+
+def test_a_run_is_stopped_when_it_has_trained_longer_than_the_limit(tmp_path):
+    metrics = tmp_path / "run/metrics.jsonl"
+    metrics.parent.mkdir()
+    peak = run_within([sys.executable, "-c", SLOW_RUN, str(metrics)], thread_environment(1), metrics, 3.0)
+    assert peak > 1e6 and len(runs.read_records(metrics)) > 3
+
+
+def test_a_run_that_fails_is_told_by_its_own_sentence(tmp_path):
+    command = [sys.executable, "-c", "import sys; print('hpcgnn: no shards', file=sys.stderr); sys.exit(75)"]
+    with pytest.raises(TrainingError, match="failed with status 75: hpcgnn: no shards"):
+        run_within(command, thread_environment(1), tmp_path / "run/metrics.jsonl", 3.0)

@@ -1,0 +1,198 @@
+"""`hpcgnn bench time-to-score`: targets, the trial that is shown, the peers' loop, and the command from end to end."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+from parallel_run import clean_environment
+
+from hpcgnn.__main__ import main
+from hpcgnn.bench.race import benchmark
+from hpcgnn.bench.race.benchmark import REFERENCE, Graph, RaceBenchmark, Trials
+from hpcgnn.bench.race.contestants import Ours, Peer
+from hpcgnn.bench.race.curve import Point, Settings, Training, Trial
+from hpcgnn.bench.race.result import RaceResult
+from hpcgnn.bench.race.settings import PeerSettings, RaceSettings
+from hpcgnn.errors import TrainingError
+
+MACHINE = {"load_average": [0.0], "processor": "a processor", "threads": 1, "cores": 2, "simd": "avx2",
+           "allocator": "glibc", "versions": {"hpcgnn": "0"}, "commit": ""}
+SMALL = "synthetic:nodes=300,mean_degree=6,classes=3,features=8"
+
+
+def training(*scores, seconds=1.0, updates=1, sent=0):
+    """A training whose epoch takes so many seconds, with these validation scores and test scores 0.1 below."""
+    return Training([Point(epoch, updates * epoch, seconds * epoch, sent * epoch, score, score - 0.1)
+                     for epoch, score in enumerate(scores, 1)], 1000, "glibc")
+
+
+# The benchmark, with trainings that are made up
+
+@pytest.fixture
+def race(monkeypatch):
+    """A race of full-graph training, twice as fast steps and a peer that fails; returns what it trained as well."""
+    trained = []
+
+    def train(contestant, race, settings, seed, course):
+        trained.append((contestant.name, str(settings), seed))
+        if isinstance(contestant, Peer):
+            raise TrainingError("it failed")
+        seconds = 1.0 if contestant == REFERENCE else 0.25
+        return training(0.3, 0.5, 0.6 if settings.lr == 0.01 else 0.55, seconds=seconds, sent=10)
+
+    monkeypatch.setattr(benchmark, "train", train)
+    monkeypatch.setattr(benchmark, "call_in_child", lambda threads, function, *arguments:
+                        {"export_arrays": {"name": "tiny"}, "count_parts": 1}[function])
+    monkeypatch.setattr(RaceBenchmark, "_shards", lambda self, folder: folder)
+    made = RaceBenchmark(Graph("tiny"), [RaceSettings("sage", 3, 60.0, 1)], [REFERENCE, Ours(steps="8"),
+                         Peer("dgl", (5, 5, 5))], (0.5, 1.0), Trials((0.003, 0.01), (64,), 2), 1, 1, ["a remark"])
+    return made, trained
+
+
+def test_targets_are_shares_of_the_best_score_of_full_graph_training_and_seeds_are_for_the_chosen_trial(race):
+    made, trained = race
+    full, steps = made.measure()
+    assert [target.score for target in full.targets] == [pytest.approx(0.3), pytest.approx(0.6)]
+    assert full.reference == {} and full.ratio(full.targets[0]) is None
+    assert [steps.ratio(target) for target in steps.targets] == [0.25, 0.25]
+    assert str(steps.chosen.settings) == "lr 0.01" and sorted(steps.chosen.by_seed) == [0, 1]
+    assert trained[:3] == [(full.case, "lr 0.003", 0), (full.case, "lr 0.01", 0), (full.case, "lr 0.01", 1)]
+    assert made.failures == ["dgl sampler 5,5,5: it failed"]
+
+
+def test_the_table_and_the_record_say_who_was_when_where(race, tmp_path):
+    made, _ = race
+    result = RaceResult("time-to-score", MACHINE, list(made.measure()), made.failures)
+    text = result.as_text()
+    assert "tiny sage 3 x 256: validation score to reach, 50 % is 30.00 %, 100 % is 60.00 %; seeds: 2" in text
+    line = next(line for line in text.splitlines() if "steps 8" in line)
+    assert re.sub(r"\s{2,}", "|", line.strip()) == ("hpcgnn vanilla, steps 8|lr 0.01 (of 2)|0.250|0.25|1 (1)|0.750|0.25"
+                                                    "|3 (3)|250 ms|60.00|50.00|10 B|1.00 kB")
+    assert "a remark" in text and "not measured: dgl sampler 5,5,5: it failed" in text
+    result.write(tmp_path)
+    full, _ = json.loads((tmp_path / "bench.json").read_text())["measurements"]
+    assert [one["seconds"] for one in full["targets"]] == [1.0, 3.0]
+    assert [point["val_score"] for point in full["trials"][0]["seeds"]["0"]["points"]] == [0.3, 0.5, 0.55]
+
+
+def test_a_target_that_is_not_reached_is_a_dash_and_null(race):
+    made, _ = race
+    full, *_ = made.measure()
+    poor = Trial(Settings(0.01), {0: training(0.1)})
+    never = benchmark.ScoreRow("g", "c", [poor], poor, full.targets, {0.5: 1.0})
+    assert RaceResult("time-to-score", MACHINE, [never]).as_text().count("–") >= 2
+    assert [one["seconds"] for one in never.as_record()["targets"]] == [None, None]
+
+
+# The peers' loop
+
+class OneWeight(torch.nn.Module):
+    """A model whose logits are a multiple of its rows, whatever the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(1))
+
+    def forward(self, graph, rows):
+        return rows * self.scale
+
+
+@pytest.mark.parametrize("limit, epochs", [(60.0, [2, 4, 5]), (0.0, [1])])
+def test_a_peers_clock_counts_batches_and_its_evaluations_come_when_asked(limit, epochs):
+    from hpcgnn.bench.peers import score_loop
+
+    rows, labels, mask = torch.eye(2), torch.tensor([0, 1]), torch.tensor([True, True])
+    arrays = score_loop.PeerGraph(None, None, rows, labels, {"train": mask, "val": mask, "test": mask}, 2)
+    settings = PeerSettings("sage", 5, limit, 2)
+
+    def losses(model):
+        for _ in range(3):
+            yield torch.nn.functional.cross_entropy(model(None, rows), labels)
+
+    points, peak = score_loop.train(OneWeight(), None, arrays, losses, settings)
+    assert [point.epoch for point in points] == epochs and points[-1].updates == 3 * epochs[-1]
+    assert points[-1].val_score == 1.0 and points[-1].sent_bytes == 0 and peak > 0
+
+
+@pytest.mark.parametrize("model", ["sage", "gcn"])
+def test_a_trimmed_batch_of_pyg_gives_its_nodes_the_logits_of_the_untrimmed_one(model):
+    if importlib.util.find_spec("torch_geometric") is None:
+        pytest.skip("torch_geometric is not installed")
+    from hpcgnn.bench.peers import pyg_batches
+    from hpcgnn.bench.peers.score_loop import BlockStack
+
+    # Node 0 is the batch; 1 and 2 are its neighbors, 3 is one of 1, and 4 one of 3.
+    edges = torch.tensor([[1, 2, 3, 4], [0, 0, 1, 3]])
+
+    class Batch:
+        edge_index, num_nodes, num_sampled_nodes, num_sampled_edges = edges, 5, [1, 2, 1, 1], [2, 1, 1]
+
+    stack = BlockStack(PeerSettings("sage", 1, 1.0, 1), [4, 8, 8, 3], lambda kind, *dims:
+                       pyg_batches.make_convolution(model, *dims)).eval()
+    rows, graphs = torch.randn(5, 4), pyg_batches.layer_graphs(Batch, 3)
+    assert [graph.num_rows for graph in graphs] == [5, 4, 3]
+    if model == "sage":      # GCN's degrees are those of the batch, as in PyTorch Geometric's own trimming
+        torch.testing.assert_close(stack.forward_batch(graphs, rows)[0], stack(edges, rows)[0])
+    Batch.num_sampled_nodes = None
+    torch.testing.assert_close(stack.forward_batch(pyg_batches.layer_graphs(Batch, 3), rows), stack(edges, rows))
+
+
+# The command
+
+def run_command(*arguments):
+    return subprocess.run([sys.executable, "-m", "hpcgnn", "bench", "time-to-score", *map(str, arguments)],
+                          capture_output=True, text=True, env=clean_environment())
+
+
+def test_the_command_leaves_a_table_a_picture_and_the_curves(tmp_path):
+    done = run_command(SMALL, "--epochs", 4, "--lr", "0.01", "--target", "0.5,1.0", "--method", "vanilla,uniform:2",
+                       "--ranks", 2, "--threads", 1, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "hpcgnn vanilla, full graph" in done.stdout and "hpcgnn uniform:2, full graph" in done.stdout
+    content = json.loads((tmp_path / "bench.json").read_text())
+    full, uniform = content["measurements"]
+    points = full["trials"][0]["seeds"]["0"]["points"]
+    assert [point["epoch"] for point in points] == [1, 2, 3, 4]
+    assert full["targets"][1]["score"] == max(point["val_score"] for point in points)
+    assert full["targets"][1]["seconds"] <= points[-1]["seconds"] and full["epoch_bytes"] > uniform["epoch_bytes"] > 0
+    assert full["peak_bytes"] > 50e6
+    if importlib.util.find_spec("matplotlib") is not None:
+        assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("package, contestants", [("dgl", ["dgl sampler 15,10,5", "dgl sampler 5,5,5"]),
+                                                  ("torch_geometric", ["pyg clusters"])])
+def test_peers_train_on_the_same_graph(package, contestants, tmp_path):
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    peer = {"dgl": "dgl", "torch_geometric": "pyg"}[package]
+    done = run_command(SMALL, "--epochs", 3, "--lr", "0.01", "--batch", 64, "--threads", 1, "--peer", peer, "--out",
+                       tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = {row["case"]: row for row in json.loads((tmp_path / "bench.json").read_text())["measurements"]}
+    assert set(contestants) < set(rows)
+    for name in contestants:
+        last = rows[name]["trials"][0]["seeds"]["0"]["points"][-1]
+        assert last["epoch"] == 3 and last["updates"] > 3 and 0.2 < last["val_score"] <= 1
+
+
+@pytest.mark.parametrize("arguments, status, complaint", [
+    (["nowhere.npz"], 1, "there is no graph nowhere.npz; expected an .npz archive, a folder of shards, drawn:ARCS"),
+    (["drawn:3"], 1, "drawn:3 is no graph to draw"),
+    ([SMALL, "--target", "2"], 1, "--target is '2'"),
+    ([SMALL, "--model", "gat"], 2, "--model has 'gat'; expected a list of sage, gcn"),
+    ([SMALL, "--lr", "0"], 2, "--lr is '0'; expected positive numbers"),
+    ([SMALL, "--peer", "torch"], 1, "--peer has 'torch'; expected a list of dgl, pyg"),
+    ([SMALL, "--repeat", "2"], 2, "--repeat is not for this benchmark"),
+])
+def test_what_can_not_be_raced_is_refused_before_anything_trains(arguments, status, complaint, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["bench", "time-to-score", *arguments])
+    assert stop.value.code == status
+    assert complaint in capsys.readouterr().err
