@@ -38,7 +38,7 @@ ROTATED = {"affine": (), "rotated": ("forward", "backward"), "rotated-forward": 
            "rotated-backward": ("backward",)}
 
 STEPS_CLASHES = (
-    Clash("rematerialize", True, "rows that a step does not compute are kept, so nothing comes peer by peer; choose one"),
+    Clash("rematerialize", True, "rows that a step does not compute are kept, so none comes peer by peer; choose one"),
     Clash("predict", "previous", "a row's place in the messages changes with its step; choose one"),
     *(Clash("quantize", scheme, "its steps and widths are fitted to all rows of a layer; choose one")
       for scheme in QUANTIZED))

@@ -15,10 +15,9 @@ from hpcgnn.errors import ConfigError
 from hpcgnn.exchange.arrival import Arrival
 from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.exchange.plan import ExchangePlan, RowList
-from hpcgnn.graph.hop import ExchangeSite
-from hpcgnn.ops.arena import empty
-from hpcgnn.ops.aggregation import PackedRows
 from hpcgnn.graph.batch import Batch
+from hpcgnn.graph.hop import ExchangeSite
+from hpcgnn.ops.aggregation import PackedRows
 from hpcgnn.steps.history import History
 
 PlanWithin = Callable[[int | None], ExchangePlan]      # from the hops within which the loss must be, None for any

@@ -15,8 +15,8 @@ from torch import nn
 
 from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.exchange.state import State
-from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.batch import Batch, BatchCutter
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.steps.clusters import Clusters
 from hpcgnn.steps.exchange import StepExchange, step_plans
 from hpcgnn.steps.history import History

@@ -1,8 +1,8 @@
 """Rank state: what each rank remembers beside the checkpoint, in one sealed HDF5 file a rank, `rank-RRRR-TOKEN.h5`.
 
 Format 2: attributes `token` (of the checkpoint that it belongs to), `layout` (a digest of the rank's rows) and
-`settings` (JSON), groups `exchange`, `controller` and `steps` with arrays as datasets, numbers as attributes and nested states
-as groups. Whether a run goes on from it is decided here; what the states mean is not known here.
+`settings` (JSON), groups `exchange`, `controller` and `steps` with arrays as datasets, numbers as attributes and nested
+states as groups. Whether a run goes on from it is decided here; what the states mean is not known here.
 """
 
 from __future__ import annotations

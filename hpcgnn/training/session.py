@@ -31,6 +31,7 @@ from hpcgnn.nn.quantized.models import QuantizationScheme, QuantizedStack
 from hpcgnn.nn.quantized.quantizer import count_in_degrees
 from hpcgnn.ops.counter import BACKWARD, FORWARD
 from hpcgnn.partition.partition import Partition
+from hpcgnn.pyg.distribute import DistributedModel
 from hpcgnn.shards.reader import GraphInfo, read_graph_info, read_partition
 from hpcgnn.steps.clusters import Clusters
 from hpcgnn.steps.step_graphs import StepGraphs
@@ -139,7 +140,7 @@ class Session:
         model, has_weights = together(comm, lambda: recipe.build(config, info)), part.edge_weight is not None
         together(comm, lambda: check_statistics(model, comm.size))
         together(comm, lambda: check_edge_weights(model, config.model, has_weights, config.quantize != "none"))
-        steps = None if config.steps == "1" else _make_steps(comm, config, part, graph, exchange)
+        steps = None if config.steps == "1" else _make_steps(comm, config, part, graph, exchange, model)
         return cls(comm, config, info, graph, exchange, transport, plan, part.importance, objective, score, recipe,
                    traits_of(model, config.layers), rows_within, degree_counts, steps)
 
@@ -221,13 +222,16 @@ def rotated_rows(config: TrainConfig) -> tuple[frozenset[int], int]:
 
 
 def _make_steps(comm: MPI.Comm, config: TrainConfig, part: Partition, graph: LocalGraph,
-                exchange: HaloExchange) -> StepGraphs:
+                exchange: HaloExchange, model: nn.Module) -> StepGraphs:
     """Collective: make what cuts epochs into steps.
 
     Raises
     ------
-    CollectiveError      fewer clusters than steps
+    CollectiveError      fewer clusters than steps, or a model that keeps the edges of one graph
     """
+    if isinstance(model, DistributedModel):
+        raise CollectiveError(f"steps {config.steps} can't be used with a model of PyTorch Geometric, which keeps the "
+                              "edges of the whole graph; leave --steps out, or use a model on graph.halo")
     clusters = Clusters.measure(comm, part, exchange, CLUSTER_SEED)
     if config.steps != AUTO:
         together(comm, lambda: clusters.check(int(config.steps)))
