@@ -138,6 +138,13 @@ class LocalGraph:
         return self._exchange.reads_history
 
     @property
+    def drops_first(self) -> bool:
+        """Tell whether rows are dropped out before they are exchanged: where none travels, and in steps, whose rows
+        are read again and again and would be masked each time.
+        """
+        return self.is_alone or self.reads_history
+
+    @property
     def arcs(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the CSR by destination, (num_inner + 1,) int64 and (num_edges,) int32."""
         return self._indptr, self._indices

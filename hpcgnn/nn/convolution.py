@@ -40,7 +40,7 @@ class Convolution(nn.Module):
 
     def takes_dropped(self, graph: LocalGraph) -> bool:
         """Return whether rows may come in already dropped out, as they may where no input row is sent as it stands."""
-        return self._sends_mapped(graph) or graph.is_alone
+        return self._sends_mapped(graph) or graph.drops_first
 
     def _sends_mapped(self, graph: LocalGraph) -> bool:
         return self.maps_first and not graph.reads_history
@@ -100,7 +100,7 @@ class MaxPoolConvolution(nn.Module):
 
     def takes_dropped(self, graph: LocalGraph) -> bool:
         """Return whether rows may come in already dropped out, as they may where no input row is sent as it stands."""
-        return graph.is_alone
+        return graph.drops_first
 
     def forward(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool = False) -> torch.Tensor:
         """Collective: map (num_inner, in_dim) to (num_inner, out_dim); see `Convolution.forward`."""

@@ -66,7 +66,7 @@ class GINConvolution(nn.Module):
 
     def takes_dropped(self, graph: LocalGraph) -> bool:
         """Return whether rows may come in already dropped out, as they may where no input row is sent as it stands."""
-        return self._sends_mapped(graph) or graph.is_alone
+        return self._sends_mapped(graph) or graph.drops_first
 
     def _sends_mapped(self, graph: LocalGraph) -> bool:
         return self.maps_first and not graph.reads_history

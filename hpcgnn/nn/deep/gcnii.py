@@ -54,7 +54,7 @@ class GCNII(nn.Module):
             mixed = propagate(graph, h, hop, self.dropout, is_dropped, first, self.alpha)
             z = linear(mixed, self._map(layer))
             # Rows that are sent as they stand are masked by their receivers; none is behind the last layer.
-            is_dropped = graph.is_alone or layer == self.num_hops - 1
+            is_dropped = graph.drops_first or layer == self.num_hops - 1
             h = graph.activate(z, layer_norm_of(self.norms[layer]), self.dropout, is_dropped)
         return linear(h, self.last.weight, self.last.bias)
 

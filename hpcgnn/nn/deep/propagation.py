@@ -67,7 +67,7 @@ def propagate(graph: LocalGraph, h: torch.Tensor, hop: Hop, dropout: float = 0.0
     h : (hop.num_in, dim) float32, bfloat16 or float16, or the graph's input rows
     hop : Hop                       the next of `take_hops`
     dropout : float                 on h; counted here but where is_dropped
-    is_dropped : bool               dropout has been applied to h and counted; only where `graph.is_alone`
+    is_dropped : bool               dropout has been applied to h and counted; only where `graph.drops_first`
     first : (at least hop.num_out, dim) as h, or None      rows that have a share in every step
     alpha : float in [0, 1]         that share
 
