@@ -172,7 +172,7 @@ def test_peers_train_on_the_same_graph(package, contestants, tmp_path):
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
     peer = {"dgl": "dgl", "torch_geometric": "pyg"}[package]
-    done = run_command(SMALL, "--epochs", 3, "--lr", "0.01", "--batch", 64, "--threads", 1, "--peer", peer, "--out",
+    done = run_command(SMALL, "--epochs", 3, "--lr", "0.01", "--batch", 64, "--threads", 2, "--peer", peer, "--out",
                        tmp_path)
     assert done.returncode == 0, done.stderr
     rows = {row["case"]: row for row in json.loads((tmp_path / "bench.json").read_text())["measurements"]}
