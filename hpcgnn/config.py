@@ -26,7 +26,9 @@ QUANTIZED_MODELS = ("gcn", "sage", "gin", "gat")
 OWN = "own"      # a loss or a score that a program has given to hpcgnn.fit
 LOSSES = ("auto", "cross_entropy", "binary_cross_entropy", "mse", "mae", OWN)
 SCORES = ("auto", "accuracy", "micro_f1", "roc_auc", "r2", "mae", "rmse", OWN)
+SCHEDULES = ("constant", "cosine", "linear")
 SLOWEST_LINK = 0.001
+AUTO, MOST_STEPS = "auto", 4096      # steps an epoch
 # Headings of help.
 MODEL, TRAINING, MESSAGES, RUN, GPU = "Model", "Training", "Messages", "Run", "GPU"
 QUANTIZATION = "Quantization-aware training"
@@ -35,6 +37,11 @@ QUANTIZATION = "Quantization-aware training"
 ROTATED = {"affine": (), "rotated": ("forward", "backward"), "rotated-forward": ("forward",),
            "rotated-backward": ("backward",)}
 
+STEPS_CLASHES = (
+    Clash("rematerialize", True, "rows that a step does not compute are kept, so none comes peer by peer; choose one"),
+    Clash("predict", "previous", "a row's place in the messages changes with its step; choose one"),
+    *(Clash("quantize", scheme, "its steps and widths are fitted to all rows of a layer; choose one")
+      for scheme in QUANTIZED))
 NO_INTEGERS = f"integer convolutions exist for {', '.join(QUANTIZED_MODELS)} only; choose one of them"
 # What a value of a setting of the run can't be joined with; methods know their own.
 CLASHES = {
@@ -79,7 +86,14 @@ class TrainConfig:
     jump: str = setting("concat", "How the layers' rows are joined.", ("concat", "max"), models=("jknet",), group=MODEL,
                         has_flag=False)
     epochs: int = setting(200, "Epochs to train.", low=1, group=TRAINING, is_common=True)
+    steps: str = setting("1", "Optimizer steps an epoch: each computes the rows of some clusters, and reads all others "
+                         "as they last were. 1 is the whole graph in one step; auto begins with many and ends with 1.",
+                         group=TRAINING, is_common=True)
     lr: float = setting(0.01, "Learning rate of Adam.", low=0.0, group=TRAINING, is_common=True)
+    schedule: str = setting("constant", "How the rate moves after every epoch: it stays, or falls from lr to 0 over "
+                            "the epochs, along half a cosine or a line.", SCHEDULES, group=TRAINING, has_flag=False)
+    warmup: int = setting(0, "Epochs at the start in which the rate rises from lr/N to lr.", low=0, group=TRAINING,
+                          has_flag=False)
     dropout: float = setting(0.5, "Dropout probability on the input of every layer.", low=0.0, high=0.999,
                              group=TRAINING, is_common=True)
     weight_decay: float = setting(0.0, "L2 penalty added to the gradients.", low=0.0, group=TRAINING)
@@ -162,6 +176,7 @@ class TrainConfig:
         if self.model not in MODELS and ":" not in self.model:
             raise ConfigError(f"model must be one of {', '.join(MODELS)}, or MODULE:CLASS, found {self.model!r}")
         parse_arguments(self.model_args)
+        self._check_steps()
         if self.model_args and ":" not in self.model:
             raise ConfigError(f"model_args has no effect on model {self.model}, only on your own as MODULE:CLASS; "
                               "leave it out, or change --model")
@@ -173,6 +188,9 @@ class TrainConfig:
             if others[name] == value:
                 for clash in clashes:
                     clash.check(others, name if value is True else f"{name} {value}")
+        if self.warmup and self.warmup >= self.epochs:
+            raise ConfigError(f"warmup must be less than the {self.epochs} epochs, found {self.warmup}; change one of "
+                              "them")
         if 0 < self.link_mbps < SLOWEST_LINK:
             raise ConfigError(f"link_mbps must be 0 or at least {SLOWEST_LINK}, found {self.link_mbps}; an epoch would "
                               "take years")
@@ -183,6 +201,26 @@ class TrainConfig:
         if self.model == "gat" and self.layers > 1 and self.hidden % self.heads:
             raise ConfigError(f"hidden must be a multiple of the {self.heads} attention heads, found {self.hidden}; "
                               "change hidden or heads")
+
+    def _check_steps(self) -> None:
+        """Check the number of steps, and what can't be joined with several.
+
+        Raises
+        ------
+        ConfigError
+        """
+        if self.steps != AUTO and not (self.steps.isascii() and self.steps.isdigit()
+                                       and 1 <= int(self.steps) <= MOST_STEPS):
+            raise ConfigError(f"steps must be a number from 1 to {MOST_STEPS}, or {AUTO}, found {self.steps!r}")
+        if self.steps == "1":
+            return
+        others = {own.name: getattr(self, own.name) for own in fields(self)}
+        for clash in STEPS_CLASHES:
+            clash.check(others, f"steps {self.steps}")
+        if not self.method.takes_steps:
+            raise ConfigError(f"steps {self.steps} can't be used with method {self.method.name}: it compares rows of "
+                              "one epoch with the next's, which are no longer computed together; choose vanilla, "
+                              "uniform or random")
 
     @classmethod
     def of(cls, **settings: Any) -> TrainConfig:

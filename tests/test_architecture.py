@@ -40,13 +40,14 @@ MAY_IMPORT = {
     "graph": {"errors", "ops"},
     "exchange": FOUNDATION | {"partition", "ops", "graph", "last_words", "whereabouts"},
     "adaptive": FOUNDATION | {"ops", "exchange"},
+    "steps": FOUNDATION | {"launch", "partition", "ops", "graph", "exchange"},
     "methods": {"errors", "settings", "widths", "graph", "exchange", "adaptive"},
     "config": {"errors", "registry", "settings", "methods", "nn"},
     "nn": FOUNDATION | {"settings", "ops", "graph", "quantized"},
     "inference": FOUNDATION | {"launch", "datasets", "partition", "quantized", "shards", "ops", "graph", "exchange",
                                "nn", "config", "training"},
     "training": FOUNDATION | {"launch", "units", "stop_signals", "partition", "quantized", "shards", "ops", "graph",
-                              "exchange", "adaptive", "methods", "config", "nn", "whereabouts", "pyg"},
+                              "exchange", "steps", "adaptive", "methods", "config", "nn", "whereabouts", "pyg"},
     "report": FOUNDATION | {"units"},
     # PyTorch Geometric's models; hpcgnn never imports it unless such a model is given.
     "pyg": FOUNDATION | {"ops", "graph", "exchange", "nn"},
@@ -69,8 +70,8 @@ MAY_IMPORT = {
 }
 # Rooms or modules that may import a library.
 LIBRARY_HOMES = {
-    "mpi4py": ("launch", "exchange", "methods.method", "adaptive.controller", "adaptive.solving", "training",
-               "inference", "library", "results"),
+    "mpi4py": ("launch", "exchange", "steps.clusters", "methods.method", "adaptive.controller", "adaptive.solving",
+               "training", "inference", "library", "results"),
     "cupy": ("ops.cuda.module",),
     "h5py": ("shards", "training.checkpoint", "training.rank_state", "inference.model_file", "inference.predictions",
              "results.answer_file"),

@@ -16,6 +16,7 @@ from mpi4py import MPI
 
 from hpcgnn.adaptive.policies import Traces, WidthPolicy
 from hpcgnn.adaptive.staleness import Drift, Site
+from hpcgnn.adaptive.step_count import StepCount, StepRule
 from hpcgnn.adaptive.time_bits import Descent, is_slowing, next_base
 from hpcgnn.adaptive.width_floor import WidthFloor
 from hpcgnn.adaptive.width_trial import WidthTrial
@@ -26,6 +27,7 @@ from hpcgnn.exchange.state import State
 from hpcgnn.ops.counter import BACKWARD
 
 NEVER, ALWAYS, DESCENT, MEASURED = ASYNCHRONY = ("never", "always", "descent", "measured")
+ONE_STEP = StepRule()
 Movements = Mapping[Site, np.ndarray]
 
 
@@ -60,6 +62,7 @@ class Decision:
     ldr: float | None
     assign_seconds: float
     stale_share: float = 0.0
+    num_steps: int = 1
     motion: dict[str, float | None] = field(default_factory=dict)
 
 
@@ -78,6 +81,7 @@ class Controller:
         begin at the largest base width, else at the smallest; either way the first window goes by before it changes
     most_motion : float
         share of itself that a row may move in an epoch and be an epoch old, where that is measured
+    steps : StepRule      how many steps an epoch has
 
     Reference: SYLVIE, section V; "descent" is its rule. Deviation: "measured". A loss that falls well, at which SYLVIE
     is asynchronous, is one whose rows move fast, and stale rows of one layer do harm where those of another do none.
@@ -85,16 +89,16 @@ class Controller:
     """
 
     def __init__(self, comm: MPI.Comm, policy: WidthPolicy, asynchrony: str, descent_test: DescentTest | None = None,
-                 starts_wide: bool = False, most_motion: float = 0.0):
+                 starts_wide: bool = False, most_motion: float = 0.0, steps: StepRule = ONE_STEP):
         self._comm, self._policy, self._asynchrony, self._test = comm, policy, asynchrony, descent_test
-        self._most_motion = most_motion
+        self._most_motion, self._steps = most_motion, steps
         self._first_base = policy.base_widths[-1 if starts_wide else 0]
         self._plan: EpochPlan | None = None
         self._begin()
 
     def _begin(self) -> None:
         self._descent, self._drift, self._floor = Descent(), Drift(), WidthFloor()
-        self.base = self._first_base
+        self.base, self._step_count = self._first_base, self._steps.begin()
         self._trial = WidthTrial(self.base)
         self._is_held, self._has_rows = False, False
         self._sites: list[Site] | None = None
@@ -106,6 +110,11 @@ class Controller:
         return len(self._policy.base_widths) > 1 or self._asynchrony in (DESCENT, MEASURED)
 
     @property
+    def num_steps(self) -> int:
+        """Return how many steps the epoch that was planned last has."""
+        return self._plan.num_steps
+
+    @property
     def measures(self) -> bool:
         """Tell whether it asks how far rows moved; a device is waited for only then."""
         return self._asynchrony == MEASURED
@@ -114,7 +123,8 @@ class Controller:
         """Return the plan of the next epoch."""
         is_asynchronous = self._has_rows and self._asynchrony != NEVER and not self._is_held
         self._plan = EpochPlan(self._policy.bit_plan(seed, epoch, self.base), is_asynchronous,
-                               self._policy.is_traced(epoch), self._fresh, self.measures)
+                               self._policy.is_traced(epoch), self._fresh, self.measures,
+                               self._steps.of_epoch(self._step_count, epoch))
         return self._plan
 
     def bounds(self, seed: int, epoch: int) -> tuple[BitPlan, ...]:
@@ -137,11 +147,13 @@ class Controller:
             self._measure(movements or {})
         if self.is_adaptive:
             self._decide(loss, seconds)
+        # All ranks have the same loss, and decide alike.
+        self._step_count = self._steps.observe(self._step_count, loss)
         traces = traces if self._plan.is_traced else {}
         if traces or self.base != base:
             self._policy.learn(self.base, traces)
         return Decision("async" if stale_share else "sync", base if self.is_adaptive else None, self._descent.ldr,
-                        time.perf_counter() - started, stale_share,
+                        time.perf_counter() - started, stale_share, self._plan.num_steps,
                         {_name(site): motion if math.isfinite(motion) else None
                          for site, motion in ((site, self._drift.of(site)) for site in self._drift.sums)})
 
@@ -154,7 +166,7 @@ class Controller:
         """Return what a checkpoint keeps; rank 0's is complete."""
         return {"descent": self._descent.as_dict(), "drift": self._drift.as_dict(), "floor": self._floor.as_dict(),
                 "trial": self._trial.as_dict(), "base": self.base, "is_held": self._is_held,
-                "fresh": sorted(self._fresh)}
+                "fresh": sorted(self._fresh), "steps": self._step_count.as_dict()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint. The next epoch is synchronous, and widths that were solved are traced and solved
@@ -167,6 +179,8 @@ class Controller:
             self._trial = WidthTrial.from_dict(state["trial"])
             self.base, self._is_held = state["base"], state["is_held"]
             self._fresh = frozenset(map(tuple, state["fresh"]))
+        if "steps" in state:
+            self._step_count = StepCount.from_dict(state["steps"])
 
     @property
     def keeps_rank_state(self) -> bool:

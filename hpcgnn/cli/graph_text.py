@@ -57,6 +57,8 @@ def fact_lines(info: GraphInfo) -> list[str]:
         lines.append(f"ids of nodes: {kind}; predictions come back under them")
     if info.has_edge_weights:
         lines.append("edges have weights")
+    if info.num_clusters:
+        lines.append(f"clusters: {info.num_clusters:,}, of {info.num_nodes / info.num_clusters:.0f} nodes on average")
     return lines
 
 

@@ -38,6 +38,9 @@ SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
                    "in-neighbors first, rcm is reverse Cuthill-McKee and takes less time, condense-edge lays out "
                    "smaller clusters and in each first what others read; none keeps the source's. Losses stay the "
                    "same.")
+@click.option("--cluster-rows", type=click.IntRange(min=0), default=0, show_default=True, metavar="N",
+              help="Store which cluster of about N nodes that lie close each node is in, for training in steps; 100 to "
+                   "128 are good. Clusters are of the whole graph, the same for any --parts; 0 stores none.")
 @click.option("--seed", type=click.IntRange(min=0, max=2**31 - 1), default=0, show_default=True,
               help="Of the partitioner, of random splits and of synthetic graphs.")
 @click.option("--symmetrize/--directed", default=False, help="Add the reverse of every edge. [default: directed]")

@@ -88,11 +88,24 @@ class HaloExchange:
         self.last_sent: dict[int, int] = {}
         self.last_costs: dict[str, float] = {}
         self._calls: list[Call] = []
+        self._step_plan: Callable[[int | None], ExchangePlan] | None = None
+        self._step_codecs: dict[int | None, Codec] = {}
+        self._is_first_step = True
 
     @property
     def is_alone(self) -> bool:
         """Tell whether this rank neither sends nor receives a row."""
         return self._plan.is_alone
+
+    @property
+    def num_returning(self) -> None:
+        """See `hpcgnn.graph.hop.Exchange`: the gradients of all halo rows go home."""
+        return None
+
+    @property
+    def reads_history(self) -> bool:
+        """See `hpcgnn.graph.hop.Exchange`."""
+        return False
 
     @property
     def state_bytes(self) -> int:
@@ -125,6 +138,24 @@ class HaloExchange:
         self.training.restart_clock()
         self._bit_plan, self._calls = epoch_plan.bit_plan, []
         self._sender.tracer.begin_epoch(epoch_plan.is_traced)
+
+    def begin_step(self, plan_of_step: Callable[[int | None], ExchangePlan], is_first: bool) -> None:
+        """Have the training exchanges that follow be of one step's rows, on all ranks.
+
+        Parameters
+        ----------
+        plan_of_step : function      like `plan_within`, of the rows of the step, by their numbers in it
+        is_first : bool              of the epoch
+        """
+        self._step_plan, self._step_codecs, self._is_first_step = plan_of_step, {}, is_first
+
+    def end_steps(self) -> None:
+        """Have the exchanges that follow be of all rows."""
+        self._step_plan, self._step_codecs, self._is_first_step = None, {}, True
+
+    def plan_within(self, hops: int | None) -> ExchangePlan:
+        """Return the exchange of the rows within so many hops of the loss through their receiver; None is all rows."""
+        return self._plan if hops is None else self._reach.plan_within(self._plan, hops)
 
     def forget(self) -> None:
         """Collective: end what is on its way and keep nothing of earlier epochs, before another training or the end."""
@@ -219,7 +250,7 @@ class HaloExchange:
             span = self.halo_spans[rounds[0][1]]
         kind = self._kind if site.is_training else self._evaluation_kind
         traffic = self.training if site.is_training else self.evaluation
-        if site.is_training:
+        if site.is_training and self._is_first_step:     # those of all steps are alike
             self._calls.append(call)
         return kind.start(self._sender, Outgoing(messages, rows, key, traffic, rounds, span), site)
 
@@ -263,10 +294,14 @@ class HaloExchange:
         return total
 
     def _travelling(self, site: ExchangeSite) -> ExchangePlan:
-        within = self._plan if site.reach is None else self._reach.plan_within(self._plan, site.reach)
-        return self._kind.travelling(within, site)
+        return self._kind.travelling(self.plan_within(site.reach), site)
 
     def _codec(self, site: ExchangeSite) -> Codec:
         if not site.is_training:
             return self._full_codec
+        if self._step_plan is not None:
+            if site.reach not in self._step_codecs:
+                self._step_codecs[site.reach] = Codec(self._step_plan(site.reach), self._bit_plan, self._rotated,
+                                                      self._least_rotated)
+            return self._step_codecs[site.reach]
         return self._codecs.find(self._bit_plan, self._kind.drawn_for(site), site.reach, lambda: self._travelling(site))

@@ -89,7 +89,8 @@ def reorder(part: Partition, order: np.ndarray) -> Partition:
              for name, array in (("in_degree", part.in_degree), ("importance", part.importance))}
     rows = {name: getattr(part, name)[order]
             for name in ("inner_id", "features", "labels", "train_mask", "val_mask", "test_mask")}
-    rows |= {name: getattr(part, name)[at] for name, at in (("edge_weight", entry), ("inner_name", order))
+    rows |= {name: getattr(part, name)[at]
+             for name, at in (("edge_weight", entry), ("inner_name", order), ("cluster", order))
              if getattr(part, name) is not None}
     return replace(part, indptr=indptr, indices=indices, num_central=0, boundary_index=new_row[part.boundary_index],
                    **known, **rows)

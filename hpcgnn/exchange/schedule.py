@@ -18,6 +18,7 @@ class EpochPlan:
     is_traced : bool             keep the range of every row that is sent
     fresh : frozenset            (layer, purpose) of exchanges that wait for their rows even so
     is_measured : bool           find out how far the rows that are sent have moved since the epochs before
+    num_steps : int              optimizer steps; each computes some of the rows
     """
 
     bit_plan: BitPlan
@@ -25,6 +26,7 @@ class EpochPlan:
     is_traced: bool = False
     fresh: frozenset[tuple[int, int]] = frozenset()
     is_measured: bool = False
+    num_steps: int = 1
 
     def reads_stale(self, layer: int, purpose: int) -> bool:
         """Tell whether an exchange reads the rows of the epoch before."""

@@ -79,6 +79,12 @@ class Exchange(Protocol):
     halo_spans: tuple[tuple[int, int], ...] | None
     """Where the halo rows come peer by peer: each rank's are start .. stop - 1, counted from the first; else None."""
 
+    num_returning: int | None
+    """How many halo rows, the first ones, have gradients that go home; None is all."""
+
+    reads_history: bool
+    """Tell whether halo rows may be what they were when they were last computed, and are then constants."""
+
     def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> Arrival:
         """Send the inner rows `h` to where they are halo rows, and have this rank's halo rows come."""
 
@@ -108,7 +114,8 @@ class Exchange(Protocol):
 class Matrices:
     """A reduction by rows, and its transposed for the gradients of inner and of halo rows.
 
-    forward : (num_out, inner and halo columns); near_back : (num_in, num_out); far_back : (num_halo, num_out)
+    forward : (num_out, inner and halo columns); near_back : (num_in, num_out); far_back : (num_halo, num_out), or as
+    many rows as have gradients that go home
     """
 
     forward: SparseRows
@@ -172,8 +179,10 @@ class PeerEntries:
                             tuple(matrices.far_back.rows(start, stop) for start, stop in self.halo_spans))
 
 
-def restrict(forward: SparseRows, transposed: SparseRows, num_inner: int, num_in: int, num_out: int) -> Matrices:
-    """The matrices of a hop from the first num_in inner rows, and all halo rows, to the first num_out inner rows.
+def restrict(forward: SparseRows, transposed: SparseRows, num_inner: int, num_in: int, num_out: int,
+             num_returning: int | None = None) -> Matrices:
+    """The matrices of a hop from the first num_in inner rows, and all halo rows, to the first num_out inner rows, and
+    back to the first num_returning halo rows, None for all.
 
     No row before num_out may have an inner neighbor at or behind num_in.
     """
@@ -182,7 +191,8 @@ def restrict(forward: SparseRows, transposed: SparseRows, num_inner: int, num_in
     back = replace(transposed, end=end, num_columns=num_out, num_self=min(transposed.num_self, num_out),
                    column_scale=row_scale)
     ahead = replace(forward, split=num_inner, num_near=num_in)
-    return Matrices(ahead.rows(0, num_out), back.rows(0, num_in), back.rows(num_inner, back.num_rows))
+    last = back.num_rows if num_returning is None else num_inner + num_returning
+    return Matrices(ahead.rows(0, num_out), back.rows(0, num_in), back.rows(num_inner, last))
 
 
 def _first_columns(matrix: SparseRows, num_columns: int, **changes) -> SparseRows:

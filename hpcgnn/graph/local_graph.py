@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from hpcgnn.errors import KernelError
+from hpcgnn.graph.batch import Batch
 from hpcgnn.graph.hop import (
     Arrival,
     Exchange,
@@ -108,6 +109,7 @@ class LocalGraph:
         self._reductions = Reductions(self._indptr, self._indices, self.num_rows, self._degree, has_half_sums,
                                       self._edge_weight)
         self._pass = ForwardPass()
+        self._whole: tuple[LocalGraph, torch.Tensor] | None = None     # of which this graph has some rows
 
     @property
     def num_halo(self) -> int:
@@ -127,6 +129,41 @@ class LocalGraph:
     def is_alone(self) -> bool:
         """Tell whether no row of this rank ever travels."""
         return self._exchange.is_alone
+
+    @property
+    def reads_history(self) -> bool:
+        """Tell whether halo rows may be constants, see `hpcgnn.graph.hop.Exchange`: what is computed of them before
+        they are exchanged has no gradient here, so maps follow the exchange.
+        """
+        return self._exchange.reads_history
+
+    @property
+    def arcs(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the CSR by destination, (num_inner + 1,) int64 and (num_edges,) int32."""
+        return self._indptr, self._indices
+
+    def of_rows(self, batch: Batch, exchange: Exchange) -> LocalGraph:
+        """Return the graph of some inner rows, whose halo rows are all that they read beside each other.
+
+        Parameters
+        ----------
+        batch : Batch
+        exchange : Exchange      that brings the halo rows
+        """
+        row = np.concatenate([batch.rows, batch.far])
+        weight = None if self._edge_weight is None else np.asarray(self._edge_weight)[batch.arc]
+        within = None if self._num_within is None else np.searchsorted(batch.rows, self._num_within).tolist()
+        part = LocalGraph(batch.indptr, batch.indices, self.node_id[row], self.in_degree[row],
+                          self.x_all.index_select(0, torch.from_numpy(row).to(self.x_all.device)), exchange, within,
+                          overlaps=False, has_half_sums=self._half_sums, edge_weight=weight,
+                          weighted_degree=None if weight is None else self._degree[row])
+        part._whole = self, torch.from_numpy(batch.rows).to(self.x_all.device)
+        return part
+
+    @property
+    def whole(self) -> tuple[LocalGraph, torch.Tensor | None]:
+        """Return the graph of all inner rows, and which of them this one has, (num_inner,) int64; None is all."""
+        return (self, None) if self._whole is None else self._whole
 
     @property
     def halo_spans(self) -> tuple[tuple[int, int], ...] | None:
@@ -325,7 +362,8 @@ class LocalGraph:
             num_in, num_out = self._num_within[left], self._num_within[left - 1]
         shape = reduction, num_in, num_out
         if shape not in self._restricted:
-            self._restricted[shape] = restrict(*self._reductions.matrices(reduction), self.num_inner, num_in, num_out)
+            self._restricted[shape] = restrict(*self._reductions.matrices(reduction), self.num_inner, num_in, num_out,
+                                              self._exchange.num_returning)
         by_peer = None if self.halo_spans is None else self._cut_by_peer(shape)
         if num_out not in self._spans:
             self._spans[num_out] = spans(self._is_marginal[:num_out], self._overlaps)
@@ -341,6 +379,9 @@ class LocalGraph:
 
     def input_aggregate(self, reduction: str) -> torch.Tensor:
         """Return (num_inner, num_features): what the constant input aggregates to, computed once."""
+        if self._whole is not None:
+            graph, rows = self._whole
+            return graph.input_aggregate(reduction).index_select(0, rows)
         if reduction not in self._input_aggregates:
             matrix, _ = self._reductions.matrices(reduction)
             self._input_aggregates[reduction] = multiply(matrix, self.x_all)

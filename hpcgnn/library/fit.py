@@ -32,7 +32,7 @@ Rows = Callable[[torch.Tensor, torch.Tensor], Any]
 def fit(model: nn.Module | Callable[[], nn.Module] | str, graph: Graph, *, out: str | Path | None = None,
         resume: bool = False, overwrite: bool = False, other_graph: bool = False, preset: str | None = None,
         loss: Rows | str | None = None, score: Rows | str | None = None, prefers_low: bool = False,
-        optimizer: MakeOptimizer | None = None, schedule: MakeSchedule | None = None,
+        optimizer: MakeOptimizer | None = None, schedule: MakeSchedule | str | None = None,
         callbacks: Sequence[Callback] = (), **settings: Any) -> Run:
     """Collective: train a model on the whole graph, one part a rank, and return the finished run.
 
@@ -57,8 +57,8 @@ def fit(model: nn.Module | Callable[[], nn.Module] | str, graph: Graph, *, out: 
     prefers_low : bool               a score of one's own is better where it is lower
     optimizer : function             from parameters to a torch optimizer, such as torch.optim.AdamW; Adam with `lr` and
                                      `weight_decay` where it is not given
-    schedule : function              from an optimizer to one of torch's schedules of its learning rate, which moves
-                                     after every epoch
+    schedule : function or str       from an optimizer to one of torch's schedules of its learning rate, which moves
+                                     after every epoch; or the name of one, see `--set schedule`
     callbacks : sequence of Callback
     settings                         by name, as `hpcgnn train --help-all` lists them: method, epochs, lr, bits, ..
 
@@ -102,6 +102,8 @@ def _recipe(model: Any, loss: Any, score: Any, prefers_low: bool, optimizer: Any
     ConfigError      arguments that contradict each other, or of another kind than is needed
     """
     named = dict(settings)
+    if isinstance(schedule, str):
+        named["schedule"], schedule = schedule, None
     for name, given in (("optimizer", optimizer), ("schedule", schedule)):
         if given is not None and not callable(given):
             raise ConfigError(f"{name} must be a function that makes one, such as lambda it: ..; found a "

@@ -26,8 +26,8 @@ def preprocess(data: Any, parts: int = 1, out: str | Path | None = None, *, feat
                source: str | int | None = None, target: str | int | None = None, rows: str = "sources",
                name: str | None = None, task: str = "auto", symmetrize: bool = False, seed: int = 0,
                partitioner: str = "metis", balance: str | None = None, reorder: str = "metis",
-               feature_format: str = "float32", feature_bits: int = 8, non_finite: str = "error",
-               normalize_features: str = "auto", split: tuple[float, float] = (0.6, 0.2),
+               feature_format: str = "float32", feature_bits: int = 8, cluster_rows: int = 0,
+               non_finite: str = "error", normalize_features: str = "auto", split: tuple[float, float] = (0.6, 0.2),
                make_labels: int | None = None, root: str | Path | None = None, overwrite: bool = False,
                comm: MPI.Comm | None = None,
                progress: Callable[[str, float | None], ProgressTask] = silent) -> GraphInfo:
@@ -85,7 +85,7 @@ def preprocess(data: Any, parts: int = 1, out: str | Path | None = None, *, feat
                    split_fractions=split, made_classes=make_labels, task=task, progress=progress)
     making = dict(parts=parts, partitioner=partitioner, balance=balance or default_balance(partitioner),
                   reorder=reorder, seed=seed, feature_format=feature_format, feature_bits=feature_bits,
-                  overwrite=overwrite)
+                  cluster_rows=cluster_rows, overwrite=overwrite)
     comm = join(comm)
 
     def work() -> GraphInfo | None:
@@ -100,6 +100,8 @@ def _preprocess(data: Any, out: str | Path | None, choices: dict[str, Any], opti
         raise ConfigError("preprocess was given no folder to write to; pass out=FOLDER")
     if not isinstance(making["parts"], int) or making["parts"] < 1:
         raise ConfigError(f"parts is {making['parts']!r}; expected a whole number of at least 1")
+    if not isinstance(making["cluster_rows"], int) or making["cluster_rows"] < 0:
+        raise ConfigError(f"cluster_rows is {making['cluster_rows']!r}; expected a whole number of at least 0")
     check_folder(Path(out), making["overwrite"])
     source = data if isinstance(data, str) else f"python:{type(data).__module__}.{type(data).__name__}"
     settings = {key: str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value

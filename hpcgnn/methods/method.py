@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from hpcgnn.adaptive.controller import Controller, DescentTest
     from hpcgnn.adaptive.policies import WidthPolicy
+    from hpcgnn.adaptive.step_count import StepRule
     from hpcgnn.exchange.kinds import ExchangeKind
     from hpcgnn.exchange.plan import ExchangePlan
     from hpcgnn.exchange.traffic import ControlTraffic
@@ -44,6 +45,7 @@ class MethodContext:
     rotates : bool                                   rows of few bits are rotated; see the setting `code`
     link_bytes_per_second : float                    pace of an imitated link; 0 is as fast as messages go
     control : ControlTraffic                         counts what ranks tell each other to decide on widths
+    steps : StepRule                                 how many steps an epoch has
     """
 
     comm: MPI.Comm
@@ -57,6 +59,7 @@ class MethodContext:
     rotates: bool
     link_bytes_per_second: float
     control: ControlTraffic
+    steps: StepRule
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ class Method(ABC):
     most_motion : float              share of itself that a row may move in an epoch and be old, where that is measured
     clashes : tuple of Clash         values of other settings that it can't work with
     deterministic : bool             decide by modeled seconds instead of measured ones
+    takes_steps : bool               it can send the rows of some clusters at a time, see the setting `steps`
 
     Raises
     ------
@@ -83,6 +87,7 @@ class Method(ABC):
     asynchrony = "never"
     most_motion = 0.0
     deterministic = False
+    takes_steps: ClassVar[bool] = False
 
     def __post_init__(self):
         check_values(self)
@@ -143,7 +148,7 @@ class Method(ABC):
         from hpcgnn.adaptive.controller import Controller
 
         return Controller(context.comm, self.width_policy(context), self.rule(), self.loss_test(context),
-                          self.starts_wide(context), self.most_motion)
+                          self.starts_wide(context), self.most_motion, context.steps)
 
 
 @dataclass(frozen=True)

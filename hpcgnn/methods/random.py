@@ -17,6 +17,7 @@ class Random(ChoosesWidths):
     """Draw the width of every row anew in every epoch, and wait for it. Reference: AdaQP, Table 6."""
 
     name = "random"
+    takes_steps = True
     automatic = "2,4,8"
 
     def width_policy(self, context: MethodContext) -> WidthPolicy:

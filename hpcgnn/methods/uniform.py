@@ -18,6 +18,7 @@ class Uniform(Method):
     """Send every row at the same width, and wait for it."""
 
     name = "uniform"
+    takes_steps = True
     bits: int = setting(32, "Bits a message value.", BIT_WIDTHS, is_common=True)
 
     @property

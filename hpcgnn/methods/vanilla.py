@@ -12,6 +12,7 @@ class Vanilla(StoredRows):
     """Send rows as they are stored, and wait for them."""
 
     name = "vanilla"
+    takes_steps = True
 
     def fixed_bits(self, storage_bits: int) -> int:
         """Return the width of the storage type."""

@@ -59,7 +59,10 @@ class GATConvolution(nn.Module):
 
     def takes_dropped(self, graph: LocalGraph) -> bool:
         """Return whether rows may come in already dropped out, as they may where no input row is sent as it stands."""
-        return self.maps_first or graph.is_alone
+        return self._sends_mapped(graph) or graph.is_alone
+
+    def _sends_mapped(self, graph: LocalGraph) -> bool:
+        return self.maps_first and not graph.reads_history
 
     def forward(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool = False) -> torch.Tensor:
         """Collective: map (num_inner, in_dim) to (num_inner, out_dim).
@@ -82,7 +85,7 @@ class GATConvolution(nn.Module):
 
     def _mapped(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool) -> torch.Tensor:
         """Collective: return inner and halo rows, dropped out, times W."""
-        if self.maps_first and not graph.is_input(h):
+        if self._sends_mapped(graph) and not graph.is_input(h):
             h = h if is_dropped else graph.dropout(h, self.dropout)
             return graph.halo(linear(h, self.weight), is_scaled=False)
         h_all = graph.halo(h, is_scaled=False)

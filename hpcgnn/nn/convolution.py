@@ -40,7 +40,10 @@ class Convolution(nn.Module):
 
     def takes_dropped(self, graph: LocalGraph) -> bool:
         """Return whether rows may come in already dropped out, as they may where no input row is sent as it stands."""
-        return self.maps_first or graph.is_alone
+        return self._sends_mapped(graph) or graph.is_alone
+
+    def _sends_mapped(self, graph: LocalGraph) -> bool:
+        return self.maps_first and not graph.reads_history
 
     def forward(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool = False) -> torch.Tensor:
         """Collective: map (num_in, in_dim) to (num_out, out_dim), both num_inner but where a pass leaves rows out.
@@ -52,7 +55,7 @@ class Convolution(nn.Module):
         """
         neighborhood = Neighborhood(graph, graph.hop(self.reduction), graph.is_input(h), is_dropped, self.reduction,
                                     self.dropout)
-        function = MapFirst if self.maps_first else AggregateFirst
+        function = MapFirst if self._sends_mapped(graph) else AggregateFirst
         return function.apply(h, self.weight_neighbor, self.weight_self, self.bias, neighborhood)
 
 

@@ -66,7 +66,10 @@ class GINConvolution(nn.Module):
 
     def takes_dropped(self, graph: LocalGraph) -> bool:
         """Return whether rows may come in already dropped out, as they may where no input row is sent as it stands."""
-        return self.maps_first or graph.is_alone
+        return self._sends_mapped(graph) or graph.is_alone
+
+    def _sends_mapped(self, graph: LocalGraph) -> bool:
+        return self.maps_first and not graph.reads_history
 
     def forward(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool = False) -> torch.Tensor:
         """Collective: map (num_inner, in_dim) to (num_inner, out_dim).
@@ -83,7 +86,7 @@ class GINConvolution(nn.Module):
     def _mapped(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool) -> torch.Tensor:
         """Collective: return the first linear map of the combined rows, without its bias."""
         weight = self.first.weight
-        if self.maps_first and not graph.is_input(h):
+        if self._sends_mapped(graph) and not graph.is_input(h):
             return self._combined(graph, graph.halo(linear(self._drop(graph, h, is_dropped), weight)))
         h_all = self._drop(graph, graph.halo(h), is_dropped)
         if self.maps_first:

@@ -67,8 +67,8 @@ class Neighborhood:
         return self.hop.by_peer is not None
 
     def drop_halo(self, h: torch.Tensor, peer: int | None = None) -> torch.Tensor:
-        """Mask halo rows of all peers or of one, or their gradients, as their owners do."""
-        start, stop = (0, self.graph.num_halo) if peer is None else self.graph.halo_spans[peer]
+        """Mask halo rows of all peers or of one, or the gradients of the first ones, as their owners do."""
+        start, stop = (0, len(h)) if peer is None else self.graph.halo_spans[peer]
         return self._drop(h, self.graph.num_inner + start, self.graph.num_inner + stop)
 
     def input_halo(self) -> torch.Tensor:

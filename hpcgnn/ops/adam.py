@@ -6,8 +6,10 @@ The contract is stated here; the host's kernel, or torch's operations on a devic
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from hpcgnn.errors import KernelError
@@ -41,6 +43,12 @@ class StepCheck:
     @property
     def has_finite_results(self) -> bool:
         return math.isfinite(self.largest_result)
+
+
+def worst_of(checks: Sequence[StepCheck]) -> StepCheck:
+    """Return the largest magnitudes of several steps, NaN above all, and the hash that the last one left."""
+    largest = np.array([(check.largest_gradient, check.largest_result) for check in checks]).max(axis=0)
+    return StepCheck(*largest.tolist(), checks[-1].hash)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""The undirected neighbor lists that a partitioner works on. They serve to choose owners only; training keeps the arcs.
+"""The undirected neighbor lists that a partitioner works on. They serve to choose owners and clusters; training keeps
+the arcs.
 
 No partitioner is called here.
 """
@@ -15,7 +16,8 @@ from hpcgnn.errors import ConfigError
 MAX_NODES = np.iinfo(np.int32).max
 
 
-def symmetric_adjacency(dataset: GraphDataset) -> tuple[np.ndarray, np.ndarray]:
+def symmetric_adjacency(dataset: GraphDataset, advice: str = "use --partitioner contiguous or random",
+                        ) -> tuple[np.ndarray, np.ndarray]:
     """Return neighbor lists of the graph with every arc taken in both directions.
 
     Returns
@@ -29,7 +31,7 @@ def symmetric_adjacency(dataset: GraphDataset) -> tuple[np.ndarray, np.ndarray]:
     """
     if dataset.num_nodes > MAX_NODES:
         raise ConfigError(f"{dataset.name} has {dataset.num_nodes} nodes, metis and ldg take at most {MAX_NODES}; "
-                          "use --partitioner contiguous or random")
+                          f"{advice}")
     indptr = np.ascontiguousarray(dataset.indptr, dtype=np.int64)
     indices = np.ascontiguousarray(dataset.indices, dtype=np.int32)
     if kernels.has_symmetric_rows(indptr, indices, np.empty(dataset.num_nodes, np.int64)):

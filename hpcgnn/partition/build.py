@@ -15,7 +15,7 @@ from hpcgnn.partition.partition import Partition
 
 def build_partition(dataset: GraphDataset, owner: np.ndarray, part: int, num_parts: int,
                     halos: list[Halo] | None = None, reorder: str = "none", seed: int = 0,
-                    importance: np.ndarray | None = None) -> Partition:
+                    importance: np.ndarray | None = None, cluster: np.ndarray | None = None) -> Partition:
     """Build part `part` of `dataset`.
 
     Within a row, `indices` keep the ascending global order of the dataset, so a row is summed in the same order
@@ -27,6 +27,7 @@ def build_partition(dataset: GraphDataset, owner: np.ndarray, part: int, num_par
     halos : what find_halos(dataset, owner, num_parts) returns; found here if not given, give it when building all parts
     reorder, seed             order of the central and of the marginal rows, see order_rows
     importance : (num_nodes,) float32, what node_importance(dataset, halos) returns; as halos, found here if not given
+    cluster : (num_nodes,) int32, what cluster_nodes returns, or None
 
     Returns
     -------
@@ -61,6 +62,7 @@ def build_partition(dataset: GraphDataset, owner: np.ndarray, part: int, num_par
         test_mask=dataset.test_mask[inner_id],
         edge_weight=_local_weights(dataset, inner_id, len(indices)),
         inner_name=None if dataset.node_name is None else dataset.node_name[inner_id],
+        cluster=None if cluster is None else cluster[inner_id],
     )
 
 

@@ -39,6 +39,7 @@ class Partition:
     train_mask, val_mask, test_mask : (num_inner,) bool
     edge_weight : (num_local_edges,) float32, beside `indices`, or None where all arcs weigh the same
     inner_name : (num_inner,) int64 or str, the nodes' ids in their source, or None where these are the global ids
+    cluster : (num_inner,) int32, the cluster of the whole graph that each inner row is in, see cluster_nodes, or None
     """
 
     part: int
@@ -61,6 +62,7 @@ class Partition:
     test_mask: np.ndarray
     edge_weight: np.ndarray | None = None
     inner_name: np.ndarray | None = None
+    cluster: np.ndarray | None = None
 
     @property
     def num_inner(self) -> int:

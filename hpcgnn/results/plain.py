@@ -27,7 +27,7 @@ PYG_CLASSES = ("GCN", "GraphSAGE", "GAT", "GIN", "SGConv")
 class AloneExchange:
     """Serve as exchange, and as arrival, of a graph that is one part: nothing travels."""
 
-    is_alone, halo_spans = True, None
+    is_alone, halo_spans, num_returning, reads_history = True, None, None, False
 
     def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> AloneExchange:
         """Return an arrival of no rows."""

@@ -13,11 +13,13 @@ from hpcgnn.datasets.dataset import MAX_CLASSES, MAX_FEATURES, CleaningReport, i
 from hpcgnn.partition.importance import IMPORTANCE_BINS
 from hpcgnn.partition.statistics import PartitionStatistics
 from hpcgnn.shards.feature_formats import FEATURE_FORMATS
+from hpcgnn.shards.fingerprint import DIGEST
 from hpcgnn.shards.layout import Layout
 from hpcgnn.shards.schema import NODE_NAMES, TASKS, GraphInfo
 
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 MAX_NODES = 1 << 40
+MAX_CLUSTERS = (1 << 31) - 1
 QUANTILES = 101
 
 
@@ -33,7 +35,8 @@ def graph_layout(num_nodes: int, num_parts: int, num_quantiles: int) -> Layout:
 
 def find_graph_fault(info: GraphInfo) -> str | None:
     """Say what is wrong first, as the rest of a sentence that starts with the file; None where nothing is."""
-    for faults in (_faults_of_names, _faults_of_counts, _faults_of_labels, _faults_of_statistics, _faults_of_reports):
+    for faults in (_faults_of_names, _faults_of_counts, _faults_of_labels, _faults_of_clusters, _faults_of_statistics,
+                   _faults_of_reports):
         fault = next(faults(info), None)
         if fault is not None:
             return fault
@@ -79,6 +82,15 @@ def _faults_of_labels(info: GraphInfo) -> Iterator[str]:
         yield f"has is_multi_label {info.is_multi_label} and task {info.task}, which contradict each other"
     if info.class_names and (info.task == "regression" or len(set(info.class_names)) != info.num_classes):
         yield f"has class_names other than a different one for each of {info.num_classes} classes"
+
+
+def _faults_of_clusters(info: GraphInfo) -> Iterator[str]:
+    most = min(info.num_nodes, MAX_CLUSTERS)
+    if not 0 <= info.num_clusters <= most or (info.cluster_digest and not info.num_clusters):
+        yield f"has num_clusters = {info.num_clusters}, expected 1 to {most}"
+    digest = info.cluster_digest
+    if info.num_clusters and not (isinstance(digest, str) and DIGEST.fullmatch(digest)):
+        yield "has a cluster_digest that is not of hexadecimal digits"
 
 
 def _faults_of_statistics(info: GraphInfo) -> Iterator[str]:

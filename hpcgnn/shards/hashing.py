@@ -29,6 +29,15 @@ def fingerprint_of(dataset: GraphDataset, storage: FeatureStorage,
     return Fingerprint(_hash_graph(dataset), _hash_split(dataset), _hash_features(dataset, storage, task))
 
 
+def hash_clusters(cluster: np.ndarray) -> str:
+    """Hash the cluster of every node, (num_nodes,) int32, apart from the fingerprint: a model that was trained in steps
+    over one clustering fits the graph under any other.
+    """
+    digest = _begin("clusters", len(cluster))
+    _add(digest, cluster, "<i4")
+    return digest.hexdigest()
+
+
 def _hash_graph(dataset: GraphDataset) -> str:
     digest = _begin("graph", dataset.num_nodes, dataset.num_edges)
     _add(digest, dataset.indptr, "<i8")

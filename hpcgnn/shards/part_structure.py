@@ -37,6 +37,8 @@ def part_layout(info: GraphInfo, part: int) -> Layout:
         "train_mask": (bool, inner), "val_mask": (bool, inner), "test_mask": (bool, inner)}
     if info.has_edge_weights:
         layout[schema.EDGE_WEIGHT] = (np.float32, (counts.num_edges,))
+    if info.num_clusters:
+        layout[schema.CLUSTER] = (np.int32, inner)
     if info.node_names == "integers":
         layout[schema.INNER_NAME] = (np.int64, inner)
     if info.feature_dtype != PACKAGE:
@@ -149,6 +151,8 @@ def _faults_of_nodes(part: Partition, info: GraphInfo) -> Iterator[str]:
                    f"{info.num_classes - 1}")
         if (part.labels[total.view(bool)] < 0).any():
             yield "has a node in a split whose label is unknown"
+    if part.cluster is not None:
+        yield from _out_of_range("cluster", part.cluster, info.num_clusters)
     if not is_finite(part.features):
         yield "has features that are NaN or infinite"
 

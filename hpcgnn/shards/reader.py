@@ -80,8 +80,9 @@ def read_partition(folder: Path, part: int, num_parts: int, info: GraphInfo | No
         else:
             features = _read_features(file, path, info, part)
         weight = file[schema.EDGE_WEIGHT][()] if info.has_edge_weights else None
+        cluster = file[schema.CLUSTER][()] if info.num_clusters else None
         partition = Partition(**scalars, **arrays, features=features, edge_weight=weight,
-                              inner_name=_read_names(file, path, info, part))
+                              inner_name=_read_names(file, path, info, part), cluster=cluster)
         _refuse(path, find_part_fault(partition, info))
     return partition
 

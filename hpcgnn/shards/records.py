@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -20,8 +21,9 @@ from hpcgnn.shards.texts import load_texts, store_texts
 
 JSON = ("provenance", "cleaning", "fingerprint")
 MORE = ("task", "has_edge_weights", "node_names")    # written together, and only where one of them, or names, is needed
+CLUSTERS = ("num_clusters", "cluster_digest")          # likewise, where there are clusters
 SCALARS = tuple(item.name for item in fields(GraphInfo)
-                if item.name not in (*JSON, *MORE, CLASS_NAMES, "statistics", "boundary_degree"))
+                if item.name not in (*JSON, *MORE, *CLUSTERS, CLASS_NAMES, "statistics", "boundary_degree"))
 COLUMNS = tuple(item.name for item in fields(PartitionStatistics))
 ATTRIBUTES = (*SCALARS, *JSON)
 COUNTS = tuple(name for name in SCALARS if name.startswith("num_"))
@@ -33,9 +35,8 @@ def store_info(file: h5py.File, info: GraphInfo) -> None:
         file.attrs[name] = getattr(info, name)
     for name in JSON:
         file.attrs[name] = json.dumps(asdict(getattr(info, name)))
-    if info.says_more:
-        for name in MORE:
-            file.attrs[name] = getattr(info, name)
+    for name in (*(MORE if info.says_more else ()), *(CLUSTERS if info.num_clusters else ())):
+        file.attrs[name] = getattr(info, name)
     if info.class_names:
         store_texts(file, CLASS_NAMES, info.class_names)
     file["boundary_degree"] = np.array(info.boundary_degree, np.int64)
@@ -48,11 +49,12 @@ def load_info(file: h5py.File, path: Path) -> GraphInfo:
 
     Raises
     ------
-    ShardError                names of classes that are no texts, or of another number
+    ShardError                names of classes that are no texts, or of another number; an attribute without those that
+                              are written with it
     """
-    more = {name: _plain(file.attrs[name]) for name in MORE if name in file.attrs}
-    if more and len(more) < len(MORE):
-        raise ShardError(f"{path} has no {next(name for name in MORE if name not in more)}; {AGAIN}")
+    more = _load_together(file, path, MORE) | _load_together(file, path, CLUSTERS)
+    if "num_clusters" in more:
+        more["num_clusters"] = integer_of(file, path, "num_clusters")
     if holds(file, CLASS_NAMES):
         names = load_texts(file, path, CLASS_NAMES, integer_of(file, path, "num_classes"))
         more[CLASS_NAMES] = tuple(names.tolist())
@@ -69,6 +71,14 @@ def load_info(file: h5py.File, path: Path) -> GraphInfo:
         boundary_degree=_plain(file["boundary_degree"][()]),
         **more,
     )
+
+
+def _load_together(file: h5py.File, path: Path, names: tuple[str, ...]) -> dict[str, Any]:
+    """Read attributes of which a file has all or none."""
+    found = {name: _plain(file.attrs[name]) for name in names if name in file.attrs}
+    if found and len(found) < len(names):
+        raise ShardError(f"{path} has no {next(name for name in names if name not in found)}; {AGAIN}")
+    return found
 
 
 def _plain(value):

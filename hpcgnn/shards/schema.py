@@ -15,7 +15,7 @@ from hpcgnn.shards.feature_formats import PACKAGE
 from hpcgnn.shards.fingerprint import Fingerprint
 
 GRAPH_VERSION = 3
-GRAPH_VERSION_OF_MORE = 4  # of a graph.h5 that says more: targets, names of classes, weights of edges, ids of nodes
+GRAPH_VERSION_OF_MORE = 4  # of a graph.h5 that says more: targets, names of classes, weights of edges, ids, clusters
 GRAPH_VERSIONS = (GRAPH_VERSION, GRAPH_VERSION_OF_MORE)
 PART_VERSION = 2
 PACKAGE_PART_VERSION = 4   # of a part file whose features are packages; all else in it is of format 2
@@ -28,8 +28,8 @@ PART_PATTERN, INCOMING_PATTERN, ARRIVED = "part-*.h5", ".incoming-*", ".arrived"
 PART_SCALARS = ("part", "num_parts", "num_nodes_global", "num_central")
 PART_ARRAYS = ("inner_id", "halo_id", "halo_offset", "boundary_index", "boundary_offset", "indptr", "indices",
                "in_degree", "importance", "labels", "train_mask", "val_mask", "test_mask")
-# What a part file has where graph.h5 says so: an array, and an array or a group of texts.
-EDGE_WEIGHT, INNER_NAME, CLASS_NAMES = "edge_weight", "inner_name", "class_names"
+# What a part file has where graph.h5 says so: two arrays, and an array or a group of texts.
+EDGE_WEIGHT, CLUSTER, INNER_NAME, CLASS_NAMES = "edge_weight", "cluster", "inner_name", "class_names"
 TASKS = ("classes", "multi-label", "regression")
 NODE_NAMES = ("none", "integers", "texts")
 
@@ -91,6 +91,8 @@ class GraphInfo:
     has_edge_weights : bool            parts hold edge_weight
     node_names : {"none", "integers", "texts"}            what ids the source gives its nodes, which parts then hold as
                                        inner_name; none where they are 0 .. num_nodes - 1
+    num_clusters : int                 clusters of the whole graph, which parts then hold as cluster; 0 without
+    cluster_digest : str               32 hexadecimal digits, the same for the same cluster of every node; or empty
     """
 
     run_id: str
@@ -115,6 +117,8 @@ class GraphInfo:
     class_names: tuple[str, ...] = ()
     has_edge_weights: bool = False
     node_names: str = "none"
+    num_clusters: int = 0
+    cluster_digest: str = ""
 
     def __post_init__(self) -> None:
         if self.is_multi_label and self.task == "classes":
@@ -128,7 +132,8 @@ class GraphInfo:
     @property
     def says_more(self) -> bool:
         """Tell whether graph.h5 needs the format that has more than shards of version 0.2 know."""
-        return bool(self.task == "regression" or self.class_names or self.has_edge_weights or self.node_names != "none")
+        return bool(self.task == "regression" or self.class_names or self.has_edge_weights or self.node_names != "none"
+                    or self.num_clusters)
 
 
 def check_fingerprint(source: str, written: Fingerprint, info: GraphInfo, other_graph: bool,

@@ -12,6 +12,7 @@ from hpcgnn.errors import ShardError
 from hpcgnn.partition.partition import Partition
 from hpcgnn.partition.peer_lists import needed_digests, sent_digests
 from hpcgnn.shards import schema
+from hpcgnn.shards.hashing import hash_clusters
 from hpcgnn.shards.part_structure import find_row_fault
 from hpcgnn.shards.reader import read_graph_info, read_owner, read_partition
 from hpcgnn.shards.schema import GraphInfo
@@ -21,14 +22,16 @@ from hpcgnn.shards.sealed import AGAIN
 def verify_shards(folder: Path, progress: Callable[[str, float | None], ProgressTask] = silent) -> GraphInfo:
     """Check every file of a folder from end to end, and that the parts fit each other.
 
-    Memory: the owner of each node, and one part.
+    Memory: the owner and the cluster of each node, and one part.
 
     Raises
     ------
-    ShardError                as of read_partition; a node that no part or another one has; parts whose lists differ
+    ShardError                as of read_partition; a node that no part or another one has; parts whose lists differ;
+                              other clusters than graph.h5 has the digest of
     """
     info = read_graph_info(folder)
     owner = read_owner(folder, info)
+    cluster = np.empty(info.num_nodes if info.num_clusters else 0, np.int32)
     needed = np.empty((info.num_parts, info.num_parts), np.int64)
     promised, in_split = np.empty_like(needed), np.zeros(3, np.int64)
     task = progress("verifying parts", info.num_parts)
@@ -38,9 +41,13 @@ def verify_shards(folder: Path, progress: Callable[[str, float | None], Progress
         if fault is not None:
             raise ShardError(f"{schema.part_file(folder, number)} {fault}; {AGAIN}")
         needed[number], promised[:, number] = needed_digests(part, info.run_id), sent_digests(part, info.run_id)
+        if part.cluster is not None:
+            cluster[part.inner_id] = part.cluster
         in_split += [np.count_nonzero(mask) for mask in (part.train_mask, part.val_mask, part.test_mask)]
         task.advance(1)
     _check_pairs(folder, needed != promised)
+    if info.num_clusters and hash_clusters(cluster) != info.cluster_digest:
+        raise ShardError(f"{folder} has nodes in other clusters than graph.h5 has the cluster_digest of; {AGAIN}")
     if in_split.tolist() != [info.num_train, info.num_val, info.num_test]:
         raise ShardError(f"{folder} has {', '.join(map(str, in_split))} nodes in the train, val and test masks of its "
                          f"parts, and graph.h5 says {info.num_train}, {info.num_val}, {info.num_test}; {AGAIN}")

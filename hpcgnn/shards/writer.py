@@ -25,7 +25,7 @@ from hpcgnn.shards.feature_formats import FEATURE_FORMATS
 from hpcgnn.shards.features import FeatureStorage, store_features
 from hpcgnn.shards.fingerprint import Fingerprint
 from hpcgnn.shards.folder import check_folder, incoming
-from hpcgnn.shards.hashing import fingerprint_of
+from hpcgnn.shards.hashing import fingerprint_of, hash_clusters
 from hpcgnn.shards.records import store_info
 from hpcgnn.shards.schema import GRAPH_VERSION, GRAPH_VERSION_OF_MORE, GraphInfo, Provenance
 from hpcgnn.shards.sealed import write_sealed
@@ -36,7 +36,8 @@ NAME_KINDS = {"i": "integers", "U": "texts"}
 
 def write_shards(dataset: GraphDataset, owner: np.ndarray, num_parts: int, out_dir: Path, feature_format: str,
                  provenance: Provenance, progress: Callable[[str, float | None], ProgressTask] = silent,
-                 overwrite: bool = False, reorder: str = "none", feature_bits: int = 8) -> GraphInfo:
+                 overwrite: bool = False, reorder: str = "none", feature_bits: int = 8,
+                 cluster: np.ndarray | None = None) -> GraphInfo:
     """Write every part of `dataset`, then graph.h5. A run that fails or is killed leaves what the folder held.
 
     Memory: the graph's own arrays, all halo ids, 4 bytes a node of importance, one part without its features, and one
@@ -51,6 +52,7 @@ def write_shards(dataset: GraphDataset, owner: np.ndarray, num_parts: int, out_d
     overwrite : bool          replace the shards that out_dir holds
     reorder : str                       order of rows in each part, see order_rows; by provenance's seed
     feature_bits : int        widest row of packages, 1 .. 8; 2 .. 8 where a feature is negative
+    cluster : (num_nodes,) int32, what cluster_nodes returns, or None: parts hold none
 
     Returns
     -------
@@ -71,9 +73,10 @@ def write_shards(dataset: GraphDataset, owner: np.ndarray, num_parts: int, out_d
     halos = find_halos(dataset, owner, num_parts, progress)
     run_id = uuid.uuid4().hex
     with incoming(out_dir, overwrite) as staging:
-        statistics = _write_parts(dataset, owner, halos, staging, storage, run_id, progress, (reorder, provenance.seed))
+        statistics = _write_parts(dataset, owner, halos, staging, storage, run_id, progress,
+                                  (reorder, provenance.seed), cluster)
         info = _describe(dataset, storage.form, provenance, run_id, fingerprint, statistics,
-                         degree_quantiles(dataset, halos))
+                         degree_quantiles(dataset, halos), cluster)
         version = GRAPH_VERSION_OF_MORE if info.says_more else GRAPH_VERSION
         write_sealed(schema.graph_file(staging), schema.GRAPH_KIND, version,
                      partial(_store_graph, info=info, owner=owner))
@@ -82,14 +85,14 @@ def write_shards(dataset: GraphDataset, owner: np.ndarray, num_parts: int, out_d
 
 def _write_parts(dataset: GraphDataset, owner: np.ndarray, halos: list[Halo], folder: Path, storage: FeatureStorage,
                  run_id: str, progress: Callable[[str, float | None], ProgressTask],
-                 order: tuple[str, int]) -> list[PartitionStatistics]:
+                 order: tuple[str, int], cluster: np.ndarray | None) -> list[PartitionStatistics]:
     task = progress("writing parts", dataset.num_nodes)
     # A part's topology is built in memory; its features pass through in blocks.
     topology = replace(dataset, features=np.empty((dataset.num_nodes, 0), np.float32))
     importance = node_importance(dataset, halos)
     statistics = []
     for part in range(len(halos)):
-        partition = build_partition(topology, owner, part, len(halos), halos, *order, importance)
+        partition = build_partition(topology, owner, part, len(halos), halos, *order, importance, cluster)
         fill = partial(_store_part, partition=partition, run_id=run_id, dataset=dataset, storage=storage, task=task)
         write_sealed(schema.part_file(folder, part), schema.PART_KIND, schema.part_version(storage.form), fill)
         statistics.append(measure_partition(partition))
@@ -103,8 +106,9 @@ def _store_part(file: h5py.File, partition: Partition, run_id: str, dataset: Gra
         file.attrs[name] = getattr(partition, name)
     for name in schema.PART_ARRAYS:
         file[name] = getattr(partition, name)
-    if partition.edge_weight is not None:
-        file[schema.EDGE_WEIGHT] = partition.edge_weight
+    for name in (schema.EDGE_WEIGHT, schema.CLUSTER):
+        if getattr(partition, name) is not None:
+            file[name] = getattr(partition, name)
     if partition.inner_name is not None:
         if partition.inner_name.dtype.kind == "U":
             store_texts(file, schema.INNER_NAME, partition.inner_name)
@@ -120,7 +124,7 @@ def _store_graph(file: h5py.File, info: GraphInfo, owner: np.ndarray) -> None:
 
 def _describe(dataset: GraphDataset, feature_format: str, provenance: Provenance, run_id: str,
               fingerprint: Fingerprint, statistics: list[PartitionStatistics],
-              boundary_degree: np.ndarray) -> GraphInfo:
+              boundary_degree: np.ndarray, cluster: np.ndarray | None) -> GraphInfo:
     return GraphInfo(
         run_id=run_id, hpcgnn_version=hpcgnn.__version__, name=dataset.name,
         num_nodes=dataset.num_nodes, num_edges=dataset.num_edges,
@@ -132,4 +136,6 @@ def _describe(dataset: GraphDataset, feature_format: str, provenance: Provenance
         boundary_degree=tuple(boundary_degree.tolist()),
         task=dataset.task, class_names=dataset.class_names, has_edge_weights=dataset.edge_weight is not None,
         node_names="none" if dataset.node_name is None else NAME_KINDS[dataset.node_name.dtype.kind],
+        num_clusters=0 if cluster is None else int(cluster.max()) + 1,
+        cluster_digest="" if cluster is None else hash_clusters(cluster),
     )

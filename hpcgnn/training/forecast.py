@@ -6,6 +6,7 @@ import math
 import resource
 import statistics
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -164,12 +165,10 @@ def _train_sample(session: Session, learner: Learner, controller: Controller) ->
     kept = KeptStorages([*learner.model.parameters(), *learner.model.buffers(), session.graph.x_all])
     seconds, assigning = [], 0.0
     for epoch in range(MOST_EPOCHS):
-        session.exchange.begin_epoch(controller.plan(seed, epoch))
-        if epoch == 0:
-            with kept:
-                trace = train_epoch(session, learner, seed, epoch)
-        else:
-            trace = train_epoch(session, learner, seed, epoch)
+        plan = controller.plan(seed, epoch)
+        session.exchange.begin_epoch(plan)
+        with kept if epoch == 0 else nullcontext():
+            trace = train_epoch(session, learner, seed, epoch, num_steps=plan.num_steps)
         if trace.fault or not math.isfinite(trace.loss):
             session.exchange.forget()
             raise fault_error(comm, trace.fault, trace.loss, epoch + 1, learner.optimizer.last_check, session.graph.x)
@@ -208,7 +207,7 @@ def _memory_of(session: Session, learner: Learner, sample: Sample) -> Memory:
     return Memory(
         features=graph.x_all.nbytes, structure=graph.structure_bytes, weights=weights, activations=sample.activations,
         halo_rows=graph.num_halo * exchange.widest_row * graph.x_all.element_size(), messages=exchange.message_bytes,
-        method_state=exchange.state_bytes, process=_peak_bytes(graph.x_all.device))
+        method_state=session.state_bytes, process=_peak_bytes(graph.x_all.device))
 
 
 def _peak_bytes(device: torch.device) -> int:

@@ -15,7 +15,7 @@ from hpcgnn.training.checkpoint import Checkpoint, check_shapes
 from hpcgnn.training.gradients import FlatGradients
 from hpcgnn.training.own_optimizer import BUILT_IN, OwnOptimizer, name_of
 from hpcgnn.training.precision import LossScale
-from hpcgnn.training.schedule import RateSchedule
+from hpcgnn.training.schedule import RateSchedule, choose_schedule
 from hpcgnn.training.session import Session
 
 
@@ -36,17 +36,19 @@ class Learner:
 
         Raises
         ------
-        CollectiveError      the recipe makes an optimizer or a schedule that can't be used
+        CollectiveError      the recipe makes an optimizer or a schedule that can't be used, or settings ask for
+                             another schedule
         """
         gradients, recipe = FlatGradients(model), session.recipe
         if recipe.optimizer is None:
             optimizer = FlatAdam(gradients, session.weight_groups(model))
         else:
             optimizer = together(session.comm, lambda: OwnOptimizer(recipe.optimizer(list(gradients.places)), model))
-        schedule = None if recipe.schedule is None else together(
-            session.comm, lambda: RateSchedule(recipe.schedule, optimizer, session.config.lr))
+        config = session.config
+        make = together(session.comm, lambda: choose_schedule(recipe.schedule, config))
+        schedule = None if make is None else together(session.comm, lambda: RateSchedule(make, optimizer, config.lr))
         return cls(model, optimizer, gradients, copy.deepcopy(model.state_dict()),
-                   LossScale.of(session.config.precision), schedule)
+                   LossScale.of(config.precision), schedule)
 
     @classmethod
     def start(cls, session: Session, seed: int, checkpoint: Checkpoint | None) -> Learner:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -54,6 +55,19 @@ class Objective:
         typed = torch.from_numpy(labels.astype(np.int64 if task == CLASSES else np.float32))
         return cls(typed.to(device), rows, dict(zip(SPLITS, counts.tolist(), strict=True)), task,
                    choose_loss(loss, task) if isinstance(loss, str) else loss)
+
+    def of_rows(self, rows: np.ndarray) -> Objective:
+        """Return the training objective of some inner rows, (n,) int64; counts stay those of all rows of all ranks."""
+        device = self.labels.device
+        chosen = torch.from_numpy(rows).to(device)
+        return replace(self, labels=self.labels.index_select(0, chosen),
+                       rows={"train": torch.from_numpy(np.flatnonzero(self._is_train[rows])).to(device)})
+
+    @cached_property
+    def _is_train(self) -> np.ndarray:
+        is_train = np.zeros(len(self.labels), bool)
+        is_train[self.rows["train"].cpu().numpy()] = True
+        return is_train
 
     def loss_sum(self, logits: torch.Tensor, split: str) -> torch.Tensor:
         """Sum of the loss over this rank's nodes of a split; summed over ranks and divided by `num_global` it is

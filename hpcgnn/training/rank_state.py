@@ -1,8 +1,8 @@
 """Rank state: what each rank remembers beside the checkpoint, in one sealed HDF5 file a rank, `rank-RRRR-TOKEN.h5`.
 
 Format 2: attributes `token` (of the checkpoint that it belongs to), `layout` (a digest of the rank's rows) and
-`settings` (JSON), groups `exchange` and `controller` with arrays as datasets, numbers as attributes and nested states
-as groups. Whether a run goes on from it is decided here; what the states mean is not known here.
+`settings` (JSON), groups `exchange`, `controller` and `steps` with arrays as datasets, numbers as attributes and nested
+states as groups. Whether a run goes on from it is decided here; what the states mean is not known here.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from hpcgnn.training.session import Session
 logger = logging.getLogger(__name__)
 
 KIND, VERSION = "rank-state", 2
+ROOMS = ("exchange", "controller", "steps")
 # Settings that change nothing of what ranks remember; after a change of any other, memory is begun anew.
 NOT_REMEMBERED = frozenset({
     "epochs", "lr", "dropout", "weight_decay", "eval_every", "early_stop", "repeat", "checkpoint_every", "score",
@@ -36,7 +37,7 @@ NOT_REMEMBERED = frozenset({
 
 def is_needed(session: Session, controller: Controller) -> bool:
     """Tell whether ranks of this method remember anything that a checkpoint does not hold; the same on all ranks."""
-    return session.exchange.keeps_state or controller.keeps_rank_state
+    return session.keeps_state or controller.keeps_rank_state
 
 
 def save_rank_state(session: Session, controller: Controller, files: RankFiles, token: str) -> None:
@@ -49,7 +50,8 @@ def save_rank_state(session: Session, controller: Controller, files: RankFiles, 
     """
     if not is_needed(session, controller) or not _is_shared(session, files):
         return
-    states = {"exchange": session.exchange.state(), "controller": controller.rank_state()}
+    states = {"exchange": session.exchange.state(), "controller": controller.rank_state(),
+              "steps": {} if session.steps is None else session.steps.state()}
 
     def fill(file: h5py.File) -> None:
         file.attrs["token"], file.attrs["layout"] = token, session.plan.digest
@@ -88,7 +90,7 @@ def restore_rank_state(session: Session, controller: Controller, files: RankFile
         reasons = [f"what the ranks of {files.folder} remember does not fit each other"]
     if not reasons:
         return True
-    session.exchange.forget()
+    session.forget()
     controller.forget_rank()
     if session.comm.rank == 0:
         logger.warning("from here on the run is not bit for bit the one that was stopped: %s; its next epoch is "
@@ -114,6 +116,8 @@ def _restore(session: Session, controller: Controller, files: RankFiles, token: 
     states = _read(session, path, token)
     try:
         session.exchange.restore(states["exchange"])
+        if session.steps is not None:
+            session.steps.restore(states["steps"])
         controller.restore_rank(states["controller"])
     except (KernelError, KeyError, ValueError, TypeError) as error:
         raise CheckpointError(f"{path} is not as this version writes it ({error})") from error
@@ -124,7 +128,7 @@ def _read(session: Session, path: Path, token: str) -> dict[str, State]:
     with open_sealed(path, KIND, VERSION, error=CheckpointError, advice="the checkpoint alone serves") as file:
         try:
             said = {name: file.attrs[name] for name in ("token", "layout", "settings")}
-            states = {name: _read_state(file[name]) for name in ("exchange", "controller")}
+            states = {name: _read_state(file[name]) for name in ROOMS}
             written = json.loads(said["settings"])
         except (KeyError, ValueError, TypeError, OSError) as error:
             raise CheckpointError(f"{path} is not as this version writes it ({error})") from error

@@ -1,4 +1,4 @@
-"""RateSchedule: one of torch's schedules of the learning rate, for any optimizer of a run."""
+"""RateSchedule: one of torch's schedules of the learning rate, for any optimizer of a run; and those of settings."""
 
 from __future__ import annotations
 
@@ -9,12 +9,55 @@ from typing import Any
 
 import torch
 
+from hpcgnn.config import TrainConfig
 from hpcgnn.errors import TrainingError
 from hpcgnn.training.adam import FlatAdam
 from hpcgnn.training.evaluate import Evaluation
 from hpcgnn.training.own_optimizer import OwnOptimizer
 
 MakeSchedule = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
+
+
+class PlannedRate(torch.optim.lr_scheduler.LambdaLR):
+    """Multiplies the rate by what settings say of each epoch; a run that goes on with others follows these."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on at the epoch of `state`, with the rates and the length of this run."""
+        self.last_epoch, self._step_count = state["last_epoch"], state["_step_count"]
+
+    def rates(self) -> list[float]:
+        """Return the rate of each group in the next epoch."""
+        return [base * share(self.last_epoch) for base, share in zip(self.base_lrs, self.lr_lambdas, strict=True)]
+
+
+def planned_share(epoch: int, schedule: str, warmup: int, epochs: int) -> float:
+    """Return the share of lr that an epoch, counted from 0, is trained with.
+
+    It is (epoch + 1) / warmup in the epochs of the warm-up. Of the others, p is the share that has passed: a line is
+    1 - p, and a cosine (1 + cos(pi p)) / 2, so both would be 0 in the epoch after the last.
+    """
+    if epoch < warmup:
+        return (epoch + 1) / warmup
+    passed = min(1.0, (epoch - warmup) / (epochs - warmup))
+    return {"constant": 1.0, "linear": 1.0 - passed, "cosine": (1.0 + math.cos(math.pi * passed)) / 2.0}[schedule]
+
+
+def choose_schedule(brought: MakeSchedule | None, config: TrainConfig) -> MakeSchedule | None:
+    """Return what makes the schedule of a run: the program's own, or that of its settings; None where the rate stays.
+
+    Raises
+    ------
+    TrainingError      the program brings one and settings ask for another
+    """
+    is_planned = config.schedule != "constant" or config.warmup > 0
+    if brought is not None and is_planned:
+        name = "warmup" if config.schedule == "constant" else "schedule"
+        raise TrainingError(f"{name} = {getattr(config, name)} has no effect where the program gives a schedule of its "
+                            "own; leave one out")
+    if not is_planned:
+        return brought
+    return lambda optimizer: PlannedRate(
+        optimizer, lambda epoch: planned_share(epoch, config.schedule, config.warmup, config.epochs))
 
 
 class RateSchedule:
@@ -87,7 +130,8 @@ class RateSchedule:
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on from what `state` returned."""
         self._schedule.load_state_dict(state["schedule"])
-        for group, rate in zip(self._rated.param_groups, state["rates"], strict=True):
+        rates = self._schedule.rates() if isinstance(self._schedule, PlannedRate) else state["rates"]
+        for group, rate in zip(self._rated.param_groups, rates, strict=True):
             group["lr"] = rate
         self._apply()
 

@@ -11,7 +11,8 @@ import torch
 from mpi4py import MPI
 from torch import nn
 
-from hpcgnn.config import OWN, ROTATED, TrainConfig, parse_protection
+from hpcgnn.adaptive.step_count import StepRule
+from hpcgnn.config import AUTO, OWN, ROTATED, TrainConfig, parse_protection
 from hpcgnn.errors import CollectiveError, ConfigError, TrainingError
 from hpcgnn.exchange.agreement import check_peers
 from hpcgnn.exchange.bits import UniformBits
@@ -30,7 +31,10 @@ from hpcgnn.nn.quantized.models import QuantizationScheme, QuantizedStack
 from hpcgnn.nn.quantized.quantizer import count_in_degrees
 from hpcgnn.ops.counter import BACKWARD, FORWARD
 from hpcgnn.partition.partition import Partition
+from hpcgnn.pyg.distribute import DistributedModel
 from hpcgnn.shards.reader import GraphInfo, read_graph_info, read_partition
+from hpcgnn.steps.clusters import Clusters
+from hpcgnn.steps.step_graphs import StepGraphs
 from hpcgnn.training.adam import WeightGroup
 from hpcgnn.training.alike import Traits, check_alike
 from hpcgnn.training.fastest import with_fastest_precision
@@ -42,6 +46,7 @@ from hpcgnn.training.scores import REGRESSION, Score, choose_score
 Own = TypeVar("Own")
 NOTHING = Recipe()
 LEAST_ROTATED = 8    # columns of a row from which on methods rotate it: the fewer there are, the more bias is left
+CLUSTER_SEED = 0     # of METIS: runs of all seeds share the clusters
 FIRST_BITS = 4       # at which degree-aware rows are fitted, before their widths are chosen
 WIDTH_RATE = 0.2     # of quantize_lr; what Adam's momentum carries on after the penalty ends must stay well below a bit
 
@@ -65,6 +70,7 @@ class Session:
     recipe : Recipe                  what a program brings beside the settings
     traits : ModelTraits             how the model sums its neighbors' rows
     rows_within : list of int        nodes of all ranks within 0, 1, .. hops of the loss; empty where all are computed
+    steps : StepGraphs               of epochs of several steps; None where all have one
     degree_counts : int64 array      nodes of all ranks by in-degree, see `count_in_degrees`; None unless quantized
     """
 
@@ -82,6 +88,7 @@ class Session:
     traits: ModelTraits
     rows_within: list[int]
     degree_counts: np.ndarray | None = None
+    steps: StepGraphs | None = None
 
     @classmethod
     def open(cls, comm: MPI.Comm, shards: Path, config: TrainConfig, info: GraphInfo | None = None,
@@ -133,15 +140,39 @@ class Session:
         model, has_weights = together(comm, lambda: recipe.build(config, info)), part.edge_weight is not None
         together(comm, lambda: check_statistics(model, comm.size))
         together(comm, lambda: check_edge_weights(model, config.model, has_weights, config.quantize != "none"))
+        steps = None if config.steps == "1" else _make_steps(comm, config, part, graph, exchange, model)
         return cls(comm, config, info, graph, exchange, transport, plan, part.importance, objective, score, recipe,
-                   traits_of(model, config.layers), rows_within, degree_counts)
+                   traits_of(model, config.layers), rows_within, degree_counts, steps)
 
     def method_context(self) -> MethodContext:
         """Return what the method finds on this rank."""
         config, traits = self.config, self.traits
         return MethodContext(self.comm, self.plan, self.graph, self.importance, storage_bits(config.precision),
                              traits.num_layers, traits.reduction, traits.attends,
-                             FORWARD in rotated_rows(config)[0], 1e6 * config.link_mbps, ControlTraffic())
+                             FORWARD in rotated_rows(config)[0], 1e6 * config.link_mbps, ControlTraffic(),
+                             self._step_rule())
+
+    @property
+    def state_bytes(self) -> int:
+        """Return the memory that is kept between epochs: of the method, and rows that steps read."""
+        return self.exchange.state_bytes + (0 if self.steps is None else self.steps.num_bytes)
+
+    @property
+    def keeps_state(self) -> bool:
+        """Tell whether training reads anything of earlier epochs that no checkpoint holds."""
+        return self.exchange.keeps_state or self.steps is not None
+
+    def forget(self) -> None:
+        """Collective: keep nothing of earlier epochs, before another training or the end."""
+        self.exchange.forget()
+        if self.steps is not None:
+            self.steps.forget()
+
+    def _step_rule(self) -> StepRule:
+        """Return how many steps epochs have."""
+        if self.config.steps != AUTO:
+            return StepRule(int(self.config.steps))
+        return StepRule(self.steps.clusters.first_steps(self.info.num_nodes), True, self.config.epochs)
 
     def new_model(self, seed: int) -> nn.Module:
         """Collective: a model whose weights depend on the seed only, or are those of rank 0's where a program gives it,
@@ -188,6 +219,23 @@ def rotated_rows(config: TrainConfig) -> tuple[frozenset[int], int]:
     directions = ROTATED[config.method.own_code() if is_own else config.code]
     purpose = {"forward": FORWARD, "backward": BACKWARD}
     return frozenset(purpose[direction] for direction in directions), LEAST_ROTATED if is_own else 1
+
+
+def _make_steps(comm: MPI.Comm, config: TrainConfig, part: Partition, graph: LocalGraph,
+                exchange: HaloExchange, model: nn.Module) -> StepGraphs:
+    """Collective: make what cuts epochs into steps.
+
+    Raises
+    ------
+    CollectiveError      fewer clusters than steps, or a model that keeps the edges of one graph
+    """
+    if isinstance(model, DistributedModel):
+        raise CollectiveError(f"steps {config.steps} can't be used with a model of PyTorch Geometric, which keeps the "
+                              "edges of the whole graph; leave --steps out, or use a model on graph.halo")
+    clusters = Clusters.measure(comm, part, exchange, CLUSTER_SEED)
+    if config.steps != AUTO:
+        together(comm, lambda: clusters.check(int(config.steps)))
+    return StepGraphs(graph, exchange, clusters, comm.size)
 
 
 def scheme_of(config: TrainConfig) -> QuantizationScheme:

@@ -19,8 +19,10 @@ from torch import nn
 from hpcgnn.adaptive.controller import Decision
 from hpcgnn.config import TrainConfig, settings_of
 from hpcgnn.errors import Interrupted
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.launch import together
 from hpcgnn.nn.quantized.models import QuantizedStack
+from hpcgnn.ops.adam import StepCheck, worst_of
 from hpcgnn.stop_signals import STOP_REQUEST, StopRequest
 from hpcgnn.training.balance import costs_by_rank, costs_of
 from hpcgnn.training.checkpoint import Checkpoint, Progress
@@ -29,6 +31,7 @@ from hpcgnn.training.epoch_trace import EpochTrace
 from hpcgnn.training.evaluate import Evaluation, evaluate
 from hpcgnn.training.learner import Learner
 from hpcgnn.training.metrics import RunFolder
+from hpcgnn.training.objective import Objective
 from hpcgnn.training.own_optimizer import OwnOptimizer
 from hpcgnn.training.progress import EpochDisplay
 from hpcgnn.training.rank_state import restore_rank_state, save_rank_state
@@ -40,24 +43,49 @@ from hpcgnn.training.trackers import TRACKERS
 from hpcgnn.whereabouts import HERE
 
 
-def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop_signal: int = 0) -> EpochTrace:
-    """Collective: train one epoch on the whole graph.
+def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop_signal: int = 0,
+                num_steps: int = 1) -> EpochTrace:
+    """Collective: train one epoch on the whole graph, in one step or in several.
 
     The loss is the mean over all training nodes of all ranks, so that gradients are those of one process, and where the
-    model has a `penalty`, that too. A step whose scaled gradients overflow is left out, on all ranks.
+    model has a `penalty`, that too. A step whose scaled gradients overflow is left out, on all ranks. The loss of one
+    of several steps is that of its nodes, times the number of steps: an estimate of the epoch's without bias.
 
     Parameters
     ----------
     seed, epoch : int      key the random draws; epochs count from 0
     stop_signal : int      number of the signal that asked this rank to stop; 0 is none
+    num_steps : int        more than 1 only where the session has `steps`
     """
-    comm, graph, model, objective = session.comm, session.graph, learner.model, session.objective
-    started = time.perf_counter()
-    model.train()
+    comm, started = session.comm, time.perf_counter()
+    learner.model.train()
+    if num_steps == 1:
+        loss, check = train_step(session, learner, session.graph, session.objective, seed, epoch, 1)
+    else:
+        losses, checks = [], []
+        for step in session.steps.steps(learner.model, seed, epoch, num_steps):
+            loss, check = train_step(session, learner, step.graph, session.objective.of_rows(step.rows), seed, epoch,
+                                     num_steps)
+            losses.append(loss / num_steps)
+            checks.append(check)
+        loss, check = sum(losses), worst_of(checks)
+    seconds = time.perf_counter() - started
+    traffic = session.exchange.training.take()
+    session.exchange.last_sent, session.exchange.last_costs = traffic.sent_by_peer, costs_of(seconds, traffic)
+    with session.exchange.giving_way(meets=False):
+        return EpochTrace.sum_over_ranks(comm, loss, seconds, traffic, stop_signal, check)
+
+
+def train_step(session: Session, learner: Learner, graph: LocalGraph, objective: Objective, seed: int, epoch: int,
+               num_steps: int) -> tuple[float, StepCheck]:
+    """Collective: move the weights once, by the loss of a graph's rows. Returns this rank's share of the loss, and what
+    the step found in gradients and weights.
+    """
+    comm, model = session.comm, learner.model
     graph.begin_forward(seed, epoch, is_training=True, num_hops=getattr(model, "num_hops", None))
     learner.gradients.zero()
     logits = model(graph, graph.x)      # halo rows are exchanged in here, and their gradients in backward()
-    loss = objective.loss_sum(logits, "train") / objective.num_global["train"]
+    loss = objective.loss_sum(logits, "train") / (objective.num_global["train"] / num_steps)
     if hasattr(model, "penalty"):
         # All ranks have the whole penalty; gradients and losses are sums over ranks.
         loss = loss + model.penalty() / comm.size
@@ -70,11 +98,7 @@ def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop_
     check = learner.step()
     if isinstance(model, QuantizedStack):
         model.clamp_widths()
-    seconds = time.perf_counter() - started
-    traffic = session.exchange.training.take()
-    session.exchange.last_sent, session.exchange.last_costs = traffic.sent_by_peer, costs_of(seconds, traffic)
-    with session.exchange.giving_way(meets=False):
-        return EpochTrace.sum_over_ranks(comm, loss.item(), seconds, traffic, stop_signal, check)
+    return loss.item(), check
 
 
 class TrainingRun:
@@ -141,8 +165,8 @@ class TrainingRun:
                         callback.on_failure(self, error)
                 raise
         self._save()
-        state_bytes = self.session.exchange.state_bytes
-        self.session.exchange.forget()
+        state_bytes = self.session.state_bytes
+        self.session.forget()
         results = [*self.progress.finished, self.progress.result(self.seed)]
         metrics = self.folder.read_metrics() if self._is_main else None
         summary = summarize(self.session, self.learner, results, metrics, state_bytes)
@@ -160,7 +184,7 @@ class TrainingRun:
         self.progress.finish_seed(self.seed)
         self.learner = Learner.start(self.session, self.seed, None)
         self.controller.forget()
-        self.session.exchange.forget()
+        self.session.forget()
 
     def _train_seed(self, stop: StopRequest, display: EpochDisplay) -> None:
         """Collective: train epoch after epoch, evaluate, record and save, until a seed is done."""
@@ -213,7 +237,7 @@ class TrainingRun:
         plan = self.controller.plan(self.seed, epoch)
         session.exchange.begin_epoch(plan)
         HERE.note("computes")
-        trace = train_epoch(session, learner, self.seed, epoch, stop_signal)
+        trace = train_epoch(session, learner, self.seed, epoch, stop_signal, plan.num_steps)
         if trace.fault or not math.isfinite(trace.loss):
             # Before anything of this epoch is saved: the last checkpoint is one of good weights.
             session.exchange.forget()

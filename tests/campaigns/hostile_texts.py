@@ -432,5 +432,8 @@ def _arguments() -> Iterator[Hostile]:
         yield flags("--out", out, truth=ANY if out in ("graph\nline", "~", "-x/y", "") else None)
     yield flags("--seed", str(2**64))
     yield flags("--make-labels", "3")
+    for rows in ("1", "5", str(2**62)):
+        yield flags("--cluster-rows", rows)
+    yield flags("--cluster-rows", "-1", truth=None)
     yield flags("--feature-format", "package", "--feature-bits", "1")
     yield flags("--normalize-features", "standard")

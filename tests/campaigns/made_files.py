@@ -22,12 +22,13 @@ def make_all(folder: Path) -> dict[str, Path]:
 
     Returns
     -------
-    folders : by name: shards (2 parts), shards-float16, shards-package, alone (1 part), run, made (model.h5,
-        predictions.h5), packages, adaqp (a run with a rank's file)
+    folders : by name: shards (2 parts), shards-float16 and shards-package (with clusters), alone (1 part), run, made
+        (model.h5, predictions.h5), packages, adaqp (a run with a rank's file)
     """
     folders = {"shards": make_shards(folder / "shards", 2), "alone": make_shards(folder / "alone", 1)}
     for form in ("float16", "package"):
-        folders[f"shards-{form}"] = make_shards(folder / f"shards-{form}", 2, "--feature-format", form)
+        folders[f"shards-{form}"] = make_shards(folder / f"shards-{form}", 2, "--feature-format", form,
+                                                "--cluster-rows", 8)
     folders.update(run=folder / "run", made=folder / "made", packages=folder / "packages",
                    adaqp=folder / "adaqp")
     folders["made"].mkdir()

@@ -207,6 +207,18 @@ def test_bar_without_a_total_is_full_when_the_next_starts():
         assert [task.completed for task in progress._bars.tasks] == [1, 10]
 
 
+def test_clusters_are_stored_on_request_and_shown(hpcgnn, tmp_path):
+    for parts in (1, 3):
+        code, out, err = hpcgnn("preprocess", SOURCE, "--out", tmp_path / str(parts), "--parts", parts,
+                                "--cluster-rows", 20)
+        assert (code, err) == (0, "") and "clusters: 15, of 20 nodes on average" in out
+    assert "clusters: 15, of 20 nodes on average" in hpcgnn("inspect", tmp_path / "3")[1]
+    one, three = (verify_shards(tmp_path / name) for name in "13")
+    assert one.cluster_digest == three.cluster_digest and one.provenance.settings["cluster_rows"] == 20
+    hpcgnn("preprocess", SOURCE, "--out", tmp_path / "none", "--parts", 2)
+    assert "cluster_rows" not in read_graph_info(tmp_path / "none").provenance.settings
+
+
 def test_tables_of_text_ids_classes_and_weights_are_shown_as_what_they_are(hpcgnn, tmp_path):
     (tmp_path / "cites.csv").write_text("source,target,weight\nP1,P2,3\nP2,P3,1\nP3,P1,2\n")
     (tmp_path / "papers.csv").write_text("id,pages,label,split\nP1,12,physics,train\nP2,9,art,test\nP3,30,art,val\n")

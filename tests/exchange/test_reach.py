@@ -1,5 +1,7 @@
 """Hops to the loss on 1 to 4 ranks against a walk over the whole graph, and the order that follows from them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -63,7 +65,10 @@ def test_sender_and_receiver_leave_out_the_same_rows(cut, shape, hops):
 def test_reordered_rows_are_the_same_graph(cut, shape, num_parts):
     for part in cut(shape, num_parts).parts:
         order = np.random.default_rng(0).permutation(part.num_inner)
+        assert reorder(part, order).cluster is None
+        part = replace(part, cluster=part.inner_id.astype(np.int32) // 3)
         moved = reorder(part, order)
+        np.testing.assert_array_equal(moved.cluster, part.cluster[order])
         np.testing.assert_array_equal(moved.inner_id, part.inner_id[order])
         np.testing.assert_array_equal(moved.features, part.features[order])
         np.testing.assert_array_equal(moved.in_degree[part.num_inner:], part.in_degree[part.num_inner:])

@@ -268,6 +268,8 @@ def test_what_can_not_be_read_is_a_sentence_and_leaves_no_folder(made, plain, kn
 
 
 @pytest.mark.parametrize("options, complaint", [({}, "no folder"), ({"out": "x", "parts": 0}, "parts is 0"),
+                                                ({"out": "x", "cluster_rows": -1}, "cluster_rows is -1; expected"),
+                                                ({"out": "x", "cluster_rows": 2.5}, "cluster_rows is 2.5; expected"),
                                                 ({"out": "x", "features": [[1]]}, "says itself")])
 def test_options_that_can_not_be_are_refused(options, complaint):
     with pytest.raises(ConfigError, match=complaint):

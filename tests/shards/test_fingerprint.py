@@ -17,7 +17,7 @@ from hpcgnn.shards import hashing
 from hpcgnn.shards.feature_formats import FEATURE_FORMATS
 from hpcgnn.shards.features import FeatureStorage
 from hpcgnn.shards.fingerprint import Fingerprint
-from hpcgnn.shards.hashing import fingerprint_of
+from hpcgnn.shards.hashing import fingerprint_of, hash_clusters
 from hpcgnn.shards.reader import read_graph_info
 from hpcgnn.shards.schema import Provenance, check_fingerprint
 from hpcgnn.shards.writer import write_shards
@@ -91,6 +91,16 @@ def test_weights_are_part_of_the_graph_and_targets_of_the_split(dataset):
 def test_names_of_nodes_change_nothing(dataset):
     named = replace(dataset, node_name=np.arange(60) + 7, class_names=("a", "b", "c", "d"))
     assert fingerprint_of(named, FLOAT32) == fingerprint_of(dataset, FLOAT32)
+
+
+def test_clusters_change_nothing_and_have_a_digest_of_their_own(tmp_path, dataset):
+    cluster = np.arange(60, dtype=np.int32) // 7
+    owner = np.arange(60, dtype=np.int32) % 2
+    with_clusters, without = (write_shards(dataset, owner, 2, tmp_path / str(given is None), "float32",
+                                           Provenance("a:b", "random", 0), cluster=given) for given in (cluster, None))
+    assert with_clusters.fingerprint == without.fingerprint
+    assert with_clusters.cluster_digest == hash_clusters(cluster.astype(">i8"))
+    assert with_clusters.cluster_digest != hash_clusters(changed(cluster, 3, 1))
 
 
 def test_indicator_labels_differ_from_class_ids(dataset):

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import uuid
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -20,10 +21,12 @@ from reference_partition import expected_importance, random_dataset
 from hpcgnn.errors import ConfigError, ShardError
 from hpcgnn.partition.build import build_partition
 from hpcgnn.partition.choices import REORDERS
+from hpcgnn.partition.clusters import cluster_nodes
 from hpcgnn.partition.partition import Partition
 from hpcgnn.partition.statistics import measure_partition
 from hpcgnn.shards import features, schema, writer
 from hpcgnn.shards.folder import check_folder
+from hpcgnn.shards.making import Making, make_shards
 from hpcgnn.shards.reader import read_graph_info, read_partition
 from hpcgnn.shards.schema import Provenance
 from hpcgnn.shards.sealed import write_sealed
@@ -108,6 +111,44 @@ def test_shards_without_more_are_of_the_format_of_before(shards, dataset):
     assert read_graph_info(shards).task == "classes" and read_partition(shards, 0, 2).edge_weight is None
     write(shards, with_more(dataset, "texts", "classes"), overwrite=True)
     assert (shards / "graph.h5").read_bytes().startswith(b"hpcgnn graph\nformat 4\n")
+
+
+@pytest.mark.parametrize("num_parts", [1, 2, 4])
+@pytest.mark.parametrize("dtype", ["float32", "package"])
+def test_clusters_come_back_equal_for_any_number_of_parts(tmp_path, dataset, num_parts, dtype):
+    cluster = cluster_nodes(dataset, 7)
+    info = write(tmp_path, dataset, num_parts, dtype, cluster=cluster)
+    assert info.num_clusters == 9 and verify_shards(tmp_path) == info
+    for number in range(num_parts):
+        part = read_partition(tmp_path, number, num_parts)
+        np.testing.assert_array_equal(part.cluster, cluster[part.inner_id])
+        assert part.cluster.dtype == np.int32
+    assert (tmp_path / "graph.h5").read_bytes().startswith(b"hpcgnn graph\nformat 4\n")
+
+
+def test_clusters_are_of_the_whole_graph_whatever_the_parts_and_the_order(tmp_path, dataset):
+    found = []
+    for number, (parts, reorder) in enumerate([(1, "none"), (2, "metis"), (4, "rcm")]):
+        how = Making(parts=parts, reorder=reorder, cluster_rows=7)
+        info = make_shards(dataset, tmp_path / str(number), how, "a:b", {})
+        of_node = np.full(60, -1)
+        for one in (read_partition(tmp_path / str(number), part, parts) for part in range(parts)):
+            of_node[one.inner_id] = one.cluster
+        found.append((info.num_clusters, info.cluster_digest, of_node.tolist()))
+    assert found == found[:1] * 3 and found[0][2] == cluster_nodes(dataset, 7).tolist()
+
+
+def test_shards_without_clusters_are_those_of_before_to_the_byte(tmp_path, dataset, monkeypatch):
+    """Of the settings too: those of before name no clusters."""
+    monkeypatch.setattr(writer.uuid, "uuid4", lambda: uuid.UUID(int=7))
+    how = {"parts": 2, "reorder": "metis"}
+    for name, settings in (("before", how), ("now", {**how, "cluster_rows": 0})):
+        make_shards(dataset, tmp_path / name, Making(parts=2), "a:b", settings)
+    for path in (tmp_path / "before").iterdir():
+        assert path.read_bytes() == (tmp_path / "now" / path.name).read_bytes()
+        with h5py.File(path) as file:
+            assert not {"cluster", "num_clusters", "cluster_digest"} & {*file, *file.attrs}
+    assert read_partition(tmp_path / "now", 0, 2).cluster is None
 
 
 def test_an_empty_part_has_no_ids(tmp_path, dataset):

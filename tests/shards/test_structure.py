@@ -38,6 +38,9 @@ def originals(tmp_path_factory):
     for more in ("texts", "regression"):
         made[more, False] = tmp_path_factory.mktemp(more)
         write_shards(dataset_of_more(more), owner, 3, made[more, False], "float32", Provenance("a:b", "random", 0))
+    made["clusters", False] = tmp_path_factory.mktemp("clusters")
+    write_shards(random_dataset(60, 200, seed=1), owner, 3, made["clusters", False], "float32",
+                 Provenance("a:b", "random", 0), cluster=np.arange(60, dtype=np.int32) % 9)
     return made
 
 
@@ -164,6 +167,43 @@ def test_weights_ids_and_tasks_are_checked(more_shards, how):
     with pytest.raises(ShardError, match=complaint) as refused:
         read_partition(more_shards, 1, 3)
     assert str(refused.value).startswith(str(more_shards / name))
+
+
+CLUSTER_FAULTS = {
+    "a cluster past the last": ("part-0001.h5", put("cluster", lambda a: changed(a, 0, 9)), "to 9, expected 0 to 8"),
+    "a cluster of -1": ("part-0001.h5", put("cluster", lambda a: changed(a, 0, -1)), "has cluster from -1"),
+    "clusters of int64": ("part-0001.h5", put("cluster", lambda a: a.astype(np.int64)), "has cluster of int64"),
+    "a cluster less": ("part-0001.h5", put("cluster", lambda a: a[1:]), "has cluster of int32 and shape"),
+    "no clusters": ("part-0001.h5", lambda file: file.pop("cluster"), "has no cluster"),
+    "10^12 clusters": ("graph.h5", attribute("num_clusters", np.int64(10**12)), "expected 1 to 60"),
+    "-1 clusters": ("graph.h5", attribute("num_clusters", np.int64(-1)), "has num_clusters = -1"),
+    "0 clusters": ("graph.h5", attribute("num_clusters", np.int64(0)), "has num_clusters = 0, expected 1 to 60"),
+    "half a cluster": ("graph.h5", attribute("num_clusters", 0.5), "has num_clusters of type float64, expected an int"),
+    "no number of clusters": ("graph.h5", lambda file: file.attrs.pop("num_clusters"), "has no num_clusters"),
+    "no digest": ("graph.h5", lambda file: file.attrs.pop("cluster_digest"), "has no cluster_digest"),
+    "a digest of words": ("graph.h5", attribute("cluster_digest", "abc"), "cluster_digest that is not of hexadecimal"),
+    "a digest that is a number": ("graph.h5", attribute("cluster_digest", np.int64(3)), "cluster_digest that is not"),
+    "an empty digest": ("graph.h5", attribute("cluster_digest", ""), "cluster_digest that is not of hexadecimal"),
+}
+
+
+@pytest.mark.parametrize("how", CLUSTER_FAULTS)
+def test_faulty_clusters_are_refused_by_name(originals, tmp_path, how):
+    folder = shutil.copytree(originals["clusters", False], tmp_path / "m")
+    name, change, complaint = CLUSTER_FAULTS[how]
+    reseal(folder / name, change)
+    for read in (lambda: read_partition(folder, 1, 3), lambda: verify_shards(folder)):
+        with pytest.raises(ShardError, match=complaint) as refused:
+            read()
+        assert str(refused.value).startswith(str(folder / name)) and str(refused.value).endswith("preprocess again")
+
+
+def test_nodes_in_other_clusters_are_found_by_looking_at_all_parts(originals, tmp_path):
+    folder = shutil.copytree(originals["clusters", False], tmp_path / "m")
+    reseal(folder / "part-0001.h5", put("cluster", lambda a: changed(a, 0, (a[0] + 1) % 9)))
+    assert read_partition(folder, 1, 3).cluster.max() < 9
+    with pytest.raises(ShardError, match=r"has nodes in other clusters than graph\.h5 has the"):
+        verify_shards(folder)
 
 
 TEXT_FAULTS = {

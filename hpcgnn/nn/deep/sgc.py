@@ -46,7 +46,8 @@ class SGC(nn.Module):
         hops = take_hops(graph, self.num_hops)
         if self.dropout == 0.0:
             return linear(self._propagated_input(graph)[:hops[-1].num_out], self.linear.weight, self.linear.bias)
-        if self.maps_first:
+        # Rows that don't depend on the weights may be older than these.
+        if self.maps_first and not graph.reads_history:
             h = linear(graph.dropout(x[:hops[0].num_in], self.dropout), self.linear.weight)
             for hop in hops:
                 h = propagate(graph, h, hop)
@@ -58,9 +59,10 @@ class SGC(nn.Module):
 
     def _propagated_input(self, graph: LocalGraph) -> torch.Tensor:
         """Collective where the graph is another one than last time, which it is on all ranks or on none."""
-        if self._graph is not graph:
-            self._graph, self._constant = graph, propagate_input(graph, self.num_hops)
-        return self._constant
+        whole, rows = graph.whole
+        if self._graph is not whole:
+            self._graph, self._constant = whole, propagate_input(whole, self.num_hops)
+        return self._constant if rows is None else self._constant.index_select(0, rows)
 
     def first_layer_parameters(self) -> list[nn.Parameter]:
         """Parameters of the only map."""

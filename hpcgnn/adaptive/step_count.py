@@ -1,0 +1,78 @@
+"""How many optimizer steps an epoch has: many while the loss falls, fewer where it stands, one at the end.
+
+Pure functions of losses; who measures them and who acts on the answer is not known here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+WINDOW = 5              # epochs whose mean loss is compared with that of as many before
+LEAST_FALL = 0.01       # of the mean loss, from one window to the next; less is noise of steps that are too small
+FEWER = 4               # times fewer steps then
+LAST_SHARE = 10         # the last 1 / LAST_SHARE of the epochs have one step
+
+
+@dataclass(frozen=True)
+class StepRule:
+    """Say how a run chooses the number of steps.
+
+    Attributes
+    ----------
+    first : int            steps of the first epoch
+    is_adaptive : bool     later epochs may have fewer; else all have `first`
+    num_epochs : int       of the run
+    """
+
+    first: int = 1
+    is_adaptive: bool = False
+    num_epochs: int = 1
+
+    def begin(self) -> StepCount:
+        """Return the state before the first epoch."""
+        return StepCount(self.first)
+
+    def of_epoch(self, state: StepCount, epoch: int) -> int:
+        """Return the steps of an epoch, counted from 0."""
+        if not self.is_adaptive:
+            return self.first
+        is_last = epoch >= self.num_epochs - max(1, self.num_epochs // LAST_SHARE)
+        return 1 if is_last else state.count
+
+    def observe(self, state: StepCount, loss: float) -> StepCount:
+        """Return the state after an epoch with this mean loss."""
+        return state.observe(loss) if self.is_adaptive else state
+
+
+@dataclass(frozen=True)
+class StepCount:
+    """Remember the number of steps, and the losses since it was chosen.
+
+    Attributes
+    ----------
+    count : int
+    losses : tuple of float      of the last 2 * WINDOW epochs with so many steps
+    """
+
+    count: int
+    losses: tuple[float, ...] = ()
+
+    def observe(self, loss: float) -> StepCount:
+        """Return the state after one more epoch: steps that leave the mean loss where it was become fewer."""
+        losses = (*self.losses, loss)[-2 * WINDOW:]
+        if self.count == 1 or len(losses) < 2 * WINDOW:
+            return replace(self, losses=losses)
+        before, after = sum(losses[:WINDOW]), sum(losses[WINDOW:])
+        if after <= (1 - LEAST_FALL) * before:
+            return replace(self, losses=losses)
+        return StepCount(max(1, self.count // FEWER))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the state in plain numbers, for a checkpoint."""
+        return {**asdict(self), "losses": list(self.losses)}
+
+    @classmethod
+    def from_dict(cls, state: dict[str, Any]) -> StepCount:
+        """Return the state that `as_dict` wrote."""
+        return cls(int(state["count"]), tuple(state["losses"]))

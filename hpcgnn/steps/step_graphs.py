@@ -1,0 +1,111 @@
+"""StepGraphs: the LocalGraph of each step of an epoch, one after another.
+
+A step's graph looks to a model like the whole: its inner rows are those of the step, its halo rows whatever these read
+beside each other. So every model that a LocalGraph carries trains in steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from hpcgnn.exchange.halo import HaloExchange
+from hpcgnn.exchange.state import State
+from hpcgnn.graph.batch import Batch, BatchCutter
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.steps.clusters import Clusters
+from hpcgnn.steps.exchange import StepExchange, step_plans
+from hpcgnn.steps.history import History
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of an epoch on one rank.
+
+    Attributes
+    ----------
+    graph : LocalGraph
+    rows : (num_batch,) int64      inner rows of the whole graph that it computes, ascending
+    """
+
+    graph: LocalGraph
+    rows: np.ndarray
+
+
+class StepGraphs:
+    """Makes the graphs of steps, and keeps the rows that they read.
+
+    Parameters
+    ----------
+    graph : LocalGraph           of all rows
+    exchange : HaloExchange      of the run
+    clusters : Clusters
+    num_ranks : int
+    """
+
+    def __init__(self, graph: LocalGraph, exchange: HaloExchange, clusters: Clusters, num_ranks: int):
+        self.clusters = clusters
+        self._graph, self._exchange, self._is_shared = graph, exchange, num_ranks > 1
+        self._history = History(graph.num_rows)
+        self._cutter = BatchCutter(*graph.arcs, graph.num_rows)
+        self._place = np.full(graph.num_rows, -1, np.int32)
+
+    def steps(self, model: nn.Module, seed: int, epoch: int, num_steps: int) -> Iterator[Step]:
+        """Collective: the steps of an epoch, each to be trained before the next is asked for.
+
+        Reference: Fey et al., "GNNAutoScale", ICML 2021, Algorithm 1. Deviations: rows of other ranks that are computed
+        in the same step are fresh, layer by layer, as are their gradients; each boundary row crosses once an epoch. The
+        first epoch begins with a pass over the whole graph, so that no row is read before it was computed.
+        """
+        if self._history.is_empty:
+            self._fill(model)
+        step_of = self.clusters.steps(seed, epoch, num_steps)
+        inner, halo = step_of[self.clusters.inner], step_of[self.clusters.halo]
+        for number in range(num_steps):
+            batch = self._cutter.cut(np.flatnonzero(inner == number),
+                                     self._graph.num_inner + np.flatnonzero(halo == number))
+            if self._is_shared:
+                self._exchange.begin_step(self._plans(batch), is_first=number == 0)
+            yield Step(self._graph_of(batch), batch.rows)
+        self._exchange.end_steps()
+
+    def _graph_of(self, batch: Batch) -> LocalGraph:
+        return self._graph.of_rows(batch, StepExchange(self._exchange, self._history, batch, self._is_shared))
+
+    def _plans(self, batch: Batch):
+        """Return what makes the plans of a step, see `step_plans`; they are made before the next step is cut."""
+        self._place.fill(-1)
+        self._place[batch.rows], self._place[batch.fresh_halo] = np.arange(len(batch.rows)), np.arange(batch.num_fresh)
+        return step_plans(self._exchange.plan_within, batch, self._place, self._graph.num_inner)
+
+    @torch.no_grad()
+    def _fill(self, model: nn.Module) -> None:
+        """Collective: compute all rows once with the weights as they are."""
+        num_inner = self._graph.num_inner
+        whole = self._cutter.cut(np.arange(num_inner), np.arange(num_inner, self._graph.num_rows))
+        graph = self._graph_of(whole)
+        model.eval()
+        graph.begin_forward(seed=0, epoch=0, is_training=False)
+        model(graph, graph.x)
+        model.train()
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the memory of the rows that are kept."""
+        return self._history.num_bytes
+
+    def forget(self) -> None:
+        """Keep no rows, before another training."""
+        self._history.forget()
+
+    def state(self) -> State:
+        """Return the rows that the next epoch reads."""
+        return self._history.state()
+
+    def restore(self, state: State) -> None:
+        """Go on from what `state` returned on this rank."""
+        self._history.restore(state, self._graph.x.device)

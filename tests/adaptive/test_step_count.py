@@ -1,0 +1,46 @@
+"""How many optimizer steps an epoch has."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hpcgnn.adaptive.step_count import FEWER, LEAST_FALL, WINDOW, StepCount, StepRule
+
+
+def counts(losses, rule):
+    """Steps by epoch, of a training with these losses."""
+    state, found = rule.begin(), []
+    for epoch, loss in enumerate(losses):
+        found.append(rule.of_epoch(state, epoch))
+        state = rule.observe(state, loss)
+    return found
+
+
+def test_a_fixed_number_stays_whatever_the_loss_does():
+    assert counts([1.0] * 50, StepRule(8, False, 50)) == [8] * 50
+
+
+def test_the_last_tenth_of_the_epochs_has_one_step():
+    found = counts([0.9 ** epoch for epoch in range(50)], StepRule(64, True, 50))
+    assert found == [64] * 45 + [1] * 5
+    assert counts([1.0], StepRule(64, True, 1)) == [1]
+
+
+def test_a_loss_that_stands_has_ever_fewer_steps():
+    found = counts([1.0] * 100, StepRule(64, True, 1000))
+    assert found == [64] * 10 + [16] * 10 + [4] * 10 + [1] * 70 and FEWER == 4 and WINDOW == 5
+
+
+@pytest.mark.parametrize("fall, stays", [(0.9 * LEAST_FALL, False), (1.1 * LEAST_FALL, True)])
+def test_steps_stay_while_the_mean_loss_of_a_window_falls_by_enough(fall, stays):
+    state = StepCount(16)
+    for loss in [1.0] * WINDOW + [1.0 - fall] * WINDOW:
+        state = state.observe(loss)
+    assert (state.count == 16) == stays
+
+
+def test_the_state_survives_json():
+    state = StepCount(16).observe(0.5).observe(0.25)
+    assert StepCount.from_dict(json.loads(json.dumps(state.as_dict()))) == state

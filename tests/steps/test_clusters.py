@@ -1,0 +1,54 @@
+"""Clusters, and the step of an epoch that each of them belongs to."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hpcgnn.errors import ConfigError
+from hpcgnn.steps.clusters import Clusters
+
+
+def clusters(count, inner=None):
+    inner = np.arange(count) if inner is None else inner
+    return Clusters(inner, np.empty(0, np.int64), count)
+
+
+@pytest.mark.parametrize("count, num_steps", [(7, 7), (40, 8), (1600, 40), (103, 10), (5, 2), (1, 1)])
+def test_steps_have_equally_many_clusters_but_for_the_two_ends(count, num_steps):
+    step = clusters(count).steps(0, 3, num_steps)
+    sizes = np.bincount(step, minlength=num_steps)
+    assert sizes.sum() == count and len(sizes) == num_steps
+    assert count // num_steps - 1 <= sizes.min() and sizes.max() <= count // num_steps + 2
+
+
+def test_clusters_that_follow_each_other_go_to_different_steps():
+    """So a rank, whose clusters follow each other, has as much to do in every step."""
+    step = clusters(160).steps(1, 0, 8)
+    for start in range(0, 152):
+        of_rank = np.bincount(step[start:start + 8], minlength=8)
+        assert of_rank.max() <= 2
+
+
+def test_another_epoch_or_seed_groups_anew_and_the_same_one_alike():
+    some = clusters(200)
+    drawn = some.steps(5, 9, 10)
+    assert np.array_equal(drawn, some.steps(5, 9, 10))
+    for other in (some.steps(5, 10, 10), some.steps(6, 9, 10)):
+        assert 0.02 < (drawn == other).mean() < 0.3      # a tenth by chance
+
+
+def test_every_pair_of_distant_clusters_meets_as_often_as_chance_has_it():
+    """Over 2,000 epochs of 5 steps a pair shares a step in 1 of 5; four standard deviations are 0.036."""
+    some, together = clusters(30), np.zeros((30, 30))
+    for epoch in range(2000):
+        step = some.steps(0, epoch, 5)
+        together += step[:, None] == step[None, :]
+    far = together[0, 12:25] / 2000
+    assert np.abs(far - 0.2).max() < 0.036
+
+
+def test_more_steps_than_clusters_are_refused_with_the_number_that_can_be_had():
+    clusters(6).check(6)
+    with pytest.raises(ConfigError, match="this graph has 6; choose at most 6 for --steps"):
+        clusters(6).check(7)

@@ -1,0 +1,118 @@
+"""Epochs of several steps: what each computes, and that it is the same on any number of ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from made_steps import NODES_A_CLUSTER, dense_gradients, share_clusters
+from mpi4py import MPI
+from training_setup import SMALL, easy_graph, losses, random_owner, train, write, write_once
+
+from hpcgnn.config import TrainConfig
+from hpcgnn.nn.names import MODEL_PATHS
+from hpcgnn.training.evaluate import evaluate
+from hpcgnn.training.learner import Learner
+from hpcgnn.training.session import Session
+from hpcgnn.training.trainer import train_epoch, train_step
+
+COMM = MPI.COMM_WORLD
+
+
+def opened(shards, **settings):
+    session = Session.open(COMM, shards, TrainConfig.of(**{**SMALL, "norm": "none", "dropout": 0.0, **settings}))
+    return session, Learner.start(session, 0, None)
+
+
+@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parametrize("num_steps", [1, 3, 8])
+@pytest.mark.parametrize("model", ["gcn", "sage"])
+def test_a_step_has_the_gradients_of_its_rows_and_takes_all_others_for_constants(shared_path, monkeypatch, model,
+                                                                                   num_steps):
+    """With weights that stand, history is exact, so a dense float64 pass says what every step must give."""
+    share_clusters(monkeypatch)
+    dataset = easy_graph(seed=2)
+    shards = write_once(COMM, dataset, shared_path / "shards")
+    session, learner = opened(shards, model=model, layers=3, hidden=6, lr=0.0, steps="8")
+    weights = dict(learner.model.state_dict())
+    for epoch in range(2):
+        step_of = session.steps.clusters.steps(0, epoch, num_steps)[np.arange(dataset.num_nodes) // NODES_A_CLUSTER]
+        for number, step in enumerate(session.steps.steps(learner.model, 0, epoch, num_steps)):
+            loss, _ = train_step(session, learner, step.graph, session.objective.of_rows(step.rows), 0, epoch,
+                                 num_steps)
+            expected_loss, expected = dense_gradients(dataset, model, weights, step_of == number, num_steps, 3)
+            assert COMM.allreduce(loss) == pytest.approx(expected_loss, rel=1e-5)
+            for name, parameter in learner.model.named_parameters():
+                found, wanted = parameter.grad.double(), expected[name]
+                assert (found - wanted).abs().max() < 2e-5 * max(1e-2, wanted.abs().max()), name
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("model", sorted(MODEL_PATHS))
+def test_steps_of_weights_that_stand_have_the_loss_of_the_whole_graph(shared_path, monkeypatch, model):
+    share_clusters(monkeypatch)
+    shards = write_once(COMM, easy_graph(seed=1), shared_path / "shards")
+    session, learner = opened(shards, model=model, layers=3, lr=0.0, steps="6")
+    whole = train_epoch(session, learner, 0, 0)
+    in_steps = [train_epoch(session, learner, 0, epoch, num_steps=6).loss for epoch in range(2)]
+    assert in_steps == pytest.approx([whole.loss] * 2, rel=1e-5)
+
+
+@pytest.mark.parallel([2, 4])
+@pytest.mark.parametrize("model", ["sage", "gat", "gcnii"])
+def test_ranks_that_share_clusters_have_the_losses_of_one(shared_path, monkeypatch, model):
+    """30 epochs of 8 steps with dropout; float32 sums differ in their order."""
+    share_clusters(monkeypatch)
+    dataset = easy_graph(seed=4)
+    settings = {"model": model, "layers": 3, "hidden": 8, "dropout": 0.5, "epochs": 30, "steps": "8", "lr": 0.003}
+    shards = write_once(COMM, dataset, shared_path / "shards")
+    _, metrics, _ = train(COMM, shards, shared_path / "run", **settings)
+    alone = write(dataset, random_owner(dataset, 1), 1, shared_path / f"alone-{COMM.rank}")
+    _, expected, _ = train(MPI.COMM_SELF, alone, shared_path / f"serial-{COMM.rank}", **settings)
+    np.testing.assert_allclose(losses(metrics), losses(expected), rtol=1e-5)
+    assert losses(metrics)[-1] < 0.8 * losses(metrics)[0]
+
+
+@pytest.mark.parallel([2, 3])
+@pytest.mark.parametrize("bits", [1, 8, 32])
+def test_bytes_do_not_grow_with_the_number_of_steps(shared_path, monkeypatch, bits):
+    """A row crosses once an epoch, in whichever step computes it. One step sends the narrower side of the last layer,
+    several send its input; here both have 4 columns.
+    """
+    share_clusters(monkeypatch)
+    shards = write_once(COMM, easy_graph(seed=5), shared_path / "shards")
+    sent = []
+    for steps in ("1", "2", "6", "12"):
+        session, learner = opened(shards, layers=3, hidden=4, method="uniform", bits=bits, steps=steps)
+        trace = train_epoch(session, learner, 0, 0, num_steps=int(steps))
+        sent.append((trace.sent_bytes_payload, trace.sent_bytes_parameters))
+    assert len(set(sent)) == 1 and sent[0][0] > 0
+
+
+@pytest.mark.parallel([1, 2])
+def test_training_in_steps_learns_and_scores_on_the_whole_graph(shared_path, monkeypatch):
+    share_clusters(monkeypatch)
+    shards = write_once(COMM, easy_graph(seed=6), shared_path / "shards")
+    found = {steps: train(COMM, shards, shared_path / f"run-{steps}", steps=steps, epochs=10, lr=0.01)
+             for steps in ("1", "6")}
+    summary, _, run = found["6"]
+    assert summary["val_score"] > found["1"][0]["val_score"] and summary["val_score"] > 0.8
+    session = run.session
+    again = evaluate(COMM, run.learner.with_best_weights(), session.graph, session.objective, session.score)
+    assert again.val_score == summary["val_score"]
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_one_step_of_all_rows_is_what_an_epoch_without_steps_computes(tmp_path, monkeypatch, dtype):
+    share_clusters(monkeypatch, 1000)
+    shards = write(easy_graph(), np.zeros(240, np.int32), 1, tmp_path / "shards")
+    gradients = []
+    for num_steps in (1, 0):
+        session, learner = opened(shards, steps="auto", precision=dtype, dropout=0.5)
+        if num_steps:
+            train_epoch(session, learner, 0, 0)
+        else:
+            for step in session.steps.steps(learner.model, 0, 0, 1):
+                train_step(session, learner, step.graph, session.objective.of_rows(step.rows), 0, 0, 1)
+        gradients.append(torch.cat([parameter.grad.flatten() for parameter in learner.model.parameters()]))
+    assert (gradients[0] - gradients[1]).abs().max() < (1e-6 if dtype == "fp32" else 2e-2) * gradients[0].abs().max()
