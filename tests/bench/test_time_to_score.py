@@ -1,4 +1,4 @@
-"""`hpcgnn bench time-to-score`: targets, the trial that is shown, the peers' loop, and the command from end to end."""
+"""`hpcgnn bench time-to-score`: targets, the trial that is shown, and the command from end to end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import subprocess
 import sys
 
 import pytest
-import torch
 from parallel_run import clean_environment
 
 from hpcgnn.__main__ import main
@@ -18,7 +17,7 @@ from hpcgnn.bench.race.benchmark import REFERENCE, Graph, RaceBenchmark, Trials
 from hpcgnn.bench.race.contestants import Ours, Peer
 from hpcgnn.bench.race.curve import Point, Settings, Training, Trial
 from hpcgnn.bench.race.result import RaceResult
-from hpcgnn.bench.race.settings import PeerSettings, RaceSettings
+from hpcgnn.bench.race.settings import RaceSettings
 from hpcgnn.errors import TrainingError
 
 MACHINE = {"load_average": [0.0], "processor": "a processor", "threads": 1, "cores": 2, "simd": "avx2",
@@ -90,59 +89,6 @@ def test_a_target_that_is_not_reached_is_a_dash_and_null(race):
     assert [one["seconds"] for one in never.as_record()["targets"]] == [None, None]
 
 
-# The peers' loop
-
-class OneWeight(torch.nn.Module):
-    """A model whose logits are a multiple of its rows, whatever the batch."""
-
-    def __init__(self):
-        super().__init__()
-        self.scale = torch.nn.Parameter(torch.ones(1))
-
-    def forward(self, graph, rows):
-        return rows * self.scale
-
-
-@pytest.mark.parametrize("limit, epochs", [(60.0, [2, 4, 5]), (0.0, [1])])
-def test_a_peers_clock_counts_batches_and_its_evaluations_come_when_asked(limit, epochs):
-    from hpcgnn.bench.peers import score_loop
-
-    rows, labels, mask = torch.eye(2), torch.tensor([0, 1]), torch.tensor([True, True])
-    arrays = score_loop.PeerGraph(None, None, rows, labels, {"train": mask, "val": mask, "test": mask}, 2)
-    settings = PeerSettings("sage", 5, limit, 2)
-
-    def losses(model):
-        for _ in range(3):
-            yield torch.nn.functional.cross_entropy(model(None, rows), labels)
-
-    points, peak = score_loop.train(OneWeight(), None, arrays, losses, settings)
-    assert [point.epoch for point in points] == epochs and points[-1].updates == 3 * epochs[-1]
-    assert points[-1].val_score == 1.0 and points[-1].sent_bytes == 0 and peak > 0
-
-
-@pytest.mark.parametrize("model", ["sage", "gcn"])
-def test_a_trimmed_batch_of_pyg_gives_its_nodes_the_logits_of_the_untrimmed_one(model):
-    if importlib.util.find_spec("torch_geometric") is None:
-        pytest.skip("torch_geometric is not installed")
-    from hpcgnn.bench.peers import pyg_batches
-    from hpcgnn.bench.peers.score_loop import BlockStack
-
-    # Node 0 is the batch; 1 and 2 are its neighbors, 3 is one of 1, and 4 one of 3.
-    edges = torch.tensor([[1, 2, 3, 4], [0, 0, 1, 3]])
-
-    class Batch:
-        edge_index, num_nodes, num_sampled_nodes, num_sampled_edges = edges, 5, [1, 2, 1, 1], [2, 1, 1]
-
-    stack = BlockStack(PeerSettings("sage", 1, 1.0, 1), [4, 8, 8, 3], lambda kind, *dims:
-                       pyg_batches.make_convolution(model, *dims)).eval()
-    rows, graphs = torch.randn(5, 4), pyg_batches.layer_graphs(Batch, 3)
-    assert [graph.num_rows for graph in graphs] == [5, 4, 3]
-    if model == "sage":      # GCN's degrees are those of the batch, as in PyTorch Geometric's own trimming
-        torch.testing.assert_close(stack.forward_batch(graphs, rows)[0], stack(edges, rows)[0])
-    Batch.num_sampled_nodes = None
-    torch.testing.assert_close(stack.forward_batch(pyg_batches.layer_graphs(Batch, 3), rows), stack(edges, rows))
-
-
 # The command
 
 def run_command(*arguments):
@@ -172,7 +118,7 @@ def test_peers_train_on_the_same_graph(package, contestants, tmp_path):
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
     peer = {"dgl": "dgl", "torch_geometric": "pyg"}[package]
-    done = run_command(SMALL, "--epochs", 3, "--lr", "0.01", "--batch", 64, "--threads", 1, "--peer", peer, "--out",
+    done = run_command(SMALL, "--epochs", 3, "--lr", "0.01", "--batch", 64, "--threads", 2, "--peer", peer, "--out",
                        tmp_path)
     assert done.returncode == 0, done.stderr
     rows = {row["case"]: row for row in json.loads((tmp_path / "bench.json").read_text())["measurements"]}

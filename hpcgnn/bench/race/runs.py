@@ -154,7 +154,7 @@ def points_of(records: Iterable[dict[str, Any]], steps: str = FULL_GRAPH) -> Ite
     """
     asked, updates, seconds, sent = int(steps) if steps.isdecimal() else 1, 0, 0.0, 0
     for record in records:
-        updates += record.get("steps") or asked
+        updates += record.get("num_steps") or asked
         seconds += training_seconds(record)
         sent += sum(record.get(name) or 0 for name in SENT)
         if record["val_score"] is not None:

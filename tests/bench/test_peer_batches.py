@@ -1,0 +1,120 @@
+"""Peers' batches in a race: the clock around them, and that a batch of everything has the loss of the whole graph."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import numpy as np
+import pytest
+import torch
+
+from hpcgnn.bench.peers import score_loop
+from hpcgnn.bench.peers.score_loop import BlockStack, PeerGraph
+from hpcgnn.bench.race.settings import PeerSettings
+
+EVERYTHING = PeerSettings("sage", 1, 1.0, 1, batch=12, fanout=(50, 50, 50))     # every neighbor, and one batch
+
+
+class OneWeight(torch.nn.Module):
+    """A model whose logits are a multiple of its rows, whatever the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(1))
+
+    def forward(self, graph, rows):
+        return rows * self.scale
+
+
+@pytest.mark.parametrize("limit, epochs", [(60.0, [2, 4, 5]), (0.0, [1])])
+def test_a_peers_clock_counts_batches_and_its_evaluations_come_when_asked(limit, epochs):
+    rows, labels, mask = torch.eye(2), torch.tensor([0, 1]), torch.tensor([True, True])
+    arrays = PeerGraph(None, None, rows, labels, {"train": mask, "val": mask, "test": mask}, 2)
+    settings = PeerSettings("sage", 5, limit, 2)
+
+    def losses(model):
+        for _ in range(3):
+            yield torch.nn.functional.cross_entropy(model(None, rows), labels)
+
+    points, peak = score_loop.train(OneWeight(), None, arrays, losses, settings)
+    assert [point.epoch for point in points] == epochs and points[-1].updates == 3 * epochs[-1]
+    assert points[-1].val_score == 1.0 and points[-1].sent_bytes == 0 and peak > 0
+
+
+@pytest.mark.parametrize("model", ["sage", "gcn"])
+def test_a_trimmed_batch_of_pyg_gives_its_nodes_the_logits_of_the_untrimmed_one(model):
+    if importlib.util.find_spec("torch_geometric") is None:
+        pytest.skip("torch_geometric is not installed")
+    from hpcgnn.bench.peers import pyg_batches
+
+    # Node 0 is the batch; 1 and 2 are its neighbors, 3 is one of 1, and 4 one of 3.
+    edges = torch.tensor([[1, 2, 3, 4], [0, 0, 1, 3]])
+
+    class Batch:
+        edge_index, num_nodes, num_sampled_nodes, num_sampled_edges = edges, 5, [1, 2, 1, 1], [2, 1, 1]
+
+    stack = BlockStack(PeerSettings("sage", 1, 1.0, 1), [4, 8, 8, 3], lambda kind, *dims:
+                       pyg_batches.make_convolution(model, *dims)).eval()
+    rows, graphs = torch.randn(5, 4), pyg_batches.layer_graphs(Batch, 3)
+    assert [graph.num_rows for graph in graphs] == [5, 4, 3]
+    if model == "sage":      # GCN's degrees are those of the batch, as in PyTorch Geometric's own trimming
+        torch.testing.assert_close(stack.forward_batch(graphs, rows)[0], stack(edges, rows)[0])
+    Batch.num_sampled_nodes = None
+    torch.testing.assert_close(stack.forward_batch(pyg_batches.layer_graphs(Batch, 3), rows), stack(edges, rows))
+
+
+def small_graph():
+    """20 nodes with three in-neighbors each, of which a dozen is for training."""
+    rng = np.random.default_rng(0)
+    return PeerGraph(np.arange(0, 61, 3), rng.integers(0, 20, 60).astype(np.int32), torch.randn(20, 4),
+                     torch.from_numpy(rng.integers(0, 3, 20)), {"train": torch.arange(20) < 12}, 3)
+
+
+def whole_loss(stack, graph, arrays):
+    """The loss of full-graph training."""
+    mask = arrays.masks["train"]
+    return torch.nn.functional.cross_entropy(stack(graph, arrays.rows)[mask], arrays.labels[mask])
+
+
+def sample_everything(sampler, seed, *unused, **none):
+    """Return all in-neighbors of all hops, as pyg-lib would where it draws more than there are."""
+    from torch_geometric.sampler import SamplerOutput
+
+    node, arcs, hop, counts = seed.tolist(), [], seed.tolist(), ([len(seed)], [])
+    for _ in sampler.num_neighbors.get_mapped_values():
+        found = [(source, target) for target in hop
+                 for source in sampler.row[sampler.colptr[target]:sampler.colptr[target + 1]].tolist()]
+        hop = [source for source in dict.fromkeys(source for source, _ in found) if source not in node]
+        node, arcs = node + hop, arcs + found
+        counts[0].append(len(hop))
+        counts[1].append(len(found))
+    place = {one: index for index, one in enumerate(node)}
+    row, col = (torch.tensor([place[arc[side]] for arc in arcs]) for side in (0, 1))
+    return SamplerOutput(torch.tensor(node), row, col, None, None, *counts)
+
+
+def test_a_batch_of_pygs_sampler_that_draws_everything_has_the_loss_of_the_whole_graph(monkeypatch):
+    if importlib.util.find_spec("torch_geometric") is None:
+        pytest.skip("torch_geometric is not installed")
+    from torch_geometric.sampler import NeighborSampler
+
+    from hpcgnn.bench.peers import pyg_batches, pyg_epoch, pyg_sampler
+
+    monkeypatch.setattr(NeighborSampler, "_sample", sample_everything)
+    arrays = small_graph()
+    stack = BlockStack(EVERYTHING, [4, 8, 8, 3], pyg_batches.make_convolution).eval()
+    loss, = pyg_sampler.make_losses(arrays, None, EVERYTHING)(stack)
+    graph = pyg_epoch.make_graph(arrays.indptr, arrays.indices, "sage")
+    torch.testing.assert_close(loss, whole_loss(stack, graph, arrays))
+
+
+def test_a_batch_of_dgls_sampler_that_draws_everything_has_the_loss_of_the_whole_graph():
+    if importlib.util.find_spec("dgl") is None:
+        pytest.skip("dgl is not installed")
+    from hpcgnn.bench.peers import dgl_epoch, dgl_sampler
+
+    arrays = small_graph()
+    graph = dgl_sampler.make_graph(arrays.indptr, arrays.indices, "sage")
+    stack = BlockStack(EVERYTHING, [4, 8, 8, 3], dgl_epoch.make_convolution).eval()
+    loss, = dgl_sampler.make_losses(arrays, graph, EVERYTHING)(stack)
+    torch.testing.assert_close(loss, whole_loss(stack, graph, arrays))
