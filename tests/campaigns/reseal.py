@@ -50,7 +50,7 @@ def make_whole(folder: Path) -> None:
     make_shards(folder / "alone", 1)
     make_shards(folder / "shards", 2)
     for form in ("float16", "package"):
-        make_shards(folder / f"shards-{form}", 2, "--feature-format", form)
+        make_shards(folder / f"shards-{form}", 2, "--feature-format", form, "--cluster-rows", 8)
     must_run("train", folder / "alone", *TRAIN, "--out", folder / "run")
     must_run("quantize", folder / "run", folder / "alone", "--bits", 4, "--out", folder / "model.h5")
     must_run("infer", folder / "model.h5", folder / "alone", "--repeat", 1, "--out", folder / "predictions.h5",
