@@ -30,6 +30,8 @@ class Mutation:
 
 
 CODEC = Tests("ops/test_quantization.py ops/test_quantization_storage.py")
+CLUSTERS, STEP_COUNT = Tests("steps/test_clusters.py"), Tests("adaptive/test_step_count.py")
+STEPS, STEPS_OF_TWO = Tests("steps/test_steps.py"), Tests("steps/test_steps.py", 2)
 BOUNDS = Tests("ops/test_bounds.py")
 ROTATED = Tests("cuda/test_rotation.py -x")
 ROTATED_ROWS = Tests("exchange/test_rotated.py", 2)
@@ -297,6 +299,18 @@ MUTATIONS = [
              "* num_sent // max(1, min(num_sent, SAMPLED_ROWS))", "", MOVEMENT),
     Mutation("exchange/movement.py", "an epoch is compared with itself",
              "self._earlier = [now, *before[:EPOCHS_BACK - 1]]", "self._earlier = [now, now]", MOVEMENT),
+    Mutation("steps/clusters.py", "steps are dealt alike in every epoch", "default_rng([seed, epoch, PURPOSE])",
+             "default_rng([seed, PURPOSE])", CLUSTERS),
+    Mutation("steps/exchange.py", "rows of a step are not kept",
+             "table.index_copy_(0, self._rows[:len(h)], h.detach())", "pass", STEPS),
+    Mutation("steps/exchange.py", "rows that arrive are not kept",
+             "self._table.index_copy_(0, fresh, rows[:self._num_fresh])", "pass", STEPS_OF_TWO),
+    Mutation("steps/exchange.py", "gradients of fresh rows stay", "if not self._is_shared:", "if True:", STEPS_OF_TWO),
+    Mutation("training/trainer.py", "a step's loss is not weighted", "/ (objective.num_global[\"train\"] / num_steps)",
+             "/ objective.num_global[\"train\"]", STEPS),
+    Mutation("graph/local_graph.py", "rows of history are mapped by old weights", "return self._exchange.reads_history",
+             "return False", STEPS),
+    Mutation("adaptive/step_count.py", "steps never become fewer", "self.count // FEWER", "self.count", STEP_COUNT),
     Mutation("adaptive/width_trial.py", "a wider base is kept whatever it brings",
              "> max(FASTER * self.fall, NOTICEABLE)", "> -1", TRIAL),
     Mutation("adaptive/width_floor.py", "periods grow without end", "min(num_before, MOST_GROWN)", "num_before", TRIAL),
@@ -360,7 +374,7 @@ MUTATIONS = [
     Mutation("training/saving.py", "ranks' memory is not written", "    write_rank_state(token)\n", "",
              BOTH_GENERATIONS),
     Mutation("training/rank_state.py", "a rank keeps what another one lost",
-             "    session.exchange.forget()\n    controller.forget_rank()", "    controller.forget_rank()",
+             "    session.forget()\n    controller.forget_rank()", "    controller.forget_rank()",
              Tests("training/test_rank_state.py -k lost_is_kept_by_none", 2)),
     Mutation("training/rank_state.py", "memory of another partition is taken",
              "if said[\"layout\"] != session.plan.digest:", "if said[\"layout\"] == \"\":", OTHER_PARTITION),

@@ -75,7 +75,7 @@ class Controller:
     policy : WidthPolicy
     asynchrony : of ASYNCHRONY
         which epochs compute with the halo rows of the epoch before: none, all but the first, those before which the
-        loss was not slowing, or, exchange by exchange, those whose rows move little
+        loss was not slowing, or, layer by layer, those whose rows move little
     descent_test : DescentTest or None      needed where the loss decides anything
     starts_wide : bool
         begin at the largest base width, else at the smallest; either way the first window goes by before it changes
@@ -228,7 +228,7 @@ class Controller:
         answer = np.zeros(2 + len(sites), np.int64)
         if self._comm.rank == 0:
             answer[:2] = self._judge_loss(loss, seconds)
-            answer[2:] = [self._drift.at_most(site) > self._most_motion for site in sites]
+            answer[2:] = [_is_gradient(site) or self._drift.at_most(site) > self._most_motion for site in sites]
         self._comm.Bcast(answer)
         self.base, self._is_held = int(answer[0]), bool(answer[1])
         self._fresh = frozenset(site for site, is_fresh in zip(sites, answer[2:], strict=True) if is_fresh)
@@ -248,6 +248,9 @@ class Controller:
         return self._trial.base, is_held
 
 
+def _is_gradient(site: Site) -> bool:
+    return site[1] == BACKWARD
+
+
 def _name(site: Site) -> str:
-    layer, purpose = site
-    return f"{layer}-{'backward' if purpose == BACKWARD else 'forward'}"
+    return f"{site[0]}-{'backward' if _is_gradient(site) else 'forward'}"

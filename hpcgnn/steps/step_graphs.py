@@ -18,7 +18,7 @@ from hpcgnn.exchange.state import State
 from hpcgnn.graph.batch import Batch, BatchCutter
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.steps.clusters import Clusters
-from hpcgnn.steps.exchange import StepExchange, step_plans
+from hpcgnn.steps.exchange import PlanWithin, StepExchange, step_plans
 from hpcgnn.steps.history import History
 
 
@@ -63,6 +63,8 @@ class StepGraphs:
         """
         if self._history.is_empty:
             self._fill(model)
+        elif self._is_shared and num_steps > 1:
+            self._exchange.training.staleness = 1      # epochs since the oldest row that is read was computed
         step_of = self.clusters.steps(seed, epoch, num_steps)
         inner, halo = step_of[self.clusters.inner], step_of[self.clusters.halo]
         for number in range(num_steps):
@@ -76,7 +78,7 @@ class StepGraphs:
     def _graph_of(self, batch: Batch) -> LocalGraph:
         return self._graph.of_rows(batch, StepExchange(self._exchange, self._history, batch, self._is_shared))
 
-    def _plans(self, batch: Batch):
+    def _plans(self, batch: Batch) -> PlanWithin:
         """Return what makes the plans of a step, see `step_plans`; they are made before the next step is cut."""
         self._place.fill(-1)
         self._place[batch.rows], self._place[batch.fresh_halo] = np.arange(len(batch.rows)), np.arange(batch.num_fresh)

@@ -10,6 +10,7 @@ from mpi4py import MPI
 
 from hpcgnn.adaptive.controller import Controller, DescentTest
 from hpcgnn.exchange.bits import UniformBits
+from hpcgnn.ops.counter import BACKWARD, FORWARD
 
 COMM = MPI.COMM_WORLD
 WIDTHS = (1, 2, 4, 8)
@@ -187,9 +188,15 @@ def measured(scripted, most_motion=0.1):
 
 @pytest.mark.parallel([1, 2, 3])
 def test_exchanges_whose_rows_move_little_are_stale_and_others_wait():
-    near, far = (1, 1), (1, 2)
+    near, far = (1, FORWARD), (2, FORWARD)
     seen = measured([{near: ROWS, far: ROWS}] * 2 + [{near: NEAR, far: FAR}] * 4)
     assert seen == [(0.0, [near, far])] * 3 + [(0.5, [far])] * 3
+
+
+def test_gradients_wait_however_little_they_move():
+    rows, gradients = (1, FORWARD), (1, BACKWARD)
+    seen = measured([{rows: ROWS, gradients: ROWS}] * 2 + [{rows: NEAR, gradients: NEAR}] * 4)
+    assert seen == [(0.0, [rows, gradients])] * 3 + [(0.5, [gradients])] * 3
 
 
 def test_an_exchange_waits_until_its_rows_are_known_to_move_little():

@@ -115,7 +115,9 @@ def record(epoch, val_score, **changes):
 
 
 def test_points_are_the_evaluations_of_a_run_after_all_that_came_before_them():
-    records = [record(1, None), record(2, 0.4), record(3, 0.5, assign_seconds=None)]
+    records = [record(1, 0.9), record(2, 0.4), record(3, 0.5, assign_seconds=None)]
+    for name in ("val_score", "test_score"):     # of an epoch that is not evaluated
+        del records[0][name]
     assert list(points_of(records)) == [Point(2, 2, 3.0, 222, 0.4, 0.4), Point(3, 3, 4.0, 333, 0.5, 0.5)]
     assert [point.updates for point in points_of(records, "8")] == [16, 24]
     told = [record(1, 0.1, num_steps=4), record(2, 0.2, num_steps=1)]

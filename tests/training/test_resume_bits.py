@@ -36,12 +36,14 @@ VARIANTS = {
     "alltoallv": ({"exchange": "alltoallv"}, ["sancus"]),
     "rematerialize": ({"rematerialize": True}, ["adaqp"]),
     "all rows": ({"epoch_rows": "all"}, ["joint"]),
+    "steps": ({"steps": "2"}, ["vanilla", "uniform"]),
+    "fewer steps": ({"steps": "auto", "precision": "bf16"}, ["random"]),
     "rotated": ({"code": "rotated"}, ["uniform", "sancus", "sylvie", "adaqp"]),
     "rotated differences": ({"code": "rotated", "predict": "previous"}, ["sylvie"]),
 }
 WITH_STATE = [("pipegcn", "plain"), ("pipegcn", "predict"), ("pipegcn", "smoothing"), ("uniform", "predict"),
               ("sancus", "plain"), ("sylvie", "predict"), ("adaqp", "plain"), ("joint", "plain"),
-              ("sylvie", "rotated"), ("sancus", "rotated")]
+              ("sylvie", "rotated"), ("sancus", "rotated"), ("uniform", "steps")]
 
 
 def settings_of(method, variant, **more):

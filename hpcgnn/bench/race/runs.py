@@ -157,5 +157,5 @@ def points_of(records: Iterable[dict[str, Any]], steps: str = FULL_GRAPH) -> Ite
         updates += record.get("num_steps") or asked
         seconds += training_seconds(record)
         sent += sum(record.get(name) or 0 for name in SENT)
-        if record["val_score"] is not None:
+        if record.get("val_score") is not None:
             yield Point(record["epoch"], updates, seconds, sent, record["val_score"], record["test_score"])

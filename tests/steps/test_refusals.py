@@ -1,0 +1,78 @@
+"""What can't be joined with steps is refused in a sentence that says what can."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from made_steps import share_clusters
+from mpi4py import MPI
+from training_setup import SMALL, easy_graph, random_owner, train, write
+
+from hpcgnn.config import TrainConfig
+from hpcgnn.errors import CollectiveError, ConfigError
+from hpcgnn.methods import METHODS
+from hpcgnn.training.recipe import Recipe
+from hpcgnn.training.session import Session
+
+TAKES_STEPS = {"vanilla", "uniform", "random"}
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "4097", "1.5", "many", "", "\u0663"])
+def test_steps_are_a_number_or_auto(value):
+    with pytest.raises(ConfigError, match="steps must be a number from 1 to 4096, or auto"):
+        TrainConfig.of(steps=value)
+
+
+@pytest.mark.parametrize("steps", ["8", "auto"])
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_methods_that_compare_epochs_are_refused(method, steps):
+    if method in TAKES_STEPS:
+        assert TrainConfig.of(method=method, steps=steps).steps == steps
+        return
+    with pytest.raises(ConfigError, match=f"steps {steps} can't be used with method {method}: .*; choose vanilla"):
+        TrainConfig.of(method=method, steps=steps)
+
+
+@pytest.mark.parametrize("others, found", [({"rematerialize": True}, "rematerialize"),
+                                           ({"predict": "previous"}, "predict previous"),
+                                           ({"quantize": "uniform", "model": "gcn"}, "quantize uniform")])
+def test_settings_that_need_all_rows_at_once_are_refused(others, found):
+    with pytest.raises(ConfigError, match=f"steps 4 can't be used with {found}: .*; choose one"):
+        TrainConfig.of(steps="4", **others)
+    TrainConfig.of(steps="1", **others)
+
+
+def test_more_steps_than_clusters_end_before_the_first_epoch(tmp_path):
+    shards = write(easy_graph(), random_owner(easy_graph(), 1), 1, tmp_path / "shards")
+    with pytest.raises(CollectiveError, match="an epoch of 200 steps needs as many clusters of about 106 rows, and "
+                                              "this graph has 3; choose at most 3 for --steps"):
+        train(MPI.COMM_SELF, shards, tmp_path / "run", steps="200")
+
+
+class Summing(torch.nn.Module):
+    """A model that sums over all nodes."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(12, 4)
+
+    def forward(self, graph, x):
+        return self.linear(x) - graph.sum_over_ranks(x.sum(0))[:4]
+
+
+def test_a_model_that_sums_over_all_nodes_is_refused(tmp_path, monkeypatch):
+    share_clusters(monkeypatch)
+    shards = write(easy_graph(), random_owner(easy_graph(), 1), 1, tmp_path / "shards")
+    session = Session.open(MPI.COMM_SELF, shards, TrainConfig.of(**{**SMALL, "steps": "4"}), recipe=Recipe(Summing()))
+    with pytest.raises(ConfigError, match=r"sums over all rows of the graph.*leave --steps out"):
+        list(session.steps.steps(session.new_model(0), 0, 0, 4))
+
+
+def test_a_model_of_pytorch_geometric_is_refused(tmp_path):
+    geometric = pytest.importorskip("torch_geometric.nn")
+    shards = write(easy_graph(), random_owner(easy_graph(), 1), 1, tmp_path / "shards")
+    from hpcgnn.pyg.distribute import distribute
+
+    model = distribute(geometric.GraphSAGE(12, 8, 2, 4))
+    with pytest.raises(CollectiveError, match="steps 4 can't be used with a model of PyTorch Geometric"):
+        Session.open(MPI.COMM_SELF, shards, TrainConfig.of(**{**SMALL, "steps": "4"}), recipe=Recipe(model))
