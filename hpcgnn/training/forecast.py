@@ -7,14 +7,14 @@ import resource
 import statistics
 import time
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from mpi4py import MPI
 
 from hpcgnn.adaptive.controller import Controller
-from hpcgnn.config import TrainConfig, resolve_train_config
+from hpcgnn.config import AUTO, TrainConfig, resolve_train_config
 from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.launch import together, watch
 from hpcgnn.shards.reader import check_num_parts, read_graph_info
@@ -150,6 +150,12 @@ def forecast(comm: MPI.Comm, job: Job) -> Forecast:
     controller = session.config.method.controller(session.method_context())
     sample = _train_sample(session, learner, controller)
     least, most = _epoch_bytes(session, controller)
+    if config.steps == AUTO:      # epochs of one step, the last ones, send rows of other widths
+        session.exchange.begin_epoch(replace(controller.plan(session.config.seed, len(sample.epoch_seconds) + 1),
+                                             num_steps=1))
+        train_epoch(session, learner, session.config.seed, len(sample.epoch_seconds) + 1)
+        of_whole = _epoch_bytes(session, controller)
+        least, most = min(least, of_whole[0]), max(most, of_whole[1])
     evaluation = session.exchange.evaluation.take()
     memory = tuple(comm.allgather(_memory_of(session, learner, sample)))
     session.exchange.forget()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from made_steps import share_clusters
 from mpi4py import MPI
 from reference_weights import draw_weights, weigh_part
 from training_setup import SMALL, easy_graph, on_rank_zero, train, write, write_once
@@ -12,7 +13,9 @@ from hpcgnn.config import TrainConfig
 from hpcgnn.errors import CollectiveError
 from hpcgnn.shards.reader import read_partition
 from hpcgnn.training import session as session_module
+from hpcgnn.training.learner import Learner
 from hpcgnn.training.session import Session
+from hpcgnn.training.trainer import train_epoch
 
 DATASET = easy_graph(spec="synthetic:nodes=120,mean_degree=6,classes=3,features=8")
 
@@ -35,6 +38,19 @@ def test_ranks_train_as_one_process_does(weighted, shared_path, model):
     _, metrics, _ = train(comm, shards, shared_path / "run", **settings)
     expected = on_rank_zero(comm, lambda: train(MPI.COMM_SELF, alone, shared_path / "one", **settings)[1])
     np.testing.assert_allclose([line["loss"] for line in metrics], [line["loss"] for line in expected], rtol=1e-4)
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("model", ["gcn", "gat", "sage"])
+def test_steps_over_weighted_arcs_have_the_loss_of_the_whole_graph(weighted, shared_path, monkeypatch, model):
+    comm = MPI.COMM_WORLD
+    share_clusters(monkeypatch)
+    shards = write_once(comm, DATASET, shared_path / "shards")
+    session = Session.open(comm, shards, TrainConfig.of(**{**SMALL, "model": model, "lr": 0.0, "dropout": 0.0,
+                                                           "steps": "4"}))
+    learner = Learner.start(session, 0, None)
+    whole, in_steps = (train_epoch(session, learner, 0, 0, num_steps=steps).loss for steps in (1, 4))
+    assert in_steps == pytest.approx(whole, rel=1e-5)
 
 
 @pytest.mark.parallel(2)
