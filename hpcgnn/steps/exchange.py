@@ -51,7 +51,7 @@ class StepExchange:
     def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> FarRows:
         """Collective: keep the batch's rows, and have the far ones come."""
         table = self._history.table(site.layer, h)
-        table.index_copy_(0, self._rows[:len(h)], h.detach())
+        table.index_copy_(0, self._rows[:len(h)], h.detach().to(table.dtype))
         arrival = self._exchange.start_fetch(h, site) if self._is_shared else None
         return FarRows(table, self._far, self._batch.num_fresh, arrival)
 
@@ -114,13 +114,16 @@ class FarRows:
 
     def finish(self, rows: torch.Tensor) -> None:
         """See `Arrival`."""
-        torch.index_select(self._table, 0, self._far, out=rows)
+        if self._table.dtype == rows.dtype:
+            torch.index_select(self._table, 0, self._far, out=rows)
+        else:
+            rows.copy_(self._table.index_select(0, self._far))
         if self._arrival is None:
             return
         fresh = self._far[:self._num_fresh]
         # Rows that don't travel, since the loss is too far away, stay what they are.
         self._arrival.finish(rows[:self._num_fresh])
-        self._table.index_copy_(0, fresh, rows[:self._num_fresh])
+        self._table.index_copy_(0, fresh, rows[:self._num_fresh].to(self._table.dtype))
 
 
 class NoRows:

@@ -17,18 +17,19 @@ class History:
 
     Parameters
     ----------
-    num_rows : int      inner and halo rows
+    num_rows : int                    inner and halo rows
+    dtype : torch.dtype or None       that rows are kept in; None is their own
     """
 
-    def __init__(self, num_rows: int):
-        self._num_rows = num_rows
+    def __init__(self, num_rows: int, dtype: torch.dtype | None = None):
+        self._num_rows, self._dtype = num_rows, dtype
         self._tables: dict[Site, torch.Tensor] = {}
 
     def table(self, layer: int, like: torch.Tensor) -> torch.Tensor:
-        """Return the rows of a layer, (num_rows, dim) as `like`; zeros before the first were kept."""
+        """Return the rows of a layer, (num_rows, dim) beside `like`; zeros before the first were kept."""
         site = layer, like.shape[1]
         if site not in self._tables:
-            self._tables[site] = empty((self._num_rows, like.shape[1]), like.dtype, like.device).zero_()
+            self._tables[site] = empty((self._num_rows, like.shape[1]), self._dtype or like.dtype, like.device).zero_()
         return self._tables[site]
 
     @property

@@ -45,12 +45,14 @@ class StepGraphs:
     exchange : HaloExchange      of the run
     clusters : Clusters
     num_ranks : int
+    kept_dtype : torch.dtype or None      that rows are kept in; None is their own
     """
 
-    def __init__(self, graph: LocalGraph, exchange: HaloExchange, clusters: Clusters, num_ranks: int):
+    def __init__(self, graph: LocalGraph, exchange: HaloExchange, clusters: Clusters, num_ranks: int,
+                 kept_dtype: torch.dtype | None = None):
         self.clusters = clusters
         self._graph, self._exchange, self._is_shared = graph, exchange, num_ranks > 1
-        self._history = History(graph.num_rows)
+        self._history = History(graph.num_rows, kept_dtype)
         self._cutter = BatchCutter(*graph.arcs, graph.num_rows)
         self._place = np.full(graph.num_rows, -1, np.int32)
 

@@ -35,6 +35,11 @@ def test_a_restored_one_has_the_same_bits(dtype):
                            history.table(layer, torch.zeros(1, 3, dtype=dtype)))
 
 
+def test_rows_may_be_kept_in_half_the_memory():
+    history = History(4, torch.bfloat16)
+    assert history.table(0, torch.zeros(1, 3)).dtype == torch.bfloat16 and history.num_bytes == 2 * 4 * 3
+
+
 def test_rows_of_another_part_are_refused():
     history = History(4)
     history.table(0, torch.zeros(1, 3))

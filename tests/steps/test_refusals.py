@@ -42,6 +42,11 @@ def test_settings_that_need_all_rows_at_once_are_refused(others, found):
     TrainConfig.of(steps="1", **others)
 
 
+def test_a_history_without_steps_is_refused():
+    with pytest.raises(ConfigError, match="history bf16 has no effect on an epoch of one step; leave it out"):
+        TrainConfig.of(history="bf16")
+
+
 def test_more_steps_than_clusters_end_before_the_first_epoch(tmp_path):
     shards = write(easy_graph(), random_owner(easy_graph(), 1), 1, tmp_path / "shards")
     with pytest.raises(CollectiveError, match="an epoch of 200 steps needs as many clusters of about 106 rows, and "
