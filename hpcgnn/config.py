@@ -51,6 +51,9 @@ CLASHES = {
         Clash("exchange", "alltoallv", "it brings the rows of all peers at once; use --set exchange=ring"),
         *(Clash("precision", precision, "sums would be rounded to 16 bits after every peer; use fp32")
           for precision in ("bf16", "fp16"))),
+    **{("sum_bits", bits): (
+        Clash("precision", "fp16", "scaled gradients may overflow, which codes can't tell; use bf16"),
+        Clash("device", "cuda", "gradients are rounded on the host; use 32")) for bits in (8, 16)},
     ("sums", "half"): (Clash("precision", "fp32", "it sums 16-bit rows; use bf16 or fp16"),),
     **{("quantize", scheme): (
         *(Clash("model", model, NO_INTEGERS) for model in MODELS if model not in QUANTIZED_MODELS),
@@ -117,6 +120,8 @@ class TrainConfig:
                             "while the rank computes, where MPI lets threads call it (thread), in pieces that move "
                             "between blocks of rows (polling), or each in one go (whole).",
                             ("thread", "polling", "whole"), group=MESSAGES, has_flag=False)
+    sum_bits: int = setting(32, "Bits a value in the sums of gradients over the ranks: float32, or rounded at random.",
+                            (8, 16, 32), group=MESSAGES, has_flag=False)
     link_mbps: float = setting(0.0, "Pace messages as a link of so many MB/s a rank would, at least "
                                f"{SLOWEST_LINK}; 0 as fast as they go.", low=0.0, high=1e9, group=MESSAGES,
                                has_flag=False)

@@ -31,6 +31,7 @@ class Mutation:
 
 CODEC = Tests("ops/test_quantization.py ops/test_quantization_storage.py")
 CLUSTERS, STEP_COUNT = Tests("steps/test_clusters.py"), Tests("adaptive/test_step_count.py")
+SUMS = Tests("exchange/test_quantized_sums.py", 2)
 STEPS, STEPS_OF_TWO = Tests("steps/test_steps.py"), Tests("steps/test_steps.py", 2)
 BOUNDS = Tests("ops/test_bounds.py")
 ROTATED = Tests("cuda/test_rotation.py -x")
@@ -306,8 +307,11 @@ MUTATIONS = [
     Mutation("steps/exchange.py", "rows that arrive are not kept",
              "self._table.index_copy_(0, fresh, rows[:self._num_fresh].to(self._table.dtype))", "pass", STEPS_OF_TWO),
     Mutation("steps/exchange.py", "gradients of fresh rows stay", "if not self._is_shared:", "if True:", STEPS_OF_TWO),
-    Mutation("training/trainer.py", "a step's loss is not weighted", "/ (objective.num_global[\"train\"] / num_steps)",
+    Mutation("training/trainer.py", "a step's loss is not weighted",
+             "/ (objective.num_global[\"train\"] / moment.num_steps)",
              "/ objective.num_global[\"train\"]", STEPS),
+    Mutation("exchange/quantized_sums.py", "a share is not summed", "layout, shares[rank], True,",
+             "layout, shares[rank], False,", SUMS),
     Mutation("graph/local_graph.py", "rows of history are mapped by old weights", "return self._exchange.reads_history",
              "return False", STEPS),
     Mutation("adaptive/step_count.py", "steps never become fewer", "self.count // FEWER", "self.count", STEP_COUNT),

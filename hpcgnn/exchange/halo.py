@@ -23,6 +23,7 @@ from hpcgnn.exchange.codec import Codec, Codecs, Messages, key_of_sender
 from hpcgnn.exchange.kinds import ExchangeKind, Fresh
 from hpcgnn.exchange.kinds.by_peer import GradientsByPeer, RowsByPeer, halo_spans_of, round_messages
 from hpcgnn.exchange.plan import ExchangePlan
+from hpcgnn.exchange.quantized_sums import QuantizedSums
 from hpcgnn.exchange.reach import Reach
 from hpcgnn.exchange.ring import Link
 from hpcgnn.exchange.schedule import EpochPlan
@@ -34,6 +35,8 @@ from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.graph.normalization import weighted_degree
 from hpcgnn.ops.counter import BACKWARD, FORWARD, CounterKey
 from hpcgnn.partition.partition import Partition
+
+FLOAT_BITS = 32
 
 
 class Call(NamedTuple):
@@ -63,6 +66,7 @@ class HaloExchange:
     pipeline : {"thread", "polling", "whole"}   how messages of asynchronous epochs travel, see `Sender`
     rotated : purposes                          whose training messages hold rotated codes; see `Codec`
     least_rotated : int                         columns of a row from which on they do
+    sum_bits : {8, 16, 32}                      of a value in sums of gradients
 
     Attributes
     ----------
@@ -76,12 +80,14 @@ class HaloExchange:
     def __init__(self, comm: MPI.Comm, plan: ExchangePlan, bit_plan: BitPlan, algorithm: str = "ring",
                  full_bits: int = 32, reach: Reach | None = None, kind: ExchangeKind | None = None,
                  rematerializes: bool = False, transport: Transport = HOST, link: Link | None = None,
-                 pipeline: str = "thread", rotated: frozenset[int] = frozenset(), least_rotated: int = 1):
+                 pipeline: str = "thread", rotated: frozenset[int] = frozenset(), least_rotated: int = 1,
+                 sum_bits: int = 32):
         self._comm, self._plan, self._reach, self._bit_plan = comm, plan, reach, bit_plan
         self._sender = Sender(comm, plan, algorithm, transport, link or Link(), pipeline)
         self._kind, self._evaluation_kind = kind or Fresh(), Fresh()
         self._full_codec, self._codecs = Codec(plan, UniformBits(full_bits)), Codecs(rotated, least_rotated)
         self._rotated, self._least_rotated = rotated, least_rotated
+        self._sums = QuantizedSums(comm, sum_bits) if sum_bits < FLOAT_BITS else None
         self.halo_spans = halo_spans_of(plan) if rematerializes else None
         self.training, self.evaluation = self._sender.training, self._sender.evaluation
         self.setup = self._sender.setup
@@ -222,6 +228,22 @@ class HaloExchange:
             self._sender.transport.sum_over_ranks(self._comm, values)
         self.training.exchange_seconds += time.perf_counter() - started
         self.training.sum_bytes += values.nbytes
+
+    def sum_gradients(self, values: torch.Tensor, key: CounterKey) -> None:
+        """Collective: replace the gradients of a step, (n,) float32, by their sums over all ranks, in as many bits as
+        the run sums them. The seconds and bytes are training's.
+
+        Parameters
+        ----------
+        key : CounterKey      of the draws by which codes are rounded; purpose SUM
+        """
+        if self._sums is None or self._comm.size == 1:
+            self.sum_over_ranks(values)
+            return
+        started = time.perf_counter()
+        with self.training.waiting(), self.giving_way():
+            self.training.sum_bytes += self._sums.sum(values, key)
+        self.training.exchange_seconds += time.perf_counter() - started
 
     def weighted_degree(self, part: Partition, device: torch.device | None = None) -> np.ndarray | None:
         """Collective: sum the weights of each local row's in-neighbors; those of halo rows come from their owners.

@@ -13,7 +13,7 @@ DRAW_LEVELS = 1 << 16     # a draw is a 16-bit number
 MAX_LAYERS, MAX_PARTS = 1 << 12, 1 << 16
 
 # Purposes, four bits of the stream. Part of the wire and checkpoint contract: never renumber.
-DROPOUT, FORWARD, BACKWARD, SAMPLE, WIDTH, PROTECT, ROTATE_FORWARD, ROTATE_BACKWARD = range(8)
+DROPOUT, FORWARD, BACKWARD, SAMPLE, WIDTH, PROTECT, ROTATE_FORWARD, ROTATE_BACKWARD, SUM = range(9)
 ROTATION_OF = {FORWARD: ROTATE_FORWARD, BACKWARD: ROTATE_BACKWARD}     # of the rows whose rounding has the purpose
 
 
@@ -23,8 +23,8 @@ class CounterKey(NamedTuple):
     Attributes
     ----------
     seed, epoch : int in [0, 2**32)
-    purpose : {DROPOUT, FORWARD, BACKWARD, SAMPLE, WIDTH, PROTECT, ROTATE_FORWARD, ROTATE_BACKWARD}
-    layer : int in [0, 4096)
+    purpose : {DROPOUT, FORWARD, BACKWARD, SAMPLE, WIDTH, PROTECT, ROTATE_FORWARD, ROTATE_BACKWARD, SUM}
+    layer : int in [0, 4096)     of SUM a step of the epoch
     part : int in [0, 65536)     sender of a gradient, so that two ranks' errors on one node are independent; else 0
 
     Reference: Salmon et al., SC 2011 (Philox4x32-10); layout in ext/src/philox.h.

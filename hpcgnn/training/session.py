@@ -129,7 +129,7 @@ class Session:
         exchange = HaloExchange(comm, plan, UniformBits(full_bits), config.exchange, full_bits, reach,
                                 kind.predicting() if config.predict == "previous" else kind, config.rematerialize,
                                 transport, Link(1e6 * config.link_mbps), config.pipeline,
-                                *rotated_rows(config))
+                                *rotated_rows(config), config.sum_bits)
         features = exchange.input_rows(torch.from_numpy(part.features.astype(np.float32, copy=False)).to(device))
         graph = LocalGraph(part.indptr, part.indices, np.concatenate([part.inner_id, part.halo_id]), part.in_degree,
                            features.to(STORAGE[config.precision]), exchange, reach.num_within if reach else None,

@@ -11,7 +11,7 @@ import math
 import time
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 from mpi4py import MPI
 from torch import nn
@@ -23,6 +23,7 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.launch import together
 from hpcgnn.nn.quantized.models import QuantizedStack
 from hpcgnn.ops.adam import StepCheck, worst_of
+from hpcgnn.ops.counter import SUM, CounterKey
 from hpcgnn.stop_signals import STOP_REQUEST, StopRequest
 from hpcgnn.training.balance import costs_by_rank, costs_of
 from hpcgnn.training.checkpoint import Checkpoint, Progress
@@ -60,12 +61,12 @@ def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop_
     comm, started = session.comm, time.perf_counter()
     learner.model.train()
     if num_steps == 1:
-        loss, check = train_step(session, learner, session.graph, session.objective, seed, epoch, 1)
+        loss, check = train_step(session, learner, session.graph, session.objective, Moment(seed, epoch))
     else:
         losses, checks = [], []
-        for step in session.steps.steps(learner.model, seed, epoch, num_steps):
-            loss, check = train_step(session, learner, step.graph, session.objective.of_rows(step.rows), seed, epoch,
-                                     num_steps)
+        for number, step in enumerate(session.steps.steps(learner.model, seed, epoch, num_steps)):
+            loss, check = train_step(session, learner, step.graph, session.objective.of_rows(step.rows),
+                                     Moment(seed, epoch, number, num_steps))
             losses.append(loss / num_steps)
             checks.append(check)
         loss, check = sum(losses), worst_of(checks)
@@ -76,16 +77,25 @@ def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop_
         return EpochTrace.sum_over_ranks(comm, loss, seconds, traffic, stop_signal, check)
 
 
-def train_step(session: Session, learner: Learner, graph: LocalGraph, objective: Objective, seed: int, epoch: int,
-               num_steps: int) -> tuple[float, StepCheck]:
+class Moment(NamedTuple):
+    """Tell when a step is; epochs and steps count from 0."""
+
+    seed: int
+    epoch: int
+    number: int = 0
+    num_steps: int = 1
+
+
+def train_step(session: Session, learner: Learner, graph: LocalGraph, objective: Objective,
+               moment: Moment) -> tuple[float, StepCheck]:
     """Collective: move the weights once, by the loss of a graph's rows. Returns this rank's share of the loss, and what
     the step found in gradients and weights.
     """
     comm, model = session.comm, learner.model
-    graph.begin_forward(seed, epoch, is_training=True, num_hops=getattr(model, "num_hops", None))
+    graph.begin_forward(moment.seed, moment.epoch, is_training=True, num_hops=getattr(model, "num_hops", None))
     learner.gradients.zero()
     logits = model(graph, graph.x)      # halo rows are exchanged in here, and their gradients in backward()
-    loss = objective.loss_sum(logits, "train") / (objective.num_global["train"] / num_steps)
+    loss = objective.loss_sum(logits, "train") / (objective.num_global["train"] / moment.num_steps)
     if hasattr(model, "penalty"):
         # All ranks have the whole penalty; gradients and losses are sums over ranks.
         loss = loss + model.penalty() / comm.size
@@ -93,7 +103,7 @@ def train_step(session: Session, learner: Learner, graph: LocalGraph, objective:
         model.move_pressure()
     (loss * learner.loss_scale.value).backward()
     HERE.note("waits for the sum of the gradients")
-    session.exchange.sum_over_ranks(learner.gradients.flat)
+    session.exchange.sum_gradients(learner.gradients.flat, CounterKey(moment.seed, moment.epoch, SUM, moment.number))
     HERE.note("computes")
     check = learner.step()
     if isinstance(model, QuantizedStack):

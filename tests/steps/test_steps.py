@@ -14,7 +14,7 @@ from hpcgnn.nn.names import MODEL_PATHS
 from hpcgnn.training.evaluate import evaluate
 from hpcgnn.training.learner import Learner
 from hpcgnn.training.session import Session
-from hpcgnn.training.trainer import train_epoch, train_step
+from hpcgnn.training.trainer import Moment, train_epoch, train_step
 
 COMM = MPI.COMM_WORLD
 
@@ -38,8 +38,8 @@ def test_a_step_has_the_gradients_of_its_rows_and_takes_all_others_for_constants
     for epoch in range(2):
         step_of = session.steps.clusters.steps(0, epoch, num_steps)[np.arange(dataset.num_nodes) // NODES_A_CLUSTER]
         for number, step in enumerate(session.steps.steps(learner.model, 0, epoch, num_steps)):
-            loss, _ = train_step(session, learner, step.graph, session.objective.of_rows(step.rows), 0, epoch,
-                                 num_steps)
+            loss, _ = train_step(session, learner, step.graph, session.objective.of_rows(step.rows),
+                                 Moment(0, epoch, number, num_steps))
             expected_loss, expected = dense_gradients(dataset, model, weights, step_of == number, num_steps, 3)
             assert COMM.allreduce(loss) == pytest.approx(expected_loss, rel=1e-5)
             for name, parameter in learner.model.named_parameters():
@@ -103,6 +103,19 @@ def test_training_in_steps_learns_and_scores_on_the_whole_graph(shared_path, mon
     assert again.val_score == summary["val_score"]
 
 
+@pytest.mark.parallel([2, 3])
+def test_gradients_may_be_summed_in_few_bits(shared_path, monkeypatch):
+    share_clusters(monkeypatch)
+    shards = write_once(COMM, easy_graph(seed=7), shared_path / "shards")
+    found = {bits: train(COMM, shards, shared_path / f"run-{bits}", steps="6", epochs=6, hidden=64, sum_bits=bits)[1]
+             for bits in (32, 8)}
+    exact, few = (losses(metrics) for metrics in found.values())
+    np.testing.assert_allclose(few, exact, rtol=0.1)
+    assert not np.array_equal(few, exact) and few[-1] < 0.5 * few[0]
+    sums = [metrics[-1]["sent_bytes_sums"] for metrics in found.values()]
+    assert sums[1] < 0.6 * sums[0]
+
+
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_one_step_of_all_rows_is_what_an_epoch_without_steps_computes(tmp_path, monkeypatch, dtype):
     share_clusters(monkeypatch, 1000)
@@ -114,6 +127,6 @@ def test_one_step_of_all_rows_is_what_an_epoch_without_steps_computes(tmp_path, 
             train_epoch(session, learner, 0, 0)
         else:
             for step in session.steps.steps(learner.model, 0, 0, 1):
-                train_step(session, learner, step.graph, session.objective.of_rows(step.rows), 0, 0, 1)
+                train_step(session, learner, step.graph, session.objective.of_rows(step.rows), Moment(0, 0))
         gradients.append(torch.cat([parameter.grad.flatten() for parameter in learner.model.parameters()]))
     assert (gradients[0] - gradients[1]).abs().max() < (1e-6 if dtype == "fp32" else 2e-2) * gradients[0].abs().max()
