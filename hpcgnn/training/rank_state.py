@@ -1,8 +1,9 @@
 """Rank state: what each rank remembers beside the checkpoint, in one sealed HDF5 file a rank, `rank-RRRR-TOKEN.h5`.
 
 Format 2: attributes `token` (of the checkpoint that it belongs to), `layout` (a digest of the rank's rows) and
-`settings` (JSON), groups `exchange`, `controller` and `steps` with arrays as datasets, numbers as attributes and nested
-states as groups. Whether a run goes on from it is decided here; what the states mean is not known here.
+`settings` (JSON), groups `exchange`, `controller` and, where epochs have several steps, `steps`, with arrays as
+datasets, numbers as attributes and nested states as groups. Whether a run goes on from it is decided here; what the
+states mean is not known here.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from hpcgnn.training.session import Session
 logger = logging.getLogger(__name__)
 
 KIND, VERSION = "rank-state", 2
-ROOMS = ("exchange", "controller", "steps")
 # Settings that change nothing of what ranks remember; after a change of any other, memory is begun anew.
 NOT_REMEMBERED = frozenset({
     "epochs", "steps", "lr", "schedule", "warmup", "sum_bits", "dropout", "weight_decay", "eval_every", "early_stop",
@@ -50,8 +50,9 @@ def save_rank_state(session: Session, controller: Controller, files: RankFiles, 
     """
     if not is_needed(session, controller) or not _is_shared(session, files):
         return
-    states = {"exchange": session.exchange.state(), "controller": controller.rank_state(),
-              "steps": {} if session.steps is None else session.steps.state()}
+    states = {"exchange": session.exchange.state(), "controller": controller.rank_state()}
+    if session.steps is not None:
+        states["steps"] = session.steps.state()
 
     def fill(file: h5py.File) -> None:
         file.attrs["token"], file.attrs["layout"] = token, session.plan.digest
@@ -125,10 +126,11 @@ def _restore(session: Session, controller: Controller, files: RankFiles, token: 
 
 def _read(session: Session, path: Path, token: str) -> dict[str, State]:
     """This rank's states; raises as `_restore`."""
+    rooms = ("exchange", "controller", *(() if session.steps is None else ("steps",)))
     with open_sealed(path, KIND, VERSION, error=CheckpointError, advice="the checkpoint alone serves") as file:
         try:
             said = {name: file.attrs[name] for name in ("token", "layout", "settings")}
-            states = {name: _read_state(file[name]) for name in ROOMS}
+            states = {name: _read_state(file[name]) for name in rooms}
             written = json.loads(said["settings"])
         except (KeyError, ValueError, TypeError, OSError) as error:
             raise CheckpointError(f"{path} is not as this version writes it ({error})") from error

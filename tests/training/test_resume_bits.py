@@ -13,6 +13,7 @@ from training_setup import assert_same_bits, easy_graph, on_rank_zero, train, wi
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import ConfigError, Interrupted
 from hpcgnn.methods import METHODS
+from hpcgnn.steps import clusters
 from hpcgnn.training.checkpoint import read_checkpoint
 from hpcgnn.training.metrics import RunFolder
 
@@ -61,6 +62,13 @@ def is_legal(method, variant):
 
 CASES = [(method, variant) for variant, (_, methods) in VARIANTS.items() for method in methods
          if is_legal(method, variant)]
+
+
+@pytest.fixture(autouse=True)
+def small_clusters(monkeypatch):
+    """Steps have clusters to be dealt also on 30 nodes a rank, and `auto` begins with more than one."""
+    monkeypatch.setattr(clusters, "ROWS_A_CLUSTER", 5)
+    monkeypatch.setattr(clusters, "ROWS_A_STEP", 20)
 
 
 @pytest.fixture(scope="module")
