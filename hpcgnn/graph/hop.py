@@ -60,6 +60,15 @@ class Arrival(Protocol):
         """
 
 
+class ArrivalInTable(Arrival, Protocol):
+    """Rows on their way into a table that has others too."""
+
+    def in_place(self) -> torch.Tensor | None:
+        """Wait; a row of each inner and halo node of the whole graph, (num_rows, dim), among them all that this pass
+        reads. None where these are of another type than the pass, and only `finish` can bring them.
+        """
+
+
 class PeerArrival(Protocol):
     """Halo rows on their way, of one peer at a time."""
 
@@ -247,6 +256,8 @@ class Hop:
     central, marginal : tuple of (start, stop)      the rows that come out, in blocks: those that can be computed before
                                                     halo rows are here, and all others
     by_peer : PeerMatrices or None                  where halo rows come peer by peer
+    in_place : SparseRows or None                   the forward matrix over a table that has the halo rows among others,
+                                                    in a graph of some rows; see `ArrivalInTable`
     """
 
     num_in: int
@@ -256,3 +267,4 @@ class Hop:
     central: tuple[tuple[int, int], ...]
     marginal: tuple[tuple[int, int], ...]
     by_peer: PeerMatrices | None = None
+    in_place: SparseRows | None = None

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from hpcgnn.errors import KernelError
-from hpcgnn.graph.batch import Batch
 from hpcgnn.graph.hop import (
     Arrival,
     Exchange,
@@ -29,7 +28,7 @@ from hpcgnn.graph.hop import (
 from hpcgnn.graph.loops import Adjacency, build_adjacency, store_loop_weights
 from hpcgnn.graph.normalization import check_edge_weight, degree_factor
 from hpcgnn.graph.reductions import Reductions
-from hpcgnn.ops.aggregation import aggregate, multiply
+from hpcgnn.ops.aggregation import SparseRows, aggregate, multiply
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import DROPOUT, CounterKey
 from hpcgnn.ops.cuda.resident import resident
@@ -75,6 +74,7 @@ class LocalGraph:
     ----------
     x : (num_inner, num_features)                 the input rows; `halo(x)` costs no message
     edge_weight : (num_edges,) float32 tensor beside `edge_index`, or None
+    degree : (num_inner + num_halo,)              `weighted_degree`, or in-degrees without weights
 
     Raises
     ------
@@ -88,13 +88,12 @@ class LocalGraph:
         check_edge_weight(edge_weight, weighted_degree, len(indices), len(node_id))
         self.num_inner, self.num_rows = len(indptr) - 1, len(node_id)
         self.node_id, self.in_degree = node_id, in_degree
-        self.x_all = features
-        self.x = features[:self.num_inner]
+        self._x_all, self.x = features, features[:self.num_inner]
         self.edge_weight = None if edge_weight is None else torch.from_numpy(edge_weight).to(features.device)
         self._edge_weight = None if edge_weight is None else resident(edge_weight)
-        self._degree = in_degree if weighted_degree is None else weighted_degree
+        self.degree = in_degree if weighted_degree is None else weighted_degree
         self._indptr, self._indices = resident(indptr), resident(indices)
-        self._exchange, self._num_within, self._half_sums = exchange, num_within, has_half_sums
+        self._exchange, self._num_within, self.has_half_sums = exchange, num_within, has_half_sums
         self._restricted: dict[tuple[str, int, int], Matrices] = {}
         self._cut: dict[tuple[str, int, int], PeerMatrices] = {}
         self._peer_entries: PeerEntries | None = None
@@ -106,14 +105,23 @@ class LocalGraph:
         self._is_marginal = _has_entry_from(indptr, indices, self.num_inner)
         self._input_aggregates: dict[str, torch.Tensor] = {}
         self._adjacencies: dict[bool, Adjacency] = {}
-        self._reductions = Reductions(self._indptr, self._indices, self.num_rows, self._degree, has_half_sums,
+        self._reductions = Reductions(self._indptr, self._indices, self.num_rows, self.degree, has_half_sums,
                                       self._edge_weight)
         self._pass = ForwardPass()
-        self._whole: tuple[LocalGraph, torch.Tensor] | None = None     # of which this graph has some rows
 
     @property
     def num_halo(self) -> int:
         return self.num_rows - self.num_inner
+
+    @property
+    def x_all(self) -> torch.Tensor:
+        """Return the input rows, (num_inner + num_halo, num_features)."""
+        return self._x_all
+
+    @property
+    def whole(self) -> tuple[LocalGraph, torch.Tensor | None]:
+        """Return the graph of all inner rows, and which of them this one has, (num_inner,) int64; None is all."""
+        return self, None
 
     @property
     def structure_bytes(self) -> int:
@@ -149,29 +157,6 @@ class LocalGraph:
         """Return the CSR by destination, (num_inner + 1,) int64 and (num_edges,) int32."""
         return self._indptr, self._indices
 
-    def of_rows(self, batch: Batch, exchange: Exchange) -> LocalGraph:
-        """Return the graph of some inner rows, whose halo rows are all that they read beside each other.
-
-        Parameters
-        ----------
-        batch : Batch
-        exchange : Exchange      that brings the halo rows
-        """
-        row = np.concatenate([batch.rows, batch.far])
-        weight = None if self._edge_weight is None else np.asarray(self._edge_weight)[batch.arc]
-        within = None if self._num_within is None else np.searchsorted(batch.rows, self._num_within).tolist()
-        part = LocalGraph(batch.indptr, batch.indices, self.node_id[row], self.in_degree[row],
-                          self.x_all.index_select(0, torch.from_numpy(row).to(self.x_all.device)), exchange, within,
-                          overlaps=False, has_half_sums=self._half_sums, edge_weight=weight,
-                          weighted_degree=None if weight is None else self._degree[row])
-        part._whole = self, torch.from_numpy(batch.rows).to(self.x_all.device)
-        return part
-
-    @property
-    def whole(self) -> tuple[LocalGraph, torch.Tensor | None]:
-        """Return the graph of all inner rows, and which of them this one has, (num_inner,) int64; None is all."""
-        return (self, None) if self._whole is None else self._whole
-
     @property
     def halo_spans(self) -> tuple[tuple[int, int], ...] | None:
         """Halo rows of each rank, start .. stop - 1, where they come peer by peer and again for the backward pass."""
@@ -187,7 +172,7 @@ class LocalGraph:
         """Return the entries by destination and by source, for layers that weigh them."""
         if with_self not in self._adjacencies:
             self._adjacencies[with_self] = build_adjacency(self._indptr, self._indices, self.num_rows, with_self,
-                                                           self._half_sums)
+                                                           self.has_half_sums)
         return self._adjacencies[with_self]
 
     @cached_property
@@ -215,7 +200,7 @@ class LocalGraph:
     def row_factor(self, reduction: str) -> torch.Tensor | None:
         """Return `degree_factor` of the inner rows, (num_inner,) float32 beside the rows, made once."""
         if reduction not in self._row_factors:
-            factor = degree_factor(self._degree[:self.num_inner], reduction)
+            factor = degree_factor(self.degree[:self.num_inner], reduction)
             self._row_factors[reduction] = None if factor is None else torch.from_numpy(factor).to(self.x.device)
         return self._row_factors[reduction]
 
@@ -386,13 +371,24 @@ class LocalGraph:
 
     def input_aggregate(self, reduction: str) -> torch.Tensor:
         """Return (num_inner, num_features): what the constant input aggregates to, computed once."""
-        if self._whole is not None:
-            graph, rows = self._whole
-            return graph.input_aggregate(reduction).index_select(0, rows)
         if reduction not in self._input_aggregates:
-            matrix, _ = self._reductions.matrices(reduction)
-            self._input_aggregates[reduction] = multiply(matrix, self.x_all)
+            self._input_aggregates[reduction] = multiply(self.matrix(reduction), self.x_all)
         return self._input_aggregates[reduction]
+
+    def matrix(self, reduction: str) -> SparseRows:
+        """Return the matrix by which all inner rows sum inner and halo rows; see `aggregate`."""
+        return self._reductions.matrices(reduction)[0]
+
+    def num_within(self, rows: np.ndarray) -> list[int] | None:
+        """Return how many of some ascending inner rows reach the loss in at most 0, 1, .. hops; None where that is not
+        known.
+        """
+        return None if self._num_within is None else np.searchsorted(rows, self._num_within).tolist()
+
+    def masked_input_aggregate(self, reduction: str, probability: float, key: CounterKey) -> torch.Tensor | None:
+        """Return (num_inner, num_features): what the constant input aggregates to under a mask, where that was computed
+        for a whole epoch at once; None where this pass is to compute it.
+        """
 
     def halo_squares(self, reduction: str) -> np.ndarray:
         """Sum, for each halo row, the squared coefficients by which inner rows sum it, as (num_halo,) float32."""

@@ -103,9 +103,17 @@ class Neighborhood:
         matrix = self.hop.matrices.forward
         if self.is_input:
             near = self.drop_inner(h)
+            of_epoch = None if self.key is None else self.graph.masked_input_aggregate(self.reduction, self.probability,
+                                                                                       self.key)
+            if of_epoch is not None:
+                return of_epoch[:self.hop.num_out], near
             return multiply(matrix, near, self.input_halo()), near
         arrival = self.graph.start_fetch(h, self.site)
         near = self.drop_inner(h)
+        if self.hop.in_place is not None and self.key is None:
+            table = arrival.in_place()
+            if table is not None:
+                return multiply(self.hop.in_place, near, table), near
         out = empty((self.hop.num_out, h.shape[1]), h.dtype, h.device)
         far = empty((self.graph.num_halo, h.shape[1]), h.dtype, h.device)
         central_stream = streams_of(h.device).central

@@ -53,7 +53,7 @@ class StepExchange:
         table = self._history.table(site.layer, h)
         table.index_copy_(0, self._rows[:len(h)], h.detach().to(table.dtype))
         arrival = self._exchange.start_fetch(h, site) if self._is_shared else None
-        return FarRows(table, self._far, self._batch.num_fresh, arrival)
+        return FarRows(table, self._far, self._batch.num_fresh, arrival, h.dtype)
 
     def start_take_home(self, gradient: torch.Tensor, site: ExchangeSite) -> Arrival | NoRows:
         """Collective: send the gradients of fresh rows home. Rows of the history are constants."""
@@ -86,7 +86,7 @@ class StepExchange:
 
 
 class FarRows:
-    """The far rows of one layer, some of them on their way; see `hpcgnn.graph.hop.Arrival`.
+    """The far rows of one layer, some of them on their way; see `hpcgnn.graph.hop.ArrivalInTable`.
 
     Parameters
     ----------
@@ -94,10 +94,13 @@ class FarRows:
     far : (num_far,) int64                   which of them are wanted
     num_fresh : int                          the first of these, which the arrival brings
     arrival : Arrival or None
+    dtype : torch.dtype                      of the rows of the pass
     """
 
-    def __init__(self, table: torch.Tensor, far: torch.Tensor, num_fresh: int, arrival: Arrival | None):
+    def __init__(self, table: torch.Tensor, far: torch.Tensor, num_fresh: int, arrival: Arrival | None,
+                 dtype: torch.dtype):
         self._table, self._far, self._num_fresh, self._arrival = table, far, num_fresh, arrival
+        self._dtype = dtype
 
     def poll(self) -> bool:
         """See `Arrival`."""
@@ -112,18 +115,27 @@ class FarRows:
         """See `Arrival`; rows of the history are not packed."""
         return None
 
+    def in_place(self) -> torch.Tensor | None:
+        """See `hpcgnn.graph.hop.ArrivalInTable`."""
+        if self._table.dtype != self._dtype:
+            return None
+        if self._arrival is not None:
+            self._receive(self._table.index_select(0, self._far[:self._num_fresh]))
+        return self._table
+
     def finish(self, rows: torch.Tensor) -> None:
         """See `Arrival`."""
         if self._table.dtype == rows.dtype:
             torch.index_select(self._table, 0, self._far, out=rows)
         else:
             rows.copy_(self._table.index_select(0, self._far))
-        if self._arrival is None:
-            return
-        fresh = self._far[:self._num_fresh]
-        # Rows that don't travel, since the loss is too far away, stay what they are.
-        self._arrival.finish(rows[:self._num_fresh])
-        self._table.index_copy_(0, fresh, rows[:self._num_fresh].to(self._table.dtype))
+        if self._arrival is not None:
+            self._receive(rows[:self._num_fresh])
+
+    def _receive(self, fresh: torch.Tensor) -> None:
+        """Wait; take the fresh rows. Those that don't travel, since the loss is too far away, stay what they are."""
+        self._arrival.finish(fresh)
+        self._table.index_copy_(0, self._far[:self._num_fresh], fresh.to(self._table.dtype))
 
 
 class NoRows:

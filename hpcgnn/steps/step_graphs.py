@@ -17,6 +17,7 @@ from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.exchange.state import State
 from hpcgnn.graph.batch import Batch, BatchCutter
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.graph.step_graph import EpochInput, StepGraph
 from hpcgnn.steps.clusters import Clusters
 from hpcgnn.steps.exchange import PlanWithin, StepExchange, step_plans
 from hpcgnn.steps.history import History
@@ -28,11 +29,11 @@ class Step:
 
     Attributes
     ----------
-    graph : LocalGraph
+    graph : StepGraph
     rows : (num_batch,) int64      inner rows of the whole graph that it computes, ascending
     """
 
-    graph: LocalGraph
+    graph: StepGraph
     rows: np.ndarray
 
 
@@ -67,6 +68,7 @@ class StepGraphs:
             self._fill(model)
         elif self._is_shared and num_steps > 1:
             self._exchange.training.staleness = 1      # epochs since the oldest row that is read was computed
+        inputs = EpochInput(self._graph)
         step_of = self.clusters.steps(seed, epoch, num_steps)
         inner, halo = step_of[self.clusters.inner], step_of[self.clusters.halo]
         for number in range(num_steps):
@@ -74,11 +76,12 @@ class StepGraphs:
                                      self._graph.num_inner + np.flatnonzero(halo == number))
             if self._is_shared:
                 self._exchange.begin_step(self._plans(batch), is_first=number == 0)
-            yield Step(self._graph_of(batch), batch.rows)
+            yield Step(self._graph_of(batch, inputs), batch.rows)
         self._exchange.end_steps()
 
-    def _graph_of(self, batch: Batch) -> LocalGraph:
-        return self._graph.of_rows(batch, StepExchange(self._exchange, self._history, batch, self._is_shared))
+    def _graph_of(self, batch: Batch, inputs: EpochInput) -> StepGraph:
+        exchange = StepExchange(self._exchange, self._history, batch, self._is_shared)
+        return StepGraph(self._graph, batch, exchange, inputs)
 
     def _plans(self, batch: Batch) -> PlanWithin:
         """Return what makes the plans of a step, see `step_plans`; they are made before the next step is cut."""
@@ -91,7 +94,7 @@ class StepGraphs:
         """Collective: compute all rows once with the weights as they are."""
         num_inner = self._graph.num_inner
         whole = self._cutter.cut(np.arange(num_inner), np.arange(num_inner, self._graph.num_rows))
-        graph = self._graph_of(whole)
+        graph = self._graph_of(whole, EpochInput(self._graph))
         model.eval()
         graph.begin_forward(seed=0, epoch=0, is_training=False)
         model(graph, graph.x)

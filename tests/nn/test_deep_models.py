@@ -152,7 +152,7 @@ def test_rows_in_16_bits_give_the_float32_result_up_to_rounding(open_part, graph
     graph, found = open_part(MPI.COMM_SELF, dataset, owner(1)).graph, []
     rows = graph.x_all
     for storage in (torch.float32, dtype):
-        graph.x_all = rows.to(storage)
+        graph._x_all = rows.to(storage)
         graph.x = graph.x_all[:graph.num_inner]
         model = new_model(replace(shape, dropout=0.0))
         graph.begin_forward(SEED, EPOCH, is_training=True)

@@ -1,0 +1,102 @@
+"""StepGraph: some rows of a LocalGraph, which looks to a model like the whole of it.
+
+Its inner rows are those of a batch, its halo rows whatever these read beside each other. What only some models ask for is
+made when they do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from hpcgnn.graph.batch import Batch
+from hpcgnn.graph.hop import Exchange, Hop
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.ops.aggregation import SparseRows, multiply
+from hpcgnn.ops.counter import CounterKey
+from hpcgnn.ops.pointwise import dropout
+
+
+class EpochInput:
+    """What the constant input of all rows sums to under the masks of one epoch: computed once for all its steps.
+
+    Parameters
+    ----------
+    graph : LocalGraph      of all rows
+    """
+
+    def __init__(self, graph: LocalGraph):
+        self._graph = graph
+        self._made: dict[tuple[str, float, CounterKey], torch.Tensor] = {}
+
+    def aggregate(self, reduction: str, probability: float, key: CounterKey) -> torch.Tensor:
+        """Return (num_inner, num_features), the sums of all rows; see `LocalGraph.masked_input_aggregate`."""
+        place = reduction, probability, key
+        if place not in self._made:
+            graph = self._graph
+            masked = dropout(graph.x_all, probability, graph.ids(0, graph.num_rows), key)
+            self._made[place] = multiply(graph.matrix(reduction), masked)
+        return self._made[place]
+
+
+class StepGraph(LocalGraph):
+    """The graph of some inner rows.
+
+    Parameters
+    ----------
+    whole : LocalGraph
+    batch : Batch
+    exchange : Exchange      that brings the halo rows
+    inputs : EpochInput      of `whole`
+    """
+
+    def __init__(self, whole: LocalGraph, batch: Batch, exchange: Exchange, inputs: EpochInput):
+        row = np.concatenate([batch.rows, batch.far])
+        weight = None if whole.edge_weight is None else whole.edge_weight.cpu().numpy()[batch.arc]
+        self._inner = torch.from_numpy(batch.rows).to(whole.x.device)
+        super().__init__(batch.indptr, batch.indices, whole.node_id[row], whole.in_degree[row],
+                         whole.x.index_select(0, self._inner), exchange, whole.num_within(batch.rows), overlaps=False,
+                         has_half_sums=whole.has_half_sums, edge_weight=weight,
+                         weighted_degree=None if weight is None else whole.degree[row])
+        self._whole_graph, self._batch, self._inputs = whole, batch, inputs
+
+    @cached_property
+    def x_all(self) -> torch.Tensor:
+        """Return the input rows, (num_inner + num_halo, num_features)."""
+        row = np.concatenate([self._batch.rows, self._batch.far])
+        return self._whole_graph.x_all.index_select(0, torch.from_numpy(row).to(self.x.device))
+
+    @property
+    def whole(self) -> tuple[LocalGraph, torch.Tensor | None]:
+        """See `LocalGraph.whole`."""
+        return self._whole_graph, self._inner
+
+    def input_aggregate(self, reduction: str) -> torch.Tensor:
+        """See `LocalGraph.input_aggregate`."""
+        return self._whole_graph.input_aggregate(reduction).index_select(0, self._inner)
+
+    def masked_input_aggregate(self, reduction: str, probability: float, key: CounterKey) -> torch.Tensor:
+        """See `LocalGraph.masked_input_aggregate`."""
+        return self._inputs.aggregate(reduction, probability, key).index_select(0, self._inner)
+
+    def hop(self, reduction: str) -> Hop:
+        """See `LocalGraph.hop`; here rows of the history are summed where they lie."""
+        hop = super().hop(reduction)
+        return replace(hop, in_place=self._in_place(hop.matrices.forward))
+
+    def _in_place(self, forward: SparseRows) -> SparseRows:
+        """Return a matrix of the batch's rows over these and, behind them, all rows of the whole graph."""
+        scale = forward.column_scale
+        if scale is not None:
+            scale = np.concatenate([scale[:self.num_inner], self._whole_graph.matrix("gcn").column_scale])
+        return replace(forward, indices=self._indices_in_place, num_columns=self.num_inner + self._whole_graph.num_rows,
+                       column_scale=scale)
+
+    @cached_property
+    def _indices_in_place(self) -> np.ndarray:
+        """Return the columns of the arcs, (num_arcs,) int32, where the far ones are rows of the whole graph."""
+        column = np.concatenate([np.arange(self.num_inner), self.num_inner + self._batch.far]).astype(np.int32)
+        return column[self._batch.indices]
