@@ -1,7 +1,7 @@
 """StepGraph: some rows of a LocalGraph, which looks to a model like the whole of it.
 
-Its inner rows are those of a batch, its halo rows whatever these read beside each other. What only some models ask for is
-made when they do.
+Its inner rows are those of a batch, its halo rows whatever these read beside each other. What only some models ask for
+is made when they do.
 """
 
 from __future__ import annotations

@@ -187,8 +187,11 @@ class AggregateFirst(torch.autograd.Function):
             aggregated, near = neighborhood.aggregate(h)
         ctx.neighborhood, ctx.needs_rows = neighborhood, not neighborhood.is_input
         ctx.weights = weight_neighbor.to(dtype), None if weight_self is None else weight_self.to(dtype)
+        near_out = near[:hop.num_out]
+        if not any(ctx.needs_input_grad) and not neighborhood.is_constant and aggregated.shape[1] == len(bias):
+            return _combine_in_place(aggregated, near_out, *ctx.weights, bias)
         ctx.save_for_backward(near if weight_self is not None else None, aggregated)
-        return _combine(aggregated, near[:hop.num_out], *ctx.weights, bias)
+        return _combine(aggregated, near_out, *ctx.weights, bias)
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor) -> Gradients:
@@ -268,3 +271,12 @@ def _combine(aggregated: torch.Tensor, near: torch.Tensor, weight_neighbor: torc
     out[:] = bias
     map_rows(aggregated, weight_neighbor, out=out)
     return out if weight_self is None else map_rows(near, weight_self, out=out)
+
+
+def _combine_in_place(aggregated: torch.Tensor, near: torch.Tensor, weight_neighbor: torch.Tensor,
+                      weight_self: torch.Tensor | None, bias: torch.Tensor) -> torch.Tensor:
+    """Return what `_combine` does, block by block where the aggregate lay: one layer less is in memory."""
+    for start, stop in blocks(0, len(aggregated)):
+        rows = aggregated[start:stop]
+        rows.copy_(_combine(rows, near[start:stop], weight_neighbor, weight_self, bias))
+    return aggregated

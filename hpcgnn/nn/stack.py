@@ -67,9 +67,9 @@ class ConvolutionStack(nn.Module):
         """
         h, is_dropped = x, False
         for convolution, norm, following in zip(self.convolutions, self.norms, self.convolutions[1:], strict=False):
-            z = convolution(graph, h, is_dropped)
+            h = convolution(graph, h, is_dropped)      # the rows before go, but where a backward pass needs them
             is_dropped = following.takes_dropped(graph)
-            h = graph.activate(z, layer_norm_of(norm), following.dropout, is_dropped)
+            h = graph.activate(h, layer_norm_of(norm), following.dropout, is_dropped)
         return self.convolutions[-1](graph, h, is_dropped)
 
     def first_layer_parameters(self) -> list[nn.Parameter]:

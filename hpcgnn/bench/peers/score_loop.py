@@ -71,15 +71,31 @@ def read_graph(path: str) -> PeerGraph:
                      int(arrays["num_classes"]))
 
 
+class Alone:
+    """Serves as the processes of a training, where there is one."""
+
+    rank = 0
+
+    def agree(self, seconds: float) -> float:
+        """Return the most that any process has measured."""
+        return seconds
+
+    def sent_bytes(self) -> int:
+        """Return the bytes that all processes have sent in training."""
+        return 0
+
+
 def drive(make_graph: Callable, make_convolution: ConvolutionMaker,
-          make_losses: Callable[[PeerGraph, object, PeerSettings], Losses]) -> None:
+          make_losses: Callable[[PeerGraph, object, PeerSettings], Losses], processes: Alone | None = None) -> None:
     """Train as the command line says, ARRAYS.npz SETTINGS.json, and print the result.
 
     Parameters
     ----------
     make_graph : callable(indptr, indices, model) -> graph      the whole one, for evaluations
     make_losses : callable(arrays, graph, settings) -> Losses
+    processes : Alone, or what knows the others; None is one process
     """
+    processes = processes or Alone()
     settings = PeerSettings(**json.loads(sys.argv[2]))
     torch.manual_seed(settings.seed)
     np.random.seed(settings.seed)      # noqa: NPY002  (loaders draw from it)
@@ -87,12 +103,13 @@ def drive(make_graph: Callable, make_convolution: ConvolutionMaker,
     graph = make_graph(arrays.indptr, arrays.indices, settings.model)
     dims = [arrays.rows.shape[1], *[settings.hidden] * (settings.layers - 1), arrays.num_classes]
     model = BlockStack(settings, dims, make_convolution)
-    points, peak = train(model, graph, arrays, make_losses(arrays, graph, settings), settings)
-    print(json.dumps({"points": [asdict(point) for point in points], "peak_bytes": peak}))
+    points, peak = train(model, graph, arrays, make_losses(arrays, graph, settings), settings, processes)
+    if processes.rank == 0:
+        print(json.dumps({"points": [asdict(point) for point in points], "peak_bytes": peak}))
 
 
-def train(model: BlockStack, graph, arrays: PeerGraph, losses: Losses, settings: PeerSettings) -> tuple[list[Point],
-                                                                                                        int]:
+def train(model: BlockStack, graph, arrays: PeerGraph, losses: Losses, settings: PeerSettings,
+          processes: Alone) -> tuple[list[Point], int]:
     """Return the evaluations, and the peak bytes of training.
 
     The clock stands still in evaluations, which compute the whole graph; peak bytes are those before the first one.
@@ -107,11 +124,11 @@ def train(model: BlockStack, graph, arrays: PeerGraph, losses: Losses, settings:
             loss.backward()
             optimizer.step()
             updates += 1
-        seconds += time.perf_counter() - started
+        seconds += processes.agree(time.perf_counter() - started)
         peak = peak if points else peak_bytes()
         if settings.is_evaluated(epoch) or seconds > settings.seconds:
             scores = evaluate(model, graph, arrays.rows, arrays.labels, arrays.masks)
-            points.append(Point(epoch, updates, seconds, 0, *scores))
+            points.append(Point(epoch, updates, seconds, processes.sent_bytes(), *scores))
         if seconds > settings.seconds:
             break
     return points, peak
