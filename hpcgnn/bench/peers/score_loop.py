@@ -85,17 +85,18 @@ class Alone:
         return 0
 
 
+ALONE = Alone()
+
 def drive(make_graph: Callable, make_convolution: ConvolutionMaker,
-          make_losses: Callable[[PeerGraph, object, PeerSettings], Losses], processes: Alone | None = None) -> None:
+          make_losses: Callable[[PeerGraph, object, PeerSettings], Losses], processes: Alone = ALONE) -> None:
     """Train as the command line says, ARRAYS.npz SETTINGS.json, and print the result.
 
     Parameters
     ----------
     make_graph : callable(indptr, indices, model) -> graph      the whole one, for evaluations
     make_losses : callable(arrays, graph, settings) -> Losses
-    processes : Alone, or what knows the others; None is one process
+    processes : Alone, or what knows the others
     """
-    processes = processes or Alone()
     settings = PeerSettings(**json.loads(sys.argv[2]))
     torch.manual_seed(settings.seed)
     np.random.seed(settings.seed)      # noqa: NPY002  (loaders draw from it)
@@ -109,7 +110,7 @@ def drive(make_graph: Callable, make_convolution: ConvolutionMaker,
 
 
 def train(model: BlockStack, graph, arrays: PeerGraph, losses: Losses, settings: PeerSettings,
-          processes: Alone) -> tuple[list[Point], int]:
+          processes: Alone = ALONE) -> tuple[list[Point], int]:
     """Return the evaluations, and the peak bytes of training.
 
     The clock stands still in evaluations, which compute the whole graph; peak bytes are those before the first one.
