@@ -11,8 +11,12 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 
 from hpcgnn.exchange.codec import Messages
+from hpcgnn.exchange.state import State
 from hpcgnn.ops.quantization import Buffer
 from hpcgnn.widths import BIT_WIDTHS
+
+SUMS = ("payload_bytes", "parameter_bytes", "num_values", "exchange_seconds", "blocked_seconds", "travel_seconds",
+        "hidden_seconds", "quantize_seconds", "width_rows", "sum_bytes")
 
 
 def _no_rows() -> np.ndarray:
@@ -100,6 +104,24 @@ class Traffic:
             if not own.name.startswith("_"):      # what is on its way stays so
                 setattr(self, own.name, getattr(fresh, own.name))
         return taken
+
+    def plus(self, earlier: Traffic) -> Traffic:
+        """Return the counts of both; staleness is the greater."""
+        total = {name: getattr(self, name) + getattr(earlier, name) for name in SUMS}
+        peers = self.sent_by_peer.keys() | earlier.sent_by_peer.keys()
+        sent = {peer: self.sent_by_peer.get(peer, 0) + earlier.sent_by_peer.get(peer, 0) for peer in sorted(peers)}
+        return Traffic(**total, staleness=max(self.staleness, earlier.staleness), sent_by_peer=sent)
+
+    def state(self) -> State:
+        """Return the counts as numbers and arrays."""
+        peers = np.array(sorted(self.sent_by_peer.items()), np.int64).reshape(-1, 2)
+        return {**{name: getattr(self, name) for name in SUMS}, "staleness": self.staleness, "sent_by_peer": peers}
+
+    @classmethod
+    def of_state(cls, state: State) -> Traffic:
+        """Return the counts that `state` returned."""
+        sums = {name: state[name] if name == "width_rows" else type(getattr(cls, name))(state[name]) for name in SUMS}
+        return cls(**sums, staleness=int(state["staleness"]), sent_by_peer=dict(state["sent_by_peer"].tolist()))
 
     def _move(self, travelling: int = 0, waiting: int = 0) -> None:
         """Count the seconds since the last move as what this rank did in them, and note what it does from now on."""

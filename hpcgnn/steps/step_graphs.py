@@ -6,6 +6,7 @@ beside each other. So every model that a LocalGraph carries trains in steps.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -21,6 +22,10 @@ from hpcgnn.graph.step_graph import EpochInput, StepGraph
 from hpcgnn.steps.clusters import Clusters
 from hpcgnn.steps.exchange import PlanWithin, StepExchange, step_plans
 from hpcgnn.steps.history import History
+
+BEGUN = "begun"      # beside the rows of the history in `state`
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,10 @@ class StepGraphs:
     clusters : Clusters
     num_ranks : int
     kept_dtype : torch.dtype or None      that rows are kept in; None is their own
+
+    Attributes
+    ----------
+    begun : State or None        of an epoch that ended between two steps, as training describes it
     """
 
     def __init__(self, graph: LocalGraph, exchange: HaloExchange, clusters: Clusters, num_ranks: int,
@@ -56,9 +65,10 @@ class StepGraphs:
         self._history = History(graph.num_rows, kept_dtype)
         self._cutter = BatchCutter(*graph.arcs, graph.num_rows)
         self._place = np.full(graph.num_rows, -1, np.int32)
+        self.begun: State | None = None
 
-    def steps(self, model: nn.Module, seed: int, epoch: int, num_steps: int) -> Iterator[Step]:
-        """Collective: the steps of an epoch, each to be trained before the next is asked for.
+    def steps(self, model: nn.Module, seed: int, epoch: int, num_steps: int, first: int = 0) -> Iterator[Step]:
+        """Collective: the steps of an epoch from the `first` on, each to be trained before the next is asked for.
 
         Reference: Fey et al., "GNNAutoScale", ICML 2021, Algorithm 1. Deviations: rows of other ranks that are computed
         in the same step are fresh, layer by layer, as are their gradients; each boundary row crosses once an epoch. The
@@ -66,18 +76,29 @@ class StepGraphs:
         """
         if self._history.is_empty:
             self._fill(model)
-        elif self._is_shared and num_steps > 1:
+        elif self._is_shared and num_steps > 1 and first == 0:
             self._exchange.training.staleness = 1      # epochs since the oldest row that is read was computed
         inputs = EpochInput(self._graph)
         step_of = self.clusters.steps(seed, epoch, num_steps)
         inner, halo = step_of[self.clusters.inner], step_of[self.clusters.halo]
-        for number in range(num_steps):
-            batch = self._cutter.cut(np.flatnonzero(inner == number),
-                                     self._graph.num_inner + np.flatnonzero(halo == number))
-            if self._is_shared:
-                self._exchange.begin_step(self._plans(batch), is_first=number == 0)
-            yield Step(self._graph_of(batch, inputs), batch.rows)
-        self._exchange.end_steps()
+        try:
+            for number in range(first, num_steps):
+                batch = self._cutter.cut(np.flatnonzero(inner == number),
+                                         self._graph.num_inner + np.flatnonzero(halo == number))
+                if self._is_shared:
+                    self._exchange.begin_step(self._plans(batch), is_first=number == first)
+                yield Step(self._graph_of(batch, inputs), batch.rows)
+        finally:
+            self._exchange.end_steps()
+
+    def take_begun(self, num_steps: int) -> State | None:
+        """Return what is known of an epoch that has begun, once; None where it had another number of steps."""
+        begun, self.begun = self.begun, None
+        if begun is None or begun["num_steps"] == num_steps:
+            return begun
+        logger.warning("the epoch that was stopped had %d steps, and this one has %d; it begins anew, with the weights "
+                       "as they are", begun["num_steps"], num_steps)
+        return None
 
     def _graph_of(self, batch: Batch, inputs: EpochInput) -> StepGraph:
         exchange = StepExchange(self._exchange, self._history, batch, self._is_shared)
@@ -108,11 +129,14 @@ class StepGraphs:
     def forget(self) -> None:
         """Keep no rows, before another training."""
         self._history.forget()
+        self.begun = None
 
     def state(self) -> State:
-        """Return the rows that the next epoch reads."""
-        return self._history.state()
+        """Return the rows that the next step reads, and what is known of an epoch that has begun."""
+        begun = {} if self.begun is None else {BEGUN: self.begun}
+        return {**self._history.state(), **begun}
 
     def restore(self, state: State) -> None:
         """Go on from what `state` returned on this rank."""
-        self._history.restore(state, self._graph.x.device)
+        self.begun = state.get(BEGUN)
+        self._history.restore({name: rows for name, rows in state.items() if name != BEGUN}, self._graph.x.device)

@@ -11,7 +11,7 @@ import math
 import time
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from mpi4py import MPI
 from torch import nn
@@ -22,7 +22,7 @@ from hpcgnn.errors import Interrupted
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.launch import together
 from hpcgnn.nn.quantized.models import QuantizedStack
-from hpcgnn.ops.adam import StepCheck, worst_of
+from hpcgnn.ops.adam import StepCheck
 from hpcgnn.ops.counter import SUM, CounterKey
 from hpcgnn.stop_signals import STOP_REQUEST, StopRequest
 from hpcgnn.training.balance import costs_by_rank, costs_of
@@ -39,13 +39,14 @@ from hpcgnn.training.rank_state import restore_rank_state, save_rank_state
 from hpcgnn.training.saving import save
 from hpcgnn.training.session import Session
 from hpcgnn.training.soundness import fault_error
+from hpcgnn.training.steps_taken import StepsTaken
 from hpcgnn.training.summary import bytes_by_pair, summarize
 from hpcgnn.training.trackers import TRACKERS
 from hpcgnn.whereabouts import HERE
 
 
-def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop_signal: int = 0,
-                num_steps: int = 1) -> EpochTrace:
+def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop: StopRequest | None = None,
+                num_steps: int = 1) -> EpochTrace | None:
     """Collective: train one epoch on the whole graph, in one step or in several.
 
     The loss is the mean over all training nodes of all ranks, so that gradients are those of one process, and where the
@@ -54,25 +55,34 @@ def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop_
 
     Parameters
     ----------
-    seed, epoch : int      key the random draws; epochs count from 0
-    stop_signal : int      number of the signal that asked this rank to stop; 0 is none
-    num_steps : int        more than 1 only where the session has `steps`
+    seed, epoch : int            key the random draws; epochs count from 0
+    stop : StopRequest or None   asked after every step
+    num_steps : int              more than 1 only where the session has `steps`
+
+    Returns
+    -------
+    EpochTrace, or None where some rank was asked to stop before the last step; the next call goes on from there
     """
     comm, started = session.comm, time.perf_counter()
     learner.model.train()
+    steps, taken = session.steps, StepsTaken()
     if num_steps == 1:
         loss, check = train_step(session, learner, session.graph, session.objective, Moment(seed, epoch))
     else:
-        losses, checks = [], []
-        for number, step in enumerate(session.steps.steps(learner.model, seed, epoch, num_steps)):
+        taken = StepsTaken.of_state(steps.take_begun(num_steps))
+        for step in steps.steps(learner.model, seed, epoch, num_steps, len(taken.losses)):
             loss, check = train_step(session, learner, step.graph, session.objective.of_rows(step.rows),
-                                     Moment(seed, epoch, number, num_steps))
-            losses.append(loss / num_steps)
-            checks.append(check)
-        loss, check = sum(losses), worst_of(checks)
-    seconds = time.perf_counter() - started
-    traffic = session.exchange.training.take()
+                                     Moment(seed, epoch, len(taken.losses), num_steps))
+            taken.losses.append(loss / num_steps)
+            taken.checks.append(check)
+            if stop is not None and len(taken.losses) < num_steps and comm.allreduce(stop.signal_number, MPI.MAX):
+                steps.begun = taken.state(num_steps, time.perf_counter() - started, session.exchange.training.take())
+                return None
+        loss, check = sum(taken.losses), taken.check
+    seconds = taken.seconds + time.perf_counter() - started
+    traffic = session.exchange.training.take().plus(taken.traffic)
     session.exchange.last_sent, session.exchange.last_costs = traffic.sent_by_peer, costs_of(seconds, traffic)
+    stop_signal = 0 if stop is None else stop.signal_number
     with session.exchange.giving_way(meets=False):
         return EpochTrace.sum_over_ranks(comm, loss, seconds, traffic, stop_signal, check)
 
@@ -200,7 +210,7 @@ class TrainingRun:
         """Collective: train epoch after epoch, evaluate, record and save, until a seed is done."""
         config, progress = self.session.config, self.progress
         while progress.epoch < config.epochs and not self._has_stalled() and not self._is_asked_to_end:
-            trace, decision = self._train_epoch(stop.signal_number)
+            trace, decision = self._train_epoch(stop)
             sent_control = self._sum_control_bytes()
             progress.epoch += 1
             is_due = progress.epoch % config.eval_every == 0 or progress.epoch == config.epochs
@@ -239,7 +249,7 @@ class TrainingRun:
         limit = self.session.config.early_stop
         return limit > 0 and self.progress.evaluations_since_best >= limit
 
-    def _train_epoch(self, stop_signal: int) -> tuple[EpochTrace, Decision]:
+    def _train_epoch(self, stop: StopRequest) -> tuple[EpochTrace, Decision]:
         """Collective: have rank 0 plan an epoch, train it, and tell rank 0's controller what it was like."""
         session, learner, epoch = self.session, self.learner, self.progress.epoch
         HERE.epoch = self.seed, epoch + 1
@@ -247,7 +257,9 @@ class TrainingRun:
         plan = self.controller.plan(self.seed, epoch)
         session.exchange.begin_epoch(plan)
         HERE.note("computes")
-        trace = train_epoch(session, learner, self.seed, epoch, stop_signal, plan.num_steps)
+        trace = train_epoch(session, learner, self.seed, epoch, stop, plan.num_steps)
+        if trace is None:
+            self._stop()
         if trace.fault or not math.isfinite(trace.loss):
             # Before anything of this epoch is saved: the last checkpoint is one of good weights.
             session.exchange.forget()
@@ -290,10 +302,19 @@ class TrainingRun:
         if evaluation is not None:
             self._call("on_evaluation", evaluation)
 
-    def _stop(self) -> None:
+    def _stop(self) -> NoReturn:
+        """Collective: save, and end.
+
+        Raises
+        ------
+        Interrupted
+        """
         self._save()
         self.session.exchange.forget()
-        raise Interrupted(f"stopped by a signal after epoch {self.progress.epoch} of seed {self.seed}; "
+        begun = None if self.session.steps is None else self.session.steps.begun
+        when = f"epoch {self.progress.epoch}" if begun is None else \
+            f"step {len(begun['losses'])} of {begun['num_steps']} in epoch {self.progress.epoch + 1}"
+        raise Interrupted(f"stopped by a signal after {when} of seed {self.seed}; "
                           f"{self.folder.checkpoint} holds everything, the same command with --resume goes on")
 
     def _save(self) -> None:

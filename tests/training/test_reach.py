@@ -27,7 +27,7 @@ def first_gradients(comm, shards, **settings):
     """Collective: gradients of the first epoch, the same on all ranks, and what it cost."""
     session = Session.open(comm, shards, TrainConfig.of(**{**SMALL, "dropout": 0.5, **settings}))
     learner = Learner.start(session, 0, None)
-    trace = train_epoch(session, learner, seed=0, epoch=0, stop_signal=0)
+    trace = train_epoch(session, learner, seed=0, epoch=0)
     return torch.cat([parameter.grad.flatten() for parameter in learner.model.parameters()]).numpy(), trace
 
 

@@ -1,0 +1,99 @@
+"""A run that a signal ends between two steps of an epoch goes on as the run that was never stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import numpy as np
+import pytest
+from made_steps import share_clusters
+from mpi4py import MPI
+from training_setup import (
+    assert_same_bits,
+    easy_graph,
+    losses,
+    on_rank_zero,
+    random_owner,
+    train,
+    without_seconds,
+    write,
+    write_once,
+)
+
+from hpcgnn.errors import Interrupted
+from hpcgnn.training import trainer
+from hpcgnn.training.checkpoint import read_checkpoint
+
+COMM = MPI.COMM_WORLD
+SETTINGS = {"model": "sage", "layers": 3, "dropout": 0.5, "method": "uniform", "bits": 4, "epochs": 5, "lr": 0.003,
+            "eval_every": 1}
+
+
+def stop_in(monkeypatch, epoch: int, number: int) -> None:
+    """Have the last rank be asked to stop in a step; epochs and steps count from 0."""
+    take = trainer.train_step
+
+    def take_and_ask(session, learner, graph, objective, moment):
+        taken = take(session, learner, graph, objective, moment)
+        if (moment.epoch, moment.number) == (epoch, number) and session.comm.rank == session.comm.size - 1:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return taken
+
+    monkeypatch.setattr(trainer, "train_step", take_and_ask)
+
+
+def stop(monkeypatch, shards, out, epoch, number, said, **settings):
+    """Collective: train until the signal, and return the checkpoint."""
+    with monkeypatch.context() as patch:
+        stop_in(patch, epoch, number)
+        with pytest.raises(Interrupted, match=said):
+            train(COMM, shards, out, **settings)
+    return on_rank_zero(COMM, lambda: read_checkpoint(out / "checkpoint.h5"))
+
+
+@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parametrize("epoch, number", [(0, 0), (2, 3)])
+@pytest.mark.parametrize("steps", ["6", "auto"])
+def test_a_run_that_stopped_between_two_steps_ends_as_the_uninterrupted_one_bit_for_bit(shared_path, monkeypatch, epoch,
+                                                                                        number, steps):
+    share_clusters(monkeypatch)
+    monkeypatch.setattr("hpcgnn.steps.clusters.ROWS_A_STEP", 40)      # auto begins with 6 steps
+    settings = {**SETTINGS, "steps": steps}
+    shards = write_once(COMM, easy_graph(), shared_path / "shards")
+    expected_summary, expected, _ = train(COMM, shards, shared_path / "whole", **settings)
+    resumed = stop(monkeypatch, shards, shared_path / "run", epoch, number,
+                   f"after step {number + 1} of 6 in epoch {epoch + 1} of seed 0", **settings)
+    assert resumed.progress.epoch == epoch
+    summary, metrics, _ = train(COMM, shards, shared_path / "run", resumed=resumed, **settings)
+    assert without_seconds(metrics) == without_seconds(expected)
+    assert summary["results"] == expected_summary["results"]
+    on_rank_zero(COMM, lambda: assert_same_bits(shared_path / "run/checkpoint.h5", shared_path / "whole/checkpoint.h5"))
+
+
+@pytest.mark.parallel([2])
+def test_after_the_last_step_the_epoch_is_whole(shared_path, monkeypatch):
+    share_clusters(monkeypatch)
+    shards = write_once(COMM, easy_graph(), shared_path / "shards")
+    resumed = stop(monkeypatch, shards, shared_path / "run", 1, 5, "after epoch 2 of seed 0", **SETTINGS, steps="6")
+    assert resumed.progress.epoch == 2
+
+
+@pytest.mark.parallel([2])
+@pytest.mark.parametrize("ranks", [1, 2], ids=["other ranks", "other steps"])
+def test_an_epoch_that_can_not_go_on_begins_anew_and_says_so(shared_path, monkeypatch, caplog, ranks):
+    """With other ranks there is no history; with another number of steps the groups are others."""
+    share_clusters(monkeypatch)
+    dataset = easy_graph()
+    shards = write_once(COMM, dataset, shared_path / "shards")
+    resumed = stop(monkeypatch, shards, shared_path / "run", 2, 3, "after step 4", **SETTINGS, steps="6")
+    comm, steps = (COMM, "4") if ranks == 2 else (MPI.COMM_SELF, "6")
+    if ranks == 1:
+        if COMM.rank:
+            return
+        shards = write(dataset, random_owner(dataset, 1), 1, shared_path / "alone")
+    _, metrics, _ = train(comm, shards, shared_path / "run", resumed=resumed, **SETTINGS | {"steps": steps})
+    assert [record["epoch"] for record in metrics] == [1, 2, 3, 4, 5]
+    assert np.isfinite(losses(metrics)).all() and losses(metrics)[-1] < losses(metrics)[0]
+    said = "it begins anew" if ranks == 2 else "not bit for bit"
+    assert said in caplog.text or comm.rank > 0
