@@ -33,6 +33,8 @@ CODEC = Tests("ops/test_quantization.py ops/test_quantization_storage.py")
 CLUSTERS, STEP_COUNT = Tests("steps/test_clusters.py"), Tests("adaptive/test_step_count.py")
 SUMS = Tests("exchange/test_quantized_sums.py", 2)
 STEPS = Tests("steps/test_steps.py -m parallel[1] -k 'constants and 3'")
+BETWEEN_STEPS = Tests("steps/test_stop_between_steps.py -m parallel[1] -k '6 and 2-3'")
+ONE_STEP = Tests("steps/test_steps.py -m parallel[1] -k one_step_of_all_rows")
 STEPS_OF_TWO = Tests("steps/test_steps.py -k 'constants and gcn and 8'", 2)
 BOUNDS = Tests("ops/test_bounds.py")
 ROTATED = Tests("cuda/test_rotation.py -x")
@@ -306,7 +308,14 @@ MUTATIONS = [
     Mutation("steps/exchange.py", "rows of a step are not kept",
              "table.index_copy_(0, self._rows[:len(h)], h.detach().to(table.dtype))", "pass", STEPS),
     Mutation("steps/exchange.py", "rows that arrive are not kept",
-             "self._table.index_copy_(0, fresh, rows[:self._num_fresh].to(self._table.dtype))", "pass", STEPS_OF_TWO),
+             "self._table.index_copy_(0, self._far[:self._num_fresh], fresh.to(self._table.dtype))", "pass", STEPS_OF_TWO),
+    Mutation("steps/step_graphs.py", "an epoch that goes on begins at its first step", "range(first, num_steps)",
+             "range(num_steps)", BETWEEN_STEPS),
+    Mutation("training/steps_taken.py", "losses before the stop are forgotten", "cls(state[\"losses\"].tolist(),",
+             "cls([0.0] * len(state[\"losses\"]),", BETWEEN_STEPS),
+    Mutation("graph/step_graph.py", "a masked input is that of another layer's key",
+             "self._inputs.aggregate(reduction, probability, key)",
+             "self._inputs.aggregate(reduction, probability, key._replace(layer=7))", ONE_STEP),
     Mutation("steps/exchange.py", "gradients of fresh rows stay", "if not self._is_shared:", "if True:", STEPS_OF_TWO),
     Mutation("training/trainer.py", "a step's loss is not weighted",
              "/ (objective.num_global[\"train\"] / moment.num_steps)",
