@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.datasets.edges import load_edges
 from hpcgnn.datasets.graphsaint import load_graphsaint
@@ -46,8 +48,9 @@ def load_source(spec: str, options: SourceOptions) -> GraphDataset:
     """
     kind, colon, rest = spec.partition(":")
     if not colon or kind not in LOADERS:
+        meant = f"; write npz:{spec}" if Path(spec).suffix == ".npz" else ""
         raise DatasetError(f"source {spec!r} has no known kind; expected KIND:REST with KIND one of "
-                           f"{', '.join(LOADERS)}")
+                           f"{', '.join(LOADERS)}{meant}")
     if kind not in OWN:
         refuse_given_labels(spec, options)
         if options.task != "auto":

@@ -12,6 +12,11 @@ def test_unknown_kind_is_refused_with_the_list_of_kinds(spec):
     assert all(kind in str(error.value) for kind in LOADERS)
 
 
+def test_a_file_without_its_kind_is_told_what_was_meant():
+    with pytest.raises(DatasetError, match="; write npz:some/graph.npz$"):
+        load_source("some/graph.npz", SourceOptions())
+
+
 @pytest.mark.parametrize("kind", ["npz", "planetoid", "ogb", "graphsaint", "edges"])
 def test_every_kind_refuses_what_is_not_there_in_one_sentence(kind, tmp_path):
     missing = tmp_path / "none"
