@@ -246,8 +246,10 @@ def share_cores(comm: MPI.Comm) -> None:
     node.Free()
     for name in THREAD_VARIABLES:
         os.environ.setdefault(name, threads)
+    own_policy = "OMP_WAIT_POLICY" in os.environ      # with which no spinning of ours may interfere
     for name, value in WAITING.items():
-        os.environ.setdefault(name, value)
+        if not (own_policy and name == "GOMP_SPINCOUNT"):
+            os.environ.setdefault(name, value)
     if "torch" in sys.modules and threads.isdecimal() and int(threads) > 0:
         sys.modules["torch"].set_num_threads(int(threads))
 

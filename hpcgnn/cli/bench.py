@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,6 +75,8 @@ def command(ctx: click.Context, repeat: int | None, threads: int | None, out: Pa
 
     The options may stand behind the command too.
     """
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)      # a training that was begun here ends too
+    ctx.call_on_close(lambda: signal.signal(signal.SIGTERM, before))
     ctx.obj = Shared(repeat, threads, out)
 
 

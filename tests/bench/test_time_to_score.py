@@ -7,6 +7,8 @@ import json
 import re
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 from parallel_run import clean_environment
@@ -142,3 +144,24 @@ def test_what_can_not_be_raced_is_refused_before_anything_trains(arguments, stat
         main(["bench", "time-to-score", *arguments])
     assert stop.value.code == status
     assert complaint in capsys.readouterr().err
+
+
+def children_of(process: int) -> list[int]:
+    """The processes that one has begun, directly or not."""
+    text = Path(f"/proc/{process}/task/{process}/children")
+    own = [int(child) for child in text.read_text().split()] if text.exists() else []
+    return own + [later for child in own for later in children_of(child)]
+
+
+def test_a_benchmark_that_is_ended_ends_its_training(tmp_path):
+    command = [sys.executable, "-m", "hpcgnn", "bench", "time-to-score", SMALL, "--epochs", "1000000"]
+    with subprocess.Popen(command, env=clean_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as bench:
+        begun, deadline = [], time.monotonic() + 60
+        while not begun and time.monotonic() < deadline:
+            begun = [child for child in children_of(bench.pid)
+                     if b"train" in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")]
+            time.sleep(0.1)
+        bench.terminate()
+        assert begun and bench.wait(30) != 0
+        assert b"Traceback" not in bench.stderr.read()
+    assert not [child for child in begun if Path(f"/proc/{child}").exists()]
