@@ -13,7 +13,7 @@ def test_unknown_kind_is_refused_with_the_list_of_kinds(spec):
 
 
 def test_a_file_without_its_kind_is_told_what_was_meant():
-    with pytest.raises(DatasetError, match="; write npz:some/graph.npz$"):
+    with pytest.raises(DatasetError, match=r"; write npz:some/graph\.npz$"):
         load_source("some/graph.npz", SourceOptions())
 
 
