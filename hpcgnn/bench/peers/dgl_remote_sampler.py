@@ -12,17 +12,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from hpcgnn.bench.peers import dgl_epoch
-from hpcgnn.bench.peers.dgl_sampler import DataLoader, NeighborSampler, dgl, make_graph
-from hpcgnn.bench.peers.score_loop import BlockStack, Losses, PeerGraph, drive
+from hpcgnn.bench.peers import dgl_epoch, dgl_sampler
+from hpcgnn.bench.peers.score_loop import Losses, PeerGraph, drive
 from hpcgnn.bench.peers.together import Together
 from hpcgnn.bench.race.settings import PeerSettings
 
@@ -34,21 +32,14 @@ def main() -> None:
     register_optimizer_step_pre_hook(together.sum_gradients)
 
     def make_losses(arrays: PeerGraph, graph, settings: PeerSettings) -> Losses:
-        dgl.seed(settings.seed + together.rank)
+        """Make the loader over this process's training nodes, as many as each has."""
         torch.manual_seed(settings.seed)      # all begin with the same weights
-        counts = torch.bincount(together.owner[arrays.train_nodes], minlength=together.size)
-        own = arrays.train_nodes[together.owner[arrays.train_nodes] == together.rank]
-        loader = DataLoader(graph, own[:int(counts.min())].to(graph.idtype), NeighborSampler(list(settings.fanout)),
-                            batch_size=settings.batch, shuffle=True)
+        owner = together.owner[arrays.train_nodes]
+        own = arrays.train_nodes[owner == together.rank][:int(torch.bincount(owner, minlength=together.size).min())]
+        drawing = replace(settings, seed=settings.seed + together.rank)
+        return dgl_sampler.make_losses(arrays, graph, drawing, own, together.fetch)
 
-        def losses(model: BlockStack) -> Iterator[torch.Tensor]:
-            for inputs, nodes, blocks in loader:
-                logits = model.forward_batch(blocks, together.fetch(arrays.rows, inputs))
-                yield F.cross_entropy(logits, arrays.labels[nodes])
-
-        return losses
-
-    drive(make_graph, dgl_epoch.make_convolution, make_losses, together)
+    drive(dgl_sampler.make_graph, dgl_epoch.make_convolution, make_losses, together)
     dist.destroy_process_group()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -24,16 +24,29 @@ def make_graph(indptr: np.ndarray, indices: np.ndarray, model: str):
     return dgl_epoch.make_graph(indptr, indices, model).long()
 
 
-def make_losses(arrays: PeerGraph, graph, settings: PeerSettings) -> Losses:
-    """Make the loader over all training nodes, shuffled anew every epoch; it draws in this process's threads."""
+def take_rows(rows: torch.Tensor, nodes: torch.Tensor) -> torch.Tensor:
+    """Return the rows of some nodes, all of which are here."""
+    return rows[nodes]
+
+
+def make_losses(arrays: PeerGraph, graph, settings: PeerSettings, nodes: torch.Tensor | None = None,
+                fetch: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = take_rows) -> Losses:
+    """Make the loader over training nodes, shuffled anew every epoch; it draws in this process's threads.
+
+    Parameters
+    ----------
+    nodes : ids, or None for all training nodes
+    fetch : callable(rows, nodes) -> the rows of a batch's inputs
+    """
     dgl.seed(settings.seed)
-    loader = DataLoader(graph, arrays.train_nodes.to(graph.idtype), NeighborSampler(list(settings.fanout)),
+    nodes = arrays.train_nodes if nodes is None else nodes
+    loader = DataLoader(graph, nodes.to(graph.idtype), NeighborSampler(list(settings.fanout)),
                         batch_size=settings.batch, shuffle=True)
 
     def losses(model: BlockStack) -> Iterator[torch.Tensor]:
-        for inputs, nodes, blocks in loader:
-            logits = model.forward_batch(blocks, arrays.rows[inputs])
-            yield F.cross_entropy(logits, arrays.labels[nodes])
+        for inputs, outputs, blocks in loader:
+            logits = model.forward_batch(blocks, fetch(arrays.rows, inputs))
+            yield F.cross_entropy(logits, arrays.labels[outputs])
 
     return losses
 
