@@ -93,7 +93,7 @@ class LocalGraph:
         self._edge_weight = None if edge_weight is None else resident(edge_weight)
         self.degree = in_degree if weighted_degree is None else weighted_degree
         self._indptr, self._indices = resident(indptr), resident(indices)
-        self._exchange, self._num_within, self.has_half_sums = exchange, num_within, has_half_sums
+        self._exchange, self.num_within, self.has_half_sums = exchange, num_within, has_half_sums
         self._restricted: dict[tuple[str, int, int], Matrices] = {}
         self._cut: dict[tuple[str, int, int], PeerMatrices] = {}
         self._peer_entries: PeerEntries | None = None
@@ -210,7 +210,7 @@ class LocalGraph:
         A model that says its `num_hops` calls `hop` so many times, and gets the rows of the loss, which are the first
         ones, where the pass is training.
         """
-        knows_reach = self._num_within is not None and is_training and num_hops == len(self._num_within) - 1
+        knows_reach = self.num_within is not None and is_training and num_hops == len(self.num_within) - 1
         self._pass = ForwardPass(seed, epoch, is_training, num_hops if knows_reach else None)
 
     @property
@@ -351,7 +351,7 @@ class LocalGraph:
             num_in = num_out = self.num_inner
         else:
             self._pass.hops_left = left - 1
-            num_in, num_out = self._num_within[left], self._num_within[left - 1]
+            num_in, num_out = self.num_within[left], self.num_within[left - 1]
         shape = reduction, num_in, num_out
         if shape not in self._restricted:
             self._restricted[shape] = restrict(*self._reductions.matrices(reduction), self.num_inner, num_in, num_out,
@@ -379,15 +379,10 @@ class LocalGraph:
         """Return the matrix by which all inner rows sum inner and halo rows; see `aggregate`."""
         return self._reductions.matrices(reduction)[0]
 
-    def num_within(self, rows: np.ndarray) -> list[int] | None:
-        """Return how many of some ascending inner rows reach the loss in at most 0, 1, .. hops; None where that is not
-        known.
-        """
-        return None if self._num_within is None else np.searchsorted(rows, self._num_within).tolist()
-
-    def masked_input_aggregate(self, reduction: str, probability: float, key: CounterKey) -> torch.Tensor | None:
-        """Return (num_inner, num_features): what the constant input aggregates to under a mask, where that was computed
-        for a whole epoch at once; None where this pass is to compute it.
+    def masked_input_aggregate(self, hop: Hop, reduction: str, probability: float,
+                               key: CounterKey) -> torch.Tensor | None:
+        """Return (hop.num_out, num_features): what the constant input aggregates to under a mask, where that was
+        computed for a whole epoch at once; None where this pass is to compute it.
         """
 
     def halo_squares(self, reduction: str) -> np.ndarray:

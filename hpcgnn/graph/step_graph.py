@@ -32,13 +32,16 @@ class EpochInput:
         self._graph = graph
         self._made: dict[tuple[str, float, CounterKey], torch.Tensor] = {}
 
-    def aggregate(self, reduction: str, probability: float, key: CounterKey) -> torch.Tensor:
-        """Return (num_inner, num_features), the sums of all rows; see `LocalGraph.masked_input_aggregate`."""
+    def aggregate(self, reach: int | None, reduction: str, probability: float, key: CounterKey) -> torch.Tensor:
+        """Return the sums of all rows that are less than `reach` hops from the loss, (num_out, num_features); None is
+        any. See `LocalGraph.masked_input_aggregate`.
+        """
         place = reduction, probability, key
         if place not in self._made:
             graph = self._graph
             masked = dropout(graph.x_all, probability, graph.ids(0, graph.num_rows), key)
-            self._made[place] = multiply(graph.matrix(reduction), masked)
+            num_out = graph.num_inner if reach is None else graph.num_within[reach - 1]
+            self._made[place] = multiply(graph.matrix(reduction).rows(0, num_out), masked)
         return self._made[place]
 
 
@@ -55,13 +58,15 @@ class StepGraph(LocalGraph):
 
     def __init__(self, whole: LocalGraph, batch: Batch, exchange: Exchange, inputs: EpochInput):
         row = np.concatenate([batch.rows, batch.far])
-        weight = None if whole.edge_weight is None else whole.edge_weight.cpu().numpy()[batch.arc]
+        weight = None if whole.edge_weight is None else np.asarray(whole._edge_weight)[batch.arc]
+        within = None if whole.num_within is None else np.searchsorted(batch.rows, whole.num_within).tolist()
         self._inner = torch.from_numpy(batch.rows).to(whole.x.device)
         super().__init__(batch.indptr, batch.indices, whole.node_id[row], whole.in_degree[row],
-                         whole.x.index_select(0, self._inner), exchange, whole.num_within(batch.rows), overlaps=False,
+                         whole.x.index_select(0, self._inner), exchange, within, overlaps=False,
                          has_half_sums=whole.has_half_sums, edge_weight=weight,
                          weighted_degree=None if weight is None else whole.degree[row])
         self._whole_graph, self._batch, self._inputs = whole, batch, inputs
+        self._scales: dict[str, np.ndarray | None] = {}      # of the columns in place, by reduction
 
     @cached_property
     def x_all(self) -> torch.Tensor:
@@ -78,22 +83,22 @@ class StepGraph(LocalGraph):
         """See `LocalGraph.input_aggregate`."""
         return self._whole_graph.input_aggregate(reduction).index_select(0, self._inner)
 
-    def masked_input_aggregate(self, reduction: str, probability: float, key: CounterKey) -> torch.Tensor:
+    def masked_input_aggregate(self, hop: Hop, reduction: str, probability: float, key: CounterKey) -> torch.Tensor:
         """See `LocalGraph.masked_input_aggregate`."""
-        return self._inputs.aggregate(reduction, probability, key).index_select(0, self._inner)
+        return self._inputs.aggregate(hop.reach, reduction, probability, key).index_select(0, self._inner[:hop.num_out])
 
     def hop(self, reduction: str) -> Hop:
         """See `LocalGraph.hop`; here rows of the history are summed where they lie."""
         hop = super().hop(reduction)
-        return replace(hop, in_place=self._in_place(hop.matrices.forward))
+        return replace(hop, in_place=self._in_place(hop.matrices.forward, reduction))
 
-    def _in_place(self, forward: SparseRows) -> SparseRows:
+    def _in_place(self, forward: SparseRows, reduction: str) -> SparseRows:
         """Return a matrix of the batch's rows over these and, behind them, all rows of the whole graph."""
-        scale = forward.column_scale
-        if scale is not None:
-            scale = np.concatenate([scale[:self.num_inner], self._whole_graph.matrix("gcn").column_scale])
+        if reduction not in self._scales:
+            near, whole = forward.column_scale, self._whole_graph.matrix(reduction).column_scale
+            self._scales[reduction] = None if near is None else np.concatenate([near[:self.num_inner], whole])
         return replace(forward, indices=self._indices_in_place, num_columns=self.num_inner + self._whole_graph.num_rows,
-                       column_scale=scale)
+                       column_scale=self._scales[reduction])
 
     @cached_property
     def _indices_in_place(self) -> np.ndarray:

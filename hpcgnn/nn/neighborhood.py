@@ -103,10 +103,10 @@ class Neighborhood:
         matrix = self.hop.matrices.forward
         if self.is_input:
             near = self.drop_inner(h)
-            of_epoch = None if self.key is None else self.graph.masked_input_aggregate(self.reduction, self.probability,
-                                                                                       self.key)
+            of_epoch = None if self.key is None else self.graph.masked_input_aggregate(
+                self.hop, self.reduction, self.probability, self.key)
             if of_epoch is not None:
-                return of_epoch[:self.hop.num_out], near
+                return of_epoch, near
             return multiply(matrix, near, self.input_halo()), near
         arrival = self.graph.start_fetch(h, self.site)
         near = self.drop_inner(h)
