@@ -12,6 +12,7 @@ from hpcgnn.bench.race.contestants import (
     list_ours,
     list_peers,
     parse_methods,
+    parse_processes,
     parse_steps,
     parse_targets,
 )
@@ -37,11 +38,22 @@ def make_race(graph: str, flags: dict[str, Any], threads: int, begin: Begin) -> 
     trials = Trials(parse_list("--lr", flags["lr"], float), parse_list("--batch", flags["batch"], int), flags["seeds"])
     ours = list_ours(parse_methods(flags["method"], tuple(METHODS)), parse_steps(flags["steps"]),
                      parse_choices("--precision", flags["precision"], PRECISIONS))
-    peers, remarks = list_peers(parse_peers(flags["peer"], ("dgl", "pyg")))
+    asked = parse_processes(flags["peer"], tuple(sorted({1, threads})))
+    parse_peers(",".join(asked), ("dgl", "pyg"))
+    check_batches(trials.batches, asked)
+    peers, remarks = list_peers(asked)
     if flags["ranks"] > 1:
         find_mpirun()
     return RaceBenchmark(Graph(source_of(graph), flags["normalize"]), races, [REFERENCE, *ours, *peers],
                          parse_targets(flags["target"]), trials, flags["ranks"], threads, remarks, begin)
+
+
+def check_batches(batches: tuple[int, ...], asked: dict[str, tuple[int, ...]]) -> None:
+    """Raise ConfigError where a batch has fewer training nodes than a peer has processes."""
+    most = max((number for numbers in asked.values() for number in numbers), default=1)
+    if min(batches) < most:
+        raise ConfigError(f"--batch has {min(batches)}, which {most} processes of a peer can't divide; ask for larger "
+                          "ones, or for fewer processes with --peer PACKAGE:PROCESSES")
 
 
 def source_of(graph: str) -> str:

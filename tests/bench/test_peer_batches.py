@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from hpcgnn.bench.peers import score_loop
 from hpcgnn.bench.peers.score_loop import BlockStack, PeerGraph
+from hpcgnn.bench.peers.together import Alone, Together
 from hpcgnn.bench.race.settings import PeerSettings
 
 EVERYTHING = PeerSettings("sage", 1, 1.0, 1, batch=12, fanout=(50, 50, 50))     # every neighbor, and one batch
@@ -36,7 +38,7 @@ def test_a_peers_clock_counts_batches_and_its_evaluations_come_when_asked(limit,
         for _ in range(3):
             yield torch.nn.functional.cross_entropy(model(None, rows), labels)
 
-    points, peak = score_loop.train(OneWeight(), None, arrays, losses, settings)
+    points, peak = score_loop.train(OneWeight(), None, arrays, losses, settings, Alone())
     assert [point.epoch for point in points] == epochs and points[-1].updates == 3 * epochs[-1]
     assert points[-1].val_score == 1.0 and points[-1].sent_bytes == 0 and peak > 0
 
@@ -76,6 +78,19 @@ def whole_loss(stack, graph, arrays):
     return torch.nn.functional.cross_entropy(stack(graph, arrays.rows)[mask], arrays.labels[mask])
 
 
+def parts_of(size):
+    """The processes that share the training nodes out, as loaders see them."""
+    return [Alone()] if size == 1 else [Together(rank, size) for rank in range(size)]
+
+
+def mean_of_losses(make_losses, arrays, graph, stack, num_processes):
+    """The mean over the processes of the loss of the one batch that each has."""
+    settings = replace(EVERYTHING, batch=EVERYTHING.batch // num_processes)
+    losses = [loss for part in parts_of(num_processes) for loss in make_losses(arrays, graph, settings, part)(stack)]
+    assert len(losses) == num_processes
+    return torch.stack(losses).mean()
+
+
 def sample_everything(sampler, seed, *unused, **none):
     """Return all in-neighbors of all hops, as pyg-lib would where it draws more than there are."""
     from torch_geometric.sampler import SamplerOutput
@@ -93,7 +108,8 @@ def sample_everything(sampler, seed, *unused, **none):
     return SamplerOutput(torch.tensor(node), row, col, None, None, *counts)
 
 
-def test_a_batch_of_pygs_sampler_that_draws_everything_has_the_loss_of_the_whole_graph(monkeypatch):
+@pytest.mark.parametrize("num_processes", [1, 2, 3])
+def test_a_batch_of_pygs_sampler_that_draws_everything_has_the_loss_of_the_whole_graph(num_processes, monkeypatch):
     if importlib.util.find_spec("torch_geometric") is None:
         pytest.skip("torch_geometric is not installed")
     from torch_geometric.sampler import NeighborSampler
@@ -103,12 +119,13 @@ def test_a_batch_of_pygs_sampler_that_draws_everything_has_the_loss_of_the_whole
     monkeypatch.setattr(NeighborSampler, "_sample", sample_everything)
     arrays = small_graph()
     stack = BlockStack(EVERYTHING, [4, 8, 8, 3], pyg_batches.make_convolution).eval()
-    loss, = pyg_sampler.make_losses(arrays, None, EVERYTHING)(stack)
+    loss = mean_of_losses(pyg_sampler.make_losses, arrays, None, stack, num_processes)
     graph = pyg_epoch.make_graph(arrays.indptr, arrays.indices, "sage")
     torch.testing.assert_close(loss, whole_loss(stack, graph, arrays))
 
 
-def test_a_batch_of_dgls_sampler_that_draws_everything_has_the_loss_of_the_whole_graph():
+@pytest.mark.parametrize("num_processes", [1, 2, 3])
+def test_a_batch_of_dgls_sampler_that_draws_everything_has_the_loss_of_the_whole_graph(num_processes):
     if importlib.util.find_spec("dgl") is None:
         pytest.skip("dgl is not installed")
     from hpcgnn.bench.peers import dgl_epoch, dgl_sampler
@@ -116,5 +133,35 @@ def test_a_batch_of_dgls_sampler_that_draws_everything_has_the_loss_of_the_whole
     arrays = small_graph()
     graph = dgl_sampler.make_graph(arrays.indptr, arrays.indices, "sage")
     stack = BlockStack(EVERYTHING, [4, 8, 8, 3], dgl_epoch.make_convolution).eval()
-    loss, = dgl_sampler.make_losses(arrays, graph, EVERYTHING)(stack)
+    loss = mean_of_losses(dgl_sampler.make_losses, arrays, graph, stack, num_processes)
     torch.testing.assert_close(loss, whole_loss(stack, graph, arrays))
+
+
+class Seeing(torch.nn.Module):
+    """A stack that keeps the first columns of the batches that it sees."""
+
+    def __init__(self):
+        super().__init__()
+        self.map, self.seen = torch.nn.Linear(4, 3), []
+
+    def forward_batch(self, blocks, h):
+        self.seen += h[:, 0].tolist()
+        return self.map(h)
+
+
+@pytest.mark.parametrize("num_processes", [1, 2, 3])
+def test_clusters_are_shared_out_and_every_process_takes_every_step(num_processes, monkeypatch):
+    if importlib.util.find_spec("torch_geometric") is None:
+        pytest.skip("torch_geometric is not installed")
+    from hpcgnn.bench.peers import pyg_clusters
+
+    monkeypatch.setattr(pyg_clusters, "ROWS_A_CLUSTER", 4)
+    arrays, settings, model = small_graph(), replace(EVERYTHING, batch=1), Seeing()      # one cluster a batch
+    arrays.masks["train"] = torch.arange(20) < 5        # most clusters have no training node
+    losses = [list(pyg_clusters.make_losses(arrays, None, settings, part)(model)) for part in parts_of(num_processes)]
+    assert all(torch.isfinite(loss) for part in losses for loss in part)
+    if num_processes == 1:
+        assert all(loss > 0 for loss in losses[0]) and set(model.seen) < set(arrays.rows[:, 0].tolist())
+    else:
+        assert len({len(part) for part in losses}) == 1 and any(loss == 0 for part in losses for loss in part)
+        assert set(model.seen) == set(arrays.rows[:, 0].tolist())

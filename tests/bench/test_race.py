@@ -10,7 +10,16 @@ import pytest
 
 from hpcgnn.bench.environment import thread_environment
 from hpcgnn.bench.race import contestants, runs
-from hpcgnn.bench.race.contestants import Ours, Peer, list_ours, list_peers, parse_methods, parse_steps, parse_targets
+from hpcgnn.bench.race.contestants import (
+    Ours,
+    Peer,
+    list_ours,
+    list_peers,
+    parse_methods,
+    parse_processes,
+    parse_steps,
+    parse_targets,
+)
 from hpcgnn.bench.race.curve import Point, Settings, Training, Trial, fastest
 from hpcgnn.bench.race.runs import points_of, run_within
 from hpcgnn.errors import ConfigError, TrainingError
@@ -60,27 +69,28 @@ def test_the_trial_shown_comes_first_to_the_target_or_else_has_the_best_score():
 
 def test_ours_try_learning_rates_and_peers_batches_too():
     assert [str(one) for one in Ours().candidates((0.003, 0.01), (512, 1024))] == ["lr 0.003", "lr 0.01"]
-    found = Peer("dgl", (5, 5, 5)).candidates((0.003, 0.01), (512, 1024))
+    found = Peer("dgl", (5, 5, 5), (1, 2)).candidates((0.003, 0.01), (512, 2048))
     assert [str(one) for one in found] == [f"lr {lr}, batch {batch}" for lr in (0.003, 0.01) for batch in
-                                           ("512", "1,024")]
+                                           ("1 x 512", "2 x 256", "1 x 2,048", "2 x 1,024")]
 
 
 def test_a_contestant_has_its_flags_only_where_they_differ_from_full_graph_training():
     assert Ours().flags() == {"method": "vanilla"} and Ours().name == "hpcgnn vanilla, full graph"
     auto = Ours("uniform:1", "auto", "bf16")
     assert auto.flags() == {"method": "uniform", "bits": "1", "steps": "auto", "precision": "bf16"}
-    assert auto.name == "hpcgnn uniform:1, steps auto, bf16"
+    assert auto.name == "hpcgnn uniform:1, auto, bf16"
     assert list_ours(("vanilla", "joint"), ("1", "8"), ("fp32",))[1] == Ours("vanilla", "8")
 
 
 def test_pygs_sampler_is_left_out_with_a_sentence_where_its_library_is_missing(monkeypatch):
     monkeypatch.setattr(contestants.importlib.util, "find_spec", lambda name: None)
-    peers, remarks = list_peers(("dgl", "pyg"))
+    peers, remarks = list_peers({"dgl": (1, 2), "pyg": (4,)})
     assert [peer.name for peer in peers] == ["dgl sampler 15,10,5", "dgl sampler 5,5,5", "pyg clusters"]
     assert remarks == ["pyg sampler is left out: PyTorch Geometric's NeighborLoader needs pyg-lib or torch-sparse, and "
                        "neither is installed"]
+    assert [peer.processes for peer in peers] == [(1, 2), (1, 2), (4,)]
     monkeypatch.setattr(contestants.importlib.util, "find_spec", lambda name: name == "torch_sparse")
-    peers, remarks = list_peers(("pyg",))
+    peers, remarks = list_peers({"pyg": (1,)})
     assert [peer.driver for peer in peers] == [
         f"hpcgnn.bench.peers.pyg_{kind}" for kind in ("sampler", "sampler", "clusters")]
     assert remarks == []
@@ -92,6 +102,8 @@ def test_pygs_sampler_is_left_out_with_a_sentence_where_its_library_is_missing(m
     (lambda text: parse_methods(text, ("vanilla", "uniform")), "vanilla,unifrom",
      "--method has 'unifrom'; expected METHOD or METHOD:BITS of vanilla, uniform"),
     (lambda text: parse_methods(text, ("uniform",)), "uniform:x", "--method has 'uniform:x'"),
+    (lambda text: parse_processes(text, (1,)), "dgl:0", "--peer has 'dgl:0'; expected PACKAGE or PACKAGE:PROCESSES"),
+    (lambda text: parse_processes(text, (1,)), "pyg,dgl:two", "--peer has 'dgl:two'"),
     (parse_targets, "0.9,1.1", "--target is '0.9,1.1'; expected shares above 0 and up to 1"),
     (parse_targets, "best", "--target is 'best'"),
 ])
@@ -104,6 +116,8 @@ def test_lists_are_read_once_each_and_targets_ascend():
     assert parse_steps("1, auto,8,1") == ("1", "auto", "8")
     assert parse_targets("1.0,0.95") == (0.95, 1.0)
     assert parse_methods("uniform:1,vanilla", ("vanilla", "uniform")) == ("uniform:1", "vanilla")
+    assert parse_processes("dgl:4, pyg,dgl:1,", (1, 2)) == {"dgl": (1, 4), "pyg": (1, 2)}
+    assert parse_processes("", (1, 2)) == {}
 
 
 # Runs

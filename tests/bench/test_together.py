@@ -1,13 +1,15 @@
-"""A peer's processes: the rows that they fetch, the gradients that they average, and the bytes that they count."""
+"""A peer's processes: what each has, the rows that they fetch, the gradients that they average, and their bytes."""
 
 from __future__ import annotations
 
 import multiprocessing
 
+import pytest
 import torch
 import torch.distributed as dist
 
-from hpcgnn.bench.peers.together import Together
+from hpcgnn.bench.peers.remote import Remote
+from hpcgnn.bench.peers.together import Alone, Together
 
 OWNER = torch.tensor([0, 1, 1, 0, 2, 1, 0, 2])
 ROWS = torch.arange(24.0).view(8, 3)
@@ -17,16 +19,17 @@ REMOTE = [3, 2, 0]                          # of these, rows of others
 
 def work(rank: int, store: str, answers) -> None:
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=3)
-    together = Together(OWNER)
+    together = Remote(OWNER, rank, 3)
     own = torch.where((rank == OWNER)[:, None], ROWS, torch.nan)
     fetched = together.fetch(own, torch.tensor(ASKED[rank]))
     fetched_bytes = together.sent_bytes()
-    weight = torch.nn.Parameter(torch.zeros(2))
-    weight.grad = torch.tensor([1.0, 10.0]) * (rank + 1)
-    together.sum_gradients(torch.optim.SGD([weight], lr=1.0))
-    answers.put((rank, fetched.tolist(), fetched_bytes, weight.grad.tolist(), together.agree(float(rank)),
-                 together.sent_bytes()))
-    dist.barrier()
+    model = torch.nn.Linear(2, 1)      # its bias has no gradient
+    model.weight.grad = torch.tensor([[1.0, 10.0]]) * (rank + 1)
+    together.average_gradients(model)
+    answers.put((rank, fetched.tolist(), fetched_bytes, model.weight.grad.tolist(), together.agree(float(rank)),
+                 together.sent_bytes(), together.share(torch.arange(8)).tolist(),
+                 together.ask_first(lambda: (rank, 0.5))))
+    together.leave()
 
 
 def test_processes_fetch_the_rows_of_others_and_count_what_they_send(tmp_path):
@@ -39,8 +42,25 @@ def test_processes_fetch_the_rows_of_others_and_count_what_they_send(tmp_path):
     for process in processes:
         process.join()
     counts, ids, rows, gradients = 6 * 8, sum(REMOTE) * 4, sum(REMOTE) * 3 * 4, 3 * (4 * 8 // 3)
-    for rank, (fetched, fetched_bytes, gradient, longest, sent) in found.items():
+    for rank, (fetched, fetched_bytes, gradient, longest, sent, share, answer) in found.items():
         assert fetched == ROWS[ASKED[rank]].tolist()
         assert fetched_bytes == counts + ids + rows
-        assert gradient == [2.0, 20.0] and longest == 2.0
+        assert gradient == [[2.0, 20.0]] and longest == 2.0
         assert sent == fetched_bytes + gradients
+        assert share == [[0, 3], [1, 2], [4, 7]][rank] and answer == (0, 0.5)
+
+
+@pytest.mark.parametrize("count, size", [(12, 3), (7, 3), (2, 5), (1, 4)])
+def test_all_ids_are_shared_out_and_everybody_has_as_many(count, size):
+    ids = torch.arange(100, 100 + count)
+    shares = [Together(rank, size).share(ids).tolist() for rank in range(size)]
+    assert {len(share) for share in shares} == {-(-count // size)}
+    assert {one for share in shares for one in share} == set(ids.tolist())
+    if count % size == 0:
+        assert sorted(one for share in shares for one in share) == ids.tolist()
+    assert torch.equal(Alone().share(ids), ids)
+
+
+def test_no_two_processes_of_any_trainings_draw_alike():
+    seeds = [Together(rank, 3).seed(seed) for seed in range(4) for rank in range(3)]
+    assert len(set(seeds)) == 12 and Alone().seed(7) == 7

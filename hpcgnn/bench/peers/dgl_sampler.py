@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from hpcgnn.bench.peers import dgl_epoch
 from hpcgnn.bench.peers.dgl_import import import_dgl
 from hpcgnn.bench.peers.score_loop import BlockStack, Losses, PeerGraph, drive
+from hpcgnn.bench.peers.together import Alone
 from hpcgnn.bench.race.settings import PeerSettings
 
 dgl = import_dgl()
@@ -24,28 +25,15 @@ def make_graph(indptr: np.ndarray, indices: np.ndarray, model: str):
     return dgl_epoch.make_graph(indptr, indices, model).long()
 
 
-def take_rows(rows: torch.Tensor, nodes: torch.Tensor) -> torch.Tensor:
-    """Return the rows of some nodes, all of which are here."""
-    return rows[nodes]
-
-
-def make_losses(arrays: PeerGraph, graph, settings: PeerSettings, nodes: torch.Tensor | None = None,
-                fetch: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = take_rows) -> Losses:
-    """Make the loader over training nodes, shuffled anew every epoch; it draws in this process's threads.
-
-    Parameters
-    ----------
-    nodes : ids, or None for all training nodes
-    fetch : callable(rows, nodes) -> the rows of a batch's inputs
-    """
-    dgl.seed(settings.seed)
-    nodes = arrays.train_nodes if nodes is None else nodes
-    loader = DataLoader(graph, nodes.to(graph.idtype), NeighborSampler(list(settings.fanout)),
-                        batch_size=settings.batch, shuffle=True)
+def make_losses(arrays: PeerGraph, graph, settings: PeerSettings, processes: Alone) -> Losses:
+    """Make the loader over this process's training nodes, shuffled anew every epoch; it draws in its threads."""
+    dgl.seed(processes.seed(settings.seed))
+    loader = DataLoader(graph, processes.share(arrays.train_nodes).to(graph.idtype),
+                        NeighborSampler(list(settings.fanout)), batch_size=settings.batch, shuffle=True)
 
     def losses(model: BlockStack) -> Iterator[torch.Tensor]:
         for inputs, outputs, blocks in loader:
-            logits = model.forward_batch(blocks, fetch(arrays.rows, inputs))
+            logits = model.forward_batch(blocks, processes.fetch(arrays.rows, inputs))
             yield F.cross_entropy(logits, arrays.labels[outputs])
 
     return losses

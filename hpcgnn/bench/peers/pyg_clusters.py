@@ -9,12 +9,14 @@ import numpy as np
 import scipy.sparse
 import torch
 import torch.nn.functional as F
+from torch.utils.data import SubsetRandomSampler
 from torch_geometric.data import Data
 from torch_geometric.loader import ClusterData, ClusterLoader
 
 from hpcgnn.bench.peers.pyg_batches import edge_index_of, make_convolution
 from hpcgnn.bench.peers.pyg_epoch import make_graph
 from hpcgnn.bench.peers.score_loop import BlockStack, Losses, PeerGraph, drive
+from hpcgnn.bench.peers.together import Alone
 from hpcgnn.bench.race.settings import PeerSettings
 from hpcgnn.partition.order import cluster_rows
 
@@ -32,8 +34,10 @@ class MetisClusters(ClusterData):
         return self._cluster
 
 
-def make_losses(arrays: PeerGraph, graph, settings: PeerSettings) -> Losses:
-    """Make the loader, whose batches are so many clusters that about `settings.batch` training nodes are in one."""
+def make_losses(arrays: PeerGraph, graph, settings: PeerSettings, processes: Alone) -> Losses:
+    """Make the loader over this process's clusters; so many are in a batch that it has about `settings.batch` training
+    nodes.
+    """
     num_nodes = len(arrays.labels)
     arcs = scipy.sparse.csr_matrix((np.ones(len(arrays.indices), np.int8), arrays.indices, arrays.indptr),
                                    shape=(num_nodes, num_nodes))
@@ -42,15 +46,20 @@ def make_losses(arrays: PeerGraph, graph, settings: PeerSettings) -> Losses:
     clusters = MetisClusters(data, cluster)
     train_share = float(arrays.masks["train"].float().mean())
     loader = ClusterLoader(clusters, batch_size=max(1, math.ceil(settings.batch / (train_share * ROWS_A_CLUSTER))),
-                           shuffle=True)
+                           sampler=SubsetRandomSampler(processes.share(torch.arange(len(clusters))).tolist()))
 
     def losses(model: BlockStack) -> Iterator[torch.Tensor]:
         for batch in loader:
-            if batch.is_train.any():
+            if batch.is_train.any() or processes.size > 1:      # all processes take part in every step
                 logits = model.forward_batch([batch.edge_index] * settings.layers, batch.x)
-                yield F.cross_entropy(logits[batch.is_train], batch.y[batch.is_train])
+                yield mean_loss(logits[batch.is_train], batch.y[batch.is_train])
 
     return losses
+
+
+def mean_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the mean cross-entropy of (n, num_classes) logits and (n,) labels, 0 where n is 0."""
+    return F.cross_entropy(logits, labels, reduction="sum") / max(1, len(labels))
 
 
 if __name__ == "__main__":

@@ -12,16 +12,17 @@ from torch_geometric.loader import NeighborLoader
 from hpcgnn.bench.peers.pyg_batches import edge_index_of, layer_graphs, make_convolution
 from hpcgnn.bench.peers.pyg_epoch import make_graph
 from hpcgnn.bench.peers.score_loop import BlockStack, Losses, PeerGraph, drive
+from hpcgnn.bench.peers.together import Alone
 from hpcgnn.bench.race.settings import PeerSettings
 
 
-def make_losses(arrays: PeerGraph, graph, settings: PeerSettings) -> Losses:
-    """Make the loader over all training nodes, shuffled anew every epoch.
+def make_losses(arrays: PeerGraph, graph, settings: PeerSettings, processes: Alone) -> Losses:
+    """Make the loader over this process's training nodes, shuffled anew every epoch.
 
     Its list of neighbors begins at the batch, that of the settings at the input.
     """
     data = Data(x=arrays.rows, y=arrays.labels, edge_index=edge_index_of(arrays))
-    loader = NeighborLoader(data, list(settings.fanout[::-1]), input_nodes=arrays.train_nodes,
+    loader = NeighborLoader(data, list(settings.fanout[::-1]), input_nodes=processes.share(arrays.train_nodes),
                             batch_size=settings.batch, shuffle=True)
 
     def losses(model: BlockStack) -> Iterator[torch.Tensor]:

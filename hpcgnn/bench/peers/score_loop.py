@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from hpcgnn.bench.peers.epoch_loop import ConvolutionMaker, PeerStack, evaluate, peak_bytes
+from hpcgnn.bench.peers.together import Alone, join
 from hpcgnn.bench.race.curve import Point
 from hpcgnn.bench.race.settings import PeerSettings
 
@@ -71,64 +72,61 @@ def read_graph(path: str) -> PeerGraph:
                      int(arrays["num_classes"]))
 
 
-class Alone:
-    """Serves as the processes of a training, where there is one."""
-
-    rank = 0
-
-    def agree(self, seconds: float) -> float:
-        """Return the most that any process has measured."""
-        return seconds
-
-    def sent_bytes(self) -> int:
-        """Return the bytes that all processes have sent in training."""
-        return 0
-
-
-ALONE = Alone()
-
 def drive(make_graph: Callable, make_convolution: ConvolutionMaker,
-          make_losses: Callable[[PeerGraph, object, PeerSettings], Losses], processes: Alone = ALONE) -> None:
+          make_losses: Callable[[PeerGraph, object, PeerSettings, Alone], Losses],
+          join: Callable[[PeerSettings], Alone] = join) -> None:
     """Train as the command line says, ARRAYS.npz SETTINGS.json, and print the result.
 
     Parameters
     ----------
     make_graph : callable(indptr, indices, model) -> graph      the whole one, for evaluations
-    make_losses : callable(arrays, graph, settings) -> Losses
-    processes : Alone, or what knows the others
+    make_losses : callable(arrays, graph, settings, processes) -> Losses
+    join : callable(settings) -> processes
     """
     settings = PeerSettings(**json.loads(sys.argv[2]))
-    torch.manual_seed(settings.seed)
-    np.random.seed(settings.seed)      # noqa: NPY002  (loaders draw from it)
+    processes = join(settings)
+    set_seeds(settings.seed)
     arrays = read_graph(sys.argv[1])
     graph = make_graph(arrays.indptr, arrays.indices, settings.model)
     dims = [arrays.rows.shape[1], *[settings.hidden] * (settings.layers - 1), arrays.num_classes]
-    model = BlockStack(settings, dims, make_convolution)
-    points, peak = train(model, graph, arrays, make_losses(arrays, graph, settings), settings, processes)
+    model = BlockStack(settings, dims, make_convolution)      # the same in all processes; what follows is not
+    set_seeds(processes.seed(settings.seed))
+    losses = make_losses(arrays, graph, settings, processes)
+    points, peak = train(model, graph, arrays, losses, settings, processes)
     if processes.rank == 0:
         print(json.dumps({"points": [asdict(point) for point in points], "peak_bytes": peak}))
+    processes.leave()
+
+
+def set_seeds(seed: int) -> None:
+    """Set the seed of torch's draws and of NumPy's, from which loaders draw."""
+    torch.manual_seed(seed)
+    np.random.seed(seed)      # noqa: NPY002
 
 
 def train(model: BlockStack, graph, arrays: PeerGraph, losses: Losses, settings: PeerSettings,
-          processes: Alone = ALONE) -> tuple[list[Point], int]:
-    """Return the evaluations, and the peak bytes of training.
+          processes: Alone) -> tuple[list[Point], int]:
+    """Collective: return the evaluations, and the peak bytes of the largest process in training.
 
-    The clock stands still in evaluations, which compute the whole graph; peak bytes are those before the first one.
+    The clock starts in all processes together. It stands still while the first one evaluates, which computes the whole
+    graph, and while the others wait for it; peak bytes are those before the first evaluation.
     """
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr)
     points, seconds, updates, peak = [], 0.0, 0, 0
     for epoch in range(1, settings.epochs + 1):
         model.train()
+        processes.meet()
         started = time.perf_counter()
         for loss in losses(model):
             optimizer.zero_grad()
             loss.backward()
+            processes.average_gradients(model)
             optimizer.step()
             updates += 1
         seconds += processes.agree(time.perf_counter() - started)
-        peak = peak if points else peak_bytes()
+        peak = peak if points else int(processes.agree(peak_bytes()))
         if settings.is_evaluated(epoch) or seconds > settings.seconds:
-            scores = evaluate(model, graph, arrays.rows, arrays.labels, arrays.masks)
+            scores = processes.ask_first(lambda: evaluate(model, graph, arrays.rows, arrays.labels, arrays.masks))
             points.append(Point(epoch, updates, seconds, processes.sent_bytes(), *scores))
         if seconds > settings.seconds:
             break

@@ -59,7 +59,7 @@ class RaceBenchmark:
     targets : tuple of float             shares of the reference's best validation score, ascending
     ranks : int                          one process, or so many ranks of one thread
     remarks : list of str                what a reader must know beforehand
-    failures : list of str               contestants that could not be trained, filled by `measure`
+    failures : list of str               what could not be trained, filled by `measure`
     """
 
     graph: Graph
@@ -133,11 +133,23 @@ class Runner:
     course: Course
 
     def trials_of(self, contestant: Contestant) -> list[Trial]:
-        """Train everything that a contestant tries, on seed 0."""
-        tried = self.benchmark.trials
-        trials = [Trial(settings) for settings in contestant.candidates(tried.rates, tried.batches)]
-        for trial in trials:
-            self._train(contestant, trial, 0)
+        """Train everything that a contestant tries, on seed 0; what fails is told, and left out.
+
+        Raises
+        ------
+        HpcgnnError      everything failed; the first reason
+        """
+        tried, trials, failures = self.benchmark.trials, [], {}
+        for settings in contestant.candidates(tried.rates, tried.batches):
+            trial = Trial(settings)
+            try:
+                self._train(contestant, trial, 0)
+                trials.append(trial)
+            except HpcgnnError as error:
+                failures[settings] = error
+        if not trials:
+            raise next(iter(failures.values()))
+        self.benchmark.failures += [f"{contestant.name}, {settings}: {error}" for settings, error in failures.items()]
         return trials
 
     def complete(self, contestant: Contestant, trial: Trial) -> Trial:
@@ -157,5 +169,5 @@ def peer_remarks(course: Course) -> list[str]:
     """Return what a reader must know of the peers' processes."""
     allocator = "under tcmalloc" if find_tcmalloc() else \
         "with glibc's allocator, which slows them down: tcmalloc is not installed"
-    threads = "one thread" if course.threads == 1 else f"{course.threads} threads"
-    return [f"peers trained {allocator}, in one process of {threads}, and sent nothing"]
+    threads = "one thread each" if course.threads == 1 else f"{course.threads} threads between a peer's processes"
+    return [f"peers trained {allocator}; {threads}"]

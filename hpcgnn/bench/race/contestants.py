@@ -13,7 +13,7 @@ from hpcgnn.bench.race.curve import Settings
 from hpcgnn.bench.timing import OURS
 from hpcgnn.errors import ConfigError
 
-FULL_GRAPH = "1"                                      # steps an epoch
+FULL_GRAPH, AUTO = "1", "auto"                        # steps an epoch
 FANOUTS = (15, 10, 5), (5, 5, 5)                      # neighbors drawn for a node in each layer, the input's first
 SAMPLING_LIBRARIES = ("pyg_lib", "torch_sparse")      # PyTorch Geometric's loader draws neighbors with one of them
 PYG_LEFT_OUT = ("pyg sampler is left out: PyTorch Geometric's NeighborLoader needs pyg-lib or torch-sparse, and "
@@ -37,7 +37,7 @@ class Ours:
     @property
     def name(self) -> str:
         """Name the contestant in tables."""
-        steps = "full graph" if self.steps == FULL_GRAPH else f"steps {self.steps}"
+        steps = {FULL_GRAPH: "full graph", AUTO: AUTO}.get(self.steps, f"{self.steps} steps")
         return f"{OURS} {self.method}, {steps}" + ("" if self.precision == "fp32" else f", {self.precision}")
 
     def flags(self) -> dict[str, str]:
@@ -60,10 +60,12 @@ class Peer:
     ----------
     package : {"dgl", "pyg"}
     fanout : neighbors drawn for a node in each layer, the input's first
+    processes : how many may divide a batch
     """
 
     package: str
     fanout: tuple[int, ...] = ()
+    processes: tuple[int, ...] = (1,)
 
     @property
     def name(self) -> str:
@@ -77,8 +79,8 @@ class Peer:
         return f"hpcgnn.bench.peers.{self.package}_{'sampler' if self.fanout else 'clusters'}"
 
     def candidates(self, rates: tuple[float, ...], batches: tuple[int, ...]) -> list[Settings]:
-        """Return the settings to try: learning rates times sizes of a batch."""
-        return [Settings(*pair) for pair in product(rates, batches)]
+        """Return the settings to try: learning rates times sizes of a batch times numbers of processes."""
+        return [Settings(*chosen) for chosen in product(rates, batches, self.processes)]
 
 
 Contestant = Ours | Peer
@@ -89,18 +91,41 @@ def list_ours(methods: tuple[str, ...], steps: tuple[str, ...], precisions: tupl
     return [Ours(*combination) for combination in product(methods, steps, precisions)]
 
 
-def list_peers(packages: tuple[str, ...]) -> tuple[list[Peer], list[str]]:
-    """Return the contestants of installed packages, and a sentence on each that is left out."""
+def list_peers(asked: dict[str, tuple[int, ...]]) -> tuple[list[Peer], list[str]]:
+    """Return the contestants of installed packages, and a sentence on each that is left out.
+
+    Parameters
+    ----------
+    asked : dict package -> numbers of processes
+    """
     peers, remarks = [], []
     can_sample = any(map(importlib.util.find_spec, SAMPLING_LIBRARIES))
-    for package in packages:
+    for package, processes in asked.items():
         if package == "pyg" and not can_sample:
             remarks.append(PYG_LEFT_OUT)
         else:
-            peers += [Peer(package, fanout) for fanout in FANOUTS]
+            peers += [Peer(package, fanout, processes) for fanout in FANOUTS]
         if package == "pyg":
-            peers.append(Peer(package))
+            peers.append(Peer(package, processes=processes))
     return peers, remarks
+
+
+def parse_processes(text: str, default: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """Read a list of PACKAGE or PACKAGE:PROCESSES as numbers of processes by package, ascending; a package without one
+    has the default.
+
+    Raises
+    ------
+    ConfigError      what stands behind a colon is no positive number
+    """
+    asked: dict[str, tuple[int, ...]] = {}
+    for item in filter(None, map(str.strip, text.split(","))):
+        package, has_number, number = item.partition(":")
+        if has_number and not (number.isdecimal() and int(number) > 0):
+            raise ConfigError(f"--peer has {item!r}; expected PACKAGE or PACKAGE:PROCESSES, as in dgl:2")
+        numbers = (int(number),) if has_number else default
+        asked[package] = tuple(sorted({*asked.get(package, ()), *numbers}))
+    return asked
 
 
 def parse_steps(text: str) -> tuple[str, ...]:
@@ -112,7 +137,7 @@ def parse_steps(text: str) -> tuple[str, ...]:
     """
     items = tuple(dict.fromkeys(item.strip() for item in text.split(",")))
     for item in items:
-        if item != "auto" and not (item.isdecimal() and int(item) > 0):
+        if item != AUTO and not (item.isdecimal() and int(item) > 0):
             raise ConfigError(f"--steps has {item!r}; expected positive numbers or auto, with commas between them")
     return items
 

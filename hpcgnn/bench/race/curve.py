@@ -66,13 +66,21 @@ class Training:
 
 @dataclass(frozen=True)
 class Settings:
-    """Says what contestants may choose: the learning rate, and for batches how many training nodes each has, else 0."""
+    """Says what contestants may choose: the learning rate, and with batches how many training nodes a step has, else 0,
+    and the processes that divide them.
+    """
 
     lr: float
     batch: int = 0
+    processes: int = 1
+
+    @property
+    def own_batch(self) -> int:
+        """Return the training nodes of one process's batch."""
+        return self.batch // self.processes
 
     def __str__(self) -> str:
-        return f"lr {self.lr:g}" + (f", batch {self.batch:,}" if self.batch else "")
+        return f"lr {self.lr:g}" + (f", batch {self.processes} x {self.own_batch:,}" if self.batch else "")
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""This module trains contestants in processes of their own: ours by `hpcgnn train`, a peer by its driver.
+"""This module trains contestants in processes of their own: ours by `hpcgnn train`, peers as peer_runs has it.
 
 Nothing here imports NumPy or torch.
 """
@@ -10,18 +10,18 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from time import sleep
 from typing import IO, Any
 
-from hpcgnn.bench.environment import allocator_name, thread_environment, with_tcmalloc
-from hpcgnn.bench.epoch_runs import complaint, find_mpirun, hpcgnn_command, run
-from hpcgnn.bench.race.contestants import FULL_GRAPH, Contestant, Ours, Peer
+from hpcgnn.bench.environment import allocator_name, thread_environment
+from hpcgnn.bench.epoch_runs import complaint, find_mpirun, hpcgnn_command
+from hpcgnn.bench.race.contestants import FULL_GRAPH, Contestant, Ours
 from hpcgnn.bench.race.curve import Point, Settings, Training
-from hpcgnn.bench.race.settings import PeerSettings, RaceSettings
+from hpcgnn.bench.race.peer_runs import train_peer
+from hpcgnn.bench.race.settings import RaceSettings
 from hpcgnn.errors import TrainingError
 
 LOOK_EVERY = 0.2      # seconds between looks at what a run has recorded
@@ -33,7 +33,7 @@ SENT = ("sent_bytes_payload", "sent_bytes_parameters", "sent_bytes_sums", "sent_
 @dataclass(frozen=True)
 class Course:
     """Holds what all contestants train on: shards of `ranks` parts, the same graph as one .npz archive, threads of a
-    process, and a folder for what runs leave.
+    contestant, and a folder for what runs leave.
     """
 
     shards: Path
@@ -52,7 +52,7 @@ def train(contestant: Contestant, race: RaceSettings, settings: Settings, seed: 
     """
     if isinstance(contestant, Ours):
         return train_ours(contestant, race, settings, seed, course)
-    return train_peer(contestant, race, settings, seed, course)
+    return train_peer(contestant, race, settings, seed, course.threads, course.arrays, course.folder)
 
 
 def train_ours(ours: Ours, race: RaceSettings, settings: Settings, seed: int, course: Course) -> Training:
@@ -72,15 +72,6 @@ def train_ours(ours: Ours, race: RaceSettings, settings: Settings, seed: int, co
         raise TrainingError(f"{ours.name} was evaluated in none of its epochs; allow more --seconds or fewer "
                             "--eval-every")
     return Training(points, peak_bytes, allocator_name(environment))
-
-
-def train_peer(peer: Peer, race: RaceSettings, settings: Settings, seed: int, course: Course) -> Training:
-    """Run a peer's driver, under tcmalloc where that is installed."""
-    asked = PeerSettings(**asdict(race), lr=settings.lr, batch=settings.batch, fanout=peer.fanout, seed=seed)
-    environment = with_tcmalloc(thread_environment(course.threads))
-    said = run([sys.executable, "-m", peer.driver, str(course.arrays), json.dumps(asdict(asked))], environment)
-    result = json.loads(said.splitlines()[-1])
-    return Training([Point(**point) for point in result["points"]], result["peak_bytes"], allocator_name(environment))
 
 
 def run_within(command: list[str], environment: dict[str, str], metrics: Path, limit: float) -> int:

@@ -34,15 +34,20 @@ class PeerSettings(RaceSettings):
     Attributes
     ----------
     lr : float
-    batch : training nodes of a batch, about so many with clusters
+    batch : training nodes of a batch of one process, about so many with clusters
     fanout : neighbors drawn for a node in each layer, the input's first; empty for batches of clusters
     seed : int
+    processes, rank : how many train together, and which of them this is
+    store : file by which several find each other
     """
 
     lr: float = 0.01
     batch: int = 1024
     fanout: tuple[int, ...] = ()
     seed: int = 0
+    processes: int = 1
+    rank: int = 0
+    store: str = ""
 
     def is_evaluated(self, epoch: int) -> bool:
         """Say whether scores are taken after this many epochs, unless it is the last one."""
