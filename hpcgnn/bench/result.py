@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
@@ -20,6 +20,9 @@ from rich.table import Table
 from hpcgnn.bench.timing import CEILING, Measurement
 from hpcgnn.errors import ConfigError
 from hpcgnn.units import time_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 JSON, TABLE, PICTURE = "bench.json", "table.txt", "bench.png"
 WIDEST = 1000
@@ -66,8 +69,12 @@ class BenchmarkResult:
                 f"CUDA {cuda['torch']}, cupy {cuda['cupy']}"]
 
     def as_text(self) -> str:
-        """Return the table and the remarks."""
-        return table_text(self.measurements, self.remarks())
+        """Return the tables and the remarks."""
+        return print_to_text(self.tables(), self.remarks())
+
+    def tables(self) -> list[Table | str]:
+        """Return what is printed above the remarks."""
+        return [_table_of(self.measurements)]
 
     def write(self, folder: Path) -> None:
         """Write bench.json and table.txt.
@@ -93,8 +100,17 @@ class BenchmarkResult:
         """
         missing = why_no_picture(PICTURE)
         if missing is None:
-            draw_bars(self.measurements, f"hpcgnn bench {self.kind}, {self.machine['processor']}", folder / PICTURE)
+            figure = self.figure()
+            figure.suptitle(f"hpcgnn bench {self.kind}, {self.machine['processor']}")
+            try:
+                figure.savefig(folder / PICTURE, dpi=150)
+            except OSError as reason:
+                raise ConfigError(f"the picture {folder / PICTURE} can't be written: {reason}") from reason
         return missing
+
+    def figure(self) -> Figure:
+        """Return the picture, which needs matplotlib."""
+        return draw_bars(self.measurements)
 
 
 def open_folder(folder: Path) -> None:
@@ -113,12 +129,16 @@ def why_no_picture(name: str) -> str | None:
 
 
 def table_text(measurements: Iterable[Measurement], remarks: Iterable[str]) -> str:
-    """Write the table and what must be said beside it, as wide as it has to be: digits are never cut."""
+    """Write the table and what must be said beside it."""
+    return print_to_text([_table_of(list(measurements))], remarks)
+
+
+def print_to_text(tables: Iterable[Table | str], remarks: Iterable[str]) -> str:
+    """Write tables, or lines, and remarks, as wide as they have to be: digits are never cut."""
     out = io.StringIO()
     console = Console(file=out, width=WIDEST)
-    console.print(_table_of(list(measurements)))
-    for remark in remarks:
-        console.print(remark, markup=False, highlight=False, soft_wrap=True)
+    for part in (*tables, *remarks):
+        console.print(part, markup=False, highlight=False, soft_wrap=isinstance(part, str))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
@@ -145,13 +165,9 @@ def _cells(row: Measurement) -> tuple[str, str, str]:
     return time_text(row.median()), rate, share
 
 
-def draw_bars(measurements: list[Measurement], title: str, path: Path) -> None:
+def draw_bars(measurements: list[Measurement]) -> Figure:
     """Draw the share of each ceiling and the ratio to each peer; the ceilings themselves, and work that has neither a
     ceiling nor a peer, are left out.
-
-    Raises
-    ------
-    ConfigError      the file can't be written
     """
     from matplotlib.figure import Figure
 
@@ -163,11 +179,7 @@ def draw_bars(measurements: list[Measurement], title: str, path: Path) -> None:
     shares.axvline(100, color="black", linewidth=0.8)
     shares.set(xlabel="share of the ceiling (%)", ylim=(len(shown) - 0.5, -0.5))
     _draw_ratios(ratios, shown)
-    figure.suptitle(title)
-    try:
-        figure.savefig(path, dpi=150)
-    except OSError as reason:
-        raise ConfigError(f"the picture {path} can't be written: {reason}") from reason
+    return figure
 
 
 def _draw_ratios(axes, shown: list[Measurement]) -> None:

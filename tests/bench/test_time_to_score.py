@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import re
 import subprocess
 import sys
 import time
@@ -20,7 +19,8 @@ from hpcgnn.bench.race.contestants import Ours, Peer
 from hpcgnn.bench.race.curve import Point, Settings, Training, Trial
 from hpcgnn.bench.race.result import RaceResult
 from hpcgnn.bench.race.settings import RaceSettings
-from hpcgnn.errors import TrainingError
+from hpcgnn.cli.race import check_batches
+from hpcgnn.errors import ConfigError, TrainingError
 
 MACHINE = {"load_average": [0.0], "processor": "a processor", "threads": 1, "cores": 2, "simd": "avx2",
            "allocator": "glibc", "versions": {"hpcgnn": "0"}, "commit": ""}
@@ -67,14 +67,42 @@ def test_targets_are_shares_of_the_best_score_of_full_graph_training_and_seeds_a
     assert made.failures == ["dgl sampler 5,5,5: it failed"]
 
 
+def test_a_trial_that_fails_is_told_and_leaves_the_others(race, monkeypatch):
+    made, _ = race
+    made.contestants = [REFERENCE, Peer("dgl", (5, 5, 5), (1, 2, 4))]
+    seconds = {1: 2.0, 2: 1.5, 4: 1.0}      # of an epoch
+
+    def train(contestant, race, settings, seed, course):
+        if settings.processes == 4 and settings.lr == 0.01:
+            raise TrainingError("out of memory")
+        return training(0.3, 0.5, 0.6, seconds=seconds[settings.processes])
+
+    monkeypatch.setattr(benchmark, "train", train)
+    made.trials = Trials((0.01,), (64,), 1)
+    full, peer = made.measure()
+    assert str(peer.chosen.settings) == "lr 0.01, batch 2 x 32"
+    assert [trial.settings.processes for trial in peer.trials] == [1, 2]
+    assert made.failures == ["dgl sampler 5,5,5, lr 0.01, batch 4 x 16: out of memory"]
+    text = RaceResult("time-to-score", MACHINE, [full, peer]).as_text()
+    assert cells_of(text, "dgl sampler 5,5,5")[:3] == ["dgl sampler 5,5,5", "0.01, 2 x 32", "1.50 (1)"]
+    assert {trial["processes"] for trial in peer.as_record()["trials"]} == {1, 2}
+
+
+def cells_of(text: str, start: str) -> list[str]:
+    """The cells of the row that begins so, of a table in Markdown."""
+    line = next(line for line in text.splitlines() if line.startswith(f"| {start} "))
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
 def test_the_table_and_the_record_say_who_was_when_where(race, tmp_path):
     made, _ = race
     result = RaceResult("time-to-score", MACHINE, list(made.measure()), made.failures)
     text = result.as_text()
-    assert "tiny sage 3 x 256: validation score to reach, 50 % is 30.00 %, 100 % is 60.00 %; seeds: 2" in text
-    line = next(line for line in text.splitlines() if "steps 8" in line)
-    assert re.sub(r"\s{2,}", "|", line.strip()) == ("hpcgnn vanilla, steps 8|lr 0.01 (of 2)|0.250|0.25|1 (1)|0.750|0.25"
-                                                    "|3 (3)|250 ms|60.00|50.00|10 B|1.00 kB")
+    assert "tiny sage 3 x 256: validation score to reach, 50 % = 30.00, 100 % = 60.00; medians of 2 seeds\n" in text
+    assert cells_of(text, "contestant") == ["contestant", "lr, N x B", "s to 50 %", "s to 100 %", "s/epoch",
+                                            "val, test %", "MB/epoch", "peak GB"]
+    assert cells_of(text, "hpcgnn vanilla, 8 steps") == [
+        "hpcgnn vanilla, 8 steps", "0.01", "0.250 (1)", "0.750 (3)", "0.250", "60.00, 50.00", "1.00e-05", "1.00e-06"]
     assert "a remark" in text and "not measured: dgl sampler 5,5,5: it failed" in text
     result.write(tmp_path)
     full, _ = json.loads((tmp_path / "bench.json").read_text())["measurements"]
@@ -89,6 +117,18 @@ def test_a_target_that_is_not_reached_is_a_dash_and_null(race):
     never = benchmark.ScoreRow("g", "c", [poor], poor, full.targets, {0.5: 1.0})
     assert RaceResult("time-to-score", MACHINE, [never]).as_text().count("–") >= 2
     assert [one["seconds"] for one in never.as_record()["targets"]] == [None, None]
+
+
+def test_a_table_of_three_targets_has_120_columns():
+    curve = Training([Point(epoch, 90 * epoch, 12.34 * epoch, 0, 0.6 + epoch / 1000, 0.6) for epoch in range(1, 99)],
+                     12_345_678_901, "tcmalloc")
+    targets = [benchmark.Target(share, share * 0.698) for share in (0.95, 0.98, 1.0)]
+    rows = [benchmark.ScoreRow("ogbn_arxiv_nofeat sage 3 x 256", case, [trial], trial, targets, {})
+            for case, trial in ((Ours("vanilla", "auto", "bf16").name, Trial(Settings(0.003), {0: curve})),
+                                (Peer("dgl", (15, 10, 5)).name, Trial(Settings(0.003, 1024, 2), {0: curve})))]
+    text = RaceResult("time-to-score", MACHINE, rows).as_text()
+    assert max(len(line) for line in text.splitlines()) <= 120
+    assert cells_of(text, "hpcgnn vanilla, auto, bf16")[4] == "1,209 (98)"
 
 
 # The command
@@ -120,14 +160,24 @@ def test_peers_train_on_the_same_graph(package, contestants, tmp_path):
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
     peer = {"dgl": "dgl", "torch_geometric": "pyg"}[package]
-    done = run_command(SMALL, "--epochs", 3, "--lr", "0.01", "--batch", 64, "--threads", 2, "--peer", peer, "--out",
-                       tmp_path)
+    done = run_command(SMALL, "--epochs", 3, "--lr", "0.01", "--batch", 64, "--threads", 2, "--peer",
+                       f"{peer}:1,{peer}:2", "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     rows = {row["case"]: row for row in json.loads((tmp_path / "bench.json").read_text())["measurements"]}
     assert set(contestants) < set(rows)
     for name in contestants:
-        last = rows[name]["trials"][0]["seeds"]["0"]["points"][-1]
-        assert last["epoch"] == 3 and last["updates"] > 3 and 0.2 < last["val_score"] <= 1
+        assert [trial["processes"] for trial in rows[name]["trials"]] == [1, 2]
+        one, two = (trial["seeds"]["0"]["points"][-1] for trial in rows[name]["trials"])
+        for last in (one, two):
+            assert last["epoch"] == 3 and last["updates"] > 3 and 0.2 < last["val_score"] <= 1
+        assert one["sent_bytes"] == 0 and two["sent_bytes"] % (2 * two["updates"]) == 0 < two["sent_bytes"]
+
+
+def test_a_batch_that_processes_can_not_divide_is_refused():
+    check_batches((8, 64), {"dgl": (1, 8), "pyg": (2,)})
+    check_batches((1,), {})
+    with pytest.raises(ConfigError, match="--batch has 4, which 8 processes of a peer can't divide; ask for larger"):
+        check_batches((64, 4), {"dgl": (1, 8)})
 
 
 @pytest.mark.parametrize("arguments, status, complaint", [
@@ -137,6 +187,8 @@ def test_peers_train_on_the_same_graph(package, contestants, tmp_path):
     ([SMALL, "--model", "gat"], 2, "--model has 'gat'; expected a list of sage, gcn"),
     ([SMALL, "--lr", "0"], 2, "--lr is '0'; expected positive numbers"),
     ([SMALL, "--peer", "torch"], 1, "--peer has 'torch'; expected a list of dgl, pyg"),
+    ([SMALL, "--peer", "torch:2"], 1, "--peer has 'torch'; expected a list of dgl, pyg"),
+    ([SMALL, "--peer", "dgl:x"], 1, "--peer has 'dgl:x'; expected PACKAGE or PACKAGE:PROCESSES, as in dgl:2"),
     ([SMALL, "--repeat", "2"], 2, "--repeat is not for this benchmark"),
 ])
 def test_what_can_not_be_raced_is_refused_before_anything_trains(arguments, status, complaint, capsys):

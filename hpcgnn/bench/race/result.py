@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
-from hpcgnn.bench.race.curve import Point
+from hpcgnn.bench.race.curve import Point, Settings
 from hpcgnn.bench.race.row import ScoreRow, Target
-from hpcgnn.bench.result import PICTURE, WIDEST, BenchmarkResult, why_no_picture
-from hpcgnn.errors import ConfigError
-from hpcgnn.units import number_text, size_text, time_text
+from hpcgnn.bench.result import BenchmarkResult
+from hpcgnn.units import number_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 NOT_REACHED = "–"
-CAPTION = "seconds of training, evaluations not counted; ×: over those of full-graph training; –: not reached"
+CAPTION = ("s to: seconds of training (epochs), evaluations not counted; –: not reached. lr, N x B: of the best trial,",
+           "N processes of a peer with B training nodes a batch each. bench.json has all trials, updates and ratios.")
 AXES: dict[str, Callable[[Point], float]] = {
     "seconds of training": lambda point: point.seconds, "epochs": lambda point: point.epoch,
     "MB sent by all ranks": lambda point: point.sent_bytes / 1e6}
@@ -30,69 +31,60 @@ AXES: dict[str, Callable[[Point], float]] = {
 class RaceResult(BenchmarkResult):
     """Holds the rows of a race, ScoreRow each, as a BenchmarkResult holds measurements."""
 
-    def as_text(self) -> str:
-        """Return a table for each graph and model, and the remarks."""
-        out = io.StringIO()
-        console = Console(file=out, width=WIDEST)
-        for group, rows in _grouped(self.measurements):
-            console.print(_table_of(group, rows))
-        for remark in self.remarks():
-            console.print(remark, markup=False, highlight=False, soft_wrap=True)
-        return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+    def tables(self) -> list[Table | str]:
+        """Return a title and a table for each graph and model, then what they mean."""
+        grouped = _grouped(self.measurements)
+        return [part for group, rows in grouped for part in (_title_of(group, rows), _table_of(rows))] + [*CAPTION]
 
-    def draw(self, folder: Path) -> str | None:
-        """Write bench.png; return None, or why there is none.
-
-        Raises
-        ------
-        ConfigError      the file can't be written
-        """
-        missing = why_no_picture(PICTURE)
-        if missing is None:
-            draw_curves(self.measurements, f"hpcgnn bench {self.kind}, {self.machine['processor']}", folder / PICTURE)
-        return missing
+    def figure(self) -> Figure:
+        """Return the curves, which need matplotlib."""
+        return draw_curves(self.measurements)
 
 
 def _grouped(rows: list[ScoreRow]) -> list[tuple[str, list[ScoreRow]]]:
     return [(group, list(members)) for group, members in groupby(rows, key=lambda row: row.group)]
 
 
-def _table_of(group: str, rows: list[ScoreRow]) -> Table:
-    targets = rows[0].targets
-    asked = ", ".join(f"{target} is {100 * target.score:.2f} %" for target in targets)
-    title = f"{group}: validation score to reach, {asked}; seeds: {len(rows[0].chosen.by_seed)}"
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", caption=CAPTION, caption_justify="left")
+def _title_of(group: str, rows: list[ScoreRow]) -> str:
+    asked = ", ".join(f"{target} = {100 * target.score:.2f}" for target in rows[0].targets)
+    seeds = len(rows[0].chosen.by_seed)
+    return f"{group}: validation score to reach, {asked}" + (f"; medians of {seeds} seeds" if seeds > 1 else "")
+
+
+def _table_of(rows: list[ScoreRow]) -> Table:
+    """Make one row a contestant, in Markdown; bytes are left out where hpcgnn sends none."""
+    columns: dict[str, Callable[[ScoreRow], str]] = {
+        f"s to {target}": lambda row, target=target: _reached(row, target) for target in rows[0].targets}
+    columns |= {"s/epoch": lambda row: number_text(row.median()),
+                "val, test %": lambda row: ", ".join(f"{100 * score:.2f}" for score in row.best_scores())}
+    if rows[0].epoch_bytes() > 0:
+        columns["MB/epoch"] = lambda row: number_text(row.epoch_bytes() / 1e6)
+    columns["peak GB"] = lambda row: number_text(row.peak_bytes() / 1e9)
+    table = Table(box=box.MARKDOWN)
     table.add_column("contestant", no_wrap=True)
-    table.add_column("best of its trials", no_wrap=True)
-    headings = [heading for target in targets for heading in (f"s to {target}", "×", "epochs (updates)")]
-    for heading in (*headings, "an epoch", "best validation %", "its test %", "sent an epoch", "peak memory"):
+    table.add_column("lr, N x B", no_wrap=True)
+    for heading in columns:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(row.case, f"{row.chosen.settings} (of {len(row.trials)})",
-                      *(cell for target in targets for cell in _target_cells(row, target)), time_text(row.median()),
-                      *(f"{100 * score:.2f}" for score in row.best_scores()), size_text(row.epoch_bytes()),
-                      size_text(row.peak_bytes()))
+        table.add_row(row.case, _chosen(row.chosen.settings), *(cell(row) for cell in columns.values()))
     return table
 
 
-def _target_cells(row: ScoreRow, target: Target) -> tuple[str, str, str]:
-    """Write seconds to a target, their ratio to those of full-graph training, epochs and updates."""
+def _chosen(settings: Settings) -> str:
+    batch = f", {settings.processes} x {settings.own_batch:,}" if settings.batch else ""
+    return f"{settings.lr:g}{batch}"
+
+
+def _reached(row: ScoreRow, target: Target) -> str:
+    """Write the seconds to a target, and epochs in brackets."""
     seconds = row.chosen.seconds_to(target.score)
-    if not math.isfinite(seconds):
-        return NOT_REACHED, "", ""
-    ratio = row.ratio(target)
-    return (number_text(seconds), "" if ratio is None else f"{ratio:.2f}",
-            f"{row.chosen.epochs_to(target.score):g} ({row.chosen.updates_to(target.score):,g})")
+    return f"{number_text(seconds)} ({row.chosen.epochs_to(target.score):g})" if math.isfinite(seconds) else NOT_REACHED
 
 
-def draw_curves(rows: list[ScoreRow], title: str, path: Path) -> None:
+def draw_curves(rows: list[ScoreRow]) -> Figure:
     """Draw validation score over seconds, epochs and bytes: a row of panels a graph and model, a line a seed of the
     trial that is shown, and the targets. Contestants that send nothing have no line over bytes; where all are such,
     that panel is left out.
-
-    Raises
-    ------
-    ConfigError      the file can't be written
     """
     from matplotlib.figure import Figure
 
@@ -106,11 +98,7 @@ def draw_curves(rows: list[ScoreRow], title: str, path: Path) -> None:
             axes.set(xlabel=name)
         line[0].set(ylabel=f"validation score (%)\n{group}")
         line[0].legend(frameon=False, fontsize="small")
-    figure.suptitle(title)
-    try:
-        figure.savefig(path, dpi=150)
-    except OSError as reason:
-        raise ConfigError(f"the picture {path} can't be written: {reason}") from reason
+    return figure
 
 
 def _last_points(rows: list[ScoreRow]) -> list[Point]:
