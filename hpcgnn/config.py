@@ -92,8 +92,8 @@ class TrainConfig:
     steps: str = setting("1", "Optimizer steps an epoch: each computes the rows of some clusters, and reads all others "
                          "as they last were. 1 is the whole graph in one step; auto begins with many and ends with 1.",
                          group=TRAINING, is_common=True)
-    history: str = setting("stored", "What epochs of several steps keep of rows: as they are stored, or bfloat16, in "
-                           "half the memory of float32.", ("stored", "bf16"), group=TRAINING, has_flag=False)
+    history: str = setting("stored", "What epochs of several steps keep of rows: as they are stored, as bfloat16, or as "
+                           "codes of 8 or 4 bits.", ("stored", "bf16", "8", "4"), group=TRAINING, has_flag=False)
     lr: float = setting(0.01, "Learning rate of Adam.", low=0.0, group=TRAINING, is_common=True)
     schedule: str = setting("constant", "How the rate moves after every epoch: it stays, or falls from lr to 0 over "
                             "the epochs, along half a cosine or a line.", SCHEDULES, group=TRAINING, has_flag=False)

@@ -63,9 +63,9 @@ class Arrival(Protocol):
 class ArrivalInTable(Arrival, Protocol):
     """Rows on their way into a table that has others too."""
 
-    def in_place(self) -> torch.Tensor | None:
+    def in_place(self) -> torch.Tensor | PackedRows | None:
         """Wait; a row of each inner and halo node of the whole graph, (num_rows, dim), among them all that this pass
-        reads. None where these are of another type than the pass, and only `finish` can bring them.
+        reads. None where an aggregation can't read them as they are, and only `finish` can bring them.
         """
 
 

@@ -5,7 +5,7 @@ The contract and its checks live here, the computation in `ops/host` and `ops/cu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -94,6 +94,11 @@ class MessageLayout:
     @property
     def num_bytes(self) -> int:
         return self.payload_bytes + self.parameter_bytes
+
+    def at(self, index: np.ndarray) -> MessageLayout:
+        """Return the layout of the rows at `index` (n,), where they lie in the message of all rows."""
+        return replace(self, bit_width=self.bit_width[index], payload_offset=self.payload_offset[index],
+                       parameter_offset=self.parameter_offset[index])
 
 
 def quantize_rows(rows: torch.Tensor, row_index: np.ndarray, node_id: np.ndarray, layout: MessageLayout,

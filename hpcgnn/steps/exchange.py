@@ -18,7 +18,9 @@ from hpcgnn.exchange.plan import ExchangePlan, RowList
 from hpcgnn.graph.batch import Batch
 from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.ops.aggregation import PackedRows
+from hpcgnn.ops.counter import FORWARD, CounterKey
 from hpcgnn.steps.history import History
+from hpcgnn.steps.kept_rows import KeptRows
 
 PlanWithin = Callable[[int | None], ExchangePlan]      # from the hops within which the loss must be, None for any
 
@@ -51,9 +53,10 @@ class StepExchange:
     def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> FarRows:
         """Collective: keep the batch's rows, and have the far ones come."""
         table = self._history.table(site.layer, h)
-        table.index_copy_(0, self._rows[:len(h)], h.detach().to(table.dtype))
+        key = CounterKey(site.seed, site.epoch, FORWARD, site.layer)
+        table.keep(self._rows[:len(h)], h.detach(), key)
         arrival = self._exchange.start_fetch(h, site) if self._is_shared else None
-        return FarRows(table, self._far, self._batch.num_fresh, arrival, h.dtype)
+        return FarRows(table, key, self._far, self._batch.num_fresh, arrival, h.dtype)
 
     def start_take_home(self, gradient: torch.Tensor, site: ExchangeSite) -> Arrival | NoRows:
         """Collective: send the gradients of fresh rows home. Rows of the history are constants."""
@@ -90,17 +93,18 @@ class FarRows:
 
     Parameters
     ----------
-    table : (num_inner + num_halo, dim)      rows of the history, which learns what arrives
-    far : (num_far,) int64                   which of them are wanted
+    table : KeptRows                         rows of the history, which learns what arrives
+    key : CounterKey                         of the exchange
+    far : (num_far,) int64                   which of the rows are wanted
     num_fresh : int                          the first of these, which the arrival brings
     arrival : Arrival or None
     dtype : torch.dtype                      of the rows of the pass
     """
 
-    def __init__(self, table: torch.Tensor, far: torch.Tensor, num_fresh: int, arrival: Arrival | None,
+    def __init__(self, table: KeptRows, key: CounterKey, far: torch.Tensor, num_fresh: int, arrival: Arrival | None,
                  dtype: torch.dtype):
-        self._table, self._far, self._num_fresh, self._arrival = table, far, num_fresh, arrival
-        self._dtype = dtype
+        self._table, self._key, self._far, self._num_fresh = table, key, far, num_fresh
+        self._arrival, self._dtype = arrival, dtype
 
     def poll(self) -> bool:
         """See `Arrival`."""
@@ -115,27 +119,28 @@ class FarRows:
         """See `Arrival`; rows of the history are not packed."""
         return None
 
-    def in_place(self) -> torch.Tensor | None:
-        """See `hpcgnn.graph.hop.ArrivalInTable`."""
-        if self._table.dtype != self._dtype:
+    def in_place(self) -> torch.Tensor | PackedRows | None:
+        """See `hpcgnn.graph.hop.ArrivalInTable`. Codes are no place for rows that other ranks compute in this step,
+        which are read as they came, as their owner reads them.
+        """
+        rows = self._table.in_place(self._dtype)
+        if self._arrival is None or rows is None:
+            return rows
+        if not isinstance(rows, torch.Tensor):
             return None
-        if self._arrival is not None:
-            self._receive(self._table.index_select(0, self._far[:self._num_fresh]))
-        return self._table
+        self._receive(rows.index_select(0, self._far[:self._num_fresh]))
+        return rows
 
     def finish(self, rows: torch.Tensor) -> None:
         """See `Arrival`."""
-        if self._table.dtype == rows.dtype:
-            torch.index_select(self._table, 0, self._far, out=rows)
-        else:
-            rows.copy_(self._table.index_select(0, self._far))
+        self._table.read(self._far, rows)
         if self._arrival is not None:
             self._receive(rows[:self._num_fresh])
 
     def _receive(self, fresh: torch.Tensor) -> None:
         """Wait; take the fresh rows. Those that don't travel, since the loss is too far away, stay what they are."""
         self._arrival.finish(fresh)
-        self._table.index_copy_(0, self._far[:self._num_fresh], fresh.to(self._table.dtype))
+        self._table.keep(self._far[:self._num_fresh], fresh, self._key)
 
 
 class NoRows:

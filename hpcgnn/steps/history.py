@@ -6,10 +6,11 @@ import numpy as np
 import torch
 
 from hpcgnn.errors import KernelError
-from hpcgnn.exchange.state import State, on_host
-from hpcgnn.ops.arena import empty
+from hpcgnn.exchange.state import State
+from hpcgnn.steps.kept_rows import CodedRows, DenseRows, KeptRows
 
 Site = tuple[int, int]      # exchanges before it in a pass, columns
+STORED = "stored"
 
 
 class History:
@@ -17,25 +18,30 @@ class History:
 
     Parameters
     ----------
-    num_rows : int                    inner and halo rows
-    dtype : torch.dtype or None       that rows are kept in; None is their own
+    node_id : (num_inner + num_halo,) int64
+    kind : {"stored", "bf16", "8", "4"}      rows are kept in their own type, as bfloat16, or as codes of so many bits
     """
 
-    def __init__(self, num_rows: int, dtype: torch.dtype | None = None):
-        self._num_rows, self._dtype = num_rows, dtype
-        self._tables: dict[Site, torch.Tensor] = {}
+    def __init__(self, node_id: np.ndarray, kind: str = STORED):
+        self._node_id, self._kind = node_id, kind
+        self._tables: dict[Site, KeptRows] = {}
 
-    def table(self, layer: int, like: torch.Tensor) -> torch.Tensor:
-        """Return the rows of a layer, (num_rows, dim) beside `like`; zeros before the first were kept."""
+    def table(self, layer: int, like: torch.Tensor) -> KeptRows:
+        """Return the rows of a layer, as many columns as `like` has and beside it."""
         site = layer, like.shape[1]
         if site not in self._tables:
-            self._tables[site] = empty((self._num_rows, like.shape[1]), self._dtype or like.dtype, like.device).zero_()
+            self._tables[site] = self._new_table(like.shape[1], like.dtype, like.device)
         return self._tables[site]
+
+    def _new_table(self, dim: int, dtype: torch.dtype, device: torch.device) -> KeptRows:
+        if self._kind.isdigit():
+            return CodedRows(self._node_id, dim, int(self._kind), device)
+        return DenseRows(len(self._node_id), dim, dtype if self._kind == STORED else torch.bfloat16, device)
 
     @property
     def num_bytes(self) -> int:
         """Return the memory of all rows."""
-        return sum(table.nbytes for table in self._tables.values())
+        return sum(table.num_bytes for table in self._tables.values())
 
     @property
     def is_empty(self) -> bool:
@@ -48,25 +54,21 @@ class History:
 
     def state(self) -> State:
         """Return all rows as arrays; 16-bit ones as their bits."""
-        return {f"{layer}-{dim}-{str(table.dtype).removeprefix('torch.')}": on_host(_as_bits(table))
-                for (layer, dim), table in self._tables.items()}
+        return {f"{layer}-{dim}-{table.kind}": table.state() for (layer, dim), table in self._tables.items()}
 
     def restore(self, state: State, device: torch.device) -> None:
         """Go on from what `state` returned.
 
         Raises
         ------
-        KernelError      rows of another part
+        KernelError      rows of another part, or kept in another way
         """
         self._tables = {}
-        for name, rows in state.items():
-            layer, dim, dtype = name.split("-")
-            if rows.shape != (self._num_rows, int(dim)):
-                raise KernelError(f"rows of shape {rows.shape} were kept where {self._num_rows} of {dim} are expected")
-            table = empty(rows.shape, getattr(torch, dtype), device)
-            _as_bits(table).copy_(torch.from_numpy(np.ascontiguousarray(rows)))
+        for name, values in state.items():
+            layer, dim, kind = name.split("-")
+            table = self._new_table(int(dim), getattr(torch, kind, torch.float32), device)
+            if table.kind != kind:
+                raise KernelError(f"rows were kept as {kind}, and this run keeps them as {table.kind}; go on with the "
+                                  "same history")
+            table.restore(values)
             self._tables[int(layer), int(dim)] = table
-
-
-def _as_bits(table: torch.Tensor) -> torch.Tensor:
-    return table if table.dtype == torch.float32 else table.view(torch.int16)

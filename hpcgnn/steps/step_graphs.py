@@ -21,7 +21,7 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.step_graph import EpochInput, StepGraph
 from hpcgnn.steps.clusters import Clusters
 from hpcgnn.steps.exchange import PlanWithin, StepExchange, step_plans
-from hpcgnn.steps.history import History
+from hpcgnn.steps.history import STORED, History
 
 BEGUN = "begun"      # beside the rows of the history in `state`
 
@@ -51,7 +51,7 @@ class StepGraphs:
     exchange : HaloExchange      of the run
     clusters : Clusters
     num_ranks : int
-    kept_dtype : torch.dtype or None      that rows are kept in; None is their own
+    kept : str                   how rows are kept, see `History`
 
     Attributes
     ----------
@@ -59,10 +59,10 @@ class StepGraphs:
     """
 
     def __init__(self, graph: LocalGraph, exchange: HaloExchange, clusters: Clusters, num_ranks: int,
-                 kept_dtype: torch.dtype | None = None):
+                 kept: str = STORED):
         self.clusters = clusters
         self._graph, self._exchange, self._is_shared = graph, exchange, num_ranks > 1
-        self._history = History(graph.num_rows, kept_dtype)
+        self._history = History(graph.node_id, kept)
         self._cutter = BatchCutter(*graph.arcs, graph.num_rows)
         self._place = np.full(graph.num_rows, -1, np.int32)
         self.begun: State | None = None

@@ -235,7 +235,7 @@ def _make_steps(comm: MPI.Comm, config: TrainConfig, part: Partition, graph: Loc
     clusters = Clusters.measure(comm, part, exchange, CLUSTER_SEED)
     if config.steps != AUTO:
         together(comm, lambda: clusters.check(int(config.steps)))
-    return StepGraphs(graph, exchange, clusters, comm.size, torch.bfloat16 if config.history == "bf16" else None)
+    return StepGraphs(graph, exchange, clusters, comm.size, config.history)
 
 
 def scheme_of(config: TrainConfig) -> QuantizationScheme:

@@ -59,9 +59,10 @@ def test_steps_of_weights_that_stand_have_the_loss_of_the_whole_graph(shared_pat
 
 
 @pytest.mark.parallel([2, 4])
-@pytest.mark.parametrize("model, history", [("sage", "stored"), ("gat", "stored"), ("gcnii", "bf16")])
+@pytest.mark.parametrize("model, history", [("sage", "stored"), ("gat", "stored"), ("gcnii", "bf16"), ("sage", "8"),
+                                            ("gat", "4")])
 def test_ranks_that_share_clusters_have_the_losses_of_one(shared_path, monkeypatch, model, history):
-    """30 epochs of 8 steps with dropout; float32 sums differ in their order, and bfloat16 may round them apart."""
+    """30 epochs of 8 steps with dropout; float32 sums differ in their order, and fewer bits may round them apart."""
     share_clusters(monkeypatch)
     dataset = easy_graph(seed=4)
     settings = {"model": model, "layers": 3, "hidden": 8, "dropout": 0.5, "epochs": 30, "steps": "8", "lr": 0.003,

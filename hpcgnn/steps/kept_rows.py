@@ -1,0 +1,166 @@
+"""KeptRows: a table of the rows of one layer, as they were when they were last computed or received.
+
+DenseRows keeps values, CodedRows codes of few bits. Which rows a step reads is not known here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+import torch
+
+from hpcgnn.errors import KernelError
+from hpcgnn.exchange.state import fill, on_host
+from hpcgnn.ops.aggregation import PackedRows
+from hpcgnn.ops.arena import empty
+from hpcgnn.ops.counter import CounterKey
+from hpcgnn.ops.quantization import MessageLayout, dequantize_rows, quantize_rows
+
+
+class KeptRows(ABC):
+    """Keep a row of `dim` columns for each node; zeros before the first were kept.
+
+    Attributes
+    ----------
+    kind : str      how rows are kept, a part of their name in a checkpoint
+    """
+
+    kind: str
+
+    @abstractmethod
+    def keep(self, index: torch.Tensor, rows: torch.Tensor, key: CounterKey) -> None:
+        """Take (n, dim) rows for those at `index` (n,) int64.
+
+        Raises
+        ------
+        KernelError      a row that can't be coded; the key tells its layer and epoch
+        """
+
+    @abstractmethod
+    def read(self, index: torch.Tensor, rows: torch.Tensor) -> None:
+        """Write the rows at `index` (n,) int64 to `rows` (n, dim)."""
+
+    @abstractmethod
+    def in_place(self, dtype: torch.dtype) -> torch.Tensor | PackedRows | None:
+        """Return all rows as an aggregation of rows of `dtype` reads them where they lie; None where it can't."""
+
+    @property
+    @abstractmethod
+    def num_bytes(self) -> int:
+        """Return the memory of all rows."""
+
+    @abstractmethod
+    def state(self) -> np.ndarray:
+        """Return all rows as an array; 16-bit ones as their bits."""
+
+    @abstractmethod
+    def restore(self, values: np.ndarray) -> None:
+        """Take what `state` returned.
+
+        Raises
+        ------
+        KernelError      rows of another part
+        """
+
+
+class DenseRows(KeptRows):
+    """Rows as values.
+
+    Parameters
+    ----------
+    num_rows, dim : int
+    dtype : torch.dtype
+    device : torch.device
+    """
+
+    def __init__(self, num_rows: int, dim: int, dtype: torch.dtype, device: torch.device):
+        self.kind = str(dtype).removeprefix("torch.")
+        self._table = empty((num_rows, dim), dtype, device).zero_()
+
+    def keep(self, index: torch.Tensor, rows: torch.Tensor, key: CounterKey) -> None:
+        """See `KeptRows`."""
+        self._table.index_copy_(0, index, rows.to(self._table.dtype))
+
+    def read(self, index: torch.Tensor, rows: torch.Tensor) -> None:
+        """See `KeptRows`."""
+        if self._table.dtype == rows.dtype:
+            torch.index_select(self._table, 0, index, out=rows)
+        else:
+            rows.copy_(self._table.index_select(0, index))
+
+    def in_place(self, dtype: torch.dtype) -> torch.Tensor | None:
+        """See `KeptRows`."""
+        return self._table if self._table.dtype == dtype else None
+
+    @property
+    def num_bytes(self) -> int:
+        """See `KeptRows`."""
+        return self._table.nbytes
+
+    def state(self) -> np.ndarray:
+        """See `KeptRows`."""
+        return on_host(self._bits)
+
+    def restore(self, values: np.ndarray) -> None:
+        """See `KeptRows`."""
+        if values.shape != tuple(self._table.shape):
+            raise KernelError(f"rows of shape {values.shape} were kept where {len(self._table)} of "
+                              f"{self._table.shape[1]} are expected")
+        self._bits.copy_(torch.from_numpy(np.ascontiguousarray(values)))
+
+    @property
+    def _bits(self) -> torch.Tensor:
+        return self._table if self._table.dtype == torch.float32 else self._table.view(torch.int16)
+
+
+class CodedRows(KeptRows):
+    """Rows as affine codes, each rounded to the nearest: at 8 bits off by at most 1/510 of the row's range and some.
+
+    They lie as in one message of all rows, so an aggregation decodes them inside its gather.
+
+    Parameters
+    ----------
+    node_id : (num_rows,) int64      named where a row can't be coded
+    dim : int
+    bit_width : {1, 2, 4, 8}
+    device : torch.device
+    """
+
+    def __init__(self, node_id: np.ndarray, dim: int, bit_width: int, device: torch.device):
+        self.kind = f"{bit_width}bit"
+        self._node_id = node_id
+        self._layout = MessageLayout.build(np.full(len(node_id), bit_width, np.uint8), dim)
+        on_cpu = device.type == "cpu"
+        message = np.zeros(self._layout.num_bytes, np.uint8)
+        self._message = message if on_cpu else torch.from_numpy(message).to(device)
+        layout = self._layout
+        self._packed = PackedRows(self._message, layout.bit_width, layout.payload_offset, layout.parameter_offset)
+
+    def keep(self, index: torch.Tensor, rows: torch.Tensor, key: CounterKey) -> None:
+        """See `KeptRows`."""
+        at = index.numpy(force=True)
+        quantize_rows(rows.contiguous(), np.arange(len(at), dtype=np.int32), self._node_id[at], self._layout.at(at),
+                      key, self._message, "nearest")
+
+    def read(self, index: torch.Tensor, rows: torch.Tensor) -> None:
+        """See `KeptRows`."""
+        at = index.numpy(force=True)
+        dequantize_rows(self._message, np.arange(len(at), dtype=np.int32), self._node_id[at], self._layout.at(at), rows)
+
+    def in_place(self, dtype: torch.dtype) -> PackedRows:
+        """See `KeptRows`."""
+        return self._packed
+
+    @property
+    def num_bytes(self) -> int:
+        """See `KeptRows`."""
+        return len(self._message)
+
+    def state(self) -> np.ndarray:
+        """See `KeptRows`."""
+        return on_host(self._message)
+
+    def restore(self, values: np.ndarray) -> None:
+        """See `KeptRows`."""
+        fill(self._message, values)
