@@ -32,6 +32,14 @@ class Batch:
     indices: np.ndarray
     arc: np.ndarray
 
+    @classmethod
+    def of_all(cls, indptr: np.ndarray, indices: np.ndarray, num_rows: int) -> Batch:
+        """Return the batch of all inner rows, which reads all halo rows as other ranks compute them; see `BatchCutter`.
+        """
+        num_inner = len(indptr) - 1
+        halo = np.arange(num_inner, num_rows)
+        return cls(np.arange(num_inner), halo, len(halo), indptr, indices, np.arange(len(indices)))
+
     @property
     def fresh_halo(self) -> np.ndarray:
         """Return the local numbers of the halo rows that other ranks compute in the same step."""

@@ -5,6 +5,7 @@ It knows numbering and normalization; messages are the business of the exchange 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -108,6 +109,16 @@ class LocalGraph:
         self._reductions = Reductions(self._indptr, self._indices, self.num_rows, self.degree, has_half_sums,
                                       self._edge_weight)
         self._pass = ForwardPass()
+
+    def with_exchange(self, exchange: Exchange) -> LocalGraph:
+        """Return the same rows, whose halo rows another exchange brings; nothing overlaps with its messages.
+
+        What passes have made of arcs and input is shared.
+        """
+        other = copy.copy(self)
+        other._exchange, other._overlaps, other._waits = exchange, False, True
+        other._restricted, other._cut, other._spans = {}, {}, {}
+        return other
 
     @property
     def num_halo(self) -> int:

@@ -113,9 +113,8 @@ class StepGraphs:
     @torch.no_grad()
     def _fill(self, model: nn.Module) -> None:
         """Collective: compute all rows once with the weights as they are."""
-        num_inner = self._graph.num_inner
-        whole = self._cutter.cut(np.arange(num_inner), np.arange(num_inner, self._graph.num_rows))
-        graph = self._graph_of(whole, EpochInput(self._graph))
+        whole = Batch.of_all(*self._graph.arcs, self._graph.num_rows)
+        graph = self._graph.with_exchange(StepExchange(self._exchange, self._history, whole, self._is_shared))
         model.eval()
         graph.begin_forward(seed=0, epoch=0, is_training=False)
         model(graph, graph.x)
