@@ -31,6 +31,7 @@ class Mutation:
 
 CODEC = Tests("ops/test_quantization.py ops/test_quantization_storage.py")
 CLUSTERS, STEP_COUNT = Tests("steps/test_clusters.py"), Tests("adaptive/test_step_count.py")
+HISTORY = Tests("steps/test_history.py")
 SUMS = Tests("exchange/test_quantized_sums.py", 2)
 STEPS = Tests("steps/test_steps.py -m parallel[1] -k 'constants and 3'")
 BETWEEN_STEPS = Tests("steps/test_stop_between_steps.py -m parallel[1] -k '6 and 2-3'")
@@ -306,10 +307,12 @@ MUTATIONS = [
     Mutation("steps/clusters.py", "steps are dealt alike in every epoch", "default_rng([seed, epoch, PURPOSE])",
              "default_rng([seed, PURPOSE])", CLUSTERS),
     Mutation("steps/exchange.py", "rows of a step are not kept",
-             "table.index_copy_(0, self._rows[:len(h)], h.detach().to(table.dtype))", "pass", STEPS),
+             "table.keep(self._rows[:len(h)], h.detach(), key)", "pass", STEPS),
     Mutation("steps/exchange.py", "rows that arrive are not kept",
-             "self._table.index_copy_(0, self._far[:self._num_fresh], fresh.to(self._table.dtype))", "pass",
-             STEPS_OF_TWO),
+             "self._table.keep(self._far[:self._num_fresh], fresh, self._key)", "pass", STEPS_OF_TWO),
+    Mutation("steps/kept_rows.py", "codes of one row lie where another's do",
+             "self._node_id[at], self._layout.at(at),\n                      key",
+             "self._node_id[at], self._layout.at(np.sort(at)),\n                      key", HISTORY),
     Mutation("steps/step_graphs.py", "an epoch that goes on begins at its first step", "range(first, num_steps)",
              "range(num_steps)", BETWEEN_STEPS),
     Mutation("training/steps_taken.py", "losses before the stop are forgotten", "cls(state[\"losses\"].tolist(),",
