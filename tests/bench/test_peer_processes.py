@@ -79,7 +79,7 @@ def test_what_the_first_process_printed_is_returned_when_all_have_ended(tmp_path
     assert (tmp_path / "said-1.txt").read_text() == "rank 1\n"
 
 
-LATE, SLOW_BATCH, EVALUATION = 2.0, 0.4, 2.0      # seconds
+LATE, SLOW_BATCH, EVALUATION, NOISE = 3.0, 0.3, 3.0, 2.0      # seconds
 
 
 class SlowToEvaluate(torch.nn.Module):
@@ -122,5 +122,5 @@ def test_the_clock_counts_the_slowest_process_but_neither_its_start_nor_evaluati
     for process in processes:
         process.join()
     assert points == others and peak == other_peak > 0 and {seed, other_seed} == {10, 11}
-    assert 2 * SLOW_BATCH <= points[-1].seconds < 2 * SLOW_BATCH + min(LATE, EVALUATION)
+    assert 2 * SLOW_BATCH <= points[-1].seconds < 2 * SLOW_BATCH + NOISE
     assert points[0].val_score == 1.0
