@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NOT_REACHED = "–"
-CAPTION = ("s to: seconds of training (epochs), evaluations not counted; –: not reached. lr, N x B: of the best trial,",
+CAPTION = ("s to: seconds of training (epochs), evaluations not counted; –: not reached. lr, NxB: of the best trial,",
            "N processes of a peer with B training nodes a batch each. bench.json has all trials, updates and ratios.")
 AXES: dict[str, Callable[[Point], float]] = {
     "seconds of training": lambda point: point.seconds, "epochs": lambda point: point.epoch,
@@ -62,7 +62,7 @@ def _table_of(rows: list[ScoreRow]) -> Table:
     columns["peak GB"] = lambda row: number_text(row.peak_bytes() / 1e9)
     table = Table(box=box.MARKDOWN)
     table.add_column("contestant", no_wrap=True)
-    table.add_column("lr, N x B", no_wrap=True)
+    table.add_column("lr, NxB", no_wrap=True)
     for heading in columns:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
@@ -71,7 +71,7 @@ def _table_of(rows: list[ScoreRow]) -> Table:
 
 
 def _chosen(settings: Settings) -> str:
-    batch = f", {settings.processes} x {settings.own_batch:,}" if settings.batch else ""
+    batch = f", {settings.processes}x{settings.own_batch}" if settings.batch else ""
     return f"{settings.lr:g}{batch}"
 
 
