@@ -231,7 +231,8 @@ hpcgnn_get_packages() {
 # symbolic_shapes, and with it all of sympy.
 hpcgnn_write_byte_code() {
     [[ -n ${PYTHONDONTWRITEBYTECODE:-} ]] || return 0
-    local modules="click, h5py, mpi4py, pymetis, rich.progress, scipy.optimize, torch.fx.experimental.symbolic_shapes"
+    local modules="click, h5py, kaminpar, mpi4py, pymetis, rich.progress, scipy.optimize"
+    modules+=", torch.fx.experimental.symbolic_shapes"
     [[ " $* " != *" report "* ]] || modules+=", jinja2, matplotlib.pyplot"
     [[ " $* " != *" test "* ]] || modules+=", hypothesis, pytest, sklearn.metrics, torch_geometric.nn"
     hpcgnn_log env -u PYTHONDONTWRITEBYTECODE "$HPCGNN_VENV/bin/python" -c "import $modules" ||

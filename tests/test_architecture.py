@@ -6,6 +6,7 @@ import ast
 import re
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,7 @@ LIBRARY_HOMES = {
     "h5py": ("shards", "training.checkpoint", "training.rank_state", "inference.model_file", "inference.predictions",
              "results.answer_file"),
     "ogb": ("datasets.ogb",),
+    "kaminpar": ("partition",),
     "pymetis": ("partition",),
     "hpcgnn._ext": ("_ext", "ops.host", "partition", "quantized.package", "quantized.package_positions",
                     "quantized.package_writer", "bench.host"),
@@ -116,6 +118,7 @@ def names_in(node):
     return []
 
 
+@cache
 def imports():
     return [Import(module_name(path), name) for path in SOURCES
             for node in ast.walk(ast.parse(path.read_text())) for name in names_in(node)]

@@ -42,7 +42,18 @@ def print_info(info: GraphInfo) -> None:
     click.echo(f"source {info.provenance.source}, by hpcgnn {info.hpcgnn_version}, run {info.run_id[:8]}")
     for line in cleaning_lines(info.cleaning):
         click.echo(line)
+    if "volume_before" in info.provenance.settings:
+        click.echo(refinement_line(info.provenance.settings))
     print_table(parts_table(info))
+
+
+def refinement_line(settings: dict) -> str:
+    """Say what the refinement of parts changed, from what Refinement.as_settings left in the shards."""
+    def change(name: str, form: str) -> str:
+        return f"{settings[f'{name}_before']:{form}} to {settings[f'{name}_after']:{form}}"
+
+    return (f"refinement: volume {change('volume', ',')}, cut edges {change('num_cut_edges', ',')}, imbalance of nodes "
+            f"{change('node_imbalance', '.3f')} and of edges {change('edge_imbalance', '.3f')}; arcs taken as edges")
 
 
 def fact_lines(info: GraphInfo) -> list[str]:

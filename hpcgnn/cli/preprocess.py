@@ -12,7 +12,15 @@ import click
 
 from hpcgnn.datasets.options import FEATURES, NON_FINITE, NORMALIZATIONS, TASKS, SourceOptions
 from hpcgnn.errors import ConfigError, DatasetError
-from hpcgnn.partition.choices import BALANCES, EDGES_A_NODE, PARTITIONERS, REORDERS, default_balance
+from hpcgnn.partition.choices import (
+    BALANCES,
+    DEFAULT_PARTITIONER,
+    DEFAULT_REORDER,
+    EDGES_A_NODE,
+    PARTITIONERS,
+    REORDERS,
+    default_balance,
+)
 from hpcgnn.shards.feature_formats import FEATURE_FORMATS
 from hpcgnn.units import size_text, time_text
 
@@ -27,17 +35,17 @@ SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 @click.argument("source")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for the shards.")
 @click.option("--parts", type=click.IntRange(min=1), required=True, help="Number of parts: ranks of the training.")
-@click.option("--partitioner", type=click.Choice(PARTITIONERS), default="metis", show_default=True,
-              help="metis minimizes rows sent, metis-cut cut edges; ldg streams graphs too large for METIS. The first "
-                   "two balance what --balance says; ldg, random and contiguous balance nodes.")
+@click.option("--partitioner", type=click.Choice(PARTITIONERS), default=DEFAULT_PARTITIONER, show_default=True,
+              help="kaminpar and metis minimize rows sent, metis-cut cut edges; ldg streams graphs too large for them. "
+                   "The first three balance what --balance says; ldg, random and contiguous balance nodes.")
 @click.option("--balance", type=click.Choice(BALANCES),
-              help="What METIS gives every part equally much of: nodes, edges, or the work of both, for which a node "
-                   f"counts as {EDGES_A_NODE} edges. [default: both; nodes for other partitioners]")
-@click.option("--reorder", type=click.Choice(REORDERS), default="metis", show_default=True,
-              help="Order of rows inside a part: metis lays out clusters that fit a cache, degree puts rows of many "
-                   "in-neighbors first, rcm is reverse Cuthill-McKee and takes less time, condense-edge lays out "
-                   "smaller clusters and in each first what others read; none keeps the source's. Losses stay the "
-                   "same.")
+              help="What kaminpar and METIS give every part equally much of: nodes, edges, or the work of both, for "
+                   f"which a node counts as {EDGES_A_NODE} edges. [default: both; nodes for other partitioners]")
+@click.option("--reorder", type=click.Choice(REORDERS), default=DEFAULT_REORDER, show_default=True,
+              help="Order of rows inside a part: nested lays out clusters within clusters, for every level of cache; "
+                   "metis clusters that fit one of them, which takes longer; degree puts rows of many in-neighbors "
+                   "first; rcm is reverse Cuthill-McKee; condense-edge lays out smaller clusters and in each first "
+                   "what others read; none keeps the source's. Losses stay the same.")
 @click.option("--cluster-rows", type=click.IntRange(min=0), default=0, show_default=True, metavar="N",
               help="Store which cluster of about N nodes that lie close each node is in, for training in steps; 100 to "
                    "128 are good. Clusters are of the whole graph, the same for any --parts; 0 stores none.")

@@ -13,7 +13,7 @@ from hpcgnn.datasets.options import ProgressTask, SourceOptions, silent
 from hpcgnn.datasets.source import load_source
 from hpcgnn.errors import ConfigError, DatasetError
 from hpcgnn.launch import MPI, join, together
-from hpcgnn.partition.choices import default_balance
+from hpcgnn.partition.choices import DEFAULT_PARTITIONER, DEFAULT_REORDER, default_balance
 from hpcgnn.shards.folder import check_folder
 from hpcgnn.shards.making import Making, make_shards
 from hpcgnn.shards.schema import GraphInfo
@@ -25,7 +25,7 @@ def preprocess(data: Any, parts: int = 1, out: str | Path | None = None, *, feat
                splits: Any = None, edge_weight: Any = None, node_ids: Any = None, nodes: Any = None,
                source: str | int | None = None, target: str | int | None = None, rows: str = "sources",
                name: str | None = None, task: str = "auto", symmetrize: bool = False, seed: int = 0,
-               partitioner: str = "metis", balance: str | None = None, reorder: str = "metis",
+               partitioner: str = DEFAULT_PARTITIONER, balance: str | None = None, reorder: str = DEFAULT_REORDER,
                feature_format: str = "float32", feature_bits: int = 8, cluster_rows: int = 0,
                non_finite: str = "error", normalize_features: str = "auto", split: tuple[float, float] = (0.6, 0.2),
                make_labels: int | None = None, root: str | Path | None = None, overwrite: bool = False,

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 METIS_PARTITIONERS = ("metis", "metis-cut")
-PARTITIONERS = (*METIS_PARTITIONERS, "ldg", "random", "contiguous")
+# Those that know weights of nodes, and so balance more than nodes.
+WEIGHING_PARTITIONERS = ("kaminpar", *METIS_PARTITIONERS)
+PARTITIONERS = (*WEIGHING_PARTITIONERS, "ldg", "random", "contiguous")
+DEFAULT_PARTITIONER = "kaminpar"
 BALANCES = ("nodes", "edges", "both")
 # A node's dense products in a layer of 256 columns, forward and backward, take as long as the aggregation of so many
 # in-edges: 25 (GCN) to 55 (GraphSAGE) in bfloat16 and 65 to 170 in float32, measured on cores with AVX-512 BF16.
 EDGES_A_NODE = 64
-REORDERS = ("none", "metis", "degree", "rcm", "condense-edge")
+REORDERS = ("none", "nested", "metis", "degree", "rcm", "condense-edge")
+DEFAULT_REORDER = "nested"
 
 
 def default_balance(partitioner: str) -> str:
-    """Return what a partitioner balances by default: METIS a layer's work, the others, which know no weights, nodes."""
-    return "both" if partitioner in METIS_PARTITIONERS else "nodes"
+    """Return what a partitioner balances by default: a layer's work, or nodes where it knows no weights."""
+    return "both" if partitioner in WEIGHING_PARTITIONERS else "nodes"

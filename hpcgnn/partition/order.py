@@ -11,6 +11,7 @@ from hpcgnn.partition.choices import REORDERS
 from hpcgnn.partition.condense import condensed_order
 from hpcgnn.partition.halo import row_blocks
 from hpcgnn.partition.metis import metis_parts
+from hpcgnn.partition.nesting import nested_order
 
 # 256 float32 columns of so many rows fill 2 MiB, the second-level cache of a core or two.
 ROWS_A_CLUSTER = 2048
@@ -25,10 +26,11 @@ def order_rows(dataset: GraphDataset, inner_id: np.ndarray, reorder: str, seed: 
     ----------
     dataset                   its name, num_nodes, indptr and indices are read
     inner_id : (num_inner,) int64, ascending
-    reorder : {"none", "metis", "degree", "rcm", "condense-edge"}
-        none keeps the order of the source; metis lays out clusters of about 2048 rows one after the other; degree puts
-        rows with many in-neighbors first; rcm is reverse Cuthill-McKee; condense-edge lays out clusters of about 512
-        rows, in each those first that most other clusters read. All but degree look at the arcs inside the part
+    reorder : {"none", "nested", "metis", "degree", "rcm", "condense-edge"}
+        none keeps the order of the source; nested lays out clusters within clusters, see nested_order; metis lays out
+        clusters of about 2048 rows one after the other; degree puts rows with many in-neighbors first; rcm is reverse
+        Cuthill-McKee; condense-edge lays out clusters of about 512 rows, in each those first that most other clusters
+        read. All but degree look at the arcs inside the part
     seed : int                of metis; the same seed gives the same order
 
     Returns
@@ -37,7 +39,7 @@ def order_rows(dataset: GraphDataset, inner_id: np.ndarray, reorder: str, seed: 
 
     Raises
     ------
-    ConfigError               an unknown order, or METIS gave up
+    ConfigError               an unknown order, METIS gave up, or more nodes than 32-bit ids can name
     """
     if reorder not in REORDERS:
         raise ConfigError(f"unknown order {reorder!r}; choose one of {', '.join(REORDERS)}")
@@ -45,6 +47,8 @@ def order_rows(dataset: GraphDataset, inner_id: np.ndarray, reorder: str, seed: 
         return inner_id
     if reorder == "degree":
         return inner_id[np.argsort(dataset.indptr[inner_id] - dataset.indptr[inner_id + 1], kind="stable")]
+    if reorder == "nested":
+        return inner_id[nested_order(*_checked_rows(dataset), dataset.num_nodes, inner_id)]
     arcs = inner_arcs(dataset, inner_id)
     if reorder == "rcm":
         # It brings SciPy's own OpenBLAS, which other orders need not wait for, and which never ends its start where an
@@ -55,6 +59,14 @@ def order_rows(dataset: GraphDataset, inner_id: np.ndarray, reorder: str, seed: 
     if reorder == "condense-edge":
         return inner_id[condensed_order(arcs, cluster_rows(arcs, ROWS_A_CONDENSED_CLUSTER, seed, dataset.name))]
     return inner_id[np.argsort(cluster_rows(arcs, ROWS_A_CLUSTER, seed, dataset.name), kind="stable")]
+
+
+def _checked_rows(dataset: GraphDataset) -> tuple[np.ndarray, np.ndarray]:
+    """Return indptr (int64) and indices (int32), the dataset's own arrays where they are of these types."""
+    if dataset.num_nodes > np.iinfo(np.int32).max:
+        raise ConfigError(f"{dataset.name} has {dataset.num_nodes} nodes, and nested clusters number at most "
+                          f"{np.iinfo(np.int32).max}; use --reorder degree or none")
+    return np.ascontiguousarray(dataset.indptr, np.int64), np.ascontiguousarray(dataset.indices, np.int32)
 
 
 def cluster_rows(arcs: scipy.sparse.csr_matrix, rows_a_cluster: int, seed: int, name: str) -> np.ndarray:

@@ -1,4 +1,7 @@
-"""Choose the part that owns each node: METIS, streaming LDG, random or contiguous. No part is built here."""
+"""Choose the part that owns each node: KaMinPar and its refinement, METIS, streaming LDG, random or contiguous.
+
+No part is built here.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +11,40 @@ from hpcgnn._ext import ldg as kernels
 from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.adjacency import symmetric_adjacency
-from hpcgnn.partition.choices import BALANCES, EDGES_A_NODE, METIS_PARTITIONERS, PARTITIONERS, default_balance
+from hpcgnn.partition.choices import (
+    BALANCES,
+    DEFAULT_PARTITIONER,
+    EDGES_A_NODE,
+    PARTITIONERS,
+    WEIGHING_PARTITIONERS,
+    default_balance,
+)
+from hpcgnn.partition.kaminpar import kaminpar_parts
 from hpcgnn.partition.metis import metis_parts
+from hpcgnn.partition.refinement import Refinement, load_limits, refine_owners
 
 SLACK = 1.05     # largest part over mean part that ldg may make; balanced parts cost it many more cut arcs
+REFINED_SLACK = 1.03     # the same of what kaminpar balances, after its refinement
 
 
-def assign_owners(dataset: GraphDataset, num_parts: int, partitioner: str = "metis", seed: int = 0,
+def assign_owners(dataset: GraphDataset, num_parts: int, partitioner: str = DEFAULT_PARTITIONER, seed: int = 0,
                   balance: str | None = None) -> np.ndarray:
+    """Return the owners that choose_owners chooses."""
+    return choose_owners(dataset, num_parts, partitioner, seed, balance)[0]
+
+
+def choose_owners(dataset: GraphDataset, num_parts: int, partitioner: str = DEFAULT_PARTITIONER, seed: int = 0,
+                  balance: str | None = None) -> tuple[np.ndarray, Refinement | None]:
     """Choose the owner of every node. No part is empty.
 
     Parameters
     ----------
     dataset : GraphDataset    a directed graph is taken as undirected, for this choice only
     num_parts : int, 1 <= num_parts <= num_nodes
-    partitioner : {"metis", "metis-cut", "ldg", "random", "contiguous"}
-        metis minimizes the rows sent (communication volume), metis-cut the cut edges; both k-way
-    seed : int >= 0           of metis, of random and of the order in which ldg visits nodes; the same
+    partitioner : {"kaminpar", "metis", "metis-cut", "ldg", "random", "contiguous"}
+        kaminpar minimizes the cut edges, then moves nodes so that fewer rows are sent (communication volume); metis
+        minimizes the rows sent, metis-cut the cut edges; all three k-way
+    seed : int >= 0           of kaminpar, of metis, of random and of the order in which ldg visits nodes; the same
         seed gives the same owners
     balance : {"nodes", "edges", "both"}    what the parts have about equally much of: nodes, in-edges, or the work of
         both, EDGES_A_NODE x nodes + in-edges; None is default_balance(partitioner)
@@ -32,22 +52,31 @@ def assign_owners(dataset: GraphDataset, num_parts: int, partitioner: str = "met
     Returns
     -------
     owner : (num_nodes,) int32, values < num_parts
+    refinement : what kaminpar's refinement changed; None of other partitioners, and where nothing was to be cut
 
     Raises
     ------
-    ConfigError               more parts than nodes, an unknown partitioner or setting, or METIS gave up
+    ConfigError               more parts than nodes, an unknown partitioner or setting, or the partitioner gave up
     """
     balance = balance or default_balance(partitioner)
     _check_settings(dataset, num_parts, partitioner, balance)
     if num_parts == 1:
-        return np.zeros(dataset.num_nodes, np.int32)
+        return np.zeros(dataset.num_nodes, np.int32), None
     if partitioner == "contiguous":
-        return contiguous_owners(dataset.num_nodes, num_parts)
+        return contiguous_owners(dataset.num_nodes, num_parts), None
     if partitioner == "random":
-        return np.random.default_rng(seed).permutation(contiguous_owners(dataset.num_nodes, num_parts))
+        return np.random.default_rng(seed).permutation(contiguous_owners(dataset.num_nodes, num_parts)), None
     if partitioner == "ldg":
-        return fill_empty_parts(_ldg_owners(dataset, num_parts, seed), num_parts)
-    return fill_empty_parts(_metis_owners(dataset, num_parts, seed, partitioner, balance), num_parts)
+        return fill_empty_parts(_ldg_owners(dataset, num_parts, seed), num_parts), None
+    indptr, indices = symmetric_adjacency(dataset)
+    if len(indices) == 0:     # nothing to minimize
+        return contiguous_owners(dataset.num_nodes, num_parts), None
+    weight = node_weight(dataset, balance)
+    if partitioner == "kaminpar":
+        return _refined_owners(indptr, indices, num_parts, seed, weight, dataset.name)
+    objective = "volume" if partitioner == "metis" else "cut"
+    return fill_empty_parts(metis_parts(indptr, indices, num_parts, objective, seed, weight, dataset.name),
+                            num_parts), None
 
 
 def _check_settings(dataset: GraphDataset, num_parts: int, partitioner: str, balance: str) -> None:
@@ -58,9 +87,9 @@ def _check_settings(dataset: GraphDataset, num_parts: int, partitioner: str, bal
         raise ConfigError(f"unknown partitioner {partitioner!r}; choose one of {', '.join(PARTITIONERS)}")
     if balance not in BALANCES:
         raise ConfigError(f"unknown balance {balance!r}; choose one of {', '.join(BALANCES)}")
-    if balance != "nodes" and partitioner not in METIS_PARTITIONERS:
+    if balance != "nodes" and partitioner not in WEIGHING_PARTITIONERS:
         raise ConfigError(f"partitioner {partitioner} balances nodes only, and balance {balance} was asked for; "
-                          "use --partitioner metis or --balance nodes")
+                          "use --partitioner kaminpar or --balance nodes")
 
 
 def contiguous_owners(num_nodes: int, num_parts: int) -> np.ndarray:
@@ -86,13 +115,12 @@ def _ldg_owners(dataset: GraphDataset, num_parts: int, seed: int) -> np.ndarray:
     return owner
 
 
-def _metis_owners(dataset: GraphDataset, num_parts: int, seed: int, partitioner: str, balance: str) -> np.ndarray:
-    """Return METIS's k-way cut; a graph without edges has nothing to minimize and is cut into blocks."""
-    indptr, indices = symmetric_adjacency(dataset)
-    if len(indices) == 0:
-        return contiguous_owners(dataset.num_nodes, num_parts)
-    objective = "volume" if partitioner == "metis" else "cut"
-    return metis_parts(indptr, indices, num_parts, objective, seed, node_weight(dataset, balance), dataset.name)
+def _refined_owners(indptr: np.ndarray, indices: np.ndarray, num_parts: int, seed: int, weight: np.ndarray | None,
+                    name: str) -> tuple[np.ndarray, Refinement]:
+    """Return KaMinPar's parts after moves that lower the communication volume and keep its balance."""
+    owner = fill_empty_parts(kaminpar_parts(indptr, indices, num_parts, seed, weight, name), num_parts)
+    load = np.ones((len(owner), 1), np.int64) if weight is None else weight.astype(np.int64)[:, None]
+    return refine_owners(indptr, indices, owner, num_parts, load, load_limits(load, num_parts, (REFINED_SLACK,)))
 
 
 def node_weight(dataset: GraphDataset, balance: str) -> np.ndarray | None:
@@ -104,7 +132,9 @@ def node_weight(dataset: GraphDataset, balance: str) -> np.ndarray | None:
 
 
 def fill_empty_parts(owner: np.ndarray, num_parts: int) -> np.ndarray:
-    """Give every empty part the last node of the part that is then the largest. METIS leaves some on tiny graphs.
+    """Give every empty part the last node of the part that is then the largest.
+
+    KaMinPar and METIS leave some on tiny graphs.
 
     Parameters
     ----------

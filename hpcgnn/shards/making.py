@@ -9,8 +9,9 @@ from typing import Any
 
 from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.datasets.options import ProgressTask, silent
+from hpcgnn.partition.choices import DEFAULT_PARTITIONER, DEFAULT_REORDER
 from hpcgnn.partition.clusters import cluster_nodes
-from hpcgnn.partition.owner import assign_owners
+from hpcgnn.partition.owner import choose_owners
 from hpcgnn.shards.schema import GraphInfo, Provenance
 from hpcgnn.shards.writer import write_shards
 
@@ -20,9 +21,9 @@ class Making:
     """Say how a graph is cut and stored; the attributes are the options of `hpcgnn preprocess` by these names."""
 
     parts: int = 1
-    partitioner: str = "metis"
+    partitioner: str = DEFAULT_PARTITIONER
     balance: str | None = None
-    reorder: str = "metis"
+    reorder: str = DEFAULT_REORDER
     seed: int = 0
     feature_format: str = "float32"
     feature_bits: int = 8
@@ -40,16 +41,18 @@ def make_shards(dataset: GraphDataset, out: Path, how: Making, source: str, sett
 
     Raises
     ------
-    ConfigError, ShardError   as of assign_owners, cluster_nodes and write_shards
+    ConfigError, ShardError   as of choose_owners, cluster_nodes and write_shards
     """
     progress(f"partitioning with {how.partitioner}", None)
-    owner = assign_owners(dataset, how.parts, how.partitioner, how.seed, balance=how.balance)
+    owner, refinement = choose_owners(dataset, how.parts, how.partitioner, how.seed, how.balance)
     cluster = None
     if how.cluster_rows:
         progress("clustering with metis", None)
         cluster = cluster_nodes(dataset, how.cluster_rows, how.seed)
     # Shards without clusters stay as they were before these could be asked for, to the byte.
     settings = {name: value for name, value in settings.items() if name != "cluster_rows" or value}
+    if refinement is not None:
+        settings = settings | refinement.as_settings()
     provenance = Provenance(source, how.partitioner, how.seed, settings)
     return write_shards(dataset, owner, how.parts, out, how.feature_format, provenance, progress, how.overwrite,
                         how.reorder, how.feature_bits, cluster)

@@ -45,7 +45,7 @@ def test_shards_of_a_synthetic_graph_hold_all_of_it(hpcgnn, tmp_path):
     parts = [read_partition(tmp_path / "g", part, 3) for part in range(3)]
     assert sorted(np.concatenate([part.inner_id for part in parts])) == list(range(300))
     assert sum(part.num_edges for part in parts) == info.num_edges
-    assert (info.provenance.source, info.provenance.partitioner, info.provenance.seed) == (SOURCE, "metis", 4)
+    assert (info.provenance.source, info.provenance.partitioner, info.provenance.seed) == (SOURCE, "kaminpar", 4)
     assert info.provenance.settings["feature_format"] == "float32"
 
 
@@ -88,17 +88,30 @@ def test_every_partitioner_is_reached_and_reproducible(hpcgnn, tmp_path, partiti
 def test_balance_and_order_are_reached_kept_and_shown(hpcgnn, tmp_path, balance, reorder):
     code, out, _ = hpcgnn("preprocess", SOURCE, "--out", tmp_path, "--parts", 2, "--balance", balance,
                           "--reorder", reorder)
-    assert code == 0 and f"2 parts by metis, seed 0, balance {balance}, reorder {reorder}" in out
+    assert code == 0 and f"2 parts by kaminpar, seed 0, balance {balance}, reorder {reorder}" in out
     settings = verify_shards(tmp_path).provenance.settings
     assert (settings["balance"], settings["reorder"]) == (balance, reorder)
 
 
-@pytest.mark.parametrize("partitioner, balance", [("metis", "both"), ("metis-cut", "both"), ("ldg", "nodes"),
-                                                  ("random", "nodes"), ("contiguous", "nodes")])
+@pytest.mark.parametrize("partitioner, balance", [("kaminpar", "both"), ("metis", "both"), ("metis-cut", "both"),
+                                                  ("ldg", "nodes"), ("random", "nodes"), ("contiguous", "nodes")])
 def test_balance_is_what_the_partitioner_does_best_unless_told(hpcgnn, tmp_path, partitioner, balance):
     _, out, _ = hpcgnn("preprocess", SOURCE, "--out", tmp_path, "--parts", 2, "--partitioner", partitioner)
-    assert f"2 parts by {partitioner}, seed 0, balance {balance}, reorder metis" in out
+    assert f"2 parts by {partitioner}, seed 0, balance {balance}, reorder nested" in out
     assert read_graph_info(tmp_path).provenance.settings["balance"] == balance
+
+
+def test_what_refinement_changed_is_shown_and_kept(hpcgnn, tmp_path):
+    _, out, _ = hpcgnn("preprocess", SOURCE, "--out", tmp_path / "a", "--parts", 3, "--symmetrize")
+    info = read_graph_info(tmp_path / "a")
+    settings = info.provenance.settings
+    assert sum(part.num_sent for part in info.statistics) == settings["volume_after"] < settings["volume_before"]
+    assert max(part.imbalance for part in info.statistics) == settings["node_imbalance_after"]
+    assert (f"refinement: volume {settings['volume_before']:,} to {settings['volume_after']:,}, cut edges "
+            f"{settings['num_cut_edges_before']:,} to {settings['num_cut_edges_after']:,}, imbalance of nodes ") in out
+    _, out, _ = hpcgnn("preprocess", SOURCE, "--out", tmp_path / "b", "--parts", 3, "--partitioner", "metis")
+    assert "refinement: " not in out
+    assert "volume_after" not in read_graph_info(tmp_path / "b").provenance.settings
 
 
 def topology(path, num_nodes=200):

@@ -53,7 +53,7 @@ def test_degree_puts_rows_of_many_in_neighbors_first_and_ties_by_id():
     assert ordered.tolist() == sorted(range(100), key=lambda v: (-dataset.in_degree()[v], v))
 
 
-@pytest.mark.parametrize("reorder", ["metis", "rcm", "condense-edge"])
+@pytest.mark.parametrize("reorder", ["nested", "metis", "rcm", "condense-edge"])
 def test_neighbors_on_a_shuffled_grid_come_together(small_clusters, grid, reorder):
     dataset = grid(24, shuffle_seed=5)
     source, target = np.array(arcs_of(dataset)).T
@@ -95,5 +95,5 @@ def neighbor_ids(part):
 
 
 def test_unknown_order_is_refused():
-    with pytest.raises(ConfigError, match="'hilbert'; choose one of none, metis, degree, rcm, condense-edge"):
+    with pytest.raises(ConfigError, match="'hilbert'; choose one of none, nested, metis, degree, rcm, condense-edge"):
         order_rows(random_dataset(10, 20), np.arange(10), "hilbert")

@@ -1,0 +1,97 @@
+"""KaMinPar on neighbor lists, for owners of nodes and for clusters of rows. No dataset and no part is known here.
+
+It runs in a process of its own: its memory goes back to the system when it ends, the interpreter is free meanwhile, and
+a fault of it is a sentence.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from hpcgnn.errors import ConfigError
+
+PROGRAM = Path(__file__).with_name("kaminpar_process.py")
+IMBALANCE = 0.03
+# The first number of a ParHIP file, by bits: no edge weights, no node weights, 32-bit numbers of nodes.
+NO_EDGE_WEIGHTS, NO_NODE_WEIGHTS, NODES_OF_32_BITS = 1, 2, 8
+HEADER_BYTES = 24
+BLOCK = 1 << 22
+
+
+def kaminpar_parts(indptr: np.ndarray, indices: np.ndarray, num_parts: int, seed: int,
+                   weight: np.ndarray | None = None, name: str = "the graph",
+                   advice: str = "use --partitioner metis") -> np.ndarray:
+    """Return parts of about equal weight with few edges cut.
+
+    One thread works, since KaMinPar's result depends on the order in which several meet: the same graph, weights, seed
+    and version give the same parts.
+
+    Parameters
+    ----------
+    indptr, indices           undirected neighbor lists with at least one edge, ids below 2**31
+    num_parts : int, 2 <= num_parts <= num_nodes
+    weight : (num_nodes,) non-negative integer, or None where every node weighs the same
+    name, advice : str        of the graph, and what to do where KaMinPar can't; for messages
+
+    Returns
+    -------
+    part : (num_nodes,) int32, values < num_parts; some part may be empty on a tiny graph
+
+    Raises
+    ------
+    ConfigError               it is not installed, the temporary folder has no room for the graph, or it gave up
+
+    Reference: Gottesbüren, Heuer, Sanders, Schulz, Seemaier, Deep Multilevel Graph Partitioning, ESA 2021.
+    """
+    if importlib.util.find_spec("kaminpar") is None:
+        raise ConfigError(f"KaMinPar is not installed, so it can't partition {name}; pip install kaminpar, or {advice}")
+    try:
+        done, part = _run(indptr, indices, num_parts, seed, weight)
+    except OSError as reason:
+        raise ConfigError(f"KaMinPar reads {name} from a file in {tempfile.gettempdir()}, which can't be written: "
+                          f"{reason.strerror or reason}; set TMPDIR to a folder with {4 * len(indices) / 1e9:.1f} GB "
+                          f"to spare, or {advice}") from reason
+    if done.returncode or len(part) != len(indptr) - 1:
+        last = (done.stderr.strip().splitlines() or [f"its process ended with status {done.returncode}"])[-1]
+        raise ConfigError(f"KaMinPar could not partition {name} ({last}); {advice}")
+    return part
+
+
+def _run(indptr: np.ndarray, indices: np.ndarray, num_parts: int, seed: int,
+         weight: np.ndarray | None) -> tuple[subprocess.CompletedProcess, np.ndarray]:
+    """Return how the process ended, and the parts that it wrote."""
+    # Files without a name: they go with the last process that has them open.
+    with tempfile.TemporaryFile() as graph, tempfile.TemporaryFile() as result:
+        write_parhip(graph, indptr, indices, weight)
+        numbers = map(str, (graph.fileno(), result.fileno(), num_parts, IMBALANCE, seed))
+        done = subprocess.run([sys.executable, "-I", str(PROGRAM), *numbers], stdin=subprocess.DEVNULL,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace",
+                              pass_fds=(graph.fileno(), result.fileno()))
+        result.seek(0)
+        return done, np.frombuffer(result.read(), np.int32).copy()
+
+
+def write_parhip(file: BinaryIO, indptr: np.ndarray, indices: np.ndarray, weight: np.ndarray | None) -> None:
+    """Write a graph as KaMinPar reads it, a block at a time: a header, where each list of neighbors starts, in bytes of
+    the file, the lists, and the weights of nodes.
+
+    Reference: KaHIP's user guide, "Binary Graph Format of ParHIP", with KaMinPar's bits for narrow numbers.
+    """
+    num_nodes = len(indptr) - 1
+    form = NO_EDGE_WEIGHTS | (NO_NODE_WEIGHTS if weight is None else 0) | NODES_OF_32_BITS
+    file.write(np.array([form, num_nodes, len(indices)], np.uint64).tobytes())
+    start = HEADER_BYTES + 8 * (num_nodes + 1)
+    for first in range(0, num_nodes + 1, BLOCK):
+        file.write((start + 4 * indptr[first:first + BLOCK].astype(np.int64)).tobytes())
+    for first in range(0, len(indices), BLOCK):
+        file.write(indices[first:first + BLOCK].astype(np.uint32).tobytes())
+    for first in range(0, 0 if weight is None else num_nodes, BLOCK):
+        file.write(weight[first:first + BLOCK].astype(np.int64).tobytes())
+    file.flush()

@@ -1,0 +1,37 @@
+"""What kaminpar.py starts: reads a graph from one open file, partitions it and writes the parts to another.
+
+It runs alone, without the package around it, so nothing of hpcgnn is imported here.
+"""
+
+import os
+import signal
+import sys
+
+import kaminpar
+import numpy as np
+
+DIES_WITH_PARENT = 1     # PR_SET_PDEATHSIG of Linux
+FEW_PARTS = 4            # up to which the preset with a search that climbs hills takes little longer
+
+
+def end_with_parent() -> None:
+    """Ask Linux to end this process when the one that waits for it ends; elsewhere it ends by itself."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(DIES_WITH_PARENT, signal.SIGKILL)
+
+
+def main(graph: int, result: int, num_parts: int, imbalance: float, seed: int) -> None:
+    """Partition the graph of one descriptor on one thread and write (num_nodes,) int32 to the other."""
+    end_with_parent()
+    kaminpar.reseed(seed)
+    context = kaminpar.eco_context() if num_parts <= FEW_PARTS else kaminpar.default_context()
+    loaded = kaminpar.load_graph(f"/dev/fd/{graph}", kaminpar.GraphFileFormat.PARHIP)
+    part = kaminpar.KaMinPar(1, context).compute_partition(loaded, num_parts, imbalance)
+    with os.fdopen(result, "wb", closefd=False) as file:
+        file.write(np.array(part, np.int32).tobytes())
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:4]), float(sys.argv[4]), int(sys.argv[5]))
