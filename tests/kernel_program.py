@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
+import sys
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,14 @@ PROGRAM = ROOT / "tests/emulated/kernels.c"
 NUM_HASHES = 3 * 14 + 4
 SECONDS = 600
 CACHE = Path(tempfile.gettempdir()) / f"hpcgnn-kernels-{os.getuid()}"
+# The program as a library finds its kernels in those modules that were loaded before it, for all to see.
+RUN_INSTALLED = f"""
+import ctypes, importlib, os, sys
+sys.setdlopenflags(os.RTLD_NOW | os.RTLD_GLOBAL)
+for name in {RUN!r}:
+    importlib.import_module("hpcgnn._ext." + name)
+ctypes.CDLL(sys.argv[1]).main()
+"""
 
 
 @cache
@@ -60,3 +69,10 @@ def program(compiler, folder, *flags):
     objects = compiled(compiler, (*RUN, "program"), "-O1", "-Wall", "-Werror")
     subprocess.run([compiler, "-fopenmp", *flags, *objects, "-lm", "-o", folder / "kernels"], check=True)
     return folder / "kernels"
+
+
+def hashes_of_the_installed(folder, **environment):
+    """What the program prints with the kernels that hpcgnn itself computes with."""
+    library = folder / "kernels.so"
+    subprocess.run(["gcc", *FLAGS, "-shared", "-fPIC", PROGRAM, "-o", library], check=True, timeout=SECONDS)
+    return hashes([sys.executable, "-c", RUN_INSTALLED, library], PYTHONPATH=str(ROOT), **environment)

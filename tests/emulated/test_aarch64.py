@@ -9,7 +9,7 @@ import platform
 import shutil
 
 import pytest
-from kernel_program import NUM_HASHES, OTHERS, RUN, compile_alone, hashes, program
+from kernel_program import NUM_HASHES, OTHERS, RUN, compile_alone, hashes, hashes_of_the_installed, program
 
 CROSS, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
 
@@ -26,9 +26,7 @@ def test_a_kernel_file_compiles_for_aarch64_without_a_warning(name):
 
 @pytest.mark.skipif(shutil.which(EMULATOR) is None, reason=f"there is no {EMULATOR}")
 def test_kernels_leave_the_bits_of_this_machine(tmp_path):
-    for name in ("here", "there"):
-        (tmp_path / name).mkdir()
-    here = hashes([program("gcc", tmp_path / "here")])
-    there = hashes([EMULATOR, program(CROSS, tmp_path / "there", "-static")])
+    here = hashes_of_the_installed(tmp_path)
+    there = hashes([EMULATOR, program(CROSS, tmp_path, "-static")])
     assert len(here) == NUM_HASHES
     assert there == here
