@@ -4,6 +4,7 @@ It knows the marks that are selected by, begins with the files that take the lon
 when it happens. No fixture belongs here.
 """
 
+import gc
 import re
 import sys
 from pathlib import Path
@@ -21,11 +22,22 @@ LONGEST = ("cli/test_without_avx512.py", "test_docs.py", "cli/test_bench.py", "f
            "cli/test_report.py", "training/test_resume_bits.py")
 
 
+# While 20,000 tests are collected, next to nothing becomes garbage; searching for it would take half of the time.
+gc.disable()
+
+
 def pytest_configure(config):
     """Register parallel[N] also where no collected test has it, so that -k and a path may select tests of one N."""
     for ranks in RANK_COUNTS:
         config.addinivalue_line("markers", f"parallel[{ranks}]: runs at this number of ranks")
     config.option.loadscopereorder = False    # pytest-xdist would begin with the files of the most tests
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop():
+    """Collect garbage from now on, but for what is there to stay: libraries and tests."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)
