@@ -48,6 +48,13 @@ class Refinement:
                 for name, value in asdict(counts).items()}
 
 
+def count_partition(indptr: np.ndarray, indices: np.ndarray, owner: np.ndarray, num_parts: int) -> PartitionCounts:
+    """Count what a partition costs; the arrays are those of refine_owners."""
+    weight = np.ones((len(owner), 1), np.int64)
+    state = _count(indptr, indices, owner.copy(), num_parts, weight, load_limits(weight, num_parts, (1.0,)))
+    return _counts(state, indptr, owner, num_parts)
+
+
 def load_limits(weight: np.ndarray, num_parts: int, slack: tuple[float, ...]) -> np.ndarray:
     """Return how much of each kind a part may have: slack times the mean, but room for what can't be divided.
 
