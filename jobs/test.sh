@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All tests: ruff, the serial ones, then those for 2, 3 and 4 MPI ranks. Arguments go to pytest: jobs/test.sh -k codec
+# All tests: ruff, then the serial ones and beside them those for 2, 3 and 4 MPI ranks. Arguments go to pytest: jobs/test.sh -k codec
 #   HPCGNN_TEST_MPI="openmpi mpich:3:exchange,faults"   runs the parallel tests under each of these, at 2, 3 and 4 ranks
 #                                       or those named (mpich:2,4), all of them or those of the folders and files of
 #                                       tests/ that are named; default: the MPI of jobs/env.sh
@@ -14,7 +14,7 @@ cd "$HPCGNN_ROOT"
 
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
-export HPCGNN_MPIRUN_SECONDS=600
+export HPCGNN_MPIRUN_SECONDS=900
 # Open MPI gives its ranks a terminal of their own, so pytest would send colors into a log file.
 PY_COLORS=$([[ -t 1 ]] && echo 1 || echo 0)
 export PY_COLORS
@@ -56,31 +56,47 @@ names_tests() {
 heading "ruff"
 python -m ruff check . || failed=1
 
+# run_all_parallel ARGUMENTS...: under each MPI, one number of ranks after another.
+run_all_parallel() {
+    local entry mpi counts named room rooms ranks
+    for entry in "${mpis[@]}"; do
+        IFS=: read -r mpi counts named <<<"$entry"
+        counts=${counts:-2,3,4} rooms=()
+        # A test that is asked for by its place is run, whatever its folder.
+        if ! names_tests "$@"; then
+            for room in ${named//,/ }; do
+                rooms+=("tests/$room")
+            done
+        fi
+        [[ -z $mpi ]] || hpcgnn_use_mpi "$mpi"
+        for ranks in ${counts//,/ }; do
+            run_parallel "${mpi:-$MPI4PY_MPIABI}" "$ranks" "$@" "${rooms[@]}"
+        done
+    done
+}
+
 read -ra mpis <<<"${HPCGNN_TEST_MPI:-}"
 ((${#mpis[@]})) || mpis=("")
-for index in "${!mpis[@]}"; do
-    IFS=: read -r mpi counts named <<<"${mpis[index]}"
-    counts=${counts:-2,3,4} rooms=()
-    # A test that is asked for by its place is run, whatever its folder.
-    if ! names_tests "$@"; then
-        for room in ${named//,/ }; do
-            rooms+=("tests/$room")
-        done
-    fi
-    [[ -z $mpi ]] || hpcgnn_use_mpi "$mpi"
-    if ((index == 0)); then
-        heading "serial tests"
-        mkdir "$results/serial-1"
-        # A process a core and two more, since some tests wait for the end of others' processes; the tests of a file stay
-        # in one, since they share fixtures. Two threads each, that do not spin.
-        cores=$(hpcgnn_cores)
-        OMP_NUM_THREADS=${OMP_NUM_THREADS:-2} OMP_WAIT_POLICY=passive bash jobs/test_rank.sh "$results/serial-1" \
-            -m "parallel[1]" --numprocesses "$((cores < 8 ? cores + 2 : 8))" --dist loadfile "$@" || true
-    fi
-    for ranks in ${counts//,/ }; do
-        run_parallel "${mpi:-$MPI4PY_MPIABI}" "$ranks" "$@" "${rooms[@]}"
-    done
-done
+[[ -z ${mpis[0]} ]] || hpcgnn_use_mpi "${mpis[0]%%:*}"
+
+# The parallel tests run beside the serial ones, in a process group that ends with this script: ranks wait for one another,
+# and give their cores away meanwhile. What they print is shown when they have ended.
+set -m
+OMPI_MCA_mpi_yield_when_idle=1 MPIR_CVAR_ENABLE_HEAVY_YIELD=1 run_all_parallel "$@" >"$results.log" 2>&1 </dev/null &
+beside=$!
+set +m
+trap 'kill -- "-$beside" 2>/dev/null || true; rm -rf "$results" "$results.log"' EXIT
+
+heading "serial tests"
+mkdir "$results/serial-1"
+# A process a core and one more, since some tests wait for the end of others' processes; the tests of a file stay in one,
+# since they share fixtures. Two threads each, that do not spin.
+cores=$(hpcgnn_cores)
+OMP_NUM_THREADS=${OMP_NUM_THREADS:-2} OMP_WAIT_POLICY=passive bash jobs/test_rank.sh "$results/serial-1" \
+    -m "parallel[1]" --numprocesses "$((cores < 8 ? cores + 1 : 8))" --dist loadfile "$@" || true
+heading "serial tests have ended"
+wait "$beside" || failed=1
+cat "$results.log"
 
 heading "all runs"
 python jobs/count_tests.py "$results" || failed=1
