@@ -29,6 +29,7 @@ SCORES = ("auto", "accuracy", "micro_f1", "roc_auc", "r2", "mae", "rmse", OWN)
 SCHEDULES = ("constant", "cosine", "linear")
 SLOWEST_LINK = 0.001
 AUTO, MOST_STEPS = "auto", 4096      # steps an epoch
+DEFAULT_AVERAGE = 0.25                 # of the steps of an epoch
 # Headings of help.
 MODEL, TRAINING, MESSAGES, RUN, GPU = "Model", "Training", "Messages", "Run", "GPU"
 QUANTIZATION = "Quantization-aware training"
@@ -92,8 +93,11 @@ class TrainConfig:
     steps: str = setting("1", "Optimizer steps an epoch: each computes the rows of some clusters, and reads all others "
                          "as they last were. 1 is the whole graph in one step; auto begins with many and ends with 1.",
                          group=TRAINING, is_common=True)
-    history: str = setting("stored", "What epochs of several steps keep of rows: as they are stored, as bfloat16, or as "
-                           "codes of 8 or 4 bits.", ("stored", "bf16", "8", "4"), group=TRAINING, has_flag=False)
+    history: str = setting("stored", "What epochs of several steps keep of rows: as they are stored, as bfloat16, or "
+                           "as codes of 8 or 4 bits.", ("stored", "bf16", "8", "4"), group=TRAINING, has_flag=False)
+    average: float = setting(DEFAULT_AVERAGE, "Scores, and what is saved for predictions, are of weights averaged over "
+                             "so large a share of an epoch's steps; of one step or less they are the weights "
+                             "themselves. 0 never averages.", low=0.0, high=1000.0, group=TRAINING, has_flag=False)
     lr: float = setting(0.01, "Learning rate of Adam.", low=0.0, group=TRAINING, is_common=True)
     schedule: str = setting("constant", "How the rate moves after every epoch: it stays, or falls from lr to 0 over "
                             "the epochs, along half a cosine or a line.", SCHEDULES, group=TRAINING, has_flag=False)
@@ -220,9 +224,10 @@ class TrainConfig:
                                        and 1 <= int(self.steps) <= MOST_STEPS):
             raise ConfigError(f"steps must be a number from 1 to {MOST_STEPS}, or {AUTO}, found {self.steps!r}")
         if self.steps == "1":
-            if self.history != "stored":
-                raise ConfigError(f"history {self.history} has no effect on an epoch of one step; leave it out, or "
-                                  "change --steps")
+            for name, default in (("history", "stored"), ("average", DEFAULT_AVERAGE)):
+                if getattr(self, name) != default:
+                    raise ConfigError(f"{name} {getattr(self, name)} has no effect on an epoch of one step; leave it "
+                                      "out, or change --steps")
             return
         others = {own.name: getattr(self, own.name) for own in fields(self)}
         for clash in STEPS_CLASHES:

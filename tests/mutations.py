@@ -30,6 +30,7 @@ class Mutation:
 
 
 CODEC = Tests("ops/test_quantization.py ops/test_quantization_storage.py")
+AVERAGE = Tests("training/test_average.py -m parallel[1]")
 CLUSTERS, STEP_COUNT = Tests("steps/test_clusters.py"), Tests("adaptive/test_step_count.py")
 HISTORY = Tests("steps/test_history.py")
 SUMS = Tests("exchange/test_quantized_sums.py", 2)
@@ -310,6 +311,10 @@ MUTATIONS = [
              "table.keep(self._rows[:len(h)], h.detach(), key)", "pass", STEPS),
     Mutation("steps/exchange.py", "rows that arrive are not kept",
              "self._table.keep(self._far[:self._num_fresh], fresh, self._key)", "pass", STEPS_OF_TWO),
+    Mutation("training/average.py", "the model keeps its average", "            self._write(own)",
+             "            pass", AVERAGE),
+    Mutation("training/trainer.py", "scores are of the last step's weights", "with self.learner.average.in_model():",
+             "if True:", AVERAGE),
     Mutation("steps/kept_rows.py", "codes of one row lie where another's do",
              "self._node_id[at], self._layout.at(at),\n                      key",
              "self._node_id[at], self._layout.at(np.sort(at)),\n                      key", HISTORY),

@@ -2,8 +2,9 @@
 
 Format 5: attribute `state` (JSON) holds counters, results, the loss scale, the controller's memory, the fingerprint of
 the data and the token of this checkpoint; groups `model`, `best_model` hold weights by name, group `optimizer` the
-moments of Adam by parameter number. No random state exists: draws are functions of seed and epoch. Files of earlier
-formats do not tell which data they were made on; a run of theirs is started anew. See docs/run-folder.md.
+moments of Adam by parameter number, group `average`, where there is one, the weights' average of the last steps. No
+random state exists: draws are functions of seed and epoch. Files of earlier formats do not tell which data they were
+made on; a run of theirs is started anew. See docs/run-folder.md.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import torch
 from hpcgnn.errors import CheckpointError, CollectiveError
 from hpcgnn.shards.fingerprint import Fingerprint
 from hpcgnn.shards.sealed import open_sealed, write_sealed
+from hpcgnn.training.average import Averaged
 from hpcgnn.training.evaluate import Evaluation, evaluation_from
 from hpcgnn.training.precision import LossScale
 
@@ -90,6 +92,7 @@ class Checkpoint:
     token : str                      32 hexadecimal digits, drawn anew for every checkpoint
     schedule : dict or None          where the schedule of the learning rate stands, if there is one
     own_optimizer : dict or None     name and groups of an optimizer that a program gave
+    average : Averaged or None       of the weights, where a run averages them
     """
 
     settings: dict[str, Any]
@@ -104,6 +107,7 @@ class Checkpoint:
     controller: dict[str, Any]
     schedule: dict[str, Any] | None = None
     own_optimizer: dict[str, Any] | None = None
+    average: Averaged | None = None
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
@@ -125,6 +129,10 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         moments = file.create_group("optimizer")
         for number, tensors in checkpoint.optimizer.items():
             _write_tensors(moments.create_group(str(number)), tensors)
+        if checkpoint.average is not None:
+            group = file.create_group("average")
+            group.attrs["num_steps"] = checkpoint.average.num_steps
+            _write_tensors(group, checkpoint.average.weights)
 
     write_sealed(path, KIND, VERSION, fill, error=CheckpointError)
 
@@ -161,15 +169,22 @@ def _read_content(file: h5py.File) -> Checkpoint:
         optimizer={int(number): _read_tensors(group) for number, group in file["optimizer"].items()},
         loss_scale=LossScale(**state["loss_scale"]),
         controller=state["controller"],
+        average=_read_average(file),
         **{name: state.get(name) for name in BROUGHT},
     )
     _check_content(checkpoint)
     return checkpoint
 
 
+def _read_average(file: h5py.File) -> Averaged | None:
+    if "average" not in file:
+        return None
+    return Averaged(int(file["average"].attrs["num_steps"]), _read_tensors(file["average"]))
+
+
 def _check_content(checkpoint: Checkpoint) -> None:
     """Check the values that types alone don't ensure; raise ValueError or TypeError."""
-    progress = checkpoint.progress
+    progress, averaged = checkpoint.progress, checkpoint.average
     counters = [progress.seed_index, progress.epoch, progress.best_epoch, progress.evaluations_since_best,
                 *(result["epochs"] for result in progress.finished)]
     checks = [
@@ -181,11 +196,13 @@ def _check_content(checkpoint: Checkpoint) -> None:
         (progress.seed_index == len(progress.finished), "results"),
         (math.isfinite(checkpoint.loss_scale.value), "loss scale"),
         (checkpoint.model.keys() == checkpoint.best_model.keys(), "best weights"),
+        (averaged is None or averaged.num_steps > 0, "averaged weights"),
     ]
     for is_met, what in checks:
         if not is_met:
             raise ValueError(f"its {what} can't be those of a run")
-    for tensors in (checkpoint.model, checkpoint.best_model, *checkpoint.optimizer.values()):
+    averages = [] if averaged is None else [averaged.weights]
+    for tensors in (checkpoint.model, checkpoint.best_model, *averages, *checkpoint.optimizer.values()):
         for name, tensor in tensors.items():
             if not torch.isfinite(tensor).all():
                 raise ValueError(f"{name} is not finite")

@@ -11,6 +11,7 @@ from hpcgnn.errors import CollectiveError
 from hpcgnn.launch import together
 from hpcgnn.ops.adam import StepCheck, check_of
 from hpcgnn.training.adam import FlatAdam
+from hpcgnn.training.average import WeightAverage
 from hpcgnn.training.checkpoint import Checkpoint, check_shapes
 from hpcgnn.training.gradients import FlatGradients
 from hpcgnn.training.own_optimizer import BUILT_IN, OwnOptimizer, name_of
@@ -28,6 +29,7 @@ class Learner:
     gradients: FlatGradients
     best_model: dict[str, torch.Tensor]
     loss_scale: LossScale
+    average: WeightAverage
     schedule: RateSchedule | None = None
 
     @classmethod
@@ -48,7 +50,7 @@ class Learner:
         make = together(session.comm, lambda: choose_schedule(recipe.schedule, config))
         schedule = None if make is None else together(session.comm, lambda: RateSchedule(make, optimizer, config.lr))
         return cls(model, optimizer, gradients, copy.deepcopy(model.state_dict()),
-                   LossScale.of(config.precision), schedule)
+                   LossScale.of(config.precision), WeightAverage(model, config.average), schedule)
 
     @classmethod
     def start(cls, session: Session, seed: int, checkpoint: Checkpoint | None) -> Learner:
@@ -66,6 +68,7 @@ class Learner:
             check_brought(checkpoint, learner)
             learner.optimizer.load_state(checkpoint.optimizer)
             learner.loss_scale = checkpoint.loss_scale
+            learner.average.restore(checkpoint.average)
             if checkpoint.own_optimizer is not None:
                 learner.optimizer.load_groups(checkpoint.own_optimizer)
             if checkpoint.schedule is not None:

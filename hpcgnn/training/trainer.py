@@ -68,11 +68,13 @@ def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop:
     steps, taken = session.steps, StepsTaken()
     if num_steps == 1:
         loss, check = train_step(session, learner, session.graph, session.objective, Moment(seed, epoch))
+        learner.average.note(num_steps)
     else:
         taken = StepsTaken.of_state(steps.take_begun(num_steps))
         for step in steps.steps(learner.model, seed, epoch, num_steps, len(taken.losses)):
             loss, check = train_step(session, learner, step.graph, session.objective.of_rows(step.rows),
                                      Moment(seed, epoch, len(taken.losses), num_steps))
+            learner.average.note(num_steps)
             taken.losses.append(loss / num_steps)
             taken.checks.append(check)
             if stop is not None and len(taken.losses) < num_steps and comm.allreduce(stop.signal_number, MPI.MAX):
@@ -281,9 +283,10 @@ class TrainingRun:
     def _evaluate(self) -> Evaluation:
         session = self.session
         HERE.note("evaluates")
-        evaluation = evaluate(session.comm, self.learner.model, session.graph, session.objective, session.score)
-        if self.progress.note(evaluation, session.score.prefers_low):
-            self.learner.best_model = copy.deepcopy(self.learner.model.state_dict())
+        with self.learner.average.in_model():
+            evaluation = evaluate(session.comm, self.learner.model, session.graph, session.objective, session.score)
+            if self.progress.note(evaluation, session.score.prefers_low):
+                self.learner.best_model = copy.deepcopy(self.learner.model.state_dict())
         return evaluation
 
     def _record(self, epoch: dict[str, Any], evaluation: Evaluation | None) -> None:
@@ -332,4 +335,5 @@ class TrainingRun:
             progress=self.progress, model=learner.model.state_dict(), best_model=learner.best_model,
             optimizer=learner.optimizer.state(), loss_scale=learner.loss_scale, controller=self.controller.state(),
             schedule=None if learner.schedule is None else learner.schedule.state(),
-            own_optimizer=learner.optimizer.record() if isinstance(learner.optimizer, OwnOptimizer) else None)
+            own_optimizer=learner.optimizer.record() if isinstance(learner.optimizer, OwnOptimizer) else None,
+            average=learner.average.state())

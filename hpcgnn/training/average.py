@@ -1,0 +1,93 @@
+"""WeightAverage: the weights of an epoch's last steps, averaged for scores and for what a run leaves behind.
+
+Steps of few rows leave weights that jump about where they would settle; the average does not. Training never reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from hpcgnn.errors import CollectiveError
+
+Weights = dict[str, torch.Tensor]
+
+
+class Averaged(NamedTuple):
+    """An average of weights, by name, and the number of steps that it has seen."""
+
+    num_steps: int
+    weights: Weights
+
+
+class WeightAverage:
+    """Average weights exponentially, over a share of an epoch's steps.
+
+    Parameters
+    ----------
+    model : nn.Module      whose trained weights are averaged; buffers are not
+    share : float          of an epoch's steps that the average goes back, at least 0. Where that is one step or less,
+                           the average is the weights themselves
+
+    Reference: Polyak and Juditsky, 1992; the mean of all steps as long as these are fewer than the share.
+    """
+
+    def __init__(self, model: nn.Module, share: float):
+        self._weights = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+        self._share, self._num_steps = share, 0
+        self._average: Weights = {}
+
+    @torch.no_grad()
+    def note(self, num_steps: int) -> None:
+        """Take the weights after a step of an epoch that has `num_steps`."""
+        span = self._share * num_steps
+        if span <= 1:
+            self._average, self._num_steps = {}, 0
+            return
+        self._num_steps += 1
+        if self._num_steps == 1:
+            self._average = {name: weights.detach().clone() for name, weights in self._weights.items()}
+        newest = max(1 / span, 1 / self._num_steps)
+        for name, average in self._average.items():
+            average.lerp_(self._weights[name], newest)
+
+    @contextmanager
+    def in_model(self) -> Iterator[None]:
+        """Give the model its average; at the end, its own weights again, to the last bit."""
+        own = {name: self._weights[name].detach().clone() for name in self._average}
+        self._write(self._average)
+        try:
+            yield
+        finally:
+            self._write(own)
+
+    @torch.no_grad()
+    def _write(self, values: Weights) -> None:
+        for name, weights in values.items():
+            self._weights[name].copy_(weights)
+
+    def state(self) -> Averaged | None:
+        """Return the average, a view of it; None where there is none."""
+        return Averaged(self._num_steps, self._average) if self._average else None
+
+    def restore(self, state: Averaged | None) -> None:
+        """Go on from what `state` returned; all ranks see the same.
+
+        Raises
+        ------
+        CollectiveError      it is of other weights
+        """
+        if state is not None and _shapes(state.weights) != _shapes(self._weights):
+            raise CollectiveError("the checkpoint has an average of other weights than this model trains; it was not "
+                                  "written by this run, start without --resume")
+        self._num_steps = 0 if state is None else state.num_steps
+        self._average = {} if state is None else {name: state.weights[name].to(weights, copy=True)
+                                                  for name, weights in self._weights.items()}
+
+
+def _shapes(weights: Weights) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in weights.items()}
