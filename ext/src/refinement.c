@@ -14,7 +14,7 @@ static int64_t degree(const part_neighbors *s, int64_t v)
 
 static int is_indexed(const part_neighbors *s, int64_t v)
 {
-    return degree(s, v) >= s->num_parts;
+    return s->near_length[v] == s->num_parts;
 }
 
 /* Where a part's entry is in row v, or would be. */
@@ -77,7 +77,7 @@ void count_part_neighbors(part_neighbors *s)
     s->volume = 0;
     for (int64_t v = 0; v < s->num_nodes; v++) {
         part_count *row = s->near + s->near_start[v];
-        s->near_length[v] = is_indexed(s, v) ? s->num_parts : 0;
+        s->near_length[v] = degree(s, v) >= s->num_parts ? s->num_parts : 0;
         for (int32_t i = 0; i < s->near_length[v]; i++)
             row[i] = (part_count){i, 0};
         for (int64_t e = s->indptr[v]; e < s->indptr[v + 1]; e++)

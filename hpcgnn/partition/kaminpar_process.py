@@ -11,7 +11,9 @@ import kaminpar
 import numpy as np
 
 DIES_WITH_PARENT = 1     # PR_SET_PDEATHSIG of Linux
-FEW_PARTS = 4            # up to which the preset with a search that climbs hills takes little longer
+# Up to FEW_PARTS, a preset whose search climbs hills takes little longer; from MANY_PARTS on, the refinement that
+# follows reaches no larger volume from the fastest preset.
+FEW_PARTS, MANY_PARTS = 4, 64
 
 
 def end_with_parent() -> None:
@@ -22,13 +24,19 @@ def end_with_parent() -> None:
         ctypes.CDLL(None).prctl(DIES_WITH_PARENT, signal.SIGKILL)
 
 
+def chosen_context(num_parts: int) -> kaminpar.Context:
+    """Return the preset for so many parts."""
+    if num_parts <= FEW_PARTS:
+        return kaminpar.eco_context()
+    return kaminpar.fast_context() if num_parts >= MANY_PARTS else kaminpar.default_context()
+
+
 def main(graph: int, result: int, num_parts: int, imbalance: float, seed: int) -> None:
     """Partition the graph of one descriptor on one thread and write (num_nodes,) int32 to the other."""
     end_with_parent()
     kaminpar.reseed(seed)
-    context = kaminpar.eco_context() if num_parts <= FEW_PARTS else kaminpar.default_context()
     loaded = kaminpar.load_graph(f"/dev/fd/{graph}", kaminpar.GraphFileFormat.PARHIP)
-    part = kaminpar.KaMinPar(1, context).compute_partition(loaded, num_parts, imbalance)
+    part = kaminpar.KaMinPar(1, chosen_context(num_parts)).compute_partition(loaded, num_parts, imbalance)
     with os.fdopen(result, "wb", closefd=False) as file:
         file.write(np.array(part, np.int32).tobytes())
 

@@ -13,7 +13,7 @@ from hpcgnn._ext.refinement import PartNeighbors
 # Nodes may first crowd into parts so many times fuller than they may be in the end, and are moved out again where that
 # costs least: without such freedom, full parts would refuse most moves.
 FREEDOM = 2.0
-ROUNDS = 3
+ROUNDS, RELIEVING_ROUNDS = 2, 3     # more find little
 # Parts are relieved to a little below their limit, so that a rest that no single move relieves still keeps it.
 MARGIN = 0.998
 
@@ -103,7 +103,7 @@ def refine_owners(indptr: np.ndarray, indices: np.ndarray, owner: np.ndarray, nu
     allowed[:] = (limit * FREEDOM).astype(np.int64)
     state.lower_volume(ROUNDS)
     allowed[:] = tight
-    state.relieve_parts(ROUNDS)
+    state.relieve_parts(RELIEVING_ROUNDS)
     allowed[:] = limit
     state.lower_volume(ROUNDS)
     given, found = ((_excess(parts, num_parts, weight, limit), volume)
