@@ -28,6 +28,11 @@ PORTABLE = {"HPCGNN_SIMD": "portable", "ONEDNN_MAX_CPU_ISA": "SSE41", "ATEN_CPU_
 AVX512 = {"HPCGNN_SIMD": "avx512", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}    # without products of bfloat16
 LIMIT_SECONDS = 300
 TRAINING = ("--model", "gcn", "--layers", 2, "--hidden", 16, "--epochs", 20, "--eval-every", 5, "--lr", 0.03)
+# What holds each run, and its flags.
+RUNS = {"fp32": (AVX2, ()), "integers": (AVX2, ("--quantize", "degree-steps", "--set", "quantize_bits=4")),
+        **{precision: (AVX2, ("--precision", precision)) for precision in ("bf16", "fp16")},
+        **{f"bf16-{name}": (held, ("--precision", "bf16"))
+           for name, held in (("free", {}), ("portable", PORTABLE), ("avx512", AVX512))}}
 # bfloat16 keeps 8 bits, so a rounding errs by 2^-9 at most, and two runs that sum in other orders differ by twice that.
 # Before the logits of two layers come four: of the product and of the sum over neighbors, in each. What Adam makes of
 # the differences is less here: after 20 epochs the losses differ by 0.2 %.
@@ -46,6 +51,13 @@ def hpcgnn(*arguments, held=AVX2, ranks=0, program=("-m", "hpcgnn")):
     return done
 
 
+def hpcgnn_in_one(commands, held=AVX2):
+    """What each of the commands printed, on standard output and as errors; one process runs them all."""
+    words = json.dumps([[str(word) for word in command] for command in commands])
+    done = hpcgnn(words, held=held, program=(Path(__file__).resolve().parents[1] / "several_commands.py",))
+    return list(zip(done.stdout.split("\0"), done.stderr.split("\0"), strict=True))[:-1]
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A graph as an archive and as shards."""
@@ -59,15 +71,18 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def train(folder):
-    """train(name, flags, held=AVX2): losses of a run in a folder of that name; a run is trained once."""
+    """train(name): losses of a run of RUNS, in a folder of that name; one process trains all that are held alike."""
     done: dict[str, np.ndarray] = {}
 
-    def once(name, *flags, held=AVX2):
-        if name not in done:
-            printed = hpcgnn("train", folder / "shards", *TRAINING, *flags, "--out", folder / name, held=held).stdout
-            assert printed.startswith("small gcn ") and f"run folder: {folder / name}" in printed
-            lines = (folder / name / "metrics.jsonl").read_text().splitlines()
-            done[name] = losses([json.loads(line) for line in lines])
+    def once(name):
+        held = RUNS[name][0]
+        alike = [] if name in done else [other for other in RUNS if RUNS[other][0] == held]
+        printed = hpcgnn_in_one([("train", folder / "shards", *TRAINING, *RUNS[other][1], "--out", folder / other)
+                                 for other in alike], held)
+        for other, (text, _) in zip(alike, printed, strict=True):
+            assert text.startswith("small gcn ") and f"run folder: {folder / other}" in text
+            lines = (folder / other / "metrics.jsonl").read_text().splitlines()
+            done[other] = losses([json.loads(line) for line in lines])
         return done[name]
 
     return once
@@ -75,41 +90,37 @@ def train(folder):
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_training_learns_in_every_precision(train, folder, precision):
-    found = train(precision, "--precision", precision)
+    found = train(precision)
     assert len(found) == 20 and np.isfinite(found).all() and found[-1] < 0.5 * found[0]
     assert json.loads((folder / precision / "summary.json").read_text())["test_score"] > 0.8
 
 
 def test_losses_in_bfloat16_are_those_of_its_own_instructions_up_to_its_roundings(train):
-    held, free = train("bf16", "--precision", "bf16"), train("bf16-free", "--precision", "bf16", held={})
-    np.testing.assert_allclose(held, free, rtol=BFLOAT16_ROUNDINGS)
+    np.testing.assert_allclose(train("bf16"), train("bf16-free"), rtol=BFLOAT16_ROUNDINGS)
 
 
-@pytest.mark.parametrize("level, held", [("portable", PORTABLE), ("avx512", AVX512)])
-def test_losses_in_bfloat16_are_the_same_at_other_levels_up_to_its_roundings(train, level, held):
+@pytest.mark.parametrize("level", ["portable", "avx512"])
+def test_losses_in_bfloat16_are_the_same_at_other_levels_up_to_its_roundings(train, level):
     missing = SIMD_FLAGS[level] - processor_flags()
     if missing:
         pytest.skip(f"this processor has no {', '.join(sorted(missing))}")
-    found = train(f"bf16-{level}", "--precision", "bf16", held=held)
-    np.testing.assert_allclose(found, train("bf16", "--precision", "bf16"), rtol=BFLOAT16_ROUNDINGS)
+    np.testing.assert_allclose(train(f"bf16-{level}"), train("bf16"), rtol=BFLOAT16_ROUNDINGS)
 
 
-@pytest.mark.parametrize("run, flags, options, batching", [
-    ("fp32", (), ("--bits", 8), ()),
-    ("integers", ("--quantize", "degree-steps", "--set", "quantize_bits=4"), (),
-     ("--clusters", 12, "--batch-size", 4, "--between-clusters", "--aggregation", "tiles"))])
-def test_integers_answer_to_the_bit_as_with_all_instructions(train, folder, run, flags, options, batching):
-    assert train(run, *flags)[-1] < 1.0
-    model = folder / f"{run}.h5"
-    printed = hpcgnn("quantize", folder / run, folder / "shards", *options, "--out", model).stdout
-    assert f"model file: {model}" in printed
-    answers = []
-    for name, held in (("held", AVX2), ("free", {})):
-        out = folder / f"{run}-{name}.h5"
-        printed = hpcgnn("infer", model, folder / "shards", "--repeat", 1, *batching, "--out", out, held=held).stdout
+@pytest.mark.parametrize("run, options, batching", [
+    ("fp32", ("--bits", 8), ()),
+    ("integers", (), ("--clusters", 12, "--batch-size", 4, "--between-clusters", "--aggregation", "tiles"))])
+def test_integers_answer_to_the_bit_as_with_all_instructions(train, folder, run, options, batching):
+    assert train(run)[-1] < 1.0
+    model, outs = folder / f"{run}.h5", [folder / f"{run}-{name}.h5" for name in ("held", "free")]
+    quantize = ("quantize", folder / run, folder / "shards", *options, "--out", model)
+    infer = [("infer", model, folder / "shards", "--repeat", 1, *batching, "--out", out) for out in outs]
+    quantized, *answered = (printed for commands, held in (([quantize, infer[0]], AVX2), ([infer[1]], {}))
+                            for printed, _ in hpcgnn_in_one(commands, held))
+    assert f"model file: {model}" in quantized
+    for printed in answered:
         assert float(re.search(r"test ([\d.]+) %", printed)[1]) > 80
-        answers.append(read_predictions(out))
-    held, free = answers
+    held, free = map(read_predictions, outs)
     for array in ("prediction", "logits", "embeddings"):
         assert getattr(held, array).tobytes() == getattr(free, array).tobytes(), array
 
