@@ -43,6 +43,27 @@ def test_a_peers_clock_counts_batches_and_its_evaluations_come_when_asked(limit,
     assert points[-1].val_score == 1.0 and points[-1].sent_bytes == 0 and peak > 0
 
 
+@pytest.mark.parametrize("batch, within", [(1, [(0.25, 2), (0.5, 4), (0.75, 6)]), (3, [(0.33, 1), (0.67, 2)]),
+                                           (8, [])])
+def test_an_epoch_of_batches_is_evaluated_within_too(batch, within):
+    rows, labels = torch.eye(2).repeat(4, 1), torch.arange(2).repeat(4)
+    every = torch.ones(8, dtype=torch.bool)
+    arrays = PeerGraph(None, None, rows, labels, {"train": every, "val": every, "test": every}, 2)
+    num_batches = -(-8 // batch)
+
+    def losses(model):
+        for _ in range(num_batches):
+            assert model.training
+            yield torch.nn.functional.cross_entropy(model(None, rows), labels)
+
+    points, _ = score_loop.train(OneWeight(), None, arrays, losses, PeerSettings("sage", 2, 60.0, 1, batch=batch),
+                                 Alone())
+    assert [(point.epoch, point.updates) for point in points] == [
+        *within, (1, num_batches), *((1 + epoch, num_batches + updates) for epoch, updates in within),
+        (2, 2 * num_batches)]
+    assert [point.seconds for point in points] == sorted(point.seconds for point in points)
+
+
 @pytest.mark.parametrize("model", ["sage", "gcn"])
 def test_a_trimmed_batch_of_pyg_gives_its_nodes_the_logits_of_the_untrimmed_one(model):
     if importlib.util.find_spec("torch_geometric") is None:

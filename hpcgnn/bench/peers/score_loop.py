@@ -58,6 +58,7 @@ class PeerGraph:
         return self.masks["train"].nonzero()[:, 0]
 
 
+EVALUATIONS = 4      # of an epoch of batches
 # Yields the loss of every batch of an epoch; the model is in training.
 Losses = Callable[[BlockStack], Iterator[torch.Tensor]]
 
@@ -108,26 +109,59 @@ def train(model: BlockStack, graph, arrays: PeerGraph, losses: Losses, settings:
           processes: Alone) -> tuple[list[Point], int]:
     """Collective: return the evaluations, and the peak bytes of the largest process in training.
 
-    The clock starts in all processes together. It stands still while the first one evaluates, which computes the whole
-    graph, and while the others wait for it; peak bytes are those before the first evaluation.
+    An epoch of batches is long, so that it is evaluated within too, EVALUATIONS times, where every epoch is. The clock
+    starts in all processes together. It stands still while the first one evaluates, which computes the whole graph, and
+    while the others wait for it; peak bytes are those before the first evaluation.
     """
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr)
-    points, seconds, updates, peak = [], 0.0, 0, 0
+    clock, points, updates, peak = Clock(processes), [], 0, 0
+    num_batches = max(1, -(-len(processes.share(arrays.train_nodes)) // settings.batch))
+    within = {num_batches * number // EVALUATIONS for number in range(1, EVALUATIONS)} - {0}
+
+    def note(epoch: float) -> None:
+        nonlocal peak
+        peak = peak if points else int(processes.agree(peak_bytes()))
+        scores = processes.ask_first(lambda: evaluate(model, graph, arrays.rows, arrays.labels, arrays.masks))
+        points.append(Point(epoch, updates, clock.seconds, processes.sent_bytes(), *scores))
+        model.train()
+
     for epoch in range(1, settings.epochs + 1):
         model.train()
-        processes.meet()
-        started = time.perf_counter()
-        for loss in losses(model):
+        clock.start()
+        for number, loss in enumerate(losses(model), start=1):
             optimizer.zero_grad()
             loss.backward()
             processes.average_gradients(model)
             optimizer.step()
             updates += 1
-        seconds += processes.agree(time.perf_counter() - started)
-        peak = peak if points else int(processes.agree(peak_bytes()))
-        if settings.is_evaluated(epoch) or seconds > settings.seconds:
-            scores = processes.ask_first(lambda: evaluate(model, graph, arrays.rows, arrays.labels, arrays.masks))
-            points.append(Point(epoch, updates, seconds, processes.sent_bytes(), *scores))
-        if seconds > settings.seconds:
+            if settings.eval_every == 1 and number in within:
+                clock.stop()
+                note(round(epoch - 1 + number / num_batches, 2))
+                clock.start()
+        clock.stop()
+        if settings.is_evaluated(epoch) or clock.seconds > settings.seconds:
+            note(epoch)
+        if clock.seconds > settings.seconds:
             break
     return points, peak
+
+
+class Clock:
+    """Adds up seconds of training, of the slowest process where there are several.
+
+    Parameters
+    ----------
+    processes : Alone
+    """
+
+    def __init__(self, processes: Alone):
+        self._processes, self._started, self.seconds = processes, 0.0, 0.0
+
+    def start(self) -> None:
+        """Collective: go on, in all processes together."""
+        self._processes.meet()
+        self._started = time.perf_counter()
+
+    def stop(self) -> None:
+        """Collective: stand still."""
+        self.seconds += self._processes.agree(time.perf_counter() - self._started)

@@ -21,7 +21,7 @@ class Point:
     ranks in training; scores are shares.
     """
 
-    epoch: int
+    epoch: float
     updates: int
     seconds: float
     sent_bytes: float
