@@ -154,8 +154,10 @@ class CodedRows(KeptRows):
 
     @property
     def num_bytes(self) -> int:
-        """See `KeptRows`."""
-        return len(self._message)
+        """See `KeptRows`; where each row lies is counted too."""
+        layout = self._layout
+        places = (layout.bit_width, layout.payload_offset, layout.parameter_offset)
+        return len(self._message) + sum(array.nbytes for array in places)
 
     def state(self) -> np.ndarray:
         """See `KeptRows`."""
