@@ -26,7 +26,8 @@ def read_all(table, num_rows, dim, dtype=torch.float32):
     return rows
 
 
-@pytest.mark.parametrize("kind, row_bytes", [("stored", 4 * 3), ("bf16", 2 * 3), ("8", 4 + 3 + PLACE), ("4", 4 + 2 + PLACE)])
+@pytest.mark.parametrize("kind, row_bytes", [("stored", 4 * 3), ("bf16", 2 * 3), ("8", 4 + 3 + PLACE),
+                                             ("4", 4 + 2 + PLACE)])
 def test_each_layer_and_width_has_a_table_of_its_own_that_begins_with_zeros(kind, row_bytes):
     history = history_of(5, kind)
     assert history.is_empty and history.num_bytes == 0
