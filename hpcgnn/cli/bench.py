@@ -154,6 +154,8 @@ def epoch(shared: Shared, source: Path, model: str, precision: str, ranks: int, 
               help="Limit of a training, without evaluations.")
 @click.option("--eval-every", type=click.IntRange(min=1), default=1, show_default=True,
               help="Epochs between evaluations, which no clock counts.")
+@click.option("--stop-at-target", is_flag=True,
+              help="End a training with the highest target; full-graph training, which sets it, goes on to its limit.")
 @click.pass_obj
 def time_to_score(shared: Shared, graph: str, **flags: Any) -> None:
     """Train on GRAPH until a validation score is reached, hpcgnn and peers that train on batches.

@@ -45,7 +45,8 @@ def make_race(graph: str, flags: dict[str, Any], threads: int, begin: Begin) -> 
     if flags["ranks"] > 1:
         find_mpirun()
     return RaceBenchmark(Graph(source_of(graph), flags["normalize"]), races, [REFERENCE, *ours, *peers],
-                         parse_targets(flags["target"]), trials, flags["ranks"], threads, remarks, begin)
+                         parse_targets(flags["target"]), trials, flags["ranks"], threads, remarks, begin,
+                         flags["stop_at_target"])
 
 
 def check_batches(batches: tuple[int, ...], asked: dict[str, tuple[int, ...]]) -> None:

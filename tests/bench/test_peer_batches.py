@@ -64,6 +64,20 @@ def test_an_epoch_of_batches_is_evaluated_within_too(batch, within):
     assert [point.seconds for point in points] == sorted(point.seconds for point in points)
 
 
+def test_a_peer_ends_with_a_score_that_is_enough_within_an_epoch_too():
+    rows, labels, every = torch.eye(2).repeat(4, 1), torch.arange(2).repeat(4), torch.ones(8, dtype=torch.bool)
+    arrays = PeerGraph(None, None, rows, labels, {"train": every, "val": every, "test": every}, 2)
+
+    def losses(model):
+        for _ in range(8):
+            yield torch.nn.functional.cross_entropy(model(None, rows), labels)
+
+    for enough, epochs in ((1.0, [0.25]), (1.1, [0.25, 0.5, 0.75, 1])):
+        settings = PeerSettings("sage", 1, 60.0, 1, batch=1, enough=enough)
+        points, _ = score_loop.train(OneWeight(), None, arrays, losses, settings, Alone())
+        assert [point.epoch for point in points] == epochs
+
+
 @pytest.mark.parametrize("model", ["sage", "gcn"])
 def test_a_trimmed_batch_of_pyg_gives_its_nodes_the_logits_of_the_untrimmed_one(model):
     if importlib.util.find_spec("torch_geometric") is None:

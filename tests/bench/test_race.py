@@ -22,6 +22,7 @@ from hpcgnn.bench.race.contestants import (
 )
 from hpcgnn.bench.race.curve import Point, Settings, Training, Trial, fastest
 from hpcgnn.bench.race.runs import points_of, run_within
+from hpcgnn.bench.race.settings import RaceSettings
 from hpcgnn.errors import ConfigError, TrainingError
 
 
@@ -143,18 +144,20 @@ import json, pathlib, signal, sys, time
 signal.signal(signal.SIGUSR1, lambda *_: sys.exit(75))
 with pathlib.Path(sys.argv[1]).open("w") as metrics:
     while True:
-        metrics.write(json.dumps({"epoch_seconds": 1.0}) + "\\n"); metrics.flush(); time.sleep(0.01)
+        metrics.write(json.dumps({"epoch_seconds": 1.0, "val_score": 0.4}) + "\\n"); metrics.flush(); time.sleep(0.01)
 """
 
 
-def test_a_run_is_stopped_when_it_has_trained_longer_than_the_limit(tmp_path):
-    metrics = tmp_path / "run/metrics.jsonl"
+@pytest.mark.parametrize("limit, enough", [(3.0, 0.5), (1e9, 0.4)])
+def test_a_run_is_stopped_when_it_has_trained_longer_than_the_limit_or_has_a_score_that_is_enough(tmp_path, limit,
+                                                                                                   enough):
+    metrics, race = tmp_path / "run/metrics.jsonl", RaceSettings("sage", 1, limit, 1, enough=enough)
     metrics.parent.mkdir()
-    peak = run_within([sys.executable, "-c", SLOW_RUN, str(metrics)], thread_environment(1), metrics, 3.0)
-    assert peak > 1e6 and len(runs.read_records(metrics)) > 3
+    peak = run_within([sys.executable, "-c", SLOW_RUN, str(metrics)], thread_environment(1), metrics, race)
+    assert peak > 1e6 and len(runs.read_records(metrics)) > (3 if enough == 0.5 else 0)
 
 
 def test_a_run_that_fails_is_told_by_its_own_sentence(tmp_path):
     command = [sys.executable, "-c", "import sys; print('hpcgnn: no shards', file=sys.stderr); sys.exit(75)"]
     with pytest.raises(TrainingError, match="failed with status 75: hpcgnn: no shards"):
-        run_within(command, thread_environment(1), tmp_path / "run/metrics.jsonl", 3.0)
+        run_within(command, thread_environment(1), tmp_path / "run/metrics.jsonl", RaceSettings("sage", 1, 3.0, 1))

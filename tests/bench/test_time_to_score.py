@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import subprocess
 import sys
 import time
@@ -65,6 +66,21 @@ def test_targets_are_shares_of_the_best_score_of_full_graph_training_and_seeds_a
     assert str(steps.chosen.settings) == "lr 0.01" and sorted(steps.chosen.by_seed) == [0, 1]
     assert trained[:3] == [(full.case, "lr 0.003", 0), (full.case, "lr 0.01", 0), (full.case, "lr 0.01", 1)]
     assert made.failures == ["dgl sampler 5,5,5: it failed"]
+
+
+def test_a_short_race_ends_all_but_full_graph_training_with_the_highest_target(race, monkeypatch):
+    made, _ = race
+    enough, train = {}, benchmark.train
+
+    def note(contestant, race, settings, seed, course):
+        enough[contestant.name] = race.enough
+        return train(contestant, race, settings, seed, course)
+
+    monkeypatch.setattr(benchmark, "train", note)
+    for is_short, limit in ((False, math.inf), (True, pytest.approx(0.6))):
+        made.is_short = is_short
+        full, steps = made.measure()
+        assert enough[full.case] == math.inf and enough[steps.case] == limit
 
 
 def test_a_trial_that_fails_is_told_and_leaves_the_others(race, monkeypatch):

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 from hpcgnn.bench.peers.epoch_loop import ConvolutionMaker, PeerStack, evaluate, peak_bytes
 from hpcgnn.bench.peers.together import Alone, join
-from hpcgnn.bench.race.curve import Point
+from hpcgnn.bench.race.curve import Point, reaches
 from hpcgnn.bench.race.settings import PeerSettings
 
 
@@ -109,20 +109,23 @@ def train(model: BlockStack, graph, arrays: PeerGraph, losses: Losses, settings:
           processes: Alone) -> tuple[list[Point], int]:
     """Collective: return the evaluations, and the peak bytes of the largest process in training.
 
-    An epoch of batches is long, so that it is evaluated within too, EVALUATIONS times, where every epoch is. The clock
-    starts in all processes together. It stands still while the first one evaluates, which computes the whole graph, and
-    while the others wait for it; peak bytes are those before the first evaluation.
+    It ends at the limits of epochs and seconds, or with a score that is enough. An epoch of batches is long, so that it
+    is evaluated within too, EVALUATIONS times, where every epoch is. The clock starts in all processes together. It
+    stands still while the first one evaluates, which computes the whole graph, and while the others wait for it; peak
+    bytes are those before the first evaluation.
     """
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr)
     clock, points, updates, peak = Clock(processes), [], 0, 0
+    is_enough = False
     num_batches = max(1, -(-len(processes.share(arrays.train_nodes)) // settings.batch))
     within = {num_batches * number // EVALUATIONS for number in range(1, EVALUATIONS)} - {0}
 
     def note(epoch: float) -> None:
-        nonlocal peak
+        nonlocal peak, is_enough
         peak = peak if points else int(processes.agree(peak_bytes()))
         scores = processes.ask_first(lambda: evaluate(model, graph, arrays.rows, arrays.labels, arrays.masks))
         points.append(Point(epoch, updates, clock.seconds, processes.sent_bytes(), *scores))
+        is_enough = reaches(points[-1], settings.enough)
         model.train()
 
     for epoch in range(1, settings.epochs + 1):
@@ -137,11 +140,13 @@ def train(model: BlockStack, graph, arrays: PeerGraph, losses: Losses, settings:
             if settings.eval_every == 1 and number in within:
                 clock.stop()
                 note(round(epoch - 1 + number / num_batches, 2))
+                if is_enough:
+                    return points, peak
                 clock.start()
         clock.stop()
         if settings.is_evaluated(epoch) or clock.seconds > settings.seconds:
             note(epoch)
-        if clock.seconds > settings.seconds:
+        if is_enough or clock.seconds > settings.seconds:
             break
     return points, peak
 

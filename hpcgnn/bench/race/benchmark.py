@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpcgnn.bench.child import call_in_child
@@ -58,6 +58,7 @@ class RaceBenchmark:
     ----------
     targets : tuple of float             shares of the reference's best validation score, ascending
     ranks : int                          one process, or so many ranks of one thread
+    is_short : bool                      a training other than the reference ends with the highest target
     remarks : list of str                what a reader must know beforehand
     failures : list of str               what could not be trained, filled by `measure`
     """
@@ -71,6 +72,7 @@ class RaceBenchmark:
     threads: int
     remarks: list[str] = field(default_factory=list)
     begin: Begin = say_nothing
+    is_short: bool = False
     failures: list[str] = field(default_factory=list, init=False)
 
     def measure(self) -> Iterator[ScoreRow]:
@@ -106,6 +108,8 @@ class RaceBenchmark:
         targets = [Target(share, share * best) for share in self.targets]
         first = self._row(group, REFERENCE, reference, targets, runner, None)
         yield first
+        if self.is_short:
+            runner = Runner(self, replace(race, enough=targets[-1].score), course)
         for contestant in self.contestants:
             if contestant == REFERENCE:
                 continue

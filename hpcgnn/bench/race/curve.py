@@ -61,7 +61,12 @@ class Training:
 
     def reach(self, score: float) -> Point | None:
         """Return the first point with at least this validation score, None where there is none."""
-        return next((point for point in self.points if point.val_score >= score - ROUNDING), None)
+        return next((point for point in self.points if reaches(point, score)), None)
+
+
+def reaches(point: Point, score: float) -> bool:
+    """Say whether an evaluation has at least this validation score."""
+    return point.val_score >= score - ROUNDING
 
 
 @dataclass(frozen=True)

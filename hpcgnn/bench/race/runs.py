@@ -66,7 +66,7 @@ def train_ours(ours: Ours, race: RaceSettings, settings: Settings, seed: int, co
     if course.ranks > 1:
         command = [find_mpirun(), "-n", str(course.ranks), *command]
     environment = thread_environment(course.threads if course.ranks == 1 else 1)
-    peak_bytes = run_within(command, environment, out / METRICS, race.seconds)
+    peak_bytes = run_within(command, environment, out / METRICS, race)
     points = list(points_of(read_records(out / METRICS), ours.steps))
     if not points:
         raise TrainingError(f"{ours.name} was evaluated in none of its epochs; allow more --seconds or fewer "
@@ -74,8 +74,9 @@ def train_ours(ours: Ours, race: RaceSettings, settings: Settings, seed: int, co
     return Training(points, peak_bytes, allocator_name(environment))
 
 
-def run_within(command: list[str], environment: dict[str, str], metrics: Path, limit: float) -> int:
-    """Run a training until it ends or its metrics tell of more seconds than the limit; return its peak bytes.
+def run_within(command: list[str], environment: dict[str, str], metrics: Path, race: RaceSettings) -> int:
+    """Run a training until it ends, or its metrics tell of more seconds than the limit or of a score that is enough;
+    return its peak bytes.
 
     Raises
     ------
@@ -85,7 +86,7 @@ def run_within(command: list[str], environment: dict[str, str], metrics: Path, l
     with errors.open("w") as stream:
         process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=stream)
         try:
-            peak_bytes, is_stopped = _watch(process, metrics, limit)
+            peak_bytes, is_stopped = _watch(process, metrics, race)
         finally:
             if process.returncode is None:
                 process.terminate()
@@ -96,11 +97,11 @@ def run_within(command: list[str], environment: dict[str, str], metrics: Path, l
     return peak_bytes
 
 
-def _watch(process: subprocess.Popen, metrics: Path, limit: float) -> tuple[int, bool]:
+def _watch(process: subprocess.Popen, metrics: Path, race: RaceSettings) -> tuple[int, bool]:
     """Wait for the end of a process; return the peak bytes of the largest of it and its children, and whether it was
     asked to stop.
     """
-    seconds, is_stopped, stream = 0.0, False, None
+    seconds, best, is_stopped, stream = 0.0, 0.0, False, None
     while True:
         pid, status, usage = os.wait4(process.pid, os.WNOHANG)
         if pid:
@@ -108,8 +109,10 @@ def _watch(process: subprocess.Popen, metrics: Path, limit: float) -> tuple[int,
             return usage.ru_maxrss * 1024, is_stopped
         if stream is None and metrics.exists():
             stream = metrics.open()
-        seconds += sum(map(training_seconds, _new_records(stream)))
-        if seconds > limit and not is_stopped:
+        for record in _new_records(stream):
+            seconds += training_seconds(record)
+            best = max(best, record.get("val_score") or 0.0)
+        if (seconds > race.seconds or best >= race.enough) and not is_stopped:
             process.send_signal(signal.SIGUSR1)    # the one that every MPI's launcher hands on
             is_stopped = True
         sleep(LOOK_EVERY)

@@ -5,6 +5,7 @@ Nothing here imports NumPy or torch.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -16,6 +17,7 @@ class RaceSettings:
     ----------
     epochs, seconds : limits of a training, whichever comes first; seconds of training, without evaluations
     eval_every : epochs between evaluations; the last epoch has one too
+    enough : a validation score with which a training ends, as a share; infinite: the limits alone end it
     """
 
     model: str
@@ -25,6 +27,7 @@ class RaceSettings:
     layers: int = 3
     hidden: int = 256
     dropout: float = 0.5
+    enough: float = math.inf
 
 
 @dataclass(frozen=True)
