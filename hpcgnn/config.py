@@ -21,6 +21,7 @@ from hpcgnn.settings import Clash, check_values, setting
 MODELS = tuple(MODEL_PATHS)
 SCHEMES = ("none", "degree-aware", "degree-steps", "uniform", "degree-quant")    # of quantization-aware training
 QUANTIZED, LEARNED = SCHEMES[1:], SCHEMES[1:4]
+STORING_MODELS = ("gcn", "sage")       # whose layers keep rows as codes between the passes
 QUANTIZED_MODELS = ("gcn", "sage", "gin", "gat")
 
 OWN = "own"      # a loss or a score that a program has given to hpcgnn.fit
@@ -28,6 +29,7 @@ LOSSES = ("auto", "cross_entropy", "binary_cross_entropy", "mse", "mae", OWN)
 SCORES = ("auto", "accuracy", "micro_f1", "roc_auc", "r2", "mae", "rmse", OWN)
 SCHEDULES = ("constant", "cosine", "linear")
 SLOWEST_LINK = 0.001
+AS_THEY_ARE = 32          # bits of rows that are kept without codes
 AUTO, MOST_STEPS = "auto", 4096      # steps an epoch
 DEFAULT_AVERAGE = 0.25                 # of the steps of an epoch
 # Headings of help.
@@ -55,6 +57,11 @@ CLASHES = {
     **{("sum_bits", bits): (
         Clash("precision", "fp16", "scaled gradients may overflow, which codes can't tell; use bf16"),
         Clash("device", "cuda", "gradients are rounded on the host; use 32")) for bits in (8, 16)},
+    **{("store_activations", bits): (
+        *(Clash("model", model, f"only layers of {' and '.join(STORING_MODELS)} keep codes; choose one of them")
+          for model in MODELS if model not in STORING_MODELS),
+        *(Clash("quantize", scheme, "its layers keep rows in their own way; choose one") for scheme in QUANTIZED))
+       for bits in (2, 4, 8)},
     ("sums", "half"): (Clash("precision", "fp32", "it sums 16-bit rows; use bf16 or fp16"),),
     **{("quantize", scheme): (
         *(Clash("model", model, NO_INTEGERS) for model in MODELS if model not in QUANTIZED_MODELS),
@@ -132,6 +139,9 @@ class TrainConfig:
     precision: str = setting("fp32", "Storage and products of rows; sums, weights and the loss stay float32. auto is "
                              "bf16 where a sample of the model's work is faster so, else fp32.",
                              ("fp32", "bf16", "fp16", "auto"), group=TRAINING, is_common=True)
+    store_activations: int = setting(AS_THEY_ARE, "Bits of what layers keep for the backward pass: 32 keeps rows as "
+                                     "they are, fewer keep them as codes that are rounded at random.",
+                                     (2, 4, 8, AS_THEY_ARE), group=TRAINING)
     sums: str = setting("float32", "Sums of 16-bit rows on a GPU: float32 throughout, or 16 products at a time in the "
                         "rows' own type (half), as HalfGNN has them: faster, and rounded once a product.",
                         ("float32", "half"), devices=("cuda",), group=GPU, has_flag=False)
@@ -236,6 +246,11 @@ class TrainConfig:
             raise ConfigError(f"steps {self.steps} can't be used with method {self.method.name}: it compares rows of "
                               "one epoch with the next's, which are no longer computed together; choose vanilla, "
                               "uniform or random")
+
+    @property
+    def stored_bits(self) -> int | None:
+        """Return the bits of rows that layers keep for the backward pass; None: as they are."""
+        return None if self.store_activations == AS_THEY_ARE else self.store_activations
 
     @classmethod
     def of(cls, **settings: Any) -> TrainConfig:

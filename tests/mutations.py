@@ -32,6 +32,7 @@ class Mutation:
 CODEC = Tests("ops/test_quantization.py ops/test_quantization_storage.py")
 AVERAGE = Tests("training/test_average.py -m parallel[1]")
 CLUSTERS, STEP_COUNT = Tests("steps/test_clusters.py"), Tests("adaptive/test_step_count.py")
+ROW_CODES = Tests("ops/test_row_codes.py")
 HISTORY = Tests("steps/test_history.py")
 SUMS = Tests("exchange/test_quantized_sums.py", 2)
 STEPS = Tests("steps/test_steps.py -m parallel[1] -k 'constants and 3'")
@@ -273,10 +274,19 @@ MUTATIONS = [
              SERIAL),
     Mutation("nn/neighborhood.py", "gradients that came home are not added",
              "            arrival.finish(of_rows)\n", "            arrival.wait()\n", MODELS),
+    Mutation("nn/kept_rows.py", "rows are kept as they are", "None if graph is None or values is None",
+             "None if True or values is None", Tests("nn/test_kept_rows.py -m parallel[1] -k held")),
+    Mutation("ops/pointwise.py", "what dropout left is not scaled where rows were stored",
+             "of_rows *= DRAW_LEVELS / (DRAW_LEVELS - threshold)", "of_rows *= 1.0", ROW_CODES),
+    Mutation("ops/pointwise.py", "what passed is told from codes", "everything_passes, eps", "bias, eps", ROW_CODES),
+    Mutation("ops/row_codes.py", "blocks round alike", "self.node_id[span], layout, self.key",
+             "self.node_id[:span.stop - span.start], layout, self.key", ROW_CODES),
+    Mutation("graph/local_graph.py", "layers round alike", "current.num_stored, current.num_stored + 1",
+             "current.num_stored, current.num_stored", Tests("nn/test_kept_rows.py -m parallel[1] -k count_nothing")),
     Mutation("nn/neighborhood.py", "a bias has the wrong sign", "out += bias", "out -= bias", MODELS),
     Mutation("nn/neighborhood.py", "a mask is forgotten on the way back",
-             "of_rows = neighborhood.drop_inner(of_rows)\n        of_neighbor = weight_gradient(gradient, aggregated)",
-             "pass\n        of_neighbor = weight_gradient(gradient, aggregated)", MODELS),
+             "of_rows = neighborhood.drop_inner(of_rows)\n        of_neighbor = weight_gradient(",
+             "pass\n        of_neighbor = weight_gradient(", MODELS),
     Mutation("nn/convolution.py", "the wider side travels", "self.out_dim < self.in_dim", "self.out_dim > self.in_dim",
              MODELS),
     Mutation("nn/convolution.py", "a sum where a mean belongs", "\"mean\", has_self=True", "\"sum\", has_self=True",

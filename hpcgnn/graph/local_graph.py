@@ -31,10 +31,11 @@ from hpcgnn.graph.normalization import check_edge_weight, degree_factor
 from hpcgnn.graph.reductions import Reductions
 from hpcgnn.ops.aggregation import SparseRows, aggregate, multiply
 from hpcgnn.ops.arena import empty
-from hpcgnn.ops.counter import DROPOUT, CounterKey
+from hpcgnn.ops.counter import DROPOUT, STORE, CounterKey
 from hpcgnn.ops.cuda.resident import resident
 from hpcgnn.ops.maximum import maximum
 from hpcgnn.ops.pointwise import activate, dropout
+from hpcgnn.ops.row_codes import RowStore
 
 
 @dataclass
@@ -47,6 +48,7 @@ class ForwardPass:
     hops_left: int | None = None
     num_halo_calls: int = 0
     num_dropout_calls: int = 0
+    num_stored: int = 0
 
 
 class LocalGraph:
@@ -76,6 +78,7 @@ class LocalGraph:
     x : (num_inner, num_features)                 the input rows; `halo(x)` costs no message
     edge_weight : (num_edges,) float32 tensor beside `edge_index`, or None
     degree : (num_inner + num_halo,)              `weighted_degree`, or in-degrees without weights
+    stored_bits : {2, 4, 8} or None               of the rows that layers keep for the backward pass; None: as they are
 
     Raises
     ------
@@ -106,6 +109,7 @@ class LocalGraph:
         self._is_marginal = _has_entry_from(indptr, indices, self.num_inner)
         self._input_aggregates: dict[str, torch.Tensor] = {}
         self._adjacencies: dict[bool, Adjacency] = {}
+        self.stored_bits: int | None = None
         self._reductions = Reductions(self._indptr, self._indices, self.num_rows, self.degree, has_half_sums,
                                       self._edge_weight)
         self._pass = ForwardPass()
@@ -309,7 +313,8 @@ class LocalGraph:
         """relu(norm(h)) and, with `is_dropped`, one counted dropout of it, in one pass over the first len(h) rows."""
         key = self.next_dropout(probability) if is_dropped else None
         weight, bias, eps = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
-        return activate(h, 0.0 if key is None else probability, self.ids(0, len(h)), key, weight, bias, eps)
+        return activate(h, 0.0 if key is None else probability, self.ids(0, len(h)), key, weight, bias, eps,
+                        self.next_store(h))
 
     def next_dropout(self, probability: float) -> CounterKey | None:
         """Count one dropout; the key of its draws, or None where it changes nothing."""
@@ -318,6 +323,17 @@ class LocalGraph:
         if not current.is_training or probability == 0.0:
             return None
         return CounterKey(current.seed, current.epoch, DROPOUT, layer)
+
+    def next_store(self, rows: torch.Tensor) -> RowStore | None:
+        """Count rows (n, dim) of the first n inner nodes that a layer keeps for the backward pass; the codes that they
+        are kept as, or None: as they are.
+        """
+        current = self._pass
+        if self.stored_bits is None or not current.is_training:
+            return None
+        layer, current.num_stored = current.num_stored, current.num_stored + 1
+        key = CounterKey(current.seed, current.epoch, STORE, layer)
+        return RowStore(self.stored_bits, key, self.ids(0, len(rows)), rows.shape[1], rows.dtype)
 
     def next_site(self, reach: int | None = None, is_scaled: bool = True) -> ExchangeSite:
         """Count one exchange."""

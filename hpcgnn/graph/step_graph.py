@@ -66,6 +66,7 @@ class StepGraph(LocalGraph):
                          has_half_sums=whole.has_half_sums, edge_weight=weight,
                          weighted_degree=None if weight is None else whole.degree[row])
         self._whole_graph, self._batch, self._inputs = whole, batch, inputs
+        self.stored_bits = whole.stored_bits
         self._scales: dict[str, np.ndarray | None] = {}      # of the columns in place, by reduction
 
     @cached_property

@@ -14,6 +14,7 @@ import torch
 
 from hpcgnn.graph.hop import Arrival, ExchangeSite, Hop, blocks
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn.kept_rows import keep, kept
 from hpcgnn.ops.aggregation import add_product, multiply, multiply_span
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import CounterKey
@@ -50,6 +51,15 @@ class Neighborhood:
     def is_constant(self) -> bool:
         """Tell whether the aggregate is the same in every epoch."""
         return self.is_input and self.key is None
+
+    @property
+    def redraws_input(self) -> bool:
+        """Tell whether the masked input is made again in the backward pass, rather than kept: where memory is saved."""
+        return self.is_input and self.graph.stored_bits is not None
+
+    def masked_input(self, num_rows: int) -> torch.Tensor:
+        """Return the first rows of the input, masked."""
+        return self.drop_inner(self.graph.x[:num_rows])
 
     def mapped(self) -> Neighborhood:
         """Return the same neighborhood in the pass for rows that were masked before they were mapped."""
@@ -190,23 +200,24 @@ class AggregateFirst(torch.autograd.Function):
         near_out = near[:hop.num_out]
         if not any(ctx.needs_input_grad) and not neighborhood.is_constant and aggregated.shape[1] == len(bias):
             return _combine_in_place(aggregated, near_out, *ctx.weights, bias)
-        ctx.save_for_backward(near if weight_self is not None else None, aggregated)
+        is_kept = weight_self is not None and not neighborhood.redraws_input
+        keep(ctx, None if neighborhood.is_constant else neighborhood.graph, near_out if is_kept else None, aggregated)
         return _combine(aggregated, near_out, *ctx.weights, bias)
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor) -> Gradients:
         """Collective: gradients of halo rows go home."""
-        neighborhood, hop, (near, aggregated) = ctx.neighborhood, ctx.neighborhood.hop, ctx.saved_tensors
-        weight_neighbor, weight_self = ctx.weights
-        gradient = gradient.contiguous()
-        of_rows = arrival = None
+        neighborhood, hop, (weight_neighbor, weight_self) = ctx.neighborhood, ctx.neighborhood.hop, ctx.weights
+        gradient, of_rows, of_self, arrival = gradient.contiguous(), None, None, None
         if ctx.needs_rows:
             of_rows, arrival = neighborhood.aggregate_back(map_back(gradient, weight_neighbor))
             if weight_self is not None:
                 map_back(gradient, weight_self, out=of_rows[:hop.num_out])
             of_rows = neighborhood.drop_inner(of_rows)
-        of_neighbor = weight_gradient(gradient, aggregated)
-        of_self = None if weight_self is None else weight_gradient(gradient, near[:hop.num_out])
+        of_neighbor = weight_gradient(gradient, kept(ctx, 1))
+        if weight_self is not None:
+            near = neighborhood.masked_input(hop.num_out) if neighborhood.redraws_input else kept(ctx, 0)
+            of_self = weight_gradient(gradient, near)
         if arrival is not None:
             arrival.finish(of_rows)
         return of_rows, of_neighbor, of_self, column_sums(gradient), None
@@ -232,20 +243,20 @@ class MapFirst(torch.autograd.Function):
         else:
             out, _ = neighborhood.mapped().aggregate(mapped)
         ctx.neighborhood, ctx.weights = neighborhood, (weight_neighbor, weight_self)
-        ctx.save_for_backward(near, far)
+        keep(ctx, neighborhood.graph, *((None, None) if neighborhood.redraws_input else (near, far)))
         out += bias
         return out if weight_self is None else map_rows(near[:hop.num_out], weight_self, out=out)
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor) -> Gradients:
         """Collective: gradients of halo rows go home."""
-        neighborhood, hop, (near, far) = ctx.neighborhood, ctx.neighborhood.hop, ctx.saved_tensors
-        weight_neighbor, weight_self = ctx.weights
-        gradient = gradient.contiguous()
-        of_rows = of_self = None
+        neighborhood, hop, (weight_neighbor, weight_self) = ctx.neighborhood, ctx.neighborhood.hop, ctx.weights
+        gradient, of_rows, of_self = gradient.contiguous(), None, None
+        near = neighborhood.masked_input(hop.num_in) if neighborhood.redraws_input else kept(ctx, 0)
         if neighborhood.is_input:
             of_neighbor = weight_gradient(multiply(hop.matrices.near_back, gradient), near)
             if not neighborhood.is_by_peer:
+                far = neighborhood.input_halo() if neighborhood.redraws_input else kept(ctx, 1)
                 of_neighbor += weight_gradient(multiply(hop.matrices.far_back, gradient), far)
             else:
                 for peer, rows in neighborhood.input_halo_by_peer():

@@ -13,7 +13,7 @@ DRAW_LEVELS = 1 << 16     # a draw is a 16-bit number
 MAX_LAYERS, MAX_PARTS = 1 << 12, 1 << 16
 
 # Purposes, four bits of the stream. Part of the wire and checkpoint contract: never renumber.
-DROPOUT, FORWARD, BACKWARD, SAMPLE, WIDTH, PROTECT, ROTATE_FORWARD, ROTATE_BACKWARD, SUM = range(9)
+DROPOUT, FORWARD, BACKWARD, SAMPLE, WIDTH, PROTECT, ROTATE_FORWARD, ROTATE_BACKWARD, SUM, STORE = range(10)
 ROTATION_OF = {FORWARD: ROTATE_FORWARD, BACKWARD: ROTATE_BACKWARD}     # of the rows whose rounding has the purpose
 
 
@@ -23,7 +23,7 @@ class CounterKey(NamedTuple):
     Attributes
     ----------
     seed, epoch : int in [0, 2**32)
-    purpose : {DROPOUT, FORWARD, BACKWARD, SAMPLE, WIDTH, PROTECT, ROTATE_FORWARD, ROTATE_BACKWARD, SUM}
+    purpose : {DROPOUT, FORWARD, BACKWARD, SAMPLE, WIDTH, PROTECT, ROTATE_FORWARD, ROTATE_BACKWARD, SUM, STORE}
     layer : int in [0, 4096)     of SUM a step of the epoch
     part : int in [0, 65536)     sender of a gradient, so that two ranks' errors on one node are independent; else 0
 

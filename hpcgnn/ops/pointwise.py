@@ -5,6 +5,8 @@ Masks are never stored: randomness is keyed by global node id, so the same eleme
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch.autograd.function import once_differentiable
@@ -12,6 +14,7 @@ from torch.autograd.function import once_differentiable
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.counter import DRAW_LEVELS, CounterKey
 from hpcgnn.ops.dispatch import backend_of
+from hpcgnn.ops.row_codes import RowStore, mask_by_signs, pack_signs
 from hpcgnn.ops.storage import check_rows
 
 
@@ -76,8 +79,39 @@ class _Activation(torch.autograd.Function):
         return *gradients, None, None, None, None
 
 
+class _StoredActivation(torch.autograd.Function):
+    """Keeps codes of the rows, a bit for each element that passed, and two numbers a row.
+
+    What passed is kept as it was, since codes do not tell it near 0. So the gradient is masked first, and then goes
+    back through the normalization alone.
+    """
+
+    @staticmethod
+    def forward(ctx, rows: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float,
+                node_id: np.ndarray | None, key: CounterKey | None, threshold: int, store: RowStore) -> torch.Tensor:
+        out, moments = backend_of("pointwise", rows).activate(rows, node_id, key, threshold, weight, bias, eps)
+        codes = None if weight is None else store.encode(rows)      # without a normalization what passed is enough
+        ctx.save_for_backward(codes, pack_signs(out), weight, bias, moments)
+        ctx.arguments = threshold, eps, store
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient: torch.Tensor):
+        codes, signs, weight, bias, moments = ctx.saved_tensors
+        threshold, eps, store = ctx.arguments
+        of_rows, of_weight, of_bias = mask_by_signs(gradient.contiguous(), signs), None, None
+        of_rows *= DRAW_LEVELS / (DRAW_LEVELS - threshold)
+        if weight is not None:
+            everything_passes = torch.full_like(bias, math.inf)
+            of_rows, of_weight, of_bias = backend_of("pointwise", gradient).activate_backward(
+                of_rows, store.decode(codes), None, None, 0, weight, everything_passes, eps, moments)
+        return of_rows, of_weight, of_bias, None, None, None, None, None
+
+
 def activate(rows: torch.Tensor, probability: float, node_id: np.ndarray | None, key: CounterKey | None,
-             weight: torch.Tensor | None = None, bias: torch.Tensor | None = None, eps: float = 1e-5) -> torch.Tensor:
+             weight: torch.Tensor | None = None, bias: torch.Tensor | None = None, eps: float = 1e-5,
+             store: RowStore | None = None) -> torch.Tensor:
     """Return dropout(max(0, LayerNorm(rows))), by one pass forward, one backward, in float32 and stored once.
 
     x^ = (x - mean) / sqrt(variance + eps) over a row's columns, u = max(0, x^ * weight + bias), and `dropout` of u: the
@@ -91,6 +125,7 @@ def activate(rows: torch.Tensor, probability: float, node_id: np.ndarray | None,
     key : CounterKey                purpose DROPOUT; not read at probability 0
     weight, bias : (dim,) float32   of the normalization; both None for u = max(0, x)
     eps : float                     added to the variance, which divides by dim
+    store : RowStore or None        of the rows, where backward is to read codes of them; which elements passed is exact
 
     Returns
     -------
@@ -115,6 +150,8 @@ def activate(rows: torch.Tensor, probability: float, node_id: np.ndarray | None,
             raise KernelError(f"normalization of {rows.shape[1]} columns needs as many float32 in its {name}, "
                               f"found {values.dtype} of shape {tuple(values.shape)}")
     weight, bias = (None if values is None else values.contiguous() for values in (weight, bias))
+    if store is not None:
+        return _StoredActivation.apply(rows, weight, bias, eps, node_id, key, threshold, store)
     return _Activation.apply(rows, weight, bias, eps, node_id, key, threshold)
 
 

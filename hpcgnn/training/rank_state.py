@@ -30,9 +30,10 @@ logger = logging.getLogger(__name__)
 KIND, VERSION = "rank-state", 2
 # Settings that change nothing of what ranks remember; after a change of any other, memory is begun anew.
 NOT_REMEMBERED = frozenset({
-    "epochs", "steps", "lr", "schedule", "warmup", "sum_bits", "dropout", "weight_decay", "eval_every", "early_stop",
-    "repeat", "average", "checkpoint_every", "score", "overlap", "link_mbps", "pipeline", "sums", "transport", "device",
-    "exchange", "target_kb", "size_weight", "quantize_lr", "quantize_gradient", "protect"})
+    "epochs", "steps", "lr", "schedule", "warmup", "sum_bits", "store_activations", "dropout", "weight_decay",
+    "eval_every", "early_stop", "repeat", "average", "checkpoint_every", "score", "overlap", "link_mbps", "pipeline",
+    "sums", "transport", "device", "exchange", "target_kb", "size_weight", "quantize_lr", "quantize_gradient",
+    "protect"})
 
 
 def is_needed(session: Session, controller: Controller) -> bool:

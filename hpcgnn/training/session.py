@@ -135,6 +135,7 @@ class Session:
                            features.to(STORAGE[config.precision]), exchange, reach.num_within if reach else None,
                            config.overlap, config.sums == "half", part.edge_weight,
                            exchange.weighted_degree(part, device))
+        graph.stored_bits = config.stored_bits
         rows_within = comm.allreduce(np.array(reach.num_within)).tolist() if reach else []
         degree_counts = None if config.quantize == "none" else count_in_degrees(graph, comm)
         model, has_weights = together(comm, lambda: recipe.build(config, info)), part.edge_weight is not None

@@ -1,0 +1,112 @@
+"""RowStore keeps rows as codes of few bits until the backward pass reads them; pack_signs keeps where they are not 0.
+
+What is kept, and for which layer, is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+
+from hpcgnn.errors import KernelError
+from hpcgnn.ops.arena import empty
+from hpcgnn.ops.counter import CounterKey
+from hpcgnn.ops.quantization import MessageLayout, dequantize_rows, quantize_rows
+from hpcgnn.widths import PACKED_WIDTHS
+
+ROWS_A_BLOCK = 1 << 14      # rows that share a layout: its 21 bytes a row are held for one block, not for all rows
+
+
+@dataclass(frozen=True)
+class RowStore:
+    """Codes of (len(node_id), dim) rows: rounded at random, so that they decode to the rows without bias.
+
+    Attributes
+    ----------
+    bit_width : {1, 2, 4, 8}
+    key : CounterKey                purpose STORE, of the layer
+    node_id : (num_rows,) int64     global ids, which key the rounding
+    dim : int
+    dtype : torch.dtype             of the rows, and of what is decoded
+
+    Raises
+    ------
+    KernelError      another bit-width
+
+    Reference: Liu et al., EXACT, ICLR 2022: activations as stochastic codes. Deviation: without its random projection.
+    """
+
+    bit_width: int
+    key: CounterKey
+    node_id: np.ndarray
+    dim: int
+    dtype: torch.dtype
+
+    def __post_init__(self):
+        if self.bit_width not in PACKED_WIDTHS:
+            raise KernelError(f"kept rows have a bit-width of {PACKED_WIDTHS}, found {self.bit_width}")
+
+    def encode(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the codes of (num_rows, dim) rows, (num_bytes,) uint8 on their device.
+
+        Raises
+        ------
+        KernelError      a row holds NaN, infinity or a magnitude above 1.6e38; its node, layer and epoch are named
+        """
+        rows, parts = rows.contiguous(), list(self._blocks())
+        codes = torch.empty(sum(layout.num_bytes for *_, layout in parts), dtype=torch.uint8, device=rows.device)
+        for (span, index, layout), message in zip(parts, self._cut(codes, parts), strict=True):
+            quantize_rows(rows[span], index, self.node_id[span], layout, self.key, message)
+        return codes
+
+    def decode(self, codes: torch.Tensor) -> torch.Tensor:
+        """Return the rows that `encode` made codes of, (num_rows, dim), off by less than a step in each column."""
+        rows = empty((len(self.node_id), self.dim), self.dtype, codes.device)
+        parts = list(self._blocks())
+        for (span, index, layout), message in zip(parts, self._cut(codes, parts), strict=True):
+            dequantize_rows(message, index, self.node_id[span], layout, rows[span])
+        return rows
+
+    def _blocks(self) -> Iterator[tuple[slice, np.ndarray, MessageLayout]]:
+        for start in range(0, len(self.node_id), ROWS_A_BLOCK):
+            stop = min(start + ROWS_A_BLOCK, len(self.node_id))
+            yield slice(start, stop), *_laid_out(stop - start, self.dim, self.bit_width)
+
+    @staticmethod
+    def _cut(codes: torch.Tensor, parts: list[tuple[slice, np.ndarray, MessageLayout]]) -> Iterator:
+        """Yield each block's bytes: an array on the host, else a tensor."""
+        stop = 0
+        for *_, layout in parts:
+            start, stop = stop, stop + layout.num_bytes
+            yield codes[start:stop].numpy() if codes.device.type == "cpu" else codes[start:stop]
+
+
+@lru_cache(maxsize=16)
+def _laid_out(num_rows: int, dim: int, bit_width: int) -> tuple[np.ndarray, MessageLayout]:
+    """Return the indices and the layout of so many rows of one width."""
+    return np.arange(num_rows, dtype=np.int32), MessageLayout.build(np.full(num_rows, bit_width, np.uint8), dim)
+
+
+def pack_signs(rows: torch.Tensor) -> torch.Tensor:
+    """Return a bit for each of (n, dim) elements that is not 0, as (n, ceil(dim / 8)) uint8, the first in the highest
+    bit.
+    """
+    is_set = rows != 0
+    if rows.device.type == "cpu":
+        return torch.from_numpy(np.packbits(is_set.numpy(), axis=1))
+    padded = torch.nn.functional.pad(is_set, (0, -rows.shape[1] % 8)).view(len(rows), -1, 8)
+    return (padded.to(torch.uint8) << torch.arange(7, -1, -1, dtype=torch.uint8, device=rows.device)).sum(
+        2, dtype=torch.uint8)
+
+
+def mask_by_signs(rows: torch.Tensor, signs: torch.Tensor) -> torch.Tensor:
+    """Return (n, dim) rows, 0 where `pack_signs` found 0."""
+    if rows.device.type == "cpu":
+        is_set = torch.from_numpy(np.unpackbits(signs.numpy(), axis=1, count=rows.shape[1]))
+        return torch.mul(rows, is_set, out=empty(rows.shape, rows.dtype))
+    bits = signs[:, :, None] >> torch.arange(7, -1, -1, dtype=torch.uint8, device=rows.device) & 1
+    return rows * bits.view(len(rows), -1)[:, :rows.shape[1]]
