@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from hpcgnn.methods.adaqp import AdaQP
 from hpcgnn.methods.choosing import PERCENTILES, FollowsLoss, SolvesWidths
 from hpcgnn.methods.method import MethodContext
+from hpcgnn.settings import setting
 
 if TYPE_CHECKING:
     from hpcgnn.adaptive.policies import WidthPolicy
@@ -19,6 +20,9 @@ class Joint(FollowsLoss, SolvesWidths):
 
     name = "joint"
     automatic = "1,2,4,8"
+    solver: str = setting("bisection", "How widths are assigned: by each rank for its own messages, once all ranks "
+                          "have agreed on what a bit must gain (bisection), or on rank 0 for all (greedy).",
+                          ("bisection", "greedy"), has_flag=False)
 
     def width_policy(self, context: MethodContext) -> WidthPolicy:
         """Collective: widths that the solver assigns within the budget."""
@@ -26,5 +30,5 @@ class Joint(FollowsLoss, SolvesWidths):
         from hpcgnn.adaptive.policies import BudgetedWidths, level_shares
 
         shares = level_shares(parse_percentiles(PERCENTILES), len(self.choices()))
-        solver = self.solver_of(context, AdaQP.lam, AdaQP.solver, AdaQP.solver_seconds)
+        solver = self.solver_of(context, AdaQP.lam, self.solver, AdaQP.solver_seconds)
         return BudgetedWidths(solver, self.period, shares)
