@@ -159,6 +159,11 @@ class PipedComm:
         before = self._swap("exscan", own)[0]
         return before if self.rank else None
 
+    def Exscan(self, send: Any, receive: Any, op: Any = None) -> None:
+        before = self._swap("Exscan", np.array(_array(send)))[0]
+        if self.rank:
+            _array(receive)[...] = before
+
     def Allreduce(self, send: Any, receive: Any, op: Any = None) -> None:
         into = _array(receive)
         own = into if not isinstance(send, (np.ndarray, list)) else _array(send)
