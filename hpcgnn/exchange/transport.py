@@ -180,9 +180,11 @@ def _why_not(comm: MPI.Comm, is_demanded: bool, device: torch.device) -> str:
     A library that can't be asked is tried only where that was demanded: one that does not know device pointers reads
     them as its own and ends the process.
     """
-    answers = comm.allgather(answer_of_mpi())
-    refusals = [answer.reason for answer in answers if answer.takes_pointers is False]
-    silences = [answer.reason for answer in answers if answer.takes_pointers is None]
-    if refusals or (silences and not is_demanded):
-        return [*refusals, *silences][0]
+    own = answer_of_mpi()
+    if comm.allreduce(int(own.takes_pointers is not True), MPI.MAX):
+        answers = comm.allgather(own)
+        refusals = [answer.reason for answer in answers if answer.takes_pointers is False]
+        silences = [answer.reason for answer in answers if answer.takes_pointers is None]
+        if refusals or (silences and not is_demanded):
+            return [*refusals, *silences][0]
     return why_pointers_fail(comm, device)
