@@ -201,9 +201,10 @@ def ranks(shared: Shared, ranks: str, neighbors: str, rows: int) -> None:
     prepare_output(shared.out)
     machine = announce("ranks", 1)
     from hpcgnn.bench.ranks import RanksBenchmark
+    from hpcgnn.bench.ranks_result import RanksResult
 
     benchmark = RanksBenchmark(num_ranks, num_neighbors, rows, shared.repeat or 5, shared.steps.begin)
-    finish("ranks", machine, benchmark, shared)
+    finish("ranks", machine, benchmark, shared, result_type=RanksResult)
 
 
 @command.command("packages")

@@ -110,6 +110,9 @@ class SolvesWidths(Reproducible):
 
     period: int = setting(50, "Epochs between assignments of widths.", low=1, has_flag=False)
     group_size: int = setting(500, "Messages of a pair of ranks that share a width.", low=1, has_flag=False)
+    solver: str = setting("bisection", "How widths are assigned: by each rank for its own messages, once all ranks "
+                          "have agreed on the seconds of a round or on what a bit must gain (bisection), or on rank 0 "
+                          "for all (highs, greedy).", ("bisection", "highs", "greedy"), has_flag=False)
 
     def solver_of(self, context: MethodContext, lam: float, solver: str, seconds: float) -> Solver:
         """Collective: squares of the coefficients come from the receivers, the links' costs from timed rounds."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hpcgnn.errors import ConfigError
 from hpcgnn.methods.adaqp import AdaQP
 from hpcgnn.methods.choosing import PERCENTILES, FollowsLoss, SolvesWidths
 from hpcgnn.methods.method import MethodContext
-from hpcgnn.settings import setting
 
 if TYPE_CHECKING:
     from hpcgnn.adaptive.policies import WidthPolicy
@@ -20,9 +20,11 @@ class Joint(FollowsLoss, SolvesWidths):
 
     name = "joint"
     automatic = "1,2,4,8"
-    solver: str = setting("bisection", "How widths are assigned: by each rank for its own messages, once all ranks "
-                          "have agreed on what a bit must gain (bisection), or on rank 0 for all (greedy).",
-                          ("bisection", "greedy"), has_flag=False)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.solver == "highs":
+            raise ConfigError("method joint spends a budget of bits, which solver highs can't; use bisection or greedy")
 
     def width_policy(self, context: MethodContext) -> WidthPolicy:
         """Collective: widths that the solver assigns within the budget."""
