@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcgnn.adaptive.assignment import Assignment, extreme_choice
+from hpcgnn.adaptive.budget import ROUNDING
 from hpcgnn.adaptive.problem import Problem, inverse_span, scaled
 from hpcgnn.adaptive.reductions import Reductions
 from hpcgnn.adaptive.steps import Steps, build_steps, choice_of, fill
@@ -131,14 +132,15 @@ def _ends_near(steps: Steps, best: np.ndarray, common: Common, reductions: Reduc
     seconds and beyond them, and the least seconds.
     """
     ends = [np.unique(steps.end[steps.ring_round == number]) for number in range(len(best))]
-    candidates, below, above = [common.least], np.nextafter(best, np.inf), best
+    # A pair's last step ends where its widest message does, but for the rounding of two sums.
+    candidates, below, above = [common.least], best * ROUNDING, best * ROUNDING
     for _ in range(NUM_NEAR):
         lower = [_place(of_round, np.searchsorted(of_round, limit) - 1)
                  for of_round, limit in zip(ends, below, strict=True)]
         higher = [_place(of_round, np.searchsorted(of_round, limit, "right"))
                   for of_round, limit in zip(ends, above, strict=True)]
         nearest = reductions.max(np.array([lower, np.negative(higher)]))
-        below, above = np.maximum(nearest[0], common.least), np.minimum(-nearest[1], common.most)
+        below, above = np.maximum(nearest[0], common.least), np.minimum(-nearest[1], common.most * ROUNDING)
         candidates += [below, above]
     return np.stack(candidates)
 

@@ -116,12 +116,12 @@ def test_it_is_within_one_percent_of_highs(lam, widths):
        ranks=st.integers(2, 5))
 @settings(max_examples=60, deadline=None)
 def test_it_finds_what_the_solver_that_sees_all_steps_finds(seed, lam, groups, spread, ranks):
-    """Within a hundredth of the scale [0, 1] of the terms; the bounds of both are the linear relaxation's."""
+    """Within a thousandth of the scale [0, 1] of the terms; the bounds of both are the linear relaxation's."""
     rng = np.random.default_rng(seed)
     pairs = {pair: groups for pair in range(ranks ** 2) if pair % (ranks + 1)}
     problem = make_problem(pairs, ranks, seed=seed, beta=rng.lognormal(0, spread, groups * len(pairs)))
     ours, theirs = alone(problem, lam), solve_greedy(problem, lam)
-    assert ours.objective <= theirs.objective + 0.01
+    assert ours.objective <= theirs.objective + 0.001
     assert ours.bound == pytest.approx(theirs.bound, abs=1e-6)
 
 
@@ -189,7 +189,15 @@ def test_a_budget_below_the_smallest_width_is_refused():
         solve_budget_together(many_groups(), 1.5, 4, Alone())
 
 
-def test_nothing_that_gains_gets_the_smallest_width():
+def test_widest_messages_are_found_where_sums_round_differently():
+    """The last step of a pair ends an ulp behind the seconds of its widest message."""
+    rng = np.random.default_rng(2)
+    problem = make_problem({1: 2, 2: 2}, 2, seed=2, beta=rng.lognormal(0, 1.0, 4))
+    answer = alone(problem, 0.984375)
+    assert answer.widths.tolist() == [8] * 4 and answer.objective == pytest.approx(answer.bound, abs=1e-9)
+
+
+def test_what_gains_nothing_gets_the_smallest_width():
     problem = make_problem(SMALL, beta=np.zeros(8))
     assert set(alone(problem, 0.5).widths.tolist()) == {2}
     assert set(solve_budget_together(problem, 8.0, problem.num_rounds, Alone()).widths.tolist()) == {2}
