@@ -72,7 +72,7 @@ MAY_IMPORT = {
 # Rooms or modules that may import a library.
 LIBRARY_HOMES = {
     "mpi4py": ("launch", "exchange", "steps.clusters", "methods.method", "adaptive.controller", "adaptive.solving",
-               "training", "inference", "library", "results"),
+               "adaptive.assigning", "training", "inference", "library", "results"),
     "cupy": ("ops.cuda.module",),
     "h5py": ("shards", "training.checkpoint", "training.rank_state", "inference.model_file", "inference.predictions",
              "results.answer_file"),
@@ -84,8 +84,8 @@ LIBRARY_HOMES = {
 }
 # Decisions that are pure functions of what rank 0 was told: they know neither messages nor their rows.
 DECISIONS = {f"adaptive.{name}" for name in (
-    "assigner", "assignment", "budget", "cost_model", "greedy", "grouping", "highs", "node_bits", "problem",
-    "staleness", "steps", "time_bits", "width_floor", "width_trial")}
+    "assigner", "assignment", "bisection", "budget", "cost_model", "greedy", "grouping", "highs", "node_bits",
+    "problem", "reductions", "shared_budget", "staleness", "steps", "time_bits", "width_floor", "width_trial")}
 FORBIDDEN_NAMES = {"utils", "helpers", "common", "misc"}
 
 

@@ -19,7 +19,7 @@ class Assignment:
     objective : lam * variance_term + (1 - lam) * time_term
     variance_term, time_term : in [0, 1]; see `Problem.terms`
     bound : no choice of widths has a smaller objective, as far as the solver knows
-    solver : {"highs", "greedy", "budget", "extreme"}
+    solver : {"bisection", "highs", "greedy", "budget"}
     solve_seconds : spent on it
     reason : why another solver than the one asked for had to serve; empty where none did
     """

@@ -37,10 +37,8 @@ def solve_budget(problem: Problem, mean_bits: float) -> Assignment:
     ConfigError      the budget is below the smallest width
     """
     started = time.perf_counter()
+    check_budget(problem, mean_bits)
     least = problem.widths[0]
-    if not mean_bits >= least:
-        raise ConfigError(f"the budget is {mean_bits} bits a value, below the smallest width {least}; "
-                          "raise it or add a smaller width")
     choice, bound = np.zeros(problem.num_groups, np.int64), problem.variance_range[1]
     smallest = problem.pair_seconds(choice)
     allowed = smallest + (mean_bits / least - 1) * (smallest - problem.used_gamma)
@@ -48,7 +46,7 @@ def solve_budget(problem: Problem, mean_bits: float) -> Assignment:
         longest = float(allowed[problem.pair_round == number].max())
         num_bits = (mean_bits - least) * float(problem.num_values[problem.group_round == number].sum())
         steps = steps.where(np.argsort(-steps.gain / steps.bits, kind="stable"))
-        taken = _spend(steps, smallest, longest * ROUNDING, num_bits * ROUNDING)
+        taken = spend(steps, smallest, np.full(problem.num_pairs, longest * ROUNDING), num_bits * ROUNDING)
         choice += choice_of(steps, taken, problem.num_groups)
         bound -= _relaxed_gain(steps, longest, num_bits)
     return judge(problem, choice, 1.0, bound * problem.weights(1.0)[0], "budget", time.perf_counter() - started)
@@ -62,12 +60,25 @@ def _relaxed_gain(steps: Steps, longest: float, num_bits: float) -> float:
     return float(steps.gain @ (share * np.clip((num_bits - before) / np.maximum(spent, 1), 0, 1)))
 
 
-def _spend(steps: Steps, smallest: np.ndarray, longest: float, num_bits: float) -> np.ndarray:
-    """Take one round's steps, best first, as (num_steps,) bool; a step that doesn't fit bars its group's later ones."""
-    pair_seconds, blocked, taken = smallest.tolist(), set(), []
+def check_budget(problem: Problem, mean_bits: float) -> None:
+    """Raise ConfigError where a budget is below the smallest width."""
+    if not mean_bits >= problem.widths[0]:
+        raise ConfigError(f"the budget is {mean_bits} bits a value, below the smallest width {problem.widths[0]}; "
+                          "raise it or add a smaller width")
+
+
+def spend(steps: Steps, smallest: np.ndarray, longest: np.ndarray, num_bits: float) -> np.ndarray:
+    """Take steps, best first, as (num_steps,) bool; a step that doesn't fit bars its group's later ones.
+
+    Parameters
+    ----------
+    smallest, longest : (num_pairs,) float64      seconds of each pair's message before, and that it may take
+    num_bits : that may be spent on all of them
+    """
+    pair_seconds, allowed, blocked, taken = smallest.tolist(), longest.tolist(), set(), []
     columns = (steps.group, steps.pair, steps.seconds, steps.bits)
     for group, pair, seconds, bits in zip(*(column.tolist() for column in columns), strict=True):
-        fits = group not in blocked and bits <= num_bits and pair_seconds[pair] + seconds <= longest
+        fits = group not in blocked and bits <= num_bits and pair_seconds[pair] + seconds <= allowed[pair]
         if fits:
             num_bits -= bits
             pair_seconds[pair] += seconds

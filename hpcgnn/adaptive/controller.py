@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,7 @@ from hpcgnn.ops.counter import BACKWARD
 
 NEVER, ALWAYS, DESCENT, MEASURED = ASYNCHRONY = ("never", "always", "descent", "measured")
 ONE_STEP = StepRule()
+NUM_PURPOSES = 4     # more than an exchange of rows has
 Movements = Mapping[Site, np.ndarray]
 
 
@@ -198,7 +199,7 @@ class Controller:
 
     def agrees(self) -> bool:
         """Collective, after `restore_rank`: whether what the ranks remember fits each other."""
-        return len(set(self._comm.allgather(self._has_rows))) == 1 and self._policy.agrees()
+        return self._comm.allreduce(int(self._has_rows)) in (0, self._comm.size) and self._policy.agrees()
 
     def forget_rank(self) -> None:
         """Forget what `restore_rank` read."""
@@ -215,7 +216,7 @@ class Controller:
     def _measure(self, movements: Movements) -> None:
         """Collective: rank 0 learns how far the rows of all ranks moved."""
         if self._sites is None:     # a rank that has no neighbors exchanges nothing, and names no site
-            self._sites = sorted(set().union(*self._comm.allgather(list(movements))))
+            self._sites = _sites_of(self._comm.allreduce(_bits_of(movements), MPI.BOR))
         nothing = np.zeros(NUM_SUMS)
         sums = np.array([movements.get(site, nothing) for site in self._sites]).reshape(len(self._sites), NUM_SUMS)
         self._comm.Reduce(MPI.IN_PLACE if self._comm.rank == 0 else sums, sums)
@@ -246,6 +247,16 @@ class Controller:
         self._trial = self._trial.observe(self._descent, slowing or self._floor.has_risen, test.window, widths,
                                           self._floor.floor)
         return self._trial.base, is_held
+
+
+def _bits_of(sites: Iterable[Site]) -> int:
+    """Return a number that has a bit for each site, so that sites of all ranks are joined bit by bit."""
+    return sum(1 << (NUM_PURPOSES * layer + purpose) for layer, purpose in sites)
+
+
+def _sites_of(bits: int) -> list[Site]:
+    """Return the sites that have a bit, in ascending order."""
+    return [divmod(place, NUM_PURPOSES) for place in range(bits.bit_length()) if bits >> place & 1]
 
 
 def _is_gradient(site: Site) -> bool:

@@ -1,10 +1,11 @@
-"""LinkModel: what a message costs in seconds between each pair of ranks, fitted from timed rounds or fixed.
+"""LinkModel: what a rank's messages to its peers cost in seconds, fitted from timed rounds or fixed.
 
 Numbers in, numbers out; timing messages is the exchange's business.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,31 +15,25 @@ TINY_SECONDS = 1e-9
 
 @dataclass(frozen=True)
 class LinkModel:
-    """Seconds of a message from one rank to another: theta a byte and gamma once.
-
-    A directed pair has the index source * num_ranks + destination; a rank's pair with itself is never asked for.
+    """Seconds of a message from one rank to each of its peers: theta a byte and gamma once.
 
     Attributes
     ----------
-    num_ranks : int
-    theta : (num_ranks ** 2,) float64     seconds a byte, not negative
-    gamma : (num_ranks ** 2,) float64     seconds a message, not negative
-    is_measured : bool                    False where they are known in advance: then no decision may ask a clock
+    theta : (num_peers,) float64     seconds a byte, not negative
+    gamma : (num_peers,) float64     seconds a message, not negative
+    is_measured : bool               False where they are known in advance: then no decision may ask a clock
 
     Reference: AdaQP, Eq. (10).
     """
 
-    num_ranks: int
     theta: np.ndarray
     gamma: np.ndarray
     is_measured: bool = True
 
 
-def fixed_links(num_ranks: int, bytes_per_second: float = 1e9, latency_seconds: float = 2e-5) -> LinkModel:
+def fixed_links(num_peers: int, bytes_per_second: float = 1e9, latency_seconds: float = 2e-5) -> LinkModel:
     """Return links that are all alike and known in advance, for runs that must not depend on a clock."""
-    num_pairs = num_ranks * num_ranks
-    return LinkModel(num_ranks, np.full(num_pairs, 1 / bytes_per_second), np.full(num_pairs, latency_seconds),
-                     is_measured=False)
+    return LinkModel(np.full(num_peers, 1 / bytes_per_second), np.full(num_peers, latency_seconds), is_measured=False)
 
 
 def fit(num_bytes: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
@@ -73,25 +68,35 @@ def fit(num_bytes: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
     return float(per_largest * scale / largest), float(once * scale)
 
 
-def fit_links(num_ranks: int, pair: np.ndarray, num_bytes: np.ndarray, seconds: np.ndarray) -> LinkModel:
-    """Return the model of all pairs from the timed messages of some; the others get the median of those.
+def fit_links(peers: Sequence[int], near: Collection[int], source: np.ndarray, num_bytes: np.ndarray,
+              seconds: np.ndarray) -> np.ndarray:
+    """Fit what messages from each peer cost, from the timed messages of some ranks. A peer that none came from has the
+    median of the fitted ranks that are on the same side of this one's node, or of all.
 
     Parameters
     ----------
-    pair : (samples,) int64          source * num_ranks + destination
+    peers : ranks
+    near : ranks of this one's node
+    source : (samples,) int64        rank that each message came from
     num_bytes : (samples,) int64
     seconds : (samples,) float64     best taken while all pairs of a round are busy
+
+    Returns
+    -------
+    costs : (num_peers, 2) float64   theta and gamma, see `LinkModel`
     """
-    measured = np.unique(pair)
-    if len(measured) == 0:
-        return fixed_links(num_ranks)
-    fitted = np.array([fit(num_bytes[pair == one], seconds[pair == one]) for one in measured])
-    table = np.tile(np.median(fitted, axis=0), (num_ranks * num_ranks, 1))
-    table[measured] = fitted
-    return LinkModel(num_ranks, table[:, 0].copy(), table[:, 1].copy())
+    fitted = {int(one): fit(num_bytes[source == one], seconds[source == one]) for one in np.unique(source)}
+    if not fitted:
+        fixed = fixed_links(len(peers))
+        return np.stack([fixed.theta, fixed.gamma], axis=1)
+    of_side = [[cost for one, cost in fitted.items() if (one in near) == is_near] for is_near in (False, True)]
+    typical = [np.median(costs or list(fitted.values()), axis=0) for costs in of_side]
+    return np.array([fitted.get(peer, typical[peer in near]) for peer in peers])
 
 
 def pair_round(num_ranks: int) -> np.ndarray:
-    """Return (num_ranks ** 2,) int64, the ring round of each pair: destination - source, 0 for a rank with itself."""
+    """Return (num_ranks ** 2,) int64, the ring round of each pair, which has the index source * num_ranks +
+    destination: destination - source, 0 for a rank with itself.
+    """
     rank = np.arange(num_ranks)
     return ((rank[None, :] - rank[:, None]) % num_ranks).ravel()

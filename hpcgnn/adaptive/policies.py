@@ -129,8 +129,9 @@ class LeveledWidths(FixedWidths):
         self.base_widths = widths
         level = levels(importance, percentiles)
         inner, halo = level[:plan.num_inner], level[plan.num_inner:]
-        shared = {(plan.rank, peer): inner[rows.index] for peer, rows in enumerate(plan.boundary)}
-        shared |= {(peer, plan.rank): halo[rows.index] for peer, rows in enumerate(plan.halo) if peer != plan.rank}
+        shared = {(plan.rank, peer): inner[rows.index] for peer, rows in zip(plan.peers, plan.boundary, strict=True)}
+        shared |= {(peer, plan.rank): halo[rows.index] for peer, rows in zip(plan.peers, plan.halo, strict=True)
+                   if peer != plan.rank}
         self._plans = {base: LeveledBits(shared, width_table(base, widths)) for base in self.base_widths}
 
     def bit_plan(self, seed: int, epoch: int, base: int) -> BitPlan:

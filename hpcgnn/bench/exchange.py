@@ -104,14 +104,15 @@ class ExchangeBenchmark:
         ----------
         send, receive : list of uint8 arrays, one a rank
         """
-        rounds = ring_rounds(self.comm.rank, self.comm.size)
+        peers = range(self.comm.size)
+        rounds = ring_rounds(self.comm.rank, self.comm.size, peers)
 
         def plain() -> None:
             for destination, source in rounds:
                 self.comm.Sendrecv(send[destination], destination, TAG, receive[source], source, TAG)
 
         def ours(transfer: type[Transfer]) -> None:
-            transfer(self.comm, rounds, send, receive, TAG).wait()
+            transfer(self.comm, peers, rounds, send, receive, TAG).wait()
 
         return {PLAIN: plain, **{name: partial(ours, transfer) for name, transfer in EXCHANGES.items()}}
 

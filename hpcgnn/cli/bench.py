@@ -186,6 +186,29 @@ def assign(shared: Shared, ranks: int) -> None:
     finish("assign", machine, AssignBenchmark(ranks, shared.repeat or 5, begin=shared.steps.begin), shared)
 
 
+@command.command("ranks")
+@click.option("--ranks", default="64,1024,10000", show_default=True, metavar="LIST", help="Ranks of a training.")
+@click.option("--neighbors", default="10,100,1000", show_default=True, metavar="LIST",
+              help="Ranks that a rank shares rows with; where there are fewer ranks, all of them.")
+@click.option("--rows", type=click.IntRange(min=1), default=20, show_default=True,
+              help="Rows that go to each neighbor, and come from it.")
+@click.pass_obj
+def ranks(shared: Shared, ranks: str, neighbors: str, rows: int) -> None:
+    """Measure what one rank among many does for its neighbors, seconds and memory, in one process without a network."""
+    shared.refuse_threads("a rank's own work has one")
+    num_ranks, num_neighbors = parse_list("--ranks", ranks, int), parse_list("--neighbors", neighbors, int)
+    if min(num_ranks) < 2 or min(num_neighbors) < 1:
+        raise click.UsageError(f"--ranks is {ranks!r} and --neighbors {neighbors!r}; expected numbers from 2 and from "
+                               "1 on")
+    prepare_output(shared.out)
+    machine = announce("ranks", 1)
+    from hpcgnn.bench.ranks import RanksBenchmark
+    from hpcgnn.bench.ranks_result import RanksResult
+
+    benchmark = RanksBenchmark(num_ranks, num_neighbors, rows, shared.repeat or 5, shared.steps.begin)
+    finish("ranks", machine, benchmark, shared, result_type=RanksResult)
+
+
 @command.command("packages")
 @click.pass_obj
 def packages(shared: Shared) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from mpi4py import MPI
 
@@ -32,10 +34,10 @@ class MessageArena:
         self._receive = self._grown(self._receive, receive_bytes)
         return _cut(self._send, send_bytes), _cut(self._receive, receive_bytes)
 
-    def deliver(self, comm: MPI.Comm, send: list[Buffer], receive: list[Buffer], tag: int,
+    def deliver(self, comm: MPI.Comm, peers: Sequence[int], send: list[Buffer], receive: list[Buffer], tag: int,
                 checks: RowChecks | None = None, is_open: bool = False) -> Delivery:
         """See `Transport.deliver`; the messages are `slices`, or empty where they are left out."""
-        return self._transport.deliver(comm, send, receive, tag, self._staging, checks, is_open)
+        return self._transport.deliver(comm, peers, send, receive, tag, self._staging, checks, is_open)
 
     def _grown(self, buffer: Buffer, sizes: list[int]) -> Buffer:
         needed = sum(map(_padded, sizes))

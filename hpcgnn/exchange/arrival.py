@@ -71,7 +71,7 @@ class Arrival:
     Attributes
     ----------
     messages : Messages
-    receive : list of uint8 buffers, one a rank; received : the buffer that they lie in
+    receive : list of uint8 buffers, one a peer; received : the buffer that they lie in
     transfer : Travel
     key : CounterKey                  of the exchange, by which this rank encoded what it sent
     traffic : Traffic                 counts the seconds
@@ -81,7 +81,7 @@ class Arrival:
     after : function or None          called with the rows that were written
     age, max_age : int                epochs that the rows are old when they are read, and that they may be
     is_applied : bool                 the table holds them
-    sent_epochs : (num_ranks,) int64 or None      in which each rank's message was encoded; None is the key's epoch
+    sent_epochs : (num_peers,) int64 or None      in which each peer's message was encoded; None is the key's epoch
     """
 
     messages: Messages
@@ -111,10 +111,11 @@ class Arrival:
 
     @property
     def keys(self) -> tuple[CounterKey, ...]:
-        """Return the key by which each rank encoded its message."""
-        num_ranks = len(self.receive)
-        epochs = [self.epoch] * num_ranks if self.sent_epochs is None else self.sent_epochs.tolist()
-        return tuple(key_of_sender(self.key._replace(epoch=epoch), rank) for rank, epoch in enumerate(epochs))
+        """Return the key by which each peer encoded its message."""
+        peers = self.messages.peers
+        epochs = [self.epoch] * len(peers) if self.sent_epochs is None else self.sent_epochs.tolist()
+        return tuple(key_of_sender(self.key._replace(epoch=epoch), rank)
+                     for rank, epoch in zip(peers, epochs, strict=True))
 
     @property
     def device(self) -> torch.device:
@@ -197,25 +198,26 @@ class Arrival:
         }
 
 
-def restored_messages(state: State, incoming: tuple[RowList, ...]) -> Messages:
+def restored_messages(state: State, peers: tuple[int, ...], incoming: tuple[RowList, ...]) -> Messages:
     """Rebuild the messages that `Arrival.state` describes, of which nothing is sent any more.
 
     Parameters
     ----------
-    incoming : tuple of RowList, one a rank      all rows that can come, of which the messages held some
+    peers : tuple of int
+    incoming : tuple of RowList, one a peer      all rows that can come, of which the messages held some
     """
     dim = int(state["dim"])
     receive_rows = tuple(rows.at(position) for rows, position in zip(incoming, split(state["position"]), strict=True))
     layouts = tuple(MessageLayout.build(widths, dim, str(state["code"])) for widths in split(state["bit_width"]))
     nothing = MessageLayout.build(np.empty(0, np.uint8), dim)
-    return Messages((NO_ROWS,) * len(incoming), receive_rows, (nothing,) * len(incoming), layouts,
+    return Messages(peers, (NO_ROWS,) * len(incoming), receive_rows, (nothing,) * len(incoming), layouts,
                     int(state["num_halo"]), dim)
 
 
-def restored_arrival(state: State, incoming: tuple[RowList, ...], arena: MessageArena, traffic: Traffic,
-                     streams: Streams) -> Arrival:
+def restored_arrival(state: State, peers: tuple[int, ...], incoming: tuple[RowList, ...], arena: MessageArena,
+                     traffic: Traffic, streams: Streams) -> Arrival:
     """Rebuild the arrival from what `Arrival.state` returned, its bytes in an arena; see `restored_messages`."""
-    messages = restored_messages(state, incoming)
+    messages = restored_messages(state, peers, incoming)
     _, receive = arena.slices(messages.send_sizes, messages.receive_sizes)
     is_applied = bool(state["is_applied"])
     if not is_applied:

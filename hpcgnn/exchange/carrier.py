@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcgnn.errors import exit_code_of, explanation_of
+from hpcgnn.exchange.plan import Rounds
 from hpcgnn.exchange.ring import MAX_TAG, Link, waiting
 from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.last_words import say
@@ -58,16 +59,18 @@ class Flight:
     outgoing, incoming : list of Message      in the order of the rounds, without empty ones
     """
 
-    def __init__(self, carrier: Carrier, rounds: tuple[tuple[int, int], ...], send: list[np.ndarray],
+    def __init__(self, carrier: Carrier, peers: Sequence[int], rounds: Rounds, send: list[np.ndarray],
                  receive: list[np.ndarray], tag: int, link: Link, traffic: Traffic, name_of: Callable[[int], str]):
         self.tag, self._carrier, self._traffic, self._name_of, self._rounds = tag, carrier, traffic, name_of, rounds
+        self._peers = peers
         self.sent_bytes = sum(map(len, send))
         self._due = link.reserve(max(self.sent_bytes, sum(map(len, receive))))
-        self.outgoing = [Message(self, number, peer, send[peer]) for number, (peer, _) in enumerate(rounds)
-                         if len(send[peer])]
-        self.incoming = [Message(self, number, peer, receive[peer]) for number, (_, peer) in enumerate(rounds)
-                         if len(receive[peer])]
+        self.outgoing = [Message(self, number, peers[place], send[place]) for number, (place, _) in enumerate(rounds)
+                         if len(send[place])]
+        self.incoming = [Message(self, number, peers[place], receive[place])
+                         for number, (_, place) in enumerate(rounds) if len(receive[place])]
         self._left = [num_pieces(send[destination]) + num_pieces(receive[source]) for destination, source in rounds]
+        self._num_over = 0      # rounds, the first ones, of which no piece is left
         self.num_left = sum(self._left)
         if self.num_left:
             traffic.depart()
@@ -98,8 +101,12 @@ class Flight:
         HERE.note("computes")
 
     def _note_waiting(self) -> None:
-        number = next((number for number, left in enumerate(self._left) if left), len(self._rounds) - 1)
-        HERE.note(waiting, self._name_of, self.tag, number + 1, len(self._rounds), *self._rounds[number])
+        if not self._rounds:
+            return
+        while self._num_over < len(self._left) - 1 and not self._left[self._num_over]:
+            self._num_over += 1
+        HERE.note(waiting, self._name_of, self.tag, self._num_over + 1, len(self._rounds), self._carrier.rank,
+                  *(self._peers[place] for place in self._rounds[self._num_over]))
 
 
 class _Outgoing:
@@ -210,10 +217,11 @@ class Carrier:
     Attributes
     ----------
     has_thread : bool
+    rank : int
     """
 
     def __init__(self, comm: MPI.Comm, pipeline: str):
-        self._comm = comm.Dup()
+        self._comm, self.rank = comm.Dup(), comm.rank
         self._outgoing, self._incoming = _Outgoing(self._comm), _Incoming(self._comm)
         self._is_giving_way = self._is_closed = self._is_driven = False
         self._lock = threading.Lock()
@@ -224,11 +232,11 @@ class Carrier:
             self._thread.start()
             atexit.register(self._stop)      # MPI ends after this
 
-    def take(self, rounds: tuple[tuple[int, int], ...], send: list[np.ndarray], receive: list[np.ndarray], tag: int,
+    def take(self, peers: Sequence[int], rounds: Rounds, send: list[np.ndarray], receive: list[np.ndarray], tag: int,
              link: Link, traffic: Traffic, name_of: Callable[[int], str] = "exchange {}".format) -> Flight:
         """Begin to move the messages of one exchange; see `hpcgnn.exchange.ring.Transfer`."""
         started = time.perf_counter()
-        flight = Flight(self, rounds, send, receive, tag, link, traffic, name_of)
+        flight = Flight(self, peers, rounds, send, receive, tag, link, traffic, name_of)
         with self._lock:
             self._outgoing.add(flight.outgoing)
             self._incoming.add(flight.incoming)

@@ -37,9 +37,11 @@ NAN_BYTE = 0xFF    # a row of such bytes is NaN at every width and code: its bfl
 class Messages:
     """The messages of one exchange: rows and layout for each peer, to send and to receive.
 
+    peers : tuple of int, their ranks, ascending
     rounds : by (destination, source), the messages of one round of the ring alone; see `kinds.by_peer`
     """
 
+    peers: tuple[int, ...]
     send_rows: tuple[RowList, ...]
     receive_rows: tuple[RowList, ...]
     send_layouts: tuple[MessageLayout, ...]
@@ -143,9 +145,9 @@ class Codec:
         def layout(rows: RowList, source: int, destination: int) -> MessageLayout:
             return MessageLayout.build(self._bit_plan.widths(layer, purpose, source, destination, rows), dim, code)
 
-        return Messages(send, receive,
-                        tuple(layout(rows, plan.rank, peer) for peer, rows in enumerate(send)),
-                        tuple(layout(rows, peer, plan.rank) for peer, rows in enumerate(receive)),
+        return Messages(plan.peers, send, receive,
+                        tuple(layout(rows, plan.rank, peer) for peer, rows in zip(plan.peers, send, strict=True)),
+                        tuple(layout(rows, peer, plan.rank) for peer, rows in zip(plan.peers, receive, strict=True)),
                         plan.num_halo, dim)
 
 
@@ -204,9 +206,9 @@ def _encode_on_device(messages: Messages, rows: torch.Tensor, key: CounterKey,
                       buffers: list[torch.Tensor]) -> torch.Tensor | None:
     """`encode` without waiting for the device."""
     found = no_bad_rows(messages, rows)
-    for peer, (listed, layout) in enumerate(zip(messages.send_rows, messages.send_layouts, strict=True)):
+    for place, (listed, layout) in enumerate(zip(messages.send_rows, messages.send_layouts, strict=True)):
         if len(listed):
-            start_quantizing(rows, listed.index, listed.node_id, layout, key, buffers[peer], found[peer:peer + 1])
+            start_quantizing(rows, listed.index, listed.node_id, layout, key, buffers[place], found[place:place + 1])
     if not _may_overflow(rows, key):
         return found
     # The device finds out whether they do and overwrites the messages, of which nothing else can be bad.
@@ -217,7 +219,7 @@ def _encode_on_device(messages: Messages, rows: torch.Tensor, key: CounterKey,
 
 
 def no_bad_rows(messages: Messages, rows: torch.Tensor) -> torch.Tensor:
-    """Return (num_ranks,) int32 beside the rows, from which `start_quantizing` takes an entry for each message sent."""
+    """Return (num_peers,) int32 beside the rows, from which `start_quantizing` takes an entry for each message sent."""
     return torch.full((len(messages.send_rows),), NO_BAD_ROW, dtype=torch.int32, device=rows.device)
 
 
@@ -239,7 +241,7 @@ def decode(messages: Messages, buffers: list[Buffer], keys: Sequence[CounterKey]
 
     Parameters
     ----------
-    keys : one a rank      that its message was encoded with
+    keys : one a peer      that its message was encoded with
     """
     for listed, layout, buffer, key in zip(messages.receive_rows, messages.receive_layouts, buffers, keys, strict=True):
         if len(listed):

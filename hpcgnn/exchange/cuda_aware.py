@@ -81,9 +81,9 @@ def why_pointers_fail(comm: MPI.Comm, device: torch.device) -> str:
             failure = step()
         except MPI.Exception as error:
             failure = f"MPI said {error.Get_error_string()}"
-        failures = comm.allgather(failure)
-        failed = [rank for rank, sentence in enumerate(failures) if sentence]
-        if failed:
+        if comm.allreduce(int(bool(failure)), MPI.MAX):
+            failures = comm.allgather(failure)
+            failed = [rank for rank, sentence in enumerate(failures) if sentence]
             return f"the exchange that proves it failed on rank {failed[0]}: {failures[failed[0]]}"
     return ""
 

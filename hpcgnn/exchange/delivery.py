@@ -6,6 +6,7 @@ Which rounds there are, and when the next one begins, is the ring's business; st
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -56,7 +57,7 @@ class Delivery(Protocol):
     """The messages of one exchange between their buffers and MPI."""
 
     def post(self, destination: int, source: int) -> None:
-        """Begin a round: send to `destination`, receive from `source`."""
+        """Begin a round: send to the peer in place `destination`, receive from the one in place `source`."""
 
     def post_all(self) -> None:
         """Collective: send and receive all messages in one MPI_Alltoallv.
@@ -78,33 +79,37 @@ class HostDelivery:
 
     Parameters
     ----------
-    send, receive : list of uint8 buffers, one a rank, left alone until they have arrived
+    peers : ranks that the buffers are of
+    send, receive : list of uint8 buffers, one a peer, left alone until they have arrived
     tag : int      equal on all ranks for one exchange
     """
 
-    def __init__(self, comm: MPI.Comm, send: list[np.ndarray], receive: list[np.ndarray], tag: int):
-        self._comm, self._send, self._receive, self._tag = comm, send, receive, tag
-        self._requests: list[MPI.Request] = []
+    def __init__(self, comm: MPI.Comm, peers: Sequence[int], send: list[np.ndarray], receive: list[np.ndarray],
+                 tag: int):
+        self._comm, self._peers, self._send, self._receive, self._tag = comm, peers, send, receive, tag
+        self._requests: list[MPI.Request] = []     # of what was begun since all had arrived
 
     def post(self, destination: int, source: int) -> None:
         """See `Delivery`."""
-        self._requests = [request for request in self._requests if request != MPI.REQUEST_NULL]
-        self._requests += [self._comm.Irecv([piece, MPI.BYTE], source, self._tag)
+        self._requests += [self._comm.Irecv([piece, MPI.BYTE], self._peers[source], self._tag)
                            for piece in pieces(self._receive[source])]
-        self._requests += [self._comm.Isend([piece, MPI.BYTE], destination, self._tag)
+        self._requests += [self._comm.Isend([piece, MPI.BYTE], self._peers[destination], self._tag)
                            for piece in pieces(self._send[destination])]
 
     def post_all(self) -> None:
         """See `Delivery`."""
-        all_to_all(self._comm, _block(self._send), _block(self._receive))
+        all_to_all(self._comm, self._peers, _block(self._send), _block(self._receive))
 
     def poll(self) -> bool:
         """See `Delivery`."""
-        return MPI.Request.Testall(self._requests)
+        if self._requests and MPI.Request.Testall(self._requests):
+            self._requests.clear()
+        return not self._requests
 
     def wait(self) -> None:
         """See `Delivery`."""
         MPI.Request.Waitall(self._requests)
+        self._requests.clear()
 
 
 class DirectDelivery:
@@ -121,10 +126,10 @@ class DirectDelivery:
     others : see `HostDelivery`
     """
 
-    def __init__(self, comm: MPI.Comm, send: list[torch.Tensor], receive: list[torch.Tensor], tag: int, ready: Mark,
-                 checks: RowChecks | None, is_open: bool):
+    def __init__(self, comm: MPI.Comm, peers: Sequence[int], send: list[torch.Tensor], receive: list[torch.Tensor],
+                 tag: int, ready: Mark, checks: RowChecks | None, is_open: bool):
         self._tensors, self._ready, self._checks, self._is_open = (send, receive), ready, checks, is_open
-        self._comm, self._tag = comm, tag
+        self._comm, self._peers, self._tag = comm, peers, tag
         self._delivery: HostDelivery | None = None
         self._unposted: deque[tuple[int, int]] = deque()
 
@@ -137,7 +142,7 @@ class DirectDelivery:
     def post_all(self) -> None:
         """See `Delivery`."""
         self._begin()
-        all_to_all(self._comm, *map(_device_block, self._tensors))
+        all_to_all(self._comm, self._peers, *map(_device_block, self._tensors))
 
     def poll(self) -> bool:
         """See `Delivery`."""
@@ -164,8 +169,9 @@ class DirectDelivery:
             self._ready.synchronize()     # MPI touches these buffers from here on
             if self._checks is not None:
                 self._checks.read()
-            self._delivery = HostDelivery(self._comm, *[[device_memory(message) for message in messages]
-                                                        for messages in self._tensors], self._tag)
+            self._delivery = HostDelivery(self._comm, self._peers,
+                                          *[[device_memory(message) for message in messages]
+                                            for messages in self._tensors], self._tag)
 
 
 def pieces(message: np.ndarray | MPI.buffer) -> list:
@@ -182,13 +188,20 @@ class Block(tuple):
     """(buffer, counts, displacements) of messages that are views of one buffer."""
 
 
-def all_to_all(comm: MPI.Comm, send: Block, receive: Block) -> None:
-    """Collective: see `Delivery.post_all`."""
+def all_to_all(comm: MPI.Comm, peers: Sequence[int], send: Block, receive: Block) -> None:
+    """Collective: see `Delivery.post_all`. Nowhere else in an exchange does MPI hear of every rank."""
     extent = max(max(map(sum, zip(*block[1:], strict=True))) for block in (send, receive))
     if extent > np.iinfo(np.int32).max:
         raise KernelError(f"an exchange of {extent} bytes passes Alltoallv's limit of 2 GiB a rank; "
                           "use --set exchange=ring")
-    comm.Alltoallv(*([buffer, (counts, first), MPI.BYTE] for buffer, counts, first in (send, receive)))
+    comm.Alltoallv(*([buffer, _of_all_ranks(comm.size, peers, counts, first), MPI.BYTE]
+                     for buffer, counts, first in (send, receive)))
+
+
+def _of_all_ranks(num_ranks: int, peers: Sequence[int], *columns: list[int]) -> tuple[list[int], ...]:
+    spread = np.zeros((len(columns), num_ranks), np.int64)
+    spread[:, list(peers)] = columns
+    return tuple(spread.tolist())
 
 
 def _block(messages: list[np.ndarray]) -> Block:

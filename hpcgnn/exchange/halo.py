@@ -21,7 +21,7 @@ from hpcgnn.exchange.arrival import Arrival
 from hpcgnn.exchange.bits import BitPlan, UniformBits
 from hpcgnn.exchange.codec import Codec, Codecs, Messages, key_of_sender
 from hpcgnn.exchange.kinds import ExchangeKind, Fresh
-from hpcgnn.exchange.kinds.by_peer import GradientsByPeer, RowsByPeer, halo_spans_of, round_messages
+from hpcgnn.exchange.kinds.by_peer import GradientsByPeer, RowsByPeer, halo_spans_of, round_messages, round_of
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.quantized_sums import QuantizedSums
 from hpcgnn.exchange.reach import Reach
@@ -268,8 +268,7 @@ class HaloExchange:
         call = Call(site, purpose, rows.shape[1], number)
         messages, rounds, span = self._messages(self._codec(site), call), self._plan.rounds, None
         if number is not None:
-            rounds = rounds[number:number + 1]
-            span = self.halo_spans[rounds[0][1]]
+            span, rounds = self.halo_spans[rounds[number][1]], round_of(messages)
         kind = self._kind if site.is_training else self._evaluation_kind
         traffic = self.training if site.is_training else self.evaluation
         if site.is_training and self._is_first_step:     # those of all steps are alike

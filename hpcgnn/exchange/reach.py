@@ -11,6 +11,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcgnn.exchange.plan import ExchangePlan
+from hpcgnn.exchange.swap import swap
 from hpcgnn.partition.partition import Partition
 
 
@@ -23,7 +24,7 @@ class Reach:
     num_hops : int
     inner : (num_inner,) int32      hops from each inner row
     halo : (num_halo,) int32        fewest hops of a path that enters this rank's rows from the halo row
-    boundary : tuple of int32 arrays, one a rank     what `halo` of that rank says of the rows that go there
+    boundary : tuple of int32 arrays, one a peer     what `halo` of that rank says of the rows that go there
     """
 
     num_hops: int
@@ -100,9 +101,6 @@ def tell_owners(comm: MPI.Comm, plan: ExchangePlan, halo: np.ndarray) -> tuple[n
     """Collective: each halo row's number, (num_halo,) of any type, to the row's owner; what was told of each boundary
     list.
     """
-    received = [np.empty(len(rows), halo.dtype) for rows in plan.boundary]
-    sent = np.concatenate([halo[rows.index] for rows in plan.halo])
-    joined = np.concatenate(received)
-    sizes = [len(part) for part in received]
-    comm.Alltoallv([sent, [len(rows) for rows in plan.halo]], [joined, sizes])
-    return tuple(np.split(joined, np.cumsum(sizes)[:-1]))
+    told = tuple(np.empty(len(rows), halo.dtype) for rows in plan.boundary)
+    swap(comm, plan.peers, [halo[rows.index] for rows in plan.halo], told)
+    return told

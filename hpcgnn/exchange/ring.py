@@ -1,4 +1,4 @@
-"""Moves packed messages between ranks: the ring of P-1 point-to-point rounds, or one Alltoallv of the same bytes.
+"""Moves packed messages between ranks: the ring's point-to-point rounds, or one Alltoallv of the same bytes.
 
 Sizes are known to both sides; nothing here knows what the bytes mean.
 """
@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from mpi4py import MPI
 
 from hpcgnn.exchange.delivery import Delivery, HostDelivery
+from hpcgnn.exchange.plan import Rounds
 from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.ops.quantization import Buffer
 from hpcgnn.whereabouts import HERE
@@ -41,9 +43,11 @@ class Transfer:
 
     Parameters
     ----------
-    rounds : (destination, source) of each round of the ring; round i is posted when round i - 1 has arrived, since
-        one partner at a time congests no link, or all at once with `is_open`, for messages that nobody waits for
-    send, receive : list of uint8 buffers, one a rank, left alone until the transfer has arrived; empty ones cost
+    peers : ranks that the buffers are of
+    rounds : (destination, source) of each round of the ring, as places in `peers`; a round is posted when the one
+        before has arrived, since one partner at a time congests no link, or all at once with `is_open`, for messages
+        that nobody waits for
+    send, receive : list of uint8 buffers, one a peer, left alone until the transfer has arrived; empty ones cost
         nothing
     tag : int                    equal on all ranks for one exchange
     link : Link or None
@@ -56,13 +60,12 @@ class Transfer:
     sent_bytes : int             handed to MPI by this rank
     """
 
-    def __init__(self, comm: MPI.Comm, rounds: tuple[tuple[int, int], ...], send: list[Buffer],
-                 receive: list[Buffer], tag: int, link: Link | None = None, traffic: Traffic | None = None,
-                 is_open: bool = False, delivery: Delivery | None = None,
-                 name_of: Callable[[int], str] = "exchange {}".format):
-        self._tag, self._name_of = tag, name_of
+    def __init__(self, comm: MPI.Comm, peers: Sequence[int], rounds: Rounds, send: list[Buffer], receive: list[Buffer],
+                 tag: int, link: Link | None = None, traffic: Traffic | None = None, is_open: bool = False,
+                 delivery: Delivery | None = None, name_of: Callable[[int], str] = "exchange {}".format):
+        self._tag, self._name_of, self._peers, self._rank = tag, name_of, peers, comm.rank
         self._round, self._num_rounds, self._partners = 0, len(rounds), rounds[-1] if rounds else (0, 0)
-        self._delivery = HostDelivery(comm, send, receive, tag) if delivery is None else delivery
+        self._delivery = HostDelivery(comm, peers, send, receive, tag) if delivery is None else delivery
         self._rounds = deque(rounds)
         self.sent_bytes = sum(map(len, send))
         self._traffic = traffic or Traffic()
@@ -112,27 +115,33 @@ class Transfer:
         self._delivery.post(*self._partners)
 
     def _note_waiting(self) -> None:
-        HERE.note(waiting, self._name_of, self._tag, self._round, self._num_rounds, *self._partners)
+        HERE.note(waiting, self._name_of, self._tag, self._round, self._num_rounds, self._rank,
+                  *(self._peers[place] for place in self._partners))
 
     def _arrive(self) -> None:
         self._has_arrived = True
         self._traffic.arrive()
 
 
-def waiting(name_of: Callable[[int], str], tag: int, number: int, num_rounds: int, destination: int,
+def waiting(name_of: Callable[[int], str], tag: int, number: int, num_rounds: int, rank: int, destination: int,
             source: int) -> str:
-    """Say in a verb phrase that a rank waits for round `number`, from 1, of an exchange."""
-    peers = f"rank {source}" if source == destination else f"ranks {source} and {destination}"
+    """Say in a verb phrase that a rank waits for round `number`, from 1, of those in which it meets a peer."""
+    met = list(dict.fromkeys(peer for peer in (source, destination) if peer != rank)) or [rank]
+    peers = f"rank {met[0]}" if len(met) == 1 else f"ranks {met[0]} and {met[1]}"
     return f"waits for {peers} in round {number} of {num_rounds} of {name_of(tag)}"
 
 
 class AlltoallvTransfer(Transfer):
-    """The same messages in one MPI_Alltoallv, which has ended when the transfer is made.
+    """The same messages in one MPI_Alltoallv, which has ended when the transfer is made. It is every rank's, also of
+    those that meet no peer.
 
     Raises
     ------
     KernelError      a rank's messages pass 2 GiB, the limit of Alltoallv's 32-bit counts
     """
+
+    def __init__(self, comm: MPI.Comm, peers: Sequence[int], rounds: Rounds, *others: Any, **named: Any):
+        super().__init__(comm, peers, rounds or ((0, 0),) * (comm.size > 1), *others, **named)
 
     def _post_round(self) -> None:
         self._rounds.clear()

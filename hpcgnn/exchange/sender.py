@@ -18,7 +18,7 @@ from hpcgnn.exchange.arrival import Arrival
 from hpcgnn.exchange.carrier import Carrier
 from hpcgnn.exchange.codec import Messages, encode
 from hpcgnn.exchange.delivery import RowChecks
-from hpcgnn.exchange.plan import ExchangePlan
+from hpcgnn.exchange.plan import ExchangePlan, Rounds
 from hpcgnn.exchange.ring import EXCHANGES, MAX_TAG, Link, Transfer
 from hpcgnn.exchange.trace import Tracer
 from hpcgnn.exchange.traffic import Traffic
@@ -40,7 +40,7 @@ class Outgoing:
     rows : (n, dim) tensor            of which the messages hold some
     key : CounterKey                  of the draws of their rounding and rotation
     traffic : Traffic                 counts them
-    rounds : (destination, source) of each round of the ring
+    rounds : (destination, source) of each round of the ring, places in the peers of the messages
     span : (start, stop) or None      halo rows of the one peer that the messages are of; None is all
     """
 
@@ -48,7 +48,7 @@ class Outgoing:
     rows: torch.Tensor
     key: CounterKey
     traffic: Traffic
-    rounds: tuple[tuple[int, int], ...]
+    rounds: Rounds
     span: tuple[int, int] | None = None
 
     @property
@@ -88,7 +88,7 @@ class Sender:
         self.comm, self.plan, self.transport = comm, plan, transport
         self._algorithm, self._link, self._arena = EXCHANGES[algorithm], link, MessageArena(transport)
         self.training, self.evaluation, self.setup = Traffic(), Traffic(), Traffic()
-        self.tracer = Tracer(transport.streams)
+        self.tracer = Tracer(transport.streams, plan.peers)
         self.carrier: Carrier | None = None
         self._pipeline = pipeline
 
@@ -119,19 +119,19 @@ class Sender:
         ----------
         arena : MessageArena or None     where the messages lie; by default one that the next exchange reuses
         encoding : function              see `hpcgnn.exchange.codec.encode`
-        sends : (num_ranks,) bool        the ranks that send, the same on all ranks; None is all
+        sends : (num_peers,) bool        the peers that send, this rank among them; None is all
         is_open : bool                   nobody waits for the messages in this epoch, so the carrier takes them, or
             without one all rounds are posted at once
         """
         messages, key, traffic, streams = outgoing.messages, outgoing.key, outgoing.traffic, self.transport.streams
         arena = arena or self._arena
         send, receive = arena.slices(messages.send_sizes, messages.receive_sizes)
-        arriving, does_send = receive, sends is None or sends[self.plan.rank]
+        arriving, does_send = receive, sends is None or sends[self.plan.own_place]
         if not does_send:
             send = [buffer[:0] for buffer in send]
         if sends is not None:
-            arriving = [buffer if sends[peer] else buffer[:0] for peer, buffer in enumerate(receive)]
-        started, checks = time.perf_counter(), None
+            arriving = [buffer if does else buffer[:0] for does, buffer in zip(sends, receive, strict=True)]
+        started, checks, peers = time.perf_counter(), None, messages.peers
         with streams.message.after_computing():
             if does_send:
                 streams.message.keep(outgoing.rows)
@@ -141,13 +141,15 @@ class Sender:
                 if traffic is self.training:
                     self.tracer.note(messages, key, send)
             is_carried = is_open and self.carrier is not None
-            delivery = None if is_carried else arena.deliver(self.comm, send, arriving, _tag(key), checks, is_open)
+            delivery = None if is_carried else arena.deliver(self.comm, peers, send, arriving, _tag(key), checks,
+                                                             is_open)
         traffic.quantize_seconds += time.perf_counter() - started
         if is_carried:
-            transfer = self.carrier.take(outgoing.rounds, send, arriving, _tag(key), self._link, traffic, _name_of_tag)
+            transfer = self.carrier.take(peers, outgoing.rounds, send, arriving, _tag(key), self._link, traffic,
+                                         _name_of_tag)
         else:
-            transfer = self._algorithm(self.comm, outgoing.rounds, send, arriving, _tag(key), self._link, traffic,
-                                       is_open, delivery, _name_of_tag)
+            transfer = self._algorithm(self.comm, peers, outgoing.rounds, send, arriving, _tag(key), self._link,
+                                       traffic, is_open, delivery, _name_of_tag)
         return Arrival(messages, receive, arena.received, transfer, key, traffic, streams)
 
 

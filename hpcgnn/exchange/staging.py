@@ -7,6 +7,7 @@ overtake; kernels never wait for the host here.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import torch
 from mpi4py import MPI
@@ -155,15 +156,17 @@ class StagedDelivery:
 
     Parameters
     ----------
-    send, receive : list of uint8 tensors on the device, one a rank
+    peers : ranks that the tensors are of
+    send, receive : list of uint8 tensors on the device, one a peer
     staging : Staging       of the arena that they lie in
     checks : RowChecks or None      of the rows that are sent, whose kernels are queued on the message stream
     is_open : bool          nobody polls this exchange
     """
 
-    def __init__(self, comm: MPI.Comm, send: list[torch.Tensor], receive: list[torch.Tensor], tag: int,
-                 staging: Staging, checks: RowChecks | None, is_open: bool):
+    def __init__(self, comm: MPI.Comm, peers: Sequence[int], send: list[torch.Tensor], receive: list[torch.Tensor],
+                 tag: int, staging: Staging, checks: RowChecks | None, is_open: bool):
         self._comm, self._send, self._receive, self._tag, self._staging = comm, send, receive, tag, staging
+        self._peers = peers
         self._lanes: list[_Outgoing | _Incoming] = []
         self._num_slots = [0, 0]
         self._is_open, self._checks, self._encoded = is_open, checks, staging.streams.message.mark()
@@ -172,14 +175,15 @@ class StagedDelivery:
         """See `Delivery`."""
         incoming = _Incoming(*self._lane(self._receive, source, True))
         outgoing = _Outgoing(*self._lane(self._send, destination, False))
-        # A round that begins when the one before has arrived finds nothing of it to look after.
-        self._lanes = [*(self._lanes if self._is_open else ()), incoming, outgoing]
-        self.poll()
-        if self._is_open:
-            for lane in (incoming, outgoing):
-                while lane.blocking_copy is not None:
-                    lane.blocking_copy.synchronize()
-                    lane.advance()
+        if not self._is_open:
+            self._lanes.clear()     # the round before has arrived, so nothing of it is left to look after
+        self._lanes += [incoming, outgoing]
+        for lane in (incoming, outgoing):
+            lane.advance()
+            while self._is_open and lane.blocking_copy is not None:
+                lane.blocking_copy.synchronize()
+                lane.advance()
+        self._look_at_checks()
 
     def _lane(self, messages: list[torch.Tensor], peer: int, is_received: bool) -> tuple:
         message = messages[peer]
@@ -187,7 +191,7 @@ class StagedDelivery:
         if self._is_open:
             first, number = self._num_slots[is_received], -(-len(message) // PIECE_BYTES)
             self._num_slots[is_received] += number
-        return (self._comm, message, peer, self._tag, self._staging.streams,
+        return (self._comm, message, self._peers[peer], self._tag, self._staging.streams,
                 self._staging.slots(is_received, first, number))
 
     def post_all(self) -> None:
@@ -199,7 +203,7 @@ class StagedDelivery:
             message_stream.copy(pinned, message)
         message_stream.mark().synchronize()     # MPI reads what was copied
         self._read_checks()
-        all_to_all(self._comm, block, received_block)
+        all_to_all(self._comm, self._peers, block, received_block)
         for pinned, message in zip(received, self._receive, strict=True):
             message_stream.copy(message, pinned)
         slot.copied = message_stream.mark()
@@ -215,9 +219,7 @@ class StagedDelivery:
     def poll(self) -> bool:
         """See `Delivery`."""
         has_arrived = all([lane.advance() for lane in self._lanes])
-        # What has left was queued behind the checks, so none is left unread.
-        if self._checks is not None and self._encoded.query():
-            self._read_checks()
+        self._look_at_checks()
         return has_arrived
 
     def wait(self) -> None:
@@ -229,6 +231,11 @@ class StagedDelivery:
                 copies[0].synchronize()     # MPI touches its memory next, and others may wait for that
             elif requests:
                 MPI.Request.Waitany(requests)
+
+    def _look_at_checks(self) -> None:
+        """Read the checks once they are here. What has left was queued behind them, so none is left unread."""
+        if self._checks is not None and self._encoded.query():
+            self._read_checks()
 
     def _read_checks(self) -> None:
         checks, self._checks = self._checks, None

@@ -8,7 +8,6 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcgnn.exchange.arena import MessageArena
-from hpcgnn.exchange.plan import ring_rounds
 from hpcgnn.exchange.ring import Link, Transfer
 
 SIZES = (1 << 12, 1 << 16, 1 << 19)     # bytes
@@ -22,23 +21,33 @@ def time_rounds(comm: MPI.Comm, link: Link | None = None) -> tuple[np.ndarray, n
 
     Returns
     -------
-    pair : (samples,) int64          source * num_ranks + destination, complete on every rank
+    source : (samples,) int64        ranks whose messages this one received, of at most MAX_ROUNDS
     num_bytes : (samples,) int64
     seconds : (samples,) float64     as the receiver saw them
     """
-    rounds = ring_rounds(comm.rank, comm.size)
-    chosen = np.unique(np.linspace(0, len(rounds) - 1, min(len(rounds), MAX_ROUNDS)).astype(int)) if rounds else []
     arena, samples = MessageArena(), []
-    for number in chosen:
-        destination, source = rounds[number]
+    for number in timed_rounds(comm.size).tolist():
+        destination, source = (comm.rank + number) % comm.size, (comm.rank - number) % comm.size
         for num_bytes in SIZES:
             for _ in range(REPETITIONS):
-                sizes = np.zeros((2, comm.size), int)
-                sizes[0, destination] = sizes[1, source] = num_bytes
-                send, receive = arena.slices(*sizes.tolist())
+                send, receive = arena.slices([num_bytes, 0], [0, num_bytes])
                 comm.Barrier()
                 started = time.perf_counter()
-                Transfer(comm, (rounds[number],), send, receive, TIMING_TAG, link).wait()
-                samples.append((source * comm.size + comm.rank, num_bytes, time.perf_counter() - started))
-    everyone = np.array([sample for part in comm.allgather(samples) for sample in part]).reshape(-1, 3)
-    return everyone[:, 0].astype(np.int64), everyone[:, 1].astype(np.int64), everyone[:, 2]
+                Transfer(comm, (destination, source), ((0, 1),), send, receive, TIMING_TAG, link).wait()
+                samples.append((source, num_bytes, time.perf_counter() - started))
+    found = np.array(samples).reshape(-1, 3)
+    return found[:, 0].astype(np.int64), found[:, 1].astype(np.int64), found[:, 2]
+
+
+def timed_rounds(num_ranks: int) -> np.ndarray:
+    """Return (num_rounds,) int64, the rounds of the ring that are timed: all, or MAX_ROUNDS of them."""
+    num_rounds = num_ranks - 1
+    return np.unique(np.linspace(1, num_rounds, min(num_rounds, MAX_ROUNDS)).astype(np.int64))
+
+
+def ranks_of_node(comm: MPI.Comm) -> list[int]:
+    """Collective: return the ranks that share this one's memory."""
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    ranks = node.allgather(comm.rank)
+    node.Free()
+    return ranks

@@ -5,7 +5,8 @@ What they are for is not known here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -29,7 +30,7 @@ class Trace:
     Attributes
     ----------
     dim : int
-    position : tuple of (n,) int32, one a rank      see `RowList`
+    position : tuple of (n,) int32, one a peer      see `RowList`
     row_range : tuple of (n,) float32               largest minus smallest value of each row, as the message rounds it
     code : str                                      of the messages; see `MessageLayout`
     """
@@ -41,12 +42,9 @@ class Trace:
 
     @classmethod
     def read(cls, messages: Messages, send: list[np.ndarray]) -> Trace:
-        """Read the ranges of rows back from their messages (one uint8 array a rank), or from the parameters alone."""
-        ranges = []
-        for layout, buffer in zip(messages.send_layouts, send, strict=True):
-            _, step = parameters_of(buffer, layout)
-            ranges.append(step * _ranges_a_step(layout))
-        return cls(messages.dim, tuple(rows.position for rows in messages.send_rows), tuple(ranges),
+        """Read the ranges of rows back from their messages (one uint8 array a peer), or from the parameters alone."""
+        ranges = tuple(_ranges(layout, buffer) for layout, buffer in zip(messages.send_layouts, send, strict=True))
+        return cls(messages.dim, tuple(rows.position for rows in messages.send_rows), ranges,
                    messages.send_layouts[0].code)
 
     def state(self) -> State:
@@ -60,11 +58,28 @@ class Trace:
         return cls(int(state["dim"]), tuple(split(state["position"])), tuple(split(state["row_range"])),
                    str(state["code"]))
 
-    def joined(self, other: Trace) -> Trace:
-        """Join both traces: for each rank that of `other` where it sent rows there, else this one's."""
-        last = [other if len(position) else self for position in other.position]
-        return Trace(self.dim, tuple(trace.position[rank] for rank, trace in enumerate(last)),
-                     tuple(trace.row_range[rank] for rank, trace in enumerate(last)), self.code)
+
+@dataclass(frozen=True)
+class _Found:
+    """What the exchanges of one layer and purpose have sent: by peer, what was last sent there."""
+
+    dim: int
+    code: str
+    by_peer: dict[int, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+
+    def as_trace(self, peers: Sequence[int]) -> Trace:
+        found = [self.by_peer.get(peer, _NOTHING) for peer in peers]
+        return Trace(self.dim, tuple(position for position, _ in found), tuple(row_range for _, row_range in found),
+                     self.code)
+
+
+_NOTHING = np.empty(0, np.int32), np.empty(0, np.float32)
+
+
+def _ranges(layout: MessageLayout, buffer: np.ndarray) -> np.ndarray:
+    """Return (num_rows,) float32, the ranges of the rows of one message."""
+    _, step = parameters_of(buffer, layout)
+    return step * _ranges_a_step(layout)
 
 
 def _ranges_a_step(layout: MessageLayout) -> np.ndarray:
@@ -80,33 +95,42 @@ def _ranges_a_step(layout: MessageLayout) -> np.ndarray:
 
 
 class Tracer:
-    """Note the ranges of the rows that the exchanges of one epoch send, where the epoch's plan asks for it."""
+    """Note the ranges of the rows that the exchanges of one epoch send, where the epoch's plan asks for it.
 
-    def __init__(self, streams: Streams):
-        self._streams, self._is_traced = streams, False
-        self._traces: dict[tuple[int, int], Trace] = {}
+    Parameters
+    ----------
+    streams : Streams
+    peers : ranks that rows may be sent to, of which the messages of one exchange may have some
+    """
+
+    def __init__(self, streams: Streams, peers: Sequence[int]):
+        self._streams, self._peers, self._is_traced = streams, peers, False
+        self._found: dict[tuple[int, int], _Found] = {}
         self._unread: list[tuple[Messages, CounterKey, torch.Tensor]] = []
 
     def begin_epoch(self, is_traced: bool) -> None:
         """Note the next epoch, or leave what the last traced one sent as it is."""
         self._is_traced = is_traced
         if is_traced:
-            self._traces, self._unread = {}, []
+            self._found, self._unread = {}, []
 
     def note(self, messages: Messages, key: CounterKey, send: list[Buffer]) -> None:
         """Note the messages of one exchange, once they are encoded in their buffers."""
         if not self._is_traced:
             return
         if isinstance(send[0], np.ndarray):
-            self._add(key, Trace.read(messages, send))
+            self._add(key, messages, send)
             return
         # The device's kernels are only queued; their parameters are kept there and read when the epoch has ended.
         heads = [buffer[:layout.parameter_bytes] for buffer, layout in zip(send, messages.send_layouts, strict=True)]
         self._unread.append((messages, key, torch.cat(heads)))
 
-    def _add(self, key: CounterKey, trace: Trace) -> None:
-        before = self._traces.get((key.layer, key.purpose))
-        self._traces[key.layer, key.purpose] = trace if before is None else before.joined(trace)
+    def _add(self, key: CounterKey, messages: Messages, send: list[np.ndarray]) -> None:
+        trace = Trace.read(messages, send)
+        found = self._found.setdefault((key.layer, key.purpose), _Found(trace.dim, trace.code))
+        for peer, position, row_range in zip(messages.peers, trace.position, trace.row_range, strict=True):
+            if len(position):
+                found.by_peer[peer] = position, row_range
 
     def traces(self) -> dict[tuple[int, int], Trace]:
         """Wait for a device, and return the Trace of each (layer, purpose) in the last epoch that was traced."""
@@ -115,5 +139,5 @@ class Tracer:
         for messages, key, parameters in unread:
             sizes = [layout.parameter_bytes for layout in messages.send_layouts]
             heads = np.split(parameters.cpu().numpy(), np.cumsum(sizes)[:-1])
-            self._add(key, Trace.read(messages, heads))
-        return self._traces
+            self._add(key, messages, heads)
+        return {place: found.as_trace(self._peers) for place, found in self._found.items()}

@@ -62,12 +62,12 @@ class Traffic:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def count(self, messages: Messages, send: list[Buffer]) -> None:
-        """Count the messages of one exchange, and the bytes of each rank's buffer."""
+        """Count the messages of one exchange, and the bytes of each peer's buffer."""
         self.parameter_bytes += messages.parameter_bytes
         self.payload_bytes += messages.payload_bytes
         self.num_values += messages.num_values
         self.width_rows += messages.width_rows
-        for peer, buffer in enumerate(send):
+        for peer, buffer in zip(messages.peers, send, strict=True):
             if len(buffer):
                 self.sent_by_peer[peer] = self.sent_by_peer.get(peer, 0) + len(buffer)
 

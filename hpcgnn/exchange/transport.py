@@ -7,6 +7,7 @@ pinned memory of the host (staged). What the bytes mean is not known here.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -41,13 +42,14 @@ class Transport(Protocol):
     def new_staging(self) -> Staging | None:
         """Memory that an arena's messages pass through."""
 
-    def deliver(self, comm: MPI.Comm, send: list[Buffer], receive: list[Buffer], tag: int, staging: Staging | None,
-                checks: RowChecks | None = None, is_open: bool = False) -> Delivery:
+    def deliver(self, comm: MPI.Comm, peers: Sequence[int], send: list[Buffer], receive: list[Buffer], tag: int,
+                staging: Staging | None, checks: RowChecks | None = None, is_open: bool = False) -> Delivery:
         """Return the messages of one exchange, whose encoding kernels are queued on the message stream.
 
         Parameters
         ----------
-        send, receive : list of uint8 buffers, one a rank; cut from an arena's, left alone until they have arrived
+        peers : ranks that the buffers are of
+        send, receive : list of uint8 buffers, one a peer; cut from an arena's, left alone until they have arrived
         tag : int                  equal on all ranks for one exchange
         staging : of the arena
         checks : RowChecks         of the rows that are sent
@@ -70,10 +72,10 @@ class HostTransport:
     def new_staging(self) -> None:
         """See `Transport`."""
 
-    def deliver(self, comm: MPI.Comm, send: list[np.ndarray], receive: list[np.ndarray], tag: int, staging: None,
-                checks: RowChecks | None = None, is_open: bool = False) -> HostDelivery:
+    def deliver(self, comm: MPI.Comm, peers: Sequence[int], send: list[np.ndarray], receive: list[np.ndarray],
+                tag: int, staging: None, checks: RowChecks | None = None, is_open: bool = False) -> HostDelivery:
         """See `Transport`."""
-        return HostDelivery(comm, send, receive, tag)
+        return HostDelivery(comm, peers, send, receive, tag)
 
     def sum_over_ranks(self, comm: MPI.Comm, values: torch.Tensor) -> None:
         """Collective: see `Transport`."""
@@ -102,10 +104,10 @@ class CudaAwareTransport(_DeviceTransport):
     def new_staging(self) -> None:
         """See `Transport`."""
 
-    def deliver(self, comm: MPI.Comm, send: list[torch.Tensor], receive: list[torch.Tensor], tag: int, staging: None,
-                checks: RowChecks | None = None, is_open: bool = False) -> DirectDelivery:
+    def deliver(self, comm: MPI.Comm, peers: Sequence[int], send: list[torch.Tensor], receive: list[torch.Tensor],
+                tag: int, staging: None, checks: RowChecks | None = None, is_open: bool = False) -> DirectDelivery:
         """See `Transport`."""
-        return DirectDelivery(comm, send, receive, tag, self.streams.message.mark(), checks, is_open)
+        return DirectDelivery(comm, peers, send, receive, tag, self.streams.message.mark(), checks, is_open)
 
     def sum_over_ranks(self, comm: MPI.Comm, values: torch.Tensor) -> None:
         """Collective: see `Transport`."""
@@ -127,10 +129,10 @@ class StagedTransport(_DeviceTransport):
         """See `Transport`."""
         return Staging(self.streams)
 
-    def deliver(self, comm: MPI.Comm, send: list[torch.Tensor], receive: list[torch.Tensor], tag: int, staging: Staging,
-                checks: RowChecks | None = None, is_open: bool = False) -> StagedDelivery:
+    def deliver(self, comm: MPI.Comm, peers: Sequence[int], send: list[torch.Tensor], receive: list[torch.Tensor],
+                tag: int, staging: Staging, checks: RowChecks | None = None, is_open: bool = False) -> StagedDelivery:
         """See `Transport`."""
-        return StagedDelivery(comm, send, receive, tag, staging, checks, is_open)
+        return StagedDelivery(comm, peers, send, receive, tag, staging, checks, is_open)
 
     def sum_over_ranks(self, comm: MPI.Comm, values: torch.Tensor) -> None:
         """Collective: see `Transport`."""
@@ -178,9 +180,11 @@ def _why_not(comm: MPI.Comm, is_demanded: bool, device: torch.device) -> str:
     A library that can't be asked is tried only where that was demanded: one that does not know device pointers reads
     them as its own and ends the process.
     """
-    answers = comm.allgather(answer_of_mpi())
-    refusals = [answer.reason for answer in answers if answer.takes_pointers is False]
-    silences = [answer.reason for answer in answers if answer.takes_pointers is None]
-    if refusals or (silences and not is_demanded):
-        return [*refusals, *silences][0]
+    own = answer_of_mpi()
+    if comm.allreduce(int(own.takes_pointers is not True), MPI.MAX):
+        answers = comm.allgather(own)
+        refusals = [answer.reason for answer in answers if answer.takes_pointers is False]
+        silences = [answer.reason for answer in answers if answer.takes_pointers is None]
+        if refusals or (silences and not is_demanded):
+            return [*refusals, *silences][0]
     return why_pointers_fail(comm, device)

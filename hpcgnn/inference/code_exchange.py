@@ -60,7 +60,7 @@ class CodeExchange:
         self.sent_bytes += sum(sizes[0])
         self.float_bytes += 4 * dim * sum(map(len, plan.boundary))
         self._num_exchanges += 1
-        transfer = Transfer(self._comm, plan.rounds, send, receive, self._num_exchanges % MAX_TAG,
+        transfer = Transfer(self._comm, plan.peers, plan.rounds, send, receive, self._num_exchanges % MAX_TAG,
                             traffic=self._traffic)
         return CodeArrival(plan, transfer, receive, bit_width)
 

@@ -10,6 +10,7 @@ from hpcgnn.settings import Clash, setting
 
 if TYPE_CHECKING:
     from hpcgnn.adaptive.controller import DescentTest
+    from hpcgnn.adaptive.cost_model import LinkModel
     from hpcgnn.adaptive.solving import Solver
     from hpcgnn.exchange.kinds import ExchangeKind
 
@@ -109,20 +110,29 @@ class SolvesWidths(Reproducible):
 
     period: int = setting(50, "Epochs between assignments of widths.", low=1, has_flag=False)
     group_size: int = setting(500, "Messages of a pair of ranks that share a width.", low=1, has_flag=False)
+    solver: str = setting("bisection", "How widths are assigned: by each rank for its own messages, once all ranks "
+                          "have agreed on the seconds of a round or on what a bit must gain (bisection), or on rank 0 "
+                          "for all (highs, greedy).", ("bisection", "highs", "greedy"), has_flag=False)
 
     def solver_of(self, context: MethodContext, lam: float, solver: str, seconds: float) -> Solver:
         """Collective: squares of the coefficients come from the receivers, the links' costs from timed rounds."""
-        from hpcgnn.adaptive.cost_model import fit_links, fixed_links
         from hpcgnn.adaptive.solving import Solver
         from hpcgnn.exchange.reach import tell_owners
-        from hpcgnn.exchange.ring import Link
-        from hpcgnn.exchange.timing import time_rounds
 
-        comm, plan = context.comm, context.plan
-        told = tell_owners(comm, plan, context.graph.halo_squares(context.reduction))
+        told = tell_owners(context.comm, context.plan, context.graph.halo_squares(context.reduction))
+        return Solver(context.comm, context.plan, told, self._links(context), self.choices(), self.group_size, lam,
+                      solver, seconds, context.control)
+
+    def _links(self, context: MethodContext) -> LinkModel:
+        """Collective: what this rank's messages cost, of which their receivers tell it."""
+        from hpcgnn.adaptive.cost_model import LinkModel, fit_links, fixed_links
+        from hpcgnn.exchange.ring import Link
+        from hpcgnn.exchange.swap import swap_rows
+        from hpcgnn.exchange.timing import ranks_of_node, time_rounds
+
+        comm, peers = context.comm, context.plan.peers
         if self.deterministic:
-            links = fixed_links(comm.size)
-        else:
-            links = fit_links(comm.size, *time_rounds(comm, Link(context.link_bytes_per_second)))
-        return Solver(comm, plan, told, links, self.choices(), self.group_size, lam, solver, seconds,
-                      context.control)
+            return fixed_links(len(peers))
+        timed = time_rounds(comm, Link(context.link_bytes_per_second))
+        told = swap_rows(comm, peers, fit_links(peers, ranks_of_node(comm), *timed))
+        return LinkModel(told[:, 0].copy(), told[:, 1].copy())

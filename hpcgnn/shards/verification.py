@@ -40,7 +40,8 @@ def verify_shards(folder: Path, progress: Callable[[str, float | None], Progress
         fault = find_row_fault(part) or _find_owner_fault(part, owner)
         if fault is not None:
             raise ShardError(f"{schema.part_file(folder, number)} {fault}; {AGAIN}")
-        needed[number], promised[:, number] = needed_digests(part, info.run_id), sent_digests(part, info.run_id)
+        needed[number] = needed_digests(part, info.run_id, range(info.num_parts))
+        promised[:, number] = sent_digests(part, info.run_id, range(info.num_parts))
         if part.cluster is not None:
             cluster[part.inner_id] = part.cluster
         in_split += [np.count_nonzero(mask) for mask in (part.train_mask, part.val_mask, part.test_mask)]

@@ -48,13 +48,13 @@ class Clusters:
         ------
         CollectiveError      METIS gave up
         """
-        if all(comm.allgather(part.cluster is not None)):
+        if comm.allreduce(int(part.cluster is not None), MPI.MIN):
             inner = part.cluster.astype(np.int64)
             count = 1 + comm.allreduce(int(inner.max(initial=-1)), MPI.MAX)
         else:
             own = together(comm, lambda: _clusters_of(part, seed))
-            counts = comm.allgather(1 + int(own.max(initial=-1)))
-            inner, count = own.astype(np.int64) + sum(counts[:comm.rank]), sum(counts)
+            own_count = 1 + int(own.max(initial=-1))
+            inner, count = own.astype(np.int64) + (comm.exscan(own_count) or 0), comm.allreduce(own_count)
         halves = np.stack([inner // HALF, inner % HALF], axis=1).astype(np.float32)
         told = exchange.input_rows(torch.from_numpy(halves))[part.num_inner:].numpy().astype(np.int64)
         return cls(inner, told[:, 0] * HALF + told[:, 1], count)

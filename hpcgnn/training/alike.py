@@ -50,6 +50,8 @@ def check_alike(comm: MPI.Comm, traits: Traits) -> None:
     ------
     CollectiveError      versions or instruction sets differ, with the ranks, the values and the remedy
     """
+    if not comm.allreduce(int(comm.bcast(traits) != traits), MPI.MAX):
+        return
     everyone = comm.allgather(traits)
     _require_one("hpcgnn's version", [one.version for one in everyone], "install the same one for all ranks")
     _require_one("torch's version", [one.torch_version for one in everyone], "install the same one for all ranks")

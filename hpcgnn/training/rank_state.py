@@ -1,6 +1,6 @@
 """Rank state: what each rank remembers beside the checkpoint, in one sealed HDF5 file a rank, `rank-RRRR-TOKEN.h5`.
 
-Format 2: attributes `token` (of the checkpoint that it belongs to), `layout` (a digest of the rank's rows) and
+Format 3: attributes `token` (of the checkpoint that it belongs to), `layout` (a digest of the rank's rows) and
 `settings` (JSON), groups `exchange`, `controller` and, where epochs have several steps, `steps`, with arrays as
 datasets, numbers as attributes and nested states as groups. Whether a run goes on from it is decided here; what the
 states mean is not known here.
@@ -20,14 +20,14 @@ from hpcgnn.adaptive.controller import Controller
 from hpcgnn.config import settings_of
 from hpcgnn.errors import CheckpointError, KernelError
 from hpcgnn.exchange.state import State
-from hpcgnn.launch import together
+from hpcgnn.launch import together, words_of_all
 from hpcgnn.shards.sealed import open_sealed, write_sealed
 from hpcgnn.training.rank_files import RankFiles
 from hpcgnn.training.session import Session
 
 logger = logging.getLogger(__name__)
 
-KIND, VERSION = "rank-state", 2
+KIND, VERSION = "rank-state", 3
 # Settings that change nothing of what ranks remember; after a change of any other, memory is begun anew.
 NOT_REMEMBERED = frozenset({
     "epochs", "steps", "lr", "schedule", "warmup", "sum_bits", "store_activations", "dropout", "weight_decay",
@@ -67,7 +67,8 @@ def save_rank_state(session: Session, controller: Controller, files: RankFiles, 
 
 def _is_shared(session: Session, files: RankFiles) -> bool:
     """Collective: whether all ranks see the run folder."""
-    unseen = [rank for rank, is_seen in enumerate(session.comm.allgather(files.folder.is_dir())) if not is_seen]
+    words = words_of_all(session.comm, None if files.folder.is_dir() else "unseen")
+    unseen = [rank for rank, word in enumerate(words) if word]
     if unseen and session.comm.rank == 0 and not files.has_complained:
         logger.warning("rank %d does not see the run folder %s, so what ranks remember is not saved and a resumed run "
                        "will not be bit for bit this one; choose an --out that all nodes share",
@@ -82,12 +83,12 @@ def restore_rank_state(session: Session, controller: Controller, files: RankFile
     """
     if not is_needed(session, controller):
         return True
-    reason = ""
+    reason = None
     try:
         _restore(session, controller, files, token)
     except CheckpointError as error:
         reason = str(error)
-    reasons = [found for found in session.comm.allgather(reason) if found]
+    reasons = [found for found in words_of_all(session.comm, reason) if found]
     if not reasons and not controller.agrees():
         reasons = [f"what the ranks of {files.folder} remember does not fit each other"]
     if not reasons:

@@ -43,13 +43,15 @@ def test_too_few_sizes_still_give_a_link(num_bytes, seconds, expected):
     assert fit(np.array(num_bytes, np.int64), np.array(seconds)) == pytest.approx(expected)
 
 
-def test_pairs_that_were_not_timed_get_the_median():
-    pair, sizes = np.repeat([1, 2, 3], 2), np.tile([1000, 2000], 3)
-    seconds = np.repeat([1e-9, 2e-9, 9e-9], 2) * sizes + 1e-5
-    model = fit_links(2, pair, sizes, seconds)
-    assert model.theta == pytest.approx([2e-9, 1e-9, 2e-9, 9e-9]) and model.gamma == pytest.approx([1e-5] * 4)
-    nothing = fit_links(2, pair[:0], sizes[:0], seconds[:0])
-    assert np.array_equal(nothing.theta, fixed_links(2).theta)
+def test_peers_that_were_not_timed_get_the_median_of_their_side_of_the_node():
+    source, sizes = np.repeat([1, 2, 3, 4], 2), np.tile([1000, 2000], 4)
+    seconds = np.repeat([1e-9, 2e-9, 9e-9, 4e-9], 2) * sizes + 1e-5
+    theta, gamma = fit_links((1, 3, 5, 6), [4, 5], source, sizes, seconds).T
+    assert theta == pytest.approx([1e-9, 9e-9, 4e-9, 2e-9]) and gamma == pytest.approx([1e-5] * 4)
+    nobody_near = fit_links((5,), [5], source, sizes, seconds)
+    assert nobody_near[0] == pytest.approx([3e-9, 1e-5])
+    nothing = fit_links((1, 2), [], source[:0], sizes[:0], seconds[:0])
+    assert np.array_equal(nothing.T, [fixed_links(2).theta, fixed_links(2).gamma])
 
 
 def test_rounds_are_those_of_the_ring():

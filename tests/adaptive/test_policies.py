@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from exchange.peers import by_rank
 from mpi4py import MPI
 
 from hpcgnn.adaptive.node_bits import levels, width_table
@@ -36,9 +37,11 @@ def plan_of(cut, shape):
 def assert_both_sides_agree(plan, bit_plan, layer, purpose):
     """Collective: the receiver of every message expects the widths that its sender gives."""
     send, receive = (plan.halo, plan.boundary) if purpose == BACKWARD else (plan.boundary, plan.halo)
-    sent = [bit_plan.widths(layer, purpose, plan.rank, peer, rows).tolist() for peer, rows in enumerate(send)]
-    expected = [bit_plan.widths(layer, purpose, peer, plan.rank, rows).tolist() for peer, rows in enumerate(receive)]
-    assert COMM.alltoall(sent) == expected
+    sent = [bit_plan.widths(layer, purpose, plan.rank, peer, rows).tolist()
+            for peer, rows in zip(plan.peers, send, strict=True)]
+    expected = [bit_plan.widths(layer, purpose, peer, plan.rank, rows).tolist()
+                for peer, rows in zip(plan.peers, receive, strict=True)]
+    assert COMM.alltoall(by_rank(plan, sent, [])) == by_rank(plan, expected, [])
     return np.concatenate(sent)
 
 
@@ -64,11 +67,11 @@ def test_leveled_widths_are_those_of_importance_and_never_below_the_base(cut):
     for base in policy.base_widths:
         bit_plan = policy.bit_plan(0, 9, base)
         expected = width_table(base, policy.base_widths)[level]
-        for peer, rows in enumerate(plan.boundary):
+        for peer, rows in zip(plan.peers, plan.boundary, strict=True):
             assert (bit_plan.widths(1, FORWARD, plan.rank, peer, rows) == expected[rows.index]).all()
             some = rows.where(rows.node_id % 3 == 0)
             assert (bit_plan.widths(1, FORWARD, plan.rank, peer, some) == expected[some.index]).all()
-        for peer, rows in enumerate(plan.halo):
+        for peer, rows in zip(plan.peers, plan.halo, strict=True):
             assert (bit_plan.widths(1, BACKWARD, plan.rank, peer, rows)
                     == expected[plan.num_inner + rows.index]).all()
 

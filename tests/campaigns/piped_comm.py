@@ -155,6 +155,15 @@ class PipedComm:
     def allreduce(self, own: Any, op: Any = None) -> Any:
         return _reduced(self._swap("allreduce", own), op)
 
+    def exscan(self, own: Any, op: Any = None) -> Any:
+        before = self._swap("exscan", own)[0]
+        return before if self.rank else None
+
+    def Exscan(self, send: Any, receive: Any, op: Any = None) -> None:
+        before = self._swap("Exscan", np.array(_array(send)))[0]
+        if self.rank:
+            _array(receive)[...] = before
+
     def Allreduce(self, send: Any, receive: Any, op: Any = None) -> None:
         into = _array(receive)
         own = into if not isinstance(send, (np.ndarray, list)) else _array(send)
@@ -248,4 +257,6 @@ def _reduced(parts: list, op: Any) -> Any:
         return np.minimum(*parts) if isinstance(parts[0], np.ndarray) else min(parts)
     if op == MPI.BXOR:
         return np.bitwise_xor(*parts)
+    if op == MPI.BOR:
+        return parts[0] | parts[1]
     raise NotImplementedError(str(op))

@@ -25,7 +25,8 @@ def test_models_methods_and_choices_are_offered_by_their_beginning():
 
 
 @pytest.mark.parametrize("typed, found", [
-    ("most-m", ["most_motion="]), ("solver=", ["solver=highs", "solver=greedy"]), ("solver=g", ["solver=greedy"]),
+    ("most-m", ["most_motion="]), ("solver=", ["solver=bisection", "solver=highs", "solver=greedy"]),
+    ("solver=g", ["solver=greedy"]),
     ("nothing=", []), ("epochs=", []), ("method=syl", ["method=sylvie", "method=sylvie-paper"])])
 def test_settings_are_offered_and_behind_the_sign_their_values(typed, found):
     assert sorted(offered("--set", typed)) == sorted(found)

@@ -58,7 +58,8 @@ def launch(carrier, number, traffic=None, size_of=size_of):
                                           [size_of(peer, COMM.rank, number) for peer in ranks])
     for peer in ranks:
         send[peer][:] = content(COMM.rank, peer, number, len(send[peer]))
-    flight = carrier.take(ring_rounds(COMM.rank, COMM.size), send, receive, number, Link(), traffic or Traffic())
+    flight = carrier.take(ranks, ring_rounds(COMM.rank, COMM.size, ranks), send, receive, number, Link(),
+                          traffic or Traffic())
     return flight, receive, [content(peer, COMM.rank, number, len(receive[peer])) for peer in ranks]
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from exchange.peers import by_rank
 from mpi4py import MPI
 
 from hpcgnn.exchange.plan import ExchangePlan
@@ -53,7 +54,8 @@ def test_sender_and_receiver_leave_out_the_same_rows(cut, shape, hops):
     plan = ExchangePlan.build(pieces.parts[comm.rank])
     reach = Reach.measure(comm, pieces.parts[comm.rank], plan, NUM_HOPS)
     fewer = reach.plan_within(plan, hops)
-    everywhere = comm.allgather(([rows.node_id for rows in fewer.boundary], [rows.node_id for rows in fewer.halo]))
+    everywhere = comm.allgather([[rows.node_id for rows in by_rank(plan, lists)]
+                                 for lists in (fewer.boundary, fewer.halo)])
     for sender, (boundary, _) in enumerate(everywhere):
         for receiver, (_, halo) in enumerate(everywhere):
             np.testing.assert_array_equal(boundary[receiver], halo[sender])

@@ -34,7 +34,7 @@ def test_every_message_arrives_at_its_peer(monkeypatch, algorithm, max_bytes):
                                  [size_between(q, comm.rank) for q in ranks])
     for peer in ranks:
         send[peer][:] = bytes_between(comm.rank, peer)
-    transfer = EXCHANGES[algorithm](comm, ring_rounds(comm.rank, comm.size), send, receive, tag=9)
+    transfer = EXCHANGES[algorithm](comm, ranks, ring_rounds(comm.rank, comm.size, ranks), send, receive, tag=9)
     transfer.wait()
     assert transfer.sent_bytes == sum(size_between(comm.rank, q) for q in ranks)
     for peer in ranks:
@@ -58,4 +58,4 @@ def test_slices_are_aligned_disjoint_and_reused():
 def test_alltoallv_refuses_what_its_counts_cannot_name():
     huge = [np.broadcast_to(np.uint8(0), (1 << 31,))]
     with pytest.raises(KernelError, match="use --set exchange=ring"):
-        AlltoallvTransfer(MPI.COMM_SELF, ((0, 0),), huge, [np.empty(1, np.uint8)[:0]], 0)
+        AlltoallvTransfer(MPI.COMM_SELF, (0,), ((0, 0),), huge, [np.empty(1, np.uint8)[:0]], 0)

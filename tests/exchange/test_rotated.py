@@ -40,7 +40,7 @@ def rotated_rows(node_id, widths, purpose, epoch, sender):
 
 def expected_halo(epochs, bit_plan, epoch):
     expected = np.zeros((epochs.part.num_halo, DIM), np.float32)
-    for source, listed in enumerate(epochs.plan.halo):
+    for source, listed in zip(epochs.plan.peers, epochs.plan.halo, strict=True):
         widths = bit_plan.widths(0, FORWARD, source, COMM.rank, listed)
         if len(listed):
             expected[listed.index] = rotated_rows(listed.node_id, widths, FORWARD, epoch, source)
@@ -50,7 +50,7 @@ def expected_halo(epochs, bit_plan, epoch):
 def expected_gradient(epochs, bit_plan, epoch):
     """Sums in the order of the ranks, as the gradients of halo rows come home."""
     expected = np.zeros((epochs.num_inner, DIM), np.float32)
-    for source, listed in enumerate(epochs.plan.boundary):
+    for source, listed in zip(epochs.plan.peers, epochs.plan.boundary, strict=True):
         widths = bit_plan.widths(0, BACKWARD, source, COMM.rank, listed)
         if len(listed):
             expected[listed.index] += rotated_rows(listed.node_id, widths, BACKWARD, epoch, source)

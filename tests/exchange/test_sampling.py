@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from exchange.epochs import SEED, Epochs
+from exchange.peers import by_rank
 from mpi4py import MPI
 
 from hpcgnn.exchange.bits import UniformBits, draw
@@ -40,8 +41,8 @@ def test_what_one_rank_sends_the_other_expects_in_every_epoch(cut, shape, share)
     kept = []
     for epoch in range(8):
         drawn = sampled(plan, share, SEED, epoch)
-        arriving = COMM.alltoall([rows.node_id.tolist() for rows in drawn.boundary])
-        assert arriving == [rows.node_id.tolist() for rows in drawn.halo]
+        arriving = COMM.alltoall([rows.node_id.tolist() for rows in by_rank(plan, drawn.boundary)])
+        assert arriving == [rows.node_id.tolist() for rows in by_rank(plan, drawn.halo)]
         kept.append(kept_halo(plan, share, SEED, epoch))
         assert kept[-1].sum() == sum(map(len, drawn.halo))
     assert plan.num_halo < 20 or len({row.tobytes() for row in kept}) > 1

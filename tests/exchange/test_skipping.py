@@ -63,7 +63,8 @@ def test_one_rank_may_send_while_the_others_don_t(cut, algorithm):
         assert torch.equal(halo, rows[epochs.num_inner:])
         traffic = epochs.exchange.training.take()
         assert (traffic.payload_bytes > 0) == (epoch == 0 or COMM.rank % 2 == 1)
-        stands_still = [peer for peer, rows in enumerate(epochs.plan.halo) if len(rows) and peer % 2 == 0]
+        stands_still = [peer for peer, rows in zip(epochs.plan.peers, epochs.plan.halo, strict=True)
+                        if len(rows) and peer % 2 == 0]
         assert traffic.staleness == (epoch if stands_still else 0)
 
 
@@ -80,7 +81,7 @@ def test_a_change_below_the_threshold_is_kept_back_and_one_above_is_sent(cut):
 @pytest.mark.parallel([1, 2])
 def test_rows_are_as_old_as_the_oldest_peers():
     broadcaster = Broadcaster(HUGE, staleness=3)
-    broadcaster.agree(COMM, torch.ones(4, 2), np.arange(4, dtype=np.int32), 10)
+    broadcaster.agree(COMM, tuple(range(COMM.size)), torch.ones(4, 2), np.arange(4, dtype=np.int32), 10)
     peers = np.ones(COMM.size, bool)
     assert [broadcaster.age(epoch, peers) for epoch in (10, 12, 14)] == [0, 2, 4]
     assert broadcaster.age(14, ~peers) == 0

@@ -64,9 +64,9 @@ def start(comm, arena, stream, algorithm, turn=0, is_open=False):
     with stream.after_computing():
         for peer in ranks:
             send[peer].copy_(bytes_between(comm.rank, peer, turn))
-        delivery = arena.deliver(comm, send, receive, 9, None, is_open)
-    return EXCHANGES[algorithm](comm, ring_rounds(comm.rank, comm.size), send, receive, 9, is_open=is_open,
-                                delivery=delivery), receive
+        delivery = arena.deliver(comm, ranks, send, receive, 9, None, is_open)
+    rounds = ring_rounds(comm.rank, comm.size, ranks)
+    return EXCHANGES[algorithm](comm, ranks, rounds, send, receive, 9, is_open=is_open, delivery=delivery), receive
 
 
 def assert_arrived(comm, stream, receive, turn=0):

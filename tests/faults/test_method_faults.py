@@ -38,6 +38,8 @@ def shards(shared_path):
      "lam = 0.25 has no effect on method vanilla, only on adaqp; leave it out or change --method"),
     (["--method", "sylvie", "--set", "exchange=alltoallv"],
      "method sylvie can't be used with exchange alltoallv: that ends before it returns, …; use --set exchange=ring"),
+    (["--method", "joint", "--set", "solver=highs"],
+     "method joint spends a budget of bits, which solver highs can't; use bisection or greedy"),
     (["--method", "bns", "--set", "predict=previous"], "method bns can't be used with predict previous: …"),
 ])
 def test_settings_that_a_method_has_no_use_for_or_can_t_read_are_refused(capsys, shared_path, shards, flags, sentence):

@@ -13,7 +13,7 @@ import torch
 
 from hpcgnn.exchange.arrival import Arrival
 from hpcgnn.exchange.codec import Messages
-from hpcgnn.exchange.plan import NO_ROWS, ExchangePlan, RowList
+from hpcgnn.exchange.plan import NO_ROWS, ExchangePlan, Rounds, RowList
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import BACKWARD
 from hpcgnn.ops.quantization import MessageLayout
@@ -22,15 +22,16 @@ Spans = tuple[tuple[int, int], ...]
 
 
 def halo_spans_of(plan: ExchangePlan) -> Spans:
-    """Return where the halo rows of each rank begin and end."""
+    """Return where the halo rows of each peer begin and end."""
     ends = np.cumsum([len(rows) for rows in plan.halo]).tolist()
     return tuple(zip([0, *ends[:-1]], ends, strict=True))
 
 
 def round_messages(messages: Messages, pair: tuple[int, int], purpose: int, halo_spans: Spans) -> Messages:
-    """Return the messages of one round alone, its halo rows counted from the first one of their owner.
+    """Return the messages of one round alone, to its destination and from its source, whose halo rows are counted from
+    the first one of their owner.
 
-    They are made once and kept with the whole messages. pair : (destination, source) of the round
+    They are made once and kept with the whole messages. pair : (destination, source) of the round, places of peers
     """
     if pair not in messages.rounds:
         messages.rounds[pair] = _cut_round(messages, pair, purpose, halo_spans)
@@ -39,23 +40,25 @@ def round_messages(messages: Messages, pair: tuple[int, int], purpose: int, halo
 
 def _cut_round(messages: Messages, pair: tuple[int, int], purpose: int, halo_spans: Spans) -> Messages:
     destination, source = pair
-    owner = destination if purpose == BACKWARD else source
-    start, stop = halo_spans[owner]
-    sent = _only(messages.send_rows, destination, start if purpose == BACKWARD else 0)
-    received = _only(messages.receive_rows, source, 0 if purpose == BACKWARD else start)
-    return Messages(sent, received, _only_layout(messages.send_layouts, destination),
-                    _only_layout(messages.receive_layouts, source), stop - start, messages.dim)
+    start, stop = halo_spans[destination if purpose == BACKWARD else source]
+    sent = _counted_from(messages.send_rows[destination], start if purpose == BACKWARD else 0)
+    received = _counted_from(messages.receive_rows[source], 0 if purpose == BACKWARD else start)
+    layouts = messages.send_layouts[destination], messages.receive_layouts[source]
+    if destination == source:
+        return Messages((messages.peers[source],), (sent,), (received,), *((layout,) for layout in layouts),
+                        stop - start, messages.dim)
+    nothing = MessageLayout.build(np.empty(0, np.uint8), messages.dim)
+    return Messages((messages.peers[destination], messages.peers[source]), (sent, NO_ROWS), (NO_ROWS, received),
+                    (layouts[0], nothing), (nothing, layouts[1]), stop - start, messages.dim)
 
 
-def _only(lists: tuple[RowList, ...], peer: int, first: int) -> tuple[RowList, ...]:
-    """Keep one rank's list, its rows counted from `first`, and empty the others."""
-    counted = replace(lists[peer], index=lists[peer].index - np.int32(first))
-    return tuple(counted if rank == peer else NO_ROWS for rank in range(len(lists)))
+def round_of(messages: Messages) -> Rounds:
+    """Return the one round of `round_messages`, as places in their peers."""
+    return ((0, len(messages.peers) - 1),)
 
 
-def _only_layout(layouts: tuple[MessageLayout, ...], peer: int) -> tuple[MessageLayout, ...]:
-    nothing = MessageLayout.build(np.empty(0, np.uint8), layouts[peer].dim)
-    return tuple(layouts[peer] if rank == peer else nothing for rank in range(len(layouts)))
+def _counted_from(rows: RowList, first: int) -> RowList:
+    return replace(rows, index=rows.index - np.int32(first))
 
 
 class _Rounds:
@@ -84,8 +87,8 @@ class RowsByPeer(_Rounds):
 
     Parameters
     ----------
-    sources : tuple of int       the peers in the order of the ring
-    halo_spans : where each rank's halo rows begin and end
+    sources : tuple of int       places of peers, in the order of the ring
+    halo_spans : where each peer's halo rows begin and end
     dim, dtype, device : of the rows
     start : see `_Rounds`
     """

@@ -70,8 +70,9 @@ class KeptMessages(Stateful):
         self.movement.restore(state["movement"], device)
         if state["flight"]:
             plan = self._sender.plan
-            self.last = restored_arrival(state["flight"], plan.boundary if self._is_gradient else plan.halo,
-                                         self.next_arena(), self._sender.training, self._sender.transport.streams)
+            incoming = plan.boundary if self._is_gradient else plan.halo
+            self.last = restored_arrival(state["flight"], plan.peers, incoming, self.next_arena(),
+                                         self._sender.training, self._sender.transport.streams)
             self.last.table = self.table
         if self.table is None:
             return

@@ -14,6 +14,7 @@ from hpcgnn.exchange.arrival import Arrival
 from hpcgnn.exchange.kinds.kind import RememberingKind
 from hpcgnn.exchange.sender import Outgoing, Sender
 from hpcgnn.exchange.state import State, Stateful, fill, on_host, table_of
+from hpcgnn.exchange.swap import swap_rows
 from hpcgnn.exchange.transport import HOST, Transport
 from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.ops.cuda.resident import on_device
@@ -36,21 +37,21 @@ class Broadcaster(Stateful):
         self._arrived_epoch: np.ndarray | None = None
         self.arena = MessageArena(transport)
 
-    def agree(self, comm: MPI.Comm, rows: torch.Tensor, index: np.ndarray, epoch: int) -> np.ndarray:
-        """Collective: (num_ranks,) bool, which ranks send the rows `index` of theirs in this epoch; notes its own.
+    def agree(self, comm: MPI.Comm, peers: tuple[int, ...], rows: torch.Tensor, index: np.ndarray,
+              epoch: int) -> np.ndarray:
+        """Collective: (num_peers,) bool, which peers send the rows `index` of theirs in this epoch; notes its own.
 
-        Rows of a device are waited for: whether they leave is told to all ranks by MPI.
+        Rows of a device are waited for: whether they leave is told to all peers by MPI.
         """
         leaving = rows[on_device(index, rows).long()].float()
-        sends = np.array([self._has_moved(leaving) or epoch - self._sent_epoch > self._staleness], np.uint8)
-        if sends[0]:
+        sends = self._has_moved(leaving) or epoch - self._sent_epoch > self._staleness
+        if sends:
             self._last, self._sent_epoch = leaving, epoch
-        everyone = np.empty(comm.size, np.uint8)
-        comm.Allgather(sends, everyone)
+        everyone = swap_rows(comm, peers, np.full(len(peers), sends, np.uint8)) > 0
         if self._arrived_epoch is None:
-            self._arrived_epoch = np.full(comm.size, epoch)
-        self._arrived_epoch[everyone > 0] = epoch
-        return everyone > 0
+            self._arrived_epoch = np.full(len(peers), epoch)
+        self._arrived_epoch[everyone] = epoch
+        return everyone
 
     def age(self, epoch: int, peers: np.ndarray) -> int:
         """Return how many epochs old the oldest rows of `peers` are; see `Arrival.max_age`."""
@@ -58,7 +59,7 @@ class Broadcaster(Stateful):
 
     @property
     def arrived_epoch(self) -> np.ndarray:
-        """Return (num_ranks,) int64, the epoch of the rows that last came from each rank, once `agree` was called."""
+        """Return (num_peers,) int64, the epoch of the rows that last came from each peer, once `agree` was called."""
         return self._arrived_epoch.copy()
 
     def _has_moved(self, leaving: torch.Tensor) -> bool:
@@ -107,7 +108,7 @@ class Skipped(RememberingKind[Broadcaster]):
         """Collective: see `ExchangeKind`."""
         messages, epoch = outgoing.messages, outgoing.key.epoch
         broadcaster = self._at(sender, outgoing.place)
-        sends = broadcaster.agree(sender.comm, outgoing.rows, messages.send_index, epoch)
+        sends = broadcaster.agree(sender.comm, messages.peers, outgoing.rows, messages.send_index, epoch)
         arrival = sender.send(outgoing, broadcaster.arena, sends=sends)
         has_rows = np.array([len(rows) > 0 for rows in messages.receive_rows])
         arrival.age, arrival.max_age = broadcaster.age(epoch, has_rows), self._staleness

@@ -66,17 +66,17 @@ def encode_difference(messages: Messages, rows: torch.Tensor, key: CounterKey, b
     """
     known = sent.before(key.epoch, sum(map(len, messages.send_rows)), rows.shape[1], rows.device)
     found = no_bad_rows(messages, rows) if isinstance(buffers[0], torch.Tensor) else None
-    for peer, held in enumerate(known.split([len(listed) for listed in messages.send_rows])):
-        listed, order, layout = messages.send_rows[peer], messages.send_order[peer], messages.send_layouts[peer]
+    for place, held in enumerate(known.split([len(listed) for listed in messages.send_rows])):
+        listed, order, layout = messages.send_rows[place], messages.send_order[place], messages.send_layouts[place]
         if not len(listed):
             continue
         difference = rows[on_device(listed.index, rows).long()].float() - held
-        arguments = difference, order, listed.node_id, layout, key, buffers[peer]
+        arguments = difference, order, listed.node_id, layout, key, buffers[place]
         if found is None:
             quantize_rows(*arguments, rounding="nearest")
         else:
-            start_quantizing(*arguments, found[peer:peer + 1], rounding="nearest")
-        dequantize_rows(buffers[peer], order, listed.node_id, layout, held, accumulate=True, key=key)
+            start_quantizing(*arguments, found[place:place + 1], rounding="nearest")
+        dequantize_rows(buffers[place], order, listed.node_id, layout, held, accumulate=True, key=key)
     return found
 
 

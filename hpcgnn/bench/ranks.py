@@ -1,0 +1,187 @@
+"""`hpcgnn bench ranks` shows what a rank's own work costs by the number of ranks and of neighbors.
+
+One process stands for a rank among many (`StandInComm`): its neighbors are drawn, and nobody answers. So the seconds
+are those of this process alone, without a network.
+"""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hpcgnn.adaptive.cost_model import fit_links, fixed_links
+from hpcgnn.adaptive.solving import Solver
+from hpcgnn.bench.timing import OURS, Begin, Measurement, say_nothing, wall_seconds
+from hpcgnn.exchange.agreement import check_peers
+from hpcgnn.exchange.arena import MessageArena
+from hpcgnn.exchange.bits import UniformBits
+from hpcgnn.exchange.codec import Codec
+from hpcgnn.exchange.halo import HaloExchange
+from hpcgnn.exchange.plan import ExchangePlan
+from hpcgnn.exchange.ring import Transfer
+from hpcgnn.exchange.schedule import EpochPlan
+from hpcgnn.exchange.stand_in import StandInComm
+from hpcgnn.exchange.timing import REPETITIONS, SIZES, timed_rounds
+from hpcgnn.exchange.trace import Trace
+from hpcgnn.graph.hop import ExchangeSite
+from hpcgnn.ops.counter import BACKWARD, FORWARD
+from hpcgnn.partition.partition import Partition
+from hpcgnn.units import size_text
+
+NUM_RANKS, NUM_NEIGHBORS, ROWS = (64, 1024, 10_000), (10, 100, 1000), 20
+COLUMNS, BITS, WIDTHS, GROUP_SIZE = 64, 4, (2, 4, 8), 500
+SITES = tuple((layer, purpose) for layer in range(1, 4) for purpose in (FORWARD, BACKWARD))
+RUN_ID = "bench"
+REMARK = ("one process stands for a rank among many, and nobody answers: seconds and the most memory at once are its "
+          "own, without a network")
+
+Works = dict[str, Callable[[], object]]      # by name, each of which can be done again and again
+
+
+def simulated_part(num_ranks: int, num_neighbors: int, rows: int) -> Partition:
+    """Draw the part of the rank in the middle: the nearest ranks around the ring and others are its neighbors, half of
+    them each, and every one sends and gets so many rows. It has no arcs.
+    """
+    rank, rng = num_ranks // 2, np.random.default_rng(num_ranks)
+    near = np.arange(1, num_neighbors // 2 + 1)
+    near = np.where(near % 2, (near + 1) // 2, -(near // 2))
+    far = np.setdiff1d(np.arange(num_ranks), np.append((rank + near) % num_ranks, rank))
+    drawn = rng.choice(far, num_neighbors - len(near), replace=False)
+    is_neighbor = np.zeros(num_ranks, bool)
+    is_neighbor[np.append((rank + near) % num_ranks, drawn)] = True
+    offset = np.append(0, np.cumsum(is_neighbor * rows))
+    num_inner, num_halo = 2 * rows, int(offset[-1])
+    nothing, mask = np.empty(0, np.int32), np.zeros(num_inner, bool)
+    return Partition(
+        rank, num_ranks, num_ranks * num_inner, num_inner, rank * num_inner + np.arange(num_inner),
+        np.repeat(np.flatnonzero(is_neighbor), rows) * num_inner + np.tile(np.arange(rows), num_neighbors), offset,
+        np.tile(np.arange(rows, dtype=np.int32), num_neighbors), offset, np.zeros(num_inner + 1, np.int64), nothing,
+        np.ones(num_inner + num_halo, np.int32), np.ones(num_inner + num_halo, np.float32),
+        np.zeros((num_inner, 1), np.float32), np.zeros(num_inner, np.int64), mask, mask, mask)
+
+
+def simulated_trace(plan: ExchangePlan, site: tuple[int, int]) -> Trace:
+    """Draw ranges of the rows that an exchange sends."""
+    rng = np.random.default_rng(site)
+    send = plan.halo if site[1] == BACKWARD else plan.boundary
+    return Trace(COLUMNS, tuple(rows.position for rows in send),
+                 tuple(rng.lognormal(0, 2, len(rows)).astype(np.float32) for rows in send))
+
+
+def simulated_times(num_ranks: int, rank: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Draw what `time_rounds` measures."""
+    source = np.repeat((rank - timed_rounds(num_ranks)) % num_ranks, len(SIZES) * REPETITIONS)
+    num_bytes = np.tile(np.repeat(SIZES, REPETITIONS), len(source) // (len(SIZES) * REPETITIONS))
+    return source, num_bytes, (2e-5 + 1e-9 * num_bytes) * np.random.default_rng(rank).lognormal(0, 0.1, len(source))
+
+
+@dataclass(frozen=True)
+class SimulatedRank:
+    """A rank among many, with all that its works need.
+
+    Attributes
+    ----------
+    part : Partition
+    comm : StandInComm
+    plan : ExchangePlan
+    """
+
+    part: Partition
+    comm: StandInComm
+    plan: ExchangePlan
+
+    @classmethod
+    def draw(cls, num_ranks: int, num_neighbors: int, rows: int = ROWS) -> SimulatedRank:
+        """Draw the neighbors; see `simulated_part`."""
+        part = simulated_part(num_ranks, num_neighbors, rows)
+        return cls(part, StandInComm(part.part, num_ranks), ExchangePlan.build(part))
+
+    def works(self) -> Works:
+        """Return everything that a rank does for its peers, in the order of a training."""
+        timed = simulated_times(self.comm.size, self.comm.rank)
+        return {
+            "plan": lambda: ExchangePlan.build(self.part),
+            "agreement": lambda: check_peers(self.comm, self.part, RUN_ID),
+            "links": lambda: fit_links(self.plan.peers, (), *timed),
+            "layouts": lambda: [Codec(self.plan, UniformBits(BITS)).messages(*site, COLUMNS) for site in SITES],
+            **self._postings(), "exchange": self._exchange(), **self._solvers(),
+        }
+
+    def _postings(self) -> Works:
+        messages = Codec(self.plan, UniformBits(BITS)).messages(*SITES[0], COLUMNS)
+        send, receive = MessageArena().slices(messages.send_sizes, messages.receive_sizes)
+
+        def post(is_open: bool) -> None:
+            Transfer(self.comm, self.plan.peers, self.plan.rounds, send, receive, 0, is_open=is_open).wait()
+
+        return {"posting": lambda: post(is_open=False), "posting at once": lambda: post(is_open=True)}
+
+    def _exchange(self) -> Callable[[], None]:
+        exchange = HaloExchange(self.comm, self.plan, UniformBits(BITS))
+        inner, halo = torch.ones(self.plan.num_inner, COLUMNS), torch.empty(self.plan.num_halo, COLUMNS)
+
+        def fetch() -> None:
+            exchange.begin_epoch(EpochPlan(UniformBits(BITS)))
+            exchange.start_fetch(inner, ExchangeSite(1, 0, 0, is_training=True)).finish(halo)
+
+        return fetch
+
+    def _solvers(self) -> Works:
+        squares = tuple(np.ones(len(listed), np.float32) for listed in self.plan.boundary)
+        solver = Solver(self.comm, self.plan, squares, fixed_links(len(self.plan.peers)), WIDTHS, GROUP_SIZE)
+        traces = {site: simulated_trace(self.plan, site) for site in SITES}
+        return {"solver": lambda: solver.solve(traces), "solver, a budget": lambda: solver.solve(traces, BITS)}
+
+
+@dataclass(frozen=True)
+class RanksBenchmark:
+    """Runs the measurements of `hpcgnn bench ranks`.
+
+    Attributes
+    ----------
+    num_ranks, num_neighbors : to be combined; a rank has at most all others as neighbors
+    rows : that a rank sends to each neighbor, and gets of it
+    repeat : how often each work is timed
+    begin : is told of each work before it is measured
+    """
+
+    num_ranks: tuple[int, ...] = NUM_RANKS
+    num_neighbors: tuple[int, ...] = NUM_NEIGHBORS
+    rows: int = ROWS
+    repeat: int = 5
+    begin: Begin = say_nothing
+
+    def measure(self) -> Iterator[Measurement]:
+        """Yield one measurement a work, number of neighbors and number of ranks."""
+        cases = sorted({(min(neighbors, ranks - 1), ranks) for ranks in self.num_ranks
+                        for neighbors in self.num_neighbors})
+        ranks = [SimulatedRank.draw(num_ranks, num_neighbors, self.rows) for num_neighbors, num_ranks in cases]
+        works = [rank.works() for rank in ranks]
+        for name in works[0]:
+            for rank, of_rank in zip(ranks, works, strict=True):
+                yield self._measure_work(name, rank, of_rank[name])
+
+    def _measure_work(self, name: str, rank: SimulatedRank, work: Callable[[], object]) -> Measurement:
+        case = f"{len(rank.plan.peers) - 1:,} neighbors of {rank.comm.size:,} ranks"
+        self.begin(f"{name}: {case}")
+        work()      # what is made once is made
+        seconds = [wall_seconds(work) for _ in range(self.repeat)]
+        before = dict(vars(rank.comm))
+        num_bytes = peak_bytes(work)
+        counted = {key: value - before[key] for key, value in vars(rank.comm).items() if key not in ("rank", "size")}
+        return Measurement(name, f"{case}, {size_text(num_bytes)}", 0.0, "s", {OURS: seconds}, [REMARK], {
+            "num_ranks": rank.comm.size, "num_neighbors": len(rank.plan.peers) - 1, "peak_bytes": num_bytes, **counted})
+
+
+def peak_bytes(work: Callable[[], object]) -> int:
+    """Return the most memory that a work has at once, beside what was there before it."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
