@@ -117,12 +117,15 @@ def preprocess(source: str, out: Path, settings: dict[str, Any], flags: dict[str
     """Load, partition and write, with progress bars; `settings` are kept in the shards as their provenance."""
     from hpcgnn.cli.progress import shown_progress
     from hpcgnn.datasets.source import load_source
+    from hpcgnn.shards.folder import nearest_folder
     from hpcgnn.shards.making import Making, make_shards
 
-    with shown_progress() as progress:
+    with shown_progress(has_lines=True) as progress:
         options = SourceOptions(
             seed=flags["seed"], symmetrize=flags["symmetrize"], root=flags["root"], non_finite=flags["non_finite"],
             features=flags["features"], normalize_features=flags["normalize_features"],
-            split_fractions=flags["split"], made_classes=flags["make_labels"], task=flags["task"], progress=progress)
+            split_fractions=flags["split"], made_classes=flags["make_labels"], task=flags["task"], progress=progress,
+            scratch=nearest_folder(out))
         how = Making(**{item.name: flags[item.name] for item in fields(Making)})
-        return make_shards(load_source(source, options), out, how, source, settings, progress)
+        return make_shards(load_source(source, options), out, how, source, settings, progress,
+                           options.scratch)

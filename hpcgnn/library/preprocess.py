@@ -14,7 +14,7 @@ from hpcgnn.datasets.source import load_source
 from hpcgnn.errors import ConfigError, DatasetError
 from hpcgnn.launch import MPI, join, together
 from hpcgnn.partition.choices import DEFAULT_PARTITIONER, DEFAULT_REORDER, default_balance
-from hpcgnn.shards.folder import check_folder
+from hpcgnn.shards.folder import check_folder, nearest_folder
 from hpcgnn.shards.making import Making, make_shards
 from hpcgnn.shards.schema import GraphInfo
 
@@ -108,8 +108,9 @@ def _preprocess(data: Any, out: str | Path | None, choices: dict[str, Any], opti
                 for key, value in (making | options | {"rows": choices["rows"], "out": str(out)}).items()
                 if key not in ("progress", "overwrite")}
     try:
-        dataset = _load(data, choices, SourceOptions(**options))
-        return make_shards(dataset, Path(out), Making(**making), source, settings, options["progress"])
+        scratch = nearest_folder(Path(out))
+        dataset = _load(data, choices, SourceOptions(**options, scratch=scratch))
+        return make_shards(dataset, Path(out), Making(**making), source, settings, options["progress"], scratch)
     except MemoryError as reason:
         raise DatasetError(f"{source} needs more memory than this machine gives; use a larger machine, or "
                            "partitioner=\"ldg\", which takes less") from reason

@@ -66,8 +66,8 @@ def build_partition(dataset: GraphDataset, owner: np.ndarray, part: int, num_par
     )
 
 
-def feature_rows(dataset: GraphDataset, node_id: np.ndarray) -> np.ndarray:
-    """Return dense features of some nodes, (len(node_id), num_features) float32."""
+def feature_rows(dataset: GraphDataset, node_id: np.ndarray | slice) -> np.ndarray:
+    """Return dense features of some nodes, (number of them, num_features) float32."""
     rows = dataset.features[node_id]
     return np.ascontiguousarray(rows.toarray() if scipy.sparse.issparse(rows) else rows, dtype=np.float32)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hpcgnn.datasets.cleaning import INT32_NODES
+from hpcgnn.datasets.arcs import INT32_NODES
 from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.datasets.options import ProgressTask, silent
 from hpcgnn.partition.build import feature_rows
@@ -62,7 +62,7 @@ def _hash_features(dataset: GraphDataset, storage: FeatureStorage, task: Progres
     digest = _begin("features", dataset.num_nodes, dataset.num_features, storage.form,
                     storage.bits if is_packed else None)
     for block in row_slices(dataset.num_nodes, dataset.num_features):
-        rows = feature_rows(dataset, np.arange(block.start, block.stop))
+        rows = feature_rows(dataset, block)
         _add(digest, rows, "<f2" if storage.form == "float16" else "<f4")
         task.advance(block.stop - block.start)
     return digest.hexdigest()

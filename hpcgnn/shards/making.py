@@ -32,23 +32,24 @@ class Making:
 
 
 def make_shards(dataset: GraphDataset, out: Path, how: Making, source: str, settings: dict[str, Any],
-                progress: Callable[[str, float | None], ProgressTask] = silent) -> GraphInfo:
+                progress: Callable[[str, float | None], ProgressTask] = silent,
+                scratch: Path | None = None) -> GraphInfo:
     """Cut a graph into parts and write them.
 
     Parameters
     ----------
     source, settings          kept in the shards as their provenance
+    scratch : Path or None    folder for what is large and soon gone, as of SourceOptions
 
     Raises
     ------
     ConfigError, ShardError   as of choose_owners, cluster_nodes and write_shards
     """
-    progress(f"partitioning with {how.partitioner}", None)
-    owner, refinement = choose_owners(dataset, how.parts, how.partitioner, how.seed, how.balance)
+    owner, refinement = choose_owners(dataset, how.parts, how.partitioner, how.seed, how.balance, scratch,
+                                     progress)
     cluster = None
     if how.cluster_rows:
-        progress("clustering with metis", None)
-        cluster = cluster_nodes(dataset, how.cluster_rows, how.seed)
+        cluster = cluster_nodes(dataset, how.cluster_rows, how.seed, scratch, progress)
     # Shards without clusters stay as they were before these could be asked for, to the byte.
     settings = {name: value for name, value in settings.items() if name != "cluster_rows" or value}
     if refinement is not None:

@@ -86,13 +86,14 @@ def write_shards(dataset: GraphDataset, owner: np.ndarray, num_parts: int, out_d
 def _write_parts(dataset: GraphDataset, owner: np.ndarray, halos: list[Halo], folder: Path, storage: FeatureStorage,
                  run_id: str, progress: Callable[[str, float | None], ProgressTask],
                  order: tuple[str, int], cluster: np.ndarray | None) -> list[PartitionStatistics]:
-    task = progress("writing parts", dataset.num_nodes)
+    task = progress("writing parts", 2 * dataset.num_nodes)     # half for the order of rows and their arcs
     # A part's topology is built in memory; its features pass through in blocks.
     topology = replace(dataset, features=np.empty((dataset.num_nodes, 0), np.float32))
     importance = node_importance(dataset, halos)
     statistics = []
     for part in range(len(halos)):
         partition = build_partition(topology, owner, part, len(halos), halos, *order, importance, cluster)
+        task.advance(partition.num_inner)
         fill = partial(_store_part, partition=partition, run_id=run_id, dataset=dataset, storage=storage, task=task)
         write_sealed(schema.part_file(folder, part), schema.PART_KIND, schema.part_version(storage.form), fill)
         statistics.append(measure_partition(partition))
