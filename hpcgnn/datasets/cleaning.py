@@ -73,6 +73,8 @@ def build_weighted_csr(source: Ends, target: Ends, weight: np.ndarray | None, nu
     check_memory(name, f"{num_nodes:,} nodes", num_nodes * BYTES_A_NODE)
     for ends in (source, target):
         _check_ends(ends, num_nodes, name)
+    if weight is not None:
+        source, target = (np.asarray(ends) for ends in (source, target))
     is_weighted, remarks = check_weights(weight, source, target, name)
     if is_weighted or num_nodes >= INT32_NODES:
         progress("cleaning edges", None)
@@ -87,7 +89,7 @@ def build_weighted_csr(source: Ends, target: Ends, weight: np.ndarray | None, nu
 def _clean_by_scipy(source: Ends, target: Ends, weight: np.ndarray | None, num_nodes: int, symmetrize: bool,
                     remarks: tuple[str, ...]) -> tuple[CleanGraph, np.ndarray | None]:
     """Clean arcs of which each may have a weight, with all of them in memory several times."""
-    source, target = (np.asarray(ends) for ends in (source, target))
+    source, target = (np.asarray(ends) for ends in (source, target))     # from 2^31 nodes on they may lie in a file
     matrix, num_loops = _merged(source, target, weight, num_nodes)
     num_unique = matrix.nnz
     if weight is not None and num_unique < len(source) - num_loops:
