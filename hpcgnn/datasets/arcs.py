@@ -121,7 +121,9 @@ def sort_arcs(source: Ends, target: Ends, num_nodes: int, with_reverse: bool, sc
         num_unique += len(keys)
         task.advance(int(given.size[bucket]))
         if with_reverse:
-            keys = _distinct(np.concatenate([keys, reverse.distinct(bucket)]))
+            keys = np.concatenate([keys, reverse.distinct(bucket)])
+            keys.sort(kind="stable")     # two sorted runs, which it merges
+            keys = _without_repeats(keys)
         row = keys >> SOURCE_BITS
         if len(keys):
             first = int(row[0])
@@ -194,11 +196,12 @@ class Buckets:
                 held = np.frombuffer(self._file.read(starts[bucket + 1] - starts[bucket]), np.int64)
                 keys[done:done + len(held)] = held
                 done += len(held)
-        return _distinct(keys)
+        if (keys[1:] < keys[:-1]).any():
+            keys.sort()
+        return _without_repeats(keys)
 
 
-def _distinct(keys: np.ndarray) -> np.ndarray:
-    keys.sort()
+def _without_repeats(keys: np.ndarray) -> np.ndarray:
     is_first = np.ones(len(keys), bool)
     np.not_equal(keys[1:], keys[:-1], out=is_first[1:])
     return keys if is_first.all() else keys[is_first]
