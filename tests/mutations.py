@@ -31,6 +31,7 @@ class Mutation:
 
 SORTED, PIECES_OF_ROWS = Tests("datasets/test_arcs.py"), Tests("datasets/test_row_files.py")
 TREATED = Tests("datasets/test_features.py -k 'any_piece or block'")
+STAGES = Tests("shards/test_stages.py -m parallel[1]")
 CREW_OF_TWO, PREPROCESS = Tests("shards/test_crew.py", 2), Tests("cli/test_preprocess.py -k 'stage or known_length'")
 CODEC = Tests("ops/test_quantization.py ops/test_quantization_storage.py")
 AVERAGE = Tests("training/test_average.py -m parallel[1]")
@@ -476,6 +477,11 @@ MUTATIONS = [
     Mutation("shards/sharing.py", "treatments of features stay on rank 0",
              "return replace(value, source=in_pieces(_take(place, value.source)))",
              "return in_pieces(_take(place, value.source))", CREW_OF_TWO),
+    Mutation("shards/stages.py", "stages of another graph are taken", 'if file.attrs["key"] == self.key:',
+             'if file.attrs["key"] != "":', STAGES),
+    Mutation("shards/stages.py", "options have no say in what is taken", "sorted(options.items()))", "())", STAGES),
+    Mutation("shards/stages.py", "the graph has no say in what is taken", "hash_graph(dataset), dataset", "dataset",
+             STAGES),
     Mutation("datasets/arcs.py", "loops are missing from the progress", "task.advance(num_loops)", "task.advance(0)",
              PREPROCESS),
 ]

@@ -26,7 +26,7 @@ def fingerprint_of(dataset: GraphDataset, storage: FeatureStorage,
     determine, so for them the rows before rounding are hashed.
     """
     task = progress("computing the fingerprint", dataset.num_nodes)
-    return Fingerprint(_hash_graph(dataset), _hash_split(dataset), _hash_features(dataset, storage, task))
+    return Fingerprint(hash_graph(dataset), _hash_split(dataset), _hash_features(dataset, storage, task))
 
 
 def hash_clusters(cluster: np.ndarray) -> str:
@@ -38,7 +38,8 @@ def hash_clusters(cluster: np.ndarray) -> str:
     return digest.hexdigest()
 
 
-def _hash_graph(dataset: GraphDataset) -> str:
+def hash_graph(dataset: GraphDataset) -> str:
+    """Hash nodes, arcs and weights, the first digest of the fingerprint."""
     digest = _begin("graph", dataset.num_nodes, dataset.num_edges)
     _add(digest, dataset.indptr, "<i8")
     _add(digest, dataset.indices, "<i4" if dataset.num_nodes < INT32_NODES else "<i8")

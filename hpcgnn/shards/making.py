@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ from hpcgnn.datasets.options import ProgressTask, silent
 from hpcgnn.partition.choices import DEFAULT_PARTITIONER, DEFAULT_REORDER
 from hpcgnn.partition.clusters import cluster_nodes
 from hpcgnn.partition.owner import choose_owners
-from hpcgnn.partition.refinement import Refinement
 from hpcgnn.shards.crew import ALONE, Crew
 from hpcgnn.shards.schema import GraphInfo, Provenance
+from hpcgnn.shards.stages import kept_stages
 from hpcgnn.shards.writer import write_shards
 
 
@@ -51,21 +52,24 @@ def make_shards(dataset: GraphDataset | None, out: Path, how: Making, source: st
     ------
     ConfigError, ShardError   as of choose_owners, cluster_nodes and write_shards
     """
-    def cut() -> tuple[np.ndarray | None, Refinement | None, np.ndarray | None]:
-        if crew.rank:
-            return None, None, None
+    def own() -> tuple[np.ndarray, str]:
         owner, refinement = choose_owners(dataset, how.parts, how.partitioner, how.seed, how.balance, scratch, progress)
+        return owner, json.dumps({} if refinement is None else refinement.as_settings())
+
+    def cut() -> tuple[np.ndarray | None, str, np.ndarray | None]:
+        if crew.rank:
+            return None, "", None
+        owner, found = stages.result("owner", own)
         cluster = None
         if how.cluster_rows:
             cluster = cluster_nodes(dataset, how.cluster_rows, how.seed, scratch, progress)
-        return owner, refinement, cluster
+        return owner, found, cluster
 
-    owner, refinement, cluster = crew.together(cut)
-    refinement = crew.share(refinement)
-    # Shards without clusters stay as they were before these could be asked for, to the byte.
-    settings = {name: value for name, value in settings.items() if name != "cluster_rows" or value}
-    if refinement is not None:
-        settings = settings | refinement.as_settings()
-    provenance = Provenance(source, how.partitioner, how.seed, settings)
-    return write_shards(dataset, owner, how.parts, out, how.feature_format, provenance, progress, how.overwrite,
-                        how.reorder, how.feature_bits, cluster, crew)
+    decisive = {name: value for name, value in asdict(how).items() if name != "overwrite"}
+    with kept_stages(crew, Path(out), dataset, decisive, progress) as stages:
+        owner, found, cluster = crew.together(cut)
+        # Shards without clusters stay as they were before these could be asked for, to the byte.
+        settings = {name: value for name, value in settings.items() if name != "cluster_rows" or value}
+        provenance = Provenance(source, how.partitioner, how.seed, settings | json.loads(crew.share(found)))
+        return write_shards(dataset, owner, how.parts, out, how.feature_format, provenance, progress, how.overwrite,
+                            how.reorder, how.feature_bits, cluster, crew, stages)

@@ -19,6 +19,7 @@ from hpcgnn.errors import ConfigError
 from hpcgnn.partition.build import build_partition
 from hpcgnn.partition.halo import Halo, find_halos
 from hpcgnn.partition.importance import degree_quantiles, node_importance
+from hpcgnn.partition.order import order_rows
 from hpcgnn.partition.partition import Partition
 from hpcgnn.partition.statistics import PartitionStatistics, measure_partition
 from hpcgnn.shards import schema
@@ -32,6 +33,7 @@ from hpcgnn.shards.records import store_info
 from hpcgnn.shards.schema import GRAPH_VERSION, GRAPH_VERSION_OF_MORE, GraphInfo, Provenance
 from hpcgnn.shards.sealed import write_sealed
 from hpcgnn.shards.sharing import shared_graph
+from hpcgnn.shards.stages import NO_STAGES, Stages
 from hpcgnn.shards.texts import store_texts
 
 NAME_KINDS = {"i": "integers", "U": "texts"}
@@ -41,7 +43,7 @@ def write_shards(dataset: GraphDataset | None, owner: np.ndarray | None, num_par
                  feature_format: str, provenance: Provenance,
                  progress: Callable[[str, float | None], ProgressTask] = silent, overwrite: bool = False,
                  reorder: str = "none", feature_bits: int = 8, cluster: np.ndarray | None = None,
-                 crew: Crew = ALONE) -> GraphInfo:
+                 crew: Crew = ALONE, stages: Stages = NO_STAGES) -> GraphInfo:
     """Collective: write every part of `dataset`, then graph.h5.
 
     A run that fails or is killed leaves what the folder held. Each rank finds the halos of every crew.size-th part,
@@ -62,6 +64,7 @@ def write_shards(dataset: GraphDataset | None, owner: np.ndarray | None, num_par
     feature_bits : int        widest row of packages, 1 .. 8; 2 .. 8 where a feature is negative
     cluster : (num_nodes,) int32, what cluster_nodes returns, or None: parts hold none
     crew : Crew               the ranks at work
+    stages : Stages           keep the order of each part for the case that the run is interrupted
 
     Returns
     -------
@@ -92,7 +95,7 @@ def write_shards(dataset: GraphDataset | None, owner: np.ndarray | None, num_par
             # The last rank has the fewest parts.
             fingerprint = fingerprint_of(dataset, storage, progress) if crew.rank == crew.size - 1 else None
             return fingerprint, _write_parts(dataset, owner, halos, own, staging, storage, run_id, progress,
-                                             (reorder, provenance.seed), cluster)
+                                             (reorder, provenance.seed), cluster, stages)
 
         written = crew.gather(crew.together(write))
         statistics = sorted((counts for _, found in written for counts in found), key=lambda counts: counts.part)
@@ -126,7 +129,7 @@ def _all_halos(crew: Crew, dataset: GraphDataset, owner: np.ndarray, num_parts: 
 
 def _write_parts(dataset: GraphDataset, owner: np.ndarray, halos: list[Halo], own: range, folder: Path,
                  storage: FeatureStorage, run_id: str, progress: Callable[[str, float | None], ProgressTask],
-                 order: tuple[str, int], cluster: np.ndarray | None) -> list[PartitionStatistics]:
+                 order: tuple[str, int], cluster: np.ndarray | None, stages: Stages) -> list[PartitionStatistics]:
     # Half of a row is done when it has its place and its arcs, the other half when its features are written.
     task = progress("writing parts", 2 * int(np.bincount(owner, minlength=len(halos))[own].sum()))
     # A part's topology is built in memory; its features pass through in blocks.
@@ -134,7 +137,9 @@ def _write_parts(dataset: GraphDataset, owner: np.ndarray, halos: list[Halo], ow
     importance = node_importance(dataset, halos)
     statistics = []
     for part in own:
-        partition = build_partition(topology, owner, part, len(halos), halos, *order, importance, cluster)
+        inner_id = np.flatnonzero(owner == part)
+        ordered, _ = stages.result(f"order-{part:04d}", lambda: (order_rows(topology, inner_id, *order), ""))  # noqa: B023
+        partition = build_partition(topology, owner, part, len(halos), halos, *order, importance, cluster, ordered)
         task.advance(partition.num_inner)
         fill = partial(_store_part, partition=partition, run_id=run_id, dataset=dataset, storage=storage, task=task)
         write_sealed(schema.part_file(folder, part), schema.PART_KIND, schema.part_version(storage.form), fill)
