@@ -14,7 +14,7 @@ from hpcgnn.datasets.feature_rows import FeatureRows
 from hpcgnn.errors import DatasetError
 
 MAX_NAME_BYTES = 128     # the name is part of a run folder's, and file systems end at 255
-CHECKED_VALUES = 1 << 24      # of features at a time
+CHECKED_VALUES = 1 << 22      # of features at a time
 MAX_CLASSES, MAX_FEATURES = 1 << 20, 1 << 24     # a weight matrix has a row or a column for each
 
 

@@ -44,7 +44,9 @@ class ScaledColumns:
     scale: np.ndarray
 
     def __call__(self, values: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
-        return ((values - self.mean) * self.scale).astype(np.float32)
+        shifted = values - self.mean
+        shifted *= self.scale
+        return shifted.astype(np.float32)
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ def standardize_columns(features: Features, fit_mask: np.ndarray, task: Progress
     count = max(1, int(np.count_nonzero(fit_mask)))
     blocks = list(_row_blocks(*features.shape))
     mean = sum(_fit_rows(features, fit_mask, rows, task).sum(axis=0) for rows in blocks) / count
-    variance = sum(((_fit_rows(features, fit_mask, rows, task) - mean) ** 2).sum(axis=0) for rows in blocks) / count
+    variance = sum(_squares(_fit_rows(features, fit_mask, rows, task), mean).sum(axis=0) for rows in blocks) / count
     deviation = np.sqrt(variance)
     scale = 1 / np.where(deviation > 1e-12 * np.maximum(1, np.abs(mean)), deviation, 1)
     return features.treated(ScaledColumns(mean, scale))
@@ -140,6 +140,12 @@ def zero_non_finite(features: Features) -> tuple[Features, int]:
 def _fit_rows(features: FeatureRows, fit_mask: np.ndarray, rows: slice, task: ProgressTask) -> np.ndarray:
     task.advance(rows.stop - rows.start)
     return features[rows][fit_mask[rows]].astype(np.float64)
+
+
+def _squares(values: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    """Return (values - mean)², in the place of the values."""
+    values -= mean
+    return np.square(values, out=values)
 
 
 def _as_float32(features: Features) -> Features:
