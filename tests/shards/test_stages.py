@@ -121,7 +121,7 @@ def test_a_damaged_stage_is_made_anew_and_said(shared_path, monkeypatch, calls):
     expected = make(shared_path / "whole")
     interrupt(shared_path / "g", monkeypatch, "write")
     path = shared_path / "g" / ".unfinished" / "owner.h5"
-    path.write_bytes(path.read_bytes()[:-9] + bytes(9))
+    path.write_bytes(path.read_bytes()[:-9] + b"\x55" * 9)
     calls.update(owner=0, order=0)
     said = []
     assert make(shared_path / "g", said=said) == expected and calls == {"owner": 1, "order": 0}
