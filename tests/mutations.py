@@ -29,6 +29,10 @@ class Mutation:
     caught_by: Tests
 
 
+SORTED, PIECES_OF_ROWS = Tests("datasets/test_arcs.py"), Tests("datasets/test_row_files.py")
+TREATED = Tests("datasets/test_features.py -k 'any_piece or block'")
+STAGES = Tests("shards/test_stages.py -m parallel[1]")
+CREW_OF_TWO, PREPROCESS = Tests("shards/test_crew.py", 2), Tests("cli/test_preprocess.py -k 'stage or known_length'")
 CODEC = Tests("ops/test_quantization.py ops/test_quantization_storage.py")
 AVERAGE = Tests("training/test_average.py -m parallel[1]")
 CLUSTERS, STEP_COUNT = Tests("steps/test_clusters.py"), Tests("adaptive/test_step_count.py")
@@ -481,4 +485,31 @@ MUTATIONS = [
     Mutation("pyg/edges.py", "draws belong to local rows",
              "ids = torch.from_numpy(self.graph.node_id).to(edge_index.device)",
              "ids = torch.arange(self.graph.num_rows)", DRAWS),
+    # Preprocess: what is read in pieces, and what ranks share out.
+    Mutation("datasets/row_files.py", "a gathered row is read from the place of another",
+             "self._offset + number * size", "self._offset + place * size", PIECES_OF_ROWS),
+    Mutation("datasets/row_files.py", "kept rows are counted without their last block",
+             "num_rows, shape, dtype = num_rows + len(block), block.shape[1:], block.dtype",
+             "num_rows, shape, dtype = max(num_rows, len(block)), block.shape[1:], block.dtype", PIECES_OF_ROWS),
+    Mutation("datasets/feature_rows.py", "rows are divided by the first rows' sums",
+             "values / self.divisor[rows]", "values / self.divisor[:len(values)]", TREATED),
+    Mutation("datasets/features.py", "all rows are treated at once", "blocks = list(_row_blocks(*features.shape))",
+             "blocks = [slice(0, features.shape[0])]", TREATED),
+    Mutation("datasets/arcs.py", "an arc that two chunks hold is kept twice",
+             "return keys if is_first.all() else keys[is_first]", "return keys", SORTED),
+    Mutation("datasets/arcs.py", "a loop is an arc", "is_arc = u != v", "is_arc = u == u", SORTED),
+    Mutation("datasets/arcs.py", "a bucket is read where the next one begins",
+             "self._file.seek(starts[bucket])", "self._file.seek(starts[0])", SORTED),
+    Mutation("shards/writer.py", "halos of ranks come in the order of ranks",
+             "found[part % crew.size][part // crew.size]", "sum(found, [])[part]", CREW_OF_TWO),
+    Mutation("shards/sharing.py", "treatments of features stay on rank 0",
+             "return replace(value, source=in_pieces(_take(place, value.source)))",
+             "return in_pieces(_take(place, value.source))", CREW_OF_TWO),
+    Mutation("shards/stages.py", "stages of another graph are taken", 'if file.attrs["key"] == self.key:',
+             'if file.attrs["key"] != "":', STAGES),
+    Mutation("shards/stages.py", "options have no say in what is taken", "sorted(options.items()))", "())", STAGES),
+    Mutation("shards/stages.py", "the graph has no say in what is taken", "hash_graph(dataset), dataset", "dataset",
+             STAGES),
+    Mutation("datasets/arcs.py", "loops are missing from the progress", "task.advance(num_loops)", "task.advance(0)",
+             PREPROCESS),
 ]

@@ -1,17 +1,18 @@
-"""`hpcgnn preprocess`: load and clean a source graph, partition it and write its shards, in one process without MPI."""
+"""`hpcgnn preprocess`: load and clean a source graph, partition it and write its shards, in one process or on ranks."""
 
 from __future__ import annotations
 
-import os
 import time
+from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcgnn.datasets.options import FEATURES, NON_FINITE, NORMALIZATIONS, TASKS, SourceOptions
-from hpcgnn.errors import ConfigError, DatasetError
+from hpcgnn.datasets.options import FEATURES, NON_FINITE, NORMALIZATIONS, TASKS, SourceOptions, silent
+from hpcgnn.errors import DatasetError
+from hpcgnn.launched import launched_rank, launched_size
 from hpcgnn.partition.choices import (
     BALANCES,
     DEFAULT_PARTITIONER,
@@ -25,10 +26,8 @@ from hpcgnn.shards.feature_formats import FEATURE_FORMATS
 from hpcgnn.units import size_text, time_text
 
 if TYPE_CHECKING:
+    from hpcgnn.shards.crew import Crew
     from hpcgnn.shards.schema import GraphInfo
-
-# What each launcher sets to the number of its ranks; SLURM_NTASKS is set in a batch script that is no rank, too.
-SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
 @click.command()
@@ -79,50 +78,58 @@ SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 @click.option("--overwrite", is_flag=True, help="Replace the shards that the folder holds.")
 @click.pass_context
 def command(context: click.Context, source: str, out: Path, **flags: Any) -> None:
-    """Convert the graph SOURCE into HDF5 shards, one a rank.
+    """Convert the graph SOURCE into HDF5 shards, one a rank of the training. Under mpirun, ranks share the work.
 
     SOURCE is KIND:REST, for example synthetic:nodes=10000, npz:cora.npz, planetoid:FOLDER/ind.cora, ogb:ogbn-arxiv,
     graphsaint:FOLDER, edges:edges.csv.gz,labels=labels.csv, csv:edges.csv,nodes=nodes.csv, parquet:edges.parquet or
     pyg:data.pt; docs/own-data.md describes all of them. Objects in Python are taken by hpcgnn.preprocess.
     """
-    refuse_ranks()
     # These import NumPy and SciPy, which help need not wait for.
     from hpcgnn.cli.graph_text import print_info
-    from hpcgnn.shards.folder import check_folder, shards_in
+    from hpcgnn.shards.crew import ALONE
+    from hpcgnn.shards.folder import shards_in
 
-    check_folder(out, flags["overwrite"])
     start = time.perf_counter()
     flags["balance"] = context.params["balance"] = flags["balance"] or default_balance(flags["partitioner"])
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in context.params.items()}
-    try:
-        info = preprocess(source, out, settings, flags)
-    except MemoryError as reason:
-        raise DatasetError(f"{source} needs more memory than this machine gives; use a larger machine, or "
-                           "--partitioner ldg, which takes less") from reason
+    if has_ranks():
+        from hpcgnn.launch import run_parallel
+        from hpcgnn.library.crew import Ranks
+
+        info = run_parallel(lambda comm: preprocess(source, out, settings, flags, Ranks(comm)))
+    else:
+        info = preprocess(source, out, settings, flags, ALONE)
+    if launched_rank():
+        return
     print_info(info)
     num_bytes = sum(path.stat().st_size for path in shards_in(out))
     click.echo(f"{out}: {size_text(num_bytes)} in {info.num_parts + 1} files, {time_text(time.perf_counter() - start)}")
 
 
-def refuse_ranks() -> None:
-    """Raise ConfigError under a launcher with more than one rank: each would do the same work over the same files."""
-    for name in SIZE_VARIABLES:
-        size = os.environ.get(name, "1")
-        if size.isdigit() and int(size) > 1:
-            raise ConfigError(f"hpcgnn preprocess runs in one process, and {size} ranks were started ({name}={size}); "
-                              "run it without mpirun or srun")
+def has_ranks() -> bool:
+    """Tell whether a launcher has started several ranks. MPI is left alone where it has not."""
+    size = launched_size()[1]
+    return size.isdecimal() and int(size) > 1
 
 
-def preprocess(source: str, out: Path, settings: dict[str, Any], flags: dict[str, Any]) -> GraphInfo:
-    """Load, partition and write, with progress bars; `settings` are kept in the shards as their provenance."""
+def preprocess(source: str, out: Path, settings: dict[str, Any], flags: dict[str, Any], crew: Crew) -> GraphInfo:
+    """Collective: load and partition on rank 0, write on all; `settings` are kept in the shards as their provenance."""
     from hpcgnn.cli.progress import shown_progress
     from hpcgnn.datasets.source import load_source
+    from hpcgnn.shards.folder import check_folder, nearest_folder
     from hpcgnn.shards.making import Making, make_shards
 
-    with shown_progress() as progress:
+    crew.together(lambda: None if crew.rank else check_folder(out, flags["overwrite"]))
+    with nullcontext(silent) if crew.rank else shown_progress(has_lines=True) as progress:
         options = SourceOptions(
             seed=flags["seed"], symmetrize=flags["symmetrize"], root=flags["root"], non_finite=flags["non_finite"],
             features=flags["features"], normalize_features=flags["normalize_features"],
-            split_fractions=flags["split"], made_classes=flags["make_labels"], task=flags["task"], progress=progress)
+            split_fractions=flags["split"], made_classes=flags["make_labels"], task=flags["task"], progress=progress,
+            scratch=nearest_folder(out))
         how = Making(**{item.name: flags[item.name] for item in fields(Making)})
-        return make_shards(load_source(source, options), out, how, source, settings, progress)
+        try:
+            dataset = crew.together(lambda: None if crew.rank else load_source(source, options))
+            return make_shards(dataset, out, how, source, settings, progress, options.scratch, crew)
+        except MemoryError as reason:
+            raise DatasetError(f"{source} needs more memory than this machine gives; use a larger machine, or "
+                               "--partitioner ldg, which takes less") from reason

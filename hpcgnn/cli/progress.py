@@ -1,7 +1,10 @@
-"""Progress bars of commands that run in one process, on standard error and only where that is a terminal."""
+"""Progress of commands that run in one process, on standard error: bars where that is a terminal, else lines."""
 
 from __future__ import annotations
 
+import os
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,7 +21,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from hpcgnn.datasets.options import ProgressTask
+from hpcgnn.datasets.options import ProgressTask, SilentTask
 
 
 class RateColumn(ProgressColumn):
@@ -74,10 +77,27 @@ class ShownProgress:
             self._bars.update(self._open_ended, total=1, completed=1)
 
 
+class StageLines:
+    """callable(description, total) -> ProgressTask; a line for each step as it starts, with the seconds until then."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __call__(self, description: str, total: float | None) -> ProgressTask:
+        print(f"[{time.perf_counter() - self._start:6.1f} s] {description}", file=sys.stderr, flush=True)
+        return SilentTask()
+
+
 @contextmanager
-def shown_progress() -> Iterator[ShownProgress]:
-    """Show bars while the block runs."""
+def shown_progress(has_lines: bool = False) -> Iterator[ShownProgress | StageLines]:
+    """Show bars while the block runs; where standard error is no terminal, lines if asked, or nothing.
+
+    HPCGNN_PROGRESS=0 leaves out the lines.
+    """
     console = Console(stderr=True)
+    if has_lines and not console.is_terminal and os.environ.get("HPCGNN_PROGRESS") != "0":
+        yield StageLines()
+        return
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), RateColumn(), TimeElapsedColumn(),
                TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as bars:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import zipfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 import numpy as np
 
 from hpcgnn.datasets.limits import check_file
+from hpcgnn.datasets.row_files import BLOCK_BYTES, RowFile, in_pieces, keep_rows
 from hpcgnn.errors import DatasetError
 
 Result = TypeVar("Result")
@@ -83,19 +84,47 @@ class Archive:
             raise DatasetError(f"{self.path}: {key} is {array.dtype} of shape {array.shape}; expected one integer")
         return int(array.reshape(-1)[0])
 
-    def map(self, key: str) -> np.ndarray:
-        """Return one member, memory-mapped copy-on-write if it is stored uncompressed, else in memory."""
+    def rows(self, key: str, scratch: Path | None = None) -> np.ndarray | RowFile:
+        """Return one member to be read in pieces, where it lies or, if it is compressed and there is a folder for
+        that, from a file there; as an array where neither can be.
+        """
         if key not in self:
             return self.read(key)
-        mapped = self._guarded(key, lambda: self._mapped(key))
-        return self.read(key) if mapped is None else mapped
+        array = self._guarded(key, lambda: self._mapped(key))
+        if array is None and scratch is not None:
+            array = self._guarded(key, lambda: self._unpacked(key, scratch))
+        return self.read(key) if array is None else in_pieces(array)
+
+    def integer_rows(self, key: str) -> np.ndarray | RowFile:
+        """Return one member that must be a vector of integers, to be read in pieces if it is stored uncompressed; its
+        checksum is compared first.
+        """
+        if key not in self or self._file.zip.getinfo(f"{key}.npy").compress_type != zipfile.ZIP_STORED:
+            return self.integers(key)
+        self._guarded(key, lambda: self._read_through(key))
+        array = self.rows(key)
+        return array if array.ndim == 1 and array.dtype.kind == "i" else self.integers(key)
 
     def _guarded(self, key: str, access: Callable[[], Result]) -> Result:
         try:
             return access()
+        except DatasetError:
+            raise
         except Exception as error:  # A damaged member can raise anything.
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise DatasetError(f"{self.path} has a damaged array {key!r} ({reason}); copy the file again") from None
+
+    def _read_through(self, key: str) -> None:
+        with self._file.zip.open(f"{key}.npy") as member:
+            while member.read(BLOCK_BYTES):
+                pass
+
+    def _unpacked(self, key: str, scratch: Path) -> RowFile | None:
+        with self._file.zip.open(f"{key}.npy") as member:
+            shape, fortran, dtype = _array_header(member)
+            if dtype.hasobject or 0 in shape or not shape or (fortran and len(shape) > 1):
+                return None
+            return keep_rows(_row_blocks(member, shape, dtype), scratch, f"{key} of {self.path.name}")
 
     def _mapped(self, key: str) -> np.ndarray | None:
         member = self._file.zip.getinfo(f"{key}.npy")
@@ -130,6 +159,19 @@ def load_array(path: Path) -> np.ndarray:
     if not isinstance(array, np.ndarray):
         raise DatasetError(f"{path} is an archive of arrays; expected a single .npy array")
     return array
+
+
+def _row_blocks(member: BinaryIO, shape: tuple[int, ...], dtype: np.dtype) -> Iterator[np.ndarray]:
+    """Read an array row after row. The end of the member is read, too: there its checksum is compared."""
+    row_bytes = dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
+    step = max(1, BLOCK_BYTES // row_bytes)
+    for first in range(0, shape[0], step):
+        num_rows = min(step, shape[0] - first)
+        held = member.read(num_rows * row_bytes)
+        if len(held) < num_rows * row_bytes:
+            raise ValueError("it ends before its last row")
+        yield np.frombuffer(held, dtype).reshape(num_rows, *shape[1:])
+    member.read(1)
 
 
 def _array_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:

@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import scipy.sparse
 
+from hpcgnn._ext import partition as kernels
+from hpcgnn.datasets.arcs import INT32_NODES, Ends, chunks, sort_arcs
 from hpcgnn.datasets.dataset import CleaningReport
 from hpcgnn.datasets.limits import check_memory
-from hpcgnn.datasets.options import ProgressTask, silent
+from hpcgnn.datasets.options import Progress, silent
 from hpcgnn.datasets.weights import check_weights
 from hpcgnn.errors import DatasetError
 
-Progress = Callable[[str, float | None], ProgressTask]
-INT32_NODES = 1 << 31
 BYTES_A_NODE = 24     # at the least: offsets of the graph and its reverse, and a label
 
 
 CleanGraph = tuple[np.ndarray, np.ndarray, CleaningReport]
 
 
-def build_csr(source: np.ndarray, target: np.ndarray, num_nodes: int, symmetrize: bool, name: str,
-              progress: Progress = silent) -> CleanGraph:
+def build_csr(source: Ends, target: Ends, num_nodes: int, symmetrize: bool, name: str,
+              progress: Progress = silent, scratch: Path | None = None) -> CleanGraph:
     """Remove self-loops and duplicates from the arcs source -> target and sort them by destination.
 
     Parameters
     ----------
-    source, target : (num_source_edges,) integer    node ids in 0..num_nodes - 1
+    source, target : (num_source_edges,) integer    node ids in 0..num_nodes - 1; read in chunks
     num_nodes : int
     symmetrize : bool                               add the reverse of every arc that lacks it
     name : str                                      of the dataset, for messages
     progress : callable(description, total) -> ProgressTask
+    scratch : Path or None                          folder for edges that are sorted, see sort_arcs
 
     Returns
     -------
@@ -43,12 +44,12 @@ def build_csr(source: np.ndarray, target: np.ndarray, num_nodes: int, symmetrize
     ------
     DatasetError                                    an arc from or to a node that does not exist
     """
-    return build_weighted_csr(source, target, None, num_nodes, symmetrize, name, progress)[0]
+    return build_weighted_csr(source, target, None, num_nodes, symmetrize, name, progress, scratch)[0]
 
 
-def build_weighted_csr(source: np.ndarray, target: np.ndarray, weight: np.ndarray | None, num_nodes: int,
-                       symmetrize: bool, name: str,
-                       progress: Progress = silent) -> tuple[CleanGraph, np.ndarray | None]:
+def build_weighted_csr(source: Ends, target: Ends, weight: np.ndarray | None, num_nodes: int,
+                       symmetrize: bool, name: str, progress: Progress = silent,
+                       scratch: Path | None = None) -> tuple[CleanGraph, np.ndarray | None]:
     """Clean arcs that may have weights; the other parameters and errors are those of build_csr.
 
     The weights of duplicates are added, a self-loop goes with its weight, and an added reverse has its arc's weight.
@@ -70,54 +71,62 @@ def build_weighted_csr(source: np.ndarray, target: np.ndarray, weight: np.ndarra
     if num_nodes < 1:
         raise DatasetError(f"{name} has no nodes; expected at least one")
     check_memory(name, f"{num_nodes:,} nodes", num_nodes * BYTES_A_NODE)
-    progress("cleaning edges", None)
-    source, target = _checked_ends(source, num_nodes, name), _checked_ends(target, num_nodes, name)
+    for ends in (source, target):
+        _check_ends(ends, num_nodes, name)
+    if weight is not None:
+        source, target = (np.asarray(ends) for ends in (source, target))
     is_weighted, remarks = check_weights(weight, source, target, name)
-    matrix, num_loops = _merged(source, target, weight if is_weighted else None, num_nodes)
+    if is_weighted or num_nodes >= INT32_NODES:
+        progress("cleaning edges", None)
+        return _clean_by_scipy(source, target, weight if is_weighted else None, num_nodes, symmetrize, remarks)
+    task = progress("cleaning edges", 2 * len(source))
+    arcs = sort_arcs(source, target, num_nodes, symmetrize, scratch, task)
+    is_symmetric = symmetrize or kernels.has_symmetric_rows(arcs.indptr, arcs.indices, np.empty(num_nodes, np.int64))
+    report = _report(len(source), arcs.num_loops, arcs.num_unique, arcs.indptr, arcs.indices, is_symmetric, remarks)
+    return (arcs.indptr, arcs.indices, report), None
+
+
+def _clean_by_scipy(source: Ends, target: Ends, weight: np.ndarray | None, num_nodes: int, symmetrize: bool,
+                    remarks: tuple[str, ...]) -> tuple[CleanGraph, np.ndarray | None]:
+    """Clean arcs of which each may have a weight, with all of them in memory several times."""
+    source, target = (np.asarray(ends) for ends in (source, target))     # from 2^31 nodes on they may lie in a file
+    matrix, num_loops = _merged(source, target, weight, num_nodes)
     num_unique = matrix.nnz
-    if is_weighted and num_unique < len(source) - num_loops:
+    if weight is not None and num_unique < len(source) - num_loops:
         remarks += ("weights of duplicate edges were added",)
     matrix, is_symmetric = _with_reverse(matrix, symmetrize)
     indptr = matrix.indptr.astype(np.int64, copy=False)
     indices = matrix.indices.astype(np.int32 if num_nodes < INT32_NODES else np.int64, copy=False)
-    report = CleaningReport(
-        source_edges=len(source), duplicate_edges_removed=len(source) - num_loops - num_unique,
+    report = _report(len(source), num_loops, num_unique, indptr, indices, is_symmetric, remarks)
+    return (indptr, indices, report), None if weight is None else matrix.data.astype(np.float32)
+
+
+def _report(num_source_edges: int, num_loops: int, num_unique: int, indptr: np.ndarray, indices: np.ndarray,
+            is_symmetric: bool, remarks: tuple[str, ...]) -> CleaningReport:
+    return CleaningReport(
+        source_edges=num_source_edges, duplicate_edges_removed=num_source_edges - num_loops - num_unique,
         self_loops_removed=num_loops, reverse_edges_added=len(indices) - num_unique,
         isolated_nodes=_num_isolated(indptr, indices), is_symmetric=is_symmetric, remarks=remarks)
-    return (indptr, indices, report), matrix.data.astype(np.float32) if is_weighted else None
 
 
-def expand_rows(indptr: np.ndarray, num_edges: int, name: str) -> np.ndarray:
-    """Row of every entry of a CSR structure, (num_edges,) int32, int64 from 2**31 rows on.
-
-    Raises
-    ------
-    DatasetError      indptr that does not rise from 0 to num_edges
-    """
-    if len(indptr) < 2 or indptr[0] != 0 or indptr[-1] != num_edges or (indptr[1:] < indptr[:-1]).any():
-        raise DatasetError(f"{name}: indptr does not rise from 0 to the number of indices, {num_edges}; "
-                           "the file is damaged")
-    num_rows = len(indptr) - 1
-    return np.repeat(np.arange(num_rows, dtype=np.int32 if num_rows < INT32_NODES else np.int64), np.diff(indptr))
-
-
-def _checked_ends(ends: np.ndarray, num_nodes: int, name: str) -> np.ndarray:
-    """Ids that exist, of a signed type."""
+def _check_ends(ends: Ends, num_nodes: int, name: str) -> None:
+    """Raise DatasetError if some end of an arc is no node."""
     if ends.dtype.kind not in "iu":
         raise DatasetError(f"{name} has edge ends of type {ends.dtype}; expected integers")
-    if len(ends) == 0:
-        return ends
-    low, high = int(ends.min()), int(ends.max())
+    parts = [(int(part.min()), int(part.max())) for part, _ in chunks(ends, ends)]
+    if not parts:
+        return
+    low, high = min(low for low, _ in parts), max(high for _, high in parts)
     if low < 0 or high >= num_nodes:
         bad = low if low < 0 else high
         raise DatasetError(f"{name} has an edge to node {bad}, which does not exist; "
                            f"node ids run from 0 to {num_nodes - 1}")
-    return ends.astype(np.int64) if ends.dtype.kind == "u" else ends
 
 
 def _merged(source: np.ndarray, target: np.ndarray, weight: np.ndarray | None,
             num_nodes: int) -> tuple[scipy.sparse.csr_matrix, int]:
     """Return arcs without loops, each once, as CSR of weights by destination, of ones without any; and the loops."""
+    source, target = (ends.astype(np.int64) if ends.dtype.kind == "u" else ends for ends in (source, target))
     keep = source != target
     num_loops = len(keep) - int(np.count_nonzero(keep))
     if num_loops:

@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import scipy.sparse
 
+from hpcgnn.datasets.feature_rows import FeatureRows
 from hpcgnn.errors import DatasetError
 
 MAX_NAME_BYTES = 128     # the name is part of a run folder's, and file systems end at 255
+CHECKED_VALUES = 1 << 22      # of features at a time
 MAX_CLASSES, MAX_FEATURES = 1 << 20, 1 << 24     # a weight matrix has a row or a column for each
 
 
@@ -44,7 +46,8 @@ class GraphDataset:
     name : str                               key into data/registry.toml, e.g. "cora", "ogbn-products"
     indptr : (num_nodes + 1,) int64          CSR by destination: row v lists the sources u of the arcs u -> v
     indices : (num_edges,) int32 or int64    sources, ascending within a row, no duplicates, no self-loops
-    features : (num_nodes, num_features) float32, ndarray (possibly memory-mapped) or scipy CSR
+    features : (num_nodes, num_features) float32, ndarray (possibly memory-mapped), scipy CSR, or FeatureRows, which
+                                             reads the rows that are asked for
     labels : (num_nodes,) int64 class ids, -1 where unknown; or (num_nodes, num_classes) uint8 indicators;
                                              or (num_nodes, num_classes) float32 targets, NaN where unknown
     num_classes : int                        of a regression, the number of targets
@@ -58,7 +61,7 @@ class GraphDataset:
     name: str
     indptr: np.ndarray
     indices: np.ndarray
-    features: np.ndarray | scipy.sparse.csr_matrix
+    features: np.ndarray | scipy.sparse.csr_matrix | FeatureRows
     labels: np.ndarray
     num_classes: int
     train_mask: np.ndarray
@@ -151,7 +154,7 @@ class GraphDataset:
             raise DatasetError(f"{self.name} has {self.features.shape[0]} feature rows for {self.num_nodes} nodes")
         sparse = scipy.sparse.issparse(self.features)
         values = self.features.data if sparse else self.features
-        step = max(1, (1 << 24) // max(1, self.num_features))
+        step = max(1, CHECKED_VALUES // max(1, self.num_features))
         for start in range(0, len(values), step):
             finite = np.isfinite(values[start:start + step])
             if not finite.all():

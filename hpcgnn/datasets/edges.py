@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hpcgnn.datasets.arcs import Ends
 from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.datasets.given import GivenGraph, finish_dataset
 from hpcgnn.datasets.given_splits import masks_from_words
@@ -16,6 +17,7 @@ from hpcgnn.datasets.ids import NodeRows
 from hpcgnn.datasets.made import refuse_given_labels
 from hpcgnn.datasets.node_files import NodeFile, read_node_file, rows_of
 from hpcgnn.datasets.options import SourceOptions
+from hpcgnn.datasets.row_files import columns
 from hpcgnn.datasets.spec import convert_setting, split_settings
 from hpcgnn.datasets.tables import read_table
 from hpcgnn.datasets.text_columns import MAX_SHOWN, column_values, first_rows, has_number, read_text_columns
@@ -61,7 +63,7 @@ def load_edges(rest: str, options: SourceOptions) -> GraphDataset:
 
 
 def read_edge_file(path: Path, options: SourceOptions, has_texts: bool | None = None,
-                   has_header: bool | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, tuple[str, ...]]:
+                   has_header: bool | None = None) -> tuple[Ends, Ends, np.ndarray | None, tuple[str, ...]]:
     """Read two columns of ids, and a third of weights where there is one.
 
     Parameters
@@ -96,15 +98,16 @@ def read_edge_file(path: Path, options: SourceOptions, has_texts: bool | None = 
 
 
 def _from_numbers(path: Path, options: SourceOptions, num_columns: int,
-                  header: list[str] | None) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, tuple[str, ...]]:
+                  header: list[str] | None) -> tuple[Ends, Ends, np.ndarray | None, tuple[str, ...]]:
     remarks = ()
     if header is not None:
         remarks = (f"the first line of {path.name} is its header: {','.join(header)[:MAX_SHOWN]}",)
-    table = read_table(path, np.int64 if num_columns == 2 else np.float64, options.progress)
+    if num_columns == 2:
+        table = read_table(path, np.int64, options.progress, options.scratch)
+        return *columns(table if len(table) else np.empty((0, 2), np.int64)), None, remarks
+    table = read_table(path, np.float64, options.progress)
     if len(table) == 0:
         table = np.empty((0, num_columns), np.int64)
-    if num_columns == 2:
-        return table[:, 0], table[:, 1], None, remarks
     ends = table[:, :2]
     if not ((np.abs(ends) < LARGEST_EXACT).all() and (np.floor(ends) == ends).all()):
         raise DatasetError(f"{path} has node ids that are no whole numbers below 2^53, beside weights; expected ids in "

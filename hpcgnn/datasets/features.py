@@ -1,6 +1,7 @@
 """Node features: made from the graph alone, normalized, and freed of values that are not finite.
 
-No file format is known here.
+Dense ones are never changed, and only looked at by blocks: what is done to a row is done when it is read. No file
+format is known here.
 """
 
 from __future__ import annotations
@@ -8,14 +9,17 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse
 
-from hpcgnn.datasets.options import SourceOptions
+from hpcgnn.datasets.feature_rows import DividedRows, FeatureRows, FiniteRows, ScaledColumns
+from hpcgnn.datasets.options import ProgressTask, SilentTask, SourceOptions
+from hpcgnn.datasets.row_files import RowFile
 from hpcgnn.errors import DatasetError
 from hpcgnn.registry import read_registry
 
 STRUCTURAL_DIM, STRUCTURAL_HOPS = 128, 3
 BLOCK_VALUES = 1 << 24
+SILENT = SilentTask()
 
-Features = np.ndarray | scipy.sparse.csr_matrix
+Features = np.ndarray | scipy.sparse.csr_matrix | RowFile | FeatureRows
 
 
 def prepare_features(given: Features | None, indptr: np.ndarray, indices: np.ndarray, train_mask: np.ndarray,
@@ -24,13 +28,14 @@ def prepare_features(given: Features | None, indptr: np.ndarray, indices: np.nda
 
     Parameters
     ----------
-    given : (num_nodes, num_features) float, ndarray or scipy CSR, None where the source has none; may be overwritten
+    given : (num_nodes, num_features) number, ndarray, scipy CSR or RowFile, None where the source has none; of sparse
+        ones, values that are not finite are overwritten
     indptr, indices                the cleaned graph
     train_mask : (num_nodes,) bool
 
     Returns
     -------
-    features : (num_nodes, num_features) float32, ndarray or scipy CSR
+    features : (num_nodes, num_features) float32: an ndarray that is as it was given, scipy CSR, or FeatureRows
     remarks : tuple of str         what was done, for the cleaning report
 
     Raises
@@ -44,16 +49,18 @@ def prepare_features(given: Features | None, indptr: np.ndarray, indices: np.nda
         raise DatasetError(f"{name} has no features; pass --features structural to make them from the graph alone")
     else:
         features, remarks = _as_float32(given), []
-        if options.non_finite == "zero" and (count := zero_non_finite(features)):
-            remarks.append(f"{count} feature values that were NaN or infinite were set to zero")
+        if options.non_finite == "zero":
+            features, count = zero_non_finite(features)
+            remarks += [f"{count} feature values that were NaN or infinite were set to zero"] if count else []
     normalization = options.normalize_features
     if normalization == "auto":
         normalization = read_registry().get("datasets", {}).get(name, {}).get("normalize_features", "none")
     if normalization == "row":
-        features = normalize_rows(features)
+        features = normalize_rows(features, options.progress("normalizing features", features.shape[0]))
         remarks.append("feature rows were scaled to unit sum of absolute values")
     elif normalization == "standard":
-        features = standardize_columns(features, train_mask)
+        task = options.progress("normalizing features", 2 * features.shape[0])
+        features = standardize_columns(features, train_mask, task)
         remarks.append("feature columns were standardized on the training nodes")
     return features, tuple(remarks)
 
@@ -83,8 +90,8 @@ def structural_features(indptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
     return standardize_columns(total, np.ones(num_nodes, dtype=bool))
 
 
-def normalize_rows(features: Features) -> Features:
-    """Divide each row by the sum of its absolute values; a zero row stays zero. A dense array is overwritten.
+def normalize_rows(features: Features, task: ProgressTask = SILENT) -> Features:
+    """Divide each row by the sum of its absolute values; a zero row stays zero. `task` advances by rows.
 
     Reference: Kipf and Welling, ICLR 2017, section 5.2 (row-normalized bags of words, whose entries are non-negative).
     """
@@ -93,51 +100,63 @@ def normalize_rows(features: Features) -> Features:
         scale = 1 / np.where(total > 0, total, 1)
         scaled = (features.data * np.repeat(scale, np.diff(features.indptr))).astype(np.float32)
         return scipy.sparse.csr_matrix((scaled, features.indices, features.indptr), shape=features.shape)
+    features = _rows_of(features)
+    total = np.empty((len(features), 1), np.float64)
     for rows in _row_blocks(*features.shape):
-        total = np.abs(features[rows]).sum(axis=1, dtype=np.float64, keepdims=True)
-        features[rows] /= np.where(total > 0, total, 1)
-    return features
+        total[rows] = np.abs(features[rows]).sum(axis=1, dtype=np.float64, keepdims=True)
+        task.advance(rows.stop - rows.start)
+    return features.treated(DividedRows(np.where(total > 0, total, 1)))
 
 
-def standardize_columns(features: Features, fit_mask: np.ndarray) -> np.ndarray:
+def standardize_columns(features: Features, fit_mask: np.ndarray, task: ProgressTask = SILENT) -> FeatureRows:
     """Shift and scale each column to mean 0 and variance 1 over the rows of `fit_mask`; a constant column is shifted.
 
-    Sparse features become dense; a dense array is overwritten.
+    Mean and variance take a pass over blocks of rows each; `task` advances by rows of both. Sparse features become
+    dense, a block at a time.
     """
-    if scipy.sparse.issparse(features):
-        features = features.toarray()
+    features = _rows_of(features)
     count = max(1, int(np.count_nonzero(fit_mask)))
     blocks = list(_row_blocks(*features.shape))
-    mean = sum(_fit_rows(features, fit_mask, rows).sum(axis=0) for rows in blocks) / count
-    variance = sum(((_fit_rows(features, fit_mask, rows) - mean) ** 2).sum(axis=0) for rows in blocks) / count
+    mean = sum(_fit_rows(features, fit_mask, rows, task).sum(axis=0) for rows in blocks) / count
+    variance = sum(_squares(_fit_rows(features, fit_mask, rows, task), mean).sum(axis=0) for rows in blocks) / count
     deviation = np.sqrt(variance)
     scale = 1 / np.where(deviation > 1e-12 * np.maximum(1, np.abs(mean)), deviation, 1)
-    for rows in blocks:
-        features[rows] = (features[rows] - mean) * scale
-    return features
+    return features.treated(ScaledColumns(mean, scale))
 
 
-def zero_non_finite(features: Features) -> int:
-    """Set NaN and infinite values to zero in place and return how many there were."""
-    values = features.data.reshape(-1, 1) if scipy.sparse.issparse(features) else features
+def zero_non_finite(features: Features) -> tuple[Features, int]:
+    """Return features with zeros for NaN and infinite values, and how many these were; sparse ones are overwritten."""
+    is_sparse = scipy.sparse.issparse(features)
+    values = features.data.reshape(-1, 1) if is_sparse else features
     count = 0
     for rows in _row_blocks(*values.shape):
         is_bad = ~np.isfinite(values[rows])
-        if is_bad.any():
+        count += int(np.count_nonzero(is_bad))
+        if is_sparse and is_bad.any():
             values[rows][is_bad] = 0
-            count += int(np.count_nonzero(is_bad))
-    return count
+    return (features if is_sparse or not count else _rows_of(features).treated(FiniteRows())), count
 
 
-def _fit_rows(features: np.ndarray, fit_mask: np.ndarray, rows: slice) -> np.ndarray:
+def _fit_rows(features: FeatureRows, fit_mask: np.ndarray, rows: slice, task: ProgressTask) -> np.ndarray:
+    task.advance(rows.stop - rows.start)
     return features[rows][fit_mask[rows]].astype(np.float64)
 
 
+def _squares(values: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    """Return (values - mean)², in the place of the values."""
+    values -= mean
+    return np.square(values, out=values)
+
+
 def _as_float32(features: Features) -> Features:
+    """Return sparse features and float32 arrays as they are, others as what makes float32 of the rows that are read."""
     if scipy.sparse.issparse(features):
         return features if features.dtype == np.float32 else features.astype(np.float32)
-    # A float32 memory map stays one.
-    return features if features.dtype == np.float32 else features.astype(np.float32)
+    return features if isinstance(features, np.ndarray) and features.dtype == np.float32 else _rows_of(features)
+
+
+def _rows_of(features: Features) -> FeatureRows:
+    return features if isinstance(features, FeatureRows) else FeatureRows(features)
 
 
 def _row_blocks(num_rows: int, num_columns: int):

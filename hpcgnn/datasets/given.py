@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcgnn.datasets.arcs import Ends, chunks
 from hpcgnn.datasets.assemble import assemble_dataset
 from hpcgnn.datasets.cleaning import build_weighted_csr
 from hpcgnn.datasets.dataset import GraphDataset
@@ -31,12 +32,12 @@ class GivenGraph:
     Attributes
     ----------
     name : str
-    source, target : (num_edges,) ids of the nodes that each arc leads from and to
+    source, target : (num_edges,) ids of the nodes that each arc leads from and to; numbers may be what reads slices
     weight : (num_edges,) number, or None
     node_id : (num_nodes,) id of each row, or None where the ends of arcs are the numbers of rows
     row_name : (num_nodes,) id of each row of a graph whose arcs are between the numbers of rows, or None
     num_nodes : int, or None where features, labels or ids tell
-    features : (num_nodes, num_features) number, ndarray or scipy CSR, or None
+    features : (num_nodes, num_features) number, ndarray, scipy CSR or RowFile, or None
     labels : (num_nodes,) or (num_nodes, num_columns) number or text, or None
     label_names : tuple of str       names of several columns of labels
     num_classes : int, or None where labels tell
@@ -48,8 +49,8 @@ class GivenGraph:
     """
 
     name: str
-    source: np.ndarray
-    target: np.ndarray
+    source: Ends
+    target: Ends
     weight: np.ndarray | None = None
     node_id: np.ndarray | None = None
     row_name: np.ndarray | None = None
@@ -76,7 +77,8 @@ def finish_dataset(given: GivenGraph, options: SourceOptions) -> GraphDataset:
     labels = _labels(given, options)
     source, target, num_nodes, rows = _numbered(given)
     graph, weight = build_weighted_csr(source, target, given.weight, num_nodes,
-                                       options.symmetrize or given.is_symmetric, given.name, options.progress)
+                                       options.symmetrize or given.is_symmetric, given.name, options.progress,
+                                       options.scratch)
     if given.row_name is not None:
         rows = NodeRows(plain_ids(given.row_name, f"{given.name}: the ids of nodes"), given.name)
         if len(rows) != num_nodes:
@@ -100,11 +102,11 @@ def _labels(given: GivenGraph, options: SourceOptions) -> Labels | None:
     return None
 
 
-def _numbered(given: GivenGraph) -> tuple[np.ndarray, np.ndarray, int, NodeRows | None]:
+def _numbered(given: GivenGraph) -> tuple[Ends, Ends, int, NodeRows | None]:
     """Return the rows of both ends of each arc, the number of nodes, and what tells a row from an id, if needed."""
     source, target = given.source, given.target
     if given.node_id is not None or not source.dtype.kind == target.dtype.kind == "i":
-        source, target = (plain_ids(ends, f"{given.name}: the ends of edges") for ends in (source, target))
+        source, target = (plain_ids(np.asarray(ends), f"{given.name}: the ends of edges") for ends in (source, target))
     if len(source) != len(target):
         raise DatasetError(f"{given.name} has {len(source)} sources and {len(target)} targets of edges; expected as "
                            "many of both")
@@ -123,18 +125,19 @@ def _numbered(given: GivenGraph) -> tuple[np.ndarray, np.ndarray, int, NodeRows 
 
 
 def _num_rows(given: GivenGraph) -> list[int]:
-    return [len(rows) if isinstance(rows, np.ndarray) else rows.shape[0]
-            for rows in (given.features, given.labels) if rows is not None]
+    return [rows.shape[0] for rows in (given.features, given.labels) if rows is not None]
 
 
-def _num_nodes(given: GivenGraph, source: np.ndarray, target: np.ndarray) -> int:
+def _num_nodes(given: GivenGraph, source: Ends, target: Ends) -> int:
     if given.num_nodes is not None:
         return given.num_nodes
     known = _num_rows(given)
     if len(set(known)) > 1:
         raise DatasetError(f"{given.name} has {known[0]} feature rows and {known[1]} labels; expected one of each a "
                            "node")
-    return known[0] if known else max(int(source.max(initial=-1)), int(target.max(initial=-1))) + 1
+    if known:
+        return known[0]
+    return max((int(ends.max()) for part in chunks(source, target) for ends in part), default=-1) + 1
 
 
 def _masks(given: GivenGraph, num_nodes: int, rows: NodeRows | None) -> Masks:

@@ -10,13 +10,15 @@ from pathlib import Path
 
 import numpy as np
 
+from hpcgnn.datasets.arcs import RowsOfEntries
 from hpcgnn.datasets.arrays import Archive, load_array
 from hpcgnn.datasets.assemble import assemble_dataset
-from hpcgnn.datasets.cleaning import build_csr, expand_rows
+from hpcgnn.datasets.cleaning import build_csr
 from hpcgnn.datasets.dataset import CleaningReport, GraphDataset
 from hpcgnn.datasets.labels import class_ids, indicator_rows, num_classes_of
 from hpcgnn.datasets.limits import check_file
 from hpcgnn.datasets.options import SourceOptions
+from hpcgnn.datasets.row_files import in_pieces
 from hpcgnn.datasets.splits import Masks, masks_from_ids
 from hpcgnn.errors import DatasetError
 
@@ -39,7 +41,7 @@ def load_graphsaint(rest: str, options: SourceOptions) -> GraphDataset:
     num_nodes = len(graph[0]) - 1
     features_path = folder / "feats.npy"
     wants_features = options.features != "structural" and features_path.exists()
-    features = load_array(features_path) if wants_features else None
+    features = in_pieces(load_array(features_path)) if wants_features else None
     labels = _labels(folder / "class_map.json", num_nodes)
     masks = _masks(folder / "role.json", num_nodes, name)
     return assemble_dataset(name, graph, features, labels, num_classes_of(labels), masks, options)
@@ -50,10 +52,10 @@ def _graph(path: Path, options: SourceOptions, name: str) -> tuple[np.ndarray, n
         layout = archive.read("format")
         if layout.size != 1 or layout.item() not in (b"csr", "csr"):
             raise DatasetError(f"{path} holds a sparse matrix of format {layout.tolist()!r:.40}; expected csr")
-        indptr, indices = archive.integers("indptr"), archive.integers("indices")
+        indptr, indices = archive.integers("indptr"), archive.integer_rows("indices")
         has_weights = "data" in archive and bool((archive.read("data") != 1).any())
-    graph = build_csr(expand_rows(indptr, len(indices), name), indices, len(indptr) - 1, options.symmetrize, name,
-                      options.progress)
+    graph = build_csr(RowsOfEntries(indptr, len(indices), name), indices, len(indptr) - 1, options.symmetrize, name,
+                      options.progress, options.scratch)
     # GraphSAINT's own loaders don't read them; npz:adj_full.npz,rows=sources does.
     remarks = ("values of adj_full.npz other than 1 were left out",) if has_weights else ()
     return *graph[:2], replace(graph[2], remarks=graph[2].remarks + remarks)

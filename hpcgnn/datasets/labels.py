@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import scipy.sparse
 
+from hpcgnn.datasets.arcs import ARCS_A_CHUNK
 from hpcgnn.errors import DatasetError
 
 UNKNOWN = -1
@@ -85,12 +85,22 @@ def made_labels(indptr: np.ndarray, indices: np.ndarray, num_classes: int, name:
     if num_classes > len(degree):
         raise DatasetError(f"{name} has {len(degree)} nodes, too few for {num_classes} made classes; "
                            "lower --make-labels")
-    ones = np.ones(len(indices), np.float64)
-    neighbors = scipy.sparse.csr_matrix((ones, indices, indptr), shape=(len(degree), len(degree)))
-    order = np.lexsort(((neighbors @ degree) / np.maximum(degree, 1), degree))
+    order = np.lexsort((_sums_of_neighbors(indptr, indices, degree) / np.maximum(degree, 1), degree))
     labels = np.empty(len(degree), np.int64)
     labels[order] = np.arange(len(degree)) * num_classes // len(degree)
     return labels
+
+
+def _sums_of_neighbors(indptr: np.ndarray, indices: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """Sum a whole number of each node over the in-neighbors, (num_nodes,) int64, some arcs at a time."""
+    sums, first = np.empty(len(value), np.int64), 0
+    while first < len(value):
+        last = max(first + 1, int(np.searchsorted(indptr, indptr[first] + ARCS_A_CHUNK, side="right")) - 1)
+        start = int(indptr[first])
+        before = np.append(0, np.cumsum(value[indices[start:indptr[last]]]))
+        sums[first:last] = np.diff(before[indptr[first:last + 1] - start])
+        first = last
+    return sums
 
 
 def num_classes_of(labels: np.ndarray) -> int:

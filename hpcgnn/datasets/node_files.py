@@ -13,6 +13,7 @@ import numpy as np
 from hpcgnn.datasets.arrays import load_array
 from hpcgnn.datasets.ids import NodeRows
 from hpcgnn.datasets.options import SourceOptions
+from hpcgnn.datasets.row_files import RowFile, in_pieces
 from hpcgnn.datasets.tables import read_table
 from hpcgnn.datasets.text_columns import (
     MAX_SHOWN,
@@ -27,6 +28,7 @@ from hpcgnn.errors import DatasetError
 ID_NAMES = ("id", "node", "node_id", "nodeid", "name", "key", "vertex", "vertex_id", "index")
 VALUE_NAMES = ("label", "labels", "class", "y", "target", "split", "role", "set")
 SAMPLED_CELLS = 1000
+FEATURES = np.float32    # the type of numbers in a file of features, and of no other
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def read_node_file(path: Path, dtype: type, options: SourceOptions, has_ids: boo
     DatasetError              a file that is missing or malformed, texts among several columns of values
     """
     if path.suffix == ".npy":
-        return NodeFile(path, None, _matrix(load_array(path), path))
+        return NodeFile(path, None, _kept(_matrix(load_array(path), path), dtype))
     first, second = (*first_rows(path, 2), [], [])[:2]
     is_header = has_header or (has_header is None and not has_number(first))
     if len(first) < 2:
@@ -73,7 +75,8 @@ def read_node_file(path: Path, dtype: type, options: SourceOptions, has_ids: boo
         has_ids = True
     if not has_ids and has_header is None and _is_numeric(second if is_header and second else first):
         remarks = (f"the first line of {path.name} is its header: {','.join(first)[:MAX_SHOWN]}",) if is_header else ()
-        matrix = _matrix(read_table(path, dtype, options.progress), path)
+        table = read_table(path, dtype, options.progress, options.scratch if dtype is FEATURES else None)
+        matrix = _matrix(table, path)
         if has_ids is None and _counts_rows(matrix):
             raise DatasetError(f"{path} counts its rows in the first column, 0, 1, 2 and so on; append ,ids=true if "
                                "these are the nodes' ids, or ,ids=false if they are values like the others")
@@ -95,7 +98,10 @@ def _names_id(header: list[str]) -> bool:
 
 
 def _counts_rows(matrix: np.ndarray) -> bool:
-    return matrix.shape[1] > 1 and len(matrix) > 2 and np.array_equal(matrix[:, 0], np.arange(len(matrix)))
+    step = max(1, len(matrix) // SAMPLED_CELLS)     # a file is looked at in pieces
+    return matrix.shape[1] > 1 and len(matrix) > 2 and all(
+        np.array_equal(matrix[first:first + step][:, 0], np.arange(first, min(first + step, len(matrix))))
+        for first in range(0, len(matrix), step))
 
 
 def _mixes(cells: list[str]) -> bool:
@@ -141,7 +147,12 @@ def _values(columns: list[list[str]], header: tuple[str, ...] | None, path: Path
     return _matrix(np.column_stack(converted).astype(dtype) if converted else np.empty((0, 0), dtype), path)
 
 
-def _matrix(matrix: np.ndarray, path: Path) -> np.ndarray:
+def _kept(matrix: np.ndarray, dtype: type) -> np.ndarray | RowFile:
+    """Return features as what reads them in pieces; labels and splits are small."""
+    return in_pieces(matrix) if dtype is FEATURES else matrix
+
+
+def _matrix(matrix: np.ndarray | RowFile, path: Path) -> np.ndarray | RowFile:
     matrix = matrix[:, None] if matrix.ndim == 1 and matrix.dtype.kind != "U" else matrix
     if matrix.size == 0 or matrix.dtype.kind not in "iufbU" or matrix.ndim > 2:
         raise DatasetError(f"{path} holds {matrix.dtype} of shape {matrix.shape}; expected a number or a row of "

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse
 
+from hpcgnn.datasets.arcs import Ends, RowsOfEntries
 from hpcgnn.datasets.arrays import Archive
-from hpcgnn.datasets.cleaning import expand_rows
 from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.datasets.features import Features
 from hpcgnn.datasets.given import GivenGraph, finish_dataset
@@ -78,10 +78,10 @@ def _one_of(archive: Archive, names: tuple[str, str]) -> str | None:
     return held[0] if held else None
 
 
-def _edges(archive: Archive, name: str) -> tuple[np.ndarray, np.ndarray, int]:
-    indptr, indices = archive.integers("indptr"), archive.integers("indices")
+def _edges(archive: Archive, name: str) -> tuple[Ends, Ends, int]:
+    indptr, indices = archive.integers("indptr"), archive.integer_rows("indices")
     # Row v lists the sources of the arcs into v.
-    return indices, expand_rows(indptr, len(indices), name), len(indptr) - 1
+    return indices, RowsOfEntries(indptr, len(indices), name), len(indptr) - 1
 
 
 def _masks(archive: Archive, num_nodes: int, name: str) -> Masks | None:
@@ -103,7 +103,7 @@ def _features(archive: Archive, num_nodes: int, options: SourceOptions) -> Featu
     if options.features == "structural":
         return None
     if "features" in archive:
-        features = archive.map("features")
+        features = archive.rows("features", options.scratch)
         if features.ndim != 2 or features.dtype.kind not in "fiub":
             raise DatasetError(f"{archive.path}: features are {features.dtype} of shape {features.shape}; "
                                "expected a matrix of numbers")

@@ -17,6 +17,7 @@ from hpcgnn.datasets.cleaning import build_csr
 from hpcgnn.datasets.dataset import CleaningReport, GraphDataset
 from hpcgnn.datasets.labels import class_ids
 from hpcgnn.datasets.options import SourceOptions
+from hpcgnn.datasets.row_files import RowFile, columns
 from hpcgnn.datasets.splits import masks_from_ids
 from hpcgnn.datasets.tables import read_table
 from hpcgnn.errors import DatasetError
@@ -78,15 +79,15 @@ Raw = tuple[tuple[np.ndarray, np.ndarray, CleaningReport], "np.ndarray | None", 
 def _read_text(name: str, raw: Path, entry: OgbEntry, options: SourceOptions) -> Raw:
     num_nodes = int(read_table(raw / "num-node-list.csv.gz", np.int64).sum())
     num_edges = int(read_table(raw / "num-edge-list.csv.gz", np.int64).sum())
-    edges = read_table(raw / "edge.csv.gz", np.int64, options.progress)
+    edges = read_table(raw / "edge.csv.gz", np.int64, options.progress, options.scratch)
     if edges.shape != (num_edges, 2):
         raise DatasetError(f"{raw / 'edge.csv.gz'} holds a table of shape {edges.shape}; expected {(num_edges, 2)}, "
                            "as num-edge-list.csv.gz says")
-    graph = build_csr(edges[:, 0], edges[:, 1], num_nodes, options.symmetrize or entry.is_undirected, name,
-                      options.progress)
+    graph = build_csr(*columns(edges), num_nodes, options.symmetrize or entry.is_undirected, name, options.progress,
+                      options.scratch)
     features = None
     if options.features != "structural" and (raw / "node-feat.csv.gz").exists():
-        features = read_table(raw / "node-feat.csv.gz", np.float32, options.progress)
+        features = read_table(raw / "node-feat.csv.gz", np.float32, options.progress, options.scratch)
     labels = read_table(raw / "node-label.csv.gz", np.float64, options.progress)
     return graph, features, _one_column(labels, raw / "node-label.csv.gz")
 
@@ -94,13 +95,15 @@ def _read_text(name: str, raw: Path, entry: OgbEntry, options: SourceOptions) ->
 def _read_binary(name: str, raw: Path, entry: OgbEntry, options: SourceOptions) -> Raw:
     with Archive(raw / "data.npz") as archive:
         num_nodes = _num_nodes(archive)
-        edges = archive.map("edge_index")
+        edges = archive.rows("edge_index")
         if edges.ndim != 2 or edges.shape[0] != 2:
             raise DatasetError(f"{archive.path}: edge_index has shape {edges.shape}; expected (2, number of arcs)")
-        graph = build_csr(edges[0], edges[1], num_nodes, options.symmetrize or entry.is_undirected, name,
-                      options.progress)
-        del edges
-        features = archive.map("node_feat") if options.features != "structural" and "node_feat" in archive else None
+        ends = [edges.row(0), edges.row(1)] if isinstance(edges, RowFile) else edges
+        graph = build_csr(*ends, num_nodes, options.symmetrize or entry.is_undirected, name, options.progress,
+                          options.scratch)
+        del edges, ends
+        wants_features = options.features != "structural" and "node_feat" in archive
+        features = archive.rows("node_feat", options.scratch) if wants_features else None
     with Archive(raw / "node-label.npz") as archive:
         labels = _one_column(archive.read("node_label"), archive.path)
     return graph, features, labels
@@ -109,7 +112,7 @@ def _read_binary(name: str, raw: Path, entry: OgbEntry, options: SourceOptions) 
 def _num_nodes(archive: Archive) -> int:
     if "num_nodes_list" in archive:
         return int(archive.integers("num_nodes_list").sum())
-    features = archive.map("node_feat")
+    features = archive.rows("node_feat")
     if features.ndim != 2:
         raise DatasetError(f"{archive.path}: node_feat has shape {features.shape}; expected a row a node")
     return len(features)

@@ -37,6 +37,9 @@ def silent(description: str, total: float | None) -> ProgressTask:
     return SilentTask()
 
 
+Progress = Callable[[str, "float | None"], ProgressTask]
+
+
 @dataclass(frozen=True)
 class SourceOptions:
     """Say how to read a source.
@@ -56,6 +59,8 @@ class SourceOptions:
     task : {"auto", "classes", "multi-label", "regression"}     what labels are; auto takes numbers with a fraction
                                                      for targets of a regression
     progress : callable(description, total) -> ProgressTask
+    scratch : Path or None      folder for features that lie nowhere in pieces, such as those of a text table, and for
+                                edges that are sorted, in files without a name; None keeps them in memory
 
     Raises
     ------
@@ -72,6 +77,7 @@ class SourceOptions:
     made_classes: int | None = None
     task: str = "auto"
     progress: Callable[[str, float | None], ProgressTask] = silent
+    scratch: Path | None = None
 
     def __post_init__(self) -> None:
         for name, choices in (("non_finite", NON_FINITE), ("features", FEATURES),

@@ -4,6 +4,7 @@ that depend on the class. Edges are drawn in chunks, so tens of millions need li
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from hpcgnn.datasets.cleaning import BYTES_A_NODE, build_csr
 from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.datasets.limits import check_memory
 from hpcgnn.datasets.options import SourceOptions
+from hpcgnn.datasets.row_files import RowFile, keep_rows
 from hpcgnn.datasets.synthetic_edges import draw_edges
 
 FEATURE_BLOCK_ROWS = 1 << 16
@@ -32,13 +34,14 @@ def load_synthetic(rest: str, options: SourceOptions) -> GraphDataset:
     DatasetError      settings that are unknown, out of range or too dense
     """
     model = parse_block_model(rest, options.seed)
+    feature_bytes = 4 * model.features if options.scratch is None else 0
     check_memory("synthetic", f"{model.nodes:,} nodes and {model.num_undirected_edges:,} edges",
-                 model.nodes * (4 * model.features + BYTES_A_NODE) + 8 * model.num_undirected_edges)
+                 model.nodes * (feature_bytes + BYTES_A_NODE) + 8 * model.num_undirected_edges)
     class_rng, edge_rng, label_rng, feature_rng = map(np.random.default_rng,
                                                       np.random.SeedSequence(model.seed).spawn(4))
     block = class_rng.integers(model.classes, size=model.nodes)
     source, target = draw_edges(model, block, edge_rng, options.progress("drawing edges", model.num_undirected_edges))
-    graph = build_csr(source, target, model.nodes, True, "synthetic", options.progress)
+    graph = build_csr(source, target, model.nodes, True, "synthetic", options.progress, options.scratch)
     del source, target
     labels = _multi_labels(block, model.classes, label_rng) if model.multi_label else block
     features = _draw_features(model, labels, feature_rng, options) if options.features != "structural" else None
@@ -57,15 +60,18 @@ def _multi_labels(block: np.ndarray, num_classes: int, rng: np.random.Generator)
 
 
 def _draw_features(model: BlockModel, labels: np.ndarray, rng: np.random.Generator,
-                   options: SourceOptions) -> np.ndarray:
+                   options: SourceOptions) -> np.ndarray | RowFile:
     """Standard normal noise around a random mean row a class; a node of several classes has the sum of their means."""
     means = rng.standard_normal((model.classes, model.features))
     means = (model.signal * means / np.linalg.norm(means, axis=1, keepdims=True)).astype(np.float32)
-    features = np.empty((model.nodes, model.features), dtype=np.float32)
     task = options.progress("drawing features", model.nodes)
-    for start in range(0, model.nodes, FEATURE_BLOCK_ROWS):
-        rows = slice(start, min(start + FEATURE_BLOCK_ROWS, model.nodes))
-        rng.standard_normal(dtype=np.float32, out=features[rows])
-        features[rows] += labels[rows] @ means if labels.ndim == 2 else means[labels[rows]]
-        task.advance(rows.stop - rows.start)
-    return features
+
+    def blocks() -> Iterator[np.ndarray]:
+        for start in range(0, model.nodes, FEATURE_BLOCK_ROWS):
+            label = labels[start:start + FEATURE_BLOCK_ROWS]
+            features = rng.standard_normal((len(label), model.features), dtype=np.float32)
+            features += label @ means if labels.ndim == 2 else means[label]
+            task.advance(len(label))
+            yield features
+
+    return keep_rows(blocks(), options.scratch, "drawn features")

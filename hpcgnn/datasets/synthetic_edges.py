@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -64,12 +65,16 @@ def draw_edges(model: BlockModel, block: np.ndarray, rng: np.random.Generator,
     _check_room(num_within, room_within, "inside classes")
     _check_room(num_between, room_between, "between classes")
     stubs = _make_stubs(model, block, rng)
-    keys = np.concatenate([
-        _draw_distinct(num_within, lambda count: _pairs_within(stubs, count, rng), rng, task),
-        _draw_distinct(num_between, lambda count: _pairs_between(stubs, count, rng), rng, task),
-    ])
     id_type = np.int32 if model.nodes < 1 << 31 else np.int64
-    return (keys // model.nodes).astype(id_type), (keys % model.nodes).astype(id_type)
+    source, target = (np.empty(num_within + num_between, id_type) for _ in range(2))
+    done = 0
+    for wanted, draw in ((num_within, _pairs_within), (num_between, _pairs_between)):
+        keys = _draw_distinct(wanted, partial(draw, stubs, rng=rng), rng, task)
+        for first in range(0, wanted, CHUNK_PAIRS):
+            chunk = keys[first:first + CHUNK_PAIRS]
+            source[done:done + len(chunk)], target[done:done + len(chunk)] = np.divmod(chunk, model.nodes)
+            done += len(chunk)
+    return source, target
 
 
 def _check_room(wanted: int, room: int, where: str) -> None:
@@ -122,7 +127,8 @@ def _draw_distinct(wanted: int, draw: Callable[[int], np.ndarray], rng: np.rando
             raise DatasetError(f"synthetic: found only {len(keys)} of {wanted} distinct edges; "
                                "lower mean_degree or raise exponent")
         # Two sorted runs: a stable sort merges them in linear time.
-        keys = np.sort(np.concatenate([keys, np.sort(fresh)]), kind="stable")
+        keys = np.concatenate([keys, np.sort(fresh)])
+        keys.sort(kind="stable")
         task.advance(len(fresh))
     return keys
 

@@ -11,6 +11,7 @@ import re
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,6 +19,7 @@ import numpy as np
 
 from hpcgnn.datasets.limits import check_file
 from hpcgnn.datasets.options import ProgressTask, silent
+from hpcgnn.datasets.row_files import RowFile, keep_rows
 from hpcgnn.errors import DatasetError
 
 BLOCK_BYTES = 1 << 25
@@ -26,13 +28,15 @@ GZIP_MAGIC = b"\x1f\x8b"
 COMMENT = b"#"
 
 
-def read_table(path: Path, dtype: type, progress: Callable[[str, float | None], ProgressTask] = silent) -> np.ndarray:
+def read_table(path: Path, dtype: type, progress: Callable[[str, float | None], ProgressTask] = silent,
+               scratch: Path | None = None) -> np.ndarray | RowFile:
     """Read all rows of a text table. Lines that start with # and one header line are skipped.
 
     Parameters
     ----------
     path : Path               gzip is recognized by the content, the separator by the first line
     dtype : type              np.int64, np.float32 or np.float64
+    scratch : Path or None    folder of a file that keeps the rows; None keeps them in memory
 
     Returns
     -------
@@ -42,23 +46,32 @@ def read_table(path: Path, dtype: type, progress: Callable[[str, float | None], 
     ------
     DatasetError              a file that is missing or truncated, a value that is no number, rows of unequal length
     """
-    blocks: list[np.ndarray] = []
     check_file(path)
+    blocks = _row_blocks(path, dtype, progress)
     try:
-        with path.open("rb") as raw:
-            task = progress(f"reading {path.name}", path.stat().st_size)
-            for lines in _line_blocks(raw, task, path):
-                blocks.append(_parse(lines, dtype, path, is_first=not blocks))
+        first = next(blocks, None)
+        return np.empty((0, 0), dtype=dtype) if first is None else keep_rows(chain([first], blocks), scratch, path.name)
     except FileNotFoundError:
         raise DatasetError(f"{path} does not exist; expected a text table") from None
     except (OSError, EOFError, zlib.error) as error:
         raise DatasetError(f"{path} can't be read ({error}); it is truncated or damaged") from None
-    blocks = [block for block in blocks if len(block)]
-    if not blocks:
-        return np.empty((0, 0), dtype=dtype)
-    if len({block.shape[1] for block in blocks}) > 1:
-        raise DatasetError(f"{path} has rows of unequal length; expected {blocks[0].shape[1]} columns throughout")
-    return np.concatenate(blocks)
+
+
+def _row_blocks(path: Path, dtype: type,
+                progress: Callable[[str, float | None], ProgressTask]) -> Iterator[np.ndarray]:
+    """Rows of the table, some at a time, all of as many columns."""
+    is_first, num_columns = True, None
+    with path.open("rb") as raw:
+        task = progress(f"reading {path.name}", path.stat().st_size)
+        for lines in _line_blocks(raw, task, path):
+            block = _parse(lines, dtype, path, is_first)
+            is_first = False
+            if len(block) == 0:
+                continue
+            if num_columns not in (None, block.shape[1]):
+                raise DatasetError(f"{path} has rows of unequal length; expected {num_columns} columns throughout")
+            num_columns = block.shape[1]
+            yield block
 
 
 def _line_blocks(raw: BinaryIO, task: ProgressTask, path: Path) -> Iterator[bytes]:

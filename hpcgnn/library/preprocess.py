@@ -6,15 +6,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.datasets.given import finish_dataset
 from hpcgnn.datasets.objects.choices import Choices
 from hpcgnn.datasets.objects.dispatch import given_graph
 from hpcgnn.datasets.options import ProgressTask, SourceOptions, silent
 from hpcgnn.datasets.source import load_source
 from hpcgnn.errors import ConfigError, DatasetError
-from hpcgnn.launch import MPI, join, together
+from hpcgnn.launch import MPI, join
+from hpcgnn.library.crew import Ranks
 from hpcgnn.partition.choices import DEFAULT_PARTITIONER, DEFAULT_REORDER, default_balance
-from hpcgnn.shards.folder import check_folder
+from hpcgnn.shards.crew import ALONE, Crew
+from hpcgnn.shards.folder import check_folder, nearest_folder
 from hpcgnn.shards.making import Making, make_shards
 from hpcgnn.shards.schema import GraphInfo
 
@@ -33,7 +36,8 @@ def preprocess(data: Any, parts: int = 1, out: str | Path | None = None, *, feat
                progress: Callable[[str, float | None], ProgressTask] = silent) -> GraphInfo:
     """Collective: clean a graph, cut it into parts and write them as shards, which `hpcgnn.open` opens.
 
-    Under several ranks the first one works and the others wait. An arc u -> v carries messages from u to v.
+    Under several ranks the first one reads, cleans and cuts the graph, and all write its parts, in a folder that they
+    all see. An arc u -> v carries messages from u to v.
 
     Parameters
     ----------
@@ -88,14 +92,37 @@ def preprocess(data: Any, parts: int = 1, out: str | Path | None = None, *, feat
                   cluster_rows=cluster_rows, overwrite=overwrite)
     comm = join(comm)
 
-    def work() -> GraphInfo | None:
-        return _preprocess(data, out, choices, options, making) if comm.rank == 0 else None
-
-    return work() if comm.size == 1 else comm.bcast(together(comm, work))
+    return _preprocess(data, out, choices, options, making, ALONE if comm.size == 1 else Ranks(comm))
 
 
 def _preprocess(data: Any, out: str | Path | None, choices: dict[str, Any], options: dict[str, Any],
-                making: dict[str, Any]) -> GraphInfo:
+                making: dict[str, Any], crew: Crew) -> GraphInfo:
+    if crew.rank:
+        options = options | {"progress": silent}
+
+    def load() -> GraphDataset | None:
+        return None if crew.rank else _checked_load(data, out, choices, options, making)
+
+    dataset = crew.together(load)
+    source = data if isinstance(data, str) else f"python:{type(data).__module__}.{type(data).__name__}"
+    source = crew.share(source)
+    settings = {key: str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
+                for key, value in (making | options | {"rows": choices["rows"], "out": str(out)}).items()
+                if key not in ("progress", "overwrite")}
+    try:
+        return make_shards(dataset, Path(out), Making(**making), source, settings, options["progress"],
+                           nearest_folder(Path(out)), crew)
+    except MemoryError as reason:
+        raise _too_large(source) from reason
+
+
+def _too_large(source: str) -> DatasetError:
+    return DatasetError(f"{source} needs more memory than this machine gives; use a larger machine, or "
+                        "partitioner=\"ldg\", which takes less")
+
+
+def _checked_load(data: Any, out: str | Path | None, choices: dict[str, Any], options: dict[str, Any],
+                  making: dict[str, Any]) -> GraphDataset:
     if out is None:
         raise ConfigError("preprocess was given no folder to write to; pass out=FOLDER")
     if not isinstance(making["parts"], int) or making["parts"] < 1:
@@ -103,19 +130,13 @@ def _preprocess(data: Any, out: str | Path | None, choices: dict[str, Any], opti
     if not isinstance(making["cluster_rows"], int) or making["cluster_rows"] < 0:
         raise ConfigError(f"cluster_rows is {making['cluster_rows']!r}; expected a whole number of at least 0")
     check_folder(Path(out), making["overwrite"])
-    source = data if isinstance(data, str) else f"python:{type(data).__module__}.{type(data).__name__}"
-    settings = {key: str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
-                for key, value in (making | options | {"rows": choices["rows"], "out": str(out)}).items()
-                if key not in ("progress", "overwrite")}
     try:
-        dataset = _load(data, choices, SourceOptions(**options))
-        return make_shards(dataset, Path(out), Making(**making), source, settings, options["progress"])
+        return _load(data, choices, SourceOptions(**options, scratch=nearest_folder(Path(out))))
     except MemoryError as reason:
-        raise DatasetError(f"{source} needs more memory than this machine gives; use a larger machine, or "
-                           "partitioner=\"ldg\", which takes less") from reason
+        raise _too_large(data if isinstance(data, str) else f"a {type(data).__name__}") from reason
 
 
-def _load(data: Any, choices: dict[str, Any], options: SourceOptions):
+def _load(data: Any, choices: dict[str, Any], options: SourceOptions) -> GraphDataset:
     if isinstance(data, str):
         given = [key for key, value in choices.items()
                  if value is not None and value is not False and (key, value) != ("rows", "sources")]

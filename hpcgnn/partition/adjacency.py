@@ -6,19 +6,27 @@ No partitioner is called here.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
-import scipy.sparse
 
 from hpcgnn._ext import partition as kernels
+from hpcgnn.datasets.arcs import RowsOfEntries, sort_arcs
 from hpcgnn.datasets.dataset import GraphDataset
+from hpcgnn.datasets.options import Progress, silent
 from hpcgnn.errors import ConfigError
 
 MAX_NODES = np.iinfo(np.int32).max
 
 
 def symmetric_adjacency(dataset: GraphDataset, advice: str = "use --partitioner contiguous or random",
-                        ) -> tuple[np.ndarray, np.ndarray]:
+                        scratch: Path | None = None, progress: Progress = silent) -> tuple[np.ndarray, np.ndarray]:
     """Return neighbor lists of the graph with every arc taken in both directions.
+
+    Parameters
+    ----------
+    scratch : Path or None    folder for arcs of a large directed graph while they are sorted, see sort_arcs
+    progress : callable(description, total) -> ProgressTask
 
     Returns
     -------
@@ -36,12 +44,6 @@ def symmetric_adjacency(dataset: GraphDataset, advice: str = "use --partitioner 
     indices = np.ascontiguousarray(dataset.indices, dtype=np.int32)
     if kernels.has_symmetric_rows(indptr, indices, np.empty(dataset.num_nodes, np.int64)):
         return indptr, indices
-    return _union_with_reverse(indptr, indices)
-
-
-def _union_with_reverse(indptr: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    num_nodes = len(indptr) - 1
-    arcs = scipy.sparse.csr_matrix((np.ones(len(indices), np.int8), indices, indptr), shape=(num_nodes, num_nodes))
-    both = (arcs + arcs.T).tocsr()
-    both.sort_indices()
-    return both.indptr.astype(np.int64, copy=False), both.indices.astype(np.int32, copy=False)
+    task = progress("adding reverse edges", 2 * len(indices))
+    both = sort_arcs(indices, RowsOfEntries(indptr, len(indices), dataset.name), dataset.num_nodes, True, scratch, task)
+    return both.indptr, both.indices

@@ -15,7 +15,8 @@ from hpcgnn.partition.partition import Partition
 
 def build_partition(dataset: GraphDataset, owner: np.ndarray, part: int, num_parts: int,
                     halos: list[Halo] | None = None, reorder: str = "none", seed: int = 0,
-                    importance: np.ndarray | None = None, cluster: np.ndarray | None = None) -> Partition:
+                    importance: np.ndarray | None = None, cluster: np.ndarray | None = None,
+                    ordered: np.ndarray | None = None) -> Partition:
     """Build part `part` of `dataset`.
 
     Within a row, `indices` keep the ascending global order of the dataset, so a row is summed in the same order
@@ -28,6 +29,7 @@ def build_partition(dataset: GraphDataset, owner: np.ndarray, part: int, num_par
     reorder, seed             order of the central and of the marginal rows, see order_rows
     importance : (num_nodes,) float32, what node_importance(dataset, halos) returns; as halos, found here if not given
     cluster : (num_nodes,) int32, what cluster_nodes returns, or None
+    ordered : (num_inner,) int64, what order_rows returns for this part; found here if not given
 
     Returns
     -------
@@ -44,7 +46,9 @@ def build_partition(dataset: GraphDataset, owner: np.ndarray, part: int, num_par
         halos = find_halos(dataset, owner, num_parts)
     if importance is None:
         importance = node_importance(dataset, halos)
-    inner_id, num_central = _order_inner(dataset, owner, part, reorder, seed)
+    if ordered is None:
+        ordered = order_rows(dataset, np.flatnonzero(owner == part), reorder, seed)
+    inner_id, num_central = _central_first(dataset, owner, part, ordered)
     halo = halos[part]
     local_index = _local_index(dataset.num_nodes, inner_id, halo.node_id)
     indptr, indices = _local_rows(dataset, inner_id, local_index)
@@ -66,8 +70,8 @@ def build_partition(dataset: GraphDataset, owner: np.ndarray, part: int, num_par
     )
 
 
-def feature_rows(dataset: GraphDataset, node_id: np.ndarray) -> np.ndarray:
-    """Return dense features of some nodes, (len(node_id), num_features) float32."""
+def feature_rows(dataset: GraphDataset, node_id: np.ndarray | slice) -> np.ndarray:
+    """Return dense features of some nodes, (number of them, num_features) float32."""
     rows = dataset.features[node_id]
     return np.ascontiguousarray(rows.toarray() if scipy.sparse.issparse(rows) else rows, dtype=np.float32)
 
@@ -81,10 +85,9 @@ def _check_owner(dataset: GraphDataset, owner: np.ndarray, part: int, num_parts:
         raise ConfigError(f"owner names parts {owner.min()} to {owner.max()}; parts run from 0 to {num_parts - 1}")
 
 
-def _order_inner(dataset: GraphDataset, owner: np.ndarray, part: int, reorder: str,
-                 seed: int) -> tuple[np.ndarray, int]:
+def _central_first(dataset: GraphDataset, owner: np.ndarray, part: int,
+                   inner_id: np.ndarray) -> tuple[np.ndarray, int]:
     """Return inner ids, (num_inner,) int64, central ones first, and the number of central ones."""
-    inner_id = order_rows(dataset, np.flatnonzero(owner == part), reorder, seed)
     is_marginal = np.zeros(len(inner_id), bool)
     for first, degree, sources in row_blocks(dataset, inner_id):
         row = np.repeat(np.arange(first, first + len(degree)), degree)

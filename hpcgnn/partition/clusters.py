@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from hpcgnn.datasets.dataset import GraphDataset
+from hpcgnn.datasets.options import Progress, silent
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.adjacency import symmetric_adjacency
 from hpcgnn.partition.metis import metis_parts
@@ -13,7 +16,8 @@ from hpcgnn.partition.owner import contiguous_owners
 ADVICE = "leave out --cluster-rows"
 
 
-def cluster_nodes(dataset: GraphDataset, cluster_rows: int, seed: int = 0) -> np.ndarray:
+def cluster_nodes(dataset: GraphDataset, cluster_rows: int, seed: int = 0, scratch: Path | None = None,
+                  progress: Progress = silent) -> np.ndarray:
     """Cut a graph into clusters of about `cluster_rows` nodes with few arcs between them, the same for any parts.
 
     Clusters that METIS splits late have numbers near each other, so clusters of one region are nearly consecutive.
@@ -23,6 +27,7 @@ def cluster_nodes(dataset: GraphDataset, cluster_rows: int, seed: int = 0) -> np
     dataset : GraphDataset    a directed graph is taken as undirected; one without arcs is cut into blocks of ids
     cluster_rows : int >= 1
     seed : int                the same seed gives the same clusters
+    scratch, progress         see symmetric_adjacency
 
     Returns
     -------
@@ -37,7 +42,8 @@ def cluster_nodes(dataset: GraphDataset, cluster_rows: int, seed: int = 0) -> np
     num_clusters = -(-dataset.num_nodes // cluster_rows)
     if num_clusters == 1:
         return np.zeros(dataset.num_nodes, np.int32)
-    indptr, indices = symmetric_adjacency(dataset, ADVICE)
+    indptr, indices = symmetric_adjacency(dataset, ADVICE, scratch, progress)
+    progress("clustering with metis", None)
     if len(indices) == 0:
         return contiguous_owners(dataset.num_nodes, num_clusters)
     return _without_gaps(metis_parts(indptr, indices, num_clusters, "cut", seed, name=dataset.name, advice=ADVICE))

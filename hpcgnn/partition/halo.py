@@ -28,21 +28,24 @@ class Halo:
 
 
 def find_halos(dataset: GraphDataset, owner: np.ndarray, num_parts: int,
-               progress: Callable[[str, float | None], ProgressTask] = silent) -> list[Halo]:
+               progress: Callable[[str, float | None], ProgressTask] = silent,
+               parts: range | None = None) -> list[Halo]:
     """Return the halo of every part: the distinct sources of arcs into the part that another part owns.
 
     Parameters
     ----------
     owner : (num_nodes,) int32
     progress : callable(description, total) -> ProgressTask
+    parts : range or None     find those of these parts alone
 
     Returns
     -------
     halos : one Halo a part; together they hold 8 bytes for every row that crosses in an exchange
     """
-    task = progress("finding halos", num_parts)
+    parts = range(num_parts) if parts is None else parts
+    task = progress("finding halos", len(parts))
     halos = []
-    for part in range(num_parts):
+    for part in parts:
         halos.append(_find_halo(dataset, owner, part, num_parts))
         task.advance(1)
     return halos

@@ -5,10 +5,13 @@ No part is built here.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from hpcgnn._ext import ldg as kernels
 from hpcgnn.datasets.dataset import GraphDataset
+from hpcgnn.datasets.options import Progress, silent
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.adjacency import symmetric_adjacency
 from hpcgnn.partition.choices import (
@@ -21,7 +24,7 @@ from hpcgnn.partition.choices import (
 )
 from hpcgnn.partition.kaminpar import kaminpar_parts
 from hpcgnn.partition.metis import metis_parts
-from hpcgnn.partition.refinement import Refinement, load_limits, refine_owners
+from hpcgnn.partition.refinement import PASSES, Refinement, load_limits, refine_owners
 
 SLACK = 1.05     # largest part over mean part that ldg may make; balanced parts cost it many more cut arcs
 REFINED_SLACK = 1.03     # the same of what kaminpar balances, after its refinement
@@ -34,7 +37,9 @@ def assign_owners(dataset: GraphDataset, num_parts: int, partitioner: str = DEFA
 
 
 def choose_owners(dataset: GraphDataset, num_parts: int, partitioner: str = DEFAULT_PARTITIONER, seed: int = 0,
-                  balance: str | None = None) -> tuple[np.ndarray, Refinement | None]:
+                  balance: str | None = None,
+                  scratch: Path | None = None,
+                  progress: Progress = silent) -> tuple[np.ndarray, Refinement | None]:
     """Choose the owner of every node. No part is empty.
 
     Parameters
@@ -48,6 +53,8 @@ def choose_owners(dataset: GraphDataset, num_parts: int, partitioner: str = DEFA
         seed gives the same owners
     balance : {"nodes", "edges", "both"}    what the parts have about equally much of: nodes, in-edges, or the work of
         both, EDGES_A_NODE x nodes + in-edges; None is default_balance(partitioner)
+    scratch : Path or None    see symmetric_adjacency
+    progress : callable(description, total) -> ProgressTask
 
     Returns
     -------
@@ -67,13 +74,14 @@ def choose_owners(dataset: GraphDataset, num_parts: int, partitioner: str = DEFA
     if partitioner == "random":
         return np.random.default_rng(seed).permutation(contiguous_owners(dataset.num_nodes, num_parts)), None
     if partitioner == "ldg":
-        return fill_empty_parts(_ldg_owners(dataset, num_parts, seed), num_parts), None
-    indptr, indices = symmetric_adjacency(dataset)
+        return fill_empty_parts(_ldg_owners(dataset, num_parts, seed, scratch, progress), num_parts), None
+    indptr, indices = symmetric_adjacency(dataset, scratch=scratch, progress=progress)
     if len(indices) == 0:     # nothing to minimize
         return contiguous_owners(dataset.num_nodes, num_parts), None
     weight = node_weight(dataset, balance)
+    progress(f"partitioning with {partitioner}", None)     # neither library says how far it is
     if partitioner == "kaminpar":
-        return _refined_owners(indptr, indices, num_parts, seed, weight, dataset.name)
+        return _refined_owners(indptr, indices, num_parts, seed, weight, dataset.name, progress)
     objective = "volume" if partitioner == "metis" else "cut"
     return fill_empty_parts(metis_parts(indptr, indices, num_parts, objective, seed, weight, dataset.name),
                             num_parts), None
@@ -99,13 +107,15 @@ def contiguous_owners(num_nodes: int, num_parts: int) -> np.ndarray:
     return np.repeat(np.arange(num_parts, dtype=np.int32), size)
 
 
-def _ldg_owners(dataset: GraphDataset, num_parts: int, seed: int) -> np.ndarray:
+def _ldg_owners(dataset: GraphDataset, num_parts: int, seed: int, scratch: Path | None,
+                progress: Progress) -> np.ndarray:
     """Make one pass of part(v) = argmax_i |N(v) ∩ P_i| (1 − |P_i| / C); ties go to the emptiest, then the lowest part.
 
     Reference: Stanton and Kliot, KDD 2012, Linear Deterministic Greedy. Deviation: C is SLACK × the mean part, so
     parts may be somewhat uneven where that cuts less.
     """
-    indptr, indices = symmetric_adjacency(dataset)
+    indptr, indices = symmetric_adjacency(dataset, scratch=scratch, progress=progress)
+    progress("partitioning with ldg", None)
     order = np.arange(dataset.num_nodes, dtype=np.int32)
     np.random.default_rng(seed).shuffle(order)
     capacity = max(SLACK * dataset.num_nodes / num_parts, -(-dataset.num_nodes // num_parts))
@@ -116,11 +126,12 @@ def _ldg_owners(dataset: GraphDataset, num_parts: int, seed: int) -> np.ndarray:
 
 
 def _refined_owners(indptr: np.ndarray, indices: np.ndarray, num_parts: int, seed: int, weight: np.ndarray | None,
-                    name: str) -> tuple[np.ndarray, Refinement]:
+                    name: str, progress: Progress) -> tuple[np.ndarray, Refinement]:
     """Return KaMinPar's parts after moves that lower the communication volume and keep its balance."""
     owner = fill_empty_parts(kaminpar_parts(indptr, indices, num_parts, seed, weight, name), num_parts)
     load = np.ones((len(owner), 1), np.int64) if weight is None else weight.astype(np.int64)[:, None]
-    return refine_owners(indptr, indices, owner, num_parts, load, load_limits(load, num_parts, (REFINED_SLACK,)))
+    task = progress("refining parts", PASSES * len(owner))
+    return refine_owners(indptr, indices, owner, num_parts, load, load_limits(load, num_parts, (REFINED_SLACK,)), task)
 
 
 def node_weight(dataset: GraphDataset, balance: str) -> np.ndarray | None:

@@ -9,11 +9,13 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from hpcgnn._ext.refinement import PartNeighbors
+from hpcgnn.datasets.options import ProgressTask, SilentTask
 
 # Nodes may first crowd into parts so many times fuller than they may be in the end, and are moved out again where that
 # costs least: without such freedom, full parts would refuse most moves.
 FREEDOM = 2.0
 ROUNDS, RELIEVING_ROUNDS = 2, 3     # more find little
+PASSES = 4     # steps of a refinement: counts, and three of moves
 # Parts are relieved to a little below their limit, so that a rest that no single move relieves still keeps it.
 MARGIN = 0.998
 
@@ -73,7 +75,7 @@ def load_limits(weight: np.ndarray, num_parts: int, slack: tuple[float, ...]) ->
 
 
 def refine_owners(indptr: np.ndarray, indices: np.ndarray, owner: np.ndarray, num_parts: int, weight: np.ndarray,
-                  limit: np.ndarray) -> tuple[np.ndarray, Refinement]:
+                  limit: np.ndarray, task: ProgressTask | None = None) -> tuple[np.ndarray, Refinement]:
     """Move nodes between parts so that fewer rows cross.
 
     Where the given parts keep the limits, so do the refined ones, and the volume is never larger; where they exceed
@@ -86,6 +88,7 @@ def refine_owners(indptr: np.ndarray, indices: np.ndarray, owner: np.ndarray, nu
     owner : (num_nodes,) int32, values < num_parts; not changed
     weight : (num_nodes, num_kinds) int64     what a node adds to its part's load, of each kind
     limit : (num_kinds,) int64                largest load of a part, as of load_limits
+    task : ProgressTask or None               advances by nodes, PASSES times
 
     Returns
     -------
@@ -96,16 +99,20 @@ def refine_owners(indptr: np.ndarray, indices: np.ndarray, owner: np.ndarray, nu
     Reference: the moves are those of Fiduccia and Mattheyses, DAC 1982, without rollback; the volume that they lower is
     that of Hendrickson and Kolda, Parallel Computing 26 (2000), section 3.
     """
-    moved, allowed = owner.copy(), limit.copy()
+    moved, allowed, task = owner.copy(), limit.copy(), task or SilentTask()
     state = _count(indptr, indices, moved, num_parts, weight, allowed)
+    task.advance(len(owner))
     before = _counts(state, indptr, moved, num_parts)
     tight = np.maximum((limit * MARGIN).astype(np.int64), np.minimum(limit, load_limits(weight, num_parts, (1.0,))))
     allowed[:] = (limit * FREEDOM).astype(np.int64)
     state.lower_volume(ROUNDS)
+    task.advance(len(owner))
     allowed[:] = tight
     state.relieve_parts(RELIEVING_ROUNDS)
+    task.advance(len(owner))
     allowed[:] = limit
     state.lower_volume(ROUNDS)
+    task.advance(len(owner))
     given, found = ((_excess(parts, num_parts, weight, limit), volume)
                     for parts, volume in ((owner, before.volume), (moved, state.volume)))
     if found >= given:

@@ -33,7 +33,7 @@ def check_folder(folder: Path, overwrite: bool) -> None:
                               writes to it
     """
     folder = Path(folder)
-    nearest = next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
+    nearest = nearest_folder(folder)
     if not nearest.is_dir():
         raise ShardError(f"{folder} can't be written: {nearest} is not a folder; choose another --out")
     if not os.access(nearest, os.W_OK | os.X_OK):
@@ -48,6 +48,11 @@ def check_folder(folder: Path, overwrite: bool) -> None:
                 pass
         except OSError as reason:
             raise ShardError(f"{folder} can't be read: {reason_of(reason)}; choose another --out") from reason
+
+
+def nearest_folder(folder: Path) -> Path:
+    """Return the folder, or the nearest one above it that exists: on the disk that its files will be on."""
+    return next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hpcgnn.datasets.cleaning import INT32_NODES
+from hpcgnn.datasets.arcs import INT32_NODES
 from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.datasets.options import ProgressTask, silent
 from hpcgnn.partition.build import feature_rows
@@ -26,7 +26,7 @@ def fingerprint_of(dataset: GraphDataset, storage: FeatureStorage,
     determine, so for them the rows before rounding are hashed.
     """
     task = progress("computing the fingerprint", dataset.num_nodes)
-    return Fingerprint(_hash_graph(dataset), _hash_split(dataset), _hash_features(dataset, storage, task))
+    return Fingerprint(hash_graph(dataset), _hash_split(dataset), _hash_features(dataset, storage, task))
 
 
 def hash_clusters(cluster: np.ndarray) -> str:
@@ -38,7 +38,8 @@ def hash_clusters(cluster: np.ndarray) -> str:
     return digest.hexdigest()
 
 
-def _hash_graph(dataset: GraphDataset) -> str:
+def hash_graph(dataset: GraphDataset) -> str:
+    """Hash nodes, arcs and weights, the first digest of the fingerprint."""
     digest = _begin("graph", dataset.num_nodes, dataset.num_edges)
     _add(digest, dataset.indptr, "<i8")
     _add(digest, dataset.indices, "<i4" if dataset.num_nodes < INT32_NODES else "<i8")
@@ -62,7 +63,7 @@ def _hash_features(dataset: GraphDataset, storage: FeatureStorage, task: Progres
     digest = _begin("features", dataset.num_nodes, dataset.num_features, storage.form,
                     storage.bits if is_packed else None)
     for block in row_slices(dataset.num_nodes, dataset.num_features):
-        rows = feature_rows(dataset, np.arange(block.start, block.stop))
+        rows = feature_rows(dataset, block)
         _add(digest, rows, "<f2" if storage.form == "float16" else "<f4")
         task.advance(block.stop - block.start)
     return digest.hexdigest()

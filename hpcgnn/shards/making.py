@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.datasets.options import ProgressTask, silent
 from hpcgnn.partition.choices import DEFAULT_PARTITIONER, DEFAULT_REORDER
 from hpcgnn.partition.clusters import cluster_nodes
 from hpcgnn.partition.owner import choose_owners
+from hpcgnn.shards.crew import ALONE, Crew
 from hpcgnn.shards.schema import GraphInfo, Provenance
+from hpcgnn.shards.stages import kept_stages
 from hpcgnn.shards.writer import write_shards
 
 
@@ -31,28 +36,40 @@ class Making:
     overwrite: bool = False
 
 
-def make_shards(dataset: GraphDataset, out: Path, how: Making, source: str, settings: dict[str, Any],
-                progress: Callable[[str, float | None], ProgressTask] = silent) -> GraphInfo:
-    """Cut a graph into parts and write them.
+def make_shards(dataset: GraphDataset | None, out: Path, how: Making, source: str, settings: dict[str, Any],
+                progress: Callable[[str, float | None], ProgressTask] = silent,
+                scratch: Path | None = None, crew: Crew = ALONE) -> GraphInfo:
+    """Collective: cut a graph into parts on rank 0, and write them on all.
 
     Parameters
     ----------
+    dataset : GraphDataset on rank 0, None on others
     source, settings          kept in the shards as their provenance
+    scratch : Path or None    folder for what is large and soon gone, as of SourceOptions
+    crew : Crew               whose other arguments are the same, but for the dataset
 
     Raises
     ------
     ConfigError, ShardError   as of choose_owners, cluster_nodes and write_shards
     """
-    progress(f"partitioning with {how.partitioner}", None)
-    owner, refinement = choose_owners(dataset, how.parts, how.partitioner, how.seed, how.balance)
-    cluster = None
-    if how.cluster_rows:
-        progress("clustering with metis", None)
-        cluster = cluster_nodes(dataset, how.cluster_rows, how.seed)
-    # Shards without clusters stay as they were before these could be asked for, to the byte.
-    settings = {name: value for name, value in settings.items() if name != "cluster_rows" or value}
-    if refinement is not None:
-        settings = settings | refinement.as_settings()
-    provenance = Provenance(source, how.partitioner, how.seed, settings)
-    return write_shards(dataset, owner, how.parts, out, how.feature_format, provenance, progress, how.overwrite,
-                        how.reorder, how.feature_bits, cluster)
+    def own() -> tuple[np.ndarray, str]:
+        owner, refinement = choose_owners(dataset, how.parts, how.partitioner, how.seed, how.balance, scratch, progress)
+        return owner, json.dumps({} if refinement is None else refinement.as_settings())
+
+    def cut() -> tuple[np.ndarray | None, str, np.ndarray | None]:
+        if crew.rank:
+            return None, "", None
+        owner, found = stages.result("owner", own)
+        cluster = None
+        if how.cluster_rows:
+            cluster = cluster_nodes(dataset, how.cluster_rows, how.seed, scratch, progress)
+        return owner, found, cluster
+
+    decisive = {name: value for name, value in asdict(how).items() if name != "overwrite"}
+    with kept_stages(crew, Path(out), dataset, decisive, progress) as stages:
+        owner, found, cluster = crew.together(cut)
+        # Shards without clusters stay as they were before these could be asked for, to the byte.
+        settings = {name: value for name, value in settings.items() if name != "cluster_rows" or value}
+        provenance = Provenance(source, how.partitioner, how.seed, settings | json.loads(crew.share(found)))
+        return write_shards(dataset, owner, how.parts, out, how.feature_format, provenance, progress, how.overwrite,
+                            how.reorder, how.feature_bits, cluster, crew, stages)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,9 +19,11 @@ from hpcgnn.errors import ConfigError
 from hpcgnn.partition.build import build_partition
 from hpcgnn.partition.halo import Halo, find_halos
 from hpcgnn.partition.importance import degree_quantiles, node_importance
+from hpcgnn.partition.order import order_rows
 from hpcgnn.partition.partition import Partition
 from hpcgnn.partition.statistics import PartitionStatistics, measure_partition
 from hpcgnn.shards import schema
+from hpcgnn.shards.crew import ALONE, Crew, by_leader
 from hpcgnn.shards.feature_formats import FEATURE_FORMATS
 from hpcgnn.shards.features import FeatureStorage, store_features
 from hpcgnn.shards.fingerprint import Fingerprint
@@ -29,30 +32,39 @@ from hpcgnn.shards.hashing import fingerprint_of, hash_clusters
 from hpcgnn.shards.records import store_info
 from hpcgnn.shards.schema import GRAPH_VERSION, GRAPH_VERSION_OF_MORE, GraphInfo, Provenance
 from hpcgnn.shards.sealed import write_sealed
+from hpcgnn.shards.sharing import shared_graph
+from hpcgnn.shards.stages import NO_STAGES, Stages
 from hpcgnn.shards.texts import store_texts
 
 NAME_KINDS = {"i": "integers", "U": "texts"}
 
 
-def write_shards(dataset: GraphDataset, owner: np.ndarray, num_parts: int, out_dir: Path, feature_format: str,
-                 provenance: Provenance, progress: Callable[[str, float | None], ProgressTask] = silent,
-                 overwrite: bool = False, reorder: str = "none", feature_bits: int = 8,
-                 cluster: np.ndarray | None = None) -> GraphInfo:
-    """Write every part of `dataset`, then graph.h5. A run that fails or is killed leaves what the folder held.
+def write_shards(dataset: GraphDataset | None, owner: np.ndarray | None, num_parts: int, out_dir: Path,
+                 feature_format: str, provenance: Provenance,
+                 progress: Callable[[str, float | None], ProgressTask] = silent, overwrite: bool = False,
+                 reorder: str = "none", feature_bits: int = 8, cluster: np.ndarray | None = None,
+                 crew: Crew = ALONE, stages: Stages = NO_STAGES) -> GraphInfo:
+    """Collective: write every part of `dataset`, then graph.h5.
+
+    A run that fails or is killed leaves what the folder held. Each rank finds the halos of every crew.size-th part,
+    orders its rows and writes it; the files are the same for any number of ranks.
 
     Memory: the graph's own arrays, all halo ids, 4 bytes a node of importance, one part without its features, and one
     block of features, or the packages of one part.
 
     Parameters
     ----------
+    dataset, owner, cluster   None on other ranks than 0
     owner : (num_nodes,) int32, values < num_parts
-    out_dir : Path            made if it is not there
+    out_dir : Path            made if it is not there; all ranks see it
     feature_format : {"float32", "float16", "package"}     packages hold rounded features, see quantize_features
     progress : callable(description, total) -> ProgressTask
     overwrite : bool          replace the shards that out_dir holds
     reorder : str                       order of rows in each part, see order_rows; by provenance's seed
     feature_bits : int        widest row of packages, 1 .. 8; 2 .. 8 where a feature is negative
     cluster : (num_nodes,) int32, what cluster_nodes returns, or None: parts hold none
+    crew : Crew               the ranks at work
+    stages : Stages           keep the order of each part for the case that the run is interrupted
 
     Returns
     -------
@@ -64,35 +76,71 @@ def write_shards(dataset: GraphDataset, owner: np.ndarray, num_parts: int, out_d
                               of range
     ShardError                out_dir holds shards and overwrite is off, can't be written, or its disk is full
     """
-    if feature_format not in FEATURE_FORMATS:
-        raise ConfigError(f"feature format is {feature_format!r}; expected one of {', '.join(FEATURE_FORMATS)}")
-    storage = FeatureStorage.choose(dataset, feature_format, feature_bits)
     out_dir = Path(out_dir)
-    check_folder(out_dir, overwrite)
-    fingerprint = fingerprint_of(dataset, storage, progress)
-    halos = find_halos(dataset, owner, num_parts, progress)
-    run_id = uuid.uuid4().hex
-    with incoming(out_dir, overwrite) as staging:
-        statistics = _write_parts(dataset, owner, halos, staging, storage, run_id, progress,
-                                  (reorder, provenance.seed), cluster)
-        info = _describe(dataset, storage.form, provenance, run_id, fingerprint, statistics,
-                         degree_quantiles(dataset, halos), cluster)
-        version = GRAPH_VERSION_OF_MORE if info.says_more else GRAPH_VERSION
-        write_sealed(schema.graph_file(staging), schema.GRAPH_KIND, version,
-                     partial(_store_graph, info=info, owner=owner))
-    return info
+
+    def prepare() -> tuple[FeatureStorage, str]:
+        if feature_format not in FEATURE_FORMATS:
+            raise ConfigError(f"feature format is {feature_format!r}; expected one of {', '.join(FEATURE_FORMATS)}")
+        storage = FeatureStorage.choose(dataset, feature_format, feature_bits)
+        check_folder(out_dir, overwrite)
+        return storage, uuid.uuid4().hex
+
+    storage, run_id = by_leader(crew, prepare)
+    with (_incoming_of(crew, out_dir, overwrite) as staging,
+          shared_graph(crew, staging, dataset, owner, cluster) as (dataset, owner, cluster)):
+        own = range(crew.rank, num_parts, crew.size)
+        halos = _all_halos(crew, dataset, owner, num_parts, own, progress)
+
+        def write() -> tuple[Fingerprint | None, list[PartitionStatistics]]:
+            # The last rank has the fewest parts.
+            fingerprint = fingerprint_of(dataset, storage, progress) if crew.rank == crew.size - 1 else None
+            return fingerprint, _write_parts(dataset, owner, halos, own, staging, storage, run_id, progress,
+                                             (reorder, provenance.seed), cluster, stages)
+
+        written = crew.gather(crew.together(write))
+        statistics = sorted((counts for _, found in written for counts in found), key=lambda counts: counts.part)
+
+        def finish() -> GraphInfo:
+            info = _describe(dataset, storage.form, provenance, run_id, written[-1][0], statistics,
+                             degree_quantiles(dataset, halos), cluster)
+            version = GRAPH_VERSION_OF_MORE if info.says_more else GRAPH_VERSION
+            write_sealed(schema.graph_file(staging), schema.GRAPH_KIND, version,
+                         partial(_store_graph, info=info, owner=owner))
+            return info
+
+        return by_leader(crew, finish)
 
 
-def _write_parts(dataset: GraphDataset, owner: np.ndarray, halos: list[Halo], folder: Path, storage: FeatureStorage,
-                 run_id: str, progress: Callable[[str, float | None], ProgressTask],
-                 order: tuple[str, int], cluster: np.ndarray | None) -> list[PartitionStatistics]:
-    task = progress("writing parts", dataset.num_nodes)
+@contextmanager
+def _incoming_of(crew: Crew, out_dir: Path, overwrite: bool) -> Iterator[Path]:
+    """Collective: the folder of `incoming`, which rank 0 enters and leaves, so that shards are replaced once."""
+    with ExitStack() as stack:
+        staging = by_leader(crew, lambda: stack.enter_context(incoming(out_dir, overwrite)))
+        yield staging
+        by_leader(crew, stack.close)
+
+
+def _all_halos(crew: Crew, dataset: GraphDataset, owner: np.ndarray, num_parts: int, own: range,
+               progress: Callable[[str, float | None], ProgressTask]) -> list[Halo]:
+    """Collective: find the halos of the parts of this rank; return those of all."""
+    found = crew.gather(crew.together(lambda: find_halos(dataset, owner, num_parts, progress, own)))
+    return [found[part % crew.size][part // crew.size] for part in range(num_parts)]
+
+
+def _write_parts(dataset: GraphDataset, owner: np.ndarray, halos: list[Halo], own: range, folder: Path,
+                 storage: FeatureStorage, run_id: str, progress: Callable[[str, float | None], ProgressTask],
+                 order: tuple[str, int], cluster: np.ndarray | None, stages: Stages) -> list[PartitionStatistics]:
+    # Half of a row is done when it has its place and its arcs, the other half when its features are written.
+    task = progress("writing parts", 2 * int(np.bincount(owner, minlength=len(halos))[own].sum()))
     # A part's topology is built in memory; its features pass through in blocks.
     topology = replace(dataset, features=np.empty((dataset.num_nodes, 0), np.float32))
     importance = node_importance(dataset, halos)
     statistics = []
-    for part in range(len(halos)):
-        partition = build_partition(topology, owner, part, len(halos), halos, *order, importance, cluster)
+    for part in own:
+        inner_id = np.flatnonzero(owner == part)
+        ordered, _ = stages.result(f"order-{part:04d}", lambda: (order_rows(topology, inner_id, *order), ""))  # noqa: B023
+        partition = build_partition(topology, owner, part, len(halos), halos, *order, importance, cluster, ordered)
+        task.advance(partition.num_inner)
         fill = partial(_store_part, partition=partition, run_id=run_id, dataset=dataset, storage=storage, task=task)
         write_sealed(schema.part_file(folder, part), schema.PART_KIND, schema.part_version(storage.form), fill)
         statistics.append(measure_partition(partition))

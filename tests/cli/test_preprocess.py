@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -11,8 +12,10 @@ import pytest
 from reference_partition import random_dataset
 
 from hpcgnn.__main__ import main
-from hpcgnn.cli.preprocess import SIZE_VARIABLES
 from hpcgnn.cli.progress import RateColumn, ShownProgress, rate_text, shown_progress
+from hpcgnn.datasets.options import SilentTask
+from hpcgnn.launched import SIZE_VARIABLES
+from hpcgnn.library.preprocess import preprocess
 from hpcgnn.partition.choices import BALANCES, PARTITIONERS, REORDERS
 from hpcgnn.shards.reader import read_graph_info, read_partition
 from hpcgnn.shards.verification import verify_shards
@@ -24,6 +27,7 @@ SOURCE = "synthetic:nodes=300,mean_degree=8,features=12"
 def one_process(monkeypatch):
     for name in SIZE_VARIABLES:
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HPCGNN_PROGRESS", "0")      # no lines of progress among the complaints
 
 
 @pytest.fixture
@@ -188,10 +192,10 @@ def test_unwritable_folder_is_refused_before_the_source_is_read(hpcgnn, tmp_path
 
 
 @pytest.mark.parametrize("name", SIZE_VARIABLES)
-def test_several_ranks_are_refused(hpcgnn, tmp_path, monkeypatch, name):
+def test_ranks_that_mpi_has_not_joined_are_refused(hpcgnn, tmp_path, monkeypatch, name):
     monkeypatch.setenv(name, "3")
     code, _, err = hpcgnn("preprocess", SOURCE, "--out", tmp_path, "--parts", 2)
-    assert code == 1 and f"3 ranks were started ({name}=3); run it without mpirun" in err
+    assert code == 1 and f"3 ranks were started ({name}), but" in err and "finds each alone" in err
     monkeypatch.setenv(name, "1")
     assert hpcgnn("preprocess", SOURCE, "--out", tmp_path, "--parts", 2)[0] == 0
 
@@ -218,6 +222,41 @@ def test_bar_without_a_total_is_full_when_the_next_starts():
         progress("partitioning", None)
         progress("writing", 10).advance(10)
         assert [task.completed for task in progress._bars.tasks] == [1, 10]
+
+
+def test_each_stage_has_a_line_where_no_terminal_shows_bars(hpcgnn, tmp_path, monkeypatch):
+    monkeypatch.delenv("HPCGNN_PROGRESS")
+    code, _, err = hpcgnn("preprocess", SOURCE, "--out", tmp_path, "--parts", 2, "--normalize-features", "standard")
+    stages = ["drawing edges", "cleaning edges", "drawing features", "preparing features", "normalizing features",
+              "partitioning with kaminpar", "refining parts", "finding halos", "computing the fingerprint",
+              "writing parts"]
+    assert code == 0 and re.sub(r"(?m)^\[ *\d+\.\d s\] ", "", err).splitlines() == stages
+
+
+class Counted:
+    """callable(description, total) -> ProgressTask that keeps the totals and how far each step came."""
+
+    def __init__(self):
+        self.totals, self.done = {}, {}
+
+    def __call__(self, description, total):
+        self.totals[description], self.done[description] = total, 0
+        task = SilentTask()
+        task.advance = lambda amount: self.done.update({description: self.done[description] + amount})
+        return task
+
+
+@pytest.mark.parametrize("normalization", ["row", "standard"])
+def test_every_step_of_known_length_ends_at_its_total(normalization, tmp_path):
+    (tmp_path / "edges.csv").write_text("".join(f"{v},{(v * 7 + 1) % 50}\n" for v in (*range(50), 3, 3)) + "2,2\n")
+    np.save(tmp_path / "x.npy", np.arange(150.0).reshape(50, 3))
+    np.save(tmp_path / "y.npy", np.arange(50) % 3)
+    progress = Counted()
+    preprocess(f"edges:{tmp_path}/edges.csv,labels={tmp_path}/y.npy,features={tmp_path}/x.npy", 2, tmp_path / "g",
+               normalize_features=normalization, progress=progress)
+    assert {"cleaning edges", "adding reverse edges", "normalizing features", "refining parts"} <= set(progress.totals)
+    known = {name: total for name, total in progress.totals.items() if total is not None}
+    assert {name: progress.done[name] for name in known} == known
 
 
 def test_clusters_are_stored_on_request_and_shown(hpcgnn, tmp_path):

@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcgnn.datasets.cleaning import build_csr, expand_rows
+from hpcgnn.datasets.arcs import RowsOfEntries
+from hpcgnn.datasets.cleaning import build_csr
 from hpcgnn.errors import DatasetError
 
 NUM_NODES = 6
@@ -59,4 +60,4 @@ def test_an_arc_to_a_missing_node_is_refused_with_the_node(arc, bad):
 @pytest.mark.parametrize("indptr", [[0, 2, 1, 4], [1, 2, 3, 4], [0, 1, 2, 3], [0]])
 def test_an_indptr_that_does_not_rise_to_the_number_of_indices_is_refused(indptr):
     with pytest.raises(DatasetError, match="indptr does not rise"):
-        expand_rows(np.array(indptr), 4, "g")
+        RowsOfEntries(np.array(indptr), 4, "g")

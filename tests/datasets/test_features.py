@@ -3,6 +3,8 @@ import pytest
 import scipy.sparse
 
 from hpcgnn.datasets import features
+from hpcgnn.datasets.assemble import assemble_dataset
+from hpcgnn.datasets.cleaning import build_csr
 from hpcgnn.datasets.features import (
     normalize_rows,
     prepare_features,
@@ -11,8 +13,11 @@ from hpcgnn.datasets.features import (
     zero_non_finite,
 )
 from hpcgnn.datasets.options import SourceOptions
+from hpcgnn.datasets.row_files import keep_rows
 from hpcgnn.datasets.source import load_source
 from hpcgnn.errors import DatasetError
+from hpcgnn.shards.making import Making, make_shards
+from hpcgnn.shards.reader import read_partition
 
 INDPTR, INDICES = np.array([0, 2, 3, 4, 4]), np.array([1, 2, 0, 0], dtype=np.int32)
 
@@ -45,7 +50,7 @@ def test_structural_features_equal_the_dense_formula_whatever_the_block_size(blo
 def test_normalized_rows_have_unit_sum_and_zero_rows_stay_zero(convert):
     rows = np.array([[1, 3, 0], [0, 0, 0], [-1, 0, 1]], dtype=np.float32)
     normalized = normalize_rows(convert(rows))
-    dense = normalized.toarray() if scipy.sparse.issparse(normalized) else normalized
+    dense = normalized.toarray() if scipy.sparse.issparse(normalized) else np.asarray(normalized)
     np.testing.assert_allclose(dense, [[0.25, 0.75, 0], [0, 0, 0], [-0.5, 0, 0.5]])
     assert dense.dtype == np.float32
 
@@ -56,7 +61,7 @@ def test_standardized_columns_have_zero_mean_and_unit_variance_over_the_fitted_r
     rows = (5 + 2 * rng.standard_normal((40, 3))).astype(np.float32)
     rows[:, 2] = 7
     fit = np.arange(40) < 25
-    result = standardize_columns(convert(rows), fit)
+    result = np.asarray(standardize_columns(convert(rows), fit))
     np.testing.assert_allclose(result[fit].mean(axis=0), 0, atol=1e-6)
     np.testing.assert_allclose(result[fit][:, :2].std(axis=0), 1, atol=1e-6)
     assert (result[:, 2] == 0).all()
@@ -66,8 +71,9 @@ def test_standardized_columns_have_zero_mean_and_unit_variance_over_the_fitted_r
 @pytest.mark.parametrize("convert", [np.array, scipy.sparse.csr_matrix])
 def test_values_that_are_not_finite_become_zero_and_are_counted(convert):
     values = convert(np.array([[np.nan, 1], [np.inf, -np.inf], [2, 3]], dtype=np.float32))
-    assert zero_non_finite(values) == 3
-    dense = values.toarray() if scipy.sparse.issparse(values) else values
+    freed, count = zero_non_finite(values)
+    assert count == 3
+    dense = freed.toarray() if scipy.sparse.issparse(freed) else np.asarray(freed)
     assert dense.tolist() == [[0, 1], [0, 0], [2, 3]]
 
 
@@ -75,7 +81,7 @@ def test_every_step_of_preparation_leaves_a_remark():
     given = np.array([[np.nan, 2.0]] * 4)
     options = SourceOptions(non_finite="zero", normalize_features="row")
     prepared, remarks = prepare_features(given, INDPTR, INDICES, np.ones(4, bool), options, "g")
-    assert prepared.tolist() == [[0, 1]] * 4
+    assert np.asarray(prepared).tolist() == [[0, 1]] * 4
     assert "4 feature values" in remarks[0]
     assert "unit sum" in remarks[1]
 
@@ -101,7 +107,81 @@ def test_auto_normalizes_rows_of_cora_and_leaves_an_unknown_graph_alone():
     mask = np.ones(len(INDPTR) - 1, dtype=bool)
     cora, _ = prepare_features(given.copy(), INDPTR, INDICES, mask, options, "cora")
     unknown, _ = prepare_features(given.copy(), INDPTR, INDICES, mask, options, "a-graph-of-mine")
-    assert (cora == 0.25).all() and (unknown == 2.0).all()
+    assert (np.asarray(cora) == 0.25).all() and (unknown == 2.0).all()
+
+
+TREATMENTS = {"zero": {"non_finite": "zero"}, "row": {"normalize_features": "row"},
+              "standard": {"normalize_features": "standard"},
+              "both": {"non_finite": "zero", "normalize_features": "standard"}}
+
+
+def treated(values, options, mask):
+    """What NumPy makes of all values at once, step by step in the types that the program states."""
+    values = values.astype(np.float32)
+    if options.non_finite == "zero":
+        values = np.where(np.isfinite(values), values, np.float32(0))
+    if options.normalize_features == "row":
+        return (values / np.abs(values).sum(axis=1, dtype=np.float64, keepdims=True)).astype(np.float32)
+    if options.normalize_features == "standard":
+        fitted = values[mask].astype(np.float64)
+        return ((values - fitted.mean(axis=0)) / fitted.std(axis=0)).astype(np.float32)
+    return values
+
+
+@pytest.mark.parametrize("chosen", TREATMENTS.values(), ids=TREATMENTS)
+@pytest.mark.parametrize("form", ["float32", "float64", "fortran", "file", "file of float64"])
+def test_rows_are_treated_the_same_in_any_piece_and_what_was_given_stays(form, chosen, tmp_path, monkeypatch):
+    monkeypatch.setattr(features, "BLOCK_VALUES", 21)
+    values = np.random.default_rng(1).standard_normal((40, 3)) + 2
+    if chosen.get("non_finite"):
+        values[[3, 9], [0, 2]] = np.nan, np.inf
+    source = np.asfortranarray(values) if form == "fortran" else values.astype(
+        np.float32 if form in ("float32", "file") else np.float64)
+    before, mask = source.copy(), np.arange(40) % 3 > 0
+    given = keep_rows([source[:7], source[7:]], tmp_path, "x") if form.startswith("file") else source
+    indptr, options = np.zeros(41, np.int64), SourceOptions(**chosen)
+    prepared, _ = prepare_features(given, indptr, np.empty(0, np.int32), mask, options, "g")
+    whole = np.asarray(prepared)
+    np.testing.assert_allclose(whole, treated(values, options, mask), rtol=2e-6, atol=1e-6)
+    order = np.random.default_rng(2).permutation(40)
+    np.testing.assert_array_equal(prepared[order], whole[order])
+    np.testing.assert_array_equal(np.concatenate([prepared[row:row + 1] for row in range(40)]), whole)
+    np.testing.assert_array_equal(source, before)
+
+
+class Watched:
+    """Features that count how many rows are asked for at a time."""
+
+    def __init__(self, values):
+        self.values, self.most = values, 0
+        self.shape, self.dtype, self.ndim = values.shape, values.dtype, 2
+
+    def __getitem__(self, rows):
+        found = self.values[rows]
+        self.most = max(self.most, len(found))
+        return found
+
+
+@pytest.mark.parametrize("form", ["float32", "float16", "package"])
+@pytest.mark.parametrize("chosen", TREATMENTS.values(), ids=TREATMENTS)
+def test_from_source_to_shards_no_more_than_a_block_of_features_is_asked_for(form, chosen, tmp_path, monkeypatch):
+    for place in ("datasets.features.BLOCK_VALUES", "datasets.dataset.CHECKED_VALUES"):
+        monkeypatch.setattr(f"hpcgnn.{place}", 32)
+    monkeypatch.setattr("hpcgnn.shards.features.SAMPLED_ROWS", 4)
+    monkeypatch.setattr("hpcgnn.shards.features.CHUNKS_PER_BLOCK", 2)
+    monkeypatch.setattr("hpcgnn.shards.features.CHUNK_BYTES", 64)
+    values = np.random.default_rng(1).random((60, 4)).astype(np.float32)
+    watched = Watched(values)
+    nodes = np.arange(60)
+    graph = build_csr(nodes, (nodes + 1) % 60, 60, True, "g")
+    masks = (nodes < 30, (nodes >= 30) & (nodes < 40), nodes >= 40)
+    dataset = assemble_dataset("g", graph, watched, nodes % 3, 3, masks, SourceOptions(**chosen))
+    make_shards(dataset, tmp_path, Making(parts=2, partitioner="random", feature_format=form), "test", {})
+    assert watched.most == 8
+    if form == "float32":
+        parts = [read_partition(tmp_path, part, 2) for part in range(2)]
+        for part in parts:
+            np.testing.assert_array_equal(part.features, np.asarray(dataset.features)[part.inner_id])
 
 
 def test_auto_keeps_the_features_that_a_synthetic_graph_is_made_with():

@@ -5,6 +5,7 @@ import pytest
 import scipy.sparse
 
 from hpcgnn.datasets.options import SourceOptions
+from hpcgnn.datasets.row_files import RowFile
 from hpcgnn.datasets.source import load_source
 from hpcgnn.errors import DatasetError
 
@@ -43,7 +44,7 @@ def test_a_folder_comes_back_whole(folder, small_graph, arcs_of, split_of):
 
 def test_float32_features_stay_memory_mapped(folder, small_graph):
     np.save(folder / "feats.npy", small_graph.features)
-    assert isinstance(load(folder).features, np.memmap)
+    assert isinstance(load(folder).features.source, RowFile)
 
 
 def test_features_are_standardized_on_the_training_nodes_when_asked(folder, small_graph):

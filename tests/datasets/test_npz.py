@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import scipy.sparse
 
+from hpcgnn.datasets.feature_rows import FeatureRows
 from hpcgnn.datasets.options import SourceOptions
+from hpcgnn.datasets.row_files import RowFile
 from hpcgnn.datasets.source import load_source
 from hpcgnn.errors import DatasetError
 
@@ -36,7 +38,7 @@ def test_a_dense_archive_comes_back_whole(arrays, load, small_graph, arcs_of, sp
     assert not dataset.cleaning.is_symmetric
     assert dataset.cleaning.isolated_nodes == 1
     np.testing.assert_array_equal(dataset.features, small_graph.features)
-    assert isinstance(dataset.features, np.memmap) == (not compressed)
+    assert isinstance(dataset.features, FeatureRows) == (not compressed)
     np.testing.assert_array_equal(dataset.labels, small_graph.labels)
     assert split_of(dataset) == [sorted(ids) for ids in small_graph.split]
 
@@ -161,6 +163,37 @@ def test_an_archive_of_something_else_is_refused(members, match, tmp_path):
             archive.writestr(name, content)
     with pytest.raises(DatasetError, match=match):
         load_source(f"npz:{tmp_path}/odd.npz", SourceOptions())
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+@pytest.mark.parametrize("normalization", ["none", "row", "standard"])
+def test_a_scratch_folder_changes_nothing_but_where_features_are(arrays, tmp_path, order, save, normalization):
+    arrays["features"] = np.asarray(arrays["features"], order=order)
+    save(tmp_path / "g.npz", **arrays)
+    (tmp_path / "scratch").mkdir()
+    kept, filed = (load_source(f"npz:{tmp_path}/g.npz", SourceOptions(scratch=scratch, symmetrize=True,
+                                                                      normalize_features=normalization))
+                   for scratch in (None, tmp_path / "scratch"))
+    np.testing.assert_array_equal(np.asarray(filed.features), np.asarray(kept.features))
+    np.testing.assert_array_equal(filed.indices, kept.indices)
+    assert filed.cleaning == kept.cleaning
+    assert isinstance(getattr(filed.features, "source", None), RowFile) == (order == "C")
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+@pytest.mark.parametrize(("key", "save"), [("indices", np.savez), ("indices", np.savez_compressed),
+                                           ("features", np.savez_compressed)])
+def test_a_damaged_array_that_is_read_in_pieces_is_refused(arrays, tmp_path, save, key):
+    path = tmp_path / "tiny.npz"
+    save(path, **arrays)
+    with zipfile.ZipFile(path) as archive:
+        place = archive.getinfo(f"{key}.npy")
+    content = bytearray(path.read_bytes())
+    content[place.header_offset + 60 + place.compress_size // 2] ^= 0x55
+    path.write_bytes(content)
+    with pytest.raises(DatasetError, match=rf"damaged array '{key}'"):
+        load_source(f"npz:{path}", SourceOptions(scratch=tmp_path))
 
 
 def test_a_truncated_archive_is_refused(arrays, load, tmp_path):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from hpcgnn.datasets.options import SourceOptions
+from hpcgnn.datasets.row_files import RowFile
 from hpcgnn.datasets.source import load_source
 from hpcgnn.errors import DatasetError
 
@@ -104,7 +105,7 @@ def test_papers100m_reads_its_binary_files_and_leaves_nan_labels_unknown(small_g
 
 
 def test_uncompressed_binary_features_stay_on_disk(papers):
-    assert isinstance(load(papers, "ogbn-papers100M").features, np.memmap)
+    assert isinstance(load(papers, "ogbn-papers100M").features.source, RowFile)
 
 
 def test_binary_data_without_a_node_count_takes_that_of_the_features(papers, small_graph):

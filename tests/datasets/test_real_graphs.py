@@ -58,7 +58,7 @@ def test_deezer_is_multi_label_with_structural_features():
     assert dataset.is_multi_label
     assert dataset.labels.shape == (47538, 84)
     assert dataset.features.shape == (47538, 128)
-    np.testing.assert_allclose(dataset.features.std(axis=0), 1, atol=1e-4)
+    np.testing.assert_allclose(np.asarray(dataset.features).std(axis=0), 1, atol=1e-4)
 
 
 def test_an_unlabeled_topology_is_refused():

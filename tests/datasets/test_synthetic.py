@@ -134,7 +134,7 @@ def test_progress_counts_every_edge_and_every_node():
             done[self.description] = done.get(self.description, 0) + amount
 
     generate(SMALL, progress=lambda description, total: Task(description))
-    assert done == {"drawing edges": 30_000, "drawing features": 3000}
+    assert done == {"drawing edges": 30_000, "cleaning edges": 60_000, "drawing features": 3000}
 
 
 @pytest.mark.parametrize(("settings", "match"), [

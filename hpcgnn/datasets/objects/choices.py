@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
+from hpcgnn.datasets.row_files import RowFile
 from hpcgnn.errors import DatasetError
 
 ROWS = ("sources", "destinations")
@@ -72,13 +73,15 @@ def array_of(value: Any, what: str = "an array") -> np.ndarray:
     return _stacked(array, what) if array.dtype == object and array.ndim == 1 else array
 
 
-def features_of(value: Any) -> np.ndarray | scipy.sparse.csr_matrix:
-    """Return features as a matrix, (num_nodes, num_features): dense, or SciPy's CSR where they are sparse.
+def features_of(value: Any) -> np.ndarray | scipy.sparse.csr_matrix | RowFile:
+    """Return features as a matrix, (num_nodes, num_features): dense, SciPy's CSR where they are sparse, or in a file.
 
     Raises
     ------
     DatasetError      neither a vector nor a matrix
     """
+    if isinstance(value, RowFile):
+        return value
     if scipy.sparse.issparse(value):
         return scipy.sparse.csr_matrix(value)
     if getattr(value, "is_sparse", False) is True:
