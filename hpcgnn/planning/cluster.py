@@ -73,8 +73,8 @@ class Network:
     """
 
     ranks_per_node: int
-    within_latency: float
-    within_rate: float
+    within_latency: float | None = None
+    within_rate: float | None = None
     between_latency: float | None = None
     between_rate: float | None = None
     nic_rate: float | None = None
@@ -112,15 +112,22 @@ class Cluster:
             raise ConfigError(f"{self.name} has no table [rates.{precision}]; {AGAIN}, with --precision {precision}")
         return self.rates[precision]
 
+    def rate_of(self, code: str, action: str) -> float:
+        """Return values a second of a code, for action "pack" or "unpack"; ConfigError where the file has none."""
+        if code not in getattr(self, action):
+            raise ConfigError(f"{self.name} has no {action}.{code}; {AGAIN}")
+        return getattr(self, action)[code]
+
     def check_network(self, num_parts: int) -> None:
-        """Raise ConfigError where so many ranks need several nodes, and the file does not say how these are joined."""
-        if num_parts <= self.network.ranks_per_node:
-            return
-        for key, value in zip(BETWEEN, (self.network.between_latency, self.network.between_rate,
-                                        self.network.nic_rate), strict=True):
+        """Raise ConfigError where the file does not say how the ranks of a run are joined."""
+        ranks, network = min(num_parts, self.network.ranks_per_node), self.network
+        needed = {} if ranks == 1 else dict(zip(WITHIN, (network.within_latency, network.within_rate), strict=True))
+        if num_parts > ranks:
+            needed |= dict(zip(BETWEEN, (network.between_latency, network.between_rate, network.nic_rate), strict=True))
+        for key, value in needed.items():
             if value is None:
                 raise ConfigError(f"{self.name}: network.{key} is missing, which {num_parts} ranks at "
-                                  f"{self.network.ranks_per_node} a node need; add it")
+                                  f"{network.ranks_per_node} a node need; add it")
 
 
 def read_cluster(path: Path) -> Cluster:
@@ -134,14 +141,14 @@ def read_cluster(path: Path) -> Cluster:
     check = Checks(str(path))
     check.keys("", tables, ("node", "rates", "pack", "unpack", "network"), ())
     node = check.table("node", tables["node"], NODE, NODE_MAY)
-    network = check.table("network", tables["network"], WITHIN, BETWEEN)
+    network = check.table("network", tables["network"], (), (*WITHIN, *BETWEEN))
     check.keys("rates", tables["rates"], (), PRECISIONS)
     rates = {precision: _read_rates(check, f"rates.{precision}", table)
              for precision, table in tables["rates"].items()}
     speeds = [check.table(name, tables[name], (), CODES) for name in ("pack", "unpack")]
     if node["ranks"] != int(node["ranks"]):
         raise ConfigError(f"{path}: node.ranks is {node['ranks']}; expected a whole number")
-    joined = Network(int(node["ranks"]), *(network[key] for key in WITHIN), *(network.get(key) for key in BETWEEN))
+    joined = Network(int(node["ranks"]), *(network.get(key) for key in (*WITHIN, *BETWEEN)))
     return Cluster(str(path), joined, rates, *speeds, node["process_bytes"], node["step_seconds"],
                    node.get("memory_bytes"), {key: node[key] for key in TEXTS if key in node})
 

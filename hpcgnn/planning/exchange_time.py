@@ -40,10 +40,13 @@ def message_seconds(source: np.ndarray, destination: np.ndarray, num_bytes: np.n
                     network: Network) -> np.ndarray:
     """Return the seconds of each message where it is alone, (n,)."""
     is_near = source // network.ranks_per_node == destination // network.ranks_per_node
-    near = network.within_latency + num_bytes / network.within_rate
-    if is_near.all():
-        return near
-    return np.where(is_near, near, network.between_latency + num_bytes / min(network.between_rate, network.nic_rate))
+    seconds = np.empty(len(source))
+    if is_near.any():
+        seconds[is_near] = network.within_latency + num_bytes[is_near] / network.within_rate
+    if not is_near.all():
+        rate = min(network.between_rate, network.nic_rate)
+        seconds[~is_near] = network.between_latency + num_bytes[~is_near] / rate
+    return seconds
 
 
 def _interface_seconds(source: np.ndarray, destination: np.ndarray, num_bytes: np.ndarray, network: Network) -> float:
@@ -62,9 +65,10 @@ def sum_seconds(num_bytes: int, num_ranks: int, network: Network) -> float:
     2 (P - 1) / P times the bytes, both ways. Here the ranks of a node sum first, then one of each node.
     """
     seconds, nodes = 0.0, -(-num_ranks // network.ranks_per_node)
-    levels = [(min(num_ranks, network.ranks_per_node), network.within_latency, network.within_rate)]
+    near = min(num_ranks, network.ranks_per_node)
+    levels = [(near, network.within_latency, network.within_rate)] if near > 1 else []
     if nodes > 1:
         levels.append((nodes, network.between_latency, min(network.between_rate, network.nic_rate)))
     for ranks, latency, rate in levels:
-        seconds += 2 * math.ceil(math.log2(max(ranks, 1))) * latency + 2 * (ranks - 1) / ranks * num_bytes / rate
+        seconds += 2 * math.ceil(math.log2(ranks)) * latency + 2 * (ranks - 1) / ranks * num_bytes / rate
     return seconds

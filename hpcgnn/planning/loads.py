@@ -20,7 +20,7 @@ class Pairs:
     Attributes
     ----------
     source, destination : (n,) int64       parts; each pair that shares a row once, ascending by source
-    rows_within : (n, num_hops + 1) int64  of them, rows that reach the loss through `destination` in at most 0, 1, .. hops
+    rows_within : (n, num_hops + 1) int64  of them, rows at most 0, 1, .. hops from the loss through `destination`
     rows : (n,) int64                      all of them
     """
 

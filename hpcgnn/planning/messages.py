@@ -30,7 +30,7 @@ class Messages:
     ----------
     name : str                  METHOD or METHOD:BITS
     bits : int                  width of every row
-    share : float               of the rows that travel in an epoch; below 1 which they are is drawn, and bytes are means
+    share : float               of the rows that travel in an epoch; below 1 they are drawn, and bytes are means
     is_asynchronous : bool      rows are those of the epoch before, so nobody waits for messages
     rotated : tuple of str      directions, forward and backward, whose rows of 1 to 8 bits are rotated
     least_rotated : int         columns from which on they are

@@ -66,11 +66,12 @@ class _Exchange:
         self._posted: list[float | None] = [None] * num       # when the first side of a long message was posted
         self._arrived: list[float | None] = [None] * num      # when a short message will be there, or is wanted
         self._events: list[tuple[float, int]] = []
+        self._to_post: list[tuple[int, float]] = []           # rounds whose predecessor has ended, and when
 
     def run(self, finished: np.ndarray) -> np.ndarray:
         """Take event after event; write and return when each rank has finished."""
-        for step in self._firsts:
-            self._post(step, 0.0)
+        self._to_post += [(step, 0.0) for step in self._firsts]
+        self._post_all()
         while self._events:
             now, message = heapq.heappop(self._events)
             arrival = self._carry(message, now)
@@ -79,8 +80,13 @@ class _Exchange:
             else:
                 self._end_side(self._send_step[message], arrival)
                 self._end_side(self._receive_step[message], arrival)
+            self._post_all()
         np.maximum.at(finished, np.array(self._owner), np.array(self._ended))
         return finished
+
+    def _post_all(self) -> None:
+        while self._to_post:
+            self._post(*self._to_post.pop())
 
     def _post(self, step: int, now: float) -> None:
         sent, received = self._sends[step], self._receives[step]
@@ -123,9 +129,9 @@ class _Exchange:
         return begin + self._seconds[message]
 
     def _end_side(self, step: int, now: float) -> None:
-        """Note that a message of a round has ended for its rank; after the last one the next round is posted."""
+        """Note that a message of a round has ended for its rank; after the last one the next round is to be posted."""
         self._ended[step] = max(self._ended[step], now)
         self._pending[step] -= 1
         following = step + 1
         if not self._pending[step] and following < len(self._owner) and self._owner[following] == self._owner[step]:
-            self._post(following, self._ended[step])
+            self._to_post.append((following, self._ended[step]))

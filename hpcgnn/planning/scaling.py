@@ -1,0 +1,61 @@
+"""Loads of a larger graph of the same kind, from those of a smaller one in as many parts. It is a prediction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from hpcgnn.errors import ConfigError
+from hpcgnn.planning.loads import Pairs, PartLoads
+
+
+@dataclass(frozen=True)
+class GraphSizes:
+    """Sizes of a graph; edges are arcs, both directions of an undirected edge."""
+
+    nodes: int
+    edges: int
+    features: int
+    classes: int
+
+
+def parse_sizes(text: str) -> GraphSizes:
+    """Read "nodes=111059956,edges=3228124712,features=128,classes=172".
+
+    Raises
+    ------
+    ConfigError      a size that is missing, unknown, given twice or no positive whole number
+    """
+    names, found = [own.name for own in fields(GraphSizes)], {}
+    for item in text.split(","):
+        name, _, number = item.strip().partition("=")
+        if name not in names:
+            raise ConfigError(f"--as has {item.strip()!r}; expected {', '.join(f'{known}=N' for known in names)}")
+        if name in found or not number.isdigit() or int(number) == 0:
+            raise ConfigError(f"--as has {item.strip()!r}; expected {name}=N once, with a positive whole number N")
+        found[name] = int(number)
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise ConfigError(f"--as lacks {missing[0]}=N; expected {', '.join(f'{name}=N' for name in names)}")
+    return GraphSizes(**found)
+
+
+def scaled_loads(loads: PartLoads, larger: GraphSizes, smaller: GraphSizes) -> PartLoads:
+    """Grow every part: rows with the nodes, arcs with the edges, and halo rows with the rows.
+
+    So the larger graph is taken to look the same at its own size, cut into as many parts: a part's halo rows over its
+    rows stay what they are. Denser graphs have more, up to all; graphs of local structure have fewer, the larger their
+    parts.
+    """
+    rows, arcs = larger.nodes / smaller.nodes, larger.edges / smaller.edges
+    growth = {"num_inner": rows, "num_halo": rows, "rows_within": rows, "num_edges": arcs, "arcs_within": arcs,
+              "far_arcs_within": arcs, "central_arcs_within": arcs}
+    grown = {name: _times(getattr(loads, name), factor) for name, factor in growth.items()}
+    pairs = loads.pairs
+    return replace(loads, pairs=Pairs(pairs.source, pairs.destination, _times(pairs.rows_within, rows),
+                                      _times(pairs.rows, rows)), **grown)
+
+
+def _times(amount: np.ndarray, factor: float) -> np.ndarray:
+    return np.round(amount * factor).astype(np.int64)
