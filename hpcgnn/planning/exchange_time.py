@@ -11,10 +11,11 @@ from hpcgnn.planning.cluster import Network
 
 def exchange_seconds(source: np.ndarray, destination: np.ndarray, num_bytes: np.ndarray, num_ranks: int,
                      network: Network) -> float:
-    """Return the seconds in which an exchange has ended on all ranks, from below: nobody waits for a late partner.
+    """Return the seconds in which an exchange has ended on all ranks where nobody waits for a late partner.
 
     A rank's rounds of the ring follow each other; each takes the longer of its message out and its message in. All
     messages of a node that leave it, or come to it, share its network interface. The slowest rank or interface counts.
+    That is a lower bound, but for messages so short that they leave before they are asked for.
 
     Parameters
     ----------
