@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -160,3 +162,9 @@ def test_a_cut_counts_the_parts_that_preprocess_makes(graph):
     found, how = Cutter(PlannedGraph(graph, 8, 30), Choices([8], ("vanilla",)), hops).loads(8)
     owner = assign_owners(graph, 8)
     assert how == "cut" and found.num_inner.tolist() == np.bincount(owner).tolist()
+
+
+def test_planning_needs_neither_mpi_nor_torch():
+    """So that a plan starts at once, on a machine without either."""
+    code = "import sys, hpcgnn.planning.record; sys.exit(' '.join({'torch', 'mpi4py'} & set(sys.modules)) or None)"
+    subprocess.run([sys.executable, "-c", code], check=True)
