@@ -63,5 +63,5 @@ def test_work_and_memory_are_those_of_a_training(shared_path, monkeypatch, model
     activations = np.array([rank.activations for rank in found.memory])
     assert activations == pytest.approx(memory["activations"], rel=0.1, abs=8000)      # the loss keeps its rows too
     of_weights = np.array([rank.weights for rank in found.memory])
-    assert of_weights == pytest.approx(memory["weights"], abs=16)      # Adam counts its steps beside them
+    assert of_weights == pytest.approx(memory["weights"], abs=64)      # Adam counts steps, 4 bytes a parameter
     assert memory["halo_rows"].tolist() == [rank.halo_rows for rank in found.memory]
