@@ -42,8 +42,8 @@ PRECISIONS = ("fp32", "bf16", "fp16")
 @click.option("--sample", type=click.FloatRange(0, 1, min_open=True), metavar="SHARE",
               help="Cut only so large a share of the graph, and estimate the others' rows. [default: 1 up to 2e8 arcs]")
 @click.option("--as", "larger", metavar="SIZES",
-              help="Predict a larger graph of the same kind from SOURCE's parts: nodes=N,edges=N,features=N,classes=N, "
-                   "with edges counted in both directions.")
+              help="Predict a larger graph of the same kind from SOURCE's parts: nodes=N,edges=N,features=N,classes=N "
+                   "and, as you like, train=N; edges count in both directions.")
 @click.option("--out", type=PATH, help="Folder for plan.json, table.txt and plan.png.")
 def command(source: str | None, cluster: Path | None, measure: Path | None, **flags: Any) -> None:
     """Predict memory, bytes and seconds of training SOURCE on many ranks, and recommend a run.

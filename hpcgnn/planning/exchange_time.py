@@ -8,14 +8,17 @@ import numpy as np
 
 from hpcgnn.planning.cluster import Network
 
+EAGER_BYTES = 4096      # of a short message, that MPI sends without asking: Open MPI's limit within a node is this
+
 
 def exchange_seconds(source: np.ndarray, destination: np.ndarray, num_bytes: np.ndarray, num_ranks: int,
                      network: Network) -> float:
     """Return the seconds in which an exchange has ended on all ranks where nobody waits for a late partner.
 
-    A rank's rounds of the ring follow each other; each takes the longer of its message out and its message in. All
-    messages of a node that leave it, or come to it, share its network interface. The slowest rank or interface counts.
-    That is a lower bound, but for messages so short that they leave before they are asked for.
+    A rank's rounds of the ring follow each other; each takes the longer of its message out and its message in, but for
+    short messages, which leave before they are asked for and travel beside all others. All messages of a node that
+    leave it, or come to it, share its network interface. The slowest rank, message or interface counts: a lower
+    bound.
 
     Parameters
     ----------
@@ -27,14 +30,15 @@ def exchange_seconds(source: np.ndarray, destination: np.ndarray, num_bytes: np.
     if not len(source):
         return 0.0
     alone = message_seconds(source, destination, num_bytes, network)
+    in_turn = np.where(num_bytes > EAGER_BYTES, alone, 0.0)
     # A round of a rank: what it sends to the rank so many places on, and what comes from as many places back.
     offset = (destination - source) % num_ranks
     place, which = np.unique(np.concatenate([source * num_ranks + offset, destination * num_ranks + offset]),
                              return_inverse=True)
     longest = np.zeros(len(place))
-    np.maximum.at(longest, which.ravel(), np.concatenate([alone, alone]))
+    np.maximum.at(longest, which.ravel(), np.concatenate([in_turn, in_turn]))
     of_rank = np.bincount(place // num_ranks, weights=longest, minlength=num_ranks)
-    return max(float(of_rank.max()), _interface_seconds(source, destination, num_bytes, network))
+    return max(float(of_rank.max()), float(alone.max()), _interface_seconds(source, destination, num_bytes, network))
 
 
 def message_seconds(source: np.ndarray, destination: np.ndarray, num_bytes: np.ndarray,

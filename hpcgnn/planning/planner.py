@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from hpcgnn.planning.messages import parse_method
 from hpcgnn.planning.model import ModelSize
 from hpcgnn.planning.predictions import Prediction, predict, recommend
 from hpcgnn.planning.sampling import MOST_ARCS, Region, least_share, loads_of_region, sample_region
-from hpcgnn.planning.scaling import GraphSizes, parse_sizes, scaled_loads
+from hpcgnn.planning.scaling import GraphSizes, drawn_training_nodes, parse_sizes, scaled_loads
 
 DEFAULT_PARTS = (4, 16, 64, 256, 1024)
 
@@ -101,6 +101,9 @@ def make_plan(source: str, cluster: Cluster, choices: Choices,
     options = SourceOptions(seed=choices.seed, symmetrize=choices.symmetrize, root=choices.root,
                             made_classes=choices.make_labels, features="auto", progress=progress)
     graph = open_graph(source, options)
+    if larger is not None and larger.train:
+        graph = replace(graph, dataset=replace(graph.dataset, train_mask=drawn_training_nodes(
+            graph.num_nodes, larger, choices.seed)))
     parts = choices.parts or ([graph.own_parts] if graph.own_parts else list(DEFAULT_PARTS))
     sizes = larger or GraphSizes(graph.num_nodes, graph.num_edges, graph.num_features, graph.num_classes)
     size = ModelSize(choices.model, sizes.features, choices.hidden, sizes.classes, choices.layers, choices.precision,
@@ -173,7 +176,8 @@ def _remarks(predictions: list[Prediction], graph: PlannedGraph, larger: GraphSi
                   "which parts share a node are assumed",
         "scaled": f"a prediction for a larger graph: every part of {graph.name} grows with the nodes, its arcs with "
                   "the edges; the halo rows of a part stay in proportion to its own rows, as if the graph looked the "
-                  "same at every size, which nobody has measured"}
+                  "same at every size, which nobody has measured; where train=N is given, so large a share of "
+                  "nodes is drawn to train on"}
     return [texts[way] for way in ways] + [
         "seconds rest on the rates of the cluster file, memory on sizes; evaluations, checkpoints and the first epoch "
         "come on top",

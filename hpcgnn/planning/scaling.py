@@ -12,12 +12,15 @@ from hpcgnn.planning.loads import Pairs, PartLoads
 
 @dataclass(frozen=True)
 class GraphSizes:
-    """Sizes of a graph; edges are arcs, both directions of an undirected edge."""
+    """Sizes of a graph; edges are arcs, both directions of an undirected edge. `train` may be left out, as 0: then the
+    share of training nodes is the smaller graph's.
+    """
 
     nodes: int
     edges: int
     features: int
     classes: int
+    train: int = 0
 
 
 def parse_sizes(text: str) -> GraphSizes:
@@ -35,10 +38,18 @@ def parse_sizes(text: str) -> GraphSizes:
         if name in found or not number.isdigit() or int(number) == 0:
             raise ConfigError(f"--as has {item.strip()!r}; expected {name}=N once, with a positive whole number N")
         found[name] = int(number)
-    missing = [name for name in names if name not in found]
+    missing = [name for name in names if name not in found and name != "train"]
     if missing:
         raise ConfigError(f"--as lacks {missing[0]}=N; expected {', '.join(f'{name}=N' for name in names)}")
     return GraphSizes(**found)
+
+
+def drawn_training_nodes(num_nodes: int, larger: GraphSizes, seed: int) -> np.ndarray:
+    """Draw as large a share of a smaller graph's nodes as the larger graph trains on, (num_nodes,) bool."""
+    chosen = np.zeros(num_nodes, bool)
+    count = max(1, round(num_nodes * min(1.0, larger.train / larger.nodes)))
+    chosen[np.random.default_rng(seed).choice(num_nodes, count, replace=False)] = True
+    return chosen
 
 
 def scaled_loads(loads: PartLoads, larger: GraphSizes, smaller: GraphSizes) -> PartLoads:

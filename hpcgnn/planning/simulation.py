@@ -10,9 +10,8 @@ import heapq
 import numpy as np
 
 from hpcgnn.planning.cluster import Network
-from hpcgnn.planning.exchange_time import message_seconds
+from hpcgnn.planning.exchange_time import EAGER_BYTES, message_seconds
 
-EAGER_BYTES = 4096      # that MPI sends without asking the receiver; Open MPI's limit within a node is this
 NOBODY = -1
 
 

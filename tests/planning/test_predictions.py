@@ -140,6 +140,10 @@ def test_a_larger_graph_grows_in_its_nodes_and_edges(graph, loads):
     assert grown.pairs.rows_within.tolist() == (10 * loads.pairs.rows_within).tolist()
     plan = make_plan(SPEC, small_cluster(), Choices([16], ("vanilla",), larger="nodes=30000,edges=60000,features=5,"
                                                                                "classes=7"))
+    fewer = make_plan(SPEC, small_cluster(), Choices([16], ("vanilla",), larger="nodes=30000,edges=60000,features=5,"
+                                                                                "classes=7,train=30"))
+    within = [one.predictions[0].loads.rows_within.sum(axis=0) for one in (fewer, plan)]
+    assert within[0][0] == 30 and within[1][0] == 10 * graph.train_mask.sum() and (within[0] < within[1]).all()
     assert (plan.size.in_dim, plan.size.out_dim) == (5, 7) and plan.remarks[0].startswith("a prediction for a larger")
 
 
