@@ -174,10 +174,10 @@ def _remarks(predictions: list[Prediction], graph: PlannedGraph, larger: GraphSi
         "sample": f"an estimate: parts of {100 * share:.3g} % of the nodes were cut (of more where few parts need "
                   "them) and stand for all others; their halo rows are counted, the numbers of their neighbors and "
                   "which parts share a node are assumed",
-        "scaled": f"a prediction for a larger graph: every part of {graph.name} grows with the nodes, its arcs with "
-                  "the edges; the halo rows of a part stay in proportion to its own rows, as if the graph looked the "
-                  "same at every size, which nobody has measured; where train=N is given, so large a share of "
-                  "nodes is drawn to train on"}
+        "scaled": f"a prediction for a larger graph: the mean part of {graph.name} grows with the nodes, its arcs "
+                  "with the edges; its halo rows stay in proportion to its own rows, as if the graph looked the same "
+                  "at every size, and all parts are alike, neither of which anybody has measured; where train=N is "
+                  "given, so large a share of nodes is drawn to train on"}
     return [texts[way] for way in ways] + [
         "seconds rest on the rates of the cluster file, memory on sizes; evaluations, checkpoints and the first epoch "
         "come on top",

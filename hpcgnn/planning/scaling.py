@@ -53,12 +53,14 @@ def drawn_training_nodes(num_nodes: int, larger: GraphSizes, seed: int) -> np.nd
 
 
 def scaled_loads(loads: PartLoads, larger: GraphSizes, smaller: GraphSizes) -> PartLoads:
-    """Grow every part: rows with the nodes, arcs with the edges, and halo rows with the rows.
+    """Even the parts out and grow them: rows with the nodes, arcs with the edges, and halo rows with the rows.
 
     So the larger graph is taken to look the same at its own size, cut into as many parts: a part's halo rows over its
     rows stay what they are. Denser graphs have more, up to all; graphs of local structure have fewer, the larger their
-    parts.
+    parts. All parts have the mean's rows and arcs, since one that a hub fills alone is no picture of a part that is
+    hundreds of times as large: how uneven a cut of the larger graph would be is not predicted.
     """
+    loads = evened(loads)
     rows, arcs = larger.nodes / smaller.nodes, larger.edges / smaller.edges
     growth = {"num_inner": rows, "num_halo": rows, "rows_within": rows, "num_edges": arcs, "arcs_within": arcs,
               "far_arcs_within": arcs, "central_arcs_within": arcs}
@@ -66,6 +68,25 @@ def scaled_loads(loads: PartLoads, larger: GraphSizes, smaller: GraphSizes) -> P
     pairs = loads.pairs
     return replace(loads, pairs=Pairs(pairs.source, pairs.destination, _times(pairs.rows_within, rows),
                                       _times(pairs.rows, rows)), **grown)
+
+
+def evened(loads: PartLoads) -> PartLoads:
+    """Give all parts the mean's rows and arcs; each then receives from the same parts as before, in proportion."""
+    amounts = {own.name: getattr(loads, own.name) for own in fields(loads)
+               if isinstance(getattr(loads, own.name), np.ndarray)}
+    means = {name: np.repeat(amount.mean(axis=0, keepdims=True), loads.num_parts, axis=0)
+             for name, amount in amounts.items()}
+    pairs = loads.pairs
+    shares = [column * _ratio(column, pairs.destination, loads.num_parts)[pairs.destination]
+              for column in (*pairs.rows_within.T, pairs.rows)]
+    even = Pairs(pairs.source, pairs.destination, np.stack(shares[:-1], axis=1), shares[-1])
+    return replace(loads, pairs=even, **means)
+
+
+def _ratio(rows: np.ndarray, destination: np.ndarray, num_parts: int) -> np.ndarray:
+    """Return the mean rows that parts receive over those of each, (num_parts,)."""
+    received = np.bincount(destination, weights=rows, minlength=num_parts)
+    return received.mean() / np.maximum(received, 1)
 
 
 def _times(amount: np.ndarray, factor: float) -> np.ndarray:
