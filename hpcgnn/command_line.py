@@ -23,6 +23,7 @@ GRACE_SECONDS = 3.0
 COMMANDS = {
     "preprocess": "Convert a source graph into HDF5 shards, one a rank.",
     "inspect": "Show what a folder of shards holds, part by part.",
+    "plan": "Predict memory, bytes and seconds of runs on many ranks, and recommend one.",
     "train": "Train a model on shards; run it under mpirun with one rank a part.",
     "predict": "Answer with a trained model for every node; run it under mpirun with one rank a part.",
     "export": "Write a trained model's weights for plain PyTorch or PyTorch Geometric.",

@@ -39,6 +39,7 @@ QUANTIZATION = "Quantization-aware training"
 # Directions whose messages are rotated, by the setting that asks for it.
 ROTATED = {"affine": (), "rotated": ("forward", "backward"), "rotated-forward": ("forward",),
            "rotated-backward": ("backward",)}
+LEAST_ROTATED = 8    # columns of a row from which on methods rotate it: the fewer there are, the more bias is left
 
 STEPS_CLASHES = (
     Clash("rematerialize", True, "rows that a step does not compute are kept, so none comes peer by peer; choose one"),

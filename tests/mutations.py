@@ -33,6 +33,8 @@ SORTED, PIECES_OF_ROWS = Tests("datasets/test_arcs.py"), Tests("datasets/test_ro
 TREATED = Tests("datasets/test_features.py -k 'any_piece or block'")
 STAGES = Tests("shards/test_stages.py -m parallel[1]")
 CREW_OF_TWO, PREPROCESS = Tests("shards/test_crew.py", 2), Tests("cli/test_preprocess.py -k 'stage or known_length'")
+PLANNED_LOADS, PLANNED_BYTES = Tests("planning/test_loads.py"), Tests("planning/test_messages.py")
+PLANNED_SECONDS = Tests("planning/test_exchange_time.py")
 CODEC = Tests("ops/test_quantization.py ops/test_quantization_storage.py")
 AVERAGE = Tests("training/test_average.py -m parallel[1]")
 CLUSTERS, STEP_COUNT = Tests("steps/test_clusters.py"), Tests("adaptive/test_step_count.py")
@@ -512,4 +514,27 @@ MUTATIONS = [
              STAGES),
     Mutation("datasets/arcs.py", "loops are missing from the progress", "task.advance(num_loops)", "task.advance(0)",
              PREPROCESS),
+    # Plans.
+    Mutation("planning/loads.py", "a row is sent in every layer",
+             "np.minimum(hops[targets].astype(np.int64) + 1, num_hops + 1)",
+             "np.ones(len(targets), np.int64)", PLANNED_LOADS),
+    Mutation("planning/loads.py", "a row counts once an arc", "np.append(True, row[1:] != row[:-1])",
+             "np.ones(len(row), bool)", PLANNED_LOADS),
+    Mutation("planning/messages.py", "parameters are left out", "PARAMETER_BYTES.get(self.code_of(exchange), 0)", "0",
+             PLANNED_BYTES),
+    Mutation("planning/model.py", "the last layer reaches as far as the first",
+             "size.num_layers - number)\n\n\ndef work_of",
+             "size.num_layers)\n\n\ndef work_of", Tests("planning/test_bytes.py", 2)),
+    Mutation("planning/simulation.py", "an interface carries all messages at once",
+             "max(now, self._out_free[leaving], self._in_free[arriving])", "now", PLANNED_SECONDS),
+    Mutation("planning/simulation.py", "nobody waits for a receiver",
+             "        if earlier is None:\n            self._posted",
+             "        if False:\n            self._posted", PLANNED_SECONDS),
+    Mutation("planning/exchange_time.py", "rounds of a rank are all at once", "weights=longest, minlength=num_ranks)",
+             "weights=longest / 9, minlength=num_ranks)", PLANNED_SECONDS),
+    Mutation("planning/cluster.py", "rates may be negative",
+             "not 0 < value < math.inf", "not -math.inf < value < math.inf",
+             Tests("planning/test_cluster.py")),
+    Mutation("planning/predictions.py", "what does not fit is recommended", "if one.fits]\n    if not fitting",
+             "]\n    if not fitting", Tests("planning/test_predictions.py -k recommended")),
 ]

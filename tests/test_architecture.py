@@ -58,11 +58,12 @@ MAY_IMPORT = {
     "library": FOUNDATION | {"launch", "stop_signals", "watchdog", "datasets", "partition", "shards", "ops", "graph",
                              "exchange", "settings", "methods", "config", "nn", "training", "inference", "pyg",
                              "results"},
+    "planning": FOUNDATION | {"datasets", "partition", "shards", "methods", "config"},
     "bench": FOUNDATION | {"launch", "threads", "units", "datasets", "partition", "quantized", "shards", "ops", "graph",
                            "exchange", "adaptive", "nn", "training", "inference", "report"},
     "cli": FOUNDATION | {"launch", "launched", "units", "datasets", "partition", "quantized", "shards", "ops", "graph",
                          "exchange", "adaptive", "settings", "methods", "config", "nn", "training", "inference",
-                         "report", "pyg", "results", "library", "bench"},
+                         "report", "pyg", "results", "library", "bench", "planning"},
     "command_line": {"errors", "launched", "cli"},
     "__main__": {"stop_signals", "command_line"},
     # For type checkers; at run time when first used.

@@ -12,7 +12,7 @@ from mpi4py import MPI
 from torch import nn
 
 from hpcgnn.adaptive.step_count import StepRule
-from hpcgnn.config import AUTO, OWN, ROTATED, TrainConfig, parse_protection
+from hpcgnn.config import AUTO, LEAST_ROTATED, OWN, ROTATED, TrainConfig, parse_protection
 from hpcgnn.errors import CollectiveError, ConfigError, TrainingError
 from hpcgnn.exchange.agreement import check_peers
 from hpcgnn.exchange.bits import UniformBits
@@ -45,7 +45,6 @@ from hpcgnn.training.scores import REGRESSION, Score, choose_score
 
 Own = TypeVar("Own")
 NOTHING = Recipe()
-LEAST_ROTATED = 8    # columns of a row from which on methods rotate it: the fewer there are, the more bias is left
 CLUSTER_SEED = 0     # of METIS: runs of all seeds share the clusters
 FIRST_BITS = 4       # at which degree-aware rows are fitted, before their widths are chosen
 WIDTH_RATE = 0.2     # of quantize_lr; what Adam's momentum carries on after the penalty ends must stay well below a bit

@@ -1,0 +1,163 @@
+"""`hpcgnn plan`: say before a job is queued what its runs need and take. Arguments in, tables and files out."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hpcgnn.cli.lists import parse_choices, parse_list
+from hpcgnn.errors import ConfigError
+from hpcgnn.launched import launched_size
+from hpcgnn.partition.choices import BALANCES, DEFAULT_PARTITIONER, PARTITIONERS
+
+PATH, FILE = click.Path(path_type=Path), click.Path(path_type=Path, dir_okay=False)
+PRECISIONS = ("fp32", "bf16", "fp16")
+
+
+@click.command()
+@click.argument("source", required=False)
+@click.option("--cluster", type=FILE, help="What a node computes a second and how nodes are joined, a TOML file.")
+@click.option("--measure", type=FILE, metavar="FILE",
+              help="Write such a file of the machine that runs this, under mpirun with as many ranks as a node will "
+                   "have; nothing is planned.")
+@click.option("--parts", metavar="LIST", help="Numbers of ranks. [default: that of the shards, else 4,16,64,256,1024]")
+@click.option("--method", default="vanilla,uniform:8,uniform:1,pipegcn", show_default=True, metavar="LIST",
+              help="Methods, each METHOD or METHOD:BITS.")
+@click.option("--model", default="sage", show_default=True, help="sage or gcn.")
+@click.option("--layers", type=click.IntRange(1, 64), default=3, show_default=True)
+@click.option("--hidden", type=click.IntRange(min=1), default=256, show_default=True)
+@click.option("--precision", default="fp32", show_default=True, help="One of fp32, bf16, fp16; --measure takes a list.")
+@click.option("--dropout", type=click.FloatRange(0, 0.999), default=0.5, show_default=True)
+@click.option("--norm", type=click.Choice(("none", "layer")), default="layer", show_default=True)
+@click.option("--partitioner", type=click.Choice(PARTITIONERS), default=DEFAULT_PARTITIONER, show_default=True)
+@click.option("--balance", type=click.Choice(BALANCES), help="[default: as of hpcgnn preprocess]")
+@click.option("--seed", type=click.IntRange(min=0, max=2**31 - 1), default=0, show_default=True,
+              help="Of the partitioner, and of what is drawn.")
+@click.option("--symmetrize/--directed", default=False, help="As of hpcgnn preprocess.")
+@click.option("--root", type=PATH, help="Folder of OGB datasets. [default: dataset]")
+@click.option("--make-labels", type=click.IntRange(min=2), metavar="K", help="As of hpcgnn preprocess.")
+@click.option("--sample", type=click.FloatRange(0, 1, min_open=True), metavar="SHARE",
+              help="Cut only so large a share of the graph, and estimate the others' rows. [default: 1 up to 2e8 arcs]")
+@click.option("--as", "larger", metavar="SIZES",
+              help="Predict a larger graph of the same kind from SOURCE's parts: nodes=N,edges=N,features=N,classes=N "
+                   "and, as you like, train=N; edges count in both directions.")
+@click.option("--out", type=PATH, help="Folder for plan.json, table.txt and plan.png.")
+def command(source: str | None, cluster: Path | None, measure: Path | None, **flags: Any) -> None:
+    """Predict memory, bytes and seconds of training SOURCE on many ranks, and recommend a run.
+
+    SOURCE is a source graph as hpcgnn preprocess takes it, which is cut into each number of parts, or a folder of
+    shards, whose own parts' plan is exact in rows and bytes.
+    """
+    if measure is not None:
+        if source is not None or cluster is not None:
+            raise click.UsageError("--measure writes a cluster file and plans nothing; leave SOURCE and --cluster out")
+        from hpcgnn.launch import run_parallel
+
+        precisions = parse_choices("--precision", flags["precision"], PRECISIONS)
+        run_parallel(lambda comm: measure_in_parallel(comm, measure, precisions))
+        return
+    if source is None or cluster is None:
+        raise click.UsageError("a plan needs SOURCE and --cluster FILE; hpcgnn plan --measure FILE writes one")
+    variable, size = launched_size()
+    if size != "1":
+        raise ConfigError(f"hpcgnn plan SOURCE runs in one process, and {size} ranks were started ({variable}={size}); "
+                          "run it without mpirun or srun")
+    parse_choices("--precision", flags["precision"], PRECISIONS)
+    if "," in flags["precision"]:
+        raise click.UsageError(f"--precision is {flags['precision']!r}; a plan is of one precision")
+    parts = None if flags["parts"] is None else sorted(set(parse_list("--parts", flags["parts"], int)))
+    plan(source, cluster, parts, flags)
+
+
+def measure_in_parallel(comm, file: Path, precisions: tuple[str, ...]) -> None:
+    """Collective: measure this node's rates on all ranks; rank 0 writes the file."""
+    from hpcgnn.launch import together
+
+    together(comm, lambda: check_writable(file) if comm.rank == 0 else None)
+    # What a rank of a training holds before it reads its part.
+    import hpcgnn.training.job  # noqa: F401
+    from hpcgnn.bench.exchange import RanksPlace
+    from hpcgnn.bench.machine import describe_machine
+    from hpcgnn.bench.rates import NodeRates
+    from hpcgnn.bench.timing import Effort, say_nothing
+    from hpcgnn.cli.steps import Steps
+    from hpcgnn.planning.cluster import cluster_text
+
+    machine = describe_machine(int(os.environ["OMP_NUM_THREADS"]))
+    steps = Steps.watched()
+    begin = steps.begin if comm.rank == 0 else say_nothing
+    place = RanksPlace(Effort(repeat=5, seconds=2.0), begin=begin, comm=comm)
+    if comm.rank == 0:
+        with steps:
+            tables = NodeRates(place, precisions).measure()
+        load = machine["load_average"][0]
+        tables["node"] |= {"processor": machine["processor"],
+                           "measured": f"{machine['date']}, commit {machine['commit']}, load {load:.2f}"}
+        file.write_text(cluster_text(tables, REMARKS))
+        click.echo(f"cluster file: {file}, of {comm.size} {'rank' if comm.size == 1 else 'ranks'} with "
+                   f"{machine['threads']} threads, load {load:.2f}")
+    else:
+        NodeRates(place, precisions).measure()
+
+
+REMARKS = ["Rates of one rank while all ranks of its node compute, as hpcgnn plan --measure found them.",
+           "Ranks are laid out node by node. For runs on several nodes [network] also needs, from its maker or as",
+           "measured with ranks on two nodes: between_latency_seconds, between_bytes_per_second (of one message), and",
+           "nic_bytes_per_second (of all messages of a node together, each way)."]
+
+
+def check_writable(file: Path) -> None:
+    """Raise ConfigError where the file can't be written."""
+    try:
+        file.touch()
+    except OSError as error:
+        raise ConfigError(f"the cluster file {file} can't be written: {error.strerror}") from error
+
+
+def plan(source: str, cluster_file: Path, parts: list[int] | None, flags: dict[str, Any]) -> None:
+    """Plan, print and write."""
+    # These import NumPy and SciPy, which help need not wait for.
+    from hpcgnn.cli.plan_text import plan_text
+    from hpcgnn.cli.progress import shown_progress
+    from hpcgnn.planning.cluster import read_cluster
+    from hpcgnn.planning.planner import Choices, make_plan
+
+    cluster = read_cluster(cluster_file)
+    cluster.rates_of(flags["precision"])
+    choices = Choices(parts, tuple(dict.fromkeys(flags["method"].split(","))),
+                      *(flags[name] for name in ("model", "layers", "hidden", "precision", "norm", "partitioner",
+                                                 "balance", "seed", "symmetrize", "root", "make_labels", "sample",
+                                                 "larger")), has_dropout=flags["dropout"] > 0)
+    out = flags["out"]
+    if out is not None:
+        from hpcgnn.bench.result import open_folder
+
+        open_folder(out)
+    with shown_progress() as progress:
+        made = make_plan(source, cluster, choices, progress)
+    text = plan_text(made)
+    click.echo(text, nl=False)
+    if out is not None:
+        write_plan(made, text, out)
+
+
+def write_plan(made, text: str, out: Path) -> None:
+    """Write plan.json, table.txt and, where it can be drawn, plan.png; ConfigError where a file can't be written."""
+    import json
+
+    from hpcgnn.bench.result import why_no_picture
+    from hpcgnn.cli.plan_picture import draw_plan
+    from hpcgnn.planning.record import plan_record
+
+    missing = why_no_picture("plan.png")
+    try:
+        (out / "plan.json").write_text(json.dumps(plan_record(made), indent=1) + "\n")
+        (out / "table.txt").write_text(text)
+        if missing is None:
+            draw_plan(made).savefig(out / "plan.png", dpi=150)
+    except OSError as error:
+        raise ConfigError(f"--out {out} can't hold the plan: {error.strerror}") from error
+    click.echo(f"results: {out}" + (f"; {missing}" if missing else ""))

@@ -1,0 +1,91 @@
+"""A plan as tables for a terminal: memory, bytes and seconds of every run, then what to choose. Nothing is computed."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.table import Table
+
+from hpcgnn.bench.result import print_to_text
+from hpcgnn.planning.memory import KINDS
+from hpcgnn.planning.planner import Plan
+from hpcgnn.planning.predictions import Prediction
+from hpcgnn.planning.stages import STAGES
+from hpcgnn.units import size_text, time_text
+
+MEMORY_NAMES = {"process": "process", "reading": "part as read", "features": "features", "structure": "structure",
+                "weights": "weights", "activations": "activations", "gradients": "gradients", "halo_rows": "halo rows",
+                "messages": "messages", "method_state": "method"}
+STAGE_NAMES = {"within": "within nodes", "between": "between nodes", "allreduce": "Allreduce", "step": "overhead"}
+
+
+def plan_text(plan: Plan) -> str:
+    """Return the tables, the recommendation and the remarks."""
+    sizes, size = plan.sizes, plan.size
+    head = [f"{plan.graph}" + (", scaled to" if plan.choices.larger else ":") + f" {sizes.nodes:,} nodes, "
+            f"{sizes.edges:,} edges, {sizes.features} features, {sizes.classes} classes; {size.model} "
+            f"{size.num_layers} x {size.hidden_dim} in {size.precision}, "
+            f"{plan.cluster.network.ranks_per_node} ranks a node",
+            "".join(f"{key} {text}; " for key, text in plan.cluster.about.items()).rstrip("; ")]
+    tables = [*filter(None, head), _memory_table(plan.predictions), _bytes_table(plan.predictions),
+              _seconds_table(plan.predictions)]
+    cuts = [f"cutting into {parts} parts and counting took {time_text(took)} here"
+            for parts, took in plan.cut_seconds.items()]
+    return print_to_text(tables, [f"recommended: {plan.reasons[0]}", *plan.reasons[1:], *cuts, *plan.remarks])
+
+
+def _table(title: str, columns: list[str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
+    table.add_column("ranks", justify="right")
+    table.add_column("method")
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    return table
+
+
+def _fill(table: Table, predictions: list[Prediction], cells_of) -> Table:
+    before = None
+    for one in predictions:
+        if before not in (None, one.num_parts):
+            table.add_section()
+        before = one.num_parts
+        table.add_row(str(one.num_parts), one.messages.name, *cells_of(one))
+    return table
+
+
+def _memory_table(predictions: list[Prediction]) -> Table:
+    table = _table("memory of the fullest rank", ["in all", *(MEMORY_NAMES[kind] for kind in KINDS), "fits its node"])
+
+    def cells(one: Prediction) -> list[str]:
+        fullest = int(sum(one.memory.values()).argmax())
+        known = "not known" if one.node_bytes is None else "yes" if one.fits else "NO"
+        return [size_text(one.peak_bytes), *(size_text(float(one.memory[kind][fullest])) for kind in KINDS), known]
+
+    return _fill(table, predictions, cells)
+
+
+def _bytes_table(predictions: list[Prediction]) -> Table:
+    table = _table("rows and bytes of an epoch; pairs of ranks that share rows", [
+        "pairs", "halo rows / rows", "rows a pair, mean", "max", "within nodes", "a pair, mean", "max",
+        "between nodes", "a pair, mean", "max", "an evaluation", "once"])
+
+    def cells(one: Prediction) -> list[str]:
+        rows = one.sent.rows
+        return [f"{len(rows):,}", f"{one.loads.halo_ratio:.3f}", f"{rows.mean() if len(rows) else 0:,.0f}",
+                f"{rows.max(initial=0):,.0f}", *map(size_text, one.sent.of(True)), *map(size_text, one.sent.of(False)),
+                size_text(one.sent.evaluation), size_text(one.sent.setup)]
+
+    return _fill(table, predictions, cells)
+
+
+def _seconds_table(predictions: list[Prediction]) -> Table:
+    table = _table("seconds of an epoch, by stage of the slowest rank; exchanges where no sum hides them", [
+        "epoch", *(STAGE_NAMES.get(stage, stage) for stage in STAGES), "mean / slowest", "exchanges in all",
+        "by closed form"])
+
+    def cells(one: Prediction) -> list[str]:
+        stages = one.seconds.of_slowest
+        work = sum(one.seconds.by_stage[stage] for stage in ("products", "sums", "passes"))
+        return [time_text(one.seconds.epoch), *(time_text(stages[stage]) for stage in STAGES),
+                f"{work.mean() / work.max():.2f}", time_text(one.seconds.exchange), time_text(one.seconds.closed_form)]
+
+    return _fill(table, predictions, cells)

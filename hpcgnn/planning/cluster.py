@@ -1,0 +1,210 @@
+"""Cluster: what one node computes a second and how nodes are joined, read from a TOML file and checked.
+
+Nothing is measured here: `hpcgnn plan --measure` writes such a file.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.errors import ConfigError
+from hpcgnn.registry import as_toml, read_toml
+
+# Keys of each table that must be there, and that may; [rates.PRECISION] has one table a precision.
+NODE, NODE_MAY = ("ranks", "process_bytes", "step_seconds"), ("memory_bytes", "processor", "measured")
+WITHIN = ("within_latency_seconds", "within_bytes_per_second")
+BETWEEN = ("between_latency_seconds", "between_bytes_per_second", "nic_bytes_per_second")
+RATES = ("map_flops", "gradient_flops", "drop_values", "norm_values", "norm_back_values", "sum_bytes")
+CODES = tuple([f"{code}_{bits}" for code in ("affine", "rotated") for bits in (1, 2, 4, 8)]
+              + ["stored_16", "stored_32"])
+TEXTS = ("processor", "measured")
+PRECISIONS = ("fp32", "bf16", "fp16")
+AGAIN = "hpcgnn plan --measure FILE writes a file with all of them"
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a rank computes a second in one precision, while all ranks of its node compute.
+
+    Attributes
+    ----------
+    map_flops, gradient_flops : float      of rows times weights, and of gradients of weights
+    drop_values, norm_values, norm_back_values : float
+    sum_bytes : (n, 3) float64             columns of a row, bytes of the table that rows are gathered from, and bytes
+                                           gathered a second; every number of columns with every size of a table
+    """
+
+    map_flops: float
+    gradient_flops: float
+    drop_values: float
+    norm_values: float
+    norm_back_values: float
+    sum_bytes: np.ndarray
+
+    def gather_rate(self, columns: int, table_bytes: np.ndarray) -> np.ndarray:
+        """Return bytes gathered a second from tables (n,), between measured sizes by their logarithms."""
+        widths = np.unique(self.sum_bytes[:, 0])
+        by_width = []
+        for width in widths:
+            known = self.sum_bytes[self.sum_bytes[:, 0] == width]
+            known = known[np.argsort(known[:, 1])]
+            by_width.append(np.interp(np.log(np.maximum(table_bytes, 1)), np.log(known[:, 1]), np.log(known[:, 2])))
+        place = np.interp(math.log(columns), np.log(widths), np.arange(len(widths)))
+        low = int(place)
+        high = min(low + 1, len(widths) - 1)
+        return np.exp(by_width[low] + (place - low) * (by_width[high] - by_width[low]))
+
+
+@dataclass(frozen=True)
+class Network:
+    """How long a message takes. Rank r is on node r // ranks_per_node; None where a file does not say.
+
+    Attributes
+    ----------
+    ranks_per_node : int
+    within_latency, between_latency : float      seconds of a message within a node and between nodes, beside its bytes
+    within_rate, between_rate : float            bytes a second of one message
+    nic_rate : float                             bytes a second that all ranks of a node together send, or receive
+    """
+
+    ranks_per_node: int
+    within_latency: float | None = None
+    within_rate: float | None = None
+    between_latency: float | None = None
+    between_rate: float | None = None
+    nic_rate: float | None = None
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """One kind of node, and the network.
+
+    Attributes
+    ----------
+    name : str                     of the file
+    network : Network
+    rates : dict                   precision -> Rates
+    pack, unpack : dict            one of CODES -> values a second
+    process_bytes : float          of a rank before it reads its part: Python, libraries, MPI
+    step_seconds : float           of a step beside its kernels
+    memory_bytes : float or None   of a node
+    about : dict                   texts
+    """
+
+    name: str
+    network: Network
+    rates: dict[str, Rates]
+    pack: dict[str, float]
+    unpack: dict[str, float]
+    process_bytes: float
+    step_seconds: float
+    memory_bytes: float | None = None
+    about: dict[str, str] = field(default_factory=dict)
+
+    def rates_of(self, precision: str) -> Rates:
+        """Return the rates in a precision; ConfigError where the file has none."""
+        if precision not in self.rates:
+            raise ConfigError(f"{self.name} has no table [rates.{precision}]; {AGAIN}, with --precision {precision}")
+        return self.rates[precision]
+
+    def rate_of(self, code: str, action: str) -> float:
+        """Return values a second of a code, for action "pack" or "unpack"; ConfigError where the file has none."""
+        if code not in getattr(self, action):
+            raise ConfigError(f"{self.name} has no {action}.{code}; {AGAIN}")
+        return getattr(self, action)[code]
+
+    def check_network(self, num_parts: int) -> None:
+        """Raise ConfigError where the file does not say how the ranks of a run are joined."""
+        ranks, network = min(num_parts, self.network.ranks_per_node), self.network
+        needed = {} if ranks == 1 else dict(zip(WITHIN, (network.within_latency, network.within_rate), strict=True))
+        if num_parts > ranks:
+            needed |= dict(zip(BETWEEN, (network.between_latency, network.between_rate, network.nic_rate), strict=True))
+        for key, value in needed.items():
+            if value is None:
+                raise ConfigError(f"{self.name}: network.{key} is missing, which {num_parts} ranks at "
+                                  f"{network.ranks_per_node} a node need; add it")
+
+
+def read_cluster(path: Path) -> Cluster:
+    """Read a cluster file.
+
+    Raises
+    ------
+    ConfigError      it can't be read; a key is missing, unknown or no positive number: one sentence names it
+    """
+    tables = read_toml(path)
+    check = Checks(str(path))
+    check.keys("", tables, ("node", "rates", "pack", "unpack", "network"), ())
+    node = check.table("node", tables["node"], NODE, NODE_MAY)
+    network = check.table("network", tables["network"], (), (*WITHIN, *BETWEEN))
+    check.keys("rates", tables["rates"], (), PRECISIONS)
+    rates = {precision: _read_rates(check, f"rates.{precision}", table)
+             for precision, table in tables["rates"].items()}
+    speeds = [check.table(name, tables[name], (), CODES) for name in ("pack", "unpack")]
+    if node["ranks"] != int(node["ranks"]):
+        raise ConfigError(f"{path}: node.ranks is {node['ranks']}; expected a whole number")
+    joined = Network(int(node["ranks"]), *(network.get(key) for key in (*WITHIN, *BETWEEN)))
+    return Cluster(str(path), joined, rates, *speeds, node["process_bytes"], node["step_seconds"],
+                   node.get("memory_bytes"), {key: node[key] for key in TEXTS if key in node})
+
+
+def cluster_text(tables: dict[str, dict[str, Any]], remarks: list[str]) -> str:
+    """Return a cluster file that `read_cluster` reads, from its tables, below sentences for its reader."""
+    return "".join(f"# {line}\n" for line in remarks) + as_toml(tables)
+
+
+@dataclass(frozen=True)
+class Checks:
+    """Refuse what a cluster file of this name can't hold; every refusal is a ConfigError that names the key."""
+
+    file: str
+
+    def keys(self, table: str, found: Any, must: tuple[str, ...], may: tuple[str, ...]) -> None:
+        """Check that a table is one, and which keys it has."""
+        if not isinstance(found, dict):
+            raise ConfigError(f"{self.file}: {table} is {found!r}; expected a table [{table}]")
+        for key in found:
+            if key not in (*must, *may):
+                raise ConfigError(f"{self.file}: {_name(table, key)} is no key of a cluster file; expected one of "
+                                  f"{', '.join((*must, *may))}")
+        for key in must:
+            if key not in found:
+                raise ConfigError(f"{self.file}: {_name(table, key)} is missing; {AGAIN}")
+
+    def table(self, table: str, found: Any, must: tuple[str, ...], may: tuple[str, ...]) -> dict[str, Any]:
+        """Check a table of positive numbers, and of texts where keys are of TEXTS."""
+        self.keys(table, found, must, may)
+        return {key: self._text(table, key, value) if key in TEXTS else self.number(_name(table, key), value)
+                for key, value in found.items()}
+
+    def number(self, name: str, value: Any) -> float:
+        """Check a positive number."""
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not 0 < value < math.inf:
+            raise ConfigError(f"{self.file}: {name} is {value!r}; expected a positive number")
+        return float(value)
+
+    def _text(self, table: str, key: str, value: Any) -> str:
+        if not isinstance(value, str):
+            raise ConfigError(f"{self.file}: {_name(table, key)} is {value!r}; expected a text")
+        return value
+
+
+def _name(table: str, key: str) -> str:
+    return f"{table}.{key}" if table else key
+
+
+def _read_rates(check: Checks, name: str, table: Any) -> Rates:
+    check.keys(name, table, RATES, ())
+    rows = table["sum_bytes"]
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, list) and len(row) == 3 for row in rows):
+        raise ConfigError(f"{check.file}: {name}.sum_bytes is {rows!r}; expected a list of [columns, bytes of a table, "
+                          "bytes a second]")
+    grid = np.array([[check.number(f"{name}.sum_bytes", value) for value in row] for row in rows])
+    numbers = [check.number(f"{name}.{key}", table[key]) for key in RATES if key != "sum_bytes"]
+    return Rates(*numbers, grid)

@@ -1,0 +1,95 @@
+"""PlannedGraph: the arcs and splits that a plan reads, from a source graph or put together from a folder of shards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hpcgnn.datasets.dataset import GraphDataset
+from hpcgnn.datasets.options import SourceOptions
+from hpcgnn.datasets.source import LOADERS, load_source
+from hpcgnn.errors import ConfigError
+from hpcgnn.shards.reader import read_graph_info, read_partition
+
+
+@dataclass(frozen=True)
+class PlannedGraph:
+    """A whole graph.
+
+    Attributes
+    ----------
+    dataset : GraphDataset           of shards without features and labels
+    num_features, num_classes : int
+    owner : (num_nodes,) int32       of shards, the part of every node; else None
+    own_parts : int                  of shards; else 0
+    """
+
+    dataset: GraphDataset
+    num_features: int
+    num_classes: int
+    owner: np.ndarray | None = None
+    own_parts: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.dataset.name
+
+    @property
+    def num_nodes(self) -> int:
+        return self.dataset.num_nodes
+
+    @property
+    def num_edges(self) -> int:
+        return self.dataset.num_edges
+
+    @property
+    def indptr(self) -> np.ndarray:
+        return self.dataset.indptr
+
+    @property
+    def indices(self) -> np.ndarray:
+        return self.dataset.indices
+
+    @property
+    def train_mask(self) -> np.ndarray:
+        return self.dataset.train_mask
+
+
+def open_graph(source: str, options: SourceOptions) -> PlannedGraph:
+    """Read a folder of shards, or load a source graph.
+
+    Raises
+    ------
+    ConfigError                   it is neither
+    DatasetError, ShardError      it can't be read
+    """
+    if source.partition(":")[0] in LOADERS:
+        dataset = load_source(source, options)
+        return PlannedGraph(dataset, dataset.num_features, dataset.num_classes)
+    if not Path(source).is_dir():
+        raise ConfigError(f"{source} is no folder of shards and no source graph; expected a folder that hpcgnn "
+                          f"preprocess --out has made, or KIND:REST with KIND one of {', '.join(LOADERS)}")
+    return graph_of_shards(Path(source))
+
+
+def graph_of_shards(folder: Path) -> PlannedGraph:
+    """Put the parts of a folder of shards together again, one after another; errors as of `read_partition`."""
+    info = read_graph_info(folder)
+    degree, owner = np.zeros(info.num_nodes, np.int64), np.empty(info.num_nodes, np.int32)
+    train_mask = np.zeros(info.num_nodes, bool)
+    kept = []
+    for number in range(info.num_parts):
+        part = read_partition(folder, number, info.num_parts, info, expands_packages=False)
+        degree[part.inner_id], owner[part.inner_id] = np.diff(part.indptr), number
+        train_mask[part.inner_id] = part.train_mask
+        kept.append((part.inner_id, part.indptr, np.concatenate([part.inner_id, part.halo_id])[part.indices]))
+    indptr = np.concatenate([[0], np.cumsum(degree)])
+    indices = np.empty(indptr[-1], np.int32 if info.num_nodes < 2**31 else np.int64)
+    for inner_id, own_indptr, sources in kept:
+        indices[np.repeat(indptr[inner_id] - own_indptr[:-1], np.diff(own_indptr)) + np.arange(len(sources))] = sources
+    nothing = np.zeros(info.num_nodes, bool)
+    dataset = GraphDataset(info.name, indptr, indices, np.empty((info.num_nodes, 0), np.float32),
+                           np.zeros(info.num_nodes, np.int64), info.num_classes, train_mask, nothing, nothing)
+    return PlannedGraph(dataset, info.num_features, info.num_classes, owner, info.num_parts)

@@ -1,0 +1,166 @@
+"""PartLoads: what each part of a graph computes and sends in a training pass, counted from the owners of its nodes.
+
+Counts alone: no rates, no seconds, no messages. What an exchange sends is the same to the row as in a training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+ARCS_AT_ONCE = 1 << 23
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Rows that one part sends to another forward; backward, as many gradients come back.
+
+    Attributes
+    ----------
+    source, destination : (n,) int64       parts; each pair that shares a row once, ascending by source
+    rows_within : (n, num_hops + 1) int64  of them, rows at most 0, 1, .. hops from the loss through `destination`
+    rows : (n,) int64                      all of them
+    """
+
+    source: np.ndarray
+    destination: np.ndarray
+    rows_within: np.ndarray
+    rows: np.ndarray
+
+    def where(self, is_kept: np.ndarray) -> Pairs:
+        """Return the pairs of a mask, (n,) bool."""
+        return Pairs(*(getattr(self, own.name)[is_kept] for own in fields(self)))
+
+
+@dataclass(frozen=True)
+class PartLoads:
+    """Rows and arcs of every part.
+
+    Attributes
+    ----------
+    num_parts, num_hops : int              hops are aggregations between the input and the loss
+    num_inner, num_halo, num_edges : (num_parts,) int64
+    rows_within : (num_parts, num_hops + 1) int64      inner rows at most 0, 1, .. hops from the loss
+    arcs_within : the same of arcs into such rows
+    far_arcs_within : of these, arcs from halo rows
+    central_arcs_within : of arcs_within, those into rows without a halo neighbor
+    pairs : Pairs
+    """
+
+    num_parts: int
+    num_hops: int
+    num_inner: np.ndarray
+    num_halo: np.ndarray
+    num_edges: np.ndarray
+    rows_within: np.ndarray
+    arcs_within: np.ndarray
+    far_arcs_within: np.ndarray
+    central_arcs_within: np.ndarray
+    pairs: Pairs
+
+    @property
+    def halo_ratio(self) -> float:
+        """Return halo rows over inner rows, of all parts."""
+        return float(self.num_halo.sum() / self.num_inner.sum())
+
+
+def hops_to_loss(indptr: np.ndarray, indices: np.ndarray, train_mask: np.ndarray, num_hops: int) -> np.ndarray:
+    """Walk against the arcs from the training nodes.
+
+    Parameters
+    ----------
+    indptr : (num_nodes + 1,) int64, indices : (num_edges,) integers      CSR by destination
+    train_mask : (num_nodes,) bool
+
+    Returns
+    -------
+    hops : (num_nodes,) int32      from each node to the loss; num_hops + 1 means farther than num_hops
+    """
+    hops = np.where(train_mask, 0, num_hops + 1).astype(np.int32)
+    for step in range(1, num_hops + 1):
+        for rows, _, sources in _arc_blocks(indptr, indices, np.flatnonzero(hops == step - 1)):
+            if len(rows):
+                hops[sources] = np.minimum(hops[sources], step)
+    return hops
+
+
+def count_loads(indptr: np.ndarray, indices: np.ndarray, train_mask: np.ndarray, owner: np.ndarray, num_parts: int,
+                num_hops: int, hops: np.ndarray | None = None) -> PartLoads:
+    """Count what the parts of a graph compute and send. Memory: 8 bytes an arc of a block, and what is returned.
+
+    Parameters
+    ----------
+    owner : (num_nodes,) int32, values < num_parts; a negative one is of nobody: such nodes are sources only, and pairs
+        with them have source num_parts
+    hops : what `hops_to_loss` returns; found here if not given
+    """
+    if hops is None:
+        hops = hops_to_loss(indptr, indices, train_mask, num_hops)
+    owner = np.where(owner < 0, num_parts, owner).astype(np.int64)
+    degree = np.diff(indptr)
+    by_part = np.argsort(owner, kind="stable")
+    by_part = by_part[:np.searchsorted(owner[by_part], num_parts)]
+    far_degree, found = np.zeros(len(owner), np.int64), []
+    for rows, block_degree, sources in _arc_blocks(indptr, indices, by_part, owner):
+        target = np.repeat(rows, block_degree)
+        is_far = owner[sources] != owner[target]
+        far_degree[rows] = np.bincount(np.repeat(np.arange(len(rows)), block_degree)[is_far], minlength=len(rows))
+        found.append(_count_pairs(sources[is_far], target[is_far], owner, hops, num_parts, num_hops))
+    pairs = _sorted_by_source(_joined(found, num_hops))
+    halo = np.bincount(pairs.destination, weights=pairs.rows, minlength=num_parts).astype(np.int64)
+
+    def within(amount: np.ndarray) -> np.ndarray:
+        place = owner[by_part] * (num_hops + 2) + hops[by_part]
+        table = np.bincount(place, weights=amount[by_part], minlength=num_parts * (num_hops + 2))
+        return table.reshape(num_parts, num_hops + 2).cumsum(axis=1).astype(np.int64)
+
+    rows, arcs = within(np.ones(len(owner))), within(degree)
+    return PartLoads(num_parts, num_hops, rows[:, -1], halo, arcs[:, -1], rows[:, :-1], arcs[:, :-1],
+                     within(far_degree)[:, :-1], within(np.where(far_degree > 0, 0, degree))[:, :-1], pairs)
+
+
+def _arc_blocks(indptr: np.ndarray, indices: np.ndarray, rows: np.ndarray,
+                owner: np.ndarray | None = None) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield rows, their degrees and the sources of their arcs in blocks; with `owner` no part is cut in two."""
+    degree = indptr[rows + 1] - indptr[rows]
+    end, first = np.cumsum(degree), 0
+    ends_part = np.arange(1, len(rows) + 1) if owner is None else np.append(
+        np.flatnonzero(np.diff(owner[rows])) + 1, len(rows))
+    while first < len(rows):
+        done = end[first - 1] if first else 0
+        enough = int(np.searchsorted(end, done + ARCS_AT_ONCE, side="right"))
+        place = np.searchsorted(ends_part, enough, side="right") - 1
+        last = int(ends_part[place]) if place >= 0 else first
+        if last <= first:      # one row, or one part, alone is more than a block
+            last = int(ends_part[np.searchsorted(ends_part, first, side="right")])
+        block = degree[first:last]
+        start = indptr[rows[first:last]] - (end[first:last] - block - done)
+        yield rows[first:last], block, indices[np.arange(block.sum()) + np.repeat(start, block)]
+        first = last
+
+
+def _count_pairs(sources: np.ndarray, targets: np.ndarray, owner: np.ndarray, hops: np.ndarray, num_parts: int,
+                 num_hops: int) -> Pairs:
+    """Count the distinct rows of each pair by the fewest hops of an arc that needs them, one more than its target's."""
+    steps = num_hops + 2
+    reach = np.minimum(hops[targets].astype(np.int64) + 1, num_hops + 1)
+    needed = np.sort((owner[targets] * len(owner) + sources) * steps + reach)
+    row = needed // steps
+    is_first = np.append(True, row[1:] != row[:-1]) if len(row) else np.zeros(0, bool)
+    row, reach = row[is_first], needed[is_first] % steps
+    pair, place = np.unique(owner[row % len(owner)] * num_parts + row // len(owner), return_inverse=True)
+    table = np.bincount(place.ravel() * steps + reach, minlength=len(pair) * steps).reshape(len(pair), steps)
+    table = table.cumsum(axis=1)
+    return Pairs(pair // num_parts, pair % num_parts, table[:, :-1], table[:, -1])
+
+
+def _joined(found: list[Pairs], num_hops: int) -> Pairs:
+    none = np.zeros(0, np.int64)
+    found = [Pairs(none, none, np.zeros((0, num_hops + 1), np.int64), none), *found]
+    return Pairs(*(np.concatenate([getattr(pairs, own.name) for pairs in found]) for own in fields(Pairs)))
+
+
+def _sorted_by_source(pairs: Pairs) -> Pairs:
+    return pairs.where(np.lexsort((pairs.destination, pairs.source)))

@@ -1,0 +1,94 @@
+"""Rows of messages as bytes, for the methods whose widths are known before a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.config import LEAST_ROTATED, ROTATED
+from hpcgnn.errors import ConfigError
+from hpcgnn.methods import METHODS, find_method
+from hpcgnn.methods.bns import BNS
+from hpcgnn.methods.method import Method
+from hpcgnn.methods.pipegcn import PipeGCN
+from hpcgnn.planning.loads import Pairs
+from hpcgnn.planning.model import Exchange, ModelSize
+from hpcgnn.widths import BIT_WIDTHS, PACKED_WIDTHS
+
+PARAMETER_BYTES = {"affine": 4, "rotated": 2}     # of a row of 1 to 8 bits, see ARCHITECTURE.md, "Rules of the wire"
+KNOWN = ("vanilla", "uniform", "pipegcn", "bns")
+
+
+@dataclass(frozen=True)
+class Messages:
+    """How a method sends rows.
+
+    Attributes
+    ----------
+    name : str                  METHOD or METHOD:BITS
+    bits : int                  width of every row
+    share : float               of the rows that travel in an epoch; below 1 they are drawn, and bytes are means
+    is_asynchronous : bool      rows are those of the epoch before, so nobody waits for messages
+    rotated : tuple of str      directions, forward and backward, whose rows of 1 to 8 bits are rotated
+    least_rotated : int         columns from which on they are
+    """
+
+    name: str
+    bits: int
+    share: float = 1.0
+    is_asynchronous: bool = False
+    rotated: tuple[str, ...] = ()
+    least_rotated: int = LEAST_ROTATED
+
+    @property
+    def is_exact(self) -> bool:
+        """Tell whether bytes are known to the byte."""
+        return self.share == 1.0
+
+    def code_of(self, exchange: Exchange) -> str:
+        """Return what rows are coded as, "stored" where they are values and no codes."""
+        if self.bits not in PACKED_WIDTHS:
+            return "stored"
+        direction = "backward" if exchange.is_backward else "forward"
+        return "rotated" if direction in self.rotated and exchange.dim >= self.least_rotated else "affine"
+
+    def row_bytes(self, exchange: Exchange) -> int:
+        """Return the bytes of one row with its parameters."""
+        return (self.bits * exchange.dim + 7) // 8 + PARAMETER_BYTES.get(self.code_of(exchange), 0)
+
+    def rows(self, exchange: Exchange, pairs: Pairs) -> np.ndarray:
+        """Return the rows of each pair that travel in an exchange, (n,); expected ones where some are drawn."""
+        rows = pairs.rows_within[:, exchange.reach]
+        return rows if self.is_exact else rows * self.share
+
+
+def parse_method(text: str, size: ModelSize) -> Messages:
+    """Read METHOD or METHOD:BITS.
+
+    Raises
+    ------
+    ConfigError      an unknown method, one whose widths a run decides, bits that it does not take
+    """
+    name, colon, bits = text.partition(":")
+    if name not in METHODS:
+        raise ConfigError(f"method must be one of {', '.join(KNOWN)}, uniform with its bits as in uniform:8, found "
+                          f"{name!r}")
+    if name not in KNOWN:
+        raise ConfigError(f"what {name} sends is decided while it trains, by losses and rows; plan uniform:1 to "
+                          "uniform:8, between which it lies, or run hpcgnn train --dry-run")
+    if bool(colon) != (name == "uniform"):
+        raise ConfigError(f"method {text} can't be planned: write uniform:BITS, and {name} without bits"
+                          if colon else "method uniform needs its bits, as in uniform:8")
+    if colon and (not bits.isdigit() or int(bits) not in BIT_WIDTHS):
+        raise ConfigError(f"method {text} has bits {bits!r}; expected one of {', '.join(map(str, BIT_WIDTHS))}")
+    return messages_of(text, find_method(name)(**({"bits": int(bits)} if colon else {})), size)
+
+
+def messages_of(name: str, method: Method, size: ModelSize, others: Mapping[str, Any] | None = None) -> Messages:
+    """Return how a method sends the rows of a model."""
+    stored = 8 * size.item_bytes
+    return Messages(name, method.fixed_bits(stored) or stored, method.share if isinstance(method, BNS) else 1.0,
+                    isinstance(method, PipeGCN), ROTATED[method.own_code()])

@@ -1,0 +1,184 @@
+"""make_plan: from a graph and a cluster to the predictions of every number of parts and every method."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from hpcgnn.datasets.options import ProgressTask, SourceOptions, silent
+from hpcgnn.partition.choices import DEFAULT_PARTITIONER
+from hpcgnn.partition.owner import assign_owners
+from hpcgnn.planning.cluster import Cluster
+from hpcgnn.planning.graphs import PlannedGraph, open_graph
+from hpcgnn.planning.loads import PartLoads, count_loads, hops_to_loss
+from hpcgnn.planning.messages import parse_method
+from hpcgnn.planning.model import ModelSize
+from hpcgnn.planning.predictions import Prediction, predict, recommend
+from hpcgnn.planning.sampling import MOST_ARCS, Region, least_share, loads_of_region, sample_region
+from hpcgnn.planning.scaling import GraphSizes, drawn_training_nodes, parse_sizes, scaled_loads
+
+DEFAULT_PARTS = (4, 16, 64, 256, 1024)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What a plan is of; see `hpcgnn plan --help`.
+
+    Attributes
+    ----------
+    parts : list of int or None      None is the parts of the shards, or DEFAULT_PARTS
+    methods : tuple of str
+    sample : float or None           share of the nodes that is cut; None is 1 for a graph of at most MOST_ARCS arcs
+    larger : str or None             sizes of a larger graph, see `parse_sizes`
+    """
+
+    parts: list[int] | None
+    methods: tuple[str, ...]
+    model: str = "sage"
+    layers: int = 3
+    hidden: int = 256
+    precision: str = "fp32"
+    norm: str = "layer"
+    partitioner: str = DEFAULT_PARTITIONER
+    balance: str | None = None
+    seed: int = 0
+    symmetrize: bool = False
+    root: Path | None = None
+    make_labels: int | None = None
+    sample: float | None = None
+    larger: str | None = None
+    has_dropout: bool = True
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that was predicted.
+
+    Attributes
+    ----------
+    graph : str
+    sizes : GraphSizes              of the graph that is planned for
+    size : ModelSize
+    cluster : Cluster
+    choices : Choices
+    predictions : list of Prediction      by parts, then by method
+    cut_seconds : dict              parts -> seconds in which this machine cut the graph
+    best : Prediction
+    reasons : list of str
+    remarks : list of str           how good the numbers are
+    """
+
+    graph: str
+    sizes: GraphSizes
+    size: ModelSize
+    cluster: Cluster
+    choices: Choices
+    predictions: list[Prediction]
+    cut_seconds: dict[int, float]
+    best: Prediction
+    reasons: list[str]
+    remarks: list[str]
+
+
+def make_plan(source: str, cluster: Cluster, choices: Choices,
+              progress: Callable[[str, float | None], ProgressTask] = silent) -> Plan:
+    """Cut the graph into each number of parts, and predict.
+
+    Parameters
+    ----------
+    source : str        a folder of shards, or a source graph
+
+    Raises
+    ------
+    ConfigError         a model or method that can't be planned, more parts than nodes, a network that is not described
+    DatasetError, ShardError      the source can't be read
+    """
+    larger = None if choices.larger is None else parse_sizes(choices.larger)
+    options = SourceOptions(seed=choices.seed, symmetrize=choices.symmetrize, root=choices.root,
+                            made_classes=choices.make_labels, features="auto", progress=progress)
+    graph = open_graph(source, options)
+    if larger is not None and larger.train:
+        graph = replace(graph, dataset=replace(graph.dataset, train_mask=drawn_training_nodes(
+            graph.num_nodes, larger, choices.seed)))
+    parts = choices.parts or ([graph.own_parts] if graph.own_parts else list(DEFAULT_PARTS))
+    sizes = larger or GraphSizes(graph.num_nodes, graph.num_edges, graph.num_features, graph.num_classes)
+    size = ModelSize(choices.model, sizes.features, choices.hidden, sizes.classes, choices.layers, choices.precision,
+                     choices.has_dropout, choices.norm == "layer")
+    methods = [parse_method(name, size) for name in choices.methods]
+    for number in parts:
+        cluster.check_network(number)
+    cutter = Cutter(graph, choices, hops_to_loss(graph.indptr, graph.indices, graph.train_mask, choices.layers))
+    predictions, seconds = [], {}
+    for number in parts:
+        progress(f"cutting into {number} parts", None)
+        started = time.perf_counter()
+        loads, how = cutter.loads(number)
+        if how == "cut":
+            seconds[number] = time.perf_counter() - started
+        if larger is not None:
+            loads, how = scaled_loads(loads, larger, cutter.sizes), "scaled"
+        progress(f"predicting {number} ranks", None)
+        predictions += [predict(size, loads, method, cluster, how) for method in methods]
+    best, reasons = recommend(predictions)
+    return Plan(graph.name, sizes, size, cluster, choices, predictions, seconds, best, reasons,
+                _remarks(predictions, graph, larger, cutter.share))
+
+
+class Cutter:
+    """Cuts a graph, or a region of it, into parts and counts what these compute and send.
+
+    Attributes
+    ----------
+    share : float      of the nodes that are cut; raised where a number of parts needs more of them
+    sizes : GraphSizes of the whole graph
+    """
+
+    def __init__(self, graph: PlannedGraph, choices: Choices, hops: np.ndarray):
+        self._graph, self._choices, self._hops = graph, choices, hops
+        self.share = choices.sample or min(1.0, MOST_ARCS / max(graph.num_edges, 1))
+        self.sizes = GraphSizes(graph.num_nodes, graph.num_edges, graph.num_features, graph.num_classes)
+        self._regions: dict[float, Region] = {}
+
+    def loads(self, num_parts: int) -> tuple[PartLoads, str]:
+        """Return the loads of so many parts, and how they were found: "shards", "cut" or "sample"."""
+        graph, choices = self._graph, self._choices
+        if num_parts == graph.own_parts:
+            return self._count(graph.owner, num_parts), "shards"
+        share = least_share(self.share, num_parts)
+        if share < 1:
+            if share not in self._regions:
+                self._regions[share] = sample_region(graph.dataset, share, choices.seed, choices.balance,
+                                                     choices.partitioner)
+            return loads_of_region(graph.dataset, self._regions[share], num_parts, self._hops, choices.layers,
+                                   choices.seed, choices.balance, choices.partitioner), "sample"
+        owner = assign_owners(graph.dataset, num_parts, choices.partitioner, choices.seed, choices.balance)
+        return self._count(owner, num_parts), "cut"
+
+    def _count(self, owner: np.ndarray, num_parts: int) -> PartLoads:
+        graph = self._graph
+        return count_loads(graph.indptr, graph.indices, graph.train_mask, owner, num_parts, self._choices.layers,
+                           self._hops)
+
+
+def _remarks(predictions: list[Prediction], graph: PlannedGraph, larger: GraphSizes | None,
+             share: float) -> list[str]:
+    ways = dict.fromkeys(one.source for one in predictions)
+    texts = {
+        "shards": "rows and bytes are those of the shards, exact to the byte but for bns, whose rows are drawn",
+        "cut": "rows and bytes are those of parts that were cut now; preprocess with the same partitioner, balance and "
+               "seed makes the same",
+        "sample": f"an estimate: parts of {100 * share:.3g} % of the nodes were cut (of more where few parts need "
+                  "them) and stand for all others; their halo rows are counted, the numbers of their neighbors and "
+                  "which parts share a node are assumed",
+        "scaled": f"a prediction for a larger graph: the mean part of {graph.name} grows with the nodes, its arcs "
+                  "with the edges; its halo rows stay in proportion to its own rows, as if the graph looked the same "
+                  "at every size, and all parts are alike, neither of which anybody has measured; where train=N is "
+                  "given, so large a share of nodes is drawn to train on"}
+    return [texts[way] for way in ways] + [
+        "seconds rest on the rates of the cluster file, memory on sizes; evaluations, checkpoints and the first epoch "
+        "come on top",
+        "time and memory of preprocess are not predicted: they depend on its source's format and its machine's disk"]

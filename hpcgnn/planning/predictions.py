@@ -1,0 +1,153 @@
+"""Predictions of runs: memory, bytes and seconds of every number of parts under every method, and what to choose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcgnn.planning.cluster import Cluster
+from hpcgnn.planning.loads import PartLoads
+from hpcgnn.planning.memory import memory_of
+from hpcgnn.planning.messages import Messages
+from hpcgnn.planning.model import ModelSize, exchanges_of
+from hpcgnn.planning.stages import EpochSeconds, directed, epoch_seconds
+
+LEAST_EFFICIENCY = 0.5     # of the cheapest plan's rank-seconds over a plan's, below which more ranks are not worth it
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What an epoch sends.
+
+    Attributes
+    ----------
+    rows : (n,) float64            rows of each pair's widest exchange, forward
+    by_pair : (n,) float64         bytes from one rank to another in an epoch, of pairs that share a row
+    is_near : (n,) bool            both ranks are on one node
+    evaluation, setup : int        bytes of one evaluation, and of input rows, once
+    """
+
+    rows: np.ndarray
+    by_pair: np.ndarray
+    is_near: np.ndarray
+    evaluation: int
+    setup: int
+
+    @property
+    def total(self) -> float:
+        """Return the bytes of an epoch, all ranks."""
+        return float(self.by_pair.sum())
+
+    def of(self, is_near: bool) -> tuple[float, float, float]:
+        """Return the bytes within nodes or between nodes, and their mean and maximum over pairs."""
+        chosen = self.by_pair[self.is_near == is_near]
+        return float(chosen.sum()), float(chosen.mean()) if len(chosen) else 0.0, float(chosen.max(initial=0.0))
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One run: so many ranks, one method.
+
+    Attributes
+    ----------
+    num_parts : int
+    messages : Messages
+    source : str                  how the parts were found: "cut", "shards", "sample" or "scaled"
+    loads : PartLoads
+    seconds : EpochSeconds
+    sent : Sent
+    memory : dict                 kind -> (num_parts,) bytes
+    node_bytes : float or None    memory of a node
+    ranks_per_node : int
+    """
+
+    num_parts: int
+    messages: Messages
+    source: str
+    loads: PartLoads
+    seconds: EpochSeconds
+    sent: Sent
+    memory: dict[str, np.ndarray]
+    node_bytes: float | None
+    ranks_per_node: int
+
+    @property
+    def peak_bytes(self) -> float:
+        """Return the memory of the fullest rank."""
+        return float(sum(self.memory.values()).max())
+
+    @property
+    def fits(self) -> bool:
+        """Tell whether the fullest node has room for its ranks; True where a node's memory is not known."""
+        node = np.arange(self.num_parts) // self.ranks_per_node
+        return self.node_bytes is None or float(
+            np.bincount(node, weights=sum(self.memory.values())).max()) <= self.node_bytes
+
+    @property
+    def rank_seconds(self) -> float:
+        """Return what an epoch costs: its seconds times its ranks."""
+        return self.num_parts * self.seconds.epoch
+
+
+def predict(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cluster, source: str) -> Prediction:
+    """Predict one run; errors as of `epoch_seconds`."""
+    return Prediction(loads.num_parts, messages, source, loads, epoch_seconds(size, loads, messages, cluster),
+                      bytes_sent(size, loads, messages, cluster.network.ranks_per_node),
+                      memory_of(size, loads, messages, cluster), cluster.memory_bytes, cluster.network.ranks_per_node)
+
+
+def bytes_sent(size: ModelSize, loads: PartLoads, messages: Messages, ranks_per_node: int) -> Sent:
+    """Count what an epoch sends from each rank to each: to the byte where the method draws no rows."""
+    pairs, num_parts, exchanges = loads.pairs, loads.num_parts, list(exchanges_of(size))
+    place = [pairs.source * num_parts + pairs.destination, pairs.destination * num_parts + pairs.source]
+    pair = np.unique(np.concatenate(place))
+    by_pair, rows = np.zeros(len(pair)), np.zeros(len(pairs.rows))
+    for exchange in exchanges:
+        travelling, going = messages.rows(exchange, pairs), directed(exchange, pairs)
+        where = np.searchsorted(pair, going.source * num_parts + going.destination)
+        by_pair += np.bincount(where, weights=travelling * messages.row_bytes(exchange), minlength=len(pair))
+        rows = np.maximum(rows, travelling)
+    is_near = pair // num_parts // ranks_per_node == pair % num_parts // ranks_per_node
+    evaluation = sum(int(pairs.rows.sum()) * exchange.dim * size.item_bytes for exchange in exchanges
+                     if not exchange.is_backward)
+    return Sent(rows, by_pair, is_near, evaluation, 4 * int(pairs.rows.sum()) * size.in_dim)
+
+
+def recommend(predictions: list[Prediction]) -> tuple[Prediction, list[str]]:
+    """Choose a run, and say why.
+
+    Of the runs that fit their nodes and cost at most 1 / LEAST_EFFICIENCY of the cheapest one's rank-seconds, the one
+    with the shortest epoch; with a tie the one of fewer ranks.
+    """
+    fitting = [one for one in predictions if one.fits]
+    if not fitting:
+        least = min(predictions, key=lambda one: one.peak_bytes)
+        return least, [f"no run fits its nodes' memory; the fullest rank of {least.num_parts} holds the least, "
+                       f"{least.peak_bytes / 1e9:.3g} GB: use more ranks, or fewer on a node"]
+    cheapest = min(fitting, key=lambda one: one.rank_seconds)
+    worthwhile = [one for one in fitting if one.rank_seconds * LEAST_EFFICIENCY <= cheapest.rank_seconds]
+    chosen = min(worthwhile, key=lambda one: (one.seconds.epoch, one.num_parts))
+    return chosen, _reasons(chosen, cheapest, predictions)
+
+
+def _reasons(chosen: Prediction, cheapest: Prediction, predictions: list[Prediction]) -> list[str]:
+    share = chosen.seconds.of_slowest
+    travel = 100 * (share["within"] + share["between"] + share["pack"]) / chosen.seconds.epoch
+    cost = chosen.rank_seconds / cheapest.rank_seconds
+    lines = [f"{chosen.num_parts} ranks with {chosen.messages.name}: {chosen.seconds.epoch:.3g} s an epoch, "
+             f"{travel:.0f} % of it for messages, and {cost:.2f} times the rank-seconds of the cheapest run, "
+             f"{cheapest.num_parts} with {cheapest.messages.name}"]
+    faster = [one for one in predictions if one.fits and one.seconds.epoch < chosen.seconds.epoch]
+    if faster:
+        best = min(faster, key=lambda one: one.seconds.epoch)
+        lines.append(f"{best.num_parts} ranks with {best.messages.name} would be "
+                     f"{chosen.seconds.epoch / best.seconds.epoch:.2f} times as fast for "
+                     f"{best.rank_seconds / chosen.rank_seconds:.1f} times the rank-seconds")
+    tight = sorted({one.num_parts for one in predictions if not one.fits})
+    if tight:
+        lines.append(f"not enough memory on a node with {', '.join(map(str, tight))} ranks")
+    others = [one for one in predictions if one.num_parts == chosen.num_parts and one is not chosen]
+    lines += [f"{one.messages.name} would take {one.seconds.epoch / chosen.seconds.epoch:.2f} times as long there"
+              for one in sorted(others, key=lambda one: one.seconds.epoch)]
+    return lines

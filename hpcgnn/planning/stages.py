@@ -1,0 +1,137 @@
+"""Seconds of a training epoch by stage, for every part: counts of `model` and `messages` at a cluster's rates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcgnn.planning.cluster import Cluster
+from hpcgnn.planning.exchange_time import exchange_seconds, sum_seconds
+from hpcgnn.planning.loads import Pairs, PartLoads
+from hpcgnn.planning.messages import Messages
+from hpcgnn.planning.model import Exchange, ModelSize, exchanges_of, work_of
+from hpcgnn.planning.simulation import simulate_exchange
+
+STAGES = ("products", "sums", "passes", "pack", "within", "between", "allreduce", "step")
+SUM_BYTES = 4      # of a weight's gradient
+POLLS = 8          # blocks of rows in which central rows are summed; see `hpcgnn.graph.hop.BLOCKS`
+
+
+@dataclass(frozen=True)
+class EpochSeconds:
+    """Seconds of an epoch.
+
+    Attributes
+    ----------
+    by_stage : dict            of STAGES -> (num_parts,) float64; of an exchange what is not hidden behind sums
+    exchange : float           of all exchanges until the last rank has ended, hidden or not, as simulated
+    closed_form : float        the same by the closed form
+    """
+
+    by_stage: dict[str, np.ndarray]
+    exchange: float
+    closed_form: float
+
+    @property
+    def by_rank(self) -> np.ndarray:
+        """Return each rank's seconds, (num_parts,)."""
+        return sum(self.by_stage.values())
+
+    @property
+    def slowest(self) -> int:
+        """Return the rank that takes the longest: all others wait for it in the sum of the gradients."""
+        return int(self.by_rank.argmax())
+
+    @property
+    def epoch(self) -> float:
+        """Return the seconds of the epoch."""
+        return float(self.by_rank.max())
+
+    @property
+    def of_slowest(self) -> dict[str, float]:
+        """Return the slowest rank's seconds by stage; their sum is the epoch's."""
+        return {stage: float(seconds[self.slowest]) for stage, seconds in self.by_stage.items()}
+
+
+def epoch_seconds(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cluster) -> EpochSeconds:
+    """Predict an epoch of every rank.
+
+    Raises
+    ------
+    ConfigError      the cluster has no rates for the precision, or none for the messages' code, or no network for so
+                     many ranks
+    """
+    cluster.check_network(loads.num_parts)
+    computing = compute_seconds(size, loads, cluster)
+    none = np.zeros(loads.num_parts)
+    packing, near, far, total, closed = none.copy(), none.copy(), none.copy(), 0.0, 0.0
+    windows = _window_seconds(size, loads, cluster)
+    for exchange in exchanges_of(size):
+        pairs, rows = directed(exchange, loads.pairs), messages.rows(exchange, loads.pairs)
+        packing += _pack_seconds(exchange, pairs, rows, messages, cluster, loads.num_parts)
+        whole, within, formula = _travel(pairs, rows * messages.row_bytes(exchange), loads.num_parts, cluster)
+        total, closed = total + float(whole.max()), closed + formula
+        if messages.is_asynchronous:
+            continue
+        # A processor copies what stays in its node; what leaves it travels while rows are summed, round by round.
+        between = np.maximum(whole - within, 0)
+        hidden = np.minimum(between * min(1.0, POLLS / max(_num_rounds(pairs, loads.num_parts), 1)),
+                            windows.get((exchange.layer, exchange.is_backward), none))
+        near, far = near + within, far + between - hidden
+    summing = sum_seconds(SUM_BYTES * size.num_weights, loads.num_parts, cluster.network)
+    by_stage = {**computing, "pack": packing, "within": near, "between": far, "allreduce": none + summing,
+                "step": none + cluster.step_seconds}
+    if messages.is_asynchronous:      # messages have an epoch's time, and what is longer counts
+        by_stage["between"] = np.maximum(total - sum(by_stage.values()), 0)
+    return EpochSeconds({stage: by_stage[stage] for stage in STAGES}, total, closed)
+
+
+def compute_seconds(size: ModelSize, loads: PartLoads, cluster: Cluster) -> dict[str, np.ndarray]:
+    """Return seconds of products, sums over neighbors and passes, (num_parts,) each."""
+    rates, work = cluster.rates_of(size.precision), work_of(size, loads)
+    return {
+        "products": work.maps / rates.map_flops + work.gradients / rates.gradient_flops,
+        "sums": sum(values * size.item_bytes / rates.gather_rate(columns, rows * columns * size.item_bytes)
+                    for values, rows, columns in work.sums),
+        "passes": (work.drops / rates.drop_values + work.norms / rates.norm_values
+                   + work.norms_back / rates.norm_back_values)}
+
+
+def directed(exchange: Exchange, pairs: Pairs) -> Pairs:
+    """Return the pairs as messages go: backward, gradients go from the part that reads a row to its owner."""
+    if not exchange.is_backward:
+        return pairs
+    return Pairs(pairs.destination, pairs.source, pairs.rows_within, pairs.rows)
+
+
+def _pack_seconds(exchange: Exchange, pairs: Pairs, rows: np.ndarray, messages: Messages, cluster: Cluster,
+                  num_parts: int) -> np.ndarray:
+    code = f"{messages.code_of(exchange)}_{messages.bits}"
+    sent = np.bincount(pairs.source, weights=rows, minlength=num_parts) * exchange.dim
+    received = np.bincount(pairs.destination, weights=rows, minlength=num_parts) * exchange.dim
+    return sent / cluster.rate_of(code, "pack") + received / cluster.rate_of(code, "unpack")
+
+
+def _travel(pairs: Pairs, num_bytes: np.ndarray, num_parts: int,
+            cluster: Cluster) -> tuple[np.ndarray, np.ndarray, float]:
+    """Simulate an exchange, and that of the messages within nodes alone: (num_parts,) each; and its closed form."""
+    network = cluster.network
+    is_near = pairs.source // network.ranks_per_node == pairs.destination // network.ranks_per_node
+    whole = simulate_exchange(pairs.source, pairs.destination, num_bytes, num_parts, network)
+    within = whole if is_near.all() else simulate_exchange(
+        pairs.source, pairs.destination, np.where(is_near, num_bytes, 0), num_parts, network)
+    return whole, within, exchange_seconds(pairs.source, pairs.destination, num_bytes, num_parts, network)
+
+
+def _num_rounds(pairs: Pairs, num_parts: int) -> int:
+    return int(np.bincount(pairs.source, minlength=num_parts).max(initial=0))
+
+
+def _window_seconds(size: ModelSize, loads: PartLoads, cluster: Cluster) -> dict[tuple[int, bool], np.ndarray]:
+    """Return the seconds of the sums behind which each exchange can hide."""
+    rates = cluster.rates_of(size.precision)
+    columns = {exchange.layer: exchange.dim for exchange in exchanges_of(size)}
+    return {place: values * size.item_bytes / rates.gather_rate(
+                columns[place[0]], loads.num_inner * columns[place[0]] * size.item_bytes)
+            for place, values in work_of(size, loads).window.items() if place[0] in columns}

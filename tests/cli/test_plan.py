@@ -1,0 +1,128 @@
+"""`hpcgnn plan`: what it prints and writes, what it measures, and what it refuses in one sentence."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from mpi4py import MPI
+from training_setup import easy_graph, write_once
+
+from hpcgnn.bench import rates
+from hpcgnn.planning.cluster import CODES, cluster_text, read_cluster
+
+SOURCE = "synthetic:nodes=400,mean_degree=6,classes=4,features=12"
+CLUSTER = {
+    "node": {"ranks": 2, "process_bytes": 3e8, "step_seconds": 1e-3, "memory_bytes": 64e9, "processor": "A 1000"},
+    "rates.fp32": {"map_flops": 1e11, "gradient_flops": 8e10, "drop_values": 2e9, "norm_values": 1e9,
+                   "norm_back_values": 5e8, "sum_bytes": [[256, 1e6, 3e10]]},
+    "pack": dict.fromkeys(CODES, 1e9), "unpack": dict.fromkeys(CODES, 2e9),
+    "network": {"within_latency_seconds": 1e-6, "within_bytes_per_second": 1e10, "between_latency_seconds": 5e-6,
+                "between_bytes_per_second": 4e9, "nic_bytes_per_second": 8e9}}
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    path = tmp_path / "cluster.toml"
+    path.write_text(cluster_text(CLUSTER, []))
+    return path
+
+
+def test_a_plan_says_memory_bytes_seconds_and_what_to_choose(hpcgnn, cluster, tmp_path):
+    status, printed, complaints = hpcgnn("plan", SOURCE, "--cluster", cluster, "--parts", "4,2", "--method",
+                                         "vanilla,uniform:8", "--hidden", 16, "--out", tmp_path / "plan")
+    assert (status, complaints) == (0, "")
+    for title in ("memory of the fullest rank", "rows and bytes of an epoch", "seconds of an epoch, by stage",
+                  "recommended: ", "processor A 1000", "time and memory of preprocess are not predicted"):
+        assert title in printed
+    record = json.loads((tmp_path / "plan/plan.json").read_text())
+    runs = [(one["ranks"], one["method"]) for one in record["predictions"]]
+    assert runs == [(2, "vanilla"), (2, "uniform:8"), (4, "vanilla"), (4, "uniform:8")]
+    assert {"ranks": record["recommended"]["ranks"], "method": record["recommended"]["method"]} in [
+        {"ranks": ranks, "method": method} for ranks, method in runs]
+    for one in record["predictions"]:
+        assert one["is_exact"] and one["fits"]
+        assert one["within_nodes"]["bytes"] + one["between_nodes"]["bytes"] == one["sent_bytes_per_epoch"] > 0
+        assert (one["between_nodes"]["bytes"] > 0) == (one["ranks"] == 4)
+        assert sum(one["memory_of_fullest_rank"].values()) == pytest.approx(one["peak_bytes"])
+    assert (tmp_path / "plan/table.txt").read_text() in printed
+
+
+def test_a_plan_has_a_picture(hpcgnn, cluster, tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    status, printed, _ = hpcgnn("plan", SOURCE, "--cluster", cluster, "--parts", "2", "--out", tmp_path)
+    assert status == 0 and printed.endswith(f"results: {tmp_path}\n")
+    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_shards_are_planned_at_their_own_parts(hpcgnn, cluster, shared_path):
+    from training_setup import random_owner, write
+
+    shards = write(easy_graph(), random_owner(easy_graph(), 3), 3, shared_path / "shards")
+    status, printed, _ = hpcgnn("plan", shards, "--cluster", cluster, "--method", "vanilla")
+    assert status == 0 and "rows and bytes are those of the shards, exact to the byte" in printed
+    assert "recommended: 3 ranks with vanilla" in printed
+
+
+@pytest.mark.parametrize("flags, says", [
+    (["--method", "adaqp"], "what adaqp sends is decided while it trains"),
+    (["--method", "uniform"], "method uniform needs its bits"),
+    (["--model", "gat"], "hpcgnn plan knows what sage and gcn compute and send, not gat"),
+    (["--precision", "bf16"], "has no table [rates.bf16]"),
+    (["--precision", "fp32,bf16"], "a plan is of one precision"),
+    (["--parts", "0"], "--parts is '0'; expected positive numbers"),
+    (["--parts", "4000"], "synthetic has 400 nodes and 4000 parts were asked for"),
+    (["--as", "nodes=5"], "--as lacks edges=N"),
+    (["--out", "/dev/null/plan"], "--out /dev/null/plan can't be used as a folder")])
+def test_what_can_t_be_planned_is_refused_in_one_sentence(hpcgnn, cluster, flags, says):
+    parts = [] if "--parts" in flags else ["--parts", "2"]
+    status, _, complaints = hpcgnn("plan", SOURCE, "--cluster", cluster, *parts, *flags)
+    assert status != 0 and says in complaints and complaints.count("\n") == 1
+
+
+@pytest.mark.parametrize("key, value, says", [("nic_bytes_per_second", -8e9, "is -8000000000.0; expected a positive"),
+                                              ("speed", 1.0, "network.speed is no key of a cluster file"),
+                                              ("between_latency_seconds", None, "is missing, which 4 ranks")])
+def test_a_cluster_file_with_nonsense_gets_a_sentence(hpcgnn, tmp_path, key, value, says):
+    network = {**CLUSTER["network"], key: value}
+    tables = {**CLUSTER, "network": {name: number for name, number in network.items() if number is not None}}
+    path = tmp_path / "c.toml"
+    path.write_text(cluster_text(tables, []))
+    status, _, complaints = hpcgnn("plan", SOURCE, "--cluster", path, "--parts", "4")
+    assert status == 1 and f"network.{key}" in complaints and says in complaints and complaints.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments, says", [
+    ([], "a plan needs SOURCE and --cluster FILE"), ([SOURCE], "a plan needs SOURCE and --cluster FILE"),
+    ([SOURCE, "--measure", "c.toml"], "plans nothing; leave SOURCE and --cluster out"),
+    (["nowhere", "--cluster", "missing.toml"], "missing.toml can't be read")])
+def test_what_lacks_its_half_is_refused(hpcgnn, arguments, says):
+    status, _, complaints = hpcgnn("plan", *arguments)
+    assert status != 0 and says in complaints
+
+
+def test_a_source_that_is_none_is_refused(hpcgnn, cluster):
+    status, _, complaints = hpcgnn("plan", "nowhere", "--cluster", cluster)
+    assert status == 1 and "nowhere is no folder of shards and no source graph" in complaints
+
+
+@pytest.mark.parallel([1, 2])
+def test_a_measured_file_can_be_planned_with(hpcgnn, shared_path, monkeypatch):
+    for name, value in {"NUM_ROWS": 64, "TABLE_MB": (1,), "COLUMNS": (256,), "MESSAGE_BYTES": (64, 4096)}.items():
+        monkeypatch.setattr(rates, name, value)
+    path = shared_path / "c.toml"
+    status, printed, complaints = hpcgnn("plan", "--measure", path, "--precision", "fp32,bf16")
+    assert status == 0, complaints
+    assert f"cluster file: {path}" in printed
+    found = read_cluster(path)
+    assert set(found.rates) == {"fp32", "bf16"} and set(found.pack) == set(found.unpack) == set(CODES)
+    assert found.network.ranks_per_node == MPI.COMM_WORLD.size
+    assert (found.network.within_rate is None) == (MPI.COMM_WORLD.size == 1)
+    assert found.process_bytes > 1e7 and found.memory_bytes > found.process_bytes
+
+
+@pytest.mark.parallel([2])
+def test_a_plan_refuses_ranks(hpcgnn, shared_path):
+    shards = write_once(MPI.COMM_WORLD, easy_graph(), shared_path / "shards")
+    status, _, complaints = hpcgnn("plan", shards, "--cluster", shared_path / "none.toml")
+    assert status == 1 and "runs in one process, and 2 ranks were started" in complaints

@@ -1,0 +1,67 @@
+"""What a model computes and keeps, against a training of one rank that is watched."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from planning_setup import small_cluster
+from training_setup import easy_graph, shared_path, write_once  # noqa: F401
+
+from hpcgnn.nn import neighborhood
+from hpcgnn.nn.models import ModelShape, build_model
+from hpcgnn.planning.graphs import graph_of_shards
+from hpcgnn.planning.loads import count_loads
+from hpcgnn.planning.memory import memory_of
+from hpcgnn.planning.messages import parse_method
+from hpcgnn.planning.model import ModelSize, work_of
+from hpcgnn.training.forecast import forecast
+from hpcgnn.training.job import Job
+
+SHAPES = [("sage", 3, 20), ("gcn", 3, 20), ("sage", 2, 8), ("gcn", 2, 8), ("sage", 1, 20)]    # features are 12
+
+
+def opened(shards, model, layers, hidden):
+    graph = graph_of_shards(shards)
+    loads = count_loads(graph.indptr, graph.indices, graph.train_mask, graph.owner, graph.own_parts, layers)
+    return loads, ModelSize(model, graph.num_features, hidden, graph.num_classes, layers)
+
+
+@pytest.mark.parametrize("model, layers, hidden", SHAPES)
+def test_a_model_has_so_many_weights(model, layers, hidden):
+    built = build_model(ModelShape(model, 12, hidden, 4, layers, 0.5, "layer"))
+    assert ModelSize(model, 12, hidden, 4, layers).num_weights == sum(one.numel() for one in built.parameters())
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("model, layers, hidden", SHAPES)
+def test_work_and_memory_are_those_of_a_training(shared_path, monkeypatch, model, layers, hidden):  # noqa: F811
+    comm = MPI.COMM_WORLD
+    shards = write_once(comm, easy_graph(), shared_path / "shards")
+    loads, size = opened(shards, model, layers, hidden)
+    maps, gradients = [], []
+
+    def watch(name, counts, flops_of):
+        function = getattr(neighborhood, name)
+
+        def watched(rows, other, **out):
+            counts.append(2 * flops_of(rows, other))
+            return function(rows, other, **out)
+
+        monkeypatch.setattr(neighborhood, name, watched)
+
+    for name in ("map_rows", "map_back"):
+        watch(name, maps, lambda rows, weight: len(rows) * weight.numel())
+    watch("weight_gradient", gradients, lambda gradient, rows: len(rows) * gradient.shape[1] * rows.shape[1])
+    monkeypatch.setattr("hpcgnn.training.forecast.evaluate", lambda *_: None)
+    settings = {"model": model, "layers": layers, "hidden": hidden, "epochs": 1}
+    found = forecast(comm, Job(shards=shards, settings=settings))
+    work, epochs = work_of(size, loads), found.sampled_epochs
+    assert sum(maps) == epochs * work.maps[comm.rank] > 0
+    assert sum(gradients) == epochs * work.gradients[comm.rank] > 0
+    memory = memory_of(size, loads, parse_method("vanilla", size), small_cluster())
+    activations = np.array([rank.activations for rank in found.memory])
+    assert activations == pytest.approx(memory["activations"], rel=0.1, abs=8000)      # the loss keeps its rows too
+    of_weights = np.array([rank.weights for rank in found.memory])
+    assert of_weights == pytest.approx(memory["weights"], abs=64)      # Adam counts steps, 4 bytes a parameter
+    assert memory["halo_rows"].tolist() == [rank.halo_rows for rank in found.memory]

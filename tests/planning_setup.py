@@ -1,0 +1,28 @@
+"""Small clusters and loads for the tests of planning."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpcgnn.planning.cluster import CODES, Cluster, Network, Rates
+
+NETWORK = Network(4, 1e-6, 10e9, 5e-6, 4e9, 8e9)
+# A cluster file in which everything is there.
+TABLES = {
+    "node": {"ranks": 4, "process_bytes": 3e8, "step_seconds": 1e-3, "memory_bytes": 64e9, "processor": "A 1000"},
+    "rates.fp32": {"map_flops": 1e11, "gradient_flops": 8e10, "drop_values": 2e9, "norm_values": 1e9,
+                   "norm_back_values": 5e8, "sum_bytes": [[64, 1e6, 2e10], [64, 1e8, 5e9], [256, 1e6, 3e10],
+                                                          [256, 1e8, 6e9]]},
+    "pack": dict.fromkeys(CODES, 1e9), "unpack": dict.fromkeys(CODES, 2e9),
+    "network": {"within_latency_seconds": 1e-6, "within_bytes_per_second": 1e10, "between_latency_seconds": 5e-6,
+                "between_bytes_per_second": 4e9, "nic_bytes_per_second": 8e9}}
+
+
+def small_cluster(**changes) -> Cluster:
+    """The cluster of TABLES, changed."""
+    own = TABLES["rates.fp32"]
+    rates = Rates(*(own[name] for name in own if name != "sum_bytes"), np.array(own["sum_bytes"]))
+    settings = {"name": "c.toml", "network": NETWORK, "rates": {"fp32": rates, "bf16": rates},
+                "pack": TABLES["pack"], "unpack": TABLES["unpack"], "process_bytes": 3e8, "step_seconds": 1e-3,
+                "memory_bytes": 64e9}
+    return Cluster(**{**settings, **changes})
