@@ -126,7 +126,7 @@ class NodeRates:
         alone = self.place.comm.Split(self.place.comm.rank)
         indptr = np.arange(TINY + 1, dtype=np.int64) * TINY_DEGREE
         indices = (np.arange(TINY * TINY_DEGREE, dtype=np.int32) * 7) % TINY
-        plan = ExchangePlan(0, 1, TINY, 0, (NO_ROWS,), (NO_ROWS,), ())
+        plan = ExchangePlan(0, 1, TINY, 0, (0,), (NO_ROWS,), (NO_ROWS,), ())
         graph = LocalGraph(indptr, indices, np.arange(TINY), np.full(TINY, TINY_DEGREE, np.int32),
                            torch.ones(TINY, WIDTH), HaloExchange(alone, plan, UniformBits(32)))
         model = build_model(ModelShape("sage", WIDTH, WIDTH, WIDTH, 3, 0.5, "layer")).train()
@@ -168,7 +168,7 @@ class NodeRates:
                 f"{name}_bytes_per_second": 1 / (per_byte or seconds[-1] / sizes[-1])}
 
     def _transfer(self, rounds: tuple[tuple[int, int]], send: list[np.ndarray], receive: list[np.ndarray]) -> None:
-        Transfer(self.place.comm, rounds, send, receive, TAG).wait()
+        Transfer(self.place.comm, range(self.place.comm.size), rounds, send, receive, TAG).wait()
 
 
 def resident_bytes() -> int:
