@@ -32,7 +32,7 @@ def test_all_settings_are_listed_once_and_under_their_owner():
     assert len(flags) == len(set(flags))
     assert {own.name.replace("_", "-") for own in known_settings()} <= set(flags)
     assert found["Method sancus"] == ["staleness", "skip-change"]
-    assert found["Method adaqp, joint"] == ["period", "group-size"]
+    assert found["Method adaqp, joint"] == ["period", "group-size", "solver"]
     assert "more settings" not in output
 
 
