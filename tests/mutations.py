@@ -489,7 +489,7 @@ MUTATIONS = [
              "ids = torch.arange(self.graph.num_rows)", DRAWS),
     # Preprocess: what is read in pieces, and what ranks share out.
     Mutation("datasets/row_files.py", "a gathered row is read from the place of another",
-             "self._offset + number * size", "self._offset + place * size", PIECES_OF_ROWS),
+             "self._offset + number * size", "self._offset + place", PIECES_OF_ROWS),
     Mutation("datasets/row_files.py", "kept rows are counted without their last block",
              "num_rows, shape, dtype = num_rows + len(block), block.shape[1:], block.dtype",
              "num_rows, shape, dtype = max(num_rows, len(block)), block.shape[1:], block.dtype", PIECES_OF_ROWS),

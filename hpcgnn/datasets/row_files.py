@@ -75,9 +75,11 @@ class RowFile:
     def _gather(self, row: np.ndarray) -> np.ndarray:
         # A mapped file would keep every page that was touched; one read a row keeps none, and takes as long.
         rows = np.empty((len(row), *self.shape[1:]), self.dtype)
-        memory, size, order = _bytes_of(rows), self._row_bytes, np.argsort(row)
-        for place, number in zip(order.tolist(), row[order].tolist(), strict=True):
-            self._fill(memory[place * size:(place + 1) * size], self._offset + number * size)
+        memory, size, order, descriptor = _bytes_of(rows), self._row_bytes, np.argsort(row), self._file.fileno()
+        for place, number in zip((order * size).tolist(), row[order].tolist(), strict=True):
+            piece, offset = memory[place:place + size], self._offset + number * size
+            if os.preadv(descriptor, (piece,), offset) < size:     # at the end of a file, or after a signal
+                self._fill(piece, offset)
         return rows
 
     def _fill(self, memory: memoryview, offset: int) -> None:

@@ -63,6 +63,7 @@ def test_kept_rows_equal_their_blocks_and_leave_no_name_behind(tmp_path):
     kept = keep_rows(iter(blocks), tmp_path, "rows")
     assert isinstance(kept, RowFile) and list(tmp_path.iterdir()) == []
     np.testing.assert_array_equal(kept[np.array([11, 5, 0])], TABLE[[11, 5, 0]])
+    np.testing.assert_array_equal(kept[:], TABLE)
     assert isinstance(keep_rows(iter(blocks), None, "rows"), np.ndarray)
 
 

@@ -206,7 +206,8 @@ def test_inspect_refuses_packages_of_shards_of_floats(tmp_path, capsys):
     assert code == 1 and "stores float16 features, expected packages" in err
 
 
-def test_preprocess_writes_packages_on_request(tmp_path, capsys):
+def test_preprocess_writes_packages_on_request(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("HPCGNN_PROGRESS", "0")      # no lines of progress among the complaints
     code, out, err = run(capsys, "preprocess", "synthetic:nodes=300,mean_degree=8,features=12", "--out", tmp_path / "g",
                          "--parts", 2, "--feature-format", "package", "--feature-bits", 4)
     assert (code, err) == (0, "") and "12 package features" in out
