@@ -1,4 +1,5 @@
-"""keep and kept save rows between a layer's forward and backward pass as its graph stores them: as they are, or codes.
+"""keep saves rows for a layer's backward pass as its graph stores them, as they are or as codes; weight_gradient_of
+reads them.
 
 How codes are made is not known here.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 import torch
 
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.ops.dense import weight_gradient
 
 
 def keep(ctx, graph: LocalGraph | None, *rows: torch.Tensor | None) -> None:
@@ -24,9 +26,20 @@ def keep(ctx, graph: LocalGraph | None, *rows: torch.Tensor | None) -> None:
                             for values, store in zip(rows, ctx.stores, strict=True)))
 
 
-def kept(ctx, place: int) -> torch.Tensor | None:
-    """Return the rows that `keep` was given at a place; codes are decoded at every call, so that one layer's are in
-    memory at a time.
+def weight_gradient_of(ctx, place: int, gradient: torch.Tensor) -> torch.Tensor:
+    """Return gradient.T @ rows, (out_dim, dim) float32, of the rows that `keep` was given at a place.
+
+    Codes are decoded block by block, so that the rows are never there as a whole.
+
+    Parameters
+    ----------
+    gradient : (n, out_dim)      of the first n of the rows
     """
     values, store = ctx.saved_tensors[place], ctx.stores[place]
-    return values if store is None else store.decode(values)
+    if store is None:
+        return weight_gradient(gradient, values[:len(gradient)])
+    total = torch.zeros(gradient.shape[1], store.dim, device=gradient.device)
+    for span, rows in store.decode(values):
+        part = gradient[span]
+        total += weight_gradient(part, rows[:len(part)])
+    return total

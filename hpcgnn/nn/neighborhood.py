@@ -14,7 +14,7 @@ import torch
 
 from hpcgnn.graph.hop import Arrival, ExchangeSite, Hop, blocks
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn.kept_rows import keep, kept
+from hpcgnn.nn.kept_rows import keep, weight_gradient_of
 from hpcgnn.ops.aggregation import add_product, multiply, multiply_span
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import CounterKey
@@ -214,10 +214,9 @@ class AggregateFirst(torch.autograd.Function):
             if weight_self is not None:
                 map_back(gradient, weight_self, out=of_rows[:hop.num_out])
             of_rows = neighborhood.drop_inner(of_rows)
-        of_neighbor = weight_gradient(gradient, kept(ctx, 1))
+        of_neighbor = weight_gradient_of(ctx, 1, gradient)
         if weight_self is not None:
-            near = neighborhood.masked_input(hop.num_out) if neighborhood.redraws_input else kept(ctx, 0)
-            of_self = weight_gradient(gradient, near)
+            of_self = _of_near(ctx, gradient)
         if arrival is not None:
             arrival.finish(of_rows)
         return of_rows, of_neighbor, of_self, column_sums(gradient), None
@@ -231,19 +230,18 @@ class MapFirst(torch.autograd.Function):
         """Collective. Keeps the masked rows."""
         hop, dtype = neighborhood.hop, h.dtype
         weight_neighbor, weight_self = weight_neighbor.to(dtype), None if weight_self is None else weight_self.to(dtype)
-        near, far = neighborhood.drop_inner(h[:hop.num_in]), None
+        near = neighborhood.drop_inner(h[:hop.num_in])
         mapped = map_rows(near, weight_neighbor)
         if neighborhood.is_input and neighborhood.is_by_peer:
             mapped_halo = ((peer, map_rows(rows, weight_neighbor)) for peer, rows in neighborhood.input_halo_by_peer())
             out = neighborhood.sum_by_peer(multiply(hop.by_peer.near, mapped), mapped_halo)
         elif neighborhood.is_input:
             # Input halo rows are already here, so mapping them too costs no message.
-            far = neighborhood.input_halo()
-            out = multiply(hop.matrices.forward, mapped, map_rows(far, weight_neighbor))
+            out = multiply(hop.matrices.forward, mapped, map_rows(neighborhood.input_halo(), weight_neighbor))
         else:
             out, _ = neighborhood.mapped().aggregate(mapped)
         ctx.neighborhood, ctx.weights = neighborhood, (weight_neighbor, weight_self)
-        keep(ctx, neighborhood.graph, *((None, None) if neighborhood.redraws_input else (near, far)))
+        keep(ctx, neighborhood.graph, None if neighborhood.redraws_input else near)
         out += bias
         return out if weight_self is None else map_rows(near[:hop.num_out], weight_self, out=out)
 
@@ -252,27 +250,32 @@ class MapFirst(torch.autograd.Function):
         """Collective: gradients of halo rows go home."""
         neighborhood, hop, (weight_neighbor, weight_self) = ctx.neighborhood, ctx.neighborhood.hop, ctx.weights
         gradient, of_rows, of_self = gradient.contiguous(), None, None
-        near = neighborhood.masked_input(hop.num_in) if neighborhood.redraws_input else kept(ctx, 0)
         if neighborhood.is_input:
-            of_neighbor = weight_gradient(multiply(hop.matrices.near_back, gradient), near)
+            of_neighbor = _of_near(ctx, multiply(hop.matrices.near_back, gradient))
             if not neighborhood.is_by_peer:
-                far = neighborhood.input_halo() if neighborhood.redraws_input else kept(ctx, 1)
-                of_neighbor += weight_gradient(multiply(hop.matrices.far_back, gradient), far)
+                of_neighbor += weight_gradient(multiply(hop.matrices.far_back, gradient), neighborhood.input_halo())
             else:
                 for peer, rows in neighborhood.input_halo_by_peer():
                     of_neighbor += weight_gradient(multiply(hop.by_peer.far_back[peer], gradient), rows)
         else:
             of_mapped, arrival = neighborhood.mapped().aggregate_back(gradient)
         if weight_self is not None:
-            of_self = weight_gradient(gradient, near[:hop.num_out])
+            of_self = _of_near(ctx, gradient)
         if not neighborhood.is_input:
             arrival.finish(of_mapped)
-            of_neighbor = weight_gradient(of_mapped, near)
+            of_neighbor = _of_near(ctx, of_mapped)
             of_rows = map_back(of_mapped, weight_neighbor)
             if weight_self is not None:
                 map_back(gradient, weight_self, out=of_rows[:hop.num_out])
             of_rows = neighborhood.drop_inner(of_rows)
         return of_rows, of_neighbor, of_self, column_sums(gradient), None
+
+
+def _of_near(ctx, gradient: torch.Tensor) -> torch.Tensor:
+    """Return the gradient of a weight that maps the first masked rows, (out_dim, in_dim) float32."""
+    if ctx.neighborhood.redraws_input:
+        return weight_gradient(gradient, ctx.neighborhood.masked_input(len(gradient)))
+    return weight_gradient_of(ctx, 0, gradient)
 
 
 def _combine(aggregated: torch.Tensor, near: torch.Tensor, weight_neighbor: torch.Tensor,

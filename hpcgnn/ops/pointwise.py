@@ -12,9 +12,10 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from hpcgnn.errors import KernelError
+from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import DRAW_LEVELS, CounterKey
 from hpcgnn.ops.dispatch import backend_of
-from hpcgnn.ops.row_codes import RowStore, mask_by_signs, pack_signs
+from hpcgnn.ops.row_codes import ROWS_A_BLOCK, RowStore, mask_by_signs, pack_signs
 from hpcgnn.ops.storage import check_rows
 
 
@@ -100,13 +101,21 @@ class _StoredActivation(torch.autograd.Function):
     def backward(ctx, gradient: torch.Tensor):
         codes, signs, weight, bias, moments = ctx.saved_tensors
         threshold, eps, store = ctx.arguments
-        of_rows, of_weight, of_bias = mask_by_signs(gradient.contiguous(), signs), None, None
-        of_rows *= DRAW_LEVELS / (DRAW_LEVELS - threshold)
-        if weight is not None:
-            everything_passes = torch.full_like(bias, math.inf)
-            of_rows, of_weight, of_bias = backend_of("pointwise", gradient).activate_backward(
-                of_rows, store.decode(codes), None, None, 0, weight, everything_passes, eps, moments)
-        return of_rows, of_weight, of_bias, None, None, None, None, None
+        gradient, scale = gradient.contiguous(), DRAW_LEVELS / (DRAW_LEVELS - threshold)
+        of_rows = empty(gradient.shape, gradient.dtype, gradient.device)
+        if weight is None:
+            for start in range(0, len(gradient), ROWS_A_BLOCK):
+                span = slice(start, start + ROWS_A_BLOCK)
+                of_rows[span] = mask_by_signs(gradient[span], signs[span]).mul_(scale)
+            return of_rows, *[None] * 7
+        everything_passes, sums = torch.full_like(bias, math.inf), [torch.zeros_like(weight), torch.zeros_like(bias)]
+        for span, rows in store.decode(codes):
+            masked = mask_by_signs(gradient[span], signs[span]).mul_(scale)
+            of_rows[span], *of_norm = backend_of("pointwise", gradient).activate_backward(
+                masked, rows, None, None, 0, weight, everything_passes, eps, moments[span])
+            for total, part in zip(sums, of_norm, strict=True):
+                total += part
+        return of_rows, *sums, *[None] * 5
 
 
 def activate(rows: torch.Tensor, probability: float, node_id: np.ndarray | None, key: CounterKey | None,

@@ -15,7 +15,7 @@ import torch
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import CounterKey
-from hpcgnn.ops.quantization import MessageLayout, dequantize_rows, quantize_rows
+from hpcgnn.ops.quantization import Buffer, MessageLayout, dequantize_rows, quantize_rows
 from hpcgnn.widths import PACKED_WIDTHS
 
 ROWS_A_BLOCK = 1 << 14      # rows that share a layout: its 21 bytes a row are held for one block, not for all rows
@@ -57,32 +57,34 @@ class RowStore:
         ------
         KernelError      a row holds NaN, infinity or a magnitude above 1.6e38; its node, layer and epoch are named
         """
-        rows, parts = rows.contiguous(), list(self._blocks())
-        codes = torch.empty(sum(layout.num_bytes for *_, layout in parts), dtype=torch.uint8, device=rows.device)
-        for (span, index, layout), message in zip(parts, self._cut(codes, parts), strict=True):
+        rows = rows.contiguous()
+        codes = empty((sum(layout.num_bytes for *_, layout in self._parts()),), torch.uint8, rows.device)
+        for span, index, layout, message in self._cut(codes):
             quantize_rows(rows[span], index, self.node_id[span], layout, self.key, message)
         return codes
 
-    def decode(self, codes: torch.Tensor) -> torch.Tensor:
-        """Return the rows that `encode` made codes of, (num_rows, dim), off by less than a step in each column."""
-        rows = empty((len(self.node_id), self.dim), self.dtype, codes.device)
-        parts = list(self._blocks())
-        for (span, index, layout), message in zip(parts, self._cut(codes, parts), strict=True):
-            dequantize_rows(message, index, self.node_id[span], layout, rows[span])
-        return rows
+    def decode(self, codes: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Yield the rows that `encode` made codes of, off by less than a step in each column: their span, and
+        (span.stop - span.start, dim) rows, whose memory the next ones take.
+        """
+        room = empty((min(len(self.node_id), ROWS_A_BLOCK), self.dim), self.dtype, codes.device)
+        for span, index, layout, message in self._cut(codes):
+            rows = room[:layout.num_rows]
+            dequantize_rows(message, index, self.node_id[span], layout, rows)
+            yield span, rows
 
-    def _blocks(self) -> Iterator[tuple[slice, np.ndarray, MessageLayout]]:
+    def _parts(self) -> Iterator[tuple[slice, np.ndarray, MessageLayout]]:
         for start in range(0, len(self.node_id), ROWS_A_BLOCK):
             stop = min(start + ROWS_A_BLOCK, len(self.node_id))
             yield slice(start, stop), *_laid_out(stop - start, self.dim, self.bit_width)
 
-    @staticmethod
-    def _cut(codes: torch.Tensor, parts: list[tuple[slice, np.ndarray, MessageLayout]]) -> Iterator:
-        """Yield each block's bytes: an array on the host, else a tensor."""
+    def _cut(self, codes: torch.Tensor) -> Iterator[tuple[slice, np.ndarray, MessageLayout, Buffer]]:
+        """Yield each block with its bytes: an array on the host, else a tensor."""
         stop = 0
-        for *_, layout in parts:
+        for span, index, layout in self._parts():
             start, stop = stop, stop + layout.num_bytes
-            yield codes[start:stop].numpy() if codes.device.type == "cpu" else codes[start:stop]
+            message = codes[start:stop]
+            yield span, index, layout, message.numpy() if codes.device.type == "cpu" else message
 
 
 @lru_cache(maxsize=16)
@@ -95,18 +97,25 @@ def pack_signs(rows: torch.Tensor) -> torch.Tensor:
     """Return a bit for each of (n, dim) elements that is not 0, as (n, ceil(dim / 8)) uint8, the first in the highest
     bit.
     """
-    is_set = rows != 0
-    if rows.device.type == "cpu":
-        return torch.from_numpy(np.packbits(is_set.numpy(), axis=1))
-    padded = torch.nn.functional.pad(is_set, (0, -rows.shape[1] % 8)).view(len(rows), -1, 8)
-    return (padded.to(torch.uint8) << torch.arange(7, -1, -1, dtype=torch.uint8, device=rows.device)).sum(
-        2, dtype=torch.uint8)
+    signs = empty((len(rows), -(-rows.shape[1] // 8)), torch.uint8, rows.device)
+    for start in range(0, len(rows), ROWS_A_BLOCK):
+        is_set = rows[start:start + ROWS_A_BLOCK] != 0
+        if rows.device.type == "cpu":
+            packed = torch.from_numpy(np.packbits(is_set.numpy(), axis=1))
+        else:
+            padded = torch.nn.functional.pad(is_set, (0, -rows.shape[1] % 8)).view(len(is_set), -1, 8)
+            packed = (padded.to(torch.uint8) << _shifts(rows.device)).sum(2, dtype=torch.uint8)
+        signs[start:start + ROWS_A_BLOCK] = packed
+    return signs
 
 
 def mask_by_signs(rows: torch.Tensor, signs: torch.Tensor) -> torch.Tensor:
     """Return (n, dim) rows, 0 where `pack_signs` found 0."""
     if rows.device.type == "cpu":
-        is_set = torch.from_numpy(np.unpackbits(signs.numpy(), axis=1, count=rows.shape[1]))
-        return torch.mul(rows, is_set, out=empty(rows.shape, rows.dtype))
-    bits = signs[:, :, None] >> torch.arange(7, -1, -1, dtype=torch.uint8, device=rows.device) & 1
+        return rows * torch.from_numpy(np.unpackbits(signs.numpy(), axis=1, count=rows.shape[1]))
+    bits = signs[:, :, None] >> _shifts(rows.device) & 1
     return rows * bits.view(len(rows), -1)[:, :rows.shape[1]]
+
+
+def _shifts(device: torch.device) -> torch.Tensor:
+    return torch.arange(7, -1, -1, dtype=torch.uint8, device=device)
