@@ -89,7 +89,7 @@ def measure_in_parallel(comm, file: Path, precisions: tuple[str, ...]) -> None:
     machine = describe_machine(int(os.environ["OMP_NUM_THREADS"]))
     steps = Steps.watched()
     begin = steps.begin if comm.rank == 0 else say_nothing
-    place = RanksPlace(Effort(repeat=5, seconds=2.0), begin=begin, comm=comm)
+    place = RanksPlace(Effort(repeat=5, seconds=10.0), begin=begin, comm=comm)
     if comm.rank == 0:
         with steps:
             tables = NodeRates(place, precisions).measure()
