@@ -173,6 +173,8 @@ class WatchedComm:
         return getattr(self._comm, name)
 
     def Isend(self, message, destination, tag):
+        if not self.is_of_device(message[0]):
+            return self._comm.Isend(message, destination, tag)
         self._device.check_arrived()
         self._device.check_handed_over(message[0])
         self._device.log.append(("send", range_of(message[0])[1] - range_of(message[0])[0]))
@@ -181,6 +183,8 @@ class WatchedComm:
         return request
 
     def Irecv(self, message, source, tag):
+        if not self.is_of_device(message[0]):
+            return self._comm.Irecv(message, source, tag)
         self._device.check_arrived()
         self._device.check_handed_over(message[0])
         request = self._comm.Irecv(message, source, tag)

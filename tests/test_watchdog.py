@@ -22,7 +22,7 @@ RESUMING = "; the job ends, a training goes on with --resume (--timeout sets the
 
 def test_a_place_is_told_with_its_epoch():
     here = Whereabouts()
-    here.note(waiting, "exchange {}".format, 7, 2, 3, 0, 1)
+    here.note(waiting, "exchange {}".format, 7, 2, 3, 2, 0, 1)
     assert here.describe() == "waits for ranks 1 and 0 in round 2 of 3 of exchange 7"
     here.epoch = 5, 17
     here.note("evaluates")

@@ -65,6 +65,7 @@ def test_a_terminal_has_a_bar_and_no_lines(monkeypatch, clock, capsys):
 
 def test_the_cursor_is_left_visible(monkeypatch, clock, capsys):
     """A rank that is killed can't bring it back."""
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(shown, "watched_stream", lambda: sys.stderr)
     with EpochDisplay(TrainConfig.of(epochs=400), is_shown=True):
         assert capsys.readouterr().err.rpartition("\x1b[?25")[2].startswith("h")
