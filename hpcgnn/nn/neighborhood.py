@@ -230,18 +230,19 @@ class MapFirst(torch.autograd.Function):
         """Collective. Keeps the masked rows."""
         hop, dtype = neighborhood.hop, h.dtype
         weight_neighbor, weight_self = weight_neighbor.to(dtype), None if weight_self is None else weight_self.to(dtype)
-        near = neighborhood.drop_inner(h[:hop.num_in])
+        near, far = neighborhood.drop_inner(h[:hop.num_in]), None
         mapped = map_rows(near, weight_neighbor)
         if neighborhood.is_input and neighborhood.is_by_peer:
             mapped_halo = ((peer, map_rows(rows, weight_neighbor)) for peer, rows in neighborhood.input_halo_by_peer())
             out = neighborhood.sum_by_peer(multiply(hop.by_peer.near, mapped), mapped_halo)
         elif neighborhood.is_input:
             # Input halo rows are already here, so mapping them too costs no message.
-            out = multiply(hop.matrices.forward, mapped, map_rows(neighborhood.input_halo(), weight_neighbor))
+            far = neighborhood.input_halo()
+            out = multiply(hop.matrices.forward, mapped, map_rows(far, weight_neighbor))
         else:
             out, _ = neighborhood.mapped().aggregate(mapped)
         ctx.neighborhood, ctx.weights = neighborhood, (weight_neighbor, weight_self)
-        keep(ctx, neighborhood.graph, None if neighborhood.redraws_input else near)
+        keep(ctx, neighborhood.graph, *((None, None) if neighborhood.redraws_input else (near, far)))
         out += bias
         return out if weight_self is None else map_rows(near[:hop.num_out], weight_self, out=out)
 
@@ -253,7 +254,9 @@ class MapFirst(torch.autograd.Function):
         if neighborhood.is_input:
             of_neighbor = _of_near(ctx, multiply(hop.matrices.near_back, gradient))
             if not neighborhood.is_by_peer:
-                of_neighbor += weight_gradient(multiply(hop.matrices.far_back, gradient), neighborhood.input_halo())
+                of_mapped_halo = multiply(hop.matrices.far_back, gradient)
+                of_neighbor += weight_gradient(of_mapped_halo, neighborhood.input_halo()) \
+                    if neighborhood.redraws_input else weight_gradient_of(ctx, 1, of_mapped_halo)
             else:
                 for peer, rows in neighborhood.input_halo_by_peer():
                     of_neighbor += weight_gradient(multiply(hop.by_peer.far_back[peer], gradient), rows)
