@@ -30,7 +30,7 @@ SCORES = ("auto", "accuracy", "micro_f1", "roc_auc", "r2", "mae", "rmse", OWN)
 SCHEDULES = ("constant", "cosine", "linear")
 SLOWEST_LINK = 0.001
 AS_THEY_ARE = 32          # bits of rows that are kept without codes
-AUTO, MOST_STEPS = "auto", 4096      # steps an epoch
+AUTO, BY_ROW, MOST_STEPS = "auto", "rows:", 4096      # steps an epoch
 DEFAULT_AVERAGE = 0.25                 # of the steps of an epoch
 # Headings of help.
 MODEL, TRAINING, MESSAGES, RUN, GPU = "Model", "Training", "Messages", "Run", "GPU"
@@ -98,8 +98,9 @@ class TrainConfig:
     jump: str = setting("concat", "How the layers' rows are joined.", ("concat", "max"), models=("jknet",), group=MODEL,
                         has_flag=False)
     epochs: int = setting(200, "Epochs to train.", low=1, group=TRAINING, is_common=True)
-    steps: str = setting("1", "Optimizer steps an epoch: each computes the rows of some clusters, and reads all others "
-                         "as they last were. 1 is the whole graph in one step; auto begins with many and ends with 1.",
+    steps: str = setting("1", "Optimizer steps an epoch: each computes the rows of some clusters, or with rows:N some "
+                         "rows drawn one by one, and reads all others as they last were. 1 is the whole graph in one "
+                         "step; auto begins with many and ends with 1.",
                          group=TRAINING, is_common=True)
     history: str = setting("stored", "What epochs of several steps keep of rows: as they are stored, as bfloat16, or "
                            "as codes of 8 or 4 bits.", ("stored", "bf16", "8", "4"), group=TRAINING, has_flag=False)
@@ -231,9 +232,10 @@ class TrainConfig:
         ------
         ConfigError
         """
-        if self.steps != AUTO and not (self.steps.isascii() and self.steps.isdigit()
-                                       and 1 <= int(self.steps) <= MOST_STEPS):
-            raise ConfigError(f"steps must be a number from 1 to {MOST_STEPS}, or {AUTO}, found {self.steps!r}")
+        number = self.steps.removeprefix(BY_ROW)
+        if self.steps != AUTO and not (number.isascii() and number.isdigit() and 1 <= int(number) <= MOST_STEPS):
+            raise ConfigError(f"steps must be a number from 1 to {MOST_STEPS}, {BY_ROW} and such a number, or {AUTO}, "
+                              f"found {self.steps!r}")
         if self.steps == "1":
             for name, default in (("history", "stored"), ("average", DEFAULT_AVERAGE)):
                 if getattr(self, name) != default:
@@ -247,6 +249,14 @@ class TrainConfig:
             raise ConfigError(f"steps {self.steps} can't be used with method {self.method.name}: it compares rows of "
                               "one epoch with the next's, which are no longer computed together; choose vanilla, "
                               "uniform or random")
+
+    @property
+    def fixed_steps(self) -> tuple[int | None, bool]:
+        """Return the number of steps in every epoch, None where it changes, and whether rows are dealt out one by one
+        in all of them.
+        """
+        number = None if self.steps == AUTO else int(self.steps.removeprefix(BY_ROW))
+        return number, self.steps.startswith(BY_ROW)
 
     @property
     def stored_bits(self) -> int | None:

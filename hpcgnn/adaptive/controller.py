@@ -64,6 +64,7 @@ class Decision:
     assign_seconds: float
     stale_share: float = 0.0
     num_steps: int = 1
+    by_row: bool = False
     motion: dict[str, float | None] = field(default_factory=dict)
 
 
@@ -125,7 +126,7 @@ class Controller:
         is_asynchronous = self._has_rows and self._asynchrony != NEVER and not self._is_held
         self._plan = EpochPlan(self._policy.bit_plan(seed, epoch, self.base), is_asynchronous,
                                self._policy.is_traced(epoch), self._fresh, self.measures,
-                               self._steps.of_epoch(self._step_count, epoch))
+                               *self._steps.of_epoch(self._step_count, epoch))
         return self._plan
 
     def bounds(self, seed: int, epoch: int) -> tuple[BitPlan, ...]:
@@ -154,7 +155,7 @@ class Controller:
         if traces or self.base != base:
             self._policy.learn(self.base, traces)
         return Decision("async" if stale_share else "sync", base if self.is_adaptive else None, self._descent.ldr,
-                        time.perf_counter() - started, stale_share, self._plan.num_steps,
+                        time.perf_counter() - started, stale_share, self._plan.num_steps, self._plan.by_row,
                         {_name(site): motion if math.isfinite(motion) else None
                          for site, motion in ((site, self._drift.of(site)) for site in self._drift.sums)})
 

@@ -1,16 +1,19 @@
-"""How many optimizer steps an epoch has: many while the loss falls, fewer where it stands, one at the end.
+"""How many optimizer steps an epoch has: many while the loss falls, fewer where it stands, one at the end; and whether
+their rows are dealt out one by one, as at the start, or in clusters.
 
 Pure functions of losses; who measures them and who acts on the answer is not known here.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 WINDOW = 5              # epochs whose mean loss is compared with that of as many before
 LEAST_FALL = 0.01       # of the mean loss, from one window to the next; less is noise of steps that are too small
 FEWER = 4               # times fewer steps then
+LEAST_EARLY_FALL = 0.05  # of the loss, from one epoch to the next, while rows are dealt out one by one
 LAST_SHARE = 10         # the last 1 / LAST_SHARE of the epochs have one step
 
 
@@ -20,29 +23,38 @@ class StepRule:
 
     Attributes
     ----------
-    first : int            steps of the first epoch
+    first : int            steps of the first epoch, or of the first one in clusters
     is_adaptive : bool     later epochs may have fewer; else all have `first`
     num_epochs : int       of the run
+    first_by_row : int     steps of the first epoch, whose rows are dealt out one by one; 0 where none are
     """
 
     first: int = 1
     is_adaptive: bool = False
     num_epochs: int = 1
+    first_by_row: int = 0
 
     def begin(self) -> StepCount:
         """Return the state before the first epoch."""
-        return StepCount(self.first)
+        return StepCount(self.first_by_row, by_row=True) if self.first_by_row else StepCount(self.first)
 
-    def of_epoch(self, state: StepCount, epoch: int) -> int:
-        """Return the steps of an epoch, counted from 0."""
-        if not self.is_adaptive:
-            return self.first
+    def of_epoch(self, state: StepCount, epoch: int) -> tuple[int, bool]:
+        """Return the steps of an epoch, counted from 0, and whether their rows are dealt out one by one."""
         is_last = epoch >= self.num_epochs - max(1, self.num_epochs // LAST_SHARE)
-        return 1 if is_last else state.count
+        return (1, False) if self.is_adaptive and is_last else (state.count, state.by_row)
 
     def observe(self, state: StepCount, loss: float) -> StepCount:
-        """Return the state after an epoch with this mean loss."""
-        return state.observe(loss) if self.is_adaptive else state
+        """Return the state after an epoch with this mean loss.
+
+        Labels of rows that are dealt out one by one are like all, so the loss falls at once; but next to no gradient
+        reaches a neighbor, so it soon falls no further.
+        """
+        if not self.is_adaptive:
+            return state
+        if not state.by_row:
+            return state.observe(loss)
+        before = state.losses[-1] if state.losses else math.inf
+        return replace(state, losses=(loss,)) if loss <= (1 - LEAST_EARLY_FALL) * before else StepCount(self.first)
 
 
 @dataclass(frozen=True)
@@ -53,10 +65,12 @@ class StepCount:
     ----------
     count : int
     losses : tuple of float      of the last 2 * WINDOW epochs with so many steps
+    by_row : bool                rows are dealt out one by one
     """
 
     count: int
     losses: tuple[float, ...] = ()
+    by_row: bool = False
 
     def observe(self, loss: float) -> StepCount:
         """Return the state after one more epoch: steps that leave the mean loss where it was become fewer."""
@@ -75,4 +89,4 @@ class StepCount:
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> StepCount:
         """Return the state that `as_dict` wrote."""
-        return cls(int(state["count"]), tuple(state["losses"]))
+        return cls(int(state["count"]), tuple(state["losses"]), bool(state.get("by_row", False)))

@@ -19,6 +19,7 @@ class EpochPlan:
     fresh : frozenset            (layer, purpose) of exchanges that wait for their rows even so
     is_measured : bool           find out how far the rows that are sent have moved since the epochs before
     num_steps : int              optimizer steps; each computes some of the rows
+    by_row : bool                these are dealt out one by one, not in clusters
     """
 
     bit_plan: BitPlan
@@ -27,6 +28,7 @@ class EpochPlan:
     fresh: frozenset[tuple[int, int]] = frozenset()
     is_measured: bool = False
     num_steps: int = 1
+    by_row: bool = False
 
     def reads_stale(self, layer: int, purpose: int) -> bool:
         """Tell whether an exchange reads the rows of the epoch before."""

@@ -20,9 +20,11 @@ from hpcgnn.graph.batch import Batch, BatchCutter
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.step_graph import EpochInput, StepGraph
 from hpcgnn.steps.clusters import Clusters
+from hpcgnn.steps.dealing import deal
 from hpcgnn.steps.exchange import PlanWithin, StepExchange, step_plans
 from hpcgnn.steps.history import STORED, History
 
+BY_ROW = "by_row"    # of an epoch that ended between two steps
 BEGUN = "begun"      # beside the rows of the history in `state`
 
 logger = logging.getLogger(__name__)
@@ -49,7 +51,7 @@ class StepGraphs:
     ----------
     graph : LocalGraph           of all rows
     exchange : HaloExchange      of the run
-    clusters : Clusters
+    clusters : Clusters or None  None where rows are dealt out one by one in all epochs
     num_ranks : int
     kept : str                   how rows are kept, see `History`
 
@@ -58,7 +60,7 @@ class StepGraphs:
     begun : State or None        of an epoch that ended between two steps, as training describes it
     """
 
-    def __init__(self, graph: LocalGraph, exchange: HaloExchange, clusters: Clusters, num_ranks: int,
+    def __init__(self, graph: LocalGraph, exchange: HaloExchange, clusters: Clusters | None, num_ranks: int,
                  kept: str = STORED):
         self.clusters = clusters
         self._graph, self._exchange, self._is_shared = graph, exchange, num_ranks > 1
@@ -67,8 +69,10 @@ class StepGraphs:
         self._place = np.full(graph.num_rows, -1, np.int32)
         self.begun: State | None = None
 
-    def steps(self, model: nn.Module, seed: int, epoch: int, num_steps: int, first: int = 0) -> Iterator[Step]:
-        """Collective: the steps of an epoch from the `first` on, each to be trained before the next is asked for.
+    def steps(self, model: nn.Module, seed: int, epoch: int, num_steps: int, first: int = 0,
+              by_row: bool = False) -> Iterator[Step]:
+        """Collective: the steps of an epoch from the `first` on, each to be trained before the next is asked for; of
+        whole clusters or, with `by_row`, of rows that are dealt out one by one.
 
         Reference: Fey et al., "GNNAutoScale", ICML 2021, Algorithm 1. Deviations: rows of other ranks that are computed
         in the same step are fresh, layer by layer, as are their gradients; each boundary row crosses once an epoch. The
@@ -79,8 +83,7 @@ class StepGraphs:
         elif self._is_shared and num_steps > 1 and first == 0:
             self._exchange.training.staleness = 1      # epochs since the oldest row that is read was computed
         inputs = EpochInput(self._graph)
-        step_of = self.clusters.steps(seed, epoch, num_steps)
-        inner, halo = step_of[self.clusters.inner], step_of[self.clusters.halo]
+        inner, halo = self._dealt(seed, epoch, num_steps, by_row)
         try:
             for number in range(first, num_steps):
                 batch = self._cutter.cut(np.flatnonzero(inner == number),
@@ -91,13 +94,21 @@ class StepGraphs:
         finally:
             self._exchange.end_steps()
 
-    def take_begun(self, num_steps: int) -> State | None:
-        """Return what is known of an epoch that has begun, once; None where it had another number of steps."""
+    def _dealt(self, seed: int, epoch: int, num_steps: int, by_row: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Return the step of each inner and of each halo row."""
+        if by_row:
+            step = deal(self._graph.node_id, seed, epoch, num_steps)
+            return step[:self._graph.num_inner], step[self._graph.num_inner:]
+        step_of = self.clusters.steps(seed, epoch, num_steps)
+        return step_of[self.clusters.inner], step_of[self.clusters.halo]
+
+    def take_begun(self, num_steps: int, by_row: bool = False) -> State | None:
+        """Return what is known of an epoch that has begun, once; None where its rows were dealt to other steps."""
         begun, self.begun = self.begun, None
-        if begun is None or begun["num_steps"] == num_steps:
+        if begun is None or (begun["num_steps"], bool(begun.get(BY_ROW, False))) == (num_steps, by_row):
             return begun
-        logger.warning("the epoch that was stopped had %d steps, and this one has %d; it begins anew, with the weights "
-                       "as they are", begun["num_steps"], num_steps)
+        logger.warning("the epoch that was stopped had %d steps, and this one has %d, or other rows in them; it begins "
+                       "anew, with the weights as they are", begun["num_steps"], num_steps)
         return None
 
     def _graph_of(self, batch: Batch, inputs: EpochInput) -> StepGraph:

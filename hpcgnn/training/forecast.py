@@ -152,7 +152,7 @@ def forecast(comm: MPI.Comm, job: Job) -> Forecast:
     least, most = _epoch_bytes(session, controller)
     if config.steps == AUTO:      # epochs of one step, the last ones, send rows of other widths
         session.exchange.begin_epoch(replace(controller.plan(session.config.seed, len(sample.epoch_seconds) + 1),
-                                             num_steps=1))
+                                             num_steps=1, by_row=False))
         train_epoch(session, learner, session.config.seed, len(sample.epoch_seconds) + 1)
         of_whole = _epoch_bytes(session, controller)
         least, most = min(least, of_whole[0]), max(most, of_whole[1])
@@ -174,7 +174,7 @@ def _train_sample(session: Session, learner: Learner, controller: Controller) ->
         plan = controller.plan(seed, epoch)
         session.exchange.begin_epoch(plan)
         with kept if epoch == 0 else nullcontext():
-            trace = train_epoch(session, learner, seed, epoch, num_steps=plan.num_steps)
+            trace = train_epoch(session, learner, seed, epoch, num_steps=plan.num_steps, by_row=plan.by_row)
         if trace.fault or not math.isfinite(trace.loss):
             session.exchange.forget()
             raise fault_error(comm, trace.fault, trace.loss, epoch + 1, learner.optimizer.last_check, session.graph.x)

@@ -34,6 +34,7 @@ from hpcgnn.partition.partition import Partition
 from hpcgnn.pyg.distribute import DistributedModel
 from hpcgnn.shards.reader import GraphInfo, read_graph_info, read_partition
 from hpcgnn.steps.clusters import Clusters
+from hpcgnn.steps.dealing import num_steps_of
 from hpcgnn.steps.step_graphs import StepGraphs
 from hpcgnn.training.adam import WeightGroup
 from hpcgnn.training.alike import Traits, check_alike
@@ -170,9 +171,14 @@ class Session:
 
     def _step_rule(self) -> StepRule:
         """Return how many steps epochs have."""
-        if self.config.steps != AUTO:
-            return StepRule(int(self.config.steps))
-        return StepRule(self.steps.clusters.first_steps(self.info.num_nodes), True, self.config.epochs)
+        number, by_row = self.config.fixed_steps
+        if by_row:
+            return StepRule(first_by_row=number)
+        if number is not None:
+            return StepRule(number)
+        by_row = num_steps_of(self.info.num_train)
+        return StepRule(self.steps.clusters.first_steps(self.info.num_nodes), True, self.config.epochs,
+                        by_row if by_row > 1 else 0)
 
     def new_model(self, seed: int) -> nn.Module:
         """Collective: a model whose weights depend on the seed only, or are those of rank 0's where a program gives it,
@@ -232,9 +238,10 @@ def _make_steps(comm: MPI.Comm, config: TrainConfig, part: Partition, graph: Loc
     if isinstance(model, DistributedModel):
         raise CollectiveError(f"steps {config.steps} can't be used with a model of PyTorch Geometric, which keeps the "
                               "edges of the whole graph; leave --steps out, or use a model on graph.halo")
-    clusters = Clusters.measure(comm, part, exchange, CLUSTER_SEED)
-    if config.steps != AUTO:
-        together(comm, lambda: clusters.check(int(config.steps)))
+    number, by_row = config.fixed_steps
+    clusters = None if by_row else Clusters.measure(comm, part, exchange, CLUSTER_SEED)
+    if clusters is not None and number is not None:
+        together(comm, lambda: clusters.check(number))
     return StepGraphs(graph, exchange, clusters, comm.size, config.history)
 
 

@@ -46,7 +46,7 @@ from hpcgnn.whereabouts import HERE
 
 
 def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop: StopRequest | None = None,
-                num_steps: int = 1) -> EpochTrace | None:
+                num_steps: int = 1, by_row: bool = False) -> EpochTrace | None:
     """Collective: train one epoch on the whole graph, in one step or in several.
 
     The loss is the mean over all training nodes of all ranks, so that gradients are those of one process, and where the
@@ -58,6 +58,7 @@ def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop:
     seed, epoch : int            key the random draws; epochs count from 0
     stop : StopRequest or None   asked after every step
     num_steps : int              more than 1 only where the session has `steps`
+    by_row : bool                several steps are of rows that are dealt out one by one, not in clusters
 
     Returns
     -------
@@ -70,15 +71,16 @@ def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop:
         loss, check = train_step(session, learner, session.graph, session.objective, Moment(seed, epoch))
         learner.average.note(num_steps)
     else:
-        taken = StepsTaken.of_state(steps.take_begun(num_steps))
-        for step in steps.steps(learner.model, seed, epoch, num_steps, len(taken.losses)):
+        taken = StepsTaken.of_state(steps.take_begun(num_steps, by_row))
+        for step in steps.steps(learner.model, seed, epoch, num_steps, len(taken.losses), by_row):
             loss, check = train_step(session, learner, step.graph, session.objective.of_rows(step.rows),
                                      Moment(seed, epoch, len(taken.losses), num_steps))
             learner.average.note(num_steps)
             taken.losses.append(loss / num_steps)
             taken.checks.append(check)
             if stop is not None and len(taken.losses) < num_steps and comm.allreduce(stop.signal_number, MPI.MAX):
-                steps.begun = taken.state(num_steps, time.perf_counter() - started, session.exchange.training.take())
+                steps.begun = taken.state(num_steps, by_row, time.perf_counter() - started,
+                                          session.exchange.training.take())
                 return None
         loss, check = sum(taken.losses), taken.check
     seconds = taken.seconds + time.perf_counter() - started
@@ -259,7 +261,7 @@ class TrainingRun:
         plan = self.controller.plan(self.seed, epoch)
         session.exchange.begin_epoch(plan)
         HERE.note("computes")
-        trace = train_epoch(session, learner, self.seed, epoch, stop, plan.num_steps)
+        trace = train_epoch(session, learner, self.seed, epoch, stop, plan.num_steps, plan.by_row)
         if trace is None:
             self._stop()
         if trace.fault or not math.isfinite(trace.loss):

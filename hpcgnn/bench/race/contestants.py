@@ -13,7 +13,7 @@ from hpcgnn.bench.race.curve import Settings
 from hpcgnn.bench.timing import OURS
 from hpcgnn.errors import ConfigError
 
-FULL_GRAPH, AUTO = "1", "auto"                        # steps an epoch
+FULL_GRAPH, AUTO, BY_ROW = "1", "auto", "rows:"      # steps an epoch
 FANOUTS = (15, 10, 5), (5, 5, 5)                      # neighbors drawn for a node in each layer, the input's first
 SAMPLING_LIBRARIES = ("pyg_lib", "torch_sparse")      # PyTorch Geometric's loader draws neighbors with one of them
 PYG_LEFT_OUT = ("pyg sampler is left out: PyTorch Geometric's NeighborLoader needs pyg-lib or torch-sparse, and "
@@ -129,16 +129,18 @@ def parse_processes(text: str, default: tuple[int, ...]) -> dict[str, tuple[int,
 
 
 def parse_steps(text: str) -> tuple[str, ...]:
-    """Read a list of steps an epoch: positive numbers and "auto".
+    """Read a list of steps an epoch: positive numbers, "rows:" and such a number, and "auto".
 
     Raises
     ------
-    ConfigError      an item is neither
+    ConfigError      an item is none of these
     """
     items = tuple(dict.fromkeys(item.strip() for item in text.split(",")))
     for item in items:
-        if item != AUTO and not (item.isdecimal() and int(item) > 0):
-            raise ConfigError(f"--steps has {item!r}; expected positive numbers or auto, with commas between them")
+        number = item.removeprefix(BY_ROW)
+        if item != AUTO and not (number.isdecimal() and int(number) > 0):
+            raise ConfigError(f"--steps has {item!r}; expected positive numbers, {BY_ROW}NUMBER or auto, with commas "
+                              "between them")
     return items
 
 
