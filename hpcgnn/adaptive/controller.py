@@ -124,9 +124,10 @@ class Controller:
     def plan(self, seed: int, epoch: int) -> EpochPlan:
         """Return the plan of the next epoch."""
         is_asynchronous = self._has_rows and self._asynchrony != NEVER and not self._is_held
+        steps = self._steps.of_epoch(self._step_count, epoch)
         self._plan = EpochPlan(self._policy.bit_plan(seed, epoch, self.base), is_asynchronous,
                                self._policy.is_traced(epoch), self._fresh, self.measures,
-                               *self._steps.of_epoch(self._step_count, epoch))
+                               steps.count, steps.by_row, steps.is_turn)
         return self._plan
 
     def bounds(self, seed: int, epoch: int) -> tuple[BitPlan, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 WINDOW = 5              # epochs whose mean loss is compared with that of as many before
 LEAST_FALL = 0.01       # of the mean loss, from one window to the next; less is noise of steps that are too small
 FEWER = 4               # times fewer steps then
-LEAST_EARLY_FALL = 0.05  # of the loss, from one epoch to the next, while rows are dealt out one by one
+LEAST_EARLY_FALL = 0.02  # of the loss, from one epoch to the next, while rows are dealt out one by one
 LAST_SHARE = 10         # the last 1 / LAST_SHARE of the epochs have one step
 
 
@@ -26,22 +26,26 @@ class StepRule:
     first : int            steps of the first epoch, or of the first one in clusters
     is_adaptive : bool     later epochs may have fewer; else all have `first`
     num_epochs : int       of the run
-    first_by_row : int     steps of the first epoch, whose rows are dealt out one by one; 0 where none are
+    num_by_row : int       steps of the first epochs, whose rows are dealt out one by one; 1 where none are
     """
 
     first: int = 1
     is_adaptive: bool = False
     num_epochs: int = 1
-    first_by_row: int = 0
+    num_by_row: int = 1
 
     def begin(self) -> StepCount:
         """Return the state before the first epoch."""
-        return StepCount(self.first_by_row, by_row=True) if self.first_by_row else StepCount(self.first)
+        return StepCount(self.num_by_row, by_row=True) if self.num_by_row > 1 else StepCount(self.first)
 
-    def of_epoch(self, state: StepCount, epoch: int) -> tuple[int, bool]:
-        """Return the steps of an epoch, counted from 0, and whether their rows are dealt out one by one."""
+    def of_epoch(self, state: StepCount, epoch: int) -> StepCount:
+        """Return what holds in an epoch, counted from 0; a fixed number whatever the state is, which may be of a run
+        with another.
+        """
+        if not self.is_adaptive:
+            return self.begin()
         is_last = epoch >= self.num_epochs - max(1, self.num_epochs // LAST_SHARE)
-        return (1, False) if self.is_adaptive and is_last else (state.count, state.by_row)
+        return replace(state, count=1, by_row=False, is_turn=False) if is_last else state
 
     def observe(self, state: StepCount, loss: float) -> StepCount:
         """Return the state after an epoch with this mean loss.
@@ -54,7 +58,9 @@ class StepRule:
         if not state.by_row:
             return state.observe(loss)
         before = state.losses[-1] if state.losses else math.inf
-        return replace(state, losses=(loss,)) if loss <= (1 - LEAST_EARLY_FALL) * before else StepCount(self.first)
+        if loss <= (1 - LEAST_EARLY_FALL) * before:
+            return replace(state, losses=(loss,))
+        return StepCount(self.first, is_turn=True)
 
 
 @dataclass(frozen=True)
@@ -66,20 +72,22 @@ class StepCount:
     count : int
     losses : tuple of float      of the last 2 * WINDOW epochs with so many steps
     by_row : bool                rows are dealt out one by one
+    is_turn : bool               the next epoch is the first in clusters after some in which they were not
     """
 
     count: int
     losses: tuple[float, ...] = ()
     by_row: bool = False
+    is_turn: bool = False
 
     def observe(self, loss: float) -> StepCount:
         """Return the state after one more epoch: steps that leave the mean loss where it was become fewer."""
         losses = (*self.losses, loss)[-2 * WINDOW:]
         if self.count == 1 or len(losses) < 2 * WINDOW:
-            return replace(self, losses=losses)
+            return replace(self, losses=losses, is_turn=False)
         before, after = sum(losses[:WINDOW]), sum(losses[WINDOW:])
         if after <= (1 - LEAST_FALL) * before:
-            return replace(self, losses=losses)
+            return replace(self, losses=losses, is_turn=False)
         return StepCount(max(1, self.count // FEWER))
 
     def as_dict(self) -> dict[str, Any]:
@@ -89,4 +97,5 @@ class StepCount:
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> StepCount:
         """Return the state that `as_dict` wrote."""
-        return cls(int(state["count"]), tuple(state["losses"]), bool(state.get("by_row", False)))
+        return cls(int(state["count"]), tuple(state["losses"]), bool(state.get("by_row", False)),
+                   bool(state.get("is_turn", False)))

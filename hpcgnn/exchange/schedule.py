@@ -20,6 +20,7 @@ class EpochPlan:
     is_measured : bool           find out how far the rows that are sent have moved since the epochs before
     num_steps : int              optimizer steps; each computes some of the rows
     by_row : bool                these are dealt out one by one, not in clusters
+    is_turn : bool               gradients are larger than before, so moments of the optimizer begin anew
     """
 
     bit_plan: BitPlan
@@ -29,6 +30,7 @@ class EpochPlan:
     is_measured: bool = False
     num_steps: int = 1
     by_row: bool = False
+    is_turn: bool = False
 
     def reads_stale(self, layer: int, purpose: int) -> bool:
         """Tell whether an exchange reads the rows of the epoch before."""

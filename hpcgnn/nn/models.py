@@ -63,11 +63,13 @@ class ModelTraits:
     reduction : {"gcn", "mean", "sum"}      how it sums its neighbors' rows; attention and a maximum count as means
     attends : bool                          it weighs rows by a softmax over them
     num_layers : int                        exchanges of halo rows in a pass
+    weighs_self : bool                      each layer has weights for a row itself, beside those for its neighbors
     """
 
     reduction: str
     attends: bool
     num_layers: int
+    weighs_self: bool = False
 
 
 def find_model(name: str) -> type[nn.Module]:
@@ -93,7 +95,8 @@ def traits_of(model: nn.Module, num_layers: int) -> ModelTraits:
     """Return what a model says of itself; one that says nothing takes means, without attention, in `num_layers` layers.
     """
     return ModelTraits(getattr(model, "reduction", "mean"), getattr(model, "attends", False),
-                       getattr(model, "num_exchanges", num_layers))
+                       getattr(model, "num_exchanges", num_layers),
+                       getattr(model, "weighs_self", False))
 
 
 def build_model(shape: ModelShape) -> nn.Module:

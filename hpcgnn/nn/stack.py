@@ -32,11 +32,13 @@ class ConvolutionStack(nn.Module):
     ----------
     reduction : {"gcn", "mean", "sum"}      how it sums its neighbors' rows; attention and a maximum count as means
     attends : bool                          it weighs rows by a softmax over them
+    weighs_self : bool                      each layer has weights for a row itself, beside those for its neighbors
     takes_edge_weights : bool               where arcs have weights it weighs rows by them; else it refuses them
     """
 
     reduction = "mean"
     attends = False
+    weighs_self = False
     takes_edge_weights = True
 
     def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int, dropout: float, norm: str,
@@ -91,6 +93,8 @@ class GCN(ConvolutionStack):
 class SAGE(ConvolutionStack):
     """A stack of `SAGEConvolution`."""
 
+    weighs_self = True
+
     @staticmethod
     def convolution(in_dim: int, out_dim: int, dropout: float, is_last: bool) -> nn.Module:
         """Make one layer."""
@@ -100,6 +104,7 @@ class SAGE(ConvolutionStack):
 class MaxPoolSAGE(ConvolutionStack):
     """A stack of `MaxPoolConvolution`."""
 
+    weighs_self = True
     takes_edge_weights = False
 
     @staticmethod

@@ -63,6 +63,12 @@ class FlatAdam:
                                     self._num_steps)
         return self.last_check
 
+    def forget(self) -> None:
+        """Begin with moments of zero again, as before the first step."""
+        self._mean.zero_()
+        self._square.zero_()
+        self._num_steps = 0
+
     def scale_rate(self, factor: float) -> None:
         """From now on, take every learning rate times `factor`, which replaces the last one."""
         if factor != self._factor:

@@ -49,6 +49,10 @@ class OwnOptimizer:
         """Move the weights."""
         self.torch_optimizer.step()
 
+    def forget(self) -> None:
+        """Have the optimizer remember nothing, as before the first step."""
+        self.torch_optimizer.state.clear()
+
     def state(self) -> Moments:
         """Return what the optimizer remembers of each weight, numbered as torch does; empty before the first step."""
         return {number: {name: torch.as_tensor(value) for name, value in memory.items() if value is not None}

@@ -12,7 +12,7 @@ from mpi4py import MPI
 from torch import nn
 
 from hpcgnn.adaptive.step_count import StepRule
-from hpcgnn.config import AUTO, LEAST_ROTATED, OWN, ROTATED, TrainConfig, parse_protection
+from hpcgnn.config import LEAST_ROTATED, OWN, ROTATED, TrainConfig, parse_protection
 from hpcgnn.errors import CollectiveError, ConfigError, TrainingError
 from hpcgnn.exchange.agreement import check_peers
 from hpcgnn.exchange.bits import UniformBits
@@ -172,13 +172,11 @@ class Session:
     def _step_rule(self) -> StepRule:
         """Return how many steps epochs have."""
         number, by_row = self.config.fixed_steps
-        if by_row:
-            return StepRule(first_by_row=number)
         if number is not None:
-            return StepRule(number)
-        by_row = num_steps_of(self.info.num_train)
+            return StepRule(num_by_row=number) if by_row else StepRule(number)
+        num_by_row = num_steps_of(self.info.num_train) if self.traits.weighs_self else 1
         return StepRule(self.steps.clusters.first_steps(self.info.num_nodes), True, self.config.epochs,
-                        by_row if by_row > 1 else 0)
+                        num_by_row)
 
     def new_model(self, seed: int) -> nn.Module:
         """Collective: a model whose weights depend on the seed only, or are those of rank 0's where a program gives it,

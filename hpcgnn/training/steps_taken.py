@@ -35,9 +35,10 @@ class StepsTaken:
     def state(self, num_steps: int, by_row: bool, seconds: float, traffic: Traffic) -> State:
         """Return all of it for a checkpoint, with what this process has spent."""
         check, traffic = self.check, traffic.plus(self.traffic)
-        return {"num_steps": num_steps, "by_row": int(by_row), "seconds": self.seconds + seconds, "losses": np.array(self.losses),
+        return {"num_steps": num_steps, "by_row": int(by_row), "seconds": self.seconds + seconds,
+                "losses": np.array(self.losses), "traffic": traffic.state(),
                 "largest": np.array([check.largest_gradient, check.largest_result]),
-                "hash": np.array([check.hash], np.uint64), "traffic": traffic.state()}
+                "hash": np.array([check.hash], np.uint64)}
 
     @classmethod
     def of_state(cls, state: State | None) -> StepsTaken:

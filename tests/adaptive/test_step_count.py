@@ -6,16 +6,21 @@ import json
 
 import pytest
 
-from hpcgnn.adaptive.step_count import FEWER, LEAST_FALL, WINDOW, StepCount, StepRule
+from hpcgnn.adaptive.step_count import FEWER, LEAST_EARLY_FALL, LEAST_FALL, WINDOW, StepCount, StepRule
 
 
-def counts(losses, rule):
-    """Steps by epoch, of a training with these losses."""
+def plans(losses, rule):
+    """What holds in each epoch of a training with these losses."""
     state, found = rule.begin(), []
     for epoch, loss in enumerate(losses):
         found.append(rule.of_epoch(state, epoch))
         state = rule.observe(state, loss)
     return found
+
+
+def counts(losses, rule):
+    """Steps by epoch, of a training with these losses."""
+    return [plan.count for plan in plans(losses, rule)]
 
 
 def test_a_fixed_number_stays_whatever_the_loss_does():
@@ -41,6 +46,28 @@ def test_steps_stay_while_the_mean_loss_of_a_window_falls_by_enough(fall, stays)
     assert (state.count == 16) == stays
 
 
-def test_the_state_survives_json():
-    state = StepCount(16).observe(0.5).observe(0.25)
+def test_rows_are_dealt_out_one_by_one_until_the_loss_falls_by_little():
+    falls = [1.0, 0.5, 0.4, 0.4 * (1 - 1.1 * LEAST_EARLY_FALL), 0.4 * (1 - 1.9 * LEAST_EARLY_FALL), 0.1, 0.1, 0.1]
+    found = plans(falls, StepRule(64, True, 100, num_by_row=40))
+    assert [(plan.count, plan.by_row) for plan in found] == [(40, True)] * 5 + [(64, False)] * 3
+    assert [plan.is_turn for plan in found] == [False] * 5 + [True] + [False] * 2
+
+
+def test_rows_that_are_always_dealt_out_one_by_one_stay_so():
+    found = plans([1.0] * 30, StepRule(num_by_row=8))
+    assert [(plan.count, plan.by_row, plan.is_turn) for plan in found] == [(8, True, False)] * 30
+
+
+def test_the_last_epochs_are_whole_even_if_the_loss_falls_until_then():
+    found = plans([0.9 ** epoch for epoch in range(20)], StepRule(64, True, 20, num_by_row=40))
+    assert [(plan.count, plan.by_row) for plan in found] == [(40, True)] * 18 + [(1, False)] * 2
+
+
+@pytest.mark.parametrize("state", [StepCount(16).observe(0.5).observe(0.25), StepCount(40, (0.5,), by_row=True),
+                                   StepCount(16, is_turn=True)], ids=str)
+def test_the_state_survives_json(state):
     assert StepCount.from_dict(json.loads(json.dumps(state.as_dict()))) == state
+
+
+def test_a_state_of_clusters_alone_is_read():
+    assert StepCount.from_dict({"count": 4, "losses": [0.5]}) == StepCount(4, (0.5,))

@@ -17,13 +17,14 @@ from hpcgnn.training.session import Session
 TAKES_STEPS = {"vanilla", "uniform", "random"}
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "4097", "1.5", "many", "", "\u0663"])
+@pytest.mark.parametrize("value", ["0", "-1", "4097", "1.5", "many", "", "\u0663", "rows:", "rows:0",
+                                   "rows:4097", "rows:auto", "40rows"])
 def test_steps_are_a_number_or_auto(value):
-    with pytest.raises(ConfigError, match="steps must be a number from 1 to 4096, or auto"):
+    with pytest.raises(ConfigError, match="steps must be a number from 1 to 4096, rows: and such a number, or auto"):
         TrainConfig.of(steps=value)
 
 
-@pytest.mark.parametrize("steps", ["8", "auto"])
+@pytest.mark.parametrize("steps", ["8", "rows:8", "auto"])
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_methods_that_compare_epochs_are_refused(method, steps):
     if method in TAKES_STEPS:

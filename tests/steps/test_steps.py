@@ -11,6 +11,7 @@ from training_setup import SMALL, easy_graph, losses, random_owner, train, write
 
 from hpcgnn.config import TrainConfig
 from hpcgnn.nn.names import MODEL_PATHS
+from hpcgnn.steps.dealing import deal
 from hpcgnn.training.evaluate import evaluate
 from hpcgnn.training.learner import Learner
 from hpcgnn.training.session import Session
@@ -25,10 +26,10 @@ def opened(shards, **settings):
 
 
 @pytest.mark.parallel([1, 2, 3])
-@pytest.mark.parametrize("num_steps", [1, 3, 8])
+@pytest.mark.parametrize("num_steps, by_row", [(1, False), (3, False), (8, False), (4, True)])
 @pytest.mark.parametrize("model", ["gcn", "sage"])
 def test_a_step_has_the_gradients_of_its_rows_and_takes_all_others_for_constants(shared_path, monkeypatch, model,
-                                                                                   num_steps):
+                                                                                   num_steps, by_row):
     """With weights that stand, history is exact, so a dense float64 pass says what every step must give."""
     share_clusters(monkeypatch)
     dataset = easy_graph(seed=2)
@@ -37,7 +38,9 @@ def test_a_step_has_the_gradients_of_its_rows_and_takes_all_others_for_constants
     weights = dict(learner.model.state_dict())
     for epoch in range(2):
         step_of = session.steps.clusters.steps(0, epoch, num_steps)[np.arange(dataset.num_nodes) // NODES_A_CLUSTER]
-        for number, step in enumerate(session.steps.steps(learner.model, 0, epoch, num_steps)):
+        if by_row:
+            step_of = deal(np.arange(dataset.num_nodes), 0, epoch, num_steps)
+        for number, step in enumerate(session.steps.steps(learner.model, 0, epoch, num_steps, by_row=by_row)):
             loss, _ = train_step(session, learner, step.graph, session.objective.of_rows(step.rows),
                                  Moment(0, epoch, number, num_steps))
             expected_loss, expected = dense_gradients(dataset, model, weights, step_of == number, num_steps, 3)
@@ -59,16 +62,17 @@ def test_steps_of_weights_that_stand_have_the_loss_of_the_whole_graph(shared_pat
 
 
 @pytest.mark.parallel([2, 4])
-@pytest.mark.parametrize("model, history", [("sage", "stored"), ("gat", "stored"), ("gcnii", "bf16"), ("sage", "8"),
-                                            ("gat", "4")])
-def test_ranks_that_share_clusters_have_the_losses_of_one(shared_path, monkeypatch, model, history):
+@pytest.mark.parametrize("model, history, steps", [("sage", "stored", "8"), ("gat", "stored", "8"),
+                                                   ("gcnii", "bf16", "8"), ("sage", "8", "8"), ("gat", "4", "8"),
+                                                   ("sage", "stored", "rows:8")])
+def test_ranks_that_share_clusters_have_the_losses_of_one(shared_path, monkeypatch, model, history, steps):
     """8 steps an epoch with dropout, 30 epochs where rows are kept as they are. float32 sums differ in their order, and
     fewer bits may round them apart.
     """
     share_clusters(monkeypatch)
     dataset = easy_graph(seed=4)
     settings = {"model": model, "layers": 3, "hidden": 8, "dropout": 0.5, "epochs": 30 if history == "stored" else 12,
-                "steps": "8", "lr": 0.003, "history": history}
+                "steps": steps, "lr": 0.003, "history": history}
     shards = write_once(COMM, dataset, shared_path / "shards")
     _, metrics, _ = train(COMM, shards, shared_path / "run", **settings)
     alone = write(dataset, random_owner(dataset, 1), 1, shared_path / f"alone-{COMM.rank}")

@@ -23,6 +23,7 @@ from training_setup import (
 
 from hpcgnn.errors import Interrupted
 from hpcgnn.training import trainer
+from hpcgnn.training.adam import FlatAdam
 from hpcgnn.training.checkpoint import read_checkpoint
 
 COMM = MPI.COMM_WORLD
@@ -54,7 +55,7 @@ def stop(monkeypatch, shards, out, epoch, number, said, **settings):
 
 @pytest.mark.parallel([1, 2, 3])
 @pytest.mark.parametrize("epoch, number", [(0, 0), (2, 3)])
-@pytest.mark.parametrize("steps, history", [("6", "stored"), ("auto", "stored"), ("6", "4")])
+@pytest.mark.parametrize("steps, history", [("6", "stored"), ("auto", "stored"), ("6", "4"), ("rows:6", "stored")])
 def test_a_run_that_stopped_between_two_steps_ends_as_the_uninterrupted_one_bit_for_bit(shared_path, monkeypatch, epoch,
                                                                                         number, steps, history):
     share_clusters(monkeypatch)
@@ -71,6 +72,40 @@ def test_a_run_that_stopped_between_two_steps_ends_as_the_uninterrupted_one_bit_
     on_rank_zero(COMM, lambda: assert_same_bits(shared_path / "run/checkpoint.h5", shared_path / "whole/checkpoint.h5"))
 
 
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("epoch, number, num_steps", [(1, 2, 6), (2, 0, 4), (3, 1, 4)])
+def test_a_run_that_turns_to_clusters_goes_on_bit_for_bit(shared_path, monkeypatch, epoch, number, num_steps):
+    """Two epochs of rows that are dealt out one by one, then clusters, before which the moments begin anew."""
+    share_clusters(monkeypatch)
+    monkeypatch.setattr("hpcgnn.steps.clusters.ROWS_A_STEP", 60)
+    monkeypatch.setattr("hpcgnn.training.session.num_steps_of", lambda num_train: 6)
+    monkeypatch.setattr("hpcgnn.adaptive.step_count.LEAST_EARLY_FALL", 0.95)
+    settings = {**SETTINGS, "steps": "auto", "epochs": 10}
+    shards = write_once(COMM, easy_graph(), shared_path / "shards")
+    forgotten = count_calls(monkeypatch, FlatAdam, "forget")
+    _, expected, _ = train(COMM, shards, shared_path / "whole", **settings)
+    assert [(record["num_steps"], record["by_row"]) for record in expected] == [(6, True)] * 2 + [(4, False)] * 7 + [
+        (1, False)]
+    assert len(forgotten) == 1
+    resumed = stop(monkeypatch, shards, shared_path / "run", epoch, number,
+                   f"after step {number + 1} of {num_steps} in epoch {epoch + 1}", **settings)
+    _, metrics, _ = train(COMM, shards, shared_path / "run", resumed=resumed, **settings)
+    assert without_seconds(metrics) == without_seconds(expected) and len(forgotten) == 2
+    on_rank_zero(COMM, lambda: assert_same_bits(shared_path / "run/checkpoint.h5", shared_path / "whole/checkpoint.h5"))
+
+
+def count_calls(monkeypatch, owner, name: str) -> list:
+    """Have a method note its calls in the list that is returned."""
+    calls, plain = [], getattr(owner, name)
+
+    def noted(*arguments):
+        calls.append(arguments)
+        return plain(*arguments)
+
+    monkeypatch.setattr(owner, name, noted)
+    return calls
+
+
 @pytest.mark.parallel([2])
 def test_after_the_last_step_the_epoch_is_whole(shared_path, monkeypatch):
     share_clusters(monkeypatch)
@@ -80,14 +115,14 @@ def test_after_the_last_step_the_epoch_is_whole(shared_path, monkeypatch):
 
 
 @pytest.mark.parallel([2])
-@pytest.mark.parametrize("ranks", [1, 2], ids=["other ranks", "other steps"])
-def test_an_epoch_that_can_not_go_on_begins_anew_and_says_so(shared_path, monkeypatch, caplog, ranks):
+@pytest.mark.parametrize("ranks, other", [(1, "6"), (2, "4"), (2, "rows:6")], ids=["ranks", "steps", "rows"])
+def test_an_epoch_that_can_not_go_on_begins_anew_and_says_so(shared_path, monkeypatch, caplog, ranks, other):
     """With other ranks there is no history; with another number of steps the groups are others."""
     share_clusters(monkeypatch)
     dataset = easy_graph()
     shards = write_once(COMM, dataset, shared_path / "shards")
     resumed = stop(monkeypatch, shards, shared_path / "run", 2, 3, "after step 4", **SETTINGS, steps="6")
-    comm, steps = (COMM, "4") if ranks == 2 else (MPI.COMM_SELF, "6")
+    comm, steps = COMM if ranks == 2 else MPI.COMM_SELF, other
     if ranks == 1:
         if COMM.rank:
             return

@@ -86,7 +86,7 @@ def test_traits_are_those_that_the_class_states(module):
         return traits_of(build_model(ModelShape(name, 3, 4, 2, 2, 0.0)), num_layers=2)
 
     assert traits(f"{module}:Plain") == ModelTraits("sum", False, 2)
-    assert traits(f"{module}:OwnSAGE") == ModelTraits("mean", False, 2)
+    assert traits(f"{module}:OwnSAGE") == ModelTraits("mean", False, 2, weighs_self=True)
     assert traits("gat") == ModelTraits("mean", True, 2)
 
 
