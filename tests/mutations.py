@@ -43,6 +43,9 @@ HISTORY = Tests("steps/test_history.py")
 SUMS = Tests("exchange/test_quantized_sums.py", 2)
 STEPS = Tests("steps/test_steps.py -m parallel[1] -k 'constants and 3'")
 BETWEEN_STEPS = Tests("steps/test_stop_between_steps.py -m parallel[1] -k '6 and 2-3'")
+DEALING = Tests("steps/test_dealing.py")
+TURN = Tests("steps/test_stop_between_steps.py -m parallel[1] -k 'turns and 2-0'")
+OTHER_STEPS = Tests("steps/test_stop_between_steps.py -k can_not_go_on", 2)
 ONE_STEP = Tests("steps/test_steps.py -m parallel[1] -k one_step_of_all_rows")
 STEPS_OF_TWO = Tests("steps/test_steps.py -k 'constants and gcn and 8'", 2)
 BOUNDS = Tests("ops/test_bounds.py")
@@ -356,6 +359,15 @@ MUTATIONS = [
              "layout, shares[rank], False,", SUMS),
     Mutation("graph/local_graph.py", "rows of history are mapped by old weights", "return self._exchange.reads_history",
              "return False", STEPS),
+    Mutation("steps/dealing.py", "nodes are dealt alike in every epoch", "SeedSequence([seed, epoch, PURPOSE])",
+             "SeedSequence([seed, PURPOSE])", DEALING),
+    Mutation("adaptive/step_count.py", "rows stay one by one however the loss falls",
+             "if loss <= (1 - LEAST_EARLY_FALL) * before:", "if True:", STEP_COUNT),
+    Mutation("training/trainer.py", "moments of rows one by one stay", "            learner.optimizer.forget()",
+             "            pass", TURN),
+    Mutation("steps/step_graphs.py", "an epoch goes on with rows of other steps",
+             "(begun[\"num_steps\"], bool(begun.get(BY_ROW, False))) == (num_steps, by_row)",
+             "begun[\"num_steps\"] == num_steps", OTHER_STEPS),
     Mutation("adaptive/step_count.py", "steps never become fewer", "self.count // FEWER", "self.count", STEP_COUNT),
     Mutation("adaptive/width_trial.py", "a wider base is kept whatever it brings",
              "> max(FASTER * self.fall, NOTICEABLE)", "> -1", TRIAL),
