@@ -362,7 +362,7 @@ MUTATIONS = [
     Mutation("steps/dealing.py", "nodes are dealt alike in every epoch", "SeedSequence([seed, epoch, PURPOSE])",
              "SeedSequence([seed, PURPOSE])", DEALING),
     Mutation("adaptive/step_count.py", "rows stay one by one however the loss falls",
-             "if loss <= (1 - LEAST_EARLY_FALL) * before:", "if True:", STEP_COUNT),
+             "max(LEAST_EARLY_FALL * before, LEAST_OF_FIRST * first)", "-1.0", STEP_COUNT),
     Mutation("training/trainer.py", "moments of rows one by one stay", "            learner.optimizer.forget()",
              "            pass", TURN),
     Mutation("steps/step_graphs.py", "an epoch goes on with rows of other steps",

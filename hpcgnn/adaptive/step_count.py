@@ -6,14 +6,15 @@ Pure functions of losses; who measures them and who acts on the answer is not kn
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 WINDOW = 5              # epochs whose mean loss is compared with that of as many before
 LEAST_FALL = 0.01       # of the mean loss, from one window to the next; less is noise of steps that are too small
 FEWER = 4               # times fewer steps then
-LEAST_EARLY_FALL = 0.02  # of the loss, from one epoch to the next, while rows are dealt out one by one
+# While rows are dealt out one by one, from one epoch to the next: of the loss, and of the first epoch's loss, next to
+# which the loss of a graph that is learned by heart goes on falling by any share of itself.
+LEAST_EARLY_FALL, LEAST_OF_FIRST = 0.02, 0.01
 LAST_SHARE = 10         # the last 1 / LAST_SHARE of the epochs have one step
 
 
@@ -57,9 +58,11 @@ class StepRule:
             return state
         if not state.by_row:
             return state.observe(loss)
-        before = state.losses[-1] if state.losses else math.inf
-        if loss <= (1 - LEAST_EARLY_FALL) * before:
+        if not state.losses:
             return replace(state, losses=(loss,))
+        first, before = state.losses[0], state.losses[-1]
+        if before - loss >= max(LEAST_EARLY_FALL * before, LEAST_OF_FIRST * first):
+            return replace(state, losses=(first, loss))
         return StepCount(self.first, is_turn=True)
 
 
@@ -70,7 +73,7 @@ class StepCount:
     Attributes
     ----------
     count : int
-    losses : tuple of float      of the last 2 * WINDOW epochs with so many steps
+    losses : tuple of float      of the last 2 * WINDOW epochs with so many steps; one by one, of the first and the last
     by_row : bool                rows are dealt out one by one
     is_turn : bool               the next epoch is the first in clusters after some in which they were not
     """

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from hpcgnn.adaptive.step_count import FEWER, LEAST_EARLY_FALL, LEAST_FALL, WINDOW, StepCount, StepRule
+from hpcgnn.adaptive.step_count import FEWER, LEAST_EARLY_FALL, LEAST_FALL, LEAST_OF_FIRST, WINDOW, StepCount, StepRule
 
 
 def plans(losses, rule):
@@ -47,10 +47,17 @@ def test_steps_stay_while_the_mean_loss_of_a_window_falls_by_enough(fall, stays)
 
 
 def test_rows_are_dealt_out_one_by_one_until_the_loss_falls_by_little():
-    falls = [1.0, 0.5, 0.4, 0.4 * (1 - 1.1 * LEAST_EARLY_FALL), 0.4 * (1 - 1.9 * LEAST_EARLY_FALL), 0.1, 0.1, 0.1]
+    falls = [1.0, 0.9, 0.8, 0.8 * (1 - 1.1 * LEAST_EARLY_FALL), 0.8 * (1 - 1.9 * LEAST_EARLY_FALL), 0.1, 0.1, 0.1]
     found = plans(falls, StepRule(64, True, 100, num_by_row=40))
     assert [(plan.count, plan.by_row) for plan in found] == [(40, True)] * 5 + [(64, False)] * 3
     assert [plan.is_turn for plan in found] == [False] * 5 + [True] + [False] * 2
+
+
+def test_a_loss_that_falls_by_half_but_by_little_of_the_first_one_turns_to_clusters():
+    """The third fall is nearly half of the loss, but 0.9 of the least share of the first one."""
+    falls = [1.0, 0.0400, 0.0200, 0.0200 - 0.9 * LEAST_OF_FIRST, 0.001]
+    found = plans(falls, StepRule(64, True, 100, num_by_row=40))
+    assert [plan.by_row for plan in found] == [True] * 4 + [False]
 
 
 def test_rows_that_are_always_dealt_out_one_by_one_stay_so():
