@@ -98,7 +98,8 @@ def test_pygs_sampler_is_left_out_with_a_sentence_where_its_library_is_missing(m
 
 
 @pytest.mark.parametrize("parse, text, complaint", [
-    (parse_steps, "4,0", "--steps has '0'; expected positive numbers or auto"),
+    (parse_steps, "4,0", "--steps has '0'; expected positive numbers, rows:NUMBER or auto"),
+    (parse_steps, "rows:0", "--steps has 'rows:0'; expected positive numbers, rows:NUMBER or auto"),
     (parse_steps, "many", "--steps has 'many'"),
     (lambda text: parse_methods(text, ("vanilla", "uniform")), "vanilla,unifrom",
      "--method has 'unifrom'; expected METHOD or METHOD:BITS of vanilla, uniform"),
