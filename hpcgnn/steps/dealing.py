@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 LABELED_ROWS_A_STEP = 256     # at least, that a step's labels are like all
-MOST_STEPS = 40               # more are no sooner: rows of others are an epoch old on average, whatever the steps
+MOST_STEPS = 40               # more bring an epoch hardly further, and cost time: data/benchmarks/steps.md
 PURPOSE = 8                   # of the draws, beside seed and epoch
 GOLDEN, FIRST_FACTOR, SECOND_FACTOR = (np.uint64(factor) for factor in
                                        (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))

@@ -175,8 +175,7 @@ class Session:
         if number is not None:
             return StepRule(num_by_row=number) if by_row else StepRule(number)
         num_by_row = num_steps_of(self.info.num_train) if self.traits.weighs_self else 1
-        return StepRule(self.steps.clusters.first_steps(self.info.num_nodes), True, self.config.epochs,
-                        num_by_row)
+        return StepRule(self.steps.clusters.first_steps(self.info.num_nodes), True, self.config.epochs, num_by_row)
 
     def new_model(self, seed: int) -> nn.Module:
         """Collective: a model whose weights depend on the seed only, or are those of rank 0's where a program gives it,

@@ -261,7 +261,7 @@ class TrainingRun:
         plan = self.controller.plan(self.seed, epoch)
         session.exchange.begin_epoch(plan)
         HERE.note("computes")
-        if plan.is_turn and (session.steps is None or session.steps.begun is None):
+        if plan.is_turn and session.steps.begun is None:
             learner.optimizer.forget()
         trace = train_epoch(session, learner, self.seed, epoch, stop, plan.num_steps, plan.by_row)
         if trace is None:
