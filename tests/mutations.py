@@ -43,10 +43,11 @@ HISTORY = Tests("steps/test_history.py")
 SUMS = Tests("exchange/test_quantized_sums.py", 2)
 STEPS = Tests("steps/test_steps.py -m parallel[1] -k 'constants and 3'")
 BETWEEN_STEPS = Tests("steps/test_stop_between_steps.py -m parallel[1] -k '6 and 2-3'")
-DEALING = Tests("steps/test_dealing.py")
+DEALING, BATCH = Tests("steps/test_dealing.py"), Tests("graph/test_batch.py")
 TURN = Tests("steps/test_stop_between_steps.py -m parallel[1] -k 'turns and 2-0'")
 OTHER_STEPS = Tests("steps/test_stop_between_steps.py -k can_not_go_on", 2)
 ONE_STEP = Tests("steps/test_steps.py -m parallel[1] -k one_step_of_all_rows")
+NO_GRADIENT = Tests("steps/test_steps.py -m parallel[1] -k 'no_gradient and gcnii'")
 STEPS_OF_TWO = Tests("steps/test_steps.py -k 'constants and gcn and 8'", 2)
 BOUNDS = Tests("ops/test_bounds.py")
 ROTATED = Tests("cuda/test_rotation.py -x")
@@ -359,6 +360,14 @@ MUTATIONS = [
              "layout, shares[rank], False,", SUMS),
     Mutation("graph/local_graph.py", "rows of history are mapped by old weights", "return self._exchange.reads_history",
              "return False", STEPS),
+    Mutation("graph/batch.py", "a gradient goes one hop", "for near in range(num_hops):", "for near in range(1):",
+             BATCH),
+    Mutation("graph/batch.py", "what rows read inside a batch is not computed", "        if num_within:",
+             "        if False:", BATCH),
+    Mutation("steps/step_graphs.py", "gradients of other ranks go to rows of none",
+             "self._shared_rows() if self._is_shared else None", "None", STEPS_OF_TWO),
+    Mutation("nn/neighborhood.py", "rows that no gradient reaches have what was there",
+             "of_rows[:self.hop.back_in], 0", "of_rows[:self.hop.back_in], 1", NO_GRADIENT),
     Mutation("steps/dealing.py", "nodes are dealt alike in every epoch", "SeedSequence([seed, epoch, PURPOSE])",
              "SeedSequence([seed, PURPOSE])", DEALING),
     Mutation("adaptive/step_count.py", "rows stay one by one however the loss falls",

@@ -123,8 +123,8 @@ class Exchange(Protocol):
 class Matrices:
     """A reduction by rows, and its transposed for the gradients of inner and of halo rows.
 
-    forward : (num_out, inner and halo columns); near_back : (num_in, num_out); far_back : (num_halo, num_out), or as
-    many rows as have gradients that go home
+    forward : (num_out, inner and halo columns); near_back : (back_in, back_out), of the rows that a gradient can reach;
+    far_back : (num_halo, back_out), or as many rows as have gradients that go home
     """
 
     forward: SparseRows
@@ -189,19 +189,22 @@ class PeerEntries:
 
 
 def restrict(forward: SparseRows, transposed: SparseRows, num_inner: int, num_in: int, num_out: int,
-             num_returning: int | None = None) -> Matrices:
+             num_returning: int | None = None, num_back: tuple[int, int] | None = None) -> Matrices:
     """The matrices of a hop from the first num_in inner rows, and all halo rows, to the first num_out inner rows, and
-    back to the first num_returning halo rows, None for all.
+    back to the first num_returning halo rows, None for all; and of these inner rows from the first num_back[1] of
+    those that come out to the first num_back[0] of those that come in, None for all.
 
-    No row before num_out may have an inner neighbor at or behind num_in.
+    No row before num_out may have an inner neighbor at or behind num_in, nor one before num_back[1] at or behind
+    num_back[0].
     """
-    end = transposed.end if num_out == num_inner else _ends_below(transposed, num_out)
-    row_scale = None if forward.row_scale is None else forward.row_scale[:num_out]
-    back = replace(transposed, end=end, num_columns=num_out, num_self=min(transposed.num_self, num_out),
+    back_in, back_out = num_back or (num_in, num_out)
+    end = transposed.end if back_out == num_inner else _ends_below(transposed, back_out)
+    row_scale = None if forward.row_scale is None else forward.row_scale[:back_out]
+    back = replace(transposed, end=end, num_columns=back_out, num_self=min(transposed.num_self, back_out),
                    column_scale=row_scale)
     ahead = replace(forward, split=num_inner, num_near=num_in)
     last = back.num_rows if num_returning is None else num_inner + num_returning
-    return Matrices(ahead.rows(0, num_out), back.rows(0, num_in), back.rows(num_inner, last))
+    return Matrices(ahead.rows(0, num_out), back.rows(0, back_in), back.rows(num_inner, last))
 
 
 def _first_columns(matrix: SparseRows, num_columns: int, **changes) -> SparseRows:
@@ -218,7 +221,7 @@ def _ends_below(matrix: SparseRows, limit: int) -> np.ndarray:
     return matrix.begin + is_below[matrix.end] - is_below[matrix.begin]
 
 
-def spans(is_marginal: np.ndarray, overlaps: bool) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:
+def spans(is_marginal: np.ndarray) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:
     """Central and marginal rows as few long ranges; all are marginal where they alternate too often to be worth it.
 
     Central ranges come in blocks, between which messages are given a chance to make progress.
@@ -226,11 +229,10 @@ def spans(is_marginal: np.ndarray, overlaps: bool) -> tuple[tuple[tuple[int, int
     Parameters
     ----------
     is_marginal : (num_out,) bool       the row has a halo neighbor
-    overlaps : bool                     whether central rows are wanted apart
     """
     num_out = len(is_marginal)
     bounds = [0, *(np.flatnonzero(np.diff(is_marginal)) + 1).tolist(), num_out]
-    if not overlaps or len(bounds) > MAX_SPANS or is_marginal.all():
+    if len(bounds) > MAX_SPANS or is_marginal.all():
         return (), ((0, num_out),)
     ranges = [(start, stop) for start, stop in itertools.pairwise(bounds) if start < stop]
     marginal = tuple(span for span in ranges if is_marginal[span[0]])
@@ -251,6 +253,7 @@ class Hop:
     Attributes
     ----------
     num_in, num_out : int       inner rows that are needed and that come out
+    back_in, back_out : int     the first of these, which a gradient can reach; it is zero in all others
     reach : int or None         hops from the rows that come in to the loss; None where all rows are computed
     matrices : Matrices
     central, marginal : tuple of (start, stop)      the rows that come out, in blocks: those that can be computed before
@@ -262,6 +265,8 @@ class Hop:
 
     num_in: int
     num_out: int
+    back_in: int
+    back_out: int
     reach: int | None
     matrices: Matrices
     central: tuple[tuple[int, int], ...]

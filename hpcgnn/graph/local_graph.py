@@ -37,6 +37,8 @@ from hpcgnn.ops.maximum import maximum
 from hpcgnn.ops.pointwise import activate, dropout
 from hpcgnn.ops.row_codes import RowStore
 
+HopShape = tuple[str, int, int, int, int]      # reduction, and the rows of a `Hop`
+
 
 @dataclass
 class ForwardPass:
@@ -64,6 +66,8 @@ class LocalGraph:
     exchange : Exchange
     num_within : list of int, or None
         num_within[k] inner rows come first that reach the loss in at most k hops; None where that is not known
+    num_back : list of int, or None
+        num_back[k] of these come first, which a gradient can reach from k hops away; None: all of them
     overlaps : bool
         whether work goes on while messages travel: central rows, which have no halo neighbor, are aggregated, and in
         the backward pass what this rank's own rows contribute
@@ -88,7 +92,7 @@ class LocalGraph:
     def __init__(self, indptr: np.ndarray, indices: np.ndarray, node_id: np.ndarray, in_degree: np.ndarray,
                  features: torch.Tensor, exchange: Exchange, num_within: list[int] | None = None,
                  overlaps: bool = True, has_half_sums: bool = False, edge_weight: np.ndarray | None = None,
-                 weighted_degree: np.ndarray | None = None):
+                 weighted_degree: np.ndarray | None = None, num_back: list[int] | None = None):
         check_edge_weight(edge_weight, weighted_degree, len(indices), len(node_id))
         self.num_inner, self.num_rows = len(indptr) - 1, len(node_id)
         self.node_id, self.in_degree = node_id, in_degree
@@ -98,20 +102,22 @@ class LocalGraph:
         self.degree = in_degree if weighted_degree is None else weighted_degree
         self._indptr, self._indices = resident(indptr), resident(indices)
         self._exchange, self.num_within, self.has_half_sums = exchange, num_within, has_half_sums
-        self._restricted: dict[tuple[str, int, int], Matrices] = {}
-        self._cut: dict[tuple[str, int, int], PeerMatrices] = {}
+        self._num_back = num_within if num_back is None else num_back
+        # Of rows that come from equally many hops away, the last.
+        self._back_of = dict(zip(num_within or (), self._num_back or (), strict=True))
+        self._restricted: dict[HopShape, Matrices] = {}
+        self._cut: dict[HopShape, PeerMatrices] = {}
         self._peer_entries: PeerEntries | None = None
         self._overlaps, self._waits = overlaps and not exchange.is_alone, not overlaps
         self._spans: dict[int, tuple] = {}
         self._ids: dict[tuple[int, int], np.ndarray] = {}
         self._inner_degree: torch.Tensor | None = None
         self._row_factors: dict[str, torch.Tensor | None] = {}
-        self._is_marginal = _has_entry_from(indptr, indices, self.num_inner)
         self._input_aggregates: dict[str, torch.Tensor] = {}
         self._adjacencies: dict[bool, Adjacency] = {}
         self.stored_bits: int | None = None
         self._reductions = Reductions(self._indptr, self._indices, self.num_rows, self.degree, has_half_sums,
-                                      self._edge_weight)
+                                      self._edge_weight, self._num_variable)
         self._pass = ForwardPass()
 
     def with_exchange(self, exchange: Exchange) -> LocalGraph:
@@ -147,6 +153,17 @@ class LocalGraph:
                   *(getattr(matrix, name) for matrix in matrices for name in names)]
         owners = [_owner(array) for array in arrays if array is not None]       # matrices share arrays
         return sum({id(owner): owner.nbytes for owner in owners}.values())
+
+    @cached_property
+    def _is_marginal(self) -> np.ndarray:
+        """Return (num_inner,) bool, the rows that have a halo neighbor."""
+        return _has_entry_from(self._indptr, self._indices, self.num_inner)
+
+    @property
+    def _num_variable(self) -> int | None:
+        """Return how many rows, the first ones, are no constants; None is all."""
+        returning = self._exchange.num_returning
+        return None if returning is None else self.num_inner + returning
 
     @property
     def is_alone(self) -> bool:
@@ -313,8 +330,9 @@ class LocalGraph:
         """relu(norm(h)) and, with `is_dropped`, one counted dropout of it, in one pass over the first len(h) rows."""
         key = self.next_dropout(probability) if is_dropped else None
         weight, bias, eps = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
+        num_back = None if self._pass.hops_left is None else self._back_of.get(len(h))
         return activate(h, 0.0 if key is None else probability, self.ids(0, len(h)), key, weight, bias, eps,
-                        self.next_store(h))
+                        self.next_store(h), num_back)
 
     def next_dropout(self, probability: float) -> CounterKey | None:
         """Count one dropout; the key of its draws, or None where it changes nothing."""
@@ -375,20 +393,21 @@ class LocalGraph:
         """Count one aggregation of a model that has said its num_hops; its rows and matrices."""
         left = self._pass.hops_left
         if left is None:
-            num_in = num_out = self.num_inner
+            num_in = num_out = back_in = back_out = self.num_inner
         else:
             self._pass.hops_left = left - 1
             num_in, num_out = self.num_within[left], self.num_within[left - 1]
-        shape = reduction, num_in, num_out
+            back_in, back_out = self._num_back[left], self._num_back[left - 1]
+        shape = reduction, num_in, num_out, back_in, back_out
         if shape not in self._restricted:
             self._restricted[shape] = restrict(*self._reductions.matrices(reduction), self.num_inner, num_in, num_out,
-                                              self._exchange.num_returning)
+                                              self._exchange.num_returning, (back_in, back_out))
         by_peer = None if self.halo_spans is None else self._cut_by_peer(shape)
         if num_out not in self._spans:
-            self._spans[num_out] = spans(self._is_marginal[:num_out], self._overlaps)
-        return Hop(num_in, num_out, left, self._restricted[shape], *self._spans[num_out], by_peer)
+            self._spans[num_out] = spans(self._is_marginal[:num_out]) if self._overlaps else ((), ((0, num_out),))
+        return Hop(num_in, num_out, back_in, back_out, left, self._restricted[shape], *self._spans[num_out], by_peer)
 
-    def _cut_by_peer(self, shape: tuple[str, int, int]) -> PeerMatrices:
+    def _cut_by_peer(self, shape: HopShape) -> PeerMatrices:
         if self._peer_entries is None:
             matrix, _ = self._reductions.matrices(shape[0])
             self._peer_entries = PeerEntries.order(matrix, self.num_inner, self.halo_spans)

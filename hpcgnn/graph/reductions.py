@@ -26,14 +26,19 @@ class Reductions:
     degree : (num_rows,)                                              in the whole graph, or sums of weights there
     has_half_sums : bool                                              see `SparseRows`
     edge_weight : (num_edges,) float32 beside indices, or None
+    num_variable : int or None                                        rows behind the first ones are constants, and no
+                                                                      transpose brings them a gradient; None: none is
     """
 
     def __init__(self, indptr: np.ndarray, indices: np.ndarray, num_rows: int, degree: np.ndarray,
-                 has_half_sums: bool, edge_weight: np.ndarray | None) -> None:
+                 has_half_sums: bool, edge_weight: np.ndarray | None, num_variable: int | None = None) -> None:
         self._indptr, self._indices, self._num_rows = indptr, indices, num_rows
         self._num_inner, self._degree, self._half_sums = len(indptr) - 1, degree, has_half_sums
         self._edge_weight = edge_weight
-        self._transposed = _transpose(indptr, indices, num_rows, edge_weight)
+        variable = indptr, indices, edge_weight
+        if num_variable is not None:
+            variable = _first_columns(*variable, num_variable)
+        self._transposed = _transpose(*variable, num_rows)
         self._made: dict[str, tuple[SparseRows, SparseRows]] = {}
 
     @property
@@ -84,8 +89,16 @@ class Reductions:
         return (total * scale ** 2).astype(np.float32)
 
 
-def _transpose(indptr: np.ndarray, indices: np.ndarray, num_columns: int,
-               edge_weight: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+def _first_columns(indptr: np.ndarray, indices: np.ndarray, edge_weight: np.ndarray | None,
+                   num_columns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Return the entries of a CSR in its first columns, and their weights."""
+    is_first = indices < num_columns
+    ends = np.concatenate([[0], np.cumsum(is_first)])
+    return ends[indptr], indices[is_first], None if edge_weight is None else edge_weight[is_first]
+
+
+def _transpose(indptr: np.ndarray, indices: np.ndarray, edge_weight: np.ndarray | None,
+               num_columns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Return the CSC of a CSR: indptr int64, indices int32, destinations ascending within a column, and the weights."""
     shape = (len(indptr) - 1, num_columns)
     values = np.ones(len(indices), dtype=np.int8) if edge_weight is None else edge_weight

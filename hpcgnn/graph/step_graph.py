@@ -33,14 +33,15 @@ class EpochInput:
         self._made: dict[tuple[str, float, CounterKey], torch.Tensor] = {}
 
     def aggregate(self, reach: int | None, reduction: str, probability: float, key: CounterKey) -> torch.Tensor:
-        """Return the sums of all rows that are less than `reach` hops from the loss, (num_out, num_features); None is
-        any. See `LocalGraph.masked_input_aggregate`.
+        """Return the sums of all rows that a pass of such a reach may compute, (num_out, num_features); None is any.
+        See `LocalGraph.masked_input_aggregate`.
         """
         place = reduction, probability, key
         if place not in self._made:
             graph = self._graph
             masked = dropout(graph.x_all, probability, graph.ids(0, graph.num_rows), key)
-            num_out = graph.num_inner if reach is None else graph.num_within[reach - 1]
+            # A batch may compute rows farther away than it has to, see `order_rows`.
+            num_out = graph.num_inner if reach is None else graph.num_within[-1]
             self._made[place] = multiply(graph.matrix(reduction).rows(0, num_out), masked)
         return self._made[place]
 
@@ -59,12 +60,11 @@ class StepGraph(LocalGraph):
     def __init__(self, whole: LocalGraph, batch: Batch, exchange: Exchange, inputs: EpochInput):
         row = np.concatenate([batch.rows, batch.far])
         weight = None if whole.edge_weight is None else np.asarray(whole._edge_weight)[batch.arc]
-        within = None if whole.num_within is None else np.searchsorted(batch.rows, whole.num_within).tolist()
         self._inner = torch.from_numpy(batch.rows).to(whole.x.device)
         super().__init__(batch.indptr, batch.indices, whole.node_id[row], whole.in_degree[row],
-                         whole.x.index_select(0, self._inner), exchange, within, overlaps=False,
+                         whole.x.index_select(0, self._inner), exchange, batch.num_within, overlaps=False,
                          has_half_sums=whole.has_half_sums, edge_weight=weight,
-                         weighted_degree=None if weight is None else whole.degree[row])
+                         weighted_degree=None if weight is None else whole.degree[row], num_back=batch.num_back)
         self._whole_graph, self._batch, self._inputs = whole, batch, inputs
         self.stored_bits = whole.stored_bits
         self._scales: dict[str, np.ndarray | None] = {}      # of the columns in place, by reduction

@@ -143,11 +143,17 @@ class Neighborhood:
     def aggregate_back(self, gradient: torch.Tensor) -> tuple[torch.Tensor, Arrival]:
         """Collective: the gradient of the unmasked inner rows that this rank's own sums have, (hop.num_in, dim), and
         the arrival that adds what other ranks' sums have. The gradients of halo rows travel meanwhile.
+
+        Parameters
+        ----------
+        gradient : (at least hop.back_out, dim)      of the sums; all others have none
         """
+        gradient = gradient[:self.hop.back_out]
         arrival = self._start_take_home(gradient)
         of_rows = empty((self.hop.num_in, gradient.shape[1]), gradient.dtype, gradient.device)
-        for span in blocks(0, self.hop.num_in):
-            multiply_span(self.hop.matrices.near_back, gradient, None, of_rows, span)
+        reached, of_rows[self.hop.back_in:] = of_rows[:self.hop.back_in], 0
+        for span in blocks(0, self.hop.back_in):
+            multiply_span(self.hop.matrices.near_back, gradient, None, reached, span)
             arrival.poll()
         return of_rows, arrival
 
@@ -208,11 +214,11 @@ class AggregateFirst(torch.autograd.Function):
     def backward(ctx, gradient: torch.Tensor) -> Gradients:
         """Collective: gradients of halo rows go home."""
         neighborhood, hop, (weight_neighbor, weight_self) = ctx.neighborhood, ctx.neighborhood.hop, ctx.weights
-        gradient, of_rows, of_self, arrival = gradient.contiguous(), None, None, None
+        gradient, of_rows, of_self, arrival = gradient.contiguous()[:hop.back_out], None, None, None
         if ctx.needs_rows:
             of_rows, arrival = neighborhood.aggregate_back(map_back(gradient, weight_neighbor))
             if weight_self is not None:
-                map_back(gradient, weight_self, out=of_rows[:hop.num_out])
+                map_back(gradient, weight_self, out=of_rows[:hop.back_out])
             of_rows = neighborhood.drop_inner(of_rows)
         of_neighbor = weight_gradient_of(ctx, 1, gradient)
         if weight_self is not None:
@@ -250,7 +256,7 @@ class MapFirst(torch.autograd.Function):
     def backward(ctx, gradient: torch.Tensor) -> Gradients:
         """Collective: gradients of halo rows go home."""
         neighborhood, hop, (weight_neighbor, weight_self) = ctx.neighborhood, ctx.neighborhood.hop, ctx.weights
-        gradient, of_rows, of_self = gradient.contiguous(), None, None
+        gradient, of_rows, of_self = gradient.contiguous()[:hop.back_out], None, None
         if neighborhood.is_input:
             of_neighbor = _of_near(ctx, multiply(hop.matrices.near_back, gradient))
             if not neighborhood.is_by_peer:
@@ -269,7 +275,7 @@ class MapFirst(torch.autograd.Function):
             of_neighbor = _of_near(ctx, of_mapped)
             of_rows = map_back(of_mapped, weight_neighbor)
             if weight_self is not None:
-                map_back(gradient, weight_self, out=of_rows[:hop.num_out])
+                map_back(gradient, weight_self, out=of_rows[:hop.back_out])
             of_rows = neighborhood.drop_inner(of_rows)
         return of_rows, of_neighbor, of_self, column_sums(gradient), None
 

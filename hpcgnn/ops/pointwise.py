@@ -64,20 +64,23 @@ class _Activation(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, rows: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float,
-                node_id: np.ndarray | None, key: CounterKey | None, threshold: int) -> torch.Tensor:
+                node_id: np.ndarray | None, key: CounterKey | None, threshold: int, num_back: int) -> torch.Tensor:
         out, moments = backend_of("pointwise", rows).activate(rows, node_id, key, threshold, weight, bias, eps)
         ctx.save_for_backward(rows, weight, bias, moments)
-        ctx.arguments = node_id, key, threshold, eps
+        ctx.arguments = node_id, key, threshold, eps, num_back
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient: torch.Tensor):
         rows, weight, bias, moments = ctx.saved_tensors
-        node_id, key, threshold, eps = ctx.arguments
-        gradients = backend_of("pointwise", gradient).activate_backward(
-            gradient.contiguous(), rows, node_id, key, threshold, weight, bias, eps, moments)
-        return *gradients, None, None, None, None
+        node_id, key, threshold, eps, num_back = ctx.arguments
+        of_rows = empty(rows.shape, rows.dtype, rows.device)
+        of_rows[num_back:] = 0
+        of_weight, of_bias = backend_of("pointwise", gradient).activate_backward(
+            gradient.contiguous()[:num_back], rows[:num_back], None if node_id is None else node_id[:num_back], key,
+            threshold, weight, bias, eps, moments[:num_back], of_rows[:num_back])
+        return of_rows, of_weight, of_bias, *[None] * 5
 
 
 class _StoredActivation(torch.autograd.Function):
@@ -111,8 +114,8 @@ class _StoredActivation(torch.autograd.Function):
         everything_passes, sums = torch.full_like(bias, math.inf), [torch.zeros_like(weight), torch.zeros_like(bias)]
         for span, rows in store.decode(codes):
             masked = mask_by_signs(gradient[span], signs[span]).mul_(scale)
-            of_rows[span], *of_norm = backend_of("pointwise", gradient).activate_backward(
-                masked, rows, None, None, 0, weight, everything_passes, eps, moments[span])
+            of_norm = backend_of("pointwise", gradient).activate_backward(
+                masked, rows, None, None, 0, weight, everything_passes, eps, moments[span], of_rows[span])
             for total, part in zip(sums, of_norm, strict=True):
                 total += part
         return of_rows, *sums, *[None] * 5
@@ -120,7 +123,7 @@ class _StoredActivation(torch.autograd.Function):
 
 def activate(rows: torch.Tensor, probability: float, node_id: np.ndarray | None, key: CounterKey | None,
              weight: torch.Tensor | None = None, bias: torch.Tensor | None = None, eps: float = 1e-5,
-             store: RowStore | None = None) -> torch.Tensor:
+             store: RowStore | None = None, num_back: int | None = None) -> torch.Tensor:
     """Return dropout(max(0, LayerNorm(rows))), by one pass forward, one backward, in float32 and stored once.
 
     x^ = (x - mean) / sqrt(variance + eps) over a row's columns, u = max(0, x^ * weight + bias), and `dropout` of u: the
@@ -135,6 +138,7 @@ def activate(rows: torch.Tensor, probability: float, node_id: np.ndarray | None,
     weight, bias : (dim,) float32   of the normalization; both None for u = max(0, x)
     eps : float                     added to the variance, which divides by dim
     store : RowStore or None        of the rows, where backward is to read codes of them; which elements passed is exact
+    num_back : int or None          of the rows come first, and the gradient of all others is zero; None: of none
 
     Returns
     -------
@@ -161,7 +165,8 @@ def activate(rows: torch.Tensor, probability: float, node_id: np.ndarray | None,
     weight, bias = (None if values is None else values.contiguous() for values in (weight, bias))
     if store is not None:
         return _StoredActivation.apply(rows, weight, bias, eps, node_id, key, threshold, store)
-    return _Activation.apply(rows, weight, bias, eps, node_id, key, threshold)
+    return _Activation.apply(rows, weight, bias, eps, node_id, key, threshold,
+                             len(rows) if num_back is None else num_back)
 
 
 def _threshold_of(probability: float) -> int:

@@ -37,7 +37,7 @@ class Step:
     Attributes
     ----------
     graph : StepGraph
-    rows : (num_batch,) int64      inner rows of the whole graph that it computes, ascending
+    rows : (num_batch,) int64      inner rows of the whole graph that it computes, as they lie in `graph`
     """
 
     graph: StepGraph
@@ -65,7 +65,8 @@ class StepGraphs:
         self.clusters = clusters
         self._graph, self._exchange, self._is_shared = graph, exchange, num_ranks > 1
         self._history = History(graph.node_id, kept)
-        self._cutter = BatchCutter(*graph.arcs, graph.num_rows)
+        self._cutter = BatchCutter(*graph.arcs, graph.num_rows, graph.num_within,
+                                   self._shared_rows() if self._is_shared else None)
         self._place = np.full(graph.num_rows, -1, np.int32)
         self.begun: State | None = None
 
@@ -110,6 +111,13 @@ class StepGraphs:
         logger.warning("the epoch that was stopped had %d steps, and this one has %d, or other rows in them; it begins "
                        "anew, with the weights as they are", begun["num_steps"], num_steps)
         return None
+
+    def _shared_rows(self) -> np.ndarray:
+        """Return (num_inner,) bool, the rows that other ranks read."""
+        is_shared = np.zeros(self._graph.num_inner, bool)
+        for rows in self._exchange.plan_within(None).boundary:
+            is_shared[rows.index] = True
+        return is_shared
 
     def _graph_of(self, batch: Batch, inputs: EpochInput) -> StepGraph:
         exchange = StepExchange(self._exchange, self._history, batch, self._is_shared)

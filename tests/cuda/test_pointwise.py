@@ -69,9 +69,15 @@ def test_relu_and_dropout_and_their_backward_have_the_host_s_bits(device, dim, d
     out, moments = pointwise.activate(rows.to(device), *arguments)
     expected, no_moments = host.activate(rows, *arguments)
     assert torch.equal(out.cpu(), expected) and moments.shape == no_moments.shape
-    found = pointwise.activate_backward(gradient.to(device), rows.to(device), *arguments, moments)
-    assert torch.equal(found[0].cpu(), host.activate_backward(gradient, rows, *arguments, no_moments)[0])
+    found = backward_of(pointwise, gradient.to(device), rows.to(device), *arguments, moments)
+    assert torch.equal(found[0].cpu(), backward_of(host, gradient, rows, *arguments, no_moments)[0])
     assert found[1] is found[2] is None
+
+
+def backward_of(implementation, gradient, rows, *arguments):
+    """The gradients of rows, weight and bias."""
+    out = torch.full_like(rows, torch.nan)
+    return out, *implementation.activate_backward(gradient, rows, *arguments, out)
 
 
 class Case:
@@ -97,7 +103,7 @@ class Case:
         rows, gradient, weight, bias = (x.to(device) for x in (self.rows, self.gradient, self.weight, self.bias))
         arguments = (self.node_id, KEY, self.threshold, weight, bias, EPS)
         out, moments = implementation.activate(rows, *arguments)
-        gradients = implementation.activate_backward(gradient, rows, *arguments, moments)
+        gradients = backward_of(implementation, gradient, rows, *arguments, moments)
         return [x.cpu() for x in (out, moments, *gradients)]
 
 
@@ -195,7 +201,7 @@ def test_constant_rows_become_the_bias_and_have_the_gradient_of_deviation_zero(d
     out, moments = pointwise.activate(rows, None, None, 0, weight, bias, EPS)
     assert torch.equal(out, bias.relu().repeat(4, 1))
     gradient = torch.ones_like(rows)
-    found = pointwise.activate_backward(gradient, rows, None, None, 0, weight, bias, EPS, moments)[0]
+    found = backward_of(pointwise, gradient, rows, None, None, 0, weight, bias, EPS, moments)[0]
     passed = (bias > 0).double()
     torch.testing.assert_close(found.double(), ((passed - passed.mean()) / EPS**0.5).repeat(4, 1), rtol=1e-6, atol=0)
 
@@ -209,7 +215,7 @@ def test_nan_stays_nan(device, dtype, is_normalized):
     rows[2, 40] = torch.nan
     weight, bias = (torch.ones(41, device=device), torch.zeros(41, device=device)) if is_normalized else (None, None)
     out, moments = pointwise.activate(rows, None, None, 0, weight, bias, EPS)
-    gradient = pointwise.activate_backward(torch.ones_like(rows), rows, None, None, 0, weight, bias, EPS, moments)[0]
+    gradient = backward_of(pointwise, torch.ones_like(rows), rows, None, None, 0, weight, bias, EPS, moments)[0]
     expected = torch.zeros(5, 41, dtype=torch.bool)
     expected[2, 0 if is_normalized else 40:] = True
     assert torch.equal(out.isnan().cpu(), expected)
@@ -222,7 +228,7 @@ def test_no_rows_and_no_columns_are_no_error(device, shape):
     weight, bias = torch.ones(shape[1], device=device), torch.ones(shape[1], device=device)
     assert pointwise.dropout(rows, node_id, KEY, HALF).shape == rows.shape
     out, moments = pointwise.activate(rows, node_id, KEY, HALF, weight, bias, EPS)
-    gradients = pointwise.activate_backward(rows, rows, node_id, KEY, HALF, weight, bias, EPS, moments)
+    gradients = backward_of(pointwise, rows, rows, node_id, KEY, HALF, weight, bias, EPS, moments)
     assert out.shape == gradients[0].shape == rows.shape
     assert all(gradient.shape == weight.shape and not gradient.any() for gradient in gradients[1:])
 

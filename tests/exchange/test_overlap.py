@@ -31,19 +31,18 @@ def test_losses_and_scores_with_overlap_are_those_without_bit_for_bit(shared_pat
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 3 * MIN_BLOCK)), min_size=0, max_size=MAX_SPANS + 4))
 def test_spans_cover_every_row_once_and_central_ones_have_no_halo_neighbor(runs):
     is_marginal = np.concatenate([np.full(length, value) for value, length in runs] or [np.zeros(0, bool)])
-    central, marginal = spans(is_marginal, overlaps=True)
+    central, marginal = spans(is_marginal)
     covered = np.zeros(len(is_marginal), int)
     for start, stop in central + marginal:
         covered[start:stop] += 1
     assert (covered == 1).all()
     for start, stop in central:
         assert not is_marginal[start:stop].any()
-    assert spans(is_marginal, overlaps=False) == ((), ((0, len(is_marginal)),))
 
 
 def test_rows_that_alternate_too_often_are_all_marginal():
     is_marginal = np.arange(4 * MAX_SPANS) % 2 == 0
-    assert spans(is_marginal, overlaps=True) == ((), ((0, 4 * MAX_SPANS),))
+    assert spans(is_marginal) == ((), ((0, 4 * MAX_SPANS),))
 
 
 @pytest.mark.parametrize("length", [0, 1, MIN_BLOCK, MIN_BLOCK + 1, 100 * MIN_BLOCK])

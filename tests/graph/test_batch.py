@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpcgnn.graph.batch import BatchCutter
+from hpcgnn.graph.batch import BatchCutter, order_rows
 
 
 def part(num_inner=30, num_rows=44, num_arcs=200, seed=0):
@@ -30,7 +30,7 @@ def test_a_batch_has_the_arcs_into_its_rows(rows, fresh):
         assert np.array_equal(local[batch.indices[arcs]], indices[indptr[row]:indptr[row + 1]])
         assert np.array_equal(batch.arc[arcs], np.arange(indptr[row], indptr[row + 1]))
     read = set(indices[batch.arc].tolist()) - set(rows.tolist()) - set(fresh.tolist())
-    assert batch.far[batch.num_fresh:].tolist() == sorted(read)
+    assert sorted(batch.far[batch.num_fresh:]) == sorted(read)
     assert batch.indices.dtype == np.int32 and batch.indptr.dtype == np.int64
 
 
@@ -42,3 +42,75 @@ def test_one_cutter_cuts_many_batches():
         again = BatchCutter(indptr, indices, 44).cut(rows, nothing)
         batch = cutter.cut(rows, nothing)
         assert np.array_equal(batch.indices, again.indices) and np.array_equal(batch.far, again.far)
+
+
+def hops_inside(indptr, indices, rows, sources, num_hops):
+    """Fewest arcs inside the batch from each row to one of `sources`, by a plain walk; at most num_hops + 1."""
+    readers = {row: [] for row in rows}
+    for target in rows:
+        for source in indices[indptr[target]:indptr[target + 1]]:
+            if source in readers:
+                readers[source].append(target)
+    found = {}
+    for row in rows:
+        seen, front, length = {row}, {row}, 0
+        while front and not front & sources and length <= num_hops:
+            front = {reader for near in front for reader in readers[near]} - seen
+            seen, length = seen | front, length + 1
+        found[row] = length if front & sources else num_hops + 1
+    return found
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+@pytest.mark.parametrize("share", [0.1, 0.4, 1.0])
+def test_rows_come_first_that_a_gradient_can_reach(share, is_shared):
+    """A row that other ranks read may get a gradient from one of theirs, one arc from the loss where that can be."""
+    num_hops = 3
+    for seed in range(20):
+        indptr, indices = part(num_arcs=70, seed=seed)
+        rng = np.random.default_rng(seed)
+        rows = np.flatnonzero(rng.random(30) < share)
+        whole = hops_inside(indptr, indices, range(30), set(range(8)), num_hops)
+        hops = np.array([whole[row] for row in range(30)])
+        order = np.argsort(hops, kind="stable")          # hops ascend in a part
+        place = np.append(np.argsort(order), np.arange(30, 44))
+        degree = np.diff(indptr)[order]
+        sources = [place[indices[indptr[row]:indptr[row + 1]]] for row in order]
+        indptr, indices, hops = np.append(0, np.cumsum(degree)), np.concatenate(sources).astype(np.int32), hops[order]
+        shared = rng.random(30) < 0.2
+        within = [int((hops <= reach).sum()) for reach in range(num_hops + 1)]
+        batch = BatchCutter(indptr, indices, 44, within, shared if is_shared else None).cut(rows, np.empty(0, np.int64))
+
+        assert sorted(batch.rows) == rows.tolist()
+        inside = hops_inside(indptr, indices, rows.tolist(), set(range(8)), num_hops)
+        level = {row: hops_of for row, hops_of in inside.items()}
+        if is_shared:
+            for reader in rows[shared[rows]]:
+                to_reader = hops_inside(indptr, indices, rows.tolist(), {reader}, num_hops)
+                for row in rows.tolist():
+                    level[row] = min(level[row], max(1, hops[reader]) + to_reader[row])
+        for reach in range(num_hops + 1):
+            first = batch.rows[:batch.num_back[reach]].tolist()
+            assert sorted(first) == [row for row in rows if level[row] <= reach]
+            needed = batch.rows[:batch.num_within[reach]]
+            assert set(rows[hops[rows] <= reach]) <= set(needed) and batch.num_back[reach] <= batch.num_within[reach]
+            if reach:
+                read = batch.indices[:batch.indptr[batch.num_within[reach - 1]]]
+                assert (read[read < len(rows)] < batch.num_within[reach]).all()
+        assert batch.num_within[0] == batch.num_back[0] == int((rows < 8).sum())
+
+
+def test_what_a_row_reads_is_computed_where_the_row_is():
+    """0 reads 1, 1 reads 2, and 2 reads 3 and 4. Row 3 reaches the loss in one hop, by a row outside the batch, and
+    lies behind 2, which is computed for it; so 4 is computed too.
+    """
+    hops, source, target = np.array([0, 1, 2, 1, 3]), np.array([1, 2, 3, 4]), np.array([0, 1, 2, 2])
+    order, num_within, num_back = order_rows(hops, source, target, None, 3)
+    assert order.tolist() == [0, 1, 2, 3, 4] and num_back == [1, 2, 3, 5]
+    assert num_within == [1, 4, 5, 5]
+
+
+def test_all_rows_are_as_they_lie_where_no_reach_is_known():
+    indptr, indices = part()
+    batch = BatchCutter(indptr, indices, 44).cut(np.arange(5, 20), np.empty(0, np.int64))
+    assert batch.rows.tolist() == list(range(5, 20)) and batch.num_within is batch.num_back is None

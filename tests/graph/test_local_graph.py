@@ -31,7 +31,7 @@ class ZeroRows:
 class RecordedExchange:
     """Gives zeros as halo rows and remembers what it was asked."""
 
-    is_alone = False
+    is_alone, num_returning = False, None
 
     def __init__(self):
         self.calls = []

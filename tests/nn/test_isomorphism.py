@@ -103,7 +103,7 @@ def test_the_narrower_side_travels(open_part, graph_with, dims):
 class AloneExchange:
     """Of a part without halo rows."""
 
-    is_alone, halo_spans = True, None
+    is_alone, halo_spans, num_returning = True, None, None
 
     def start_fetch(self, h, site):
         return self

@@ -120,7 +120,7 @@ def test_in_degrees_are_counted_over_all_ranks(open_part, graph_with):
 
 def test_larger_in_degrees_share_the_last_entry_of_a_table():
     graph = LocalGraph(np.zeros(4, np.int64), np.zeros(0, np.int32), np.arange(3), np.array([0, 5000, 9000], np.int32),
-                       torch.zeros(3, 1), exchange=type("Alone", (), {"is_alone": True}))
+                       torch.zeros(3, 1), exchange=type("Alone", (), {"is_alone": True, "num_returning": None}))
     counts = count_in_degrees(graph, MPI.COMM_SELF)
     assert len(counts) == MAX_DEGREES and counts[0] == 1 and counts[-1] == 2 and counts.sum() == 3
 

@@ -10,6 +10,7 @@ from mpi4py import MPI
 from training_setup import SMALL, easy_graph, losses, random_owner, train, write, write_once
 
 from hpcgnn.config import TrainConfig
+from hpcgnn.graph.batch import order_rows
 from hpcgnn.nn.names import MODEL_PATHS
 from hpcgnn.steps.dealing import deal
 from hpcgnn.training.evaluate import evaluate
@@ -48,6 +49,30 @@ def test_a_step_has_the_gradients_of_its_rows_and_takes_all_others_for_constants
             for name, parameter in learner.model.named_parameters():
                 found, wanted = parameter.grad.double(), expected[name]
                 assert (found - wanted).abs().max() < 2e-5 * max(1e-2, wanted.abs().max()), name
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("by_row", [False, True])
+@pytest.mark.parametrize("model", sorted(MODEL_PATHS))
+def test_rows_that_no_gradient_reaches_change_none(shared_path, monkeypatch, model, by_row):
+    """The backward pass leaves them out; here it must give what a pass over all rows gives."""
+    share_clusters(monkeypatch)
+    shards = write_once(COMM, easy_graph(seed=3), shared_path / "shards")
+    settings = {"model": model, "layers": 3, "hidden": 8, "norm": "layer", "dropout": 0.5, "lr": 0.0, "steps": "6"}
+
+    def gradients():
+        session, learner = opened(shards, **settings)
+        for number, step in enumerate(session.steps.steps(learner.model, 0, 0, 6, by_row=by_row)):
+            train_step(session, learner, step.graph, session.objective.of_rows(step.rows), Moment(0, 0, number, 6))
+            yield {name: parameter.grad.clone() for name, parameter in learner.model.named_parameters()}
+
+    short = list(gradients())
+    ordered = order_rows
+    monkeypatch.setattr("hpcgnn.graph.batch.order_rows",
+                        lambda *arguments: (*ordered(*arguments)[:2], ordered(*arguments)[1]))
+    for found, expected in zip(short, gradients(), strict=True):
+        for name, wanted in expected.items():
+            torch.testing.assert_close(found[name], wanted, rtol=1e-4, atol=1e-6, msg=name)
 
 
 @pytest.mark.parallel([1, 2])

@@ -46,22 +46,22 @@ def activate(rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | N
 
 def activate_backward(gradient: torch.Tensor, rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | None,
                       threshold: int, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float,
-                      moments: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    """Gradients of rows, weight and bias; the last two are None where rows are not normalized."""
+                      moments: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Write the gradients of rows to `out`; return those of weight and bias, None where rows are not normalized."""
     if weight is None:
-        return _mask(gradient, rows, node_id, key, threshold), None, None
+        _mask(gradient, rows, node_id, key, threshold, out)
+        return None, None
     num_rows, dim = rows.shape
     lanes = lanes_a_row(dim)
     rows_a_block, num_blocks = backward_blocks(num_rows, lanes)
     num_blocks = num_blocks if dim else 0
-    rows_gradient = torch.empty_like(rows)
     sums = torch.empty(num_blocks * (BLOCK_THREADS // lanes), 2 * dim, device=rows.device)
     _kernel(f"normalize_backward_{SUFFIX[rows.dtype]}")(
         (num_blocks,), (BLOCK_THREADS,), rows.detach(), gradient.detach(),
-        *_dropout_arguments(rows, node_id, key, threshold), weight.detach(), bias.detach(), moments, rows_gradient,
-        sums, rows_a_block, lanes, num_rows, dim, _is_vector(rows, gradient, weight, bias, rows_gradient, sums))
+        *_dropout_arguments(rows, node_id, key, threshold), weight.detach(), bias.detach(), moments, out,
+        sums, rows_a_block, lanes, num_rows, dim, _is_vector(rows, gradient, weight, bias, out, sums))
     weight_gradient, bias_gradient = column_sums(sums).view(2, dim)
-    return rows_gradient, weight_gradient, bias_gradient
+    return weight_gradient, bias_gradient
 
 
 def backward_blocks(num_rows: int, lanes: int) -> tuple[int, int]:
@@ -80,10 +80,10 @@ def mask_blocks(num_rows: int, dim: int) -> int:
 
 
 def _mask(values: torch.Tensor, rectifier: torch.Tensor | None, node_id: np.ndarray | None, key: CounterKey | None,
-          threshold: int) -> torch.Tensor:
+          threshold: int, out: torch.Tensor | None = None) -> torch.Tensor:
     """Return `values` that are kept, scaled, and of positive elements of `rectifier` where given; elsewhere 0."""
     num_rows, dim = values.shape
-    out = torch.empty_like(values)
+    out = torch.empty_like(values) if out is None else out
     _kernel(f"mask_rows_{SUFFIX[values.dtype]}")(
         (mask_blocks(num_rows, dim),), (BLOCK_THREADS,), values.detach(),
         None if rectifier is None else rectifier.detach(), *_dropout_arguments(values, node_id, key, threshold), out,

@@ -33,17 +33,16 @@ def activate(rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | N
 
 def activate_backward(gradient: torch.Tensor, rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | None,
                       threshold: int, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float,
-                      moments: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    """Gradients of rows, weight and bias; the last two are None where rows are not normalized."""
+                      moments: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Write the gradients of rows to `out`; return those of weight and bias, None where rows are not normalized."""
     num_blocks = min(-(-len(rows) // ROWS_A_BLOCK), MAX_BLOCKS)
     sums = np.empty((num_blocks, 3, rows.shape[1]), np.float32)
-    rows_gradient = empty(rows.shape, rows.dtype)
     # Zeros: without rows nothing is written.
     weight_gradient, bias_gradient = (None if w is None else torch.zeros_like(w) for w in (weight, bias))
     kernels.activate_backward(as_bytes(rows), STORAGE_NUMBER[rows.dtype], *_dropout_arguments(node_id, key, threshold),
                               _floats(weight), _floats(bias), eps, moments.numpy(), as_bytes(gradient), sums,
-                              as_bytes(rows_gradient), _floats(weight_gradient), _floats(bias_gradient))
-    return rows_gradient, weight_gradient, bias_gradient
+                              as_bytes(out), _floats(weight_gradient), _floats(bias_gradient))
+    return weight_gradient, bias_gradient
 
 
 def _dropout_arguments(node_id: np.ndarray | None, key: CounterKey | None, threshold: int) -> tuple:
