@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 OUTCOMES = ("skipped", "passed", "failed")   # from best to worst
+MOST_SHOWN, LEAST_SHOWN = 6, 5.0             # files of a run by their seconds, and the seconds from which one is shown
 
 
 def read_outcomes(path: Path) -> dict[str, str]:
@@ -36,8 +37,18 @@ def merge_ranks(run: Path) -> dict[str, str]:
     return merged
 
 
+def slowest_files(run: Path) -> list[tuple[str, float]]:
+    """The files of tests that took longest on rank 0, or on all processes of the serial run, and their seconds."""
+    seconds, path = Counter(), run / "rank-0.xml"
+    if path.exists():
+        for case in ElementTree.parse(path).iter("testcase"):
+            seconds[case.get("classname")] += float(case.get("time", 0))
+    return [(name, taken) for name, taken in seconds.most_common(MOST_SHOWN) if taken >= LEAST_SHOWN]
+
+
 def main(folder: Path) -> int:
-    """Print each run's counts and failures, then the total alone on the last line; 1 when anything failed or none ran.
+    """Print each run's counts, failures and slowest files, then the total alone on the last line; return 1 when any
+    failed or none ran.
 
     A total of no test at all is a failure too: a wrong -k must not look like success.
     """
@@ -49,6 +60,8 @@ def main(folder: Path) -> int:
         print(f"{run.name:<12} " + ", ".join(f"{counts[name]} {name}" for name in ("passed", "failed", "skipped")))
         for test in sorted(test for test, outcome in outcomes.items() if outcome == "failed"):
             print(f"    failed: {test}")
+        for name, taken in slowest_files(run):
+            print(f"    {taken:4.0f} s: {name}")
     print(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped")
     return int(total["failed"] > 0 or not total)
 

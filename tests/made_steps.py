@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from mpi4py import MPI
 
 from hpcgnn.steps.clusters import Clusters
 
@@ -11,11 +12,13 @@ NODES_A_CLUSTER = 10
 
 def share_clusters(monkeypatch, nodes_a_cluster: int = NODES_A_CLUSTER) -> None:
     """Have sessions take clusters of global ids."""
-    def measure(comm, part, exchange, seed):
-        count = -(-part.num_nodes_global // nodes_a_cluster)
-        return Clusters(part.inner_id // nodes_a_cluster, part.halo_id // nodes_a_cluster, count)
+    def cut(comm, graph, stored, exchange, seed):
+        count = comm.allreduce(graph.node_id.max() // nodes_a_cluster + 1, MPI.MAX)
+        inner, halo = np.split(graph.node_id // nodes_a_cluster, [graph.num_inner])
+        return Clusters(inner, halo, count)
 
-    monkeypatch.setattr("hpcgnn.training.session.Clusters.measure", measure)
+    monkeypatch.setattr("hpcgnn.training.session.Clusters.cut", cut)
+    monkeypatch.setattr("hpcgnn.steps.clusters.ROWS_A_CLUSTER", nodes_a_cluster)
 
 
 def dense_gradients(dataset, model, weights, is_batch, num_steps, layers):

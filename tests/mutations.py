@@ -47,7 +47,7 @@ DEALING, BATCH = Tests("steps/test_dealing.py"), Tests("graph/test_batch.py")
 TURN = Tests("steps/test_stop_between_steps.py -m parallel[1] -k 'turns and 2-0'")
 OTHER_STEPS = Tests("steps/test_stop_between_steps.py -k can_not_go_on", 2)
 ONE_STEP = Tests("steps/test_steps.py -m parallel[1] -k one_step_of_all_rows")
-NO_GRADIENT = Tests("steps/test_steps.py -m parallel[1] -k 'no_gradient and gcnii'")
+NO_GRADIENT = Tests("steps/test_steps.py -m parallel[1] -k 'no_gradient and (gcnii or sage)'")
 STEPS_OF_TWO = Tests("steps/test_steps.py -k 'constants and gcn and 8'", 2)
 BOUNDS = Tests("ops/test_bounds.py")
 ROTATED = Tests("cuda/test_rotation.py -x")
@@ -350,8 +350,11 @@ MUTATIONS = [
     Mutation("training/steps_taken.py", "losses before the stop are forgotten", "cls(state[\"losses\"].tolist(),",
              "cls([0.0] * len(state[\"losses\"]),", BETWEEN_STEPS),
     Mutation("graph/step_graph.py", "a masked input is that of another layer's key",
-             "aggregate(hop.reach, reduction, probability, key)",
-             "aggregate(hop.reach, reduction, probability, key._replace(layer=7))", ONE_STEP),
+             "aggregate(reduction, probability, key)",
+             "aggregate(reduction, probability, key._replace(layer=7))", ONE_STEP),
+    Mutation("graph/step_graph.py", "a masked input is summed for rows in reach alone",
+             "multiply(graph.matrix(reduction), masked)",
+             "multiply(graph.matrix(reduction).rows(0, graph.num_within[-1]), masked)", NO_GRADIENT),
     Mutation("steps/exchange.py", "gradients of fresh rows stay", "if not self._is_shared:", "if True:", STEPS_OF_TWO),
     Mutation("training/trainer.py", "a step's loss is not weighted",
              "/ (objective.num_global[\"train\"] / moment.num_steps)",
@@ -362,7 +365,7 @@ MUTATIONS = [
              "return False", STEPS),
     Mutation("graph/batch.py", "a gradient goes one hop", "for near in range(num_hops):", "for near in range(1):",
              BATCH),
-    Mutation("graph/batch.py", "what rows read inside a batch is not computed", "        if num_within:",
+    Mutation("graph/batch.py", "what rows read inside a batch is not computed", "        if counts:",
              "        if False:", BATCH),
     Mutation("steps/step_graphs.py", "gradients of other ranks go to rows of none",
              "self._shared_rows() if self._is_shared else None", "None", STEPS_OF_TWO),

@@ -68,18 +68,19 @@ class BatchCutter:
         self._indptr, self._indices, self._num_within, self._is_shared = indptr, indices, num_within, is_shared
         self._place = np.full(num_rows, -1, np.int32)      # of each row in the batch that is being cut
 
-    def cut(self, rows: np.ndarray, fresh: np.ndarray) -> Batch:
+    def cut(self, rows: np.ndarray, fresh: np.ndarray, few_arcs: bool = False) -> Batch:
         """Return the batch of some rows.
 
         Parameters
         ----------
         rows : (num_batch,) int64      inner rows, ascending
         fresh : (num_fresh,) int64     halo rows that other ranks compute in the same step, ascending
+        few_arcs : bool                see `order_rows`
         """
         num_arcs = int((self._indptr[rows + 1] - self._indptr[rows]).sum())
         num_within = num_back = None
         if self._num_within is not None:
-            order, num_within, num_back = self._order(rows, num_arcs)
+            order, num_within, num_back = self._order(rows, num_arcs, few_arcs)
             rows = rows[order]
         far = np.empty(len(fresh) + min(num_arcs, len(self._place)), np.int64)
         far[:len(fresh)] = fresh
@@ -89,21 +90,23 @@ class BatchCutter:
                                    arc)
         return Batch(rows, far[:num_far].copy(), len(fresh), indptr, indices, arc, num_within, num_back)
 
-    def _order(self, rows: np.ndarray, num_arcs: int) -> tuple[np.ndarray, list[int], list[int]]:
+    def _order(self, rows: np.ndarray, num_arcs: int, few_arcs: bool) -> tuple[np.ndarray, list[int], list[int]]:
         """Return `order_rows` of ascending rows."""
         source, target = np.empty(num_arcs, np.int32), np.empty(num_arcs, np.int32)
         num_inside = kernels.arcs_inside(self._indptr, self._indices, self._place, rows, source, target)
         hops = np.searchsorted(self._num_within, rows, side="right")
         return order_rows(hops, source[:num_inside], target[:num_inside],
-                          None if self._is_shared is None else self._is_shared[rows], len(self._num_within) - 1)
+                          None if self._is_shared is None else self._is_shared[rows], len(self._num_within) - 1,
+                          few_arcs)
 
 
 def order_rows(hops: np.ndarray, source: np.ndarray, target: np.ndarray, is_shared: np.ndarray | None,
-               num_hops: int) -> tuple[np.ndarray, list[int], list[int]]:
-    """Put the rows first that a gradient can reach: by arcs inside the batch, since rows outside it are constants.
+               num_hops: int, few_arcs: bool) -> tuple[np.ndarray, list[int], list[int]]:
+    """Put the rows first that a layer computes, and those that a gradient can reach: by arcs inside the batch, since
+    rows outside it are constants.
 
-    A batch of rows that are drawn one by one has few such arcs, and the backward pass of all other rows than the
-    labeled ones and their neighbors there is zero.
+    In a batch of few such arcs hardly any but the labeled rows have a gradient, and these come first; in one of many
+    nearly all that are computed have one.
 
     Parameters
     ----------
@@ -111,13 +114,15 @@ def order_rows(hops: np.ndarray, source: np.ndarray, target: np.ndarray, is_shar
     source, target : (num_arcs,) int32      arcs between rows of the batch
     is_shared : (n,) bool or None           other ranks may read the row in this batch too; None: none is read
     num_hops : int              of the model
+    few_arcs : bool             the batch is expected to have few arcs inside
 
     Returns
     -------
     order : (n,) int64          the row that comes first, ..
     num_within : list           num_within[k] rows come first, k = 0 .. num_hops, among which all are that can reach the
                                 loss in at most k hops, and all that the first num_within[k - 1] read inside the batch
-    num_back : list             num_back[k] rows come first that a gradient can reach from k hops away
+    num_back : list             num_back[k] rows come first, among which all are that a gradient can reach from k hops
+                                away, and all that the first num_back[k - 1] read inside the batch
     """
     level = np.where(hops == 0, 0, num_hops + 1).astype(np.int16)      # hops to the loss inside the batch
     if is_shared is not None:
@@ -125,13 +130,23 @@ def order_rows(hops: np.ndarray, source: np.ndarray, target: np.ndarray, is_shar
     for near in range(num_hops):
         read = source[level[target] == near]
         level[read] = np.minimum(level[read], near + 1)
-    order = np.argsort(level, kind="stable")
+    hops = hops.astype(np.int16)
+    order = np.argsort(level * (num_hops + 2) + hops if few_arcs else hops * (num_hops + 2) + level, kind="stable")
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
-    num_within, source_place, target_place = [], place[source], place[target]
-    for reach in range(num_hops + 1):
-        needed = [place[hops <= reach]]
-        if num_within:
-            needed.append(source_place[target_place < num_within[-1]])
-        num_within.append(1 + max(int(places.max(initial=-1)) for places in needed))
-    return order, num_within, [int(np.count_nonzero(level <= reach)) for reach in range(num_hops + 1)]
+    arcs = place[source], place[target]
+    return order, _first_rows(place, hops, num_hops, *arcs), _first_rows(place, level, num_hops, *arcs)
+
+
+def _first_rows(place: np.ndarray, distance: np.ndarray, farthest: int, source: np.ndarray,
+                target: np.ndarray) -> list[int]:
+    """Return, for each distance, how many rows come first among which all are that are no farther, and all that those
+    of the distance before read.
+    """
+    counts = []
+    for reach in range(farthest + 1):
+        needed = [place[distance <= reach]]
+        if counts:
+            needed.append(source[target < counts[-1]])
+        counts.append(1 + max(int(places.max(initial=-1)) for places in needed))
+    return counts

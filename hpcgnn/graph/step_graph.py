@@ -32,17 +32,13 @@ class EpochInput:
         self._graph = graph
         self._made: dict[tuple[str, float, CounterKey], torch.Tensor] = {}
 
-    def aggregate(self, reach: int | None, reduction: str, probability: float, key: CounterKey) -> torch.Tensor:
-        """Return the sums of all rows that a pass of such a reach may compute, (num_out, num_features); None is any.
-        See `LocalGraph.masked_input_aggregate`.
-        """
+    def aggregate(self, reduction: str, probability: float, key: CounterKey) -> torch.Tensor:
+        """Return the sums of all rows, (num_inner, num_features); see `LocalGraph.masked_input_aggregate`."""
         place = reduction, probability, key
         if place not in self._made:
             graph = self._graph
             masked = dropout(graph.x_all, probability, graph.ids(0, graph.num_rows), key)
-            # A batch may compute rows farther away than it has to, see `order_rows`.
-            num_out = graph.num_inner if reach is None else graph.num_within[-1]
-            self._made[place] = multiply(graph.matrix(reduction).rows(0, num_out), masked)
+            self._made[place] = multiply(graph.matrix(reduction), masked)
         return self._made[place]
 
 
@@ -86,7 +82,7 @@ class StepGraph(LocalGraph):
 
     def masked_input_aggregate(self, hop: Hop, reduction: str, probability: float, key: CounterKey) -> torch.Tensor:
         """See `LocalGraph.masked_input_aggregate`."""
-        return self._inputs.aggregate(hop.reach, reduction, probability, key).index_select(0, self._inner[:hop.num_out])
+        return self._inputs.aggregate(reduction, probability, key).index_select(0, self._inner[:hop.num_out])
 
     def hop(self, reduction: str) -> Hop:
         """See `LocalGraph.hop`; here rows of the history are summed where they lie."""

@@ -14,9 +14,10 @@ from mpi4py import MPI
 
 from hpcgnn.errors import ConfigError
 from hpcgnn.exchange.halo import HaloExchange
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.launch import together
-from hpcgnn.partition.order import cluster_rows
-from hpcgnn.partition.partition import Partition
+from hpcgnn.partition.kaminpar import kaminpar_parts
+from hpcgnn.partition.order import undirected
 
 # Many small clusters make steps that are like the whole graph; larger ones keep more arcs inside a step.
 ROWS_A_CLUSTER = 106
@@ -41,22 +42,28 @@ class Clusters:
     count: int
 
     @classmethod
-    def measure(cls, comm: MPI.Comm, part: Partition, exchange: HaloExchange, seed: int) -> Clusters:
+    def cut(cls, comm: MPI.Comm, graph: LocalGraph, stored: np.ndarray | None, exchange: HaloExchange,
+            seed: int) -> Clusters:
         """Collective: take the clusters that the shards hold, or cut each part into clusters of its own.
+
+        Parameters
+        ----------
+        graph : LocalGraph      of all rows
+        stored : (num_inner,) int32, or None      from the shards
 
         Raises
         ------
-        CollectiveError      METIS gave up
+        CollectiveError      KaMinPar gave up
         """
-        if comm.allreduce(int(part.cluster is not None), MPI.MIN):
-            inner = part.cluster.astype(np.int64)
+        if comm.allreduce(int(stored is not None), MPI.MIN):
+            inner = stored.astype(np.int64)
             count = 1 + comm.allreduce(int(inner.max(initial=-1)), MPI.MAX)
         else:
-            own = together(comm, lambda: _clusters_of(part, seed))
+            own = together(comm, lambda: _clusters_of(*graph.arcs, seed))
             own_count = 1 + int(own.max(initial=-1))
             inner, count = own.astype(np.int64) + (comm.exscan(own_count) or 0), comm.allreduce(own_count)
         halves = np.stack([inner // HALF, inner % HALF], axis=1).astype(np.float32)
-        told = exchange.input_rows(torch.from_numpy(halves))[part.num_inner:].numpy().astype(np.int64)
+        told = exchange.input_rows(torch.from_numpy(halves))[graph.num_inner:].numpy().astype(np.int64)
         return cls(inner, told[:, 0] * HALF + told[:, 1], count)
 
     def check(self, num_steps: int) -> None:
@@ -69,10 +76,6 @@ class Clusters:
         if num_steps > self.count:
             raise ConfigError(f"an epoch of {num_steps} steps needs as many clusters of about {ROWS_A_CLUSTER} rows, "
                               f"and this graph has {self.count}; choose at most {self.count} for --steps")
-
-    def first_steps(self, num_nodes: int) -> int:
-        """Return the number of steps that a training begins with: of about ROWS_A_STEP rows of all ranks."""
-        return max(1, min(num_nodes // ROWS_A_STEP, self.count // LEAST_CLUSTERS_A_STEP))
 
     def steps(self, seed: int, epoch: int, num_steps: int) -> np.ndarray:
         """Draw the step of each cluster, (count,) int64: the same on any number of ranks that share the clusters.
@@ -91,17 +94,29 @@ class Clusters:
         return step
 
 
-def _clusters_of(part: Partition, seed: int) -> np.ndarray:
+def expected_clusters(num_inner: int) -> int:
+    """Return how many clusters of its own a part is cut into; on a tiny graph some may be empty."""
+    return -(-num_inner // ROWS_A_CLUSTER)
+
+
+def first_steps(num_nodes: int, num_clusters: int) -> int:
+    """Return the number of steps that a training in clusters begins with: of about ROWS_A_STEP rows of all ranks."""
+    return max(1, min(num_nodes // ROWS_A_STEP, num_clusters // LEAST_CLUSTERS_A_STEP))
+
+
+def _clusters_of(indptr: np.ndarray, indices: np.ndarray, seed: int) -> np.ndarray:
     """Cut a part into clusters by the arcs inside it, (num_inner,) int32; without any into rows that follow each other.
 
     Raises
     ------
-    ConfigError      METIS gave up
+    ConfigError      KaMinPar gave up
     """
-    is_inner = part.indices < part.num_inner
-    if not is_inner.any():
-        return (np.arange(part.num_inner) // ROWS_A_CLUSTER).astype(np.int32)
-    indptr = np.concatenate([[0], np.cumsum(is_inner)])[part.indptr]
-    arcs = scipy.sparse.csr_matrix((np.ones(int(indptr[-1]), np.int8), part.indices[is_inner], indptr),
-                                   shape=(part.num_inner, part.num_inner))
-    return cluster_rows(arcs, ROWS_A_CLUSTER, seed, f"part {part.part}")
+    num_inner = len(indptr) - 1
+    num_clusters, is_inner = expected_clusters(num_inner), indices < num_inner
+    if num_clusters < 2 or not is_inner.any():
+        return (np.arange(num_inner) // ROWS_A_CLUSTER).astype(np.int32)
+    near = np.concatenate([[0], np.cumsum(is_inner)])[indptr]
+    arcs = undirected(scipy.sparse.csr_matrix((np.ones(int(near[-1]), np.int8), indices[is_inner], near),
+                                              shape=(num_inner, num_inner)))
+    return kaminpar_parts(arcs.indptr, arcs.indices, num_clusters, seed, name="the rows of a rank",
+                          advice="store clusters in the shards by hpcgnn preprocess --cluster-rows 100")

@@ -7,8 +7,9 @@ beside each other. So every model that a LocalGraph carries trains in steps.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -51,7 +52,8 @@ class StepGraphs:
     ----------
     graph : LocalGraph           of all rows
     exchange : HaloExchange      of the run
-    clusters : Clusters or None  None where rows are dealt out one by one in all epochs
+    cut : function               collective: cuts the rows into clusters, which the first epoch in clusters asks for
+    num_clusters : int           that it is about to find, of all ranks
     num_ranks : int
     kept : str                   how rows are kept, see `History`
 
@@ -60,15 +62,20 @@ class StepGraphs:
     begun : State or None        of an epoch that ended between two steps, as training describes it
     """
 
-    def __init__(self, graph: LocalGraph, exchange: HaloExchange, clusters: Clusters | None, num_ranks: int,
-                 kept: str = STORED):
-        self.clusters = clusters
+    def __init__(self, graph: LocalGraph, exchange: HaloExchange, cut: Callable[[], Clusters], num_clusters: int,
+                 num_ranks: int, kept: str = STORED):
+        self._cut, self.num_clusters = cut, num_clusters
         self._graph, self._exchange, self._is_shared = graph, exchange, num_ranks > 1
         self._history = History(graph.node_id, kept)
         self._cutter = BatchCutter(*graph.arcs, graph.num_rows, graph.num_within,
                                    self._shared_rows() if self._is_shared else None)
         self._place = np.full(graph.num_rows, -1, np.int32)
         self.begun: State | None = None
+
+    @cached_property
+    def clusters(self) -> Clusters:
+        """Collective when it is first asked for: cut the rows into clusters."""
+        return self._cut()
 
     def steps(self, model: nn.Module, seed: int, epoch: int, num_steps: int, first: int = 0,
               by_row: bool = False) -> Iterator[Step]:
@@ -88,7 +95,7 @@ class StepGraphs:
         try:
             for number in range(first, num_steps):
                 batch = self._cutter.cut(np.flatnonzero(inner == number),
-                                         self._graph.num_inner + np.flatnonzero(halo == number))
+                                         self._graph.num_inner + np.flatnonzero(halo == number), few_arcs=by_row)
                 if self._is_shared:
                     self._exchange.begin_step(self._plans(batch), is_first=number == first)
                 yield Step(self._graph_of(batch, inputs), batch.rows)

@@ -33,7 +33,7 @@ from hpcgnn.ops.counter import BACKWARD, FORWARD
 from hpcgnn.partition.partition import Partition
 from hpcgnn.pyg.distribute import DistributedModel
 from hpcgnn.shards.reader import GraphInfo, read_graph_info, read_partition
-from hpcgnn.steps.clusters import Clusters
+from hpcgnn.steps.clusters import Clusters, expected_clusters, first_steps
 from hpcgnn.steps.dealing import num_steps_of
 from hpcgnn.steps.step_graphs import StepGraphs
 from hpcgnn.training.adam import WeightGroup
@@ -46,7 +46,7 @@ from hpcgnn.training.scores import REGRESSION, Score, choose_score
 
 Own = TypeVar("Own")
 NOTHING = Recipe()
-CLUSTER_SEED = 0     # of METIS: runs of all seeds share the clusters
+CLUSTER_SEED = 0     # of KaMinPar: runs of all seeds share the clusters
 FIRST_BITS = 4       # at which degree-aware rows are fitted, before their widths are chosen
 WIDTH_RATE = 0.2     # of quantize_lr; what Adam's momentum carries on after the penalty ends must stay well below a bit
 
@@ -141,7 +141,7 @@ class Session:
         model, has_weights = together(comm, lambda: recipe.build(config, info)), part.edge_weight is not None
         together(comm, lambda: check_statistics(model, comm.size))
         together(comm, lambda: check_edge_weights(model, config.model, has_weights, config.quantize != "none"))
-        steps = None if config.steps == "1" else _make_steps(comm, config, part, graph, exchange, model)
+        steps = None if config.steps == "1" else _make_steps(comm, config, info, part.cluster, graph, exchange, model)
         return cls(comm, config, info, graph, exchange, transport, plan, part.importance, objective, score, recipe,
                    traits_of(model, config.layers), rows_within, degree_counts, steps)
 
@@ -175,7 +175,8 @@ class Session:
         if number is not None:
             return StepRule(num_by_row=number) if by_row else StepRule(number)
         num_by_row = num_steps_of(self.info.num_train) if self.traits.weighs_self else 1
-        return StepRule(self.steps.clusters.first_steps(self.info.num_nodes), True, self.config.epochs, num_by_row)
+        first = first_steps(self.info.num_nodes, self.steps.num_clusters)
+        return StepRule(first, True, self.config.epochs, num_by_row)
 
     def new_model(self, seed: int) -> nn.Module:
         """Collective: a model whose weights depend on the seed only, or are those of rank 0's where a program gives it,
@@ -224,7 +225,7 @@ def rotated_rows(config: TrainConfig) -> tuple[frozenset[int], int]:
     return frozenset(purpose[direction] for direction in directions), LEAST_ROTATED if is_own else 1
 
 
-def _make_steps(comm: MPI.Comm, config: TrainConfig, part: Partition, graph: LocalGraph,
+def _make_steps(comm: MPI.Comm, config: TrainConfig, info: GraphInfo, cluster: np.ndarray | None, graph: LocalGraph,
                 exchange: HaloExchange, model: nn.Module) -> StepGraphs:
     """Collective: make what cuts epochs into steps.
 
@@ -236,10 +237,13 @@ def _make_steps(comm: MPI.Comm, config: TrainConfig, part: Partition, graph: Loc
         raise CollectiveError(f"steps {config.steps} can't be used with a model of PyTorch Geometric, which keeps the "
                               "edges of the whole graph; leave --steps out, or use a model on graph.halo")
     number, by_row = config.fixed_steps
-    clusters = None if by_row else Clusters.measure(comm, part, exchange, CLUSTER_SEED)
-    if clusters is not None and number is not None:
+    num_clusters = info.num_clusters or comm.allreduce(expected_clusters(graph.num_inner))
+    steps = StepGraphs(graph, exchange, lambda: Clusters.cut(comm, graph, cluster, exchange, CLUSTER_SEED),
+                       num_clusters, comm.size, config.history)
+    if number is not None and not by_row:
+        clusters = steps.clusters
         together(comm, lambda: clusters.check(number))
-    return StepGraphs(graph, exchange, clusters, comm.size, config.history)
+    return steps
 
 
 def scheme_of(config: TrainConfig) -> QuantizationScheme:

@@ -39,6 +39,14 @@ def test_a_test_that_fails_on_one_rank_has_failed(tmp_path):
     assert lines[-2:] == ["    failed: c::a", "1 passed, 1 failed, 0 skipped"]
 
 
+def test_files_that_take_long_are_named_with_their_seconds(tmp_path):
+    (tmp_path / "serial-1").mkdir()
+    cases = "".join(f'<testcase classname="tests.{name}" name="a" time="{seconds}"/>'
+                    for name, seconds in (("slow", 4), ("quick", 3), ("slow", 7), ("slower", 20)))
+    (tmp_path / "serial-1/rank-0.xml").write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
+    assert count(tmp_path)[1][1:-1] == ["      20 s: tests.slower", "      11 s: tests.slow"]
+
+
 def test_ranks_without_a_result_are_one_failure(tmp_path):
     write_result(tmp_path, "mpich-3", 1, a="passed")
     status, lines = count(tmp_path)

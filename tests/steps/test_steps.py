@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -51,19 +53,35 @@ def test_a_step_has_the_gradients_of_its_rows_and_takes_all_others_for_constants
                 assert (found - wanted).abs().max() < 2e-5 * max(1e-2, wanted.abs().max()), name
 
 
+def with_chains(dataset):
+    """The nodes, seven by seven: 0 reads 1, 1 reads 2, .. 3 reads 4, and 6 reads 5; 0 and 6 have labels to train on."""
+    place = np.arange(dataset.num_nodes) % 7
+    reads = np.isin(place, [0, 1, 2, 3, 6]) & (np.arange(dataset.num_nodes) < dataset.num_nodes // 7 * 7)
+    source = np.flatnonzero(reads) + np.where(place[reads] == 6, -1, 1)
+    return replace(dataset, indptr=np.append(0, np.cumsum(reads)), indices=source.astype(dataset.indices.dtype),
+                   train_mask=reads & np.isin(place, [0, 6]), val_mask=place == 2, test_mask=place == 3)
+
+
 @pytest.mark.parallel([1, 2])
-@pytest.mark.parametrize("by_row", [False, True])
+@pytest.mark.parametrize("by_row, has_far_rows", [(False, False), (True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("model", sorted(MODEL_PATHS))
-def test_rows_that_no_gradient_reaches_change_none(shared_path, monkeypatch, model, by_row):
-    """The backward pass leaves them out; here it must give what a pass over all rows gives."""
+def test_rows_that_no_gradient_reaches_change_none(shared_path, monkeypatch, model, by_row, has_far_rows):
+    """The backward pass leaves them out; here it must give what a pass over all rows gives. Where chains of four arcs
+    lead to a label, a layer also computes rows that are too far from it, since rows beside them in the batch read them.
+    """
     share_clusters(monkeypatch)
-    shards = write_once(COMM, easy_graph(seed=3), shared_path / "shards")
-    settings = {"model": model, "layers": 3, "hidden": 8, "norm": "layer", "dropout": 0.5, "lr": 0.0, "steps": "6"}
+    dataset, num_steps = easy_graph(seed=3), 6
+    if has_far_rows:
+        num_steps, dataset = 2, with_chains(dataset)
+    shards = write_once(COMM, dataset, shared_path / "shards")
+    settings = {"model": model, "layers": 3, "hidden": 8, "norm": "layer", "dropout": 0.5, "lr": 0.0,
+                "steps": str(num_steps)}
 
     def gradients():
         session, learner = opened(shards, **settings)
-        for number, step in enumerate(session.steps.steps(learner.model, 0, 0, 6, by_row=by_row)):
-            train_step(session, learner, step.graph, session.objective.of_rows(step.rows), Moment(0, 0, number, 6))
+        for number, step in enumerate(session.steps.steps(learner.model, 0, 0, num_steps, by_row=by_row)):
+            train_step(session, learner, step.graph, session.objective.of_rows(step.rows),
+                       Moment(0, 0, number, num_steps))
             yield {name: parameter.grad.clone() for name, parameter in learner.model.named_parameters()}
 
     short = list(gradients())
