@@ -1,4 +1,4 @@
-"""A rank of preprocess that is killed takes the others along, and leaves no shards; the next run goes on from stages."""
+"""A rank of preprocess that is killed takes the others along and leaves no shards; the next run goes on from stages."""
 
 from __future__ import annotations
 
