@@ -44,6 +44,7 @@ SUMS = Tests("exchange/test_quantized_sums.py", 2)
 STEPS = Tests("steps/test_steps.py -m parallel[1] -k 'constants and 3'")
 BETWEEN_STEPS = Tests("steps/test_stop_between_steps.py -m parallel[1] -k '6 and 2-3'")
 DEALING, BATCH = Tests("steps/test_dealing.py"), Tests("graph/test_batch.py")
+STEPS_BY_SCORE = Tests("steps/test_steps_by_score.py")
 TURN = Tests("steps/test_stop_between_steps.py -m parallel[1] -k 'turns and 2-0'")
 OTHER_STEPS = Tests("steps/test_stop_between_steps.py -k can_not_go_on", 2)
 ONE_STEP = Tests("steps/test_steps.py -m parallel[1] -k one_step_of_all_rows")
@@ -381,6 +382,10 @@ MUTATIONS = [
              "(begun[\"num_steps\"], bool(begun.get(BY_ROW, False))) == (num_steps, by_row)",
              "begun[\"num_steps\"] == num_steps", OTHER_STEPS),
     Mutation("adaptive/step_count.py", "steps never become fewer", "self.count // FEWER", "self.count", STEP_COUNT),
+    Mutation("adaptive/step_count.py", "the best score is forgotten with the number of steps",
+             ", best=self.best)\n\n    def as_dict", ")\n\n    def as_dict", STEP_COUNT),
+    Mutation("training/trainer.py", "no score is told to the controller", "self.controller.judge(", "abs(",
+             STEPS_BY_SCORE),
     Mutation("adaptive/width_trial.py", "a wider base is kept whatever it brings",
              "> max(FASTER * self.fall, NOTICEABLE)", "> -1", TRIAL),
     Mutation("adaptive/width_floor.py", "periods grow without end", "min(num_before, MOST_GROWN)", "num_before", TRIAL),

@@ -1,7 +1,7 @@
-"""How many optimizer steps an epoch has: many while the loss falls, fewer where it stands, one at the end; and whether
-their rows are dealt out one by one, as at the start, or in clusters.
+"""How many optimizer steps an epoch has: many while loss and validation score improve, fewer where one of them stands,
+one at the end; and whether their rows are dealt out one by one, as at the start, or in clusters.
 
-Pure functions of losses; who measures them and who acts on the answer is not known here.
+Pure functions of losses and scores; who measures them and who acts on the answer is not known here.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 WINDOW = 5              # epochs whose mean loss is compared with that of as many before
 LEAST_FALL = 0.01       # of the mean loss, from one window to the next; less is noise of steps that are too small
+PATIENCE = 10           # evaluations of steps of clusters without a better score; more is learning by heart
 FEWER = 4               # times fewer steps then
 # While rows are dealt out one by one, from one epoch to the next: of the loss, and of the first epoch's loss, next to
 # which the loss of a graph that is learned by heart goes on falling by any share of itself.
@@ -63,7 +64,20 @@ class StepRule:
         first, before = state.losses[0], state.losses[-1]
         if before - loss >= max(LEAST_EARLY_FALL * before, LEAST_OF_FIRST * first):
             return replace(state, losses=(first, loss))
-        return StepCount(self.first, is_turn=True)
+        return StepCount(self.first, is_turn=True, best=state.best)
+
+    def judge(self, state: StepCount, score: float) -> StepCount:
+        """Return the state after an evaluation with this validation score, of which higher is better: steps of clusters
+        that bring no better one become fewer, whatever the loss does, which falls on where a graph is learned by heart.
+        """
+        if not self.is_adaptive:
+            return state
+        if state.best is None or score > state.best:
+            return replace(state, best=score, num_worse=0)
+        if state.by_row or state.count == 1:
+            return state
+        worse = replace(state, num_worse=state.num_worse + 1)
+        return worse.fewer() if worse.num_worse == PATIENCE else worse
 
 
 @dataclass(frozen=True)
@@ -76,12 +90,16 @@ class StepCount:
     losses : tuple of float      of the last 2 * WINDOW epochs with so many steps; one by one, of the first and the last
     by_row : bool                rows are dealt out one by one
     is_turn : bool               the next epoch is the first in clusters after some in which they were not
+    best : float or None         validation score of all evaluations
+    num_worse : int              evaluations since, of those with so many steps
     """
 
     count: int
     losses: tuple[float, ...] = ()
     by_row: bool = False
     is_turn: bool = False
+    best: float | None = None
+    num_worse: int = 0
 
     def observe(self, loss: float) -> StepCount:
         """Return the state after one more epoch: steps that leave the mean loss where it was become fewer."""
@@ -91,7 +109,11 @@ class StepCount:
         before, after = sum(losses[:WINDOW]), sum(losses[WINDOW:])
         if after <= (1 - LEAST_FALL) * before:
             return replace(self, losses=losses, is_turn=False)
-        return StepCount(max(1, self.count // FEWER))
+        return self.fewer()
+
+    def fewer(self) -> StepCount:
+        """Return the state before the first epoch with fewer steps."""
+        return StepCount(max(1, self.count // FEWER), best=self.best)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the state in plain numbers, for a checkpoint."""
@@ -101,4 +123,4 @@ class StepCount:
     def from_dict(cls, state: dict[str, Any]) -> StepCount:
         """Return the state that `as_dict` wrote."""
         return cls(int(state["count"]), tuple(state["losses"]), bool(state.get("by_row", False)),
-                   bool(state.get("is_turn", False)))
+                   bool(state.get("is_turn", False)), state.get("best"), int(state.get("num_worse", 0)))

@@ -6,7 +6,16 @@ import json
 
 import pytest
 
-from hpcgnn.adaptive.step_count import FEWER, LEAST_EARLY_FALL, LEAST_FALL, LEAST_OF_FIRST, WINDOW, StepCount, StepRule
+from hpcgnn.adaptive.step_count import (
+    FEWER,
+    LEAST_EARLY_FALL,
+    LEAST_FALL,
+    LEAST_OF_FIRST,
+    PATIENCE,
+    WINDOW,
+    StepCount,
+    StepRule,
+)
 
 
 def plans(losses, rule):
@@ -70,8 +79,43 @@ def test_the_last_epochs_are_whole_even_if_the_loss_falls_until_then():
     assert [(plan.count, plan.by_row) for plan in found] == [(40, True)] * 18 + [(1, False)] * 2
 
 
+def judged(scores, rule, state):
+    """Steps after each evaluation with these validation scores."""
+    found = []
+    for score in scores:
+        state = rule.judge(state, score)
+        found.append(state.count)
+    return found
+
+
+def test_scores_that_stand_have_ever_fewer_steps_though_the_loss_falls():
+    rule = StepRule(64, True, 1000)
+    falls = [0.9, *[0.8] * PATIENCE]
+    assert judged(falls, rule, rule.begin()) == [64] * PATIENCE + [16]
+    assert judged([0.9] * (1 + 3 * PATIENCE), rule, rule.begin())[PATIENCE::PATIENCE] == [16, 4, 1]
+
+
+def test_a_better_score_begins_the_patience_anew():
+    rule = StepRule(64, True, 1000)
+    scores = [0.5, *[0.4] * (PATIENCE - 1), 0.6, *[0.6] * (PATIENCE - 1), 0.7]
+    assert judged(scores, rule, rule.begin()) == [64] * len(scores)
+
+
+def test_the_best_score_is_that_of_all_numbers_of_steps():
+    rule = StepRule(64, True, 1000)
+    rising = [0.1 * k for k in range(PATIENCE)]
+    assert judged([0.9, *[0.8] * PATIENCE, *rising], rule, rule.begin())[-1] == 4
+    turned = rule.observe(rule.observe(rule.judge(StepCount(40, by_row=True), 0.9), 1.0), 1.0)
+    assert (turned.count, turned.is_turn) == (64, True) and judged(rising, rule, turned)[-1] == 16
+
+
+def test_scores_change_no_fixed_number_and_no_rows_that_are_dealt_out_one_by_one():
+    assert judged([0.5] * 30, StepRule(8), StepCount(8)) == [8] * 30
+    assert judged([0.5] * 30, StepRule(64, True, 100, 40), StepCount(40, by_row=True)) == [40] * 30
+
+
 @pytest.mark.parametrize("state", [StepCount(16).observe(0.5).observe(0.25), StepCount(40, (0.5,), by_row=True),
-                                   StepCount(16, is_turn=True)], ids=str)
+                                   StepCount(16, is_turn=True), StepCount(16, best=0.5, num_worse=3)], ids=str)
 def test_the_state_survives_json(state):
     assert StepCount.from_dict(json.loads(json.dumps(state.as_dict()))) == state
 
