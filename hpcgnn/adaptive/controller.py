@@ -160,9 +160,9 @@ class Controller:
                         {_name(site): motion if math.isfinite(motion) else None
                          for site, motion in ((site, self._drift.of(site)) for site in self._drift.sums)})
 
-    def judge(self, score: float) -> None:
-        """Learn from an evaluation: its validation score, of which higher is better, the same on all ranks."""
-        self._step_count = self._steps.judge(self._step_count, score)
+    def judge(self, is_best: bool) -> None:
+        """Learn from an evaluation whether it is the best so far, the same on all ranks."""
+        self._step_count = self._steps.judge(self._step_count, is_best)
 
     def forget(self) -> None:
         """Begin another training."""

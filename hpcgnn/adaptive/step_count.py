@@ -1,7 +1,7 @@
 """How many optimizer steps an epoch has: many while loss and validation score improve, fewer where one of them stands,
 one at the end; and whether their rows are dealt out one by one, as at the start, or in clusters.
 
-Pure functions of losses and scores; who measures them and who acts on the answer is not known here.
+Pure functions of losses and evaluations; who measures them and who acts on the answer is not known here.
 """
 
 from __future__ import annotations
@@ -64,20 +64,16 @@ class StepRule:
         first, before = state.losses[0], state.losses[-1]
         if before - loss >= max(LEAST_EARLY_FALL * before, LEAST_OF_FIRST * first):
             return replace(state, losses=(first, loss))
-        return StepCount(self.first, is_turn=True, best=state.best)
+        return StepCount(self.first, is_turn=True)
 
-    def judge(self, state: StepCount, score: float) -> StepCount:
-        """Return the state after an evaluation with this validation score, of which higher is better: steps of clusters
+    def judge(self, state: StepCount, is_best: bool) -> StepCount:
+        """Return the state after an evaluation, whose validation score is the best so far or not: steps of clusters
         that bring no better one become fewer, whatever the loss does, which falls on where a graph is learned by heart.
         """
-        if not self.is_adaptive:
+        if not self.is_adaptive or state.by_row or state.count == 1:
             return state
-        if state.best is None or score > state.best:
-            return replace(state, best=score, num_worse=0)
-        if state.by_row or state.count == 1:
-            return state
-        worse = replace(state, num_worse=state.num_worse + 1)
-        return worse.fewer() if worse.num_worse == PATIENCE else worse
+        num_worse = 0 if is_best else state.num_worse + 1
+        return state.fewer() if num_worse == PATIENCE else replace(state, num_worse=num_worse)
 
 
 @dataclass(frozen=True)
@@ -90,15 +86,13 @@ class StepCount:
     losses : tuple of float      of the last 2 * WINDOW epochs with so many steps; one by one, of the first and the last
     by_row : bool                rows are dealt out one by one
     is_turn : bool               the next epoch is the first in clusters after some in which they were not
-    best : float or None         validation score of all evaluations
-    num_worse : int              evaluations since, of those with so many steps
+    num_worse : int              evaluations with so many steps since the best one
     """
 
     count: int
     losses: tuple[float, ...] = ()
     by_row: bool = False
     is_turn: bool = False
-    best: float | None = None
     num_worse: int = 0
 
     def observe(self, loss: float) -> StepCount:
@@ -113,7 +107,7 @@ class StepCount:
 
     def fewer(self) -> StepCount:
         """Return the state before the first epoch with fewer steps."""
-        return StepCount(max(1, self.count // FEWER), best=self.best)
+        return StepCount(max(1, self.count // FEWER))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the state in plain numbers, for a checkpoint."""
@@ -123,4 +117,4 @@ class StepCount:
     def from_dict(cls, state: dict[str, Any]) -> StepCount:
         """Return the state that `as_dict` wrote."""
         return cls(int(state["count"]), tuple(state["losses"]), bool(state.get("by_row", False)),
-                   bool(state.get("is_turn", False)), state.get("best"), int(state.get("num_worse", 0)))
+                   bool(state.get("is_turn", False)), int(state.get("num_worse", 0)))

@@ -219,8 +219,8 @@ class TrainingRun:
             progress.epoch += 1
             is_due = progress.epoch % config.eval_every == 0 or progress.epoch == config.epochs
             evaluation = self._evaluate() if is_due else None
-            if evaluation is not None and not math.isnan(evaluation.val_score):     # nan: no node validates
-                self.controller.judge(-evaluation.val_score if self.session.score.prefers_low else evaluation.val_score)
+            if evaluation is not None:
+                self.controller.judge(progress.evaluations_since_best == 0)
             self._record({**asdict(trace), "sent_bytes_control": sent_control, **self._move_rate(evaluation),
                           **asdict(decision)}, evaluation)
             display.advance(self.seed, progress, trace, evaluation)

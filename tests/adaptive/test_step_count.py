@@ -79,43 +79,39 @@ def test_the_last_epochs_are_whole_even_if_the_loss_falls_until_then():
     assert [(plan.count, plan.by_row) for plan in found] == [(40, True)] * 18 + [(1, False)] * 2
 
 
-def judged(scores, rule, state):
-    """Steps after each evaluation with these validation scores."""
+def judged(are_best, rule, state):
+    """Steps after each evaluation, the best so far or not."""
     found = []
-    for score in scores:
-        state = rule.judge(state, score)
+    for is_best in are_best:
+        state = rule.judge(state, is_best)
         found.append(state.count)
     return found
 
 
 def test_scores_that_stand_have_ever_fewer_steps_though_the_loss_falls():
     rule = StepRule(64, True, 1000)
-    falls = [0.9, *[0.8] * PATIENCE]
-    assert judged(falls, rule, rule.begin()) == [64] * PATIENCE + [16]
-    assert judged([0.9] * (1 + 3 * PATIENCE), rule, rule.begin())[PATIENCE::PATIENCE] == [16, 4, 1]
+    found = judged([True, *[False] * 3 * PATIENCE], rule, rule.begin())
+    assert found == [64] * PATIENCE + [16] * PATIENCE + [4] * PATIENCE + [1]
 
 
 def test_a_better_score_begins_the_patience_anew():
     rule = StepRule(64, True, 1000)
-    scores = [0.5, *[0.4] * (PATIENCE - 1), 0.6, *[0.6] * (PATIENCE - 1), 0.7]
-    assert judged(scores, rule, rule.begin()) == [64] * len(scores)
+    assert judged([*[False] * (PATIENCE - 1), True] * 3, rule, rule.begin()) == [64] * 3 * PATIENCE
 
 
-def test_the_best_score_is_that_of_all_numbers_of_steps():
+def test_a_loss_that_stands_begins_the_patience_anew():
     rule = StepRule(64, True, 1000)
-    rising = [0.1 * k for k in range(PATIENCE)]
-    assert judged([0.9, *[0.8] * PATIENCE, *rising], rule, rule.begin())[-1] == 4
-    turned = rule.observe(rule.observe(rule.judge(StepCount(40, by_row=True), 0.9), 1.0), 1.0)
-    assert (turned.count, turned.is_turn) == (64, True) and judged(rising, rule, turned)[-1] == 16
+    state = StepCount(64, (1.0,) * (2 * WINDOW - 1), num_worse=PATIENCE - 1)
+    assert judged([False] * PATIENCE, rule, rule.observe(state, 1.0)) == [16] * (PATIENCE - 1) + [4]
 
 
 def test_scores_change_no_fixed_number_and_no_rows_that_are_dealt_out_one_by_one():
-    assert judged([0.5] * 30, StepRule(8), StepCount(8)) == [8] * 30
-    assert judged([0.5] * 30, StepRule(64, True, 100, 40), StepCount(40, by_row=True)) == [40] * 30
+    assert judged([False] * 30, StepRule(8), StepCount(8)) == [8] * 30
+    assert judged([False] * 30, StepRule(64, True, 100, 40), StepCount(40, by_row=True)) == [40] * 30
 
 
 @pytest.mark.parametrize("state", [StepCount(16).observe(0.5).observe(0.25), StepCount(40, (0.5,), by_row=True),
-                                   StepCount(16, is_turn=True), StepCount(16, best=0.5, num_worse=3)], ids=str)
+                                   StepCount(16, is_turn=True), StepCount(16, num_worse=3)], ids=str)
 def test_the_state_survives_json(state):
     assert StepCount.from_dict(json.loads(json.dumps(state.as_dict()))) == state
 
