@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from dataclasses import Field, asdict, dataclass, field, fields
+from dataclasses import Field, asdict, dataclass, field, fields, replace
 from typing import Any
 
 from hpcgnn.errors import ConfigError
@@ -44,6 +44,7 @@ LEAST_ROTATED = 8    # columns of a row from which on methods rotate it: the few
 STEPS_CLASHES = (
     Clash("rematerialize", True, "rows that a step does not compute are kept, so none comes peer by peer; choose one"),
     Clash("predict", "previous", "a row's place in the messages changes with its step; choose one"),
+    Clash("nodes_aware", "on", "ranks of a node share the rows of whole layers; choose one"),
     *(Clash("quantize", scheme, "its steps and widths are fitted to all rows of a layer; choose one")
       for scheme in QUANTIZED))
 NO_INTEGERS = f"integer convolutions exist for {', '.join(QUANTIZED_MODELS)} only; choose one of them"
@@ -63,6 +64,9 @@ CLASHES = {
           for model in MODELS if model not in STORING_MODELS),
         *(Clash("quantize", scheme, "its layers keep rows in their own way; choose one") for scheme in QUANTIZED))
        for bits in (2, 4, 8)},
+    ("nodes_aware", "on"): (
+        Clash("rematerialize", True, "rows that are shared do not come peer by peer; choose one"),
+        Clash("device", "cuda", "rows are shared in the memory of the host; use nodes_aware=off")),
     ("sums", "half"): (Clash("precision", "fp32", "it sums 16-bit rows; use bf16 or fp16"),),
     **{("quantize", scheme): (
         *(Clash("model", model, NO_INTEGERS) for model in MODELS if model not in QUANTIZED_MODELS),
@@ -133,6 +137,13 @@ class TrainConfig:
                             "while the rank computes, where MPI lets threads call it (thread), in pieces that move "
                             "between blocks of rows (polling), or each in one go (whole).",
                             ("thread", "polling", "whole"), group=MESSAGES, has_flag=False)
+    nodes_aware: str = setting("auto", "Ranks of a node share one copy of each row of another node, which crosses "
+                               "once, and read each other's rows in their memory (on); or rows travel to each rank "
+                               "that reads them (off). auto shares where there are several nodes, and several ranks "
+                               "in one.",
+                               ("auto", "on", "off"), group=MESSAGES, has_flag=False)
+    ranks_per_node: int = setting(0, "Consecutive ranks that count as a node, such as those of a socket; 0 is all that "
+                                  "share a memory.", low=0, group=MESSAGES, has_flag=False)
     sum_bits: int = setting(32, "Bits a value in the sums of gradients over the ranks: float32, or rounded at random.",
                             (8, 16, 32), group=MESSAGES, has_flag=False)
     link_mbps: float = setting(0.0, "Pace messages as a link of so many MB/s a rank would, at least "
@@ -257,6 +268,17 @@ class TrainConfig:
         """
         number = None if self.steps == AUTO else int(self.steps.removeprefix(BY_ROW))
         return number, self.steps.startswith(BY_ROW)
+
+    @property
+    def may_share_rows(self) -> bool:
+        """Tell whether ranks of a node may share rows."""
+        if self.nodes_aware != "auto":
+            return self.nodes_aware == "on"
+        try:
+            replace(self, nodes_aware="on")
+        except ConfigError:
+            return False
+        return True
 
     @property
     def stored_bits(self) -> int | None:

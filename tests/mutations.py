@@ -54,6 +54,8 @@ BOUNDS = Tests("ops/test_bounds.py")
 ROTATED = Tests("cuda/test_rotation.py -x")
 ROTATED_ROWS = Tests("exchange/test_rotated.py", 2)
 PLAN = Tests("exchange/test_plan.py")
+NODES = Tests("exchange/test_compute_node.py", 4)
+NODES_OF_TWO = Tests("exchange/test_compute_node.py", 2)
 RING = Tests("exchange/test_ring.py -m 'not parallel'")
 CARRIER = Tests("exchange/test_carrier.py -k 'overtakes and polling'", 2)
 PIECES = Tests("exchange/test_carrier.py -m 'not parallel'")
@@ -161,6 +163,26 @@ MUTATIONS = [
     Mutation("ops/host/quantization.py", "a first row outside the table is not refused",
              "if found < -1:", "if found < -2:", BOUNDS),
     # Exchange: who sends what, when it is read, and what is kept.
+    Mutation("exchange/compute_node.py", "the first reader is every owner's gateway",
+             "return begin + owner % num_readers", "return begin", NODES),
+    Mutation("exchange/compute_node.py", "the last reader decides how near a row is to the loss",
+             "np.minimum.reduceat", "np.maximum.reduceat", NODES_OF_TWO),
+    Mutation("exchange/compute_node.py", "rows of the own node travel too",
+             "node_of[node_of != mates[0]]", "node_of", NODES_OF_TWO),
+    Mutation("exchange/compute_node.py", "one node of many ranks is worth it",
+             " and comm.allreduce(node.size, MPI.MIN) < comm.size", "", NODES_OF_TWO),
+    Mutation("exchange/shared_rows.py", "gradients of the own node's rows are lost",
+             "        self.shared.add_own(self.h, rows)\n", "", NODES_OF_TWO),
+    Mutation("exchange/shared_rows.py", "rows are read before others have laid theirs",
+             "            self._meet(arrival.traffic)\n", "", NODES_OF_TWO),
+    Mutation("exchange/shared_rows.py", "gradients are summed before others have laid theirs",
+             "            self._meet(traffic)\n", "", NODES_OF_TWO),
+    Mutation("exchange/shared_memory.py", "both halves are one",
+             "start = half * (self.num_bytes // HALVES)", "start = 0", NODES_OF_TWO),
+    Mutation("training/session.py", "only the own coefficients weigh a shared row's error",
+             "self.exchange.sent_home(self.graph.halo_squares(reduction))",
+             "self.graph.halo_squares(reduction)[:self.plan.num_halo]",
+             Tests("training/test_nodes_aware.py -k widths", 3)),
     Mutation("exchange/plan.py", "rounds receive from where they send",
              "(rank - i) % num_ranks", "(rank + i) % num_ranks", PLAN),
     Mutation("exchange/plan.py", "a round that brings rows and sends none is left out",

@@ -87,6 +87,14 @@ def test_an_unknown_setting_is_refused_with_a_hint(key, hint):
                               "--device"),
     ({"sums": "half", "precision": "bf16"}, "sums = half has no effect on device cpu, only on cuda; leave it out or "
                                             "change --device"),
+    ({"nodes_aware": "on", "rematerialize": True}, "nodes_aware on can't be used with rematerialize: rows that are "
+     "shared do not come peer by peer; choose one"),
+    ({"nodes_aware": "on", "device": "cuda"}, "nodes_aware on can't be used with device cuda: rows are shared in the "
+     "memory of the host; use nodes_aware=off"),
+    ({"nodes_aware": "on", "steps": "4"}, "steps 4 can't be used with nodes_aware on: ranks of a node share the rows "
+     "of whole layers; choose one"),
+    ({"nodes_aware": "on", "method": "bns"}, "method bns can't be used with nodes_aware on: ranks of a node share rows "
+     "that come in every epoch; use another method"),
     ({"device": "cuda", "sums": "half"}, "sums half can't be used with precision fp32: it sums 16-bit rows; use bf16 "
                                          "or fp16"),
     ({"device": "cuda", "transport": "pinned"}, "transport must be one of auto, cuda-aware, staged, found 'pinned'"),

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from hpcgnn.exchange.arena import MessageArena
 from hpcgnn.exchange.arrival import Arrival
 from hpcgnn.exchange.bits import BitPlan, UniformBits
 from hpcgnn.exchange.codec import Codec, Codecs, Messages, key_of_sender
+from hpcgnn.exchange.compute_node import ComputeNode
 from hpcgnn.exchange.kinds import ExchangeKind, Fresh
 from hpcgnn.exchange.kinds.by_peer import GradientsByPeer, RowsByPeer, halo_spans_of, round_messages, round_of
 from hpcgnn.exchange.plan import ExchangePlan
@@ -28,8 +30,10 @@ from hpcgnn.exchange.reach import Reach
 from hpcgnn.exchange.ring import Link
 from hpcgnn.exchange.schedule import EpochPlan
 from hpcgnn.exchange.sender import Outgoing, Sender
+from hpcgnn.exchange.shared_rows import SharedFetch, SharedGradients, SharedRows
 from hpcgnn.exchange.state import State
 from hpcgnn.exchange.trace import Trace
+from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.exchange.transport import HOST, Transport
 from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.graph.normalization import weighted_degree
@@ -54,7 +58,7 @@ class HaloExchange:
     Parameters
     ----------
     comm : MPI communicator with one rank a part
-    plan : ExchangePlan
+    plan : ExchangePlan                         of the messages
     bit_plan : BitPlan                          widths of training messages, until `begin_epoch` says otherwise
     algorithm : {"ring", "alltoallv"}
     full_bits : {32, 16}                        width of rows as they are stored; evaluation's
@@ -67,6 +71,7 @@ class HaloExchange:
     rotated : purposes                          whose training messages hold rotated codes; see `Codec`
     least_rotated : int                         columns of a row from which on they do
     sum_bits : {8, 16, 32}                      of a value in sums of gradients
+    node : ComputeNode or None                  ranks that share the rows that `plan` brings; None: all rows are its
 
     Attributes
     ----------
@@ -81,7 +86,7 @@ class HaloExchange:
                  full_bits: int = 32, reach: Reach | None = None, kind: ExchangeKind | None = None,
                  rematerializes: bool = False, transport: Transport = HOST, link: Link | None = None,
                  pipeline: str = "thread", rotated: frozenset[int] = frozenset(), least_rotated: int = 1,
-                 sum_bits: int = 32):
+                 sum_bits: int = 32, node: ComputeNode | None = None):
         self._comm, self._plan, self._reach, self._bit_plan = comm, plan, reach, bit_plan
         self._sender = Sender(comm, plan, algorithm, transport, link or Link(), pipeline)
         self._kind, self._evaluation_kind = kind or Fresh(), Fresh()
@@ -89,6 +94,7 @@ class HaloExchange:
         self._rotated, self._least_rotated = rotated, least_rotated
         self._sums = QuantizedSums(comm, sum_bits) if sum_bits < FLOAT_BITS else None
         self.halo_spans = halo_spans_of(plan) if rematerializes else None
+        self._shared = None if node is None else SharedRows(node, partial(self._sender.meet, node.comm))
         self.training, self.evaluation = self._sender.training, self._sender.evaluation
         self.setup = self._sender.setup
         self.last_sent: dict[int, int] = {}
@@ -100,8 +106,13 @@ class HaloExchange:
 
     @property
     def is_alone(self) -> bool:
-        """Tell whether this rank neither sends nor receives a row."""
-        return self._plan.is_alone
+        """Tell whether this rank neither sends nor receives a row, nor any that it shares rows with."""
+        return self._plan.is_alone if self._shared is None else self._shared.is_idle
+
+    @property
+    def num_halo(self) -> int:
+        """Return the halo rows of this rank, whichever way they come."""
+        return self._plan.num_halo if self._shared is None else self._shared.node.num_halo
 
     @property
     def num_returning(self) -> None:
@@ -167,6 +178,8 @@ class HaloExchange:
         """Collective: end what is on its way and keep nothing of earlier epochs, before another training or the end."""
         self._kind.forget()
         self._sender.close_carrier()
+        if self._shared is not None:
+            self._shared.release()
 
     def giving_way(self, meets: bool = True) -> AbstractContextManager[None]:
         """Collective: see `Carrier.giving_way`; without a carrier nothing has to give way."""
@@ -183,13 +196,17 @@ class HaloExchange:
         """
         return {place: sums.cpu().numpy() for place, sums in self._kind.movements().items()}
 
-    def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> Arrival:
+    def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> Arrival | SharedFetch:
         """Collective: see `hpcgnn.graph.hop.Exchange`."""
-        return self._start(h, site, FORWARD)
+        arrival = self._start(h, site, FORWARD)
+        return arrival if self._shared is None else SharedFetch(self._shared, h, arrival)
 
-    def start_take_home(self, gradient: torch.Tensor, site: ExchangeSite) -> Arrival:
+    def start_take_home(self, gradient: torch.Tensor, site: ExchangeSite) -> Arrival | SharedGradients:
         """Collective: see `hpcgnn.graph.hop.Exchange`."""
-        return self._start(gradient, site, BACKWARD)
+        if self._shared is None:
+            return self._start(gradient, site, BACKWARD)
+        own, leaving = self._shared.sum_gradients(gradient, self._traffic_of(site))
+        return SharedGradients(self._shared, own, self._start(leaving, site, BACKWARD))
 
     def start_fetch_by_peer(self, h: torch.Tensor, site: ExchangeSite) -> RowsByPeer:
         """Collective: see `hpcgnn.graph.hop.Exchange`."""
@@ -210,14 +227,38 @@ class HaloExchange:
 
     def input_rows(self, features: torch.Tensor) -> torch.Tensor:
         """Collective: inner features followed by halo features, which cross once, in float32."""
-        shape = self._plan.num_inner + self._plan.num_halo, features.shape[1]
+        shape = self._plan.num_inner + self.num_halo, features.shape[1]
         rows = torch.empty(shape, dtype=torch.float32, device=features.device)
         rows[:self._plan.num_inner] = features
-        messages = Codec(self._plan, UniformBits(32)).messages(0, FORWARD, features.shape[1])
-        outgoing = Outgoing(messages, features, CounterKey(0, 0, FORWARD, 0), self.setup, self._plan.rounds)
-        # An arena of its own: features are wider than all rows that come later.
-        self._sender.send(outgoing, MessageArena(self._sender.transport)).finish(rows[self._plan.num_inner:])
+        arrival, halo = self._start_as_it_is(features), rows[self._plan.num_inner:]
+        if self._shared is None:
+            arrival.finish(halo)
+        else:
+            self._shared.fetch(rows[:self._plan.num_inner], arrival, halo)
+            self._shared.release()      # features are wider than all rows that come later
         return rows
+
+    def received_values(self, values: np.ndarray) -> np.ndarray:
+        """Collective: bring a number of each inner row, (num_inner,) float32, to where messages bring the rows; return
+        (num_inner + plan.num_halo,) float32.
+        """
+        found = torch.empty(self._plan.num_halo, 1)
+        self._start_as_it_is(torch.from_numpy(values)[:, None]).finish(found)
+        return np.concatenate([values, found[:, 0].numpy()])
+
+    def sent_home(self, values: np.ndarray) -> np.ndarray:
+        """Collective: add up a number of each halo row, (num_halo,) float32, over those that share the row; return
+        (plan.num_halo,) float32.
+        """
+        if self._shared is None:
+            return values
+        return self._shared.sum_gradients(torch.from_numpy(values)[:, None], self.setup)[1][:, 0].numpy()
+
+    def _start_as_it_is(self, rows: torch.Tensor) -> Arrival:
+        """Collective: send rows in float32 before training, in an arena of its own."""
+        messages = Codec(self._plan, UniformBits(32)).messages(0, FORWARD, rows.shape[1])
+        outgoing = Outgoing(messages, rows, CounterKey(0, 0, FORWARD, 0), self.setup, self._plan.rounds)
+        return self._sender.send(outgoing, MessageArena(self._sender.transport))
 
     def sum_over_ranks(self, values: torch.Tensor) -> None:
         """Collective: see `hpcgnn.graph.hop.Exchange`. The seconds and bytes are training's."""
@@ -270,10 +311,13 @@ class HaloExchange:
         if number is not None:
             span, rounds = self.halo_spans[rounds[number][1]], round_of(messages)
         kind = self._kind if site.is_training else self._evaluation_kind
-        traffic = self.training if site.is_training else self.evaluation
+        traffic = self._traffic_of(site)
         if site.is_training and self._is_first_step:     # those of all steps are alike
             self._calls.append(call)
         return kind.start(self._sender, Outgoing(messages, rows, key, traffic, rounds, span), site)
+
+    def _traffic_of(self, site: ExchangeSite) -> Traffic:
+        return self.training if site.is_training else self.evaluation
 
     def _messages(self, codec: Codec, call: Call) -> Messages:
         messages = codec.messages(call.site.layer, call.purpose, call.dim)
@@ -288,8 +332,8 @@ class HaloExchange:
 
     @property
     def message_bytes(self) -> int:
-        """Return the memory of the messages that one exchange after another uses again."""
-        return self._sender.arena_bytes
+        """Return the memory of the messages that one exchange after another uses again, and of rows that are shared."""
+        return self._sender.arena_bytes + (0 if self._shared is None else self._shared.num_bytes)
 
     @property
     def widest_row(self) -> int:

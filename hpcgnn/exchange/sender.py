@@ -25,6 +25,7 @@ from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.exchange.transport import Transport
 from hpcgnn.ops.counter import BACKWARD, CounterKey
 from hpcgnn.ops.quantization import Buffer
+from hpcgnn.whereabouts import HERE
 
 Place = tuple[int, int, int]    # layer, purpose and dim of an exchange
 Encode = Callable[[Messages, torch.Tensor, CounterKey, list[Buffer]], torch.Tensor | None]
@@ -110,6 +111,17 @@ class Sender:
         if self.carrier is not None:
             self.carrier.close()
             self.carrier = None
+
+    def meet(self, node: MPI.Comm, traffic: Traffic) -> None:
+        """Collective in a node: return when all of its ranks have come here; the carrier's pieces go on meanwhile."""
+        HERE.note("waits for the other ranks of its node")
+        with traffic.waiting():
+            request = node.Ibarrier()
+            if self.carrier is None:
+                request.Wait()
+            else:
+                self.carrier.drive_until(request.Test, lambda: None)
+        HERE.note("computes")
 
     def send(self, outgoing: Outgoing, arena: MessageArena | None = None, encoding: Encode = encode,
              sends: np.ndarray | None = None, is_open: bool = False) -> Arrival:

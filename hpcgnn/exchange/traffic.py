@@ -16,7 +16,7 @@ from hpcgnn.ops.quantization import Buffer
 from hpcgnn.widths import BIT_WIDTHS
 
 SUMS = ("payload_bytes", "parameter_bytes", "num_values", "exchange_seconds", "blocked_seconds", "travel_seconds",
-        "hidden_seconds", "quantize_seconds", "width_rows", "sum_bytes")
+        "hidden_seconds", "quantize_seconds", "width_rows", "sum_bytes", "shared_bytes")
 
 
 def _no_rows() -> np.ndarray:
@@ -42,6 +42,7 @@ class Traffic:
     width_rows : (len(BIT_WIDTHS),) int64        rows sent at each width
     sent_by_peer : dict              rank -> bytes sent to it
     sum_bytes : int                  handed to MPI to be summed over the ranks; no part of the payload
+    shared_bytes : int               laid for other ranks of the node in memory that they share; no part of it either
     """
 
     payload_bytes: int = 0
@@ -56,6 +57,7 @@ class Traffic:
     width_rows: np.ndarray = field(default_factory=_no_rows)
     sent_by_peer: dict[int, int] = field(default_factory=dict)
     sum_bytes: int = 0
+    shared_bytes: int = 0
     _num_travelling: int = field(default=0, repr=False)
     _num_waiting: int = field(default=0, repr=False)
     _looked_at: float = field(default_factory=time.perf_counter, repr=False)
@@ -120,6 +122,7 @@ class Traffic:
     @classmethod
     def of_state(cls, state: State) -> Traffic:
         """Return the counts that `state` returned."""
+        state = {"shared_bytes": 0, **state}      # which earlier versions did not have
         sums = {name: state[name] if name == "width_rows" else type(getattr(cls, name))(state[name]) for name in SUMS}
         return cls(**sums, staleness=int(state["staleness"]), sent_by_peer=dict(state["sent_by_peer"].tolist()))
 

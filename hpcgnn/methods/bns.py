@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpcgnn.methods.method import NOTHING_TO_PREDICT, StoredRows
+from hpcgnn.methods.method import NOTHING_TO_PREDICT, SENDS_SOME, StoredRows
 from hpcgnn.settings import Clash, setting
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ class BNS(StoredRows):
     """Send a share of the boundary rows in every epoch, as they are stored, and wait for them."""
 
     name = "bns"
-    clashes = (NOTHING_TO_PREDICT, Clash("model", "sage-max", "a maximum over a sample of the neighbors is biased at "
-                                         "any scale; use sage"))
+    clashes = (NOTHING_TO_PREDICT, SENDS_SOME, Clash("model", "sage-max", "a maximum over a sample of the neighbors "
+                                                     "is biased at any scale; use sage"))
     share: float = setting(0.1, "Share of the boundary rows that an epoch keeps.", low=0.01, high=1.0,
                            has_flag=False)
 

@@ -119,7 +119,7 @@ class SolvesWidths(Reproducible):
         from hpcgnn.adaptive.solving import Solver
         from hpcgnn.exchange.reach import tell_owners
 
-        told = tell_owners(context.comm, context.plan, context.graph.halo_squares(context.reduction))
+        told = tell_owners(context.comm, context.plan, context.halo_squares(context.reduction))
         return Solver(context.comm, context.plan, told, self._links(context), self.choices(), self.group_size, lam,
                       solver, seconds, context.control)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hpcgnn.graph.local_graph import LocalGraph
 
 STALE_LOSS_SCALE = Clash("precision", "fp16", "the gradients of an earlier epoch would carry its loss scale; use bf16")
+SENDS_SOME = Clash("nodes_aware", "on", "ranks of a node share rows that come in every epoch; use another method")
 KEEPS_ALL_PEERS = Clash("rematerialize", True, "it keeps the rows of all peers from epoch to epoch; use another method")
 NOTHING_TO_PREDICT = Clash("predict", "previous", "receivers don't get every row in every epoch, so there is nothing "
                            "to predict from; use another method")
@@ -35,9 +36,11 @@ class MethodContext:
     Attributes
     ----------
     comm : MPI communicator
-    plan : ExchangePlan
+    plan : ExchangePlan                              of the messages
     graph : LocalGraph
-    importance : (num_inner + num_halo,) float32     rank of the global in-degree among boundary nodes, in [0, 1]
+    halo_squares : function                          of a reduction: the squares of all coefficients by which those to
+                                                     whom a message brings a row sum it, (plan.num_halo,) float32
+    importance : (num_inner + plan.num_halo,) float32     rank of the global in-degree among boundary nodes, in [0, 1]
     storage_bits : {32, 16}                          width of rows as they are stored
     num_layers : int
     reduction : {"gcn", "mean", "sum"}               how the model sums rows, which weighs the variance of a message
@@ -51,6 +54,7 @@ class MethodContext:
     comm: MPI.Comm
     plan: ExchangePlan
     graph: LocalGraph
+    halo_squares: Callable[[str], np.ndarray]
     importance: np.ndarray
     storage_bits: int
     num_layers: int

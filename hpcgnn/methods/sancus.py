@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpcgnn.methods.method import KEEPS_ALL_PEERS, NOTHING_TO_PREDICT, STALE_LOSS_SCALE, StoredRows
+from hpcgnn.methods.method import KEEPS_ALL_PEERS, NOTHING_TO_PREDICT, SENDS_SOME, STALE_LOSS_SCALE, StoredRows
 from hpcgnn.settings import setting
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ class Sancus(StoredRows):
     """Send rows as they are stored, but only from ranks whose rows have moved or have grown too old."""
 
     name = "sancus"
-    clashes = (STALE_LOSS_SCALE, NOTHING_TO_PREDICT, KEEPS_ALL_PEERS)
+    clashes = (STALE_LOSS_SCALE, NOTHING_TO_PREDICT, KEEPS_ALL_PEERS, SENDS_SOME)
     staleness: int = setting(4, "Epochs that a halo row may be old.", low=1, high=1000, has_flag=False)
     skip_change: float = setting(0.05, "Relative change of its rows below which a rank does not send them.", low=0.0,
                                  has_flag=False)

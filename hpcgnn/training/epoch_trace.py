@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +21,9 @@ class EpochTrace:
 
     `exchange_seconds` passed in MPI's calls, `blocked_seconds` of them waiting for messages or for the sums of the
     gradients; in `travel_seconds` some message was on its way, and in `hidden_seconds` of them the rank was not
-    blocked. `sent_bytes_sums` went into sums over the ranks and are no part of the payload. `staleness` is the age
+    blocked. `sent_bytes_sums` went into sums over the ranks and are no part of the payload. Of payload and parameters,
+    `sent_bytes_between_nodes` went to ranks that share no memory with the sender; `shared_bytes` are rows and gradients
+    that ranks laid for others of their node, without MPI. `staleness` is the age
     in epochs of the oldest halo row read, `width_histogram` the rows sent at each width. `mean_bits` is bits a
     message value, parameters not counted; None where no value was sent.
     `stop_signal` is not 0 where some rank was asked to stop, `fault` not empty where something went wrong.
@@ -42,10 +45,12 @@ class EpochTrace:
     fault: str = ""
     hidden_seconds: float = 0.0
     sent_bytes_sums: int = 0
+    sent_bytes_between_nodes: int = 0
+    shared_bytes: int = 0
 
     @classmethod
     def sum_over_ranks(cls, comm: MPI.Comm, loss: float, seconds: float, traffic: Traffic, stop_signal: int,
-                       check: StepCheck) -> EpochTrace:
+                       check: StepCheck, mates: Collection[int]) -> EpochTrace:
         """Collective: one Allreduce for all sums, one for maxima. Counts are exact below 2**53.
 
         Parameters
@@ -55,18 +60,20 @@ class EpochTrace:
         traffic : what this rank's exchanges cost
         stop_signal : number of the signal that asked this rank to stop; 0 is none
         check : of this rank's weights and gradients
+        mates : the ranks of its node
         """
+        between = sum(sent for rank, sent in traffic.sent_by_peer.items() if rank not in mates)
         sums = np.array([loss, seconds, traffic.exchange_seconds, traffic.quantize_seconds, traffic.payload_bytes,
                          traffic.parameter_bytes, traffic.num_values, stop_signal, traffic.blocked_seconds,
-                         traffic.travel_seconds, traffic.hidden_seconds, traffic.sum_bytes,
-                         *traffic.width_rows], dtype=np.float64)
+                         traffic.travel_seconds, traffic.hidden_seconds, traffic.sum_bytes, between,
+                         traffic.shared_bytes, *traffic.width_rows], dtype=np.float64)
         HERE.note("waits for the sum of the losses")
         comm.Allreduce(MPI.IN_PLACE, sums)
         largest = np.array([traffic.staleness, *signs_of(check)], dtype=np.int64)
         comm.Allreduce(MPI.IN_PLACE, largest, MPI.MAX)
         HERE.note("ends the epoch")
         (loss, seconds, exchanging, quantizing, payload, parameters, num_values, signals, blocked,
-         travel, hidden, sum_bytes) = sums[:12].tolist()
+         travel, hidden, sum_bytes, between, shared) = sums[:14].tolist()
         return cls(
             loss=loss,
             epoch_seconds=seconds / comm.size,
@@ -80,8 +87,10 @@ class EpochTrace:
             blocked_seconds=blocked / comm.size,
             travel_seconds=travel / comm.size,
             staleness=int(largest[0]),
-            width_histogram={str(bits): int(rows) for bits, rows in zip(BIT_WIDTHS, sums[12:], strict=True) if rows},
+            width_histogram={str(bits): int(rows) for bits, rows in zip(BIT_WIDTHS, sums[14:], strict=True) if rows},
             fault=fault_in(largest[1:]),
             hidden_seconds=hidden / comm.size,
             sent_bytes_sums=int(sum_bytes),
+            sent_bytes_between_nodes=int(between),
+            shared_bytes=int(shared),
         )

@@ -16,6 +16,7 @@ from hpcgnn.config import LEAST_ROTATED, OWN, ROTATED, TrainConfig, parse_protec
 from hpcgnn.errors import CollectiveError, ConfigError, TrainingError
 from hpcgnn.exchange.agreement import check_peers
 from hpcgnn.exchange.bits import UniformBits
+from hpcgnn.exchange.compute_node import ComputeNode, are_worth_it, split_nodes
 from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.reach import Reach, nearest_first
@@ -64,7 +65,9 @@ class Session:
     exchange : HaloExchange
     transport : Transport
     plan : ExchangePlan
-    importance : (num_inner + num_halo,) float32
+    importance : (num_inner + plan.num_halo,) float32
+    mates : tuple of int             the ranks of this one's node
+    shares_rows : bool               with the others of the node
     objective : Objective
     score : Score                    resolved
     recipe : Recipe                  what a program brings beside the settings
@@ -82,6 +85,8 @@ class Session:
     transport: Transport
     plan: ExchangePlan
     importance: np.ndarray
+    mates: tuple[int, ...]
+    shares_rows: bool
     objective: Objective
     score: Score
     recipe: Recipe
@@ -125,11 +130,14 @@ class Session:
         config = with_fastest_precision(comm, config, part, device, lambda tried: recipe.build(tried, info))
         full_bits, plan = storage_bits(config.precision), ExchangePlan.build(part)
         transport = HOST if config.device == "cpu" else choose_transport(comm, config.transport, device)
+        mates, node = _node_of(comm, config, plan)
+        if node is not None:
+            plan, reach = node.plan, reach and node.reach(comm, reach)
         kind = config.method.exchange()
         exchange = HaloExchange(comm, plan, UniformBits(full_bits), config.exchange, full_bits, reach,
                                 kind.predicting() if config.predict == "previous" else kind, config.rematerialize,
                                 transport, Link(1e6 * config.link_mbps), config.pipeline,
-                                *rotated_rows(config), config.sum_bits)
+                                *rotated_rows(config), config.sum_bits, node)
         features = exchange.input_rows(torch.from_numpy(part.features.astype(np.float32, copy=False)).to(device))
         graph = LocalGraph(part.indptr, part.indices, np.concatenate([part.inner_id, part.halo_id]), part.in_degree,
                            features.to(STORAGE[config.precision]), exchange, reach.num_within if reach else None,
@@ -142,14 +150,18 @@ class Session:
         together(comm, lambda: check_statistics(model, comm.size))
         together(comm, lambda: check_edge_weights(model, config.model, has_weights, config.quantize != "none"))
         steps = None if config.steps == "1" else _make_steps(comm, config, info, part.cluster, graph, exchange, model)
-        return cls(comm, config, info, graph, exchange, transport, plan, part.importance, objective, score, recipe,
-                   traits_of(model, config.layers), rows_within, degree_counts, steps)
+        importance = part.importance if node is None else exchange.received_values(part.importance[:graph.num_inner])
+        return cls(comm, config, info, graph, exchange, transport, plan, importance, mates, node is not None, objective,
+                   score, recipe, traits_of(model, config.layers), rows_within, degree_counts, steps)
 
     def method_context(self) -> MethodContext:
         """Return what the method finds on this rank."""
         config, traits = self.config, self.traits
-        return MethodContext(self.comm, self.plan, self.graph, self.importance, storage_bits(config.precision),
-                             traits.num_layers, traits.reduction, traits.attends,
+        def halo_squares(reduction: str) -> np.ndarray:
+            return self.exchange.sent_home(self.graph.halo_squares(reduction))
+
+        return MethodContext(self.comm, self.plan, self.graph, halo_squares, self.importance,
+                             storage_bits(config.precision), traits.num_layers, traits.reduction, traits.attends,
                              FORWARD in rotated_rows(config)[0], 1e6 * config.link_mbps, ControlTraffic(),
                              self._step_rule())
 
@@ -215,6 +227,17 @@ class Session:
         others = [parameter for parameter in parameters if id(parameter) not in chosen]
         return [WeightGroup(decayed, config.lr, config.weight_decay), WeightGroup(others, config.lr),
                 WeightGroup(scales, config.quantize_lr), WeightGroup(widths, WIDTH_RATE * config.quantize_lr)]
+
+
+def _node_of(comm: MPI.Comm, config: TrainConfig,
+             plan: ExchangePlan) -> tuple[tuple[int, ...], ComputeNode | None]:
+    """Collective: return the ranks of this one's node, and what they share; None where each has its own rows."""
+    node = split_nodes(comm, config.ranks_per_node)
+    mates = tuple(node.allgather(comm.rank))
+    if config.may_share_rows and (config.nodes_aware == "on" or are_worth_it(comm, node)):
+        return mates, ComputeNode.build(comm, node, plan)
+    node.Free()
+    return mates, None
 
 
 def rotated_rows(config: TrainConfig) -> tuple[frozenset[int], int]:

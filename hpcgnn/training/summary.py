@@ -52,7 +52,8 @@ def summarize(session: Session, learner: Learner, results: list[dict[str, Any]],
         "dataset": session.info.name, "fingerprint": asdict(session.info.fingerprint),
         "model": config.model, "method": name_of(config.method),
         "bits": config.method.fixed_bits(storage_bits(config.precision)),
-        "ranks": comm.size, "seeds": [result["seed"] for result in results],
+        "ranks": comm.size, "nodes": comm.allreduce(int(session.mates[0] == comm.rank)),
+        "shares_rows": session.shares_rows, "seeds": [result["seed"] for result in results],
         "score_name": session.score.name, "score_is_share": session.score.is_share,
         "score_prefers_low": session.score.prefers_low,
         "val_score": val_score, "test_score": test_score,
@@ -90,7 +91,8 @@ def epoch_statistics(metrics: list[dict[str, Any]]) -> dict[str, Any]:
         return dict.fromkeys(("mean_bits", "width_histogram", "synchronous_share", "assign_seconds",
                               "median_epoch_seconds", "sent_bytes_per_epoch", "sent_bytes_payload_per_epoch",
                               "sent_bytes_parameters_per_epoch", "sent_bytes_sums_per_epoch",
-                              "sent_bytes_control_per_epoch", "median_hidden_seconds"))
+                              "sent_bytes_control_per_epoch", "sent_bytes_between_nodes_per_epoch",
+                              "shared_bytes_per_epoch", "median_hidden_seconds"))
     payload = statistics.fmean(record["sent_bytes_payload"] for record in metrics)
     parameters = statistics.fmean(record["sent_bytes_parameters"] for record in metrics)
     rows: Counter = Counter()
@@ -109,7 +111,8 @@ def epoch_statistics(metrics: list[dict[str, Any]]) -> dict[str, Any]:
         "sent_bytes_parameters_per_epoch": parameters,
         # A run that an earlier version began has no such columns in its first lines.
         **{f"sent_bytes_{kind}_per_epoch": statistics.fmean(record.get(f"sent_bytes_{kind}", 0) for record in metrics)
-           for kind in ("sums", "control")},
+           for kind in ("sums", "control", "between_nodes")},
+        "shared_bytes_per_epoch": statistics.fmean(record.get("shared_bytes", 0) for record in metrics),
         "median_hidden_seconds": statistics.median(record.get("hidden_seconds", 0.0) for record in metrics),
     }
 

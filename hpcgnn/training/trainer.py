@@ -88,7 +88,7 @@ def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop:
     session.exchange.last_sent, session.exchange.last_costs = traffic.sent_by_peer, costs_of(seconds, traffic)
     stop_signal = 0 if stop is None else stop.signal_number
     with session.exchange.giving_way(meets=False):
-        return EpochTrace.sum_over_ranks(comm, loss, seconds, traffic, stop_signal, check)
+        return EpochTrace.sum_over_ranks(comm, loss, seconds, traffic, stop_signal, check, session.mates)
 
 
 class Moment(NamedTuple):

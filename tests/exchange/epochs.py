@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from hpcgnn.exchange.bits import UniformBits
+from hpcgnn.exchange.compute_node import ComputeNode, split_nodes
 from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.exchange.kinds import Kept
 from hpcgnn.exchange.plan import ExchangePlan
@@ -47,14 +48,18 @@ class Epochs:
     overlaps : bool               see `LocalGraph`
     pipeline : str                see `HaloExchange`
     rotated : purposes            see `Codec`
+    ranks_per_node : int or None  see `split_nodes`; None: no rank shares rows
     """
 
     def __init__(self, comm, pieces, new_kind=PIPELINED, algorithm="ring", overlaps=True, bytes_per_second=0.0,
-                 pipeline="thread", rotated=frozenset()):
+                 pipeline="thread", rotated=frozenset(), ranks_per_node=None):
         self.pieces, self.part = pieces, pieces.parts[comm.rank]
-        self.plan = ExchangePlan.build(self.part)
+        self.plan, node = ExchangePlan.build(self.part), None
+        if ranks_per_node is not None:
+            node = ComputeNode.build(comm, split_nodes(comm, ranks_per_node), self.plan)
+            self.plan = node.plan
         self.exchange = HaloExchange(comm, self.plan, UniformBits(32), algorithm, kind=new_kind(),
-                                     link=Link(bytes_per_second), pipeline=pipeline, rotated=rotated)
+                                     link=Link(bytes_per_second), pipeline=pipeline, rotated=rotated, node=node)
         features = self.exchange.input_rows(torch.from_numpy(self.part.features))
         self.graph = LocalGraph(self.part.indptr, self.part.indices,
                                 np.concatenate([self.part.inner_id, self.part.halo_id]), self.part.in_degree, features,

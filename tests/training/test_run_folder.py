@@ -26,7 +26,8 @@ from hpcgnn.training.summary import score_statistics
 EVERY_EPOCH = {"seed", "epoch", "loss", "epoch_seconds", "compute_seconds", "exchange_seconds", "quantize_seconds",
                "sent_bytes_payload", "sent_bytes_parameters", "mean_bits", "blocked_seconds", "travel_seconds",
                "staleness", "width_histogram", "mode", "base_bits", "ldr", "assign_seconds", "hidden_seconds",
-               "sent_bytes_sums", "sent_bytes_control", "stale_share", "motion", "num_steps", "by_row"}
+               "sent_bytes_sums", "sent_bytes_control", "stale_share", "motion", "num_steps", "by_row",
+               "sent_bytes_between_nodes", "shared_bytes"}
 EVALUATED = {"train_score", "val_score", "test_score", "val_loss", "sent_bytes_by_pair"}
 BY_RANK = {"compute_seconds", "quantize_seconds", "exchange_seconds", "blocked_seconds", "sent_bytes", "rss_bytes"}
 SUMMARY = {"dataset", "model", "method", "bits", "ranks", "seeds", "score_name", "val_score", "test_score",
