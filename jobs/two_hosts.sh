@@ -15,8 +15,10 @@ require_two_hosts() {
     [[ $(id -u) == 0 ]] || { echo "hpcgnn: nothing is measured: two hosts on one machine need root"; exit 0; }
 }
 
-# open_two_hosts: make them, and set `launch` to mpirun's options that reach both. They go when this shell ends.
+# open_two_hosts [RANKS]: make them, and set `launch` to mpirun's options that reach both, with so many consecutive ranks on
+# each, one by default. They go when this shell ends.
 open_two_hosts() {
+    local ranks=${1:-1} within=()
     # One core a host, since both are one machine; with a single core they share it.
     read -ra cores <<<"$(python -c 'import os; cores = sorted(os.sched_getaffinity(0)); print(cores[0], cores[-1])')"
     export HPCGNN_FIRST_HOST=$first HPCGNN_SECOND_HOST=$second HPCGNN_SECOND_ADDRESS=$second_address
@@ -26,15 +28,16 @@ open_two_hosts() {
         echo "hpcgnn: nothing is measured: this machine lets nobody make network namespaces with a shaped link"
         exit 0
     fi
+    [[ $ranks == 1 ]] || within=(,sm)
     # What the library needs to reach the other host.
     if [[ $MPI4PY_MPIABI == openmpi ]]; then
         launch=(--prtemca plm_ssh_agent "$here/benchmark_pipeline_agent.sh"
-            --host "$first_address:1,$second_address:1" --map-by node --bind-to none
-            --mca btl tcp,self --mca btl_tcp_if_include "${first_address%.*}.0/24" -x PATH -x OMP_NUM_THREADS
+            --host "$first_address:$ranks,$second_address:$ranks" --map-by slot --bind-to none
+            --mca btl "tcp,self${within[*]}" --mca btl_tcp_if_include "${first_address%.*}.0/24" -x PATH -x OMP_NUM_THREADS
             -x MPI4PY_MPIABI -x LD_LIBRARY_PATH)
     else
         launch=(-launcher ssh -launcher-exec "$here/benchmark_pipeline_agent.sh" -iface line0
-            -hosts "$first_address,$second_address" -ppn 1)
+            -hosts "$first_address,$second_address" -ppn "$ranks")
     fi
 }
 

@@ -76,12 +76,11 @@ class Request:
 def infer_in_parallel(comm, request: Request) -> None:
     """Collective: open the model, run and time it, write its answers, and print on rank 0 what they are worth."""
     from hpcgnn.launch import together, watch, watch_closely
-    from hpcgnn.shards.reader import check_num_parts, read_graph_info
+    from hpcgnn.training.graph_info import read_shared_info
 
     out, repeat = request.out, request.repeat
     watch(comm, request.timeout)
-    info = together(comm, lambda: read_graph_info(request.shards))
-    together(comm, lambda: check_num_parts(info, comm.size))
+    info = read_shared_info(comm, request.shards)
     # These import torch, which takes seconds: what needs no torch is refused before.
     from hpcgnn.inference.model_source import open_model
     from hpcgnn.inference.predictions import check_writable, write_predictions

@@ -31,11 +31,10 @@ def predict_in_parallel(comm, run_folder: Path, shards: Path, out: Path | None, 
                         other_graph: bool) -> None:
     """Collective: open the run, answer, write the file on rank 0, and print what the answers are worth."""
     from hpcgnn.launch import together, watch
-    from hpcgnn.shards.reader import check_num_parts, read_graph_info
+    from hpcgnn.training.graph_info import read_shared_info
 
     watch(comm, TIMEOUT_SECONDS)
-    info = together(comm, lambda: read_graph_info(shards))
-    together(comm, lambda: check_num_parts(info, comm.size))
+    info = read_shared_info(comm, shards)
     # These import torch, which takes seconds: what needs no torch is refused before.
     from hpcgnn.results.answer_file import check_answer_file, write_answers
     from hpcgnn.results.float_run import FloatRun

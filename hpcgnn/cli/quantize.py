@@ -36,9 +36,9 @@ def quantize_in_parallel(comm, run_folder: Path, shards: Path, bits: int | None,
                          other_graph: bool, out: Path) -> None:
     """Collective: export or calibrate, write the file on rank 0, and print what it costs and keeps."""
     from hpcgnn.launch import together
-    from hpcgnn.shards.reader import read_graph_info
+    from hpcgnn.training.graph_info import read_shared_info
 
-    info = together(comm, lambda: read_graph_info(shards))
+    info = read_shared_info(comm, shards)
     # These import torch, which takes seconds: what needs no torch is refused before.
     from hpcgnn.inference.model_file import write_model
     from hpcgnn.inference.model_source import TrainedRun

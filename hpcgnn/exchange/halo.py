@@ -230,7 +230,7 @@ class HaloExchange:
         shape = self._plan.num_inner + self.num_halo, features.shape[1]
         rows = torch.empty(shape, dtype=torch.float32, device=features.device)
         rows[:self._plan.num_inner] = features
-        arrival, halo = self._start_as_it_is(features), rows[self._plan.num_inner:]
+        arrival, halo = self._start_as_it_is(features, self.setup), rows[self._plan.num_inner:]
         if self._shared is None:
             arrival.finish(halo)
         else:
@@ -243,7 +243,7 @@ class HaloExchange:
         (num_inner + plan.num_halo,) float32.
         """
         found = torch.empty(self._plan.num_halo, 1)
-        self._start_as_it_is(torch.from_numpy(values)[:, None]).finish(found)
+        self._start_as_it_is(torch.from_numpy(values)[:, None], Traffic()).finish(found)
         return np.concatenate([values, found[:, 0].numpy()])
 
     def sent_home(self, values: np.ndarray) -> np.ndarray:
@@ -252,12 +252,12 @@ class HaloExchange:
         """
         if self._shared is None:
             return values
-        return self._shared.sum_gradients(torch.from_numpy(values)[:, None], self.setup)[1][:, 0].numpy()
+        return self._shared.sum_gradients(torch.from_numpy(values)[:, None], Traffic())[1][:, 0].numpy()
 
-    def _start_as_it_is(self, rows: torch.Tensor) -> Arrival:
+    def _start_as_it_is(self, rows: torch.Tensor, traffic: Traffic) -> Arrival:
         """Collective: send rows in float32 before training, in an arena of its own."""
         messages = Codec(self._plan, UniformBits(32)).messages(0, FORWARD, rows.shape[1])
-        outgoing = Outgoing(messages, rows, CounterKey(0, 0, FORWARD, 0), self.setup, self._plan.rounds)
+        outgoing = Outgoing(messages, rows, CounterKey(0, 0, FORWARD, 0), traffic, self._plan.rounds)
         return self._sender.send(outgoing, MessageArena(self._sender.transport))
 
     def sum_over_ranks(self, values: torch.Tensor) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcgnn.launch import MPI, join, together
-from hpcgnn.shards.reader import check_num_parts, read_graph_info
+from hpcgnn.launch import MPI, join
 from hpcgnn.shards.schema import GraphInfo
+from hpcgnn.training.graph_info import read_shared_info
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,5 @@ def open(shards: str | Path, comm: MPI.Comm | None = None) -> Graph:
     1433
     """
     comm = join(comm)
-    info = together(comm, lambda: read_graph_info(Path(shards)))
-    together(comm, lambda: check_num_parts(info, comm.size))
+    info = read_shared_info(comm, Path(shards))
     return Graph(comm, Path(shards), info)

@@ -6,7 +6,7 @@ Counts alone: no rates, no seconds, no messages. What an exchange sends is the s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -47,6 +47,8 @@ class PartLoads:
     far_arcs_within : of these, arcs from halo rows
     central_arcs_within : of arcs_within, those into rows without a halo neighbor
     pairs : Pairs
+    shared : Pairs or None                 what is sent where ranks of a node share rows, see `count_shared_pairs`;
+                                           None: they don't, or it is not known
     """
 
     num_parts: int
@@ -59,6 +61,7 @@ class PartLoads:
     far_arcs_within: np.ndarray
     central_arcs_within: np.ndarray
     pairs: Pairs
+    shared: Pairs | None = None
 
     @property
     def halo_ratio(self) -> float:
@@ -107,7 +110,7 @@ def count_loads(indptr: np.ndarray, indices: np.ndarray, train_mask: np.ndarray,
         target = np.repeat(rows, block_degree)
         is_far = owner[sources] != owner[target]
         far_degree[rows] = np.bincount(np.repeat(np.arange(len(rows)), block_degree)[is_far], minlength=len(rows))
-        found.append(_count_pairs(sources[is_far], target[is_far], owner, hops, num_parts, num_hops))
+        found.append(_count_pairs(sources[is_far], target[is_far], owner, owner, hops, num_parts, num_hops))
     pairs = _sorted_by_source(_joined(found, num_hops))
     halo = np.bincount(pairs.destination, weights=pairs.rows, minlength=num_parts).astype(np.int64)
 
@@ -119,6 +122,33 @@ def count_loads(indptr: np.ndarray, indices: np.ndarray, train_mask: np.ndarray,
     rows, arcs = within(np.ones(len(owner))), within(degree)
     return PartLoads(num_parts, num_hops, rows[:, -1], halo, arcs[:, -1], rows[:, :-1], arcs[:, :-1],
                      within(far_degree)[:, :-1], within(np.where(far_degree > 0, 0, degree))[:, :-1], pairs)
+
+
+def count_shared_pairs(indptr: np.ndarray, indices: np.ndarray, hops: np.ndarray, owner: np.ndarray,
+                       ranks_per_node: int, loads: PartLoads) -> Pairs:
+    """Count what parts send where those of a node share rows: each row of another node comes once, to one of its
+    readers, and none comes from the own node.
+
+    Parameters
+    ----------
+    hops, owner : as of `count_loads`, every node owned
+    ranks_per_node : int      part p is on node p // ranks_per_node
+    loads : PartLoads         of the same parts
+    """
+    owner = owner.astype(np.int64)
+    node, num_parts, found = owner // ranks_per_node, loads.num_parts, []
+    for rows, block_degree, sources in _arc_blocks(indptr, indices, np.argsort(node, kind="stable"), node):
+        target = np.repeat(rows, block_degree)
+        is_far = node[sources] != node[target]
+        found.append(_count_pairs(sources[is_far], target[is_far], owner, node, hops, num_parts, loads.num_hops))
+    by_node = _sorted_by_source(_joined(found, loads.num_hops))
+    # Readers of an owner's rows on a node, by owner and node, and of them the one that `compute_node` takes.
+    readers = loads.pairs.where(loads.pairs.source // ranks_per_node != loads.pairs.destination // ranks_per_node)
+    groups = readers.source * num_parts + readers.destination // ranks_per_node
+    known, first, counts = np.unique(groups, return_index=True, return_counts=True)
+    place = np.searchsorted(known, by_node.source * num_parts + by_node.destination)
+    gateway = readers.destination[first[place] + by_node.source % counts[place]]
+    return _sorted_by_source(replace(by_node, destination=gateway))
 
 
 def _arc_blocks(indptr: np.ndarray, indices: np.ndarray, rows: np.ndarray,
@@ -141,12 +171,14 @@ def _arc_blocks(indptr: np.ndarray, indices: np.ndarray, rows: np.ndarray,
         first = last
 
 
-def _count_pairs(sources: np.ndarray, targets: np.ndarray, owner: np.ndarray, hops: np.ndarray, num_parts: int,
-                 num_hops: int) -> Pairs:
-    """Count the distinct rows of each pair by the fewest hops of an arc that needs them, one more than its target's."""
+def _count_pairs(sources: np.ndarray, targets: np.ndarray, owner: np.ndarray, reader: np.ndarray, hops: np.ndarray,
+                 num_parts: int, num_hops: int) -> Pairs:
+    """Count the distinct rows that each reader, a part or a node, takes from each owner, by the fewest hops of an arc
+    that needs them, one more than its target's.
+    """
     steps = num_hops + 2
     reach = np.minimum(hops[targets].astype(np.int64) + 1, num_hops + 1)
-    needed = np.sort((owner[targets] * len(owner) + sources) * steps + reach)
+    needed = np.sort((reader[targets] * len(owner) + sources) * steps + reach)
     row = needed // steps
     is_first = np.append(True, row[1:] != row[:-1]) if len(row) else np.zeros(0, bool)
     row, reach = row[is_first], needed[is_first] % steps

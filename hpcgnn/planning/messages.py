@@ -48,6 +48,11 @@ class Messages:
         """Tell whether bytes are known to the byte."""
         return self.share == 1.0
 
+    @property
+    def shares_rows(self) -> bool:
+        """Tell whether ranks of a node may share the rows that come to it: where all of them travel."""
+        return self.is_exact
+
     def code_of(self, exchange: Exchange) -> str:
         """Return what rows are coded as, "stored" where they are values and no codes."""
         if self.bits not in PACKED_WIDTHS:

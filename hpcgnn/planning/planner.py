@@ -14,7 +14,7 @@ from hpcgnn.partition.choices import DEFAULT_PARTITIONER
 from hpcgnn.partition.owner import assign_owners
 from hpcgnn.planning.cluster import Cluster
 from hpcgnn.planning.graphs import PlannedGraph, open_graph
-from hpcgnn.planning.loads import PartLoads, count_loads, hops_to_loss
+from hpcgnn.planning.loads import PartLoads, count_loads, count_shared_pairs, hops_to_loss
 from hpcgnn.planning.messages import parse_method
 from hpcgnn.planning.model import ModelSize
 from hpcgnn.planning.predictions import Prediction, predict, recommend
@@ -111,7 +111,8 @@ def make_plan(source: str, cluster: Cluster, choices: Choices,
     methods = [parse_method(name, size) for name in choices.methods]
     for number in parts:
         cluster.check_network(number)
-    cutter = Cutter(graph, choices, hops_to_loss(graph.indptr, graph.indices, graph.train_mask, choices.layers))
+    cutter = Cutter(graph, choices, hops_to_loss(graph.indptr, graph.indices, graph.train_mask, choices.layers),
+                    cluster.network.ranks_per_node)
     predictions, seconds = [], {}
     for number in parts:
         progress(f"cutting into {number} parts", None)
@@ -137,8 +138,8 @@ class Cutter:
     sizes : GraphSizes of the whole graph
     """
 
-    def __init__(self, graph: PlannedGraph, choices: Choices, hops: np.ndarray):
-        self._graph, self._choices, self._hops = graph, choices, hops
+    def __init__(self, graph: PlannedGraph, choices: Choices, hops: np.ndarray, ranks_per_node: int):
+        self._graph, self._choices, self._hops, self._ranks_per_node = graph, choices, hops, ranks_per_node
         self.share = choices.sample or min(1.0, MOST_ARCS / max(graph.num_edges, 1))
         self.sizes = GraphSizes(graph.num_nodes, graph.num_edges, graph.num_features, graph.num_classes)
         self._regions: dict[float, Region] = {}
@@ -160,8 +161,12 @@ class Cutter:
 
     def _count(self, owner: np.ndarray, num_parts: int) -> PartLoads:
         graph = self._graph
-        return count_loads(graph.indptr, graph.indices, graph.train_mask, owner, num_parts, self._choices.layers,
-                           self._hops)
+        loads = count_loads(graph.indptr, graph.indices, graph.train_mask, owner, num_parts, self._choices.layers,
+                            self._hops)
+        if not 1 < self._ranks_per_node < num_parts:
+            return loads
+        return replace(loads, shared=count_shared_pairs(graph.indptr, graph.indices, self._hops, owner,
+                                                        self._ranks_per_node, loads))
 
 
 def _remarks(predictions: list[Prediction], graph: PlannedGraph, larger: GraphSizes | None,
@@ -173,11 +178,12 @@ def _remarks(predictions: list[Prediction], graph: PlannedGraph, larger: GraphSi
                "seed makes the same",
         "sample": f"an estimate: parts of {100 * share:.3g} % of the nodes were cut (of more where few parts need "
                   "them) and stand for all others; their halo rows are counted, the numbers of their neighbors and "
-                  "which parts share a node are assumed",
+                  "which parts share a node are assumed, and no rows are shared in a node, which saves bytes",
         "scaled": f"a prediction for a larger graph: the mean part of {graph.name} grows with the nodes, its arcs "
                   "with the edges; its halo rows stay in proportion to its own rows, as if the graph looked the same "
                   "at every size, and all parts are alike, neither of which anybody has measured; where train=N is "
-                  "given, so large a share of nodes is drawn to train on"}
+                  "given, so large a share of nodes is drawn to train on; rows that ranks of a node share, which saves "
+                  "bytes, are not predicted"}
     return [texts[way] for way in ways] + [
         "seconds rest on the rates of the cluster file, memory on sizes; evaluations, checkpoints and the first epoch "
         "come on top",

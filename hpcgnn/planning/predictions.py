@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -91,7 +91,9 @@ class Prediction:
 
 
 def predict(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cluster, source: str) -> Prediction:
-    """Predict one run; errors as of `epoch_seconds`."""
+    """Predict one run, whose ranks share the rows of their nodes where that is known; errors as of `epoch_seconds`."""
+    if messages.shares_rows and loads.shared is not None:
+        loads = replace(loads, pairs=loads.shared)
     return Prediction(loads.num_parts, messages, source, loads, epoch_seconds(size, loads, messages, cluster),
                       bytes_sent(size, loads, messages, cluster.network.ranks_per_node),
                       memory_of(size, loads, messages, cluster), cluster.memory_bytes, cluster.network.ranks_per_node)

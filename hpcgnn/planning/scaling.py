@@ -80,7 +80,7 @@ def evened(loads: PartLoads) -> PartLoads:
     shares = [column * _ratio(column, pairs.destination, loads.num_parts)[pairs.destination]
               for column in (*pairs.rows_within.T, pairs.rows)]
     even = Pairs(pairs.source, pairs.destination, np.stack(shares[:-1], axis=1), shares[-1])
-    return replace(loads, pairs=even, **means)
+    return replace(loads, pairs=even, shared=None, **means)
 
 
 def _ratio(rows: np.ndarray, destination: np.ndarray, num_parts: int) -> np.ndarray:

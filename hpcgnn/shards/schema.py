@@ -84,7 +84,8 @@ class GraphInfo:
     provenance : Provenance
     cleaning : CleaningReport
     fingerprint : Fingerprint          of graph, split and features, the same however the graph was cut
-    statistics : tuple of PartitionStatistics, one a part
+    statistics : tuple of PartitionStatistics, one a part; where ranks share what one has read, those of the rank's own
+                                       part, by its number
     boundary_degree : tuple of int     in-degree of boundary nodes at 0, 1, .. 100 percent, see degree_quantiles
     task : {"classes", "multi-label", "regression"}       what labels are
     class_names : tuple of str         in the order of class ids; empty where the source has numbers
@@ -111,7 +112,7 @@ class GraphInfo:
     provenance: Provenance
     cleaning: CleaningReport
     fingerprint: Fingerprint
-    statistics: tuple[PartitionStatistics, ...]
+    statistics: tuple[PartitionStatistics, ...] | dict[int, PartitionStatistics]
     boundary_degree: tuple[int, ...]
     task: str = "classes"
     class_names: tuple[str, ...] = ()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import resource
 import socket
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +36,10 @@ def costs_by_rank(comm: MPI.Comm, costs: dict[str, float]) -> dict[str, dict[str
     return {"by_rank": _as_lists(everyone)} if comm.rank == 0 else {}
 
 
-def parts_by_rank(comm: MPI.Comm, statistics: Iterable[PartitionStatistics]) -> dict[str, dict[str, list[Any]]]:
+def parts_by_rank(comm: MPI.Comm, part: PartitionStatistics) -> dict[str, dict[str, list[Any]]]:
     """Collective: gather each rank's host, rows, edges and peak memory on rank 0; nothing where ranks are too many."""
     if comm.size > MAX_LISTED_RANKS:
         return {}
-    part = list(statistics)[comm.rank]
     everyone = comm.gather({
         "host": socket.gethostname(), "inner_rows": part.num_inner, "halo_rows": part.num_halo,
         "edges": part.num_edges, "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024})

@@ -17,9 +17,9 @@ from hpcgnn.adaptive.controller import Controller
 from hpcgnn.config import AUTO, TrainConfig, resolve_train_config
 from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.launch import together, watch
-from hpcgnn.shards.reader import check_num_parts, read_graph_info
 from hpcgnn.training.adam import FlatAdam
 from hpcgnn.training.evaluate import evaluate
+from hpcgnn.training.graph_info import read_shared_info
 from hpcgnn.training.job import Job
 from hpcgnn.training.learner import Learner
 from hpcgnn.training.session import NOTHING, Session
@@ -141,8 +141,7 @@ def forecast(comm: MPI.Comm, job: Job) -> Forecast:
     ------
     CollectiveError      what the job asks for can't be done, with a sentence; the same on all ranks
     """
-    info = together(comm, lambda: read_graph_info(job.shards))
-    together(comm, lambda: check_num_parts(info, comm.size))
+    info = read_shared_info(comm, job.shards)
     config = together(comm, lambda: resolve_train_config(info.name, job.settings, job.file_settings, job.preset))
     watch(comm, config.timeout)
     session = Session.open(comm, job.shards, config, info, job.recipe or NOTHING)

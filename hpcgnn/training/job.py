@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from hpcgnn.config import TrainConfig, resolve_train_config
 from hpcgnn.launch import together, watch, watch_closely
 from hpcgnn.methods import name_of
-from hpcgnn.shards.reader import check_num_parts, read_graph_info
 from hpcgnn.shards.schema import GraphInfo
+from hpcgnn.training.graph_info import read_shared_info
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -83,8 +83,7 @@ def train(comm: MPI.Comm, job: Job) -> Finished:
     CollectiveError      what is asked for can't be done, with a sentence; the same on all ranks
     Interrupted          a signal asked to stop; a checkpoint holds everything
     """
-    info = together(comm, lambda: read_graph_info(job.shards))
-    together(comm, lambda: check_num_parts(info, comm.size))
+    info = read_shared_info(comm, job.shards)
     config = together(comm, lambda: job.resolve(info.name, job.settings, job.file_settings))
     watch(comm, config.timeout)
     from hpcgnn.training.run_lock import RunLock

@@ -33,13 +33,14 @@ from hpcgnn.nn.quantized.quantizer import count_in_degrees
 from hpcgnn.ops.counter import BACKWARD, FORWARD
 from hpcgnn.partition.partition import Partition
 from hpcgnn.pyg.distribute import DistributedModel
-from hpcgnn.shards.reader import GraphInfo, read_graph_info, read_partition
+from hpcgnn.shards.reader import GraphInfo, read_partition
 from hpcgnn.steps.clusters import Clusters, expected_clusters, first_steps
 from hpcgnn.steps.dealing import num_steps_of
 from hpcgnn.steps.step_graphs import StepGraphs
 from hpcgnn.training.adam import WeightGroup
 from hpcgnn.training.alike import Traits, check_alike
 from hpcgnn.training.fastest import with_fastest_precision
+from hpcgnn.training.graph_info import read_shared_info
 from hpcgnn.training.objective import Objective
 from hpcgnn.training.precision import STORAGE, storage_bits
 from hpcgnn.training.recipe import Recipe, check_statistics
@@ -107,7 +108,7 @@ class Session:
                              instruction set forced that a rank's processor lacks; ranks that round differently; a GPU
                              or a transport that was asked for and can't be used
         """
-        info = info or together(comm, lambda: read_graph_info(shards))
+        info = info or read_shared_info(comm, shards)
         device = choose_device(comm, config.device)
         check_alike(comm, together(comm, Traits.of_this_rank))
         part = together(comm, lambda: read_partition(shards, comm.rank, comm.size, info))

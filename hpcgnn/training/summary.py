@@ -65,7 +65,7 @@ def summarize(session: Session, learner: Learner, results: list[dict[str, Any]],
         "rows_within": session.rows_within, "epochs": config.epochs,
         **(quantized_statistics(learner.with_best_weights(), results)
            if isinstance(learner.model, QuantizedStack) else {}),
-        "versions": software_versions(), "ended": utc_now(), **parts_by_rank(comm, session.info.statistics),
+        "versions": software_versions(), "ended": utc_now(), **parts_by_rank(comm, session.info.statistics[comm.rank]),
     }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -9,7 +11,7 @@ from planning_setup import NETWORK
 from training_setup import easy_graph, shared_path, train, write_once  # noqa: F401
 
 from hpcgnn.planning.graphs import graph_of_shards
-from hpcgnn.planning.loads import count_loads
+from hpcgnn.planning.loads import count_loads, count_shared_pairs, hops_to_loss
 from hpcgnn.planning.messages import parse_method
 from hpcgnn.planning.model import ModelSize
 from hpcgnn.planning.predictions import bytes_sent
@@ -22,22 +24,32 @@ METHODS = {"vanilla": {"method": "vanilla"}, "uniform:8": {"method": "uniform", 
 @pytest.mark.parametrize("name, model, layers, precision", [
     ("vanilla", "sage", 3, "fp32"), ("uniform:8", "sage", 3, "fp32"), ("uniform:1", "gcn", 2, "fp32"),
     ("vanilla", "gcn", 4, "bf16"), ("pipegcn", "sage", 2, "fp32")])
-def test_a_plan_s_bytes_are_those_of_the_training(shared_path, name, model, layers, precision):  # noqa: F811
+@pytest.mark.parametrize("ranks_per_node", [None, 2, 3])
+def test_a_plan_s_bytes_are_those_of_the_training(shared_path, name, model, layers, precision,  # noqa: F811
+                                                  ranks_per_node):
+    """Whether or not ranks of a node share rows."""
     comm = MPI.COMM_WORLD
     dataset = easy_graph(spec="synthetic:nodes=240,mean_degree=3,classes=4,features=12,signal=2")
     dataset.train_mask[np.flatnonzero(dataset.train_mask)[5:]] = False      # so that the reach leaves rows out
     shards = write_once(comm, dataset, shared_path / "shards")
     summary, metrics, run = train(comm, shards, shared_path / "run", model=model, layers=layers, hidden=20, epochs=2,
-                                  eval_every=1, precision=precision, **METHODS[name])
+                                  eval_every=1, precision=precision, **METHODS[name],
+                                  **({} if ranks_per_node is None else
+                                     {"nodes_aware": "on", "ranks_per_node": ranks_per_node}))
     evaluated = comm.allreduce(run.session.exchange.evaluation.payload_bytes)
     graph = graph_of_shards(shards)
     loads = count_loads(graph.indptr, graph.indices, graph.train_mask, graph.owner, comm.size, layers)
+    if ranks_per_node is not None:
+        hops = hops_to_loss(graph.indptr, graph.indices, graph.train_mask, layers)
+        shared = count_shared_pairs(graph.indptr, graph.indices, hops, graph.owner, ranks_per_node, loads)
+        loads = replace(loads, pairs=shared)
     size = ModelSize(model, graph.num_features, 20, graph.num_classes, layers, precision)
     sent = bytes_sent(size, loads, parse_method(name, size), NETWORK.ranks_per_node)
     for record in metrics:
         assert sent.total == record["sent_bytes_payload"] + record["sent_bytes_parameters"]
     assert sent.evaluation * 2 == evaluated      # two epochs, two evaluations
-    assert sent.setup == summary["setup_bytes"] > 0
+    assert sent.setup == summary["setup_bytes"]
+    assert (sent.total > 0) == (ranks_per_node is None or ranks_per_node < comm.size)
     assert loads.rows_within.sum(axis=0).tolist() == summary["rows_within"]
     by_pair = np.array(metrics[-1]["sent_bytes_by_pair"])
     assert np.sort(by_pair[by_pair > 0]).tolist() == np.sort(sent.by_pair[sent.by_pair > 0]).tolist()
