@@ -166,6 +166,8 @@ class Controller:
         """Learn from an evaluation whether it is the best so far, the same on all ranks. Return whether epochs have
         fewer steps from now on, since scores stand: then the weights are past their best.
         """
+        if self._plan.num_steps == 1:      # as in the last epochs, whatever the state is
+            return False
         before, self._step_count = self._step_count, self._steps.judge(self._step_count, is_best)
         return self._step_count.count < before.count
 
