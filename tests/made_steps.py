@@ -10,12 +10,12 @@ from hpcgnn.steps.clusters import Clusters
 NODES_A_CLUSTER = 10
 
 
-def share_clusters(monkeypatch, nodes_a_cluster: int = NODES_A_CLUSTER) -> None:
-    """Have sessions take clusters of global ids."""
+def share_clusters(monkeypatch, nodes_a_cluster: int = NODES_A_CLUSTER, inside: float = 1.0) -> None:
+    """Have sessions take clusters of global ids, which are said to hold a share of all arcs."""
     def cut(comm, graph, stored, exchange, seed):
         count = comm.allreduce(graph.node_id.max() // nodes_a_cluster + 1, MPI.MAX)
         inner, halo = np.split(graph.node_id // nodes_a_cluster, [graph.num_inner])
-        return Clusters(inner, halo, count)
+        return Clusters(inner, halo, count, inside)
 
     monkeypatch.setattr("hpcgnn.training.session.Clusters.cut", cut)
     monkeypatch.setattr("hpcgnn.steps.clusters.ROWS_A_CLUSTER", nodes_a_cluster)

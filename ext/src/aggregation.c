@@ -4,13 +4,14 @@
 #define BLOCK_MARGIN 128    /* columns; at most so many are read at once, past a row's end too */
 #define PREFETCH_ENTRIES 64 /* rows fetched ahead, across the ends of sums too; half of it where they are long */
 #define CACHE_LINE 64
+#define CACHE_BYTES (1 << 23) /* of source rows' columns that are summed again and again; a share of the last cache */
 
 enum { UNWEIGHTED = 0, BY_COLUMN = 1, BY_ENTRY = 2 };
 
 /* Blocks of whole vectors; blocks that end within one; blocks some of whose rows are packed. */
 enum { WHOLE, PARTIAL, PACKED };
 
-/* The columns [first, first + num_columns), of one head, that one pass over a row's entries sums. */
+/* The columns [first, first + num_columns), of one head. */
 typedef struct {
     int64_t first, num_columns, head;
 } column_block;
@@ -26,14 +27,28 @@ typedef struct {
 #define BODY "aggregation_body.h"
 #include "levels.h"
 
-typedef void (*task_function)(const sparse_rows *, const dense_rows *, int64_t, int64_t, int, char *);
+typedef void (*task_function)(const sparse_rows *, const dense_rows *, int64_t, column_block, int, char *);
 static const task_function TASK[] = ALL_LEVELS(aggregate_task);
+
+/* How many columns of a head all tasks sum before any goes on to the next: all, unless so few of all source rows stay in
+ * the cache, and all don't. Whole passes, so a row is summed in the same blocks either way. */
+static int64_t span_columns(const dense_rows *h, int64_t head_dim) {
+    const int64_t column_bytes = (h->num_near + h->num_far) * storage_bytes(h->storage);
+    return column_bytes * head_dim > CACHE_BYTES && column_bytes * BLOCK_MARGIN <= CACHE_BYTES ? BLOCK_MARGIN
+                                                                                              : head_dim;
+}
 
 void aggregate_rows(sparse_rows a, dense_rows h, int accumulate, void *out) {
     const task_function run = TASK[simd_level()];
+    const int64_t head_dim = h.dim / a.num_heads, width = span_columns(&h, head_dim);
+    const int64_t num_spans = (head_dim + width - 1) / width;
 #pragma omp parallel for schedule(dynamic, 1)
-    for (int64_t i = 0; i < a.num_heads * a.num_tasks; i++)
-        run(&a, &h, i % a.num_tasks, i / a.num_tasks, accumulate, out);
+    for (int64_t i = 0; i < a.num_heads * num_spans * a.num_tasks; i++) {
+        const int64_t head = i / a.num_tasks / num_spans, done = i / a.num_tasks % num_spans * width;
+        const int64_t left = head_dim - done;
+        run(&a, &h, i % a.num_tasks, (column_block){head * head_dim + done, left < width ? left : width, head},
+            accumulate, out);
+    }
 }
 
 static int has_bad_entry(const sparse_rows *a, int64_t v, int64_t num_columns, int64_t no_row, int64_t split) {

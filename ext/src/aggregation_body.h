@@ -206,14 +206,14 @@ static int LEVEL(pass_vectors)(int64_t needed, int storage) {
     return needed >= 6 ? 6 : needed == 5 ? 4 : (int)needed;
 }
 
-/* One task's rows, one head's columns. */
-static void LEVEL(aggregate_task)(const sparse_rows *a, const dense_rows *h, int64_t t, int64_t head, int accumulate,
-                                  char *out) {
-    const int64_t head_dim = h->dim / a->num_heads;
-    for (int64_t done = 0; done < head_dim;) {
-        const int64_t left = head_dim - done;
+/* One task's rows, some columns of one head. */
+static void LEVEL(aggregate_task)(const sparse_rows *a, const dense_rows *h, int64_t t, column_block span,
+                                  int accumulate, char *out) {
+    const int64_t stop = span.first + span.num_columns;
+    for (int64_t first = span.first; first < stop;) {
+        const int64_t left = stop - first;
         const int n = LEVEL(pass_vectors)((left + LANES - 1) / LANES, h->storage);
-        const column_block block = {head * head_dim + done, left < n * LANES ? left : n * LANES, head};
+        const column_block block = {first, left < n * LANES ? left : n * LANES, span.head};
         if (h->packed.message)
             LEVEL(sum_packed)(a, h, t, block, n, accumulate, out);
 #if HAS_WHOLE
@@ -222,6 +222,6 @@ static void LEVEL(aggregate_task)(const sparse_rows *a, const dense_rows *h, int
 #endif
         else
             LEVEL(sum_partial)(a, h, t, block, n, accumulate, out);
-        done += block.num_columns;
+        first += block.num_columns;
     }
 }

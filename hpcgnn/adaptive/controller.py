@@ -136,12 +136,14 @@ class Controller:
             return (self._policy.bit_plan(seed, epoch, self.base),)
         return self._policy.bounds(seed, epoch)
 
-    def observe(self, loss: float, seconds: float, traces: Traces, movements: Movements | None = None) -> Decision:
+    def observe(self, loss: float, seconds: float, traces: Traces, movements: Movements | None = None,
+                share_inside: float | None = None) -> Decision:
         """Collective: learn from the epoch that ended. Returns what it was run with, and what deciding cost.
 
         Parameters
         ----------
         movements : by site, what this rank's rows moved; see `hpcgnn.exchange.movement.Movement.sums`
+        share_inside : of all arcs, see `StepRule.observe`; the same on all ranks
         """
         started = time.perf_counter()
         base, stale_share = self.base, self._stale_share(movements or {})
@@ -151,7 +153,7 @@ class Controller:
         if self.is_adaptive:
             self._decide(loss, seconds)
         # All ranks have the same loss, and decide alike.
-        self._step_count = self._steps.observe(self._step_count, loss)
+        self._step_count = self._steps.observe(self._step_count, loss, share_inside)
         traces = traces if self._plan.is_traced else {}
         if traces or self.base != base:
             self._policy.learn(self.base, traces)
@@ -160,9 +162,14 @@ class Controller:
                         {_name(site): motion if math.isfinite(motion) else None
                          for site, motion in ((site, self._drift.of(site)) for site in self._drift.sums)})
 
-    def judge(self, is_best: bool) -> None:
-        """Learn from an evaluation whether it is the best so far, the same on all ranks."""
-        self._step_count = self._steps.judge(self._step_count, is_best)
+    def judge(self, is_best: bool) -> bool:
+        """Learn from an evaluation whether it is the best so far, the same on all ranks. Return whether epochs have
+        fewer steps from now on, since scores stand: then the weights are past their best.
+        """
+        if self._plan.num_steps == 1:      # as in the last epochs, whatever the state is
+            return False
+        before, self._step_count = self._step_count, self._steps.judge(self._step_count, is_best)
+        return self._step_count.count < before.count
 
     def forget(self) -> None:
         """Begin another training."""

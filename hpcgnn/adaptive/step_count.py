@@ -13,6 +13,7 @@ WINDOW = 5              # epochs whose mean loss is compared with that of as man
 LEAST_FALL = 0.01       # of the mean loss, from one window to the next; less is noise of steps that are too small
 PATIENCE = 10           # evaluations of steps of clusters without a better score; more is learning by heart
 FEWER = 4               # times fewer steps then
+LEAST_GAIN = 1.5        # times the arcs that steps of clusters hold beside those of rows dealt out one by one
 # While rows are dealt out one by one, from one epoch to the next: of the loss, and of the first epoch's loss, next to
 # which the loss of a graph that is learned by heart goes on falling by any share of itself.
 LEAST_EARLY_FALL, LEAST_OF_FIRST = 0.02, 0.01
@@ -49,16 +50,23 @@ class StepRule:
         is_last = epoch >= self.num_epochs - max(1, self.num_epochs // LAST_SHARE)
         return replace(state, count=1, by_row=False, is_turn=False) if is_last else state
 
-    def observe(self, state: StepCount, loss: float) -> StepCount:
+    def observe(self, state: StepCount, loss: float, share_inside: float | None = None) -> StepCount:
         """Return the state after an epoch with this mean loss.
 
         Labels of rows that are dealt out one by one are like all, so the loss falls at once; but next to no gradient
-        reaches a neighbor, so it soon falls no further.
+        reaches a neighbor, so it soon falls no further. Steps of clusters that hold hardly more arcs lack such labels
+        too, so one step takes their place.
+
+        Parameters
+        ----------
+        share_inside : float in [0, 1]      of all arcs, those that lie inside a cluster; None where the epoch had no
+                                            steps of clusters
         """
         if not self.is_adaptive:
             return state
         if not state.by_row:
-            return state.observe(loss)
+            is_cut = share_inside is not None and arcs_gained(state.count, share_inside) < LEAST_GAIN
+            return StepCount(1) if is_cut else state.observe(loss)
         if not state.losses:
             return replace(state, losses=(loss,))
         first, before = state.losses[0], state.losses[-1]
@@ -74,6 +82,13 @@ class StepRule:
             return state
         num_worse = 0 if is_best else state.num_worse + 1
         return state.fewer() if num_worse == PATIENCE else replace(state, num_worse=num_worse)
+
+
+def arcs_gained(num_steps: int, share_inside: float) -> float:
+    """Return the arcs that lie inside steps of clusters, as a multiple of those inside steps of rows that are dealt out
+    one by one, 1 / num_steps of all: arcs inside a cluster, and that share of the others.
+    """
+    return num_steps * share_inside + (1 - share_inside)
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,11 @@ class EpochPlan:
     by_row: bool = False
     is_turn: bool = False
 
+    @property
+    def in_clusters(self) -> bool:
+        """Tell whether the epoch has several steps of whole clusters."""
+        return self.num_steps > 1 and not self.by_row
+
     def reads_stale(self, layer: int, purpose: int) -> bool:
         """Tell whether an exchange reads the rows of the epoch before."""
         return self.is_asynchronous and (layer, purpose) not in self.fresh

@@ -16,6 +16,7 @@ from hpcgnn.graph.batch import Batch
 from hpcgnn.graph.hop import Exchange, Hop
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.ops.aggregation import SparseRows, multiply
+from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import CounterKey
 from hpcgnn.ops.pointwise import dropout
 
@@ -58,7 +59,7 @@ class StepGraph(LocalGraph):
         weight = None if whole.edge_weight is None else np.asarray(whole._edge_weight)[batch.arc]
         self._inner = torch.from_numpy(batch.rows).to(whole.x.device)
         super().__init__(batch.indptr, batch.indices, whole.node_id[row], whole.in_degree[row],
-                         whole.x.index_select(0, self._inner), exchange, batch.num_within, overlaps=False,
+                         _rows_at(whole.x, self._inner), exchange, batch.num_within, overlaps=False,
                          has_half_sums=whole.has_half_sums, edge_weight=weight,
                          weighted_degree=None if weight is None else whole.degree[row], num_back=batch.num_back)
         self._whole_graph, self._batch, self._inputs = whole, batch, inputs
@@ -69,7 +70,7 @@ class StepGraph(LocalGraph):
     def x_all(self) -> torch.Tensor:
         """Return the input rows, (num_inner + num_halo, num_features)."""
         row = np.concatenate([self._batch.rows, self._batch.far])
-        return self._whole_graph.x_all.index_select(0, torch.from_numpy(row).to(self.x.device))
+        return _rows_at(self._whole_graph.x_all, torch.from_numpy(row).to(self.x.device))
 
     @property
     def whole(self) -> tuple[LocalGraph, torch.Tensor | None]:
@@ -78,11 +79,11 @@ class StepGraph(LocalGraph):
 
     def input_aggregate(self, reduction: str) -> torch.Tensor:
         """See `LocalGraph.input_aggregate`."""
-        return self._whole_graph.input_aggregate(reduction).index_select(0, self._inner)
+        return _rows_at(self._whole_graph.input_aggregate(reduction), self._inner)
 
     def masked_input_aggregate(self, hop: Hop, reduction: str, probability: float, key: CounterKey) -> torch.Tensor:
         """See `LocalGraph.masked_input_aggregate`."""
-        return self._inputs.aggregate(reduction, probability, key).index_select(0, self._inner[:hop.num_out])
+        return _rows_at(self._inputs.aggregate(reduction, probability, key), self._inner[:hop.num_out])
 
     def hop(self, reduction: str) -> Hop:
         """See `LocalGraph.hop`; here rows of the history are summed where they lie."""
@@ -102,3 +103,8 @@ class StepGraph(LocalGraph):
         """Return the columns of the arcs, (num_arcs,) int32, where the far ones are rows of the whole graph."""
         column = np.concatenate([np.arange(self.num_inner), self.num_inner + self._batch.far]).astype(np.int32)
         return column[self._batch.indices]
+
+
+def _rows_at(rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Return a copy of the constant rows at `index` (n,) int64. New pages for it would cost more than the copy."""
+    return torch.index_select(rows, 0, index, out=empty((len(index), rows.shape[1]), rows.dtype, rows.device))

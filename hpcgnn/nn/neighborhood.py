@@ -92,7 +92,7 @@ class Neighborhood:
                 inner = self.graph.num_inner
                 yield peer, self.drop_halo(self.graph.x_all[inner + start:inner + stop], peer)
 
-    def aggregate(self, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def aggregate(self, h: torch.Tensor, wants_rows: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
         """Collective: return A(mask h), and the masked inner rows mask h, both before any map.
 
         The rows cross as they stand, and the central ones, without a halo neighbor, are summed while they travel.
@@ -101,10 +101,11 @@ class Neighborhood:
         Parameters
         ----------
         h : (hop.num_in, dim)
+        wants_rows : bool      whether the caller reads mask h
 
         Returns
         -------
-        (hop.num_out, dim), (hop.num_in, dim)
+        (hop.num_out, dim), (hop.num_in, dim); of the latter no row where none is wanted and the sums are here without
 
         Reference: AdaQP, Section 3.4.
         """
@@ -112,11 +113,11 @@ class Neighborhood:
             return self._aggregate_by_peer(h)
         matrix = self.hop.matrices.forward
         if self.is_input:
-            near = self.drop_inner(h)
             of_epoch = None if self.key is None else self.graph.masked_input_aggregate(
                 self.hop, self.reduction, self.probability, self.key)
             if of_epoch is not None:
-                return of_epoch, near
+                return of_epoch, self.drop_inner(h if wants_rows else h[:0])
+            near = self.drop_inner(h)
             return multiply(matrix, near, self.input_halo()), near
         arrival = self.graph.start_fetch(h, self.site)
         near = self.drop_inner(h)
@@ -200,7 +201,7 @@ class AggregateFirst(torch.autograd.Function):
         if neighborhood.is_constant:
             near, aggregated = h, neighborhood.graph.input_aggregate(neighborhood.reduction)[:hop.num_out]
         else:
-            aggregated, near = neighborhood.aggregate(h)
+            aggregated, near = neighborhood.aggregate(h, wants_rows=weight_self is not None)
         ctx.neighborhood, ctx.needs_rows = neighborhood, not neighborhood.is_input
         ctx.weights = weight_neighbor.to(dtype), None if weight_self is None else weight_self.to(dtype)
         near_out = near[:hop.num_out]

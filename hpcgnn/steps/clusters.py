@@ -14,6 +14,7 @@ from mpi4py import MPI
 
 from hpcgnn.errors import ConfigError
 from hpcgnn.exchange.halo import HaloExchange
+from hpcgnn.graph.hop import blocks
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.launch import together
 from hpcgnn.partition.kaminpar import kaminpar_parts
@@ -35,11 +36,13 @@ class Clusters:
     inner : (num_inner,) int64     cluster numbers, the same for a node on all ranks
     halo : (num_halo,) int64
     count : int                    clusters of all ranks
+    inside : float                 share of the arcs of all ranks whose two ends lie in one cluster
     """
 
     inner: np.ndarray
     halo: np.ndarray
     count: int
+    inside: float
 
     @classmethod
     def cut(cls, comm: MPI.Comm, graph: LocalGraph, stored: np.ndarray | None, exchange: HaloExchange,
@@ -64,7 +67,10 @@ class Clusters:
             inner, count = own.astype(np.int64) + (comm.exscan(own_count) or 0), comm.allreduce(own_count)
         halves = np.stack([inner // HALF, inner % HALF], axis=1).astype(np.float32)
         told = exchange.input_rows(torch.from_numpy(halves))[graph.num_inner:].numpy().astype(np.int64)
-        return cls(inner, told[:, 0] * HALF + told[:, 1], count)
+        halo = told[:, 0] * HALF + told[:, 1]
+        counted = np.array([count_inside(*graph.arcs, np.concatenate([inner, halo])), len(graph.arcs[1])])
+        num_inside, num_arcs = comm.allreduce(counted)
+        return cls(inner, halo, count, float(num_inside / max(1, num_arcs)))
 
     def check(self, num_steps: int) -> None:
         """Check that each step of an epoch gets a cluster.
@@ -92,6 +98,18 @@ class Clusters:
         first = np.searchsorted(block, np.arange(block[-1] + 1))
         step[order] = (np.arange(self.count) - first[block] + turn[block]) % num_steps
         return step
+
+
+def count_inside(indptr: np.ndarray, indices: np.ndarray, cluster: np.ndarray) -> int:
+    """Return how many arcs of a CSR have both ends in one cluster.
+
+    Parameters
+    ----------
+    cluster : (num_rows,) int64      of every row that an arc names
+    """
+    return sum(np.count_nonzero(cluster[indices[indptr[start]:indptr[stop]]] ==
+                                np.repeat(cluster[start:stop], np.diff(indptr[start:stop + 1])))
+               for start, stop in blocks(0, len(indptr) - 1))
 
 
 def expected_clusters(num_inner: int) -> int:

@@ -219,11 +219,11 @@ class TrainingRun:
             progress.epoch += 1
             is_due = progress.epoch % config.eval_every == 0 or progress.epoch == config.epochs
             evaluation = self._evaluate() if is_due else None
-            if evaluation is not None:
-                self.controller.judge(progress.evaluations_since_best == 0)
             self._record({**asdict(trace), "sent_bytes_control": sent_control, **self._move_rate(evaluation),
                           **asdict(decision)}, evaluation)
             display.advance(self.seed, progress, trace, evaluation)
+            if evaluation is not None and self.controller.judge(progress.evaluations_since_best == 0):
+                self._return_to_best()
             if trace.stop_signal:
                 self._stop()
             if config.checkpoint_every and progress.epoch % config.checkpoint_every == 0:
@@ -231,6 +231,11 @@ class TrainingRun:
         if progress.best is None:    # ended before the first evaluation
             self._evaluate()
         self._is_asked_to_end = False
+
+    def _return_to_best(self) -> None:
+        """Leave weights that have learned by heart, and the rows that were computed with them."""
+        self.learner.return_to_best()
+        self.session.steps.forget()
 
     def _move_rate(self, evaluation: Evaluation | None) -> dict[str, float]:
         """Have the schedule, if there is one, move the learning rate; return the rate of the epoch that has ended."""
@@ -279,7 +284,8 @@ class TrainingRun:
                                       plan.is_asynchronous)
         HERE.note("decides how rows are sent" if self._is_main else "waits for rank 0 to decide how rows are sent")
         return trace, self.controller.observe(trace.loss, seconds, session.exchange.traces(),
-                                              session.exchange.movements() if self.controller.measures else {})
+                                              session.exchange.movements() if self.controller.measures else {},
+                                              session.steps.clusters.inside if plan.in_clusters else None)
 
     def _sum_control_bytes(self) -> int:
         """Collective: what all ranks have sent since the last epoch to decide on widths."""

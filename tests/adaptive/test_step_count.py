@@ -10,11 +10,13 @@ from hpcgnn.adaptive.step_count import (
     FEWER,
     LEAST_EARLY_FALL,
     LEAST_FALL,
+    LEAST_GAIN,
     LEAST_OF_FIRST,
     PATIENCE,
     WINDOW,
     StepCount,
     StepRule,
+    arcs_gained,
 )
 
 
@@ -72,6 +74,24 @@ def test_a_loss_that_falls_by_half_but_by_little_of_the_first_one_turns_to_clust
 def test_rows_that_are_always_dealt_out_one_by_one_stay_so():
     found = plans([1.0] * 30, StepRule(num_by_row=8))
     assert [(plan.count, plan.by_row, plan.is_turn) for plan in found] == [(8, True, False)] * 30
+
+
+def test_arcs_of_clusters_are_told_in_those_of_rows_dealt_out_one_by_one():
+    assert arcs_gained(8, 0.0) == 1 and arcs_gained(8, 1.0) == 8      # all between clusters, all inside
+    assert arcs_gained(4, 0.5) * 1 / 4 == 0.5 + 0.5 / 4               # half inside, a quarter of the others by chance
+
+
+@pytest.mark.parametrize("num_steps, gain, left", [(3, 0.99 * LEAST_GAIN, 1), (3, 1.01 * LEAST_GAIN, 3),
+                                                   (64, 0.99 * LEAST_GAIN, 1), (64, 1.01 * LEAST_GAIN, 64)])
+def test_clusters_that_hold_few_arcs_give_way_to_one_step(num_steps, gain, left):
+    share_inside, rule = (gain - 1) / (num_steps - 1), StepRule(num_steps, True, 100)
+    assert rule.observe(rule.begin(), 1.0, share_inside).count == left
+
+
+def test_arcs_inside_clusters_have_no_say_over_rows_one_by_one_or_a_fixed_number():
+    by_row = StepRule(3, True, 100, num_by_row=40)
+    assert by_row.observe(by_row.begin(), 1.0, 0.0).count == 40
+    assert StepRule(3).observe(StepCount(3), 1.0, 0.0).count == 3
 
 
 def test_the_last_epochs_are_whole_even_if_the_loss_falls_until_then():

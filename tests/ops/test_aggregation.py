@@ -8,7 +8,7 @@ import scipy.sparse
 import torch
 
 from hpcgnn.errors import KernelError
-from hpcgnn.ops.aggregation import aggregate, from_csr
+from hpcgnn.ops.aggregation import aggregate, from_csr, multiply_weighted
 from hpcgnn.ops.dispatch import backend_of
 
 DIMS = [1, 7, 41, 128, 129, 257]
@@ -64,6 +64,28 @@ def test_every_instruction_set_gives_the_same_bits(simd, monkeypatch, dim):
     out = aggregate(h, matrix, transposed)
     monkeypatch.setenv("HPCGNN_SIMD", "portable")
     assert torch.equal(out, aggregate(h, matrix, transposed))
+
+
+WIDE = 5000, 460     # more rows and columns than the cache has room for, though it has for 128 of the columns
+
+
+def test_columns_that_take_turns_in_the_cache_have_the_bits_of_narrow_products(simd):
+    matrix, transposed, _ = random_matrix(60, WIDE[0])
+    h = rows_of(*WIDE)
+    out = aggregate(h, matrix, transposed)
+    for first in range(0, WIDE[1], 128):
+        columns = slice(first, first + 128)
+        assert torch.equal(out[:, columns], aggregate(h[:, columns].contiguous(), matrix, transposed))
+
+
+def test_columns_of_each_head_take_turns_in_the_cache(simd):
+    matrix, _, _ = random_matrix(60, WIDE[0], is_scaled=False, num_self=0)
+    h, head_dim = rows_of(*WIDE), WIDE[1] // 2
+    scale = rows_of(len(matrix.indices), 2, seed=3)
+    out = multiply_weighted(matrix, h, scale)
+    for head, columns in enumerate((slice(0, head_dim), slice(head_dim, WIDE[1]))):
+        narrow = multiply_weighted(matrix, h[:, columns].contiguous(), scale[:, head:head + 1].contiguous())
+        assert torch.equal(out[:, columns], narrow)
 
 
 def test_adjoint_identity():

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from hpcgnn.errors import ConfigError
-from hpcgnn.steps.clusters import Clusters
+from hpcgnn.steps.clusters import Clusters, count_inside
 
 
 def clusters(count, inner=None):
     inner = np.arange(count) if inner is None else inner
-    return Clusters(inner, np.empty(0, np.int64), count)
+    return Clusters(inner, np.empty(0, np.int64), count, inside=1.0)
 
 
 @pytest.mark.parametrize("count, num_steps", [(7, 7), (40, 8), (1600, 40), (103, 10), (5, 2), (1, 1)])
@@ -52,3 +52,11 @@ def test_more_steps_than_clusters_are_refused_with_the_number_that_can_be_had():
     clusters(6).check(6)
     with pytest.raises(ConfigError, match="this graph has 6; choose at most 6 for --steps"):
         clusters(6).check(7)
+
+
+def test_arcs_inside_a_cluster_are_counted():
+    """Row 0 reads 1 and 3, row 1 nothing, row 2 itself, 0 and 4; rows 3 and 4 are of other ranks."""
+    indptr, indices = np.array([0, 2, 2, 5]), np.array([1, 3, 2, 0, 4], np.int32)
+    assert count_inside(indptr, indices, np.array([7, 7, 8, 7, 8])) == 4      # all but that from 2 to 0
+    assert count_inside(indptr, indices, np.arange(5)) == 1
+    assert count_inside(np.array([0]), np.empty(0, np.int32), np.array([7])) == 0

@@ -180,3 +180,16 @@ def test_one_step_of_all_rows_is_what_an_epoch_without_steps_computes(tmp_path, 
                 train_step(session, learner, step.graph, session.objective.of_rows(step.rows), Moment(0, 0))
         gradients.append(torch.cat([parameter.grad.flatten() for parameter in learner.model.parameters()]))
     assert (gradients[0] - gradients[1]).abs().max() < (1e-6 if dtype == "fp32" else 2e-2) * gradients[0].abs().max()
+
+
+@pytest.mark.parallel([1, 2, 3])
+def test_clusters_know_the_share_of_all_arcs_that_they_hold(shared_path, monkeypatch):
+    monkeypatch.setattr("hpcgnn.steps.clusters.ROWS_A_CLUSTER", 20)
+    dataset = easy_graph()
+    session, _ = opened(write_once(COMM, dataset, shared_path / "shards"), steps="2")
+    found, cluster = session.steps.clusters, np.empty(dataset.num_nodes, np.int64)
+    for node_id, of_rank in COMM.allgather((session.graph.node_id[:session.graph.num_inner], found.inner)):
+        cluster[node_id] = of_rank
+    target = np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr))
+    assert found.inside == (cluster[target] == cluster[dataset.indices]).mean()
+    assert 0 < found.inside < 1

@@ -25,7 +25,7 @@ class _Propagate(torch.autograd.Function):
         num_out = neighborhood.hop.num_out
         if neighborhood.is_constant and first is None:
             return neighborhood.graph.input_aggregate(neighborhood.reduction)[:num_out].clone()
-        out, _ = neighborhood.aggregate(h[:neighborhood.hop.num_in])
+        out, _ = neighborhood.aggregate(h[:neighborhood.hop.num_in], wants_rows=False)
         return out if first is None else out.lerp_(first[:num_out], alpha)
 
     @staticmethod
