@@ -13,6 +13,7 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.linear import linear
 from hpcgnn.nn.neighborhood import AggregateFirst, MapFirst, Neighborhood
 from hpcgnn.nn.rematerialization import rematerialized
+from hpcgnn.ops.pointwise import Activation
 
 
 class Convolution(nn.Module):
@@ -42,21 +43,30 @@ class Convolution(nn.Module):
         """Return whether rows may come in already dropped out, as they may where no input row is sent as it stands."""
         return self._sends_mapped(graph) or graph.drops_first
 
+    def activates(self, graph: LocalGraph) -> bool:
+        """Return whether rows had better come in before their activation: in a pass that keeps rows as they are for a
+        backward pass, which then are these alone.
+        """
+        return torch.is_grad_enabled() and graph.stored_bits is None
+
     def _sends_mapped(self, graph: LocalGraph) -> bool:
         return self.maps_first and not graph.reads_history
 
-    def forward(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool = False) -> torch.Tensor:
+    def forward(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool = False,
+                activation: Activation | None = None) -> torch.Tensor:
         """Collective: map (num_in, in_dim) to (num_out, out_dim), both num_inner but where a pass leaves rows out.
 
         Parameters
         ----------
         h : float32, bfloat16 or float16, of whose type the result is
-        is_dropped : bool       dropout has been applied to h and counted
+        is_dropped : bool       dropout has been applied to h and counted, or is part of the activation
+        activation : Activation or None      of h, to apply before anything else: the rows behind it are not kept
         """
         neighborhood = Neighborhood(graph, graph.hop(self.reduction), graph.is_input(h), is_dropped, self.reduction,
-                                    self.dropout)
+                                    self.dropout, activation)
+        norm = (None, None) if activation is None else (activation.weight, activation.bias)
         function = MapFirst if self._sends_mapped(graph) else AggregateFirst
-        return function.apply(h, self.weight_neighbor, self.weight_self, self.bias, neighborhood)
+        return function.apply(h, *norm, self.weight_neighbor, self.weight_self, self.bias, neighborhood)
 
 
 class GCNConvolution(Convolution):

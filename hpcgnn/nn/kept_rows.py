@@ -12,7 +12,8 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.ops.dense import weight_gradient
 
 
-def keep(ctx, graph: LocalGraph | None, *rows: torch.Tensor | None) -> None:
+def keep(ctx, graph: LocalGraph | None, *rows: torch.Tensor | None,
+         before: torch.Tensor | None = None) -> None:
     """Save rows for the backward pass of a torch.autograd.Function.
 
     Parameters
@@ -20,10 +21,16 @@ def keep(ctx, graph: LocalGraph | None, *rows: torch.Tensor | None) -> None:
     ctx : of the function
     graph : LocalGraph or None      which says how rows are stored; None keeps them as they are
     rows : (n, dim) each, of the first n inner nodes, or None
+    before : (n, dim) or None       rows before their activation, which are kept as they are
     """
     ctx.stores = [None if graph is None or values is None else graph.next_store(values) for values in rows]
     ctx.save_for_backward(*(values if store is None else store.encode(values)
-                            for values, store in zip(rows, ctx.stores, strict=True)))
+                            for values, store in zip(rows, ctx.stores, strict=True)), before)
+
+
+def kept_before(ctx) -> torch.Tensor | None:
+    """Return what `keep` was given as `before`."""
+    return ctx.saved_tensors[-1]
 
 
 def weight_gradient_of(ctx, place: int, gradient: torch.Tensor) -> torch.Tensor:

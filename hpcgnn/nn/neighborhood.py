@@ -14,12 +14,12 @@ import torch
 
 from hpcgnn.graph.hop import Arrival, ExchangeSite, Hop, blocks
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn.kept_rows import keep, weight_gradient_of
+from hpcgnn.nn.kept_rows import keep, kept_before, weight_gradient_of
 from hpcgnn.ops.aggregation import add_product, multiply, multiply_span
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import CounterKey
 from hpcgnn.ops.dense import column_sums, map_back, map_rows, weight_gradient
-from hpcgnn.ops.pointwise import dropout
+from hpcgnn.ops.pointwise import Activation, drop_in_place, dropout
 from hpcgnn.ops.streams import streams_of
 
 Gradients = tuple[torch.Tensor | None, ...]
@@ -34,6 +34,8 @@ class Neighborhood:
     is_input : bool             its rows are the constant input
     is_dropped : bool           its rows have been dropped out
     probability : float         of the dropout that comes first
+    activation : Activation or None      what comes before that dropout, where the convolution does it to its rows
+    moments : (n, 2) float32 or None     of the rows that were activated
     """
 
     graph: LocalGraph
@@ -42,9 +44,12 @@ class Neighborhood:
     is_dropped: bool
     reduction: str
     probability: float
+    activation: Activation | None = None
+    moments: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
         self.key: CounterKey | None = None if self.is_dropped else self.graph.next_dropout(self.probability)
+        self.has_backward = torch.is_grad_enabled()      # inside a torch.autograd.Function it never is
         self.site: ExchangeSite | None = None if self.is_input else self.graph.next_site(self.hop.reach)
 
     @property
@@ -57,19 +62,44 @@ class Neighborhood:
         """Tell whether the masked input is made again in the backward pass, rather than kept: where memory is saved."""
         return self.is_input and self.graph.stored_bits is not None
 
-    def masked_input(self, num_rows: int) -> torch.Tensor:
-        """Return the first rows of the input, masked."""
-        return self.drop_inner(self.graph.x[:num_rows])
+    @property
+    def activates(self) -> bool:
+        """Tell whether the rows come before their activation, which is what is kept of them."""
+        return self.activation is not None
+
+    def activated(self, h: torch.Tensor) -> torch.Tensor:
+        """Return the rows that the convolution reads; how they were normalized is noted for the backward pass."""
+        if self.activation is None:
+            return h
+        rows, self.moments = self.activation.forward(h)
+        return rows
+
+    def near_again(self, h: torch.Tensor | None, num_rows: int) -> torch.Tensor:
+        """Return the first masked inner rows as the forward pass had them, from rows before their activation or from
+        the input.
+        """
+        if self.activation is None:
+            return self.drop_inner(self.graph.x[:num_rows])
+        rows, _ = self.activation.forward(h[:num_rows])
+        return self._drop_in_place(rows, 0, num_rows)
+
+    def activation_back(self, of_rows: torch.Tensor, h: torch.Tensor | None) -> Gradients:
+        """Turn the gradient of activated rows into that of rows before, in place; return those of weight and bias."""
+        return (None, None) if self.activation is None else self.activation.backward(of_rows, h, self.moments, of_rows)
 
     def mapped(self) -> Neighborhood:
-        """Return the same neighborhood in the pass for rows that were masked before they were mapped."""
+        """Return the same neighborhood in the pass for rows that were activated and masked before they were mapped."""
         unmasked = copy.copy(self)
-        unmasked.key = None
+        unmasked.key = unmasked.activation = None
         return unmasked
 
     def drop_inner(self, h: torch.Tensor) -> torch.Tensor:
-        """Mask inner rows, or their gradients."""
+        """Mask inner rows."""
         return self._drop(h, 0, len(h))
+
+    def drop_gradient(self, of_rows: torch.Tensor) -> torch.Tensor:
+        """Mask the gradients of inner rows where they lie."""
+        return self._drop_in_place(of_rows, 0, len(of_rows))
 
     @property
     def is_by_peer(self) -> bool:
@@ -77,9 +107,12 @@ class Neighborhood:
         return self.hop.by_peer is not None
 
     def drop_halo(self, h: torch.Tensor, peer: int | None = None) -> torch.Tensor:
-        """Mask halo rows of all peers or of one, or the gradients of the first ones, as their owners do."""
-        start, stop = (0, len(h)) if peer is None else self.graph.halo_spans[peer]
-        return self._drop(h, self.graph.num_inner + start, self.graph.num_inner + stop)
+        """Mask halo rows of all peers or of one, as their owners do."""
+        return self._drop(h, *self._halo_places(h, peer))
+
+    def drop_halo_in_place(self, h: torch.Tensor, peer: int | None = None) -> torch.Tensor:
+        """Mask halo rows where they lie, or the gradients of the first ones; see `drop_halo`."""
+        return self._drop_in_place(h, *self._halo_places(h, peer))
 
     def input_halo(self) -> torch.Tensor:
         """Return the halo rows of the input, which are already here, masked."""
@@ -93,7 +126,7 @@ class Neighborhood:
                 yield peer, self.drop_halo(self.graph.x_all[inner + start:inner + stop], peer)
 
     def aggregate(self, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Collective: return A(mask h), and the masked inner rows mask h, both before any map.
+        """Collective: return A(mask h), and the masked inner rows mask h, both before any map, of activated h.
 
         The rows cross as they stand, and the central ones, without a halo neighbor, are summed while they travel.
         Where no mask follows, halo rows of few bits are summed straight from their messages.
@@ -118,8 +151,10 @@ class Neighborhood:
             if of_epoch is not None:
                 return of_epoch, near
             return multiply(matrix, near, self.input_halo()), near
-        arrival = self.graph.start_fetch(h, self.site)
-        near = self.drop_inner(h)
+        rows = self.activated(h)
+        arrival = self.graph.start_fetch(rows, self.site)
+        near = self.drop_inner(rows)
+        del rows                   # they are on their way: while sums are made the masked ones are enough
         if self.hop.in_place is not None and self.key is None:
             table = arrival.in_place()
             if table is not None:
@@ -134,7 +169,7 @@ class Neighborhood:
         packed = arrival.packed() if self.key is None else None
         if packed is None:
             arrival.finish(far)
-            far = self.drop_halo(far)
+            self.drop_halo_in_place(far)
         for span in self.hop.marginal:
             multiply_span(matrix, near, far if packed is None else packed, out, span)
         central_stream.join()
@@ -159,10 +194,10 @@ class Neighborhood:
 
     def _start_take_home(self, gradient: torch.Tensor) -> Arrival:
         if not self.is_by_peer:
-            of_halo = self.drop_halo(multiply(self.hop.matrices.far_back, gradient))
+            of_halo = self.drop_halo_in_place(multiply(self.hop.matrices.far_back, gradient))
             return self.graph.start_take_home(of_halo, self.site)
         return self.graph.start_take_home_by_peer(
-            lambda peer: self.drop_halo(multiply(self.hop.by_peer.far_back[peer], gradient), peer), self.site)
+            lambda peer: self.drop_halo_in_place(multiply(self.hop.by_peer.far_back[peer], gradient), peer), self.site)
 
     def _aggregate_by_peer(self, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Collective: `aggregate`, the sum of one peer's rows added after another's.
@@ -172,6 +207,7 @@ class Neighborhood:
         if self.is_input:
             near = self.drop_inner(h)
             return self.sum_by_peer(multiply(self.hop.by_peer.near, near), self.input_halo_by_peer()), near
+        h = self.activated(h)
         arrival = self.graph.start_fetch_by_peer(h, self.site)
         near, out = self.drop_inner(h), empty((self.hop.num_out, h.shape[1]), h.dtype, h.device)
         for span in blocks(0, self.hop.num_out):
@@ -185,16 +221,24 @@ class Neighborhood:
             add_product(self.hop.by_peer.far[peer], rows[:0], rows, out)
         return out
 
+    def _halo_places(self, h: torch.Tensor, peer: int | None) -> tuple[int, int]:
+        start, stop = (0, len(h)) if peer is None else self.graph.halo_spans[peer]
+        return self.graph.num_inner + start, self.graph.num_inner + stop
+
     def _drop(self, h: torch.Tensor, start: int, stop: int) -> torch.Tensor:
         return h if self.key is None else dropout(h, self.probability, self.graph.ids(start, stop), self.key)
+
+    def _drop_in_place(self, h: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+        return h if self.key is None else drop_in_place(h, self.probability, self.graph.ids(start, stop), self.key)
 
 
 class AggregateFirst(torch.autograd.Function):
     """(A x) W: rows are sent as they stand, (num_in, in_dim) to (num_out, out_dim)."""
 
     @staticmethod
-    def forward(ctx, h, weight_neighbor, weight_self, bias, neighborhood: Neighborhood) -> torch.Tensor:
-        """Collective. Keeps the masked rows and their aggregate."""
+    def forward(ctx, h, norm_weight, norm_bias, weight_neighbor, weight_self, bias,
+                neighborhood: Neighborhood) -> torch.Tensor:
+        """Collective. Keeps the aggregate of the masked rows, and these, or the rows before their activation."""
         hop, dtype = neighborhood.hop, h.dtype
         h = h[:hop.num_in]
         if neighborhood.is_constant:
@@ -204,10 +248,12 @@ class AggregateFirst(torch.autograd.Function):
         ctx.neighborhood, ctx.needs_rows = neighborhood, not neighborhood.is_input
         ctx.weights = weight_neighbor.to(dtype), None if weight_self is None else weight_self.to(dtype)
         near_out = near[:hop.num_out]
-        if not any(ctx.needs_input_grad) and not neighborhood.is_constant and aggregated.shape[1] == len(bias):
+        if not neighborhood.has_backward and not neighborhood.is_constant and aggregated.shape[1] == len(bias):
             return _combine_in_place(aggregated, near_out, *ctx.weights, bias)
-        is_kept = weight_self is not None and not neighborhood.redraws_input
-        keep(ctx, None if neighborhood.is_constant else neighborhood.graph, near_out if is_kept else None, aggregated)
+        ctx.makes_near_again = neighborhood.is_input or neighborhood.activates
+        is_kept = weight_self is not None and not ctx.makes_near_again
+        keep(ctx, None if neighborhood.is_constant else neighborhood.graph, near_out if is_kept else None, aggregated,
+             before=h if neighborhood.activates else None)
         return _combine(aggregated, near_out, *ctx.weights, bias)
 
     @staticmethod
@@ -219,24 +265,27 @@ class AggregateFirst(torch.autograd.Function):
             of_rows, arrival = neighborhood.aggregate_back(map_back(gradient, weight_neighbor))
             if weight_self is not None:
                 map_back(gradient, weight_self, out=of_rows[:hop.back_out])
-            of_rows = neighborhood.drop_inner(of_rows)
+            neighborhood.drop_gradient(of_rows)
         of_neighbor = weight_gradient_of(ctx, 1, gradient)
         if weight_self is not None:
             of_self = _of_near(ctx, gradient)
         if arrival is not None:
             arrival.finish(of_rows)
-        return of_rows, of_neighbor, of_self, column_sums(gradient), None
+        return of_rows, *neighborhood.activation_back(of_rows, kept_before(ctx)), of_neighbor, of_self, \
+            column_sums(gradient), None
 
 
 class MapFirst(torch.autograd.Function):
     """A (x W): rows are sent after the map, (num_in, in_dim) to (num_out, out_dim)."""
 
     @staticmethod
-    def forward(ctx, h, weight_neighbor, weight_self, bias, neighborhood: Neighborhood) -> torch.Tensor:
-        """Collective. Keeps the masked rows."""
+    def forward(ctx, h, norm_weight, norm_bias, weight_neighbor, weight_self, bias,
+                neighborhood: Neighborhood) -> torch.Tensor:
+        """Collective. Keeps the masked rows, or the rows before their activation."""
         hop, dtype = neighborhood.hop, h.dtype
         weight_neighbor, weight_self = weight_neighbor.to(dtype), None if weight_self is None else weight_self.to(dtype)
-        near, far = neighborhood.drop_inner(h[:hop.num_in]), None
+        h = h[:hop.num_in]
+        near, far = neighborhood.drop_inner(neighborhood.activated(h)), None
         mapped = map_rows(near, weight_neighbor)
         if neighborhood.is_input and neighborhood.is_by_peer:
             mapped_halo = ((peer, map_rows(rows, weight_neighbor)) for peer, rows in neighborhood.input_halo_by_peer())
@@ -248,8 +297,11 @@ class MapFirst(torch.autograd.Function):
         else:
             out, _ = neighborhood.mapped().aggregate(mapped)
         ctx.neighborhood, ctx.weights = neighborhood, (weight_neighbor, weight_self)
-        keep(ctx, neighborhood.graph, *((None, None) if neighborhood.redraws_input else (near, far)))
-        out += bias
+        ctx.makes_near_again = neighborhood.redraws_input or neighborhood.activates
+        keep(ctx, neighborhood.graph, *((None, None) if ctx.makes_near_again else (near, far)),
+             before=h if neighborhood.activates else None)
+        for start, stop in blocks(0, len(out)):      # torch adds float32 to rows of 16 bits in a copy of them
+            out[start:stop] += bias
         return out if weight_self is None else map_rows(near[:hop.num_out], weight_self, out=out)
 
     @staticmethod
@@ -276,14 +328,15 @@ class MapFirst(torch.autograd.Function):
             of_rows = map_back(of_mapped, weight_neighbor)
             if weight_self is not None:
                 map_back(gradient, weight_self, out=of_rows[:hop.back_out])
-            of_rows = neighborhood.drop_inner(of_rows)
-        return of_rows, of_neighbor, of_self, column_sums(gradient), None
+            neighborhood.drop_gradient(of_rows)
+        return of_rows, *neighborhood.activation_back(of_rows, kept_before(ctx)), of_neighbor, of_self, \
+            column_sums(gradient), None
 
 
 def _of_near(ctx, gradient: torch.Tensor) -> torch.Tensor:
     """Return the gradient of a weight that maps the first masked rows, (out_dim, in_dim) float32."""
-    if ctx.neighborhood.redraws_input:
-        return weight_gradient(gradient, ctx.neighborhood.masked_input(len(gradient)))
+    if ctx.makes_near_again:
+        return weight_gradient(gradient, ctx.neighborhood.near_again(kept_before(ctx), len(gradient)))
     return weight_gradient_of(ctx, 0, gradient)
 
 

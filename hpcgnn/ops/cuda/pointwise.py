@@ -24,9 +24,10 @@ LEAST_ROUNDS, MAX_ROW_BLOCKS = 8, 1024  # of a backward: rows of a sub-warp at l
 _kernel = partial(kernel, "pointwise", is_exact=True)
 
 
-def dropout(rows: torch.Tensor, node_id: np.ndarray, key: CounterKey, threshold: int) -> torch.Tensor:
-    """Drop the elements whose draw is below `threshold`; scale the others by 1 / P(kept)."""
-    return _mask(rows, None, node_id, key, threshold)
+def dropout(rows: torch.Tensor, node_id: np.ndarray, key: CounterKey, threshold: int,
+            out: torch.Tensor | None = None) -> torch.Tensor:
+    """Drop the elements whose draw is below `threshold`; scale the others by 1 / P(kept). `out` may be the rows."""
+    return _mask(rows, None, node_id, key, threshold, out)
 
 
 def activate(rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | None, threshold: int,
@@ -47,7 +48,9 @@ def activate(rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | N
 def activate_backward(gradient: torch.Tensor, rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | None,
                       threshold: int, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float,
                       moments: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Write the gradients of rows to `out`; return those of weight and bias, None where rows are not normalized."""
+    """Write the gradients of rows to `out`, which may be `gradient`; return those of weight and bias, None where rows
+    are not normalized.
+    """
     if weight is None:
         _mask(gradient, rows, node_id, key, threshold, out)
         return None, None

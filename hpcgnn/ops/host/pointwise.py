@@ -13,9 +13,10 @@ from hpcgnn.ops.host.storage import STORAGE_NUMBER, as_bytes
 ROWS_A_BLOCK, MAX_BLOCKS = 256, 1024     # rows whose weight gradients one thread sums; fixed by the number of rows
 
 
-def dropout(rows: torch.Tensor, node_id: np.ndarray, key: CounterKey, threshold: int) -> torch.Tensor:
-    """Drop the elements whose draw is below `threshold`; scale the others by 1 / P(kept)."""
-    out = empty(rows.shape, rows.dtype)
+def dropout(rows: torch.Tensor, node_id: np.ndarray, key: CounterKey, threshold: int,
+            out: torch.Tensor | None = None) -> torch.Tensor:
+    """Drop the elements whose draw is below `threshold`; scale the others by 1 / P(kept). `out` may be the rows."""
+    out = empty(rows.shape, rows.dtype) if out is None else out
     kernels.dropout_rows(as_bytes(rows), *_dropout_arguments(node_id, key, threshold), as_bytes(out),
                          STORAGE_NUMBER[rows.dtype])
     return out
@@ -34,7 +35,9 @@ def activate(rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | N
 def activate_backward(gradient: torch.Tensor, rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | None,
                       threshold: int, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float,
                       moments: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Write the gradients of rows to `out`; return those of weight and bias, None where rows are not normalized."""
+    """Write the gradients of rows to `out`, which may be `gradient`; return those of weight and bias, None where rows
+    are not normalized.
+    """
     num_blocks = min(-(-len(rows) // ROWS_A_BLOCK), MAX_BLOCKS)
     sums = np.empty((num_blocks, 3, rows.shape[1]), np.float32)
     # Zeros: without rows nothing is written.
