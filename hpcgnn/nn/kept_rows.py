@@ -33,6 +33,11 @@ def kept_before(ctx) -> torch.Tensor | None:
     return ctx.saved_tensors[-1]
 
 
+def let_go(ctx) -> None:
+    """Give back what was kept, before backward ends: nothing of it can be read any more."""
+    ctx.maybe_clear_saved_tensors()
+
+
 def weight_gradient_of(ctx, place: int, gradient: torch.Tensor) -> torch.Tensor:
     """Return gradient.T @ rows, (out_dim, dim) float32, of the rows that `keep` was given at a place.
 

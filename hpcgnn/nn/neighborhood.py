@@ -14,7 +14,7 @@ import torch
 
 from hpcgnn.graph.hop import Arrival, ExchangeSite, Hop, blocks
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn.kept_rows import keep, kept_before, weight_gradient_of
+from hpcgnn.nn.kept_rows import keep, kept_before, let_go, weight_gradient_of
 from hpcgnn.ops.aggregation import add_product, multiply, multiply_span
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import CounterKey
@@ -258,21 +258,22 @@ class AggregateFirst(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor) -> Gradients:
-        """Collective: gradients of halo rows go home."""
+        """Collective: gradients of halo rows go home. Those of weights come first: what was kept for them is gone when the
+        rows of the pass back are there.
+        """
         neighborhood, hop, (weight_neighbor, weight_self) = ctx.neighborhood, ctx.neighborhood.hop, ctx.weights
-        gradient, of_rows, of_self, arrival = gradient.contiguous()[:hop.back_out], None, None, None
+        gradient, before, of_rows = gradient.contiguous()[:hop.back_out], kept_before(ctx), None
+        of_neighbor = weight_gradient_of(ctx, 1, gradient)
+        of_self = None if weight_self is None else _of_near(ctx, gradient)
+        let_go(ctx)
         if ctx.needs_rows:
             of_rows, arrival = neighborhood.aggregate_back(map_back(gradient, weight_neighbor))
             if weight_self is not None:
                 map_back(gradient, weight_self, out=of_rows[:hop.back_out])
             neighborhood.drop_gradient(of_rows)
-        of_neighbor = weight_gradient_of(ctx, 1, gradient)
-        if weight_self is not None:
-            of_self = _of_near(ctx, gradient)
-        if arrival is not None:
             arrival.finish(of_rows)
-        return of_rows, *neighborhood.activation_back(of_rows, kept_before(ctx)), of_neighbor, of_self, \
-            column_sums(gradient), None
+        of_norm = neighborhood.activation_back(of_rows, before)
+        return of_rows, *of_norm, of_neighbor, of_self, column_sums(gradient), None
 
 
 class MapFirst(torch.autograd.Function):
@@ -329,8 +330,8 @@ class MapFirst(torch.autograd.Function):
             if weight_self is not None:
                 map_back(gradient, weight_self, out=of_rows[:hop.back_out])
             neighborhood.drop_gradient(of_rows)
-        return of_rows, *neighborhood.activation_back(of_rows, kept_before(ctx)), of_neighbor, of_self, \
-            column_sums(gradient), None
+        of_norm = neighborhood.activation_back(of_rows, kept_before(ctx))
+        return of_rows, *of_norm, of_neighbor, of_self, column_sums(gradient), None
 
 
 def _of_near(ctx, gradient: torch.Tensor) -> torch.Tensor:
