@@ -258,8 +258,8 @@ class AggregateFirst(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor) -> Gradients:
-        """Collective: gradients of halo rows go home. Those of weights come first: what was kept for them is gone when the
-        rows of the pass back are there.
+        """Collective: gradients of halo rows go home. Those of weights come first: what was kept for them is gone when
+        the rows of the pass back are there.
         """
         neighborhood, hop, (weight_neighbor, weight_self) = ctx.neighborhood, ctx.neighborhood.hop, ctx.weights
         gradient, before, of_rows = gradient.contiguous()[:hop.back_out], kept_before(ctx), None
