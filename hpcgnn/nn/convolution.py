@@ -43,12 +43,6 @@ class Convolution(nn.Module):
         """Return whether rows may come in already dropped out, as they may where no input row is sent as it stands."""
         return self._sends_mapped(graph) or graph.drops_first
 
-    def activates(self, graph: LocalGraph) -> bool:
-        """Return whether rows had better come in before their activation: in a pass that keeps rows as they are for a
-        backward pass, which then are these alone.
-        """
-        return torch.is_grad_enabled() and graph.stored_bits is None
-
     def _sends_mapped(self, graph: LocalGraph) -> bool:
         return self.maps_first and not graph.reads_history
 
@@ -60,7 +54,8 @@ class Convolution(nn.Module):
         ----------
         h : float32, bfloat16 or float16, of whose type the result is
         is_dropped : bool       dropout has been applied to h and counted, or is part of the activation
-        activation : Activation or None      of h, to apply before anything else: the rows behind it are not kept
+        activation : Activation or None      of h, to apply before anything else, in a training pass: what is behind it
+            is not kept; h is lost where the graph keeps codes of it
         """
         neighborhood = Neighborhood(graph, graph.hop(self.reduction), graph.is_input(h), is_dropped, self.reduction,
                                     self.dropout, activation)

@@ -13,7 +13,7 @@ from hpcgnn.ops.dense import weight_gradient
 
 
 def keep(ctx, graph: LocalGraph | None, *rows: torch.Tensor | None,
-         before: torch.Tensor | None = None) -> None:
+         before: tuple[torch.Tensor | None, ...] = ()) -> None:
     """Save rows for the backward pass of a torch.autograd.Function.
 
     Parameters
@@ -21,16 +21,16 @@ def keep(ctx, graph: LocalGraph | None, *rows: torch.Tensor | None,
     ctx : of the function
     graph : LocalGraph or None      which says how rows are stored; None keeps them as they are
     rows : (n, dim) each, of the first n inner nodes, or None
-    before : (n, dim) or None       rows before their activation, which are kept as they are
+    before : tensors or None each   that an activation keeps, as they are
     """
     ctx.stores = [None if graph is None or values is None else graph.next_store(values) for values in rows]
     ctx.save_for_backward(*(values if store is None else store.encode(values)
-                            for values, store in zip(rows, ctx.stores, strict=True)), before)
+                            for values, store in zip(rows, ctx.stores, strict=True)), *before)
 
 
-def kept_before(ctx) -> torch.Tensor | None:
+def kept_before(ctx) -> tuple[torch.Tensor | None, ...]:
     """Return what `keep` was given as `before`."""
-    return ctx.saved_tensors[-1]
+    return ctx.saved_tensors[len(ctx.stores):]
 
 
 def let_go(ctx) -> None:

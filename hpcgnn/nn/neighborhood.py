@@ -35,7 +35,7 @@ class Neighborhood:
     is_dropped : bool           its rows have been dropped out
     probability : float         of the dropout that comes first
     activation : Activation or None      what comes before that dropout, where the convolution does it to its rows
-    moments : (n, 2) float32 or None     of the rows that were activated
+    before : tuple              what the activation keeps, once it is done
     """
 
     graph: LocalGraph
@@ -45,7 +45,7 @@ class Neighborhood:
     reduction: str
     probability: float
     activation: Activation | None = None
-    moments: torch.Tensor | None = None
+    before: tuple[torch.Tensor | None, ...] = ()
 
     def __post_init__(self) -> None:
         self.key: CounterKey | None = None if self.is_dropped else self.graph.next_dropout(self.probability)
@@ -63,29 +63,29 @@ class Neighborhood:
         return self.is_input and self.graph.stored_bits is not None
 
     @property
-    def activates(self) -> bool:
-        """Tell whether the rows come before their activation, which is what is kept of them."""
-        return self.activation is not None
+    def makes_again(self) -> bool:
+        """Tell whether the backward pass makes the rows again from what is kept of them before their activation."""
+        return self.activation is not None and self.graph.stored_bits is None
 
     def activated(self, h: torch.Tensor) -> torch.Tensor:
-        """Return the rows that the convolution reads; how they were normalized is noted for the backward pass."""
+        """Return the rows that the convolution reads; what the activation keeps is noted as `before`."""
         if self.activation is None:
             return h
-        rows, self.moments = self.activation.forward(h)
+        self.activation = self.graph.stored(self.activation, h)
+        rows, self.before = self.activation.forward(h)
         return rows
 
-    def near_again(self, h: torch.Tensor | None, num_rows: int) -> torch.Tensor:
-        """Return the first masked inner rows as the forward pass had them, from rows before their activation or from
-        the input.
+    def near_again(self, before: tuple, num_rows: int) -> torch.Tensor:
+        """Return the first masked inner rows as the forward pass had them, from what the activation kept or from the
+        input.
         """
         if self.activation is None:
             return self.drop_inner(self.graph.x[:num_rows])
-        rows, _ = self.activation.forward(h[:num_rows])
-        return self._drop_in_place(rows, 0, num_rows)
+        return self._drop_in_place(self.activation.again(before, num_rows), 0, num_rows)
 
-    def activation_back(self, of_rows: torch.Tensor, h: torch.Tensor | None) -> Gradients:
+    def activation_back(self, of_rows: torch.Tensor, before: tuple) -> Gradients:
         """Turn the gradient of activated rows into that of rows before, in place; return those of weight and bias."""
-        return (None, None) if self.activation is None else self.activation.backward(of_rows, h, self.moments, of_rows)
+        return (None, None) if self.activation is None else self.activation.backward(of_rows, before, of_rows)
 
     def mapped(self) -> Neighborhood:
         """Return the same neighborhood in the pass for rows that were activated and masked before they were mapped."""
@@ -153,7 +153,7 @@ class Neighborhood:
             return multiply(matrix, near, self.input_halo()), near
         rows = self.activated(h)
         arrival = self.graph.start_fetch(rows, self.site)
-        near = self.drop_inner(rows)
+        near = self._masked(rows)
         del rows                   # they are on their way: while sums are made the masked ones are enough
         if self.hop.in_place is not None and self.key is None:
             table = arrival.in_place()
@@ -225,6 +225,13 @@ class Neighborhood:
         start, stop = (0, len(h)) if peer is None else self.graph.halo_spans[peer]
         return self.graph.num_inner + start, self.graph.num_inner + stop
 
+    def _masked(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return masked inner rows that have been encoded for their way: where they lie if they are this layer's alone,
+        but on a device, whose messages may still be written.
+        """
+        is_own = self.activation is not None and rows.device.type == "cpu"
+        return self._drop_in_place(rows, 0, len(rows)) if is_own else self.drop_inner(rows)
+
     def _drop(self, h: torch.Tensor, start: int, stop: int) -> torch.Tensor:
         return h if self.key is None else dropout(h, self.probability, self.graph.ids(start, stop), self.key)
 
@@ -248,12 +255,13 @@ class AggregateFirst(torch.autograd.Function):
         ctx.neighborhood, ctx.needs_rows = neighborhood, not neighborhood.is_input
         ctx.weights = weight_neighbor.to(dtype), None if weight_self is None else weight_self.to(dtype)
         near_out = near[:hop.num_out]
-        if not neighborhood.has_backward and not neighborhood.is_constant and aggregated.shape[1] == len(bias):
-            return _combine_in_place(aggregated, near_out, *ctx.weights, bias)
-        ctx.makes_near_again = neighborhood.is_input or neighborhood.activates
+        ctx.makes_near_again = neighborhood.is_input or neighborhood.makes_again
         is_kept = weight_self is not None and not ctx.makes_near_again
         keep(ctx, None if neighborhood.is_constant else neighborhood.graph, near_out if is_kept else None, aggregated,
-             before=h if neighborhood.activates else None)
+             before=neighborhood.before)
+        keeps_sums = neighborhood.has_backward and neighborhood.graph.stored_bits is None
+        if not keeps_sums and not neighborhood.is_input and aggregated.shape[1] == len(bias):
+            return _combine_in_place(aggregated, near_out, *ctx.weights, bias)
         return _combine(aggregated, near_out, *ctx.weights, bias)
 
     @staticmethod
@@ -298,9 +306,9 @@ class MapFirst(torch.autograd.Function):
         else:
             out, _ = neighborhood.mapped().aggregate(mapped)
         ctx.neighborhood, ctx.weights = neighborhood, (weight_neighbor, weight_self)
-        ctx.makes_near_again = neighborhood.redraws_input or neighborhood.activates
+        ctx.makes_near_again = neighborhood.redraws_input or neighborhood.makes_again
         keep(ctx, neighborhood.graph, *((None, None) if ctx.makes_near_again else (near, far)),
-             before=h if neighborhood.activates else None)
+             before=neighborhood.before)
         for start, stop in blocks(0, len(out)):      # torch adds float32 to rows of 16 bits in a copy of them
             out[start:stop] += bias
         return out if weight_self is None else map_rows(near[:hop.num_out], weight_self, out=out)

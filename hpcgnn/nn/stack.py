@@ -71,11 +71,10 @@ class ConvolutionStack(nn.Module):
         for convolution, norm, following in zip(self.convolutions, self.norms, self.convolutions[1:], strict=False):
             h = convolution(graph, h, **before)      # the rows before go, but where a backward pass needs them
             before = {"is_dropped": following.takes_dropped(graph)}
-            activation = graph.activation(h, layer_norm_of(norm), following.dropout, **before)
-            if isinstance(following, Convolution) and following.activates(graph):
-                before["activation"] = activation
+            if isinstance(following, Convolution) and torch.is_grad_enabled():
+                before["activation"] = graph.activation(h, layer_norm_of(norm), following.dropout, **before)
             else:
-                h = graph.activate_by(h, activation)
+                h = graph.activate(h, layer_norm_of(norm), following.dropout, **before)
         return self.convolutions[-1](graph, h, **before)
 
     def first_layer_parameters(self) -> list[nn.Parameter]:

@@ -100,22 +100,28 @@ class Activation:
         weight, bias = (None if values is None else values.contiguous() for values in (weight, bias))
         return cls(weight, bias, eps, node_id, key, threshold, len(rows) if num_back is None else num_back)
 
-    def forward(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the activated rows and their moments, (n, 2) float32, of the first n rows (n, dim)."""
-        check_rows(rows, len(rows), "activation")
-        return backend_of("pointwise", rows).activate(rows, self._ids(len(rows)), self.key, self.threshold, self.weight,
-                                                      self.bias, self.eps)
-
-    def backward(self, gradient: torch.Tensor, rows: torch.Tensor, moments: torch.Tensor,
-                 out: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Write the gradient of rows to `out`, which may be `gradient`; return those of weight and bias.
+    def forward(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> tuple[torch.Tensor, tuple]:
+        """Return the activated rows, and what `backward` needs.
 
         Parameters
         ----------
-        gradient : (n, dim)      of the activated rows
-        rows : (n, dim), moments : (n, 2) float32      what `forward` was given, and gave
+        rows : (n, dim)               or their first ones
+        out : (n, dim) or None        where the activated rows go, which may be `rows` where no backward pass follows
         """
-        num_back = self.num_back
+        check_rows(rows, len(rows), "activation")
+        out, moments = backend_of("pointwise", rows).activate(rows, self._ids(len(rows)), self.key, self.threshold,
+                                                              self.weight, self.bias, self.eps, out)
+        return out, (rows, moments)
+
+    def again(self, kept: tuple, num_rows: int) -> torch.Tensor:
+        """Return the first activated rows once more, from what `forward` gave to keep."""
+        return self.forward(kept[0][:num_rows])[0]
+
+    def backward(self, gradient: torch.Tensor, kept: tuple,
+                 out: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Write the gradient of rows to `out`, which may be `gradient`, (n, dim) each; return those of weight and bias.
+        """
+        (rows, moments), num_back = kept, self.num_back
         out[num_back:] = 0
         return backend_of("pointwise", gradient).activate_backward(
             gradient[:num_back], rows[:num_back], self._ids(num_back), self.key, self.threshold, self.weight, self.bias,
@@ -126,66 +132,72 @@ class Activation:
         return self.node_id if self.node_id is None or len(self.node_id) == num_rows else self.node_id[:num_rows]
 
 
+@dataclass(frozen=True)
+class StoredActivation:
+    """An `Activation` that keeps codes of the rows, a bit for each element that passed, and two numbers a row.
+
+    What passed is kept as it was, since codes do not tell it near 0. So the gradient is masked first, and then goes
+    back through the normalization alone. The activated rows can't be made again, so they are none to keep, either.
+
+    Attributes
+    ----------
+    activation : Activation
+    store : RowStore            of the rows
+    """
+
+    activation: Activation
+    store: RowStore
+
+    def forward(self, rows: torch.Tensor) -> tuple[torch.Tensor, tuple]:
+        """Return the activated rows, which lie where `rows` lay, and what `backward` needs."""
+        # Without a normalization what passed is enough.
+        codes = None if self.activation.weight is None else self.store.encode(rows)
+        out, (_, moments) = self.activation.forward(rows, rows)
+        return out, (codes, pack_signs(out), moments)
+
+    def backward(self, gradient: torch.Tensor, kept: tuple,
+                 out: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """See `Activation.backward`."""
+        codes, signs, moments = kept
+        weight, bias, threshold = self.activation.weight, self.activation.bias, self.activation.threshold
+        scale = DRAW_LEVELS / (DRAW_LEVELS - threshold)
+        if weight is None:
+            for start in range(0, len(gradient), ROWS_A_BLOCK):
+                span = slice(start, start + ROWS_A_BLOCK)
+                out[span] = mask_by_signs(gradient[span], signs[span]).mul_(scale)
+            return None, None
+        everything_passes, sums = torch.full_like(bias, math.inf), (torch.zeros_like(weight), torch.zeros_like(bias))
+        for span, rows in self.store.decode(codes):
+            masked = mask_by_signs(gradient[span], signs[span]).mul_(scale)
+            of_norm = backend_of("pointwise", gradient).activate_backward(
+                masked, rows, None, None, 0, weight, everything_passes, self.activation.eps, moments[span], out[span])
+            for total, part in zip(sums, of_norm, strict=True):
+                total += part
+        return sums
+
+
 class _Activation(torch.autograd.Function):
-    """Keeps the rows and two numbers a row; backward normalizes and draws again."""
+    """Keeps what the activation says; backward normalizes and draws again."""
 
     @staticmethod
     def forward(ctx, rows: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None,
                 activation: Activation) -> torch.Tensor:
-        out, moments = activation.forward(rows)
-        ctx.save_for_backward(rows, moments)
+        out, kept = activation.forward(rows)
+        ctx.save_for_backward(*kept)
         ctx.activation = activation
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient: torch.Tensor):
-        rows, moments = ctx.saved_tensors
-        of_rows = empty(rows.shape, rows.dtype, rows.device)
-        return of_rows, *ctx.activation.backward(gradient.contiguous(), rows, moments, of_rows), None
-
-
-class _StoredActivation(torch.autograd.Function):
-    """Keeps codes of the rows, a bit for each element that passed, and two numbers a row.
-
-    What passed is kept as it was, since codes do not tell it near 0. So the gradient is masked first, and then goes
-    back through the normalization alone.
-    """
-
-    @staticmethod
-    def forward(ctx, rows: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None,
-                activation: Activation, store: RowStore) -> torch.Tensor:
-        out, moments = activation.forward(rows)
-        codes = None if weight is None else store.encode(rows)      # without a normalization what passed is enough
-        ctx.save_for_backward(codes, pack_signs(out), weight, bias, moments)
-        ctx.arguments = activation.threshold, activation.eps, store
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, gradient: torch.Tensor):
-        codes, signs, weight, bias, moments = ctx.saved_tensors
-        threshold, eps, store = ctx.arguments
-        gradient, scale = gradient.contiguous(), DRAW_LEVELS / (DRAW_LEVELS - threshold)
         of_rows = empty(gradient.shape, gradient.dtype, gradient.device)
-        if weight is None:
-            for start in range(0, len(gradient), ROWS_A_BLOCK):
-                span = slice(start, start + ROWS_A_BLOCK)
-                of_rows[span] = mask_by_signs(gradient[span], signs[span]).mul_(scale)
-            return of_rows, *[None] * 4
-        everything_passes, sums = torch.full_like(bias, math.inf), [torch.zeros_like(weight), torch.zeros_like(bias)]
-        for span, rows in store.decode(codes):
-            masked = mask_by_signs(gradient[span], signs[span]).mul_(scale)
-            of_norm = backend_of("pointwise", gradient).activate_backward(
-                masked, rows, None, None, 0, weight, everything_passes, eps, moments[span], of_rows[span])
-            for total, part in zip(sums, of_norm, strict=True):
-                total += part
-        return of_rows, *sums, *[None] * 2
+        of_norm = ctx.activation.backward(gradient.contiguous(), ctx.saved_tensors, of_rows)
+        return of_rows, *of_norm, None
 
 
 def activate(rows: torch.Tensor, probability: float, node_id: np.ndarray | None, key: CounterKey | None,
              weight: torch.Tensor | None = None, bias: torch.Tensor | None = None, eps: float = 1e-5,
-             store: RowStore | None = None, num_back: int | None = None) -> torch.Tensor:
+             num_back: int | None = None) -> torch.Tensor:
     """Return dropout(max(0, LayerNorm(rows))), by one pass forward, one backward, in float32 and stored once.
 
     x^ = (x - mean) / sqrt(variance + eps) over a row's columns, u = max(0, x^ * weight + bias), and `dropout` of u: the
@@ -199,7 +211,6 @@ def activate(rows: torch.Tensor, probability: float, node_id: np.ndarray | None,
     key : CounterKey                purpose DROPOUT; not read at probability 0
     weight, bias : (dim,) float32   of the normalization; both None for u = max(0, x)
     eps : float                     added to the variance, which divides by dim
-    store : RowStore or None        of the rows, where backward is to read codes of them; which elements passed is exact
     num_back : int or None          of the rows come first, and the gradient of all others is zero; None: of none
 
     Returns
@@ -214,15 +225,12 @@ def activate(rows: torch.Tensor, probability: float, node_id: np.ndarray | None,
     Reference: Ba et al., "Layer normalization", 2016, Eq. (4).
     """
     rows = rows.contiguous()
-    return apply_activation(rows, Activation.of(rows, probability, node_id, key, weight, bias, eps, num_back), store)
+    return apply_activation(rows, Activation.of(rows, probability, node_id, key, weight, bias, eps, num_back))
 
 
-def apply_activation(rows: torch.Tensor, activation: Activation, store: RowStore | None = None) -> torch.Tensor:
+def apply_activation(rows: torch.Tensor, activation: Activation) -> torch.Tensor:
     """Return the activated rows, differentiable in rows, weight and bias; see `activate`."""
-    weight, bias = activation.weight, activation.bias
-    if store is None:
-        return _Activation.apply(rows, weight, bias, activation)
-    return _StoredActivation.apply(rows, weight, bias, activation, store)
+    return _Activation.apply(rows, activation.weight, activation.bias, activation)
 
 
 def _check_norm(rows: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None) -> None:

@@ -31,13 +31,16 @@ def dropout(rows: torch.Tensor, node_id: np.ndarray, key: CounterKey, threshold:
 
 
 def activate(rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | None, threshold: int,
-             weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return activated rows, and (n, 2) float32 of each row's mean and 1 / deviation; threshold 0 makes no draws."""
+             weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float,
+             out: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return activated rows, and (n, 2) float32 of each row's mean and 1 / deviation; threshold 0 makes no draws. `out`
+    may be the rows.
+    """
     num_rows, dim = rows.shape
     moments = torch.empty(0 if weight is None else num_rows, 2, device=rows.device)
     if weight is None:
-        return _mask(rows, rows, node_id, key, threshold), moments
-    out, lanes = torch.empty_like(rows), lanes_a_row(dim)
+        return _mask(rows, rows, node_id, key, threshold, out), moments
+    out, lanes = torch.empty_like(rows) if out is None else out, lanes_a_row(dim)
     _kernel(f"normalize_rows_{SUFFIX[rows.dtype]}")(
         (-(-num_rows * lanes // BLOCK_THREADS) if dim else 0,), (BLOCK_THREADS,), rows.detach(),
         *_dropout_arguments(rows, node_id, key, threshold), weight.detach(), bias.detach(), eps, moments, out, lanes,

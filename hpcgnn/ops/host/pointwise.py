@@ -23,9 +23,12 @@ def dropout(rows: torch.Tensor, node_id: np.ndarray, key: CounterKey, threshold:
 
 
 def activate(rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | None, threshold: int,
-             weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return activated rows, and (n, 2) float32 of each row's mean and 1 / deviation; threshold 0 makes no draws."""
-    out = empty(rows.shape, rows.dtype)
+             weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float,
+             out: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return activated rows, and (n, 2) float32 of each row's mean and 1 / deviation; threshold 0 makes no draws. `out`
+    may be the rows.
+    """
+    out = empty(rows.shape, rows.dtype) if out is None else out
     moments = torch.empty(0 if weight is None else len(rows), 2)
     kernels.activate_rows(as_bytes(rows), STORAGE_NUMBER[rows.dtype], *_dropout_arguments(node_id, key, threshold),
                           _floats(weight), _floats(bias), eps, moments.numpy(), as_bytes(out))
