@@ -75,6 +75,11 @@ class Neighborhood:
         rows, self.before = self.activation.forward(h)
         return rows
 
+    def take_before(self) -> tuple[torch.Tensor | None, ...]:
+        """Return what the activation keeps, for the backward pass to hold; it is not held here any longer."""
+        before, self.before = self.before, ()
+        return before
+
     def near_again(self, before: tuple, num_rows: int) -> torch.Tensor:
         """Return the first masked inner rows as the forward pass had them, from what the activation kept or from the
         input.
@@ -258,7 +263,7 @@ class AggregateFirst(torch.autograd.Function):
         ctx.makes_near_again = neighborhood.is_input or neighborhood.makes_again
         is_kept = weight_self is not None and not ctx.makes_near_again
         keep(ctx, None if neighborhood.is_constant else neighborhood.graph, near_out if is_kept else None, aggregated,
-             before=neighborhood.before)
+             before=neighborhood.take_before())
         keeps_sums = neighborhood.has_backward and neighborhood.graph.stored_bits is None
         if not keeps_sums and not neighborhood.is_input and aggregated.shape[1] == len(bias):
             return _combine_in_place(aggregated, near_out, *ctx.weights, bias)
@@ -308,7 +313,7 @@ class MapFirst(torch.autograd.Function):
         ctx.neighborhood, ctx.weights = neighborhood, (weight_neighbor, weight_self)
         ctx.makes_near_again = neighborhood.redraws_input or neighborhood.makes_again
         keep(ctx, neighborhood.graph, *((None, None) if ctx.makes_near_again else (near, far)),
-             before=neighborhood.before)
+             before=neighborhood.take_before())
         for start, stop in blocks(0, len(out)):      # torch adds float32 to rows of 16 bits in a copy of them
             out[start:stop] += bias
         return out if weight_self is None else map_rows(near[:hop.num_out], weight_self, out=out)
