@@ -271,3 +271,12 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(M_MMAP_MAX, 0)
         mallopt(M_TRIM_THRESHOLD, -1)
+
+
+def give_back_freed_memory() -> None:
+    """Have glibc return to the system all whole pages that are free, once: after a graph was read, what reading took is
+    not asked for again. Other C libraries are left as they are.
+    """
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if malloc_trim is not None:
+        malloc_trim(0)

@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from mpi4py import MPI
 
 from hpcgnn.exchange.delivery import Delivery, RowChecks
 from hpcgnn.exchange.transport import HOST, Transport
+from hpcgnn.ops.arena import empty
 from hpcgnn.ops.quantization import Buffer
 
 ALIGNMENT = 64                 # bytes; each message of an arena begins on a cache line
+NOTHING = np.empty(0, np.uint8)
 
 
 class MessageArena:
-    """Hold one send and one receive buffer, grown when a larger exchange comes and reused by all.
+    """Hold one send and one receive buffer, until those of the next exchange take their place.
 
-    Its content is valid until the next call of `slices`.
+    On the host they are cut from the arena of all large tensors, as long as the exchange needs: the messages of an
+    evaluation, which may be 16 times those of training, leave their memory to training's rows. On a device, where
+    queued kernels may still read them, they grow when a larger exchange comes and are reused by all.
+    Their content is valid until the next call of `slices`.
 
     Parameters
     ----------
@@ -30,8 +36,10 @@ class MessageArena:
 
     def slices(self, send_bytes: list[int], receive_bytes: list[int]) -> tuple[list[Buffer], list[Buffer]]:
         """Return a writable uint8 view for each peer's message, to send and to receive."""
-        self._send = self._grown(self._send, send_bytes)
-        self._receive = self._grown(self._receive, receive_bytes)
+        if self._transport is HOST:
+            self._send = self._receive = NOTHING     # returned, so that the new ones may lie where they lay
+        self._send = self._fitting(self._send, send_bytes)
+        self._receive = self._fitting(self._receive, receive_bytes)
         return _cut(self._send, send_bytes), _cut(self._receive, receive_bytes)
 
     def deliver(self, comm: MPI.Comm, peers: Sequence[int], send: list[Buffer], receive: list[Buffer], tag: int,
@@ -39,9 +47,11 @@ class MessageArena:
         """See `Transport.deliver`; the messages are `slices`, or empty where they are left out."""
         return self._transport.deliver(comm, peers, send, receive, tag, self._staging, checks, is_open)
 
-    def _grown(self, buffer: Buffer, sizes: list[int]) -> Buffer:
+    def _fitting(self, buffer: Buffer, sizes: list[int]) -> Buffer:
         needed = sum(map(_padded, sizes))
-        return buffer if len(buffer) >= needed else self._transport.empty(needed)
+        if len(buffer) >= needed:
+            return buffer
+        return empty((needed,), torch.uint8).numpy() if self._transport is HOST else self._transport.empty(needed)
 
     @property
     def num_bytes(self) -> int:

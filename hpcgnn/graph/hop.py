@@ -19,6 +19,7 @@ from hpcgnn.ops.cuda.resident import resident
 
 MAX_SPANS = 64       # ranges of central and marginal rows; more would cost more than is hidden
 BLOCKS, MIN_BLOCK = 8, 2048
+ROWS_COUNTED = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -216,9 +217,15 @@ def _first_columns(matrix: SparseRows, num_columns: int, **changes) -> SparseRow
 
 def _ends_below(matrix: SparseRows, limit: int) -> np.ndarray:
     """Find where each row's columns reach `limit`, as (num_rows,) int64; columns ascend within a row."""
-    is_below = np.zeros(len(matrix.indices) + 1, np.int64)
-    np.cumsum(matrix.indices < limit, out=is_below[1:])
-    return matrix.begin + is_below[matrix.end] - is_below[matrix.begin]
+    ends = np.empty(matrix.num_rows, np.int64)
+    for start in range(0, matrix.num_rows, ROWS_COUNTED):      # the counts of a block are 8 bytes an entry
+        rows = slice(start, start + ROWS_COUNTED)
+        begin, end = matrix.begin[rows], matrix.end[rows]
+        first, last = begin.min(), end.max()
+        num_below = np.zeros(last - first + 1, np.int64)
+        np.cumsum(matrix.indices[first:last] < limit, out=num_below[1:])
+        ends[rows] = begin + num_below[end - first] - num_below[begin - first]
+    return ends
 
 
 def spans(is_marginal: np.ndarray) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:

@@ -34,7 +34,7 @@ from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import DROPOUT, STORE, CounterKey
 from hpcgnn.ops.cuda.resident import resident
 from hpcgnn.ops.maximum import maximum
-from hpcgnn.ops.pointwise import activate, dropout
+from hpcgnn.ops.pointwise import Activation, StoredActivation, apply_activation, dropout
 from hpcgnn.ops.row_codes import RowStore
 
 HopShape = tuple[str, int, int, int, int]      # reduction, and the rows of a `Hop`
@@ -328,11 +328,23 @@ class LocalGraph:
     def activate(self, h: torch.Tensor, norm: torch.nn.LayerNorm | None, probability: float,
                  is_dropped: bool = True) -> torch.Tensor:
         """relu(norm(h)) and, with `is_dropped`, one counted dropout of it, in one pass over the first len(h) rows."""
+        return apply_activation(h.contiguous(), self.activation(h, norm, probability, is_dropped))
+
+    def activation(self, h: torch.Tensor, norm: torch.nn.LayerNorm | None, probability: float,
+                   is_dropped: bool = True) -> Activation:
+        """Count the dropout of `activate`, and return what it does to h, for a layer that does it itself."""
         key = self.next_dropout(probability) if is_dropped else None
         weight, bias, eps = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
         num_back = None if self._pass.hops_left is None else self._back_of.get(len(h))
-        return activate(h, 0.0 if key is None else probability, self.ids(0, len(h)), key, weight, bias, eps,
-                        self.next_store(h), num_back)
+        return Activation.of(h, 0.0 if key is None else probability, self.ids(0, len(h)), key, weight, bias, eps,
+                             num_back)
+
+    def stored(self, activation: Activation, h: torch.Tensor) -> Activation | StoredActivation:
+        """Return the activation of rows h that a layer does itself, with codes of them for the backward pass where this
+        graph keeps codes.
+        """
+        store = self.next_store(h)
+        return activation if store is None else StoredActivation(activation, store)
 
     def next_dropout(self, probability: float) -> CounterKey | None:
         """Count one dropout; the key of its draws, or None where it changes nothing."""
@@ -462,5 +474,6 @@ def _owner(array: np.ndarray) -> np.ndarray:
 
 def _has_entry_from(indptr: np.ndarray, indices: np.ndarray, column: int) -> np.ndarray:
     """Return (num_rows,) bool, the rows of a CSR that have an entry in `column` or behind it."""
-    behind = np.concatenate([[0], np.cumsum(indices >= column)])
-    return behind[indptr[1:]] > behind[indptr[:-1]]
+    has_entry, has_any = np.zeros(len(indptr) - 1, bool), indptr[1:] > indptr[:-1]
+    has_entry[has_any] = np.maximum.reduceat(indices, indptr[:-1][has_any]) >= column
+    return has_entry

@@ -11,8 +11,10 @@ from torch import nn
 
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.linear import linear
-from hpcgnn.nn.neighborhood import AggregateFirst, MapFirst, Neighborhood
+from hpcgnn.nn.neighborhood import Neighborhood
+from hpcgnn.nn.orders import AggregateFirst, MapFirst
 from hpcgnn.nn.rematerialization import rematerialized
+from hpcgnn.ops.pointwise import Activation
 
 
 class Convolution(nn.Module):
@@ -45,18 +47,22 @@ class Convolution(nn.Module):
     def _sends_mapped(self, graph: LocalGraph) -> bool:
         return self.maps_first and not graph.reads_history
 
-    def forward(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool = False) -> torch.Tensor:
+    def forward(self, graph: LocalGraph, h: torch.Tensor, is_dropped: bool = False,
+                activation: Activation | None = None) -> torch.Tensor:
         """Collective: map (num_in, in_dim) to (num_out, out_dim), both num_inner but where a pass leaves rows out.
 
         Parameters
         ----------
         h : float32, bfloat16 or float16, of whose type the result is
-        is_dropped : bool       dropout has been applied to h and counted
+        is_dropped : bool       dropout has been applied to h and counted, or is part of the activation
+        activation : Activation or None      of h, to apply before anything else, in a training pass: what is behind it
+            is not kept; h is lost where the graph keeps codes of it
         """
         neighborhood = Neighborhood(graph, graph.hop(self.reduction), graph.is_input(h), is_dropped, self.reduction,
-                                    self.dropout)
+                                    self.dropout, activation)
+        norm = (None, None) if activation is None else (activation.weight, activation.bias)
         function = MapFirst if self._sends_mapped(graph) else AggregateFirst
-        return function.apply(h, self.weight_neighbor, self.weight_self, self.bias, neighborhood)
+        return function.apply(h, *norm, self.weight_neighbor, self.weight_self, self.bias, neighborhood)
 
 
 class GCNConvolution(Convolution):

@@ -67,12 +67,15 @@ class ConvolutionStack(nn.Module):
 
         In a training pass whose reach the graph knows, only the rows of the loss come out; they are its first ones.
         """
-        h, is_dropped = x, False
+        h, before = x, {"is_dropped": False}
         for convolution, norm, following in zip(self.convolutions, self.norms, self.convolutions[1:], strict=False):
-            h = convolution(graph, h, is_dropped)      # the rows before go, but where a backward pass needs them
-            is_dropped = following.takes_dropped(graph)
-            h = graph.activate(h, layer_norm_of(norm), following.dropout, is_dropped)
-        return self.convolutions[-1](graph, h, is_dropped)
+            h = convolution(graph, h, **before)      # the rows before go, but where a backward pass needs them
+            before = {"is_dropped": following.takes_dropped(graph)}
+            if isinstance(following, Convolution) and torch.is_grad_enabled():
+                before["activation"] = graph.activation(h, layer_norm_of(norm), following.dropout, **before)
+            else:
+                h = graph.activate(h, layer_norm_of(norm), following.dropout, **before)
+        return self.convolutions[-1](graph, h, **before)
 
     def first_layer_parameters(self) -> list[nn.Parameter]:
         """Parameters of the first convolution, the only ones that Kipf and Welling (2017) decay."""

@@ -6,6 +6,7 @@ Masks are never stored: randomness is keyed by global node id, so the same eleme
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -59,71 +60,144 @@ def dropout(rows: torch.Tensor, probability: float, node_id: np.ndarray, key: Co
     return rows if threshold == 0 else _Dropout.apply(contiguous, node_id, key, threshold)
 
 
-class _Activation(torch.autograd.Function):
-    """Keeps the rows and two numbers a row; backward normalizes and draws again."""
-
-    @staticmethod
-    def forward(ctx, rows: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float,
-                node_id: np.ndarray | None, key: CounterKey | None, threshold: int, num_back: int) -> torch.Tensor:
-        out, moments = backend_of("pointwise", rows).activate(rows, node_id, key, threshold, weight, bias, eps)
-        ctx.save_for_backward(rows, weight, bias, moments)
-        ctx.arguments = node_id, key, threshold, eps, num_back
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, gradient: torch.Tensor):
-        rows, weight, bias, moments = ctx.saved_tensors
-        node_id, key, threshold, eps, num_back = ctx.arguments
-        of_rows = empty(rows.shape, rows.dtype, rows.device)
-        of_rows[num_back:] = 0
-        of_weight, of_bias = backend_of("pointwise", gradient).activate_backward(
-            gradient.contiguous()[:num_back], rows[:num_back], None if node_id is None else node_id[:num_back], key,
-            threshold, weight, bias, eps, moments[:num_back], of_rows[:num_back])
-        return of_rows, of_weight, of_bias, *[None] * 5
+def drop_in_place(rows: torch.Tensor, probability: float, node_id: np.ndarray, key: CounterKey) -> torch.Tensor:
+    """Do to contiguous rows what `dropout` does, where they lie and without a gradient; errors as there."""
+    check_rows(rows, len(rows), "dropout")
+    _check_node_id(node_id, len(rows))
+    threshold = _threshold_of(probability)
+    return backend_of("pointwise", rows).dropout(rows, node_id, key, threshold, rows) if threshold else rows
 
 
-class _StoredActivation(torch.autograd.Function):
-    """Keeps codes of the rows, a bit for each element that passed, and two numbers a row.
+@dataclass(frozen=True)
+class Activation:
+    """What `activate` does to some rows, as two steps for a layer that activates the rows that it reads: such a layer
+    keeps the rows as they were before, and makes the activated ones again.
 
-    What passed is kept as it was, since codes do not tell it near 0. So the gradient is masked first, and then goes
-    back through the normalization alone.
+    Attributes
+    ----------
+    weight, bias, eps : see `activate`
+    node_id : (n,) int64 or None, key : CounterKey or None, threshold : int      of the dropout; 0 drops nothing
+    num_back : int                                                               see `activate`
     """
 
-    @staticmethod
-    def forward(ctx, rows: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float,
-                node_id: np.ndarray | None, key: CounterKey | None, threshold: int, store: RowStore) -> torch.Tensor:
-        out, moments = backend_of("pointwise", rows).activate(rows, node_id, key, threshold, weight, bias, eps)
-        codes = None if weight is None else store.encode(rows)      # without a normalization what passed is enough
-        ctx.save_for_backward(codes, pack_signs(out), weight, bias, moments)
-        ctx.arguments = threshold, eps, store
-        return out
+    weight: torch.Tensor | None
+    bias: torch.Tensor | None
+    eps: float
+    node_id: np.ndarray | None
+    key: CounterKey | None
+    threshold: int
+    num_back: int
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, gradient: torch.Tensor):
-        codes, signs, weight, bias, moments = ctx.saved_tensors
-        threshold, eps, store = ctx.arguments
-        gradient, scale = gradient.contiguous(), DRAW_LEVELS / (DRAW_LEVELS - threshold)
-        of_rows = empty(gradient.shape, gradient.dtype, gradient.device)
+    @classmethod
+    def of(cls, rows: torch.Tensor, probability: float, node_id: np.ndarray | None, key: CounterKey | None,
+           weight: torch.Tensor | None = None, bias: torch.Tensor | None = None, eps: float = 1e-5,
+           num_back: int | None = None) -> Activation:
+        """Return the activation of (n, dim) rows; arguments and errors as of `activate`."""
+        threshold = _threshold_of(probability)
+        if threshold:
+            _check_node_id(node_id, len(rows))
+        _check_norm(rows, weight, bias)
+        weight, bias = (None if values is None else values.contiguous() for values in (weight, bias))
+        return cls(weight, bias, eps, node_id, key, threshold, len(rows) if num_back is None else num_back)
+
+    def forward(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> tuple[torch.Tensor, tuple]:
+        """Return the activated rows, and what `backward` needs.
+
+        Parameters
+        ----------
+        rows : (n, dim)               or their first ones
+        out : (n, dim) or None        where the activated rows go, which may be `rows` where no backward pass follows
+        """
+        check_rows(rows, len(rows), "activation")
+        out, moments = backend_of("pointwise", rows).activate(rows, self._ids(len(rows)), self.key, self.threshold,
+                                                              self.weight, self.bias, self.eps, out)
+        return out, (rows, moments)
+
+    def again(self, kept: tuple, num_rows: int) -> torch.Tensor:
+        """Return the first activated rows once more, from what `forward` gave to keep."""
+        return self.forward(kept[0][:num_rows])[0]
+
+    def backward(self, gradient: torch.Tensor, kept: tuple,
+                 out: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Write the gradient of rows to `out`, which may be `gradient`, (n, dim) each; return those of weight and bias.
+        """
+        (rows, moments), num_back = kept, self.num_back
+        out[num_back:] = 0
+        return backend_of("pointwise", gradient).activate_backward(
+            gradient[:num_back], rows[:num_back], self._ids(num_back), self.key, self.threshold, self.weight, self.bias,
+            self.eps, moments[:num_back], out[:num_back])
+
+    def _ids(self, num_rows: int) -> np.ndarray | None:
+        """Return the ids of the first rows; of all rows the same array every time, of which a device keeps its copy."""
+        return self.node_id if self.node_id is None or len(self.node_id) == num_rows else self.node_id[:num_rows]
+
+
+@dataclass(frozen=True)
+class StoredActivation:
+    """An `Activation` that keeps codes of the rows, a bit for each element that passed, and two numbers a row.
+
+    What passed is kept as it was, since codes do not tell it near 0. So the gradient is masked first, and then goes
+    back through the normalization alone. The activated rows can't be made again, so they are none to keep, either.
+
+    Attributes
+    ----------
+    activation : Activation
+    store : RowStore            of the rows
+    """
+
+    activation: Activation
+    store: RowStore
+
+    def forward(self, rows: torch.Tensor) -> tuple[torch.Tensor, tuple]:
+        """Return the activated rows, which lie where `rows` lay, and what `backward` needs."""
+        # Without a normalization what passed is enough.
+        codes = None if self.activation.weight is None else self.store.encode(rows)
+        out, (_, moments) = self.activation.forward(rows, rows)
+        return out, (codes, pack_signs(out), moments)
+
+    def backward(self, gradient: torch.Tensor, kept: tuple,
+                 out: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """See `Activation.backward`."""
+        codes, signs, moments = kept
+        weight, bias, threshold = self.activation.weight, self.activation.bias, self.activation.threshold
+        scale = DRAW_LEVELS / (DRAW_LEVELS - threshold)
         if weight is None:
             for start in range(0, len(gradient), ROWS_A_BLOCK):
                 span = slice(start, start + ROWS_A_BLOCK)
-                of_rows[span] = mask_by_signs(gradient[span], signs[span]).mul_(scale)
-            return of_rows, *[None] * 7
-        everything_passes, sums = torch.full_like(bias, math.inf), [torch.zeros_like(weight), torch.zeros_like(bias)]
-        for span, rows in store.decode(codes):
+                out[span] = mask_by_signs(gradient[span], signs[span]).mul_(scale)
+            return None, None
+        everything_passes, sums = torch.full_like(bias, math.inf), (torch.zeros_like(weight), torch.zeros_like(bias))
+        for span, rows in self.store.decode(codes):
             masked = mask_by_signs(gradient[span], signs[span]).mul_(scale)
             of_norm = backend_of("pointwise", gradient).activate_backward(
-                masked, rows, None, None, 0, weight, everything_passes, eps, moments[span], of_rows[span])
+                masked, rows, None, None, 0, weight, everything_passes, self.activation.eps, moments[span], out[span])
             for total, part in zip(sums, of_norm, strict=True):
                 total += part
-        return of_rows, *sums, *[None] * 5
+        return sums
+
+
+class _Activation(torch.autograd.Function):
+    """Keeps what the activation says; backward normalizes and draws again."""
+
+    @staticmethod
+    def forward(ctx, rows: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None,
+                activation: Activation) -> torch.Tensor:
+        out, kept = activation.forward(rows)
+        ctx.save_for_backward(*kept)
+        ctx.activation = activation
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient: torch.Tensor):
+        of_rows = empty(gradient.shape, gradient.dtype, gradient.device)
+        of_norm = ctx.activation.backward(gradient.contiguous(), ctx.saved_tensors, of_rows)
+        return of_rows, *of_norm, None
 
 
 def activate(rows: torch.Tensor, probability: float, node_id: np.ndarray | None, key: CounterKey | None,
              weight: torch.Tensor | None = None, bias: torch.Tensor | None = None, eps: float = 1e-5,
-             store: RowStore | None = None, num_back: int | None = None) -> torch.Tensor:
+             num_back: int | None = None) -> torch.Tensor:
     """Return dropout(max(0, LayerNorm(rows))), by one pass forward, one backward, in float32 and stored once.
 
     x^ = (x - mean) / sqrt(variance + eps) over a row's columns, u = max(0, x^ * weight + bias), and `dropout` of u: the
@@ -137,7 +211,6 @@ def activate(rows: torch.Tensor, probability: float, node_id: np.ndarray | None,
     key : CounterKey                purpose DROPOUT; not read at probability 0
     weight, bias : (dim,) float32   of the normalization; both None for u = max(0, x)
     eps : float                     added to the variance, which divides by dim
-    store : RowStore or None        of the rows, where backward is to read codes of them; which elements passed is exact
     num_back : int or None          of the rows come first, and the gradient of all others is zero; None: of none
 
     Returns
@@ -151,22 +224,22 @@ def activate(rows: torch.Tensor, probability: float, node_id: np.ndarray | None,
 
     Reference: Ba et al., "Layer normalization", 2016, Eq. (4).
     """
-    threshold = _threshold_of(probability)
     rows = rows.contiguous()
-    check_rows(rows, len(rows), "activation")
-    if threshold:
-        _check_node_id(node_id, len(rows))
+    return apply_activation(rows, Activation.of(rows, probability, node_id, key, weight, bias, eps, num_back))
+
+
+def apply_activation(rows: torch.Tensor, activation: Activation) -> torch.Tensor:
+    """Return the activated rows, differentiable in rows, weight and bias; see `activate`."""
+    return _Activation.apply(rows, activation.weight, activation.bias, activation)
+
+
+def _check_norm(rows: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None) -> None:
     if (weight is None) != (bias is None):
         raise KernelError("normalization needs a weight and a bias or neither, found one of them")
     for name, values in (("weight", weight), ("bias", bias)):
         if values is not None and (values.dtype != torch.float32 or values.shape != rows.shape[1:]):
             raise KernelError(f"normalization of {rows.shape[1]} columns needs as many float32 in its {name}, "
                               f"found {values.dtype} of shape {tuple(values.shape)}")
-    weight, bias = (None if values is None else values.contiguous() for values in (weight, bias))
-    if store is not None:
-        return _StoredActivation.apply(rows, weight, bias, eps, node_id, key, threshold, store)
-    return _Activation.apply(rows, weight, bias, eps, node_id, key, threshold,
-                             len(rows) if num_back is None else num_back)
 
 
 def _threshold_of(probability: float) -> int:

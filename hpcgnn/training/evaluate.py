@@ -12,8 +12,10 @@ from mpi4py import MPI
 from torch import nn
 
 from hpcgnn.errors import CollectiveError
+from hpcgnn.graph.hop import blocks
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.quantized.models import QuantizedStack
+from hpcgnn.ops.arena import empty
 from hpcgnn.training.objective import SPLITS, Objective
 from hpcgnn.training.scores import Score
 from hpcgnn.whereabouts import HERE
@@ -76,9 +78,9 @@ def evaluate(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, objective: Obj
     """
     model.eval()
     graph.begin_forward(seed=0, epoch=0, is_training=False)
-    logits = model(graph, graph.x).float()
+    logits = _as_floats(model(graph, graph.x))
     # All rows, also those that no training pass reaches.
-    sums = np.array([objective.loss_sum(logits, "val").item(), (~torch.isfinite(logits)).any(1).sum().item()])
+    sums = np.array([objective.loss_sum(logits, "val").item(), _num_not_finite(logits)])
     HERE.note("waits for the sum of the scores")
     comm.Allreduce(MPI.IN_PLACE, sums)
     if sums[1] > 0:
@@ -91,3 +93,13 @@ def evaluate(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, objective: Obj
         return found
     size = model.feature_size()
     return QuantizedEvaluation(**asdict(found), **size, meets_target=model.meets_target(size["feature_kb"]))
+
+
+def _as_floats(rows: torch.Tensor) -> torch.Tensor:
+    """Return rows as float32, where the rows of the layers lay."""
+    return rows if rows.dtype == torch.float32 else empty(rows.shape, torch.float32, rows.device).copy_(rows)
+
+
+def _num_not_finite(rows: torch.Tensor) -> int:
+    """Count the rows that hold NaN or infinity, block by block, since torch makes a copy of what it looks through."""
+    return sum((~torch.isfinite(rows[start:stop])).any(1).sum().item() for start, stop in blocks(0, len(rows)))

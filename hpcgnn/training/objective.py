@@ -12,6 +12,7 @@ from mpi4py import MPI
 from torch.nn import functional
 
 from hpcgnn.errors import TrainingError
+from hpcgnn.ops.cross_entropy import cross_entropy
 from hpcgnn.training.scores import CLASSES, KINDS, MULTI_LABEL, REGRESSION
 
 SPLITS = ("train", "val", "test")
@@ -75,8 +76,7 @@ class Objective:
         """
         rows = self.rows[split]
         # A pass that leaves rows out returns the training rows alone, and they are numbered first.
-        chosen = (logits if len(logits) == len(rows) else logits[rows]).float()
-        return self.loss(chosen, self.labels[rows])
+        return self.loss(logits if len(logits) == len(rows) else logits[rows], self.labels[rows])
 
 
 def own_loss(function: Loss) -> Loss:
@@ -88,8 +88,8 @@ def own_loss(function: Loss) -> Loss:
     """
     def summed(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         if len(labels) == 0:
-            return outputs.sum()      # 0, but a part of the computation, through which the backward pass goes
-        values = function(outputs, labels)
+            return outputs.float().sum()      # 0, but a part of the computation, through which the backward pass goes
+        values = function(outputs.float(), labels)
         if values.ndim == 0:
             return values * len(labels)
         if values.shape != (len(labels),):
@@ -107,24 +107,19 @@ def task_of(labels: np.ndarray) -> str:
     return REGRESSION if labels.dtype.kind == "f" else MULTI_LABEL
 
 
-def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Sum the cross-entropy of rows; logits : (n, num_classes), labels : (n,) int64."""
-    return functional.cross_entropy(logits, labels, reduction="sum")
-
-
 def binary_cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Sum the binary cross-entropy of rows, averaged over the classes; both (n, num_classes)."""
-    return functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum") / logits.shape[1]
+    return functional.binary_cross_entropy_with_logits(logits.float(), labels, reduction="sum") / logits.shape[1]
 
 
 def squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Sum the squared error of rows, averaged over the targets; both (n, num_outputs)."""
-    return functional.mse_loss(outputs, targets, reduction="sum") / outputs.shape[1]
+    return functional.mse_loss(outputs.float(), targets, reduction="sum") / outputs.shape[1]
 
 
 def absolute_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Sum the absolute error of rows, averaged over the targets; both (n, num_outputs)."""
-    return functional.l1_loss(outputs, targets, reduction="sum") / outputs.shape[1]
+    return functional.l1_loss(outputs.float(), targets, reduction="sum") / outputs.shape[1]
 
 
 LOSSES: dict[str, tuple[str, Loss]] = {

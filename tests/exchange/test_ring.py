@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from mpi4py import MPI
 
 from hpcgnn.errors import KernelError
@@ -11,6 +12,7 @@ from hpcgnn.exchange import delivery
 from hpcgnn.exchange.arena import ALIGNMENT, MessageArena
 from hpcgnn.exchange.plan import ring_rounds
 from hpcgnn.exchange.ring import EXCHANGES, AlltoallvTransfer
+from hpcgnn.ops.arena import empty
 
 
 def size_between(source, destination):
@@ -41,18 +43,23 @@ def test_every_message_arrives_at_its_peer(monkeypatch, algorithm, max_bytes):
         np.testing.assert_array_equal(receive[peer], bytes_between(peer, comm.rank))
 
 
-def test_slices_are_aligned_disjoint_and_reused():
+def test_slices_are_aligned_and_disjoint_and_their_memory_serves_what_comes_next():
     arena = MessageArena()
     sizes = [3, 0, 64, 65]
     send, receive = arena.slices(sizes, sizes[::-1])
     starts = [view.ctypes.data - send[0].ctypes.data for view in send if len(view)]
     assert [len(view) for view in send] == sizes and [len(view) for view in receive] == sizes[::-1]
     assert starts == [0, ALIGNMENT, 2 * ALIGNMENT]
-    smaller, smaller_received = arena.slices([1, 1], [1, 1])
-    assert smaller[0].ctypes.data == send[0].ctypes.data and smaller[0].base is send[0].base
-    assert smaller_received[0].base is receive[0].base
-    larger, _ = arena.slices([1000], [0])
-    assert len(larger[0]) == 1000 and larger[0].base is not send[0].base
+    assert arena.num_bytes == 2 * (2 * ALIGNMENT + 2 * ALIGNMENT)
+    large, _ = arena.slices([1 << 20], [0])
+    assert len(large[0]) == 1 << 20
+    large[0][:] = 7
+    small, _ = arena.slices([1], [1])
+    assert len(small[0]) == 1 and arena.num_bytes == 2 * ALIGNMENT
+    assert (large[0] == 7).all()                  # still whole, as long as somebody reads it
+    start = large[0].ctypes.data
+    del large
+    assert empty((1 << 20,), torch.uint8).data_ptr() == start
 
 
 def test_alltoallv_refuses_what_its_counts_cannot_name():

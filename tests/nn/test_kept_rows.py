@@ -19,6 +19,7 @@ from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.models import ModelShape, build_model
+from hpcgnn.nn.neighborhood import Neighborhood
 from hpcgnn.partition.build import build_partition
 from hpcgnn.training.forecast import KeptStorages
 
@@ -84,21 +85,53 @@ def test_any_number_of_ranks_rounds_the_same(model):
     torch.testing.assert_close(among[1], alone[1], rtol=1e-3, atol=1e-4 * alone[1].abs().max().item())
 
 
-@pytest.mark.parametrize("dtype, share", [(torch.float32, 0.2), (torch.bfloat16, 0.4)])
+def held_bytes(model, bits, dtype):
+    """Bytes that the forward pass of three layers of 64 columns keeps."""
+    graph = open_graph(MPI.COMM_SELF, bits, dtype=dtype)
+    with KeptStorages([graph.x_all]) as storages:
+        torch.manual_seed(1)
+        built = build_model(ModelShape(model, 12, 64, 5, 3, 0.5, "layer"))
+        graph.begin_forward(SEED, 0, is_training=True)
+        assert built(graph, graph.x).requires_grad
+    return storages.num_bytes
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("model", MODELS)
+def test_rows_are_kept_before_their_activation_and_sums_beside_them(model, dtype):
+    """Sums of 12 and 64 columns, and rows of two hidden layers with two numbers each; rows behind an activation, and
+    the masked input, are made again.
+    """
+    columns, moments = 12 + 64 + 2 * 64, 2 * 2 * 4
+    assert held_bytes(model, None, dtype) == NUM_NODES * (columns * dtype.itemsize + moments)
+
+
+@pytest.mark.parametrize("dtype, share", [(torch.float32, 0.3), (torch.bfloat16, 0.6)])
 @pytest.mark.parametrize("model", MODELS)
 def test_codes_of_4_bits_are_held_instead_of_rows(model, dtype, share):
-    """4 of 32 or 16 bits, one more where an activation passed, and parameters of rows of 64 columns."""
-    held = {}
-    for bits in (None, 4):
-        graph = open_graph(MPI.COMM_SELF, bits, dtype=dtype)
-        with KeptStorages([graph.x_all]) as storages:
-            torch.manual_seed(1)
-            built = build_model(ModelShape(model, 12, 64, 5, 3, 0.5, "layer"))
-            graph.begin_forward(SEED, 0, is_training=True)
-            logits = built(graph, graph.x)
-        held[bits] = storages.num_bytes
-        assert logits.requires_grad
-    assert held[4] < share * held[None]
+    """4 of 32 or 16 bits, one more where an activation passed, and parameters of rows of 64 columns; in a layer of sage
+    codes of three kinds of rows, of which two are kept as they are without codes.
+    """
+    assert held_bytes(model, 4, dtype) < share * held_bytes(model, None, dtype)
+
+
+@pytest.mark.parametrize("bits", [None, 4])
+@pytest.mark.parametrize("is_training", [True, False])
+def test_a_layer_lies_where_its_sums_lay_unless_these_are_kept(monkeypatch, is_training, bits):
+    graph, sums = open_graph(MPI.COMM_SELF, bits, width=64), []
+    aggregate = Neighborhood.aggregate
+
+    def noted(neighborhood, h):
+        aggregated, near = aggregate(neighborhood, h)
+        sums.append(aggregated.data_ptr())
+        return aggregated, near
+
+    monkeypatch.setattr(Neighborhood, "aggregate", noted)
+    layers = [build_model(ModelShape("sage", 64, 64, 5, 2, 0.5, "none")).convolutions[0] for _ in range(2)]
+    with torch.set_grad_enabled(is_training):
+        graph.begin_forward(SEED, 0, is_training)
+        out = layers[1](graph, layers[0](graph, graph.x))
+    assert (out.data_ptr() == sums[-1]) == (not is_training or bits is not None)
 
 
 def test_each_of_a_passs_rows_has_its_own_draws_and_evaluations_count_nothing():

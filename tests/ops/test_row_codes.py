@@ -9,7 +9,7 @@ import torch
 from hpcgnn.errors import KernelError
 from hpcgnn.ops import row_codes
 from hpcgnn.ops.counter import DROPOUT, STORE, CounterKey
-from hpcgnn.ops.pointwise import activate
+from hpcgnn.ops.pointwise import Activation, StoredActivation
 from hpcgnn.ops.row_codes import RowStore, mask_by_signs, pack_signs
 
 DROP = CounterKey(5, 0, DROPOUT, 0)
@@ -77,12 +77,13 @@ def test_what_can_not_be_kept_is_told():
 
 def gradients(rows, probability, norm, store, gradient):
     """Of rows, weight and bias; norm is a dimension or None."""
-    rows = rows.clone().requires_grad_()
-    weight, bias = (None, None) if norm is None else (torch.linspace(0.5, 2, norm).requires_grad_(),
-                                                      torch.linspace(-1, 1, norm).requires_grad_())
-    out = activate(rows, probability, np.arange(len(rows)), DROP, weight, bias, 1e-5, store)
-    out.backward(gradient)
-    return out, [values.grad for values in (rows, weight, bias) if values is not None]
+    scale = (None, None) if norm is None else (torch.linspace(0.5, 2, norm), torch.linspace(-1, 1, norm))
+    activation = Activation.of(rows, probability, np.arange(len(rows)), DROP, *scale)
+    if store is not None:
+        activation = StoredActivation(activation, store)
+    (out, kept), of_rows = activation.forward(rows.clone()), gradient.clone()
+    of_norm = activation.backward(of_rows, kept, of_rows)
+    return out, [values for values in (of_rows, *of_norm) if values is not None]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

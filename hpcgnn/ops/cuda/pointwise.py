@@ -24,19 +24,23 @@ LEAST_ROUNDS, MAX_ROW_BLOCKS = 8, 1024  # of a backward: rows of a sub-warp at l
 _kernel = partial(kernel, "pointwise", is_exact=True)
 
 
-def dropout(rows: torch.Tensor, node_id: np.ndarray, key: CounterKey, threshold: int) -> torch.Tensor:
-    """Drop the elements whose draw is below `threshold`; scale the others by 1 / P(kept)."""
-    return _mask(rows, None, node_id, key, threshold)
+def dropout(rows: torch.Tensor, node_id: np.ndarray, key: CounterKey, threshold: int,
+            out: torch.Tensor | None = None) -> torch.Tensor:
+    """Drop the elements whose draw is below `threshold`; scale the others by 1 / P(kept). `out` may be the rows."""
+    return _mask(rows, None, node_id, key, threshold, out)
 
 
 def activate(rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | None, threshold: int,
-             weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return activated rows, and (n, 2) float32 of each row's mean and 1 / deviation; threshold 0 makes no draws."""
+             weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float,
+             out: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return activated rows, and (n, 2) float32 of each row's mean and 1 / deviation; threshold 0 makes no draws. `out`
+    may be the rows.
+    """
     num_rows, dim = rows.shape
     moments = torch.empty(0 if weight is None else num_rows, 2, device=rows.device)
     if weight is None:
-        return _mask(rows, rows, node_id, key, threshold), moments
-    out, lanes = torch.empty_like(rows), lanes_a_row(dim)
+        return _mask(rows, rows, node_id, key, threshold, out), moments
+    out, lanes = torch.empty_like(rows) if out is None else out, lanes_a_row(dim)
     _kernel(f"normalize_rows_{SUFFIX[rows.dtype]}")(
         (-(-num_rows * lanes // BLOCK_THREADS) if dim else 0,), (BLOCK_THREADS,), rows.detach(),
         *_dropout_arguments(rows, node_id, key, threshold), weight.detach(), bias.detach(), eps, moments, out, lanes,
@@ -47,7 +51,9 @@ def activate(rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | N
 def activate_backward(gradient: torch.Tensor, rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | None,
                       threshold: int, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float,
                       moments: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Write the gradients of rows to `out`; return those of weight and bias, None where rows are not normalized."""
+    """Write the gradients of rows to `out`, which may be `gradient`; return those of weight and bias, None where rows
+    are not normalized.
+    """
     if weight is None:
         _mask(gradient, rows, node_id, key, threshold, out)
         return None, None

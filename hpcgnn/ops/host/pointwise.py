@@ -13,18 +13,22 @@ from hpcgnn.ops.host.storage import STORAGE_NUMBER, as_bytes
 ROWS_A_BLOCK, MAX_BLOCKS = 256, 1024     # rows whose weight gradients one thread sums; fixed by the number of rows
 
 
-def dropout(rows: torch.Tensor, node_id: np.ndarray, key: CounterKey, threshold: int) -> torch.Tensor:
-    """Drop the elements whose draw is below `threshold`; scale the others by 1 / P(kept)."""
-    out = empty(rows.shape, rows.dtype)
+def dropout(rows: torch.Tensor, node_id: np.ndarray, key: CounterKey, threshold: int,
+            out: torch.Tensor | None = None) -> torch.Tensor:
+    """Drop the elements whose draw is below `threshold`; scale the others by 1 / P(kept). `out` may be the rows."""
+    out = empty(rows.shape, rows.dtype) if out is None else out
     kernels.dropout_rows(as_bytes(rows), *_dropout_arguments(node_id, key, threshold), as_bytes(out),
                          STORAGE_NUMBER[rows.dtype])
     return out
 
 
 def activate(rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | None, threshold: int,
-             weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return activated rows, and (n, 2) float32 of each row's mean and 1 / deviation; threshold 0 makes no draws."""
-    out = empty(rows.shape, rows.dtype)
+             weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float,
+             out: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return activated rows, and (n, 2) float32 of each row's mean and 1 / deviation; threshold 0 makes no draws. `out`
+    may be the rows.
+    """
+    out = empty(rows.shape, rows.dtype) if out is None else out
     moments = torch.empty(0 if weight is None else len(rows), 2)
     kernels.activate_rows(as_bytes(rows), STORAGE_NUMBER[rows.dtype], *_dropout_arguments(node_id, key, threshold),
                           _floats(weight), _floats(bias), eps, moments.numpy(), as_bytes(out))
@@ -34,7 +38,9 @@ def activate(rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | N
 def activate_backward(gradient: torch.Tensor, rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | None,
                       threshold: int, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float,
                       moments: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Write the gradients of rows to `out`; return those of weight and bias, None where rows are not normalized."""
+    """Write the gradients of rows to `out`, which may be `gradient`; return those of weight and bias, None where rows
+    are not normalized.
+    """
     num_blocks = min(-(-len(rows) // ROWS_A_BLOCK), MAX_BLOCKS)
     sums = np.empty((num_blocks, 3, rows.shape[1]), np.float32)
     # Zeros: without rows nothing is written.

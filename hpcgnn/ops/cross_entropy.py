@@ -1,0 +1,57 @@
+"""Cross-entropy of many rows at once, of which only some are there as float32 at a time.
+
+What its gradient is taken for is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+ROWS_A_BLOCK = 1 << 14
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """Keeps the rows as they are; backward takes their softmax again."""
+
+    @staticmethod
+    def forward(ctx, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        chosen = torch.empty(len(logits), 1, device=logits.device)
+        for rows in _blocks(len(logits)):
+            chosen[rows] = functional.log_softmax(logits[rows].float(), 1).gather(1, labels[rows, None])
+        ctx.save_for_backward(logits, labels)
+        # Of one column, so that the rows are added in the order in which torch adds them.
+        return functional.nll_loss(chosen, torch.zeros_like(labels), reduction="sum")
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient: torch.Tensor):
+        logits, labels = ctx.saved_tensors
+        of_logits = torch.empty_like(logits)
+        for rows in _blocks(len(logits)):
+            with torch.enable_grad():
+                block = logits[rows].detach().requires_grad_()
+                loss = functional.cross_entropy(block.float(), labels[rows], reduction="sum")
+            of_logits[rows], = torch.autograd.grad(loss, block, gradient)
+        return of_logits, None
+
+
+def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the sum of -log(softmax(logits)) at the labels over all rows, a float32 number, differentiable in logits.
+
+    Loss and gradient have the bits that torch's function has for logits as float32; a block of rows is in float32 at a
+    time.
+
+    Parameters
+    ----------
+    logits : (n, num_classes) float32, bfloat16 or float16
+    labels : (n,) int64
+    """
+    return _CrossEntropy.apply(logits, labels)
+
+
+def _blocks(num_rows: int) -> Iterator[slice]:
+    return (slice(start, start + ROWS_A_BLOCK) for start in range(0, num_rows, ROWS_A_BLOCK))
