@@ -121,8 +121,8 @@ def test_a_layer_lies_where_its_sums_lay_unless_these_are_kept(monkeypatch, is_t
     graph, sums = open_graph(MPI.COMM_SELF, bits, width=64), []
     aggregate = Neighborhood.aggregate
 
-    def noted(neighborhood, h):
-        aggregated, near = aggregate(neighborhood, h)
+    def noted(neighborhood, h, wants_rows):
+        aggregated, near = aggregate(neighborhood, h, wants_rows)
         sums.append(aggregated.data_ptr())
         return aggregated, near
 
