@@ -45,7 +45,6 @@ SUMS = Tests("exchange/test_quantized_sums.py", 2)
 STEPS = Tests("steps/test_steps.py -m parallel[1] -k 'constants and 3'")
 BETWEEN_STEPS = Tests("steps/test_stop_between_steps.py -m parallel[1] -k '6 and 2-3'")
 DEALING, BATCH = Tests("steps/test_dealing.py"), Tests("graph/test_batch.py")
-RETURNED = Tests("steps/test_stop_between_steps.py -m parallel[1] -k 'returned and 2-7'")
 SHARE_INSIDE = Tests("steps/test_steps.py -k share_of_all", 2)
 STEPS_BY_SCORE = Tests("steps/test_steps_by_score.py")
 TURN = Tests("steps/test_stop_between_steps.py -m parallel[1] -k 'turns and 2-0'")
@@ -425,16 +424,6 @@ MUTATIONS = [
              "state.num_worse + 1", "0", STEP_COUNT),
     Mutation("training/trainer.py", "every evaluation is the best", "progress.evaluations_since_best == 0", "True",
              STEPS_BY_SCORE),
-    Mutation("training/trainer.py", "fewer steps go on from the last weights", "                self._return_to_best()",
-             "                pass", STEPS_BY_SCORE),
-    Mutation("adaptive/controller.py", "the last epochs return to the best weights", "if self._plan.num_steps == 1:",
-             "if False:", RETURNED),
-    Mutation("training/trainer.py", "rows of weights that are left behind stay", "        self.session.steps.forget()",
-             "        pass", STEPS_BY_SCORE),
-    Mutation("training/learner.py", "the best weights have the moments of the last ones",
-             "        self.optimizer.forget()", "        pass", STEPS_BY_SCORE),
-    Mutation("training/learner.py", "the best weights are averaged with the last ones",
-             "        self.average.restore(None)", "        pass", STEPS_BY_SCORE),
     Mutation("adaptive/step_count.py", "steps of clusters stay however few arcs they hold",
              "arcs_gained(state.count, share_inside) < LEAST_GAIN", "False", STEP_COUNT),
     Mutation("adaptive/step_count.py", "arcs between clusters never meet in a step", " + (1 - share_inside)", "",

@@ -162,14 +162,9 @@ class Controller:
                         {_name(site): motion if math.isfinite(motion) else None
                          for site, motion in ((site, self._drift.of(site)) for site in self._drift.sums)})
 
-    def judge(self, is_best: bool) -> bool:
-        """Learn from an evaluation whether it is the best so far, the same on all ranks. Return whether epochs have
-        fewer steps from now on, since scores stand: then the weights are past their best.
-        """
-        if self._plan.num_steps == 1:      # as in the last epochs, whatever the state is
-            return False
-        before, self._step_count = self._step_count, self._steps.judge(self._step_count, is_best)
-        return self._step_count.count < before.count
+    def judge(self, is_best: bool) -> None:
+        """Learn from an evaluation whether it is the best so far, the same on all ranks."""
+        self._step_count = self._steps.judge(self._step_count, is_best)
 
     def forget(self) -> None:
         """Begin another training."""

@@ -97,12 +97,6 @@ class Learner:
         self.loss_scale.update(is_finite)
         return is_finite
 
-    def return_to_best(self) -> None:
-        """Go on from the best weights so far, as before the first step."""
-        self.model.load_state_dict(self.best_model)
-        self.optimizer.forget()
-        self.average.restore(None)
-
     def with_best_weights(self) -> torch.nn.Module:
         """Copy the model with the best weights so far."""
         model = copy.deepcopy(self.model)

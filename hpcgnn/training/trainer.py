@@ -219,11 +219,11 @@ class TrainingRun:
             progress.epoch += 1
             is_due = progress.epoch % config.eval_every == 0 or progress.epoch == config.epochs
             evaluation = self._evaluate() if is_due else None
+            if evaluation is not None:
+                self.controller.judge(progress.evaluations_since_best == 0)
             self._record({**asdict(trace), "sent_bytes_control": sent_control, **self._move_rate(evaluation),
                           **asdict(decision)}, evaluation)
             display.advance(self.seed, progress, trace, evaluation)
-            if evaluation is not None and self.controller.judge(progress.evaluations_since_best == 0):
-                self._return_to_best()
             if trace.stop_signal:
                 self._stop()
             if config.checkpoint_every and progress.epoch % config.checkpoint_every == 0:
@@ -231,11 +231,6 @@ class TrainingRun:
         if progress.best is None:    # ended before the first evaluation
             self._evaluate()
         self._is_asked_to_end = False
-
-    def _return_to_best(self) -> None:
-        """Leave weights that have learned by heart, and the rows that were computed with them."""
-        self.learner.return_to_best()
-        self.session.steps.forget()
 
     def _move_rate(self, evaluation: Evaluation | None) -> dict[str, float]:
         """Have the schedule, if there is one, move the learning rate; return the rate of the epoch that has ended."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 from dataclasses import replace
 
 import pytest
-import torch
 from made_steps import share_clusters
 from mpi4py import MPI
 from training_setup import easy_graph, train, write_once
@@ -20,15 +18,13 @@ COMM = MPI.COMM_WORLD
 SETTINGS = {"model": "gcn", "steps": "auto", "epochs": 40, "lr": 0.003}
 
 
-def scored(monkeypatch, shared_path, scores, rows_a_step=60, evaluate=None, **settings):
-    """Collective: steps by epoch, of a training whose evaluations have these validation scores, the last one on, or are
-    those of a function.
-    """
+def scored(monkeypatch, shared_path, scores, **settings):
+    """Collective: steps by epoch, of a training whose evaluations have these validation scores, the last one on."""
     share_clusters(monkeypatch)
-    monkeypatch.setattr("hpcgnn.steps.clusters.ROWS_A_STEP", rows_a_step)      # auto begins with 4 steps of 60 rows
+    monkeypatch.setattr("hpcgnn.steps.clusters.ROWS_A_STEP", 60)      # auto begins with 4 steps
     monkeypatch.setattr("hpcgnn.adaptive.step_count.LEAST_FALL", -1.0)      # the loss has no say
     told = itertools.chain(scores, itertools.repeat(scores[-1]))
-    monkeypatch.setattr(trainer, "evaluate", evaluate or (lambda *_: Evaluation(0.5, next(told), 0.5, 1.0)))
+    monkeypatch.setattr(trainer, "evaluate", lambda *_: Evaluation(0.5, next(told), 0.5, 1.0))
     shards = write_once(COMM, easy_graph(), shared_path / "shards")
     _, metrics, _ = train(COMM, shards, shared_path / "run", **SETTINGS | settings)
     return [record["num_steps"] for record in metrics]
@@ -57,32 +53,6 @@ def test_a_score_of_which_low_is_better_rises_for_the_worse(shared_path, monkeyp
 @pytest.mark.parallel([1])
 def test_without_a_node_that_validates_the_steps_stay(shared_path, monkeypatch):
     assert scored(monkeypatch, shared_path, [float("nan")], eval_every=1) == [4] * 36 + [1] * 4
-
-
-@pytest.mark.parallel([1, 2])
-def test_fewer_steps_go_on_from_the_best_weights_without_moments_average_or_rows(shared_path, monkeypatch):
-    """6 steps, whose weights are averaged; the second evaluation is the best, the twelfth the last of its patience."""
-    evaluated, begun, train_epoch = [], [], trainer.train_epoch
-
-    def note_evaluated(comm, model, *_):
-        evaluated.append(copy.deepcopy(model.state_dict()))
-        return Evaluation(0.5, 0.6 if len(evaluated) == 2 else 0.5, 0.5, 1.0)
-
-    def note_begun(session, learner, *arguments):
-        state = learner.optimizer.state()
-        moments = sum(float(tensor.abs().sum()) for memory in state.values() for tensor in memory.values())
-        begun.append((copy.deepcopy(learner.model.state_dict()), moments, learner.average.state(),
-                      session.steps.num_bytes))
-        return train_epoch(session, learner, *arguments)
-
-    monkeypatch.setattr(trainer, "train_epoch", note_begun)
-    found = scored(monkeypatch, shared_path, [0.5], 30, epochs=15, eval_every=1, evaluate=note_evaluated)
-    assert found == [6] * 12 + [1] * 3
-    weights, moments, average, kept_bytes = begun[12]
-    assert all(torch.equal(weights[name], best) for name, best in evaluated[1].items())
-    assert moments == 0 and average is None and kept_bytes == 0
-    _, moments, average, kept_bytes = begun[11]
-    assert moments > 0 and average is not None and kept_bytes > 0
 
 
 @pytest.mark.parallel([1, 2])

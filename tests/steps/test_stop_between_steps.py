@@ -25,8 +25,6 @@ from hpcgnn.errors import Interrupted
 from hpcgnn.training import trainer
 from hpcgnn.training.adam import FlatAdam
 from hpcgnn.training.checkpoint import read_checkpoint
-from hpcgnn.training.evaluate import Evaluation
-from hpcgnn.training.learner import Learner
 
 COMM = MPI.COMM_WORLD
 SETTINGS = {"model": "sage", "layers": 3, "dropout": 0.5, "method": "uniform", "bits": 4, "epochs": 5, "lr": 0.003,
@@ -93,26 +91,6 @@ def test_a_run_that_turns_to_clusters_goes_on_bit_for_bit(shared_path, monkeypat
                    f"after step {number + 1} of {num_steps} in epoch {epoch + 1}", **settings)
     _, metrics, _ = train(COMM, shards, shared_path / "run", resumed=resumed, **settings)
     assert without_seconds(metrics) == without_seconds(expected) and len(forgotten) == 2
-    on_rank_zero(COMM, lambda: assert_same_bits(shared_path / "run/checkpoint.h5", shared_path / "whole/checkpoint.h5"))
-
-
-@pytest.mark.parallel([1, 2])
-@pytest.mark.parametrize("epoch, number, said", [(2, 7, "after epoch 3 of seed 0"),
-                                                 (3, 0, "after step 1 of 2 in epoch 4")])
-def test_a_run_that_returned_to_its_best_weights_goes_on_bit_for_bit(shared_path, monkeypatch, epoch, number, said):
-    """The first evaluation is the best one, and two others are enough to go back to it with fewer steps."""
-    share_clusters(monkeypatch, nodes_a_cluster=5)
-    monkeypatch.setattr("hpcgnn.steps.clusters.ROWS_A_STEP", 30)
-    monkeypatch.setattr("hpcgnn.adaptive.step_count.PATIENCE", 2)
-    monkeypatch.setattr(trainer, "evaluate", lambda *_: Evaluation(0.5, 0.5, 0.5, 1.0))
-    settings = {**SETTINGS, "model": "gcn", "steps": "auto", "epochs": 5}
-    shards = write_once(COMM, easy_graph(), shared_path / "shards")
-    returned = count_calls(monkeypatch, Learner, "return_to_best")
-    _, expected, _ = train(COMM, shards, shared_path / "whole", **settings)
-    assert [record["num_steps"] for record in expected] == [8, 8, 8, 2, 1] and len(returned) == 1
-    resumed = stop(monkeypatch, shards, shared_path / "run", epoch, number, said, **settings)
-    _, metrics, _ = train(COMM, shards, shared_path / "run", resumed=resumed, **settings)
-    assert without_seconds(metrics) == without_seconds(expected) and len(returned) == 2
     on_rank_zero(COMM, lambda: assert_same_bits(shared_path / "run/checkpoint.h5", shared_path / "whole/checkpoint.h5"))
 
 
