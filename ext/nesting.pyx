@@ -8,7 +8,6 @@ cdef extern from "nesting.h":
         const int64_t *indptr
         const int32_t *indices
         const int64_t *node_of
-        const int32_t *row_of
         const int32_t *unit_of
         const int32_t *row
         const int64_t *unit_start
@@ -20,16 +19,16 @@ cdef extern from "nesting.h":
 
 
 def propagate_clusters(const int64_t[::1] indptr, const int32_t[::1] indices, const int64_t[::1] node_of,
-                       const int32_t[::1] row_of, const int32_t[::1] unit_of, const int32_t[::1] row,
-                       const int64_t[::1] unit_start, int32_t[::1] cluster, int64_t[::1] size, int32_t[::1] count,
-                       int32_t[::1] touched, int64_t capacity, int64_t max_rounds):
+                       const int32_t[::1] unit_of, const int32_t[::1] row, const int64_t[::1] unit_start,
+                       int32_t[::1] cluster, int64_t[::1] size, int32_t[::1] count, int32_t[::1] touched,
+                       int64_t capacity, int64_t max_rounds):
     """Move units between clusters, in place; returns the moves of the last round."""
     cdef nested_rows rows
     cdef int64_t moves
     if cluster.shape[0] == 0 or indices.shape[0] == 0:
         return 0
     rows.num_units = cluster.shape[0]
-    rows.indptr, rows.node_of, rows.row_of = &indptr[0], &node_of[0], &row_of[0]
+    rows.indptr, rows.node_of = &indptr[0], &node_of[0]
     rows.indices = &indices[0]
     rows.unit_of, rows.row, rows.unit_start = &unit_of[0], &row[0], &unit_start[0]
     rows.cluster, rows.size, rows.count, rows.touched = &cluster[0], &size[0], &count[0], &touched[0]

@@ -4,20 +4,19 @@
 #include <stdint.h>
 
 /* Rows of a graph, gathered in units, and the cluster that each unit is in. Of an arc the row is the destination, and
- * row_of[node] is the row of its source, −1 where that is not among the rows. */
+ * unit_of[node] is the unit of its source, −1 where that is not among the rows. */
 typedef struct {
     int64_t num_units;
     const int64_t *indptr;         /* by node */
     const int32_t *indices;        /* nodes */
     const int64_t *node_of;        /* by row */
-    const int32_t *row_of;         /* by node */
-    const int32_t *unit_of;        /* by row */
+    const int32_t *unit_of;        /* by node */
     const int32_t *row;            /* rows of unit 0, of unit 1, ... */
     const int64_t *unit_start;     /* num_units + 1 */
     int32_t *cluster;              /* num_units; values below num_units */
     int64_t *size;                 /* num_units: rows of each cluster */
     int32_t *count;                /* num_units, zeros between calls */
-    int32_t *touched;              /* num_units scratch */
+    int32_t *touched;              /* num_units + 1 scratch */
 } nested_rows;
 
 /* Move each unit, in ascending order, to the cluster that most of its arcs come from, if that is of fewer than capacity

@@ -19,6 +19,7 @@ from hpcgnn.errors import DatasetError
 INT32_NODES = 1 << 31
 ARCS_A_CHUNK, ARCS_A_BUCKET = 1 << 20, 1 << 20
 MAX_BUCKETS = 1 << 16     # numbers of 16 bits are sorted by counting
+MAX_GROUPS = 1 << 20      # rows are counted by groups, so that a chunk's count takes no longer than the chunk
 KEPT_BYTES = 1 << 25      # so much is sorted in memory; more goes to the scratch folder, where there is one
 SOURCE_BITS = 32
 
@@ -94,16 +95,16 @@ def sort_arcs(source: Ends, target: Ends, num_nodes: int, with_reverse: bool, sc
 
     Returns
     -------
-    arcs : SortedArcs         memory: 4 bytes an arc of the result, 26 a node, chunks of 1 M arcs, a bucket of about as
-                              many (or of one row, where that has more), and 8 or, with reverses, 16 bytes a source arc
-                              where they are kept in memory
+    arcs : SortedArcs         memory: 4 bytes an arc of the result, 8 a node, chunks of 1 M arcs, a bucket of about as
+                              many (or of one group of rows, where that has more), and 8 or, with reverses, 16 bytes a
+                              source arc where they are kept in memory
 
     Raises
     ------
     DatasetError              the scratch folder has no room
     """
-    bucket_of, num_buckets = _choose_buckets(source, target, num_nodes, with_reverse)
-    given, reverse = (Buckets(bucket_of, num_buckets, scratch) for _ in range(2))
+    cut = _cut_rows(source, target, num_nodes, with_reverse)
+    given, reverse = (Buckets(cut, scratch) for _ in range(2))
     num_loops = 0
     for u, v in chunks(source, target):
         is_arc = u != v
@@ -116,7 +117,7 @@ def sort_arcs(source: Ends, target: Ends, num_nodes: int, with_reverse: bool, sc
     counts = np.zeros(num_nodes + 1, np.int64)
     indices = np.empty(given.num_arcs + reverse.num_arcs, np.int32)
     num_edges = num_unique = 0
-    for bucket in range(num_buckets):
+    for bucket in range(cut.num_buckets):
         keys = given.distinct(bucket)
         num_unique += len(keys)
         task.advance(int(given.size[bucket]))
@@ -135,18 +136,40 @@ def sort_arcs(source: Ends, target: Ends, num_nodes: int, with_reverse: bool, sc
     return SortedArcs(np.cumsum(counts, out=counts), indices, num_loops, num_unique)
 
 
-def _choose_buckets(source: Ends, target: Ends, num_nodes: int, with_reverse: bool) -> tuple[np.ndarray, int]:
-    """Return the bucket of each row, (num_nodes,) uint16, ascending, and their number; all have equally many arcs."""
+@dataclass(frozen=True)
+class RowCut:
+    """Cut rows into buckets, by groups of 2**group_bits consecutive rows.
+
+    Attributes
+    ----------
+    bucket_of : (num_groups,) uint16, ascending
+    group_bits, num_buckets : int
+    """
+
+    bucket_of: np.ndarray
+    group_bits: int
+    num_buckets: int
+
+    def __call__(self, row: np.ndarray) -> np.ndarray:
+        """Return the bucket of each of these rows, uint16."""
+        return self.bucket_of[row >> row.dtype.type(self.group_bits)]
+
+
+def _cut_rows(source: Ends, target: Ends, num_nodes: int, with_reverse: bool) -> RowCut:
+    """Cut the rows into buckets that have about equally many arcs."""
     num_arcs = len(source) * (2 if with_reverse else 1)
+    group_bits = max(0, (num_nodes - 1).bit_length() - (MAX_GROUPS.bit_length() - 1))
+    num_groups = (num_nodes - 1 >> group_bits) + 1
     wanted = max(1, min(MAX_BUCKETS, num_arcs // ARCS_A_BUCKET))
     if wanted == 1:
-        return np.zeros(num_nodes, np.uint16), 1
-    count = np.zeros(num_nodes, np.int64)
+        return RowCut(np.zeros(num_groups, np.uint16), group_bits, 1)
+    count = np.zeros(num_groups, np.int64)
     for ends in chunks(source, target):
         for rows in ends if with_reverse else ends[1:]:
-            count += np.bincount(rows.astype(np.int64, copy=False), minlength=num_nodes)
+            count += np.bincount((rows >> rows.dtype.type(group_bits)).astype(np.int64, copy=False),
+                                 minlength=num_groups)
     before = np.cumsum(count) - count
-    return (before * wanted // (num_arcs + 1)).astype(np.uint16), wanted
+    return RowCut((before * wanted // (num_arcs + 1)).astype(np.uint16), group_bits, wanted)
 
 
 @dataclass
@@ -155,16 +178,15 @@ class Buckets:
 
     Attributes
     ----------
-    bucket_of : (num_nodes,) uint16
+    cut : RowCut
     size : (num_buckets,) int64              arcs of each bucket
     """
 
-    bucket_of: np.ndarray
-    num_buckets: int
+    cut: RowCut
     scratch: Path | None
 
     def __post_init__(self) -> None:
-        self.size = np.zeros(self.num_buckets, np.int64)
+        self.size = np.zeros(self.cut.num_buckets, np.int64)
         self._starts: list[np.ndarray] = []
         limit = 0 if self.scratch is None else KEPT_BYTES
         self._file = tempfile.SpooledTemporaryFile(max_size=limit, dir=self.scratch)     # noqa: SIM115 - it is kept
@@ -178,9 +200,9 @@ class Buckets:
         keys = target.astype(np.int64)
         keys <<= SOURCE_BITS
         keys |= source.astype(np.int64, copy=False)
-        bucket = self.bucket_of[target]
-        count = np.bincount(bucket, minlength=self.num_buckets)
-        if self.num_buckets > 1:
+        bucket = self.cut(target)
+        count = np.bincount(bucket, minlength=self.cut.num_buckets)
+        if self.cut.num_buckets > 1:
             keys = keys[np.argsort(bucket, kind="stable")]
         self._starts.append(8 * (self.num_arcs + np.append(0, np.cumsum(count))))
         self.size += count

@@ -29,16 +29,16 @@ def nested_order(indptr: np.ndarray, indices: np.ndarray, num_nodes: int, inner_
                                               and 40 a row. Time: 9 passes over the arcs
     """
     num_rows = len(inner_id)
-    row_of = np.full(num_nodes, -1, np.int32)
-    row_of[inner_id] = np.arange(num_rows, dtype=np.int32)
+    unit_of_node = np.full(num_nodes, -1, np.int32)
     unit_of, order = np.arange(num_rows, dtype=np.int32), np.arange(num_rows, dtype=np.int32)
     for capacity in CAPACITIES:
         unit_start = np.zeros(int(unit_of.max(initial=-1)) + 2, np.int64)
         np.cumsum(np.bincount(unit_of, minlength=len(unit_start) - 1), out=unit_start[1:])
         num_units = len(unit_start) - 1
         cluster, size = np.arange(num_units, dtype=np.int32), np.diff(unit_start)
-        propagate_clusters(indptr, indices, inner_id, row_of, unit_of, order, unit_start, cluster, size,
-                           np.zeros(num_units, np.int32), np.empty(num_units, np.int32), capacity, ROUNDS)
+        unit_of_node[inner_id] = unit_of
+        propagate_clusters(indptr, indices, inner_id, unit_of_node, order, unit_start, cluster, size,
+                           np.zeros(num_units, np.int32), np.empty(num_units + 1, np.int32), capacity, ROUNDS)
         # Stable, so rows of a cluster keep the order of the smaller clusters within it.
         moved = np.argsort(cluster[unit_of[order]], kind="stable")
         order = order[moved]

@@ -17,10 +17,11 @@ ARCS = st.lists(st.tuples(st.integers(0, NUM_NODES - 1), st.integers(0, NUM_NODE
 
 @pytest.fixture(scope="module")
 def in_small_pieces():
-    """Chunks of 3 arcs, buckets of about 2, and more than 16 bytes go to a file."""
+    """Chunks of 3 arcs, buckets of about 2, groups of 2 rows, and more than 16 bytes go to a file."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sorting, "ARCS_A_CHUNK", 3)
         patch.setattr(sorting, "ARCS_A_BUCKET", 2)
+        patch.setattr(sorting, "MAX_GROUPS", 4)
         patch.setattr(sorting, "KEPT_BYTES", 16)
         yield
 
@@ -40,7 +41,7 @@ def test_buckets_equal_sets(arcs, with_reverse, dtype, in_small_pieces, tmp_path
 
 def test_ids_at_the_end_of_32_bits_are_kept():
     last = (1 << 31) - 1
-    buckets = sorting.Buckets(np.zeros(2, np.uint16), 1, None)
+    buckets = sorting.Buckets(sorting.RowCut(np.zeros(2, np.uint16), 0, 1), None)
     buckets.add(np.array([last, last, 5]), np.array([1, 1, 0]))
     keys = buckets.distinct(0)
     assert (keys >> 32).tolist() == [0, 1] and (keys & 0xffffffff).tolist() == [5, last]

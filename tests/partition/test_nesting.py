@@ -93,9 +93,8 @@ def test_kernel_equals_the_rule(capacity, num_units, max_rounds):
     row = np.argsort(unit_of, kind="stable").astype(np.int32)
     start = np.concatenate([[0], np.cumsum(np.bincount(unit_of))]).astype(np.int64)
     cluster, size = np.arange(num_units, dtype=np.int32), np.diff(start)
-    moves = propagate_clusters(dataset.indptr, dataset.indices, np.arange(60), np.arange(60, dtype=np.int32), unit_of,
-                               row, start, cluster, size, np.zeros(num_units, np.int32),
-                               np.empty(num_units, np.int32), capacity, max_rounds)
+    moves = propagate_clusters(dataset.indptr, dataset.indices, np.arange(60), unit_of, row, start, cluster, size,
+                               np.zeros(num_units, np.int32), np.empty(num_units + 1, np.int32), capacity, max_rounds)
     near = [dataset.indices[dataset.indptr[v]:dataset.indptr[v + 1]].tolist() for v in range(60)]
     expected, last = reference_propagation(near, unit_of.tolist(), num_units, capacity, max_rounds)
     assert (cluster.tolist(), moves) == (expected, last)
