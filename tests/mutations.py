@@ -47,6 +47,7 @@ BETWEEN_STEPS = Tests("steps/test_stop_between_steps.py -m parallel[1] -k '6 and
 DEALING, BATCH = Tests("steps/test_dealing.py"), Tests("graph/test_batch.py")
 SHARE_INSIDE = Tests("steps/test_steps.py -k share_of_all", 2)
 STEPS_BY_SCORE = Tests("steps/test_steps_by_score.py")
+FEW_ARCS = Tests("steps/test_steps_by_score.py -m parallel[1] -k few_arcs")
 TURN = Tests("steps/test_stop_between_steps.py -m parallel[1] -k 'turns and 2-0'")
 OTHER_STEPS = Tests("steps/test_stop_between_steps.py -k can_not_go_on", 2)
 ONE_STEP = Tests("steps/test_steps.py -m parallel[1] -k one_step_of_all_rows")
@@ -429,7 +430,7 @@ MUTATIONS = [
     Mutation("adaptive/step_count.py", "arcs between clusters never meet in a step", " + (1 - share_inside)", "",
              STEP_COUNT),
     Mutation("training/trainer.py", "nobody tells how many arcs clusters hold",
-             "session.steps.clusters.inside if plan.in_clusters else None", "None", STEPS_BY_SCORE),
+             "session.steps.clusters.inside if plan.in_clusters else None", "None", FEW_ARCS),
     Mutation("steps/clusters.py", "arcs of other ranks are not counted", "comm.allreduce(counted)", "counted",
              SHARE_INSIDE),
     Mutation("adaptive/width_trial.py", "a wider base is kept whatever it brings",
