@@ -176,7 +176,7 @@ MUTATIONS = [
              " and comm.allreduce(node.size, MPI.MIN) < comm.size", "", NODES_OF_TWO),
     Mutation("planning/loads.py", "a plan counts a row once for each of its readers in a node",
              "target[is_far], owner, node, hops", "target[is_far], owner, owner, hops",
-             Tests("planning/test_bytes.py -k 'vanilla-sage'", 4)),
+             Tests("planning/test_bytes.py -k 'vanilla-sage-3-fp32-2'", 4)),
     Mutation("training/graph_info.py", "every rank is told of the first part",
              "statistics={part: row}), None) for part, row", "statistics={0: row}), None) for part, row",
              Tests("training/test_graph_info.py", 2)),

@@ -18,9 +18,9 @@ NUM_HOPS = 3
 SEVERAL = pytest.mark.parallel([1, 2, 3, 4])
 
 
-@pytest.fixture(params=[1, 2, 3, 4])
+@pytest.fixture(params=["one node", 2, 3])
 def ranks_per_node(request):
-    return request.param
+    return MPI.COMM_WORLD.size if request.param == "one node" else request.param
 
 
 def open_node(comm, part, ranks_per_node):

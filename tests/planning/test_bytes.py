@@ -21,10 +21,10 @@ METHODS = {"vanilla": {"method": "vanilla"}, "uniform:8": {"method": "uniform", 
 
 
 @pytest.mark.parallel([2, 4])
-@pytest.mark.parametrize("name, model, layers, precision", [
-    ("vanilla", "sage", 3, "fp32"), ("uniform:8", "sage", 3, "fp32"), ("uniform:1", "gcn", 2, "fp32"),
-    ("vanilla", "gcn", 4, "bf16"), ("pipegcn", "sage", 2, "fp32")])
-@pytest.mark.parametrize("ranks_per_node", [None, 2, 3])
+@pytest.mark.parametrize("name, model, layers, precision, ranks_per_node", [
+    ("vanilla", "sage", 3, "fp32", None), ("uniform:8", "sage", 3, "fp32", None), ("uniform:1", "gcn", 2, "fp32", None),
+    ("vanilla", "gcn", 4, "bf16", None), ("pipegcn", "sage", 2, "fp32", None), ("vanilla", "sage", 3, "fp32", 2),
+    ("uniform:1", "gcn", 2, "fp32", 3)])
 def test_a_plan_s_bytes_are_those_of_the_training(shared_path, name, model, layers, precision,  # noqa: F811
                                                   ranks_per_node):
     """Whether or not ranks of a node share rows."""
