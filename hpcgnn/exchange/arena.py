@@ -18,25 +18,27 @@ NOTHING = np.empty(0, np.uint8)
 
 
 class MessageArena:
-    """Hold one send and one receive buffer, until those of the next exchange take their place.
+    """Hold one send and one receive buffer, grown when a larger exchange comes and reused by all.
 
-    On the host they are cut from the arena of all large tensors, as long as the exchange needs: the messages of an
-    evaluation, which may be 16 times those of training, leave their memory to training's rows. On a device, where
-    queued kernels may still read them, they grow when a larger exchange comes and are reused by all.
-    Their content is valid until the next call of `slices`.
+    A message that the next exchange leaves out, whose others are as long as before, stays where it is.
 
     Parameters
     ----------
     transport : Transport      where the buffers lie
+    is_passing : bool          nothing of a message is read after the next call of `slices`. Then, on the host, buffers
+        are cut anew from the arena of all large tensors, as long as the exchange needs: the messages of an evaluation,
+        which may be 16 times those of training, leave their memory to training's rows. On a device queued kernels may
+        still read them.
     """
 
-    def __init__(self, transport: Transport = HOST) -> None:
+    def __init__(self, transport: Transport = HOST, is_passing: bool = False) -> None:
         self._transport, self._staging = transport, transport.new_staging()
+        self._is_passing = is_passing and transport is HOST
         self._send, self._receive = transport.empty(0), transport.empty(0)
 
     def slices(self, send_bytes: list[int], receive_bytes: list[int]) -> tuple[list[Buffer], list[Buffer]]:
         """Return a writable uint8 view for each peer's message, to send and to receive."""
-        if self._transport is HOST:
+        if self._is_passing:
             self._send = self._receive = NOTHING     # returned, so that the new ones may lie where they lay
         self._send = self._fitting(self._send, send_bytes)
         self._receive = self._fitting(self._receive, receive_bytes)
@@ -51,7 +53,7 @@ class MessageArena:
         needed = sum(map(_padded, sizes))
         if len(buffer) >= needed:
             return buffer
-        return empty((needed,), torch.uint8).numpy() if self._transport is HOST else self._transport.empty(needed)
+        return empty((needed,), torch.uint8).numpy() if self._is_passing else self._transport.empty(needed)
 
     @property
     def num_bytes(self) -> int:

@@ -87,7 +87,7 @@ class Sender:
     def __init__(self, comm: MPI.Comm, plan: ExchangePlan, algorithm: str, transport: Transport, link: Link,
                  pipeline: str = "thread"):
         self.comm, self.plan, self.transport = comm, plan, transport
-        self._algorithm, self._link, self._arena = EXCHANGES[algorithm], link, MessageArena(transport)
+        self._algorithm, self._link, self._arena = EXCHANGES[algorithm], link, MessageArena(transport, is_passing=True)
         self.training, self.evaluation, self.setup = Traffic(), Traffic(), Traffic()
         self.tracer = Tracer(transport.streams, plan.peers)
         self.carrier: Carrier | None = None

@@ -43,8 +43,22 @@ def test_every_message_arrives_at_its_peer(monkeypatch, algorithm, max_bytes):
         np.testing.assert_array_equal(receive[peer], bytes_between(peer, comm.rank))
 
 
-def test_slices_are_aligned_and_disjoint_and_their_memory_serves_what_comes_next():
+def test_slices_are_aligned_disjoint_and_reused():
     arena = MessageArena()
+    sizes = [3, 0, 64, 65]
+    send, receive = arena.slices(sizes, sizes[::-1])
+    starts = [view.ctypes.data - send[0].ctypes.data for view in send if len(view)]
+    assert [len(view) for view in send] == sizes and [len(view) for view in receive] == sizes[::-1]
+    assert starts == [0, ALIGNMENT, 2 * ALIGNMENT]
+    smaller, smaller_received = arena.slices([1, 1], [1, 1])
+    assert smaller[0].ctypes.data == send[0].ctypes.data and smaller[0].base is send[0].base
+    assert smaller_received[0].base is receive[0].base
+    larger, _ = arena.slices([1000], [0])
+    assert len(larger[0]) == 1000 and larger[0].base is not send[0].base
+
+
+def test_the_memory_of_passing_messages_serves_what_comes_next():
+    arena = MessageArena(is_passing=True)
     sizes = [3, 0, 64, 65]
     send, receive = arena.slices(sizes, sizes[::-1])
     starts = [view.ctypes.data - send[0].ctypes.data for view in send if len(view)]

@@ -168,7 +168,7 @@ def test_a_cut_counts_the_parts_that_preprocess_makes(graph):
     from hpcgnn.planning.loads import hops_to_loss
 
     hops = hops_to_loss(graph.indptr, graph.indices, graph.train_mask, 3)
-    found, how = Cutter(PlannedGraph(graph, 8, 30), Choices([8], ("vanilla",)), hops).loads(8)
+    found, how = Cutter(PlannedGraph(graph, 8, 30), Choices([8], ("vanilla",)), hops, 1).loads(8)
     owner = assign_owners(graph, 8)
     assert how == "cut" and found.num_inner.tolist() == np.bincount(owner).tolist()
 
