@@ -171,6 +171,11 @@ class LocalGraph:
         return self._exchange.is_alone
 
     @property
+    def overlaps(self) -> bool:
+        """Tell whether there is work to do while messages travel, and some do."""
+        return self._overlaps
+
+    @property
     def reads_history(self) -> bool:
         """Tell whether halo rows may be constants, see `hpcgnn.graph.hop.Exchange`: what is computed of them before
         they are exchanged has no gradient here, so maps follow the exchange.

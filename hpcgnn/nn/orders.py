@@ -44,22 +44,21 @@ class AggregateFirst(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor) -> Gradients:
-        """Collective: gradients of halo rows go home. Those of weights come first: what was kept for them is gone when
-        the rows of the pass back are there.
+        """Collective: gradients of halo rows go home. Those of weights are made while they travel, or, where nothing
+        overlaps with messages, before: what was kept for them is then gone when the rows of the pass back are there.
         """
         neighborhood, hop, (weight_neighbor, weight_self) = ctx.neighborhood, ctx.neighborhood.hop, ctx.weights
         gradient, before, of_rows = gradient.contiguous()[:hop.back_out], kept_before(ctx), None
-        of_neighbor = weight_gradient_of(ctx, 1, gradient)
-        of_self = None if weight_self is None else _of_near(ctx, gradient)
-        let_go(ctx)
+        of_weights = None if ctx.needs_rows and neighborhood.graph.overlaps else _of_weights(ctx, gradient)
         if ctx.needs_rows:
             of_rows, arrival = neighborhood.aggregate_back(map_back(gradient, weight_neighbor))
             if weight_self is not None:
                 map_back(gradient, weight_self, out=of_rows[:hop.back_out])
+            of_weights = of_weights or _of_weights(ctx, gradient)
             neighborhood.drop_gradient(of_rows)
             arrival.finish(of_rows)
         of_norm = neighborhood.activation_back(of_rows, before)
-        return of_rows, *of_norm, of_neighbor, of_self, column_sums(gradient), None
+        return of_rows, *of_norm, *of_weights, column_sums(gradient), None
 
 
 class MapFirst(torch.autograd.Function):
@@ -118,6 +117,14 @@ class MapFirst(torch.autograd.Function):
             neighborhood.drop_gradient(of_rows)
         of_norm = neighborhood.activation_back(of_rows, kept_before(ctx))
         return of_rows, *of_norm, of_neighbor, of_self, column_sums(gradient), None
+
+
+def _of_weights(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the gradients of both weights of `AggregateFirst`, and give back what was kept for them."""
+    of_neighbor = weight_gradient_of(ctx, 1, gradient)
+    of_self = None if ctx.weights[1] is None else _of_near(ctx, gradient)
+    let_go(ctx)
+    return of_neighbor, of_self
 
 
 def _of_near(ctx, gradient: torch.Tensor) -> torch.Tensor:
