@@ -181,7 +181,7 @@ MUTATIONS = [
              "statistics={part: row}), None) for part, row", "statistics={0: row}), None) for part, row",
              Tests("training/test_graph_info.py", 2)),
     Mutation("exchange/shared_rows.py", "gradients of the own node's rows are lost",
-             "        self.shared.add_own(self.h, rows)\n", "", NODES_OF_TWO),
+             "        self.shared.add_own(self.own, rows)\n", "", NODES_OF_TWO),
     Mutation("exchange/shared_rows.py", "rows are read before others have laid theirs",
              "            self._meet(arrival.traffic)\n", "", NODES_OF_TWO),
     Mutation("exchange/shared_rows.py", "gradients are summed before others have laid theirs",

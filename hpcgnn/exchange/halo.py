@@ -199,7 +199,7 @@ class HaloExchange:
     def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> Arrival | SharedFetch:
         """Collective: see `hpcgnn.graph.hop.Exchange`."""
         arrival = self._start(h, site, FORWARD)
-        return arrival if self._shared is None else SharedFetch(self._shared, h, arrival)
+        return arrival if self._shared is None else SharedFetch(self._shared, self._shared.own_rows(h), arrival)
 
     def start_take_home(self, gradient: torch.Tensor, site: ExchangeSite) -> Arrival | SharedGradients:
         """Collective: see `hpcgnn.graph.hop.Exchange`."""
@@ -234,7 +234,8 @@ class HaloExchange:
         if self._shared is None:
             arrival.finish(halo)
         else:
-            self._shared.fetch(rows[:self._plan.num_inner], arrival, halo)
+            own = self._shared.own_rows(rows[:self._plan.num_inner])
+            self._shared.fetch(own, arrival, halo)
             self._shared.release()      # features are wider than all rows that come later
         return rows
 

@@ -56,22 +56,32 @@ class SharedRows:
         """Give the memory back until rows travel again."""
         self._memory.release()
 
-    def fetch(self, h: torch.Tensor, arrival: Arrival, rows: torch.Tensor) -> None:
-        """Collective in the node: write the halo rows, (num_halo, dim), that are inner ones of another rank of the
-        node, which has them in its `h` (n, dim), or that come from elsewhere.
+    def own_rows(self, h: torch.Tensor) -> torch.Tensor:
+        """Return a copy, (num_own, dim), of the rows that other ranks of the node read, as they are when a message
+        would be encoded: the caller may mask them where they lie.
 
         Parameters
         ----------
-        h : (n, dim)            the first inner rows; others, which no pass that leaves them out reads, come as any
+        h : (n, dim)      the first inner rows; others, which no pass that leaves them out reads, are as any of these
+        """
+        if not len(h):
+            return h.new_zeros(len(self._own_index), h.shape[1])
+        return h.index_select(0, self._own_index.clamp(max=len(h) - 1))
+
+    def fetch(self, own: torch.Tensor, arrival: Arrival, rows: torch.Tensor) -> None:
+        """Collective in the node: write the halo rows, (num_halo, dim), that are inner ones of another rank of the
+        node, or that come from elsewhere.
+
+        Parameters
+        ----------
+        own : (num_own, dim)    what this rank has for the others, see `own_rows`
         arrival : Arrival       of the rows that this rank is the gateway of
         """
         node = self.node
         table = self._next(node.num_rows, rows)
         arrival.finish(table[slice(*node.received_rows)])
         with _counted(arrival.traffic):
-            own = table[slice(*node.own_rows)]
-            if len(h):
-                torch.index_select(h, 0, self._own_index.clamp(max=len(h) - 1), out=own)
+            table[slice(*node.own_rows)] = own
             arrival.traffic.shared_bytes += own.nbytes
             self._meet(arrival.traffic)
             torch.index_select(table, 0, self._place, out=rows)
@@ -112,12 +122,12 @@ class SharedFetch:
     Attributes
     ----------
     shared : SharedRows
-    h : (n, dim)             this rank's rows that others of the node read
+    own : (num_own, dim)     this rank's rows that others of the node read
     arrival : Arrival        of the rows that this rank is the gateway of
     """
 
     shared: SharedRows
-    h: torch.Tensor
+    own: torch.Tensor
     arrival: Arrival
 
     def poll(self) -> bool:
@@ -133,17 +143,17 @@ class SharedFetch:
 
     def finish(self, rows: torch.Tensor) -> None:
         """Collective in the node: see `hpcgnn.graph.hop.Arrival`."""
-        self.shared.fetch(self.h, self.arrival, rows)
+        self.shared.fetch(self.own, self.arrival, rows)
 
 
 @dataclass(frozen=True)
 class SharedGradients(SharedFetch):
-    """Gradients on their way home; `h` (num_own, dim) has what the node's own ranks add to those of inner rows."""
+    """Gradients on their way home; `own` is what the node's own ranks add to those of inner rows."""
 
     def finish(self, rows: torch.Tensor) -> None:
         """See `hpcgnn.graph.hop.Arrival`."""
         self.arrival.finish(rows)
-        self.shared.add_own(self.h, rows)
+        self.shared.add_own(self.own, rows)
 
 
 @contextmanager

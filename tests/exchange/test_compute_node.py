@@ -176,3 +176,17 @@ def test_memory_that_the_system_refuses_is_an_error_on_all_ranks(monkeypatch):
         monkeypatch.setattr("os.ftruncate", refuse)
     with pytest.raises(KernelError, match=r"No space left.*nodes_aware=off"):
         SharedMemory(comm).rows(0, (10, 10), torch.float32)
+
+
+@SEVERAL
+def test_rows_that_change_while_they_are_fetched_arrive_as_they_were(cut, ranks_per_node):
+    """As those of a layer that masks its rows where they lie."""
+    comm = MPI.COMM_WORLD
+    epochs = Epochs(comm, cut("undirected", comm.size), Fresh, ranks_per_node=ranks_per_node)
+    epochs.begin(0, UniformBits(32))
+    rows, halo = epochs.stamp(0), torch.empty(epochs.part.num_halo, 5)
+    h = rows[:epochs.num_inner].clone()
+    arrival = epochs.exchange.start_fetch(h, epochs.graph.next_site())
+    h.zero_()
+    arrival.finish(halo)
+    torch.testing.assert_close(halo, rows[epochs.num_inner:], rtol=0, atol=0)
