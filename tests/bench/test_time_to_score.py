@@ -221,13 +221,20 @@ def children_of(process: int) -> list[int]:
     return own + [later for child in own for later in children_of(child)]
 
 
+def words_of(process: int) -> list[bytes]:
+    """The command line of a process; none where it has just ended."""
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
 def test_a_benchmark_that_is_ended_ends_its_training(tmp_path):
     command = [sys.executable, "-m", "hpcgnn", "bench", "time-to-score", SMALL, "--epochs", "1000000"]
     with subprocess.Popen(command, env=clean_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as bench:
         begun, deadline = [], time.monotonic() + 60
         while not begun and time.monotonic() < deadline:
-            begun = [child for child in children_of(bench.pid)
-                     if b"train" in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")]
+            begun = [child for child in children_of(bench.pid) if b"train" in words_of(child)]
             time.sleep(0.1)
         bench.terminate()
         assert begun and bench.wait(30) != 0
