@@ -22,6 +22,8 @@ from hpcgnn.exchange.reach import Reach, tell_owners
 from hpcgnn.exchange.swap import swap_rows
 from hpcgnn.ops.aggregation import SparseRows, from_csr
 
+Numbers = int | np.ndarray
+
 
 def split_nodes(comm: MPI.Comm, ranks_per_node: int = 0) -> MPI.Comm:
     """Collective: return the communicator of the ranks that share this one's memory, in the order of their ranks.
@@ -182,7 +184,7 @@ def _gateway_of(owner: np.ndarray, owners: np.ndarray, readers: np.ndarray, num_
     return gateways[np.searchsorted(known, owner)]
 
 
-def _gateway(owner, begin, num_readers):
+def _gateway(owner: Numbers, begin: Numbers, num_readers: Numbers) -> Numbers:
     """Return which of a node's readers of an owner's rows, in order from `begin`, is the gateway: owners take turns."""
     return begin + owner % num_readers
 

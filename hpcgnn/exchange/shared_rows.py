@@ -6,7 +6,7 @@ Between nodes they cross as messages of gateways; see `hpcgnn.exchange.compute_n
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -18,6 +18,7 @@ from hpcgnn.exchange.compute_node import ComputeNode
 from hpcgnn.exchange.shared_memory import HALVES, SharedMemory
 from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.ops.aggregation import add_product, from_csr, multiply
+from hpcgnn.ops.arena import empty
 
 Meet = Callable[[Traffic], None]
 
@@ -64,9 +65,10 @@ class SharedRows:
         ----------
         h : (n, dim)      the first inner rows; others, which no pass that leaves them out reads, are as any of these
         """
+        own = empty((len(self._own_index), h.shape[1]), h.dtype)
         if not len(h):
-            return h.new_zeros(len(self._own_index), h.shape[1])
-        return h.index_select(0, self._own_index.clamp(max=len(h) - 1))
+            return own.zero_()
+        return torch.index_select(h, 0, self._own_index.clamp(max=len(h) - 1), out=own)
 
     def fetch(self, own: torch.Tensor, arrival: Arrival, rows: torch.Tensor) -> None:
         """Collective in the node: write the halo rows, (num_halo, dim), that are inner ones of another rank of the
@@ -157,7 +159,7 @@ class SharedGradients(SharedFetch):
 
 
 @contextmanager
-def _counted(traffic: Traffic):
+def _counted(traffic: Traffic) -> Iterator[None]:
     """Count the seconds of a block as the exchange's."""
     started = time.perf_counter()
     yield
