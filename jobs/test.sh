@@ -61,7 +61,8 @@ run_all_parallel() {
     local entry mpi counts named room rooms ranks
     for entry in "${mpis[@]}"; do
         IFS=: read -r mpi counts named <<<"$entry"
-        counts=${counts:-2,3,4} rooms=()
+        # 2 ranks have the most tests: they come last, when the serial tests soon leave them the cores.
+        counts=${counts:-4,3,2} rooms=()
         # A test that is asked for by its place is run, whatever its folder.
         if ! names_tests "$@"; then
             for room in ${named//,/ }; do
