@@ -116,7 +116,7 @@ class PipedComm:
         sys.stderr.flush()
         os._exit(code)
 
-    def Split_type(self, kind: int) -> PipedComm:
+    def Split_type(self, kind: int, key: int = 0) -> PipedComm:
         return self
 
     def Dup(self) -> PipedComm:
