@@ -26,23 +26,26 @@ class MessageArena:
     ----------
     transport : Transport      where the buffers lie
     is_passing : bool          nothing of a message is read after the next call of `slices`. Then, on the host, buffers
-        are cut anew from the arena of all large tensors, as long as the exchange needs: the messages of an evaluation,
-        which may be 16 times those of training, leave their memory to training's rows. On a device queued kernels may
-        still read them.
+        are cut anew from the arena of all large tensors, as long as the exchange needs, and what is sent is held by
+        its transfer alone: the messages of an evaluation, which may be 16 times those of training, leave their memory
+        to the rows that arrive, and to training's. On a device queued kernels may still read them.
     """
 
     def __init__(self, transport: Transport = HOST, is_passing: bool = False) -> None:
         self._transport, self._staging = transport, transport.new_staging()
         self._is_passing = is_passing and transport is HOST
-        self._send, self._receive = transport.empty(0), transport.empty(0)
+        self._send, self._receive, self._passed_bytes = transport.empty(0), transport.empty(0), 0
 
     def slices(self, send_bytes: list[int], receive_bytes: list[int]) -> tuple[list[Buffer], list[Buffer]]:
         """Return a writable uint8 view for each peer's message, to send and to receive."""
         if self._is_passing:
-            self._send = self._receive = NOTHING     # returned, so that the new ones may lie where they lay
-        self._send = self._fitting(self._send, send_bytes)
-        self._receive = self._fitting(self._receive, receive_bytes)
-        return _cut(self._send, send_bytes), _cut(self._receive, receive_bytes)
+            self._receive = NOTHING     # returned, so that the new one may lie where it lay
+        send, self._receive = self._fitting(self._send, send_bytes), self._fitting(self._receive, receive_bytes)
+        if self._is_passing:
+            self._passed_bytes = len(send)
+        else:
+            self._send = send
+        return _cut(send, send_bytes), _cut(self._receive, receive_bytes)
 
     def deliver(self, comm: MPI.Comm, peers: Sequence[int], send: list[Buffer], receive: list[Buffer], tag: int,
                 checks: RowChecks | None = None, is_open: bool = False) -> Delivery:
@@ -59,7 +62,7 @@ class MessageArena:
     def num_bytes(self) -> int:
         """Memory kept."""
         staged = 0 if self._staging is None else self._staging.num_bytes
-        return len(self._send) + len(self._receive) + staged
+        return len(self._send) + self._passed_bytes + len(self._receive) + staged
 
     @property
     def received(self) -> Buffer:

@@ -65,7 +65,7 @@ class Transfer:
                  delivery: Delivery | None = None, name_of: Callable[[int], str] = "exchange {}".format):
         self._tag, self._name_of, self._peers, self._rank = tag, name_of, peers, comm.rank
         self._round, self._num_rounds, self._partners = 0, len(rounds), rounds[-1] if rounds else (0, 0)
-        self._delivery = HostDelivery(comm, peers, send, receive, tag) if delivery is None else delivery
+        self._delivery: Delivery | None = delivery or HostDelivery(comm, peers, send, receive, tag)
         self._rounds = deque(rounds)
         self.sent_bytes = sum(map(len, send))
         self._traffic = traffic or Traffic()
@@ -119,7 +119,7 @@ class Transfer:
                   *(self._peers[place] for place in self._partners))
 
     def _arrive(self) -> None:
-        self._has_arrived = True
+        self._has_arrived, self._delivery = True, None      # nobody else may hold what was sent
         self._traffic.arrive()
 
 

@@ -1,5 +1,5 @@
-"""keep saves rows for a layer's backward pass as its graph stores them, as they are or as codes; weight_gradient_of
-reads them.
+"""keep saves rows for a layer's backward pass as its graph stores them, as they are or as codes; KeptRows reads them
+there.
 
 How codes are made is not known here.
 """
@@ -28,30 +28,38 @@ def keep(ctx, graph: LocalGraph | None, *rows: torch.Tensor | None,
                             for values, store in zip(rows, ctx.stores, strict=True)), *before)
 
 
-def kept_before(ctx) -> tuple[torch.Tensor | None, ...]:
-    """Return what `keep` was given as `before`."""
-    return ctx.saved_tensors[len(ctx.stores):]
+class KeptRows:
+    """What `keep` saved, taken over by the backward pass, which gives back what it has read.
 
-
-def let_go(ctx) -> None:
-    """Give back what was kept, before backward ends: nothing of it can be read any more."""
-    ctx.maybe_clear_saved_tensors()
-
-
-def weight_gradient_of(ctx, place: int, gradient: torch.Tensor) -> torch.Tensor:
-    """Return gradient.T @ rows, (out_dim, dim) float32, of the rows that `keep` was given at a place.
-
-    Codes are decoded block by block, so that the rows are never there as a whole.
-
-    Parameters
+    Attributes
     ----------
-    gradient : (n, out_dim)      of the first n of the rows
+    before : tensors or None each      as `keep` was given them
     """
-    values, store = ctx.saved_tensors[place], ctx.stores[place]
-    if store is None:
-        return weight_gradient(gradient, values[:len(gradient)])
-    total = torch.zeros(gradient.shape[1], store.dim, device=gradient.device)
-    for span, rows in store.decode(values):
-        part = gradient[span]
-        total += weight_gradient(part, rows[:len(part)])
-    return total
+
+    def __init__(self, ctx) -> None:
+        saved, self._stores = ctx.saved_tensors, ctx.stores
+        self._values = list(saved[:len(self._stores)])
+        self.before = saved[len(self._stores):]
+        ctx.maybe_clear_saved_tensors()
+
+    def weight_gradient(self, place: int, gradient: torch.Tensor) -> torch.Tensor:
+        """Return gradient.T @ rows, (out_dim, dim) float32, of the rows that `keep` was given at a place.
+
+        Codes are decoded block by block, so that the rows are never there as a whole.
+
+        Parameters
+        ----------
+        gradient : (n, out_dim)      of the first n of the rows
+        """
+        values, store = self._values[place], self._stores[place]
+        if store is None:
+            return weight_gradient(gradient, values[:len(gradient)])
+        total = torch.zeros(gradient.shape[1], store.dim, device=gradient.device)
+        for span, rows in store.decode(values):
+            part = gradient[span]
+            total += weight_gradient(part, rows[:len(part)])
+        return total
+
+    def give_back(self, place: int) -> None:
+        """Let go of the rows at a place: their memory is free for what the pass makes next."""
+        self._values[place] = None

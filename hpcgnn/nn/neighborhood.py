@@ -163,7 +163,7 @@ class Neighborhood:
             if table is not None:
                 return multiply(self.hop.in_place, near, table), near
         out = empty((self.hop.num_out, h.shape[1]), h.dtype, h.device)
-        far = empty((self.graph.num_halo, h.shape[1]), h.dtype, h.device)
+        far = self._empty_halo(h)          # only addresses, of which central rows read none
         central_stream = streams_of(h.device).central
         with central_stream.after_computing():
             for span in self.hop.central:
@@ -171,6 +171,9 @@ class Neighborhood:
                 arrival.poll()
         packed = arrival.packed() if self.key is None else None
         if packed is None:
+            arrival.wait()
+            del far
+            far = self._empty_halo(h)      # again, since what was sent has given its memory back
             arrival.finish(far)
             self.drop_halo_in_place(far)
         for span in self.hop.marginal:
@@ -227,6 +230,9 @@ class Neighborhood:
     def _halo_places(self, h: torch.Tensor, peer: int | None) -> tuple[int, int]:
         start, stop = (0, len(h)) if peer is None else self.graph.halo_spans[peer]
         return self.graph.num_inner + start, self.graph.num_inner + stop
+
+    def _empty_halo(self, h: torch.Tensor) -> torch.Tensor:
+        return empty((self.graph.num_halo, h.shape[1]), h.dtype, h.device)
 
     def _masked(self, rows: torch.Tensor) -> torch.Tensor:
         """Return masked inner rows that have been encoded for their way: where they lie if they are this layer's alone,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 from hpcgnn.graph.hop import blocks
-from hpcgnn.nn.kept_rows import keep, kept_before, let_go, weight_gradient_of
+from hpcgnn.nn.kept_rows import KeptRows, keep
 from hpcgnn.nn.neighborhood import Gradients, Neighborhood
 from hpcgnn.ops.aggregation import multiply
 from hpcgnn.ops.arena import empty
@@ -44,21 +44,27 @@ class AggregateFirst(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor) -> Gradients:
-        """Collective: gradients of halo rows go home. Those of weights are made while they travel, or, where nothing
-        overlaps with messages, before: what was kept for them is then gone when the rows of the pass back are there.
+        """Collective: gradients of halo rows go home. Sums are read, and their memory given back, before the rows of
+        the pass back need as much; the other weight's gradient is made while messages travel, where anything is.
         """
         neighborhood, hop, (weight_neighbor, weight_self) = ctx.neighborhood, ctx.neighborhood.hop, ctx.weights
-        gradient, before, of_rows = gradient.contiguous()[:hop.back_out], kept_before(ctx), None
-        of_weights = None if ctx.needs_rows and neighborhood.graph.overlaps else _of_weights(ctx, gradient)
+        kept, gradient, of_self, of_rows = KeptRows(ctx), gradient.contiguous()[:hop.back_out], None, None
+        of_neighbor = kept.weight_gradient(1, gradient)
+        kept.give_back(1)
+        is_self_late = ctx.needs_rows and neighborhood.graph.overlaps
+        if weight_self is not None and not is_self_late:
+            of_self = _of_near(ctx, kept, gradient)
+            kept.give_back(0)
         if ctx.needs_rows:
             of_rows, arrival = neighborhood.aggregate_back(map_back(gradient, weight_neighbor))
             if weight_self is not None:
                 map_back(gradient, weight_self, out=of_rows[:hop.back_out])
-            of_weights = of_weights or _of_weights(ctx, gradient)
+                if is_self_late:
+                    of_self = _of_near(ctx, kept, gradient)
             neighborhood.drop_gradient(of_rows)
             arrival.finish(of_rows)
-        of_norm = neighborhood.activation_back(of_rows, before)
-        return of_rows, *of_norm, *of_weights, column_sums(gradient), None
+        of_norm = neighborhood.activation_back(of_rows, kept.before)
+        return of_rows, *of_norm, of_neighbor, of_self, column_sums(gradient), None
 
 
 class MapFirst(torch.autograd.Function):
@@ -94,44 +100,36 @@ class MapFirst(torch.autograd.Function):
     def backward(ctx, gradient: torch.Tensor) -> Gradients:
         """Collective: gradients of halo rows go home."""
         neighborhood, hop, (weight_neighbor, weight_self) = ctx.neighborhood, ctx.neighborhood.hop, ctx.weights
-        gradient, of_rows, of_self = gradient.contiguous()[:hop.back_out], None, None
+        kept, gradient, of_rows, of_self = KeptRows(ctx), gradient.contiguous()[:hop.back_out], None, None
         if neighborhood.is_input:
-            of_neighbor = _of_near(ctx, multiply(hop.matrices.near_back, gradient))
+            of_neighbor = _of_near(ctx, kept, multiply(hop.matrices.near_back, gradient))
             if not neighborhood.is_by_peer:
                 of_mapped_halo = multiply(hop.matrices.far_back, gradient)
                 of_neighbor += weight_gradient(of_mapped_halo, neighborhood.input_halo()) \
-                    if neighborhood.redraws_input else weight_gradient_of(ctx, 1, of_mapped_halo)
+                    if neighborhood.redraws_input else kept.weight_gradient(1, of_mapped_halo)
             else:
                 for peer, rows in neighborhood.input_halo_by_peer():
                     of_neighbor += weight_gradient(multiply(hop.by_peer.far_back[peer], gradient), rows)
         else:
             of_mapped, arrival = neighborhood.mapped().aggregate_back(gradient)
         if weight_self is not None:
-            of_self = _of_near(ctx, gradient)
+            of_self = _of_near(ctx, kept, gradient)
         if not neighborhood.is_input:
             arrival.finish(of_mapped)
-            of_neighbor = _of_near(ctx, of_mapped)
+            of_neighbor = _of_near(ctx, kept, of_mapped)
             of_rows = map_back(of_mapped, weight_neighbor)
             if weight_self is not None:
                 map_back(gradient, weight_self, out=of_rows[:hop.back_out])
             neighborhood.drop_gradient(of_rows)
-        of_norm = neighborhood.activation_back(of_rows, kept_before(ctx))
+        of_norm = neighborhood.activation_back(of_rows, kept.before)
         return of_rows, *of_norm, of_neighbor, of_self, column_sums(gradient), None
 
 
-def _of_weights(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return the gradients of both weights of `AggregateFirst`, and give back what was kept for them."""
-    of_neighbor = weight_gradient_of(ctx, 1, gradient)
-    of_self = None if ctx.weights[1] is None else _of_near(ctx, gradient)
-    let_go(ctx)
-    return of_neighbor, of_self
-
-
-def _of_near(ctx, gradient: torch.Tensor) -> torch.Tensor:
+def _of_near(ctx, kept: KeptRows, gradient: torch.Tensor) -> torch.Tensor:
     """Return the gradient of a weight that maps the first masked rows, (out_dim, in_dim) float32."""
     if ctx.makes_near_again:
-        return weight_gradient(gradient, ctx.neighborhood.near_again(kept_before(ctx), len(gradient)))
-    return weight_gradient_of(ctx, 0, gradient)
+        return weight_gradient(gradient, ctx.neighborhood.near_again(kept.before, len(gradient)))
+    return kept.weight_gradient(0, gradient)
 
 
 def _combine(aggregated: torch.Tensor, near: torch.Tensor, weight_neighbor: torch.Tensor,
