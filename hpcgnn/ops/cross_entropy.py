@@ -11,6 +11,8 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from hpcgnn.ops.arena import empty
+
 ROWS_A_BLOCK = 1 << 14
 
 
@@ -30,7 +32,7 @@ class _CrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, gradient: torch.Tensor):
         logits, labels = ctx.saved_tensors
-        of_logits = torch.empty_like(logits)
+        of_logits = empty(logits.shape, logits.dtype, logits.device)
         for rows in _blocks(len(logits)):
             with torch.enable_grad():
                 block = logits[rows].detach().requires_grad_()

@@ -16,7 +16,7 @@ from hpcgnn.graph.hop import blocks
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.quantized.models import QuantizedStack
 from hpcgnn.ops.arena import empty
-from hpcgnn.training.objective import SPLITS, Objective
+from hpcgnn.training.objective import SPLITS, Objective, chosen_rows
 from hpcgnn.training.scores import Score
 from hpcgnn.whereabouts import HERE
 
@@ -86,8 +86,8 @@ def evaluate(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, objective: Obj
     if sums[1] > 0:
         raise CollectiveError(f"the model's answers for {sums[1]:.0f} nodes are not finite; lower --lr, or look for "
                               "extreme values in the features")
-    scores = [score(comm, logits[objective.rows[split]], objective.labels[objective.rows[split]])
-              for split in SPLITS]
+    scores = [score(comm, chosen_rows(logits, rows), objective.labels[rows])
+              for rows in (objective.rows[split] for split in SPLITS)]
     found = Evaluation(*scores, val_loss=float(sums[0]) / max(1, objective.num_global["val"]))
     if not isinstance(model, QuantizedStack):
         return found

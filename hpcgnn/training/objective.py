@@ -12,6 +12,7 @@ from mpi4py import MPI
 from torch.nn import functional
 
 from hpcgnn.errors import TrainingError
+from hpcgnn.ops.arena import empty
 from hpcgnn.ops.cross_entropy import cross_entropy
 from hpcgnn.training.scores import CLASSES, KINDS, MULTI_LABEL, REGRESSION
 
@@ -76,7 +77,18 @@ class Objective:
         """
         rows = self.rows[split]
         # A pass that leaves rows out returns the training rows alone, and they are numbered first.
-        return self.loss(logits if len(logits) == len(rows) else logits[rows], self.labels[rows])
+        return self.loss(logits if len(logits) == len(rows) else chosen_rows(logits, rows), self.labels[rows])
+
+
+def chosen_rows(outputs: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Return the rows of a split, (n, num_outputs); they lie where rows of the layers lay, but where a gradient passes.
+
+    rows : (n,) int64
+    """
+    if outputs.requires_grad:
+        return outputs[rows]
+    chosen = empty((len(rows), *outputs.shape[1:]), outputs.dtype, outputs.device)
+    return torch.index_select(outputs, 0, rows, out=chosen)
 
 
 def own_loss(function: Loss) -> Loss:
