@@ -39,7 +39,7 @@ CODEC = Tests("ops/test_quantization.py ops/test_quantization_storage.py")
 AVERAGE = Tests("training/test_average.py -m parallel[1]")
 CLUSTERS, STEP_COUNT = Tests("steps/test_clusters.py"), Tests("adaptive/test_step_count.py")
 ROW_CODES = Tests("ops/test_row_codes.py")
-HELD = Tests("nn/test_kept_rows.py -m parallel[1] -k 'held or kept or lay'")
+HELD = Tests("nn/test_kept_rows.py -m parallel[1] -k 'held or kept or lay or gone'")
 HISTORY = Tests("steps/test_history.py")
 SUMS = Tests("exchange/test_quantized_sums.py", 2)
 STEPS = Tests("steps/test_steps.py -m parallel[1] -k 'constants and 3'")
@@ -327,6 +327,9 @@ MUTATIONS = [
              "            arrival.finish(of_rows)\n", "            arrival.wait()\n", MODELS),
     Mutation("nn/orders.py", "a layer is written over sums that are kept",
              "keeps_sums = neighborhood.has_backward", "keeps_sums = not neighborhood.has_backward", HELD),
+    Mutation("nn/orders.py", "sums are held through the pass back", "        kept.give_back(1)\n", "", HELD),
+    Mutation("exchange/ring.py", "a transfer holds what it has sent", "self._has_arrived, self._delivery = True, None",
+             "self._has_arrived = True", Tests("exchange/test_ring.py -m parallel[2] -k gives_its_memory", 2)),
     Mutation("nn/orders.py", "rows behind an activation are kept, too",
              "neighborhood.is_input or neighborhood.makes_again", "neighborhood.is_input", HELD),
     Mutation("ops/cross_entropy.py", "all blocks have the labels of the first",

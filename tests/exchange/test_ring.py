@@ -76,6 +76,20 @@ def test_the_memory_of_passing_messages_serves_what_comes_next():
     assert empty((1 << 20,), torch.uint8).data_ptr() == start
 
 
+@pytest.mark.parallel([2, 3])
+@pytest.mark.parametrize("algorithm", list(EXCHANGES))
+def test_what_was_sent_gives_its_memory_back_once_all_has_arrived(algorithm):
+    comm, arena = MPI.COMM_WORLD, MessageArena(is_passing=True)
+    ranks, sizes = range(comm.size), [1 << 20] * comm.size
+    send, receive = arena.slices(sizes, sizes)
+    start, num_bytes = send[0].ctypes.data, arena.num_bytes
+    transfer = EXCHANGES[algorithm](comm, ranks, ring_rounds(comm.rank, comm.size, ranks), send, receive, tag=9)
+    del send
+    transfer.wait()
+    assert empty((sum(sizes),), torch.uint8).data_ptr() == start
+    assert arena.num_bytes == num_bytes == 2 * sum(sizes)
+
+
 def test_alltoallv_refuses_what_its_counts_cannot_name():
     huge = [np.broadcast_to(np.uint8(0), (1 << 31,))]
     with pytest.raises(KernelError, match="use --set exchange=ring"):

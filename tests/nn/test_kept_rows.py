@@ -4,6 +4,8 @@ memory, on 1 to 4 ranks.
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -18,8 +20,10 @@ from hpcgnn.exchange.bits import UniformBits
 from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn import orders
 from hpcgnn.nn.models import ModelShape, build_model
 from hpcgnn.nn.neighborhood import Neighborhood
+from hpcgnn.ops import arena
 from hpcgnn.partition.build import build_partition
 from hpcgnn.training.forecast import KeptStorages
 
@@ -132,6 +136,30 @@ def test_a_layer_lies_where_its_sums_lay_unless_these_are_kept(monkeypatch, is_t
         graph.begin_forward(SEED, 0, is_training)
         out = layers[1](graph, layers[0](graph, graph.x))
     assert (out.data_ptr() == sums[-1]) == (not is_training or bits is not None)
+
+
+@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parametrize("bits", [None, 4])
+def test_sums_are_gone_when_rows_of_the_pass_back_are_made(monkeypatch, bits):
+    """Of three layers the last maps first; the middle one's sums or their codes are there in its pass back alone."""
+    graph, kept, there = open_graph(COMM, bits), [], []
+    keep, aggregate_back = orders.keep, Neighborhood.aggregate_back
+
+    def noted(ctx, graph, *rows, before=()):
+        keep(ctx, graph, *rows, before=before)
+        address = [saved.data_ptr() for saved in ctx.to_save[:len(rows)] if saved is not None][-1:]
+        kept.append([weakref.ref(piece) for piece in gc.get_objects() if isinstance(piece, arena._Block)
+                     and piece.__array_interface__["data"][0] in address])
+
+    def looked(neighborhood, gradient):
+        there.append([piece() is not None for piece in kept[1]])
+        return aggregate_back(neighborhood, gradient)
+
+    monkeypatch.setattr(arena, "MIN_BYTES", 0)
+    monkeypatch.setattr(orders, "keep", noted)
+    monkeypatch.setattr(Neighborhood, "aggregate_back", looked)
+    pass_through(COMM, graph, "sage")
+    assert there == [[True], [False]]
 
 
 def test_each_of_a_passs_rows_has_its_own_draws_and_evaluations_count_nothing():
