@@ -207,7 +207,7 @@ MUTATIONS = [
     Mutation("exchange/arena.py", "messages are looked for where no padding lies between them",
              "np.cumsum([_padded(size) for size in sizes])", "np.cumsum(sizes)", PACKED),
     Mutation("exchange/arena.py", "a buffer stays when shorter messages come",
-             "if self._is_passing:\n            self._send", "if False:\n            self._send", RING),
+             "if self._is_passing:\n            self._receive", "if False:\n            self._receive", RING),
     Mutation("exchange/arena.py", "messages that are left out are lost",
              "is_passing and transport is HOST", "transport is HOST", Tests("exchange/test_skipping.py", 2)),
     Mutation("exchange/ring.py", "a link carries all exchanges at once",
