@@ -119,7 +119,9 @@ class Transfer:
                   *(self._peers[place] for place in self._partners))
 
     def _arrive(self) -> None:
-        self._has_arrived, self._delivery = True, None      # nobody else may hold what was sent
+        self._has_arrived = True
+        if isinstance(self._delivery, HostDelivery):
+            self._delivery = None      # nobody else may hold what was sent; a device's kernels may still read it
         self._traffic.arrive()
 
 
