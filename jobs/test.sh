@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All tests: ruff, then the serial ones and beside them those for 2, 3 and 4 MPI ranks. Arguments go to pytest: jobs/test.sh -k codec
+# All tests: ruff, then the serial ones and, beside or after them, those for 2, 3 and 4 MPI ranks. Arguments go to pytest: jobs/test.sh -k codec
 #   HPCGNN_TEST_MPI="openmpi mpich:3:exchange,faults"   runs the parallel tests under each of these, at 2, 3 and 4 ranks
 #                                       or those named (mpich:2,4), all of them or those of the folders and files of
 #                                       tests/ that are named; default: the MPI of jobs/env.sh
@@ -80,22 +80,28 @@ read -ra mpis <<<"${HPCGNN_TEST_MPI:-}"
 ((${#mpis[@]})) || mpis=("")
 [[ -z ${mpis[0]} ]] || hpcgnn_use_mpi "${mpis[0]%%:*}"
 
-# The parallel tests run beside the serial ones, in a process group that ends with this script: ranks wait for one another,
-# and give their cores away meanwhile. What they print is shown when they have ended.
-set -m
-OMPI_MCA_mpi_yield_when_idle=1 MPIR_CVAR_ENABLE_HEAVY_YIELD=1 run_all_parallel "$@" >"$results.log" 2>&1 </dev/null &
-beside=$!
-set +m
-trap 'kill -- "-$beside" 2>/dev/null || true; rm -rf "$results" "$results.log"' EXIT
+# In a process group that ends with this script. What they print is shown when they have ended.
+start_parallel() {
+    set -m
+    OMPI_MCA_mpi_yield_when_idle=1 MPIR_CVAR_ENABLE_HEAVY_YIELD=1 run_all_parallel "$@" >"$results.log" 2>&1 </dev/null &
+    beside=$!
+    set +m
+    trap 'kill -- "-$beside" 2>/dev/null || true; rm -rf "$results" "$results.log"' EXIT
+}
+
+# The parallel tests run beside the serial ones where there are cores for both. On few cores they come after them: ranks
+# look for messages again and again, and so take from serial tests what they then wait for.
+cores=$(hpcgnn_cores)
+((cores < 4)) || start_parallel "$@"
 
 heading "serial tests"
 mkdir "$results/serial-1"
 # A process a core and one more, since some tests wait for the end of others' processes; the tests of a file stay in one,
 # since they share fixtures. Two threads each, that do not spin.
-cores=$(hpcgnn_cores)
 OMP_NUM_THREADS=${OMP_NUM_THREADS:-2} OMP_WAIT_POLICY=passive bash jobs/test_rank.sh "$results/serial-1" \
     -m "parallel[1]" --numprocesses "$((cores < 8 ? cores + 1 : 8))" --dist loadfile "$@" || true
 heading "serial tests have ended"
+((cores >= 4)) || start_parallel "$@"
 wait "$beside" || failed=1
 cat "$results.log"
 
