@@ -14,7 +14,7 @@ cd "$HPCGNN_ROOT"
 
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
-export HPCGNN_MPIRUN_SECONDS=1500
+export HPCGNN_MPIRUN_SECONDS=900
 # Open MPI gives its ranks a terminal of their own, so pytest would send colors into a log file.
 PY_COLORS=$([[ -t 1 ]] && echo 1 || echo 0)
 export PY_COLORS

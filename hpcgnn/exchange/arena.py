@@ -60,7 +60,7 @@ class MessageArena:
 
     @property
     def num_bytes(self) -> int:
-        """Memory kept."""
+        """Memory kept, or of the last exchange where messages pass."""
         staged = 0 if self._staging is None else self._staging.num_bytes
         return len(self._send) + self._passed_bytes + len(self._receive) + staged
 

@@ -96,8 +96,7 @@ def test_every_message_arrives_in_every_exchange(monkeypatch, stand_in, comm, tr
 @pytest.mark.parallel([2, 3])
 def test_open_exchanges_travel_while_nobody_looks(stand_in, comm, transport):
     """Two are under way at once, and finished in the order in which they were started."""
-    arenas = [MessageArena(transport) for _ in range(2)]
-    started = [start(comm, arena, stand_in.message, "ring", turn, is_open=True) for turn, arena in enumerate(arenas)]
+    started = [start(comm, MessageArena(transport), stand_in.message, "ring", turn, is_open=True) for turn in range(2)]
     sizes = [size_between(comm.rank, peer, turn) for turn in range(2) for peer in range(comm.size)]
     assert sum(size for event, size in stand_in.log if event == "send") == sum(sizes)
     for turn, (transfer, receive) in enumerate(started):
