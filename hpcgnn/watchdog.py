@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from hpcgnn.helper_thread import HelperThread
 from hpcgnn.last_words import say
 from hpcgnn.whereabouts import HERE
 
@@ -56,7 +57,7 @@ class Watchdog:
     """
 
     def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
+        self._thread: HelperThread | None = None
         self._stopped = threading.Event()
         self._folder: Path | None = None
         self._rank, self._colleagues, self._timeout, self._period = 0, [], 0.0, 0.0
@@ -68,7 +69,7 @@ class Watchdog:
         self._timeout, self._period = max(timeout, STARTUP_SECONDS), min(timeout / LOOKS, LONGEST_LOOK)
         if timeout > 0:
             self._stopped.clear()
-            self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+            self._thread = HelperThread(self._watch, "watchdog")
             self._thread.start()
 
     def look_closely(self, timeout: float, folder: Path | None) -> None:

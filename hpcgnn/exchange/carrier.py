@@ -23,6 +23,7 @@ from hpcgnn.errors import exit_code_of, explanation_of
 from hpcgnn.exchange.plan import Rounds
 from hpcgnn.exchange.ring import MAX_TAG, Link, waiting
 from hpcgnn.exchange.traffic import Traffic
+from hpcgnn.helper_thread import HelperThread
 from hpcgnn.last_words import say
 from hpcgnn.whereabouts import HERE
 
@@ -228,7 +229,7 @@ class Carrier:
         self._has_work = threading.Event()
         self.has_thread = pipeline == "thread" and comm.size > 1 and _takes_threads(comm)
         if self.has_thread:
-            self._thread = threading.Thread(target=self._run, name="carrier", daemon=True)
+            self._thread = HelperThread(self._run, "carrier")
             self._thread.start()
             atexit.register(self._stop)      # MPI ends after this
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from hpcgnn.checked_text import seal_json
 from hpcgnn.errors import TrainingError
+from hpcgnn.helper_thread import HelperThread
 from hpcgnn.training.holder import Holder
 
 LOCK = "run.lock"
@@ -42,7 +43,7 @@ class RunLock:
         self._mine = Holder.of_this_process()
         self._made: list[Path] = []
         self._end = threading.Event()
-        self._heart = threading.Thread(target=self._beat, name="run lock", daemon=True)
+        self._heart = HelperThread(self._beat, "run lock")
 
     def __enter__(self) -> RunLock:
         try:

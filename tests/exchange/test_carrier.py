@@ -21,6 +21,7 @@ from hpcgnn.exchange.kinds import Fresh, Kept
 from hpcgnn.exchange.plan import ring_rounds
 from hpcgnn.exchange.ring import Link
 from hpcgnn.exchange.traffic import Traffic
+from hpcgnn.helper_thread import HelperThread
 
 COMM = MPI.COMM_WORLD
 CARRIED = ("thread", "polling")
@@ -35,6 +36,14 @@ def carrier(request):
     opened = Carrier(COMM, request.param)
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def threads(monkeypatch):
+    """Those that carriers have made."""
+    made = []
+    monkeypatch.setattr(module, "HelperThread", lambda *arguments: made.append(HelperThread(*arguments)) or made[-1])
+    return made
 
 
 def content(source, destination, number, size):
@@ -98,7 +107,7 @@ def test_flights_may_be_waited_for_in_any_order(carrier):
 
 
 @pytest.mark.parallel([2])
-def test_a_thread_brings_messages_while_nobody_calls():
+def test_a_thread_brings_messages_while_nobody_calls(threads):
     carrier = Carrier(COMM, "thread")
     assert carrier.has_thread
     flight, receive, expected = launch(carrier, 1, size_of=all_of(40 * PIECE_BYTES + 3))
@@ -108,8 +117,9 @@ def test_a_thread_brings_messages_while_nobody_calls():
     assert flight.num_left == 0
     assert_arrived(receive, expected)
     COMM.Barrier()
+    assert [thread.is_running for thread in threads] == [True]
     carrier.close()
-    assert not any(thread.name == "carrier" for thread in threading.enumerate())
+    assert [thread.is_running for thread in threads] == [False]
 
 
 @pytest.mark.parallel([2])
@@ -240,14 +250,14 @@ def test_a_run_goes_on_from_flights_that_were_under_way(monkeypatch, cut, pipeli
 @pytest.mark.parametrize("new_kind, is_asynchronous, expected", [(Kept, True, True), (Kept, False, False),
                                                                  (Fresh, False, False)])
 def test_only_asynchronous_epochs_open_a_carrier_and_its_thread_ends_with_the_training(cut, new_kind, is_asynchronous,
-                                                                                       expected):
+                                                                                       expected, threads):
     epochs = Epochs(COMM, cut("undirected", COMM.size), new_kind)
     for epoch in range(2):
         epochs.begin(epoch, ChangingBits(epoch), is_asynchronous and epoch > 0)
         epochs.there_and_back(epochs.stamp(epoch), epochs.stamp(epoch))
-    assert any(thread.name == "carrier" for thread in threading.enumerate()) == expected
+    assert any(thread.is_running for thread in threads) == expected
     epochs.exchange.forget()
-    assert not any(thread.name == "carrier" for thread in threading.enumerate())
+    assert not any(thread.is_running for thread in threads)
 
 
 @pytest.mark.parallel([2])
