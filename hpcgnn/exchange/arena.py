@@ -25,23 +25,27 @@ class MessageArena:
     Parameters
     ----------
     transport : Transport      where the buffers lie
-    is_passing : bool          nothing of a message is read after the next call of `slices`. Then, on the host, buffers
-        are cut anew from the arena of all large tensors, as long as the exchange needs, and what is sent is held by
-        its transfer alone: the messages of an evaluation, which may be 16 times those of training, leave their memory
-        to the rows that arrive, and to training's. On a device queued kernels may still read them.
+    is_passing : bool          whoever reads a message after the next call of `slices` holds it. Then, on the host,
+        buffers are cut anew from the arena of all large tensors, as long as the exchange needs, and what is sent is
+        held by its transfer alone: the messages of an evaluation, which may be 16 times those of training, leave their
+        memory to the rows that arrive, and to training's. On a device queued kernels may still read them.
+
+    Attributes
+    ----------
+    is_passing : bool          as it was asked for, and on the host
     """
 
     def __init__(self, transport: Transport = HOST, is_passing: bool = False) -> None:
         self._transport, self._staging = transport, transport.new_staging()
-        self._is_passing = is_passing and transport is HOST
+        self.is_passing = is_passing and transport is HOST
         self._send, self._receive, self._passed_bytes = transport.empty(0), transport.empty(0), 0
 
     def slices(self, send_bytes: list[int], receive_bytes: list[int]) -> tuple[list[Buffer], list[Buffer]]:
         """Return a writable uint8 view for each peer's message, to send and to receive."""
-        if self._is_passing:
+        if self.is_passing:
             self._receive = NOTHING     # returned, so that the new one may lie where it lay
         send, self._receive = self._fitting(self._send, send_bytes), self._fitting(self._receive, receive_bytes)
-        if self._is_passing:
+        if self.is_passing:
             self._passed_bytes = len(send)
         else:
             self._send = send
@@ -56,7 +60,7 @@ class MessageArena:
         needed = sum(map(_padded, sizes))
         if len(buffer) >= needed:
             return buffer
-        return empty((needed,), torch.uint8).numpy() if self._is_passing else self._transport.empty(needed)
+        return empty((needed,), torch.uint8).numpy() if self.is_passing else self._transport.empty(needed)
 
     @property
     def num_bytes(self) -> int:

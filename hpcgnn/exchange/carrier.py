@@ -57,7 +57,7 @@ class Flight:
     sent_bytes : int             handed to MPI by this rank, sooner or later
     num_left : int               pieces that have not been sent or have not come
     tag : int                    equal on all ranks for one exchange
-    outgoing, incoming : list of Message      in the order of the rounds, without empty ones
+    outgoing, incoming : list of Message      in the order of the rounds, without empty ones; none once all have landed
     """
 
     def __init__(self, carrier: Carrier, peers: Sequence[int], rounds: Rounds, send: list[np.ndarray],
@@ -82,6 +82,7 @@ class Flight:
         self.num_left -= 1
         if not self.num_left:
             self._traffic.arrive()
+            self.outgoing, self.incoming = [], []     # which hold their memory, and this flight in a ring
 
     def poll(self) -> bool:
         """Let pieces move, of this flight and of all others, where no thread does; whether all of this one's have."""

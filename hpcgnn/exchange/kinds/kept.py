@@ -23,7 +23,8 @@ from hpcgnn.ops.counter import BACKWARD
 class KeptMessages(Stateful):
     """Keep the messages and rows of one exchange, of a layer in one direction, from epoch to epoch.
 
-    Two arenas take turns, so that an epoch's messages stay readable while the next one's arrive.
+    An epoch's messages stay readable while the next one's arrive. On the host they are held by who reads them, and
+    their memory is free once they are read; on a device two arenas take turns.
 
     Parameters
     ----------
@@ -41,12 +42,13 @@ class KeptMessages(Stateful):
         self.table, self.movement = table, Movement()
         self.last: Arrival | None = None
         self._sender, self._is_gradient = sender, purpose == BACKWARD
-        self._arenas = MessageArena(sender.transport), MessageArena(sender.transport)
+        arena = MessageArena(sender.transport, is_passing=True)
+        self._arenas = (arena,) if arena.is_passing else (arena, MessageArena(sender.transport))
         self._turn = 0
 
     def next_arena(self) -> MessageArena:
         """Return the arena that the last epoch's messages don't lie in."""
-        self._turn = 1 - self._turn
+        self._turn = (self._turn + 1) % len(self._arenas)
         return self._arenas[self._turn]
 
     @property
