@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from functools import partial
 
 import numpy as np
@@ -12,6 +14,7 @@ from mpi4py import MPI
 
 from hpcgnn.errors import KernelError
 from hpcgnn.exchange.bits import UniformBits
+from hpcgnn.exchange.carrier import PIPELINES
 from hpcgnn.exchange.kinds import Kept
 from hpcgnn.exchange.schedule import EpochPlan
 from hpcgnn.nn.neighborhood import Neighborhood
@@ -41,6 +44,24 @@ def test_rows_are_of_this_epoch_or_of_the_one_before_while_widths_change_every_e
             assert torch.equal(halo, then[epochs.num_inner:])
             assert torch.equal(gradient, epochs.copies * then[:epochs.num_inner])
         assert epochs.exchange.training.take().staleness == is_asynchronous
+    epochs.exchange.forget()
+
+
+@pytest.mark.parallel([2, 3])
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_messages_that_were_read_are_gone_at_once(cut, pipeline):
+    """Not when Python next looks for objects that hold each other, which may be epochs later."""
+    epochs, received = Epochs(COMM, cut("undirected", COMM.size), pipeline=pipeline), []
+    gc.disable()
+    try:
+        for epoch in range(5):
+            epochs.begin(epoch, UniformBits(8), epoch > 0)
+            epochs.there_and_back(epochs.stamp(epoch), epochs.stamp(epoch))
+            epochs.exchange.state()      # all have arrived
+            received.append([weakref.ref(kept.last.received) for kept in epochs.exchange._kind._kept.values()])
+        assert [[message() is None for message in both] for both in received] == [[True] * 2] * 4 + [[False] * 2]
+    finally:
+        gc.enable()
     epochs.exchange.forget()
 
 
