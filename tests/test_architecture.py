@@ -60,7 +60,7 @@ MAY_IMPORT = {
     "library": FOUNDATION | {"launch", "stop_signals", "watchdog", "datasets", "partition", "shards", "ops", "graph",
                              "exchange", "settings", "methods", "config", "nn", "training", "inference", "pyg",
                              "results"},
-    "planning": FOUNDATION | {"datasets", "partition", "shards", "methods", "config"},
+    "planning": FOUNDATION | {"datasets", "partition", "shards", "ops", "methods", "config"},
     "bench": FOUNDATION | {"launch", "threads", "units", "datasets", "partition", "quantized", "shards", "ops", "graph",
                            "exchange", "adaptive", "nn", "training", "inference", "report"},
     "cli": FOUNDATION | {"launch", "launched", "units", "datasets", "partition", "quantized", "shards", "ops", "graph",

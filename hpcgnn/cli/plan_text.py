@@ -14,7 +14,7 @@ from hpcgnn.units import size_text, time_text
 
 MEMORY_NAMES = {"process": "process", "reading": "part as read", "features": "features", "structure": "structure",
                 "weights": "weights", "activations": "activations", "gradients": "gradients", "halo_rows": "halo rows",
-                "messages": "messages", "method_state": "method"}
+                "messages": "messages", "shared_rows": "shared", "method_state": "method"}
 STAGE_NAMES = {"within": "within nodes", "between": "between nodes", "allreduce": "Allreduce", "step": "overhead"}
 
 

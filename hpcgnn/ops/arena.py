@@ -5,7 +5,6 @@ A tensor from the arena is an ordinary tensor: its memory returns when the last 
 
 from __future__ import annotations
 
-import bisect
 import logging
 import math
 import mmap
@@ -15,8 +14,8 @@ from collections import deque
 import numpy as np
 import torch
 
-MIN_BYTES = 1 << 18              # smaller tensors are torch's own
-ALIGNMENT = 1 << 12              # bytes
+from hpcgnn.ops.pieces import MIN_BYTES, Pieces, padded
+
 MAP_NORESERVE = 0x4000           # of Linux's sys/mman.h
 OVERSIZE = 4                     # addresses reserved, in physical memories: they cost nothing until they are used
 
@@ -52,7 +51,7 @@ class Arena:
         self._mapping = mmap.mmap(-1, num_bytes, flags=flags)
         self._mapping.madvise(mmap.MADV_HUGEPAGE)
         self.address = np.frombuffer(self._mapping, np.uint8).ctypes.data
-        self._free = [(0, num_bytes)]    # (start, size), ascending
+        self._pieces = Pieces(num_bytes)
         # Finalizers run at any moment, also inside `empty`: they only append here.
         self.returned: deque[tuple[int, int]] = deque()
 
@@ -64,30 +63,14 @@ class Arena:
         MemoryError      the arena is full
         """
         num_bytes = math.prod(shape) * dtype.itemsize
-        padded = max(1, -(-num_bytes // ALIGNMENT)) * ALIGNMENT
-        block = _Block(self, self._take(padded), padded)
+        size = padded(num_bytes)
+        block = _Block(self, self._take(size), size)
         return torch.from_numpy(np.asarray(block)[:num_bytes]).view(dtype).view(shape)
 
     def _take(self, num_bytes: int) -> int:
         while self.returned:
-            self._give_back(*self.returned.popleft())
-        fitting = [(size, i) for i, (_, size) in enumerate(self._free) if size >= num_bytes]
-        if not fitting:
-            raise MemoryError(f"no room for {num_bytes} bytes among the arena's free pieces")
-        size, i = min(fitting)
-        start = self._free[i][0]
-        self._free[i:i + 1] = [(start + num_bytes, size - num_bytes)] if size > num_bytes else []
-        return start
-
-    def _give_back(self, start: int, size: int) -> None:
-        i = bisect.bisect(self._free, (start, size))
-        if i < len(self._free) and start + size == self._free[i][0]:
-            size += self._free.pop(i)[1]
-        if i > 0 and sum(self._free[i - 1]) == start:
-            start, size = self._free[i - 1][0], self._free[i - 1][1] + size
-            i -= 1
-            del self._free[i]
-        self._free.insert(i, (start, size))
+            self._pieces.give_back(*self.returned.popleft())
+        return self._pieces.take(num_bytes)
 
 
 def _open_arena() -> Arena | None:

@@ -2,75 +2,141 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
+from hpcgnn.planning.arena import RankSize, arena_bytes
 from hpcgnn.planning.cluster import Cluster
-from hpcgnn.planning.loads import PartLoads
+from hpcgnn.planning.loads import Pairs, PartLoads
 from hpcgnn.planning.messages import Messages
-from hpcgnn.planning.model import ModelSize, exchanges_of
+from hpcgnn.planning.model import Exchange, Layer, ModelSize, exchanges_of
 
 KINDS = ("process", "reading", "features", "structure", "weights", "activations", "gradients", "halo_rows", "messages",
-         "method_state")
+         "shared_rows", "method_state")
 ARRAYS_OF_WEIGHTS = 7      # weights, their best copy, gradients, two moments, a rate and a decay of each
 BYTES_A_ARC = 8            # by destination and by source
 BYTES_A_ROW = 32           # ids, degrees, ends of both orders, a scale
 BYTES_A_NODE = 11          # labels and masks
 BYTES_OF_MOMENTS = 8       # of a normalized row
 FLOAT = 4
+PAGE_BYTES = 4096
+COPIES_OF_STATE = 2        # the messages that the next epoch reads, and what a checkpoint says of them
 
 
 def memory_of(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cluster) -> dict[str, np.ndarray]:
     """Return bytes of each of KINDS, (num_parts,) each.
 
     `reading` is what the part takes while it is read, above what training takes in its place later; `features` have
-    the halo rows and, after the first evaluation, what the input aggregates to; `gradients` are the rows of the
-    backward pass that are there when most is.
+    the halo rows and, after the first evaluation, what the input aggregates to; `gradients` are what else lies in the
+    arena: the rows of the backward pass, rows that are made again for it, and pieces that were free when others were
+    too long for them. `shared_rows` are what a rank sees of the table that the ranks of its node share.
+
+    Parameters
+    ----------
+    loads : PartLoads      whose `shared` pairs are sent where the method shares the rows of a node
     """
     known, none = loads.num_inner + loads.num_halo, np.zeros(loads.num_parts)
-    kept, most = _activations(size, loads)
+    sent = loads.shared if messages.shares_rows and loads.shared is not None else loads.pairs
     exchanges = list(exchanges_of(size))
     widest = max((exchange.dim for exchange in exchanges), default=0)
-    sent = np.maximum(np.bincount(loads.pairs.source, weights=loads.pairs.rows, minlength=loads.num_parts),
-                      loads.num_halo)
-    by_value = max(size.item_bytes, messages.bits / 8)
-    halo_rows, sent_bytes = loads.num_halo * widest * size.item_bytes, 2 * sent * widest * by_value
+    own, shared_rows = none, none
+    if sent is loads.shared and exchanges:
+        own, shared_rows = _shared(loads, sent, cluster, widest * size.item_bytes)
+    kept, of_input = _activations(size, loads), loads.num_inner * size.in_dim * size.item_bytes
+    by_exchange = {exchange: _both_ways(exchange, messages, sent, loads.num_parts) for exchange in exchanges}
+    sent_bytes = np.max([sum(both) for both in by_exchange.values()], axis=0) if exchanges else none
+    state = sum(both[1] for both in by_exchange.values()) if messages.is_asynchronous else none
+    halo_rows, layers = loads.num_halo * widest * size.item_bytes, size.layers(loads)
+    arena = arenas_of(size, loads, messages, sent, own)
+    aggregated = of_input if size.dims[0] <= size.dims[1] else none
+    rest = np.maximum(0, arena - (kept - _moments(size, layers)) - halo_rows - sent_bytes - state - aggregated)
     reading = loads.num_inner * FLOAT * size.in_dim + (known * FLOAT * size.in_dim if size.item_bytes < FLOAT else 0)
     return {
         "process": none + cluster.process_bytes,
-        "reading": loads.num_inner * BYTES_A_NODE + np.maximum(0, reading - most - halo_rows - sent_bytes),
-        "features": (known + loads.num_inner) * size.in_dim * size.item_bytes,
+        "reading": loads.num_inner * BYTES_A_NODE + np.maximum(0, reading - arena),
+        "features": known * size.in_dim * size.item_bytes + aggregated,
         "structure": loads.num_edges * BYTES_A_ARC + known * BYTES_A_ROW,
         "weights": none + FLOAT * ARRAYS_OF_WEIGHTS * size.num_weights,
         "activations": kept,
-        "gradients": most - kept,
+        "gradients": rest,
         "halo_rows": halo_rows,
         "messages": sent_bytes,
-        "method_state": none + (sum(_state_bytes(messages, exchange, loads) for exchange in exchanges)
-                                if messages.is_asynchronous else 0)}
+        "shared_rows": shared_rows * widest * size.item_bytes,
+        "method_state": COPIES_OF_STATE * state}
 
 
-def _state_bytes(messages: Messages, exchange, loads: PartLoads) -> np.ndarray:
-    """Return what stays of an exchange until the next epoch: its messages, out and in."""
-    rows = messages.rows(exchange, loads.pairs) * messages.row_bytes(exchange)
-    return sum(np.bincount(side, weights=rows, minlength=loads.num_parts)
-               for side in (loads.pairs.source, loads.pairs.destination))
+def arenas_of(size: ModelSize, loads: PartLoads, messages: Messages, sent: Pairs, own: np.ndarray) -> np.ndarray:
+    """Return the bytes of each part's arena, (num_parts,).
+
+    Parameters
+    ----------
+    sent : Pairs                   of the messages
+    own : (num_parts,) number      inner rows that other ranks of the node read, where they share rows; else 0
+    """
+    full = replace(messages, bits=8 * size.item_bytes, share=1.0, rotated=())
+    exchanges, parts, layers = list(exchanges_of(size)), loads.num_parts, size.layers(loads)
+    training = {exchange: _both_ways(exchange, messages, sent, parts) for exchange in exchanges}
+    evaluation = {exchange.layer: _sums_of_ends(sent, sent.rows * full.row_bytes(exchange), parts)
+                  for exchange in exchanges if not exchange.is_backward}
+    return np.array([arena_bytes(size, RankSize(
+        [_of_part(layer, part) for layer in layers], int(loads.num_inner[part]), int(loads.num_halo[part]),
+        int(own[part]), lambda exchange, part=part: tuple(ends[part] for ends in training[exchange]),
+        lambda exchange, part=part: tuple(ends[part] for ends in evaluation[exchange.layer]),
+        messages.is_asynchronous)) for part in range(parts)])
 
 
-def _activations(size: ModelSize, loads: PartLoads) -> tuple[np.ndarray, np.ndarray]:
-    """Return what the forward pass keeps for the backward pass, and the most that is there in the latter."""
-    item, kept, most = size.item_bytes, np.zeros(loads.num_parts), np.zeros(loads.num_parts)
-    for layer in size.layers(loads):
-        is_input = layer.number == 0
-        sums = 0 if layer.maps_first else layer.rows_out * layer.in_dim
-        if layer.maps_first and is_input:      # the masked rows, of the input halo rows too
+def _shared(loads: PartLoads, sent: Pairs, cluster: Cluster, row_bytes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the inner rows that other ranks of the node read, at most, where a row has several readers in the node;
+    and the rows of both tables of the node, forward and back, whose memory counts as the rank's.
+    """
+    node, parts = np.arange(loads.num_parts) // cluster.network.ranks_per_node, loads.num_parts
+    near = loads.pairs.where(node[loads.pairs.source] == node[loads.pairs.destination])
+    own = np.minimum(np.bincount(near.source, weights=near.rows, minlength=parts), loads.num_inner)
+    come = np.bincount(sent.destination, weights=sent.rows, minlength=parts)
+    in_table, of_gradients = (np.bincount(node, weights=rows)[node] for rows in (own + come, loads.num_halo))
+    rows_a_page = max(1, PAGE_BYTES // row_bytes)
+    return own, (_rows_of_pages(own + come, loads.num_halo - come, in_table, rows_a_page)
+                 + _rows_of_pages(loads.num_halo, own + come, of_gradients, rows_a_page))
+
+
+def _rows_of_pages(written: np.ndarray, read: np.ndarray, table: np.ndarray, rows_a_page: int) -> np.ndarray:
+    """Return how many rows of a table lie in pages that a rank touches: it writes some in a row, and reads others at
+    random places of the rest.
+    """
+    rest = np.maximum(table - written, 1)
+    return written + rest * (1 - (1 - np.clip(read / rest, 0, 1)) ** rows_a_page)
+
+
+def _both_ways(exchange: Exchange, messages: Messages, pairs: Pairs, num_parts: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bytes that each part sends and receives in a training pass."""
+    ends = _sums_of_ends(pairs, messages.rows(exchange, pairs) * messages.row_bytes(exchange), num_parts)
+    return ends[::-1] if exchange.is_backward else ends
+
+
+def _sums_of_ends(pairs: Pairs, values: np.ndarray, num_parts: int) -> tuple[np.ndarray, np.ndarray]:
+    return tuple(np.bincount(side, weights=values, minlength=num_parts) for side in (pairs.source, pairs.destination))
+
+
+def _of_part(layer: Layer, part: int) -> Layer:
+    """Return a layer with the numbers of one part."""
+    arrays = ("rows_in", "rows_out", "arcs", "far_arcs", "central_arcs")
+    return replace(layer, **{name: int(getattr(layer, name)[part]) for name in arrays})
+
+
+def _activations(size: ModelSize, loads: PartLoads) -> np.ndarray:
+    """Return what the forward pass keeps for the backward pass."""
+    item, layers = size.item_bytes, size.layers(loads)
+    kept = _moments(size, layers)
+    for layer in layers:
+        if not layer.maps_first:
+            kept = kept + item * layer.rows_out * layer.in_dim
+        elif layer.number == 0:      # the masked rows, of the input halo rows too
             kept = kept + item * layer.in_dim * (layer.rows_in + loads.num_halo)
-        kept = kept + item * sums
-        out, rows = layer.rows_out * layer.out_dim, layer.rows_in * layer.in_dim     # and their gradients
-        # Masked rows are made again for the gradients of weights; sums are gone before the pass back.
-        again = rows if is_input or size.maps_a_layer == 2 else 0
-        back = 0 if is_input else rows + layer.sum_dim * (layer.rows_in if layer.maps_first else layer.rows_out) - sums
-        most = np.maximum(most, kept + item * (out + np.maximum(again, back)))
-        kept = kept + item * out      # what normalization and ReLU read, or the loss
-        if layer.number < size.num_layers - 1:
-            kept = kept + BYTES_OF_MOMENTS * layer.rows_out
-    return kept, np.maximum(most, kept)
+        kept = kept + item * layer.rows_out * layer.out_dim      # what normalization and ReLU read, or the loss
+    return kept
+
+
+def _moments(size: ModelSize, layers: list[Layer]) -> np.ndarray:
+    """Return the bytes of normalized rows' means and deviations, which are torch's own tensors."""
+    return BYTES_OF_MOMENTS * sum(layer.rows_out for layer in layers[:-1]) + 0.0 * layers[-1].rows_out

@@ -92,11 +92,12 @@ class Prediction:
 
 def predict(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cluster, source: str) -> Prediction:
     """Predict one run, whose ranks share the rows of their nodes where that is known; errors as of `epoch_seconds`."""
+    memory = memory_of(size, loads, messages, cluster)
     if messages.shares_rows and loads.shared is not None:
         loads = replace(loads, pairs=loads.shared)
     return Prediction(loads.num_parts, messages, source, loads, epoch_seconds(size, loads, messages, cluster),
                       bytes_sent(size, loads, messages, cluster.network.ranks_per_node),
-                      memory_of(size, loads, messages, cluster), cluster.memory_bytes, cluster.network.ranks_per_node)
+                      memory, cluster.memory_bytes, cluster.network.ranks_per_node)
 
 
 def bytes_sent(size: ModelSize, loads: PartLoads, messages: Messages, ranks_per_node: int) -> Sent:

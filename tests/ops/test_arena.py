@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from hpcgnn.ops.arena import ALIGNMENT, MIN_BYTES, Arena, empty
+from hpcgnn.ops.arena import Arena, empty
+from hpcgnn.ops.pieces import ALIGNMENT, MIN_BYTES
 
 
 @pytest.fixture

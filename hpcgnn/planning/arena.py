@@ -1,0 +1,217 @@
+"""How far the arena of one rank is filled: the large tensors of training passes and an evaluation, in the order in
+which the program makes them and lets them go, laid out as the arena lays them out.
+
+It follows `hpcgnn.nn.orders`, `hpcgnn.nn.neighborhood` and the exchange step by step; sizes alone are known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hpcgnn.ops.pieces import MIN_BYTES, Pieces, padded
+from hpcgnn.planning.model import Exchange, Layer, ModelSize
+
+ADDRESSES = 1 << 56
+EPOCHS = 2      # the first ones; of those after an evaluation one is like another
+
+Piece = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class RankSize:
+    """What a rank holds and exchanges.
+
+    Attributes
+    ----------
+    layers : list of Layer            whose arrays are this rank's numbers
+    num_inner, num_halo : int
+    num_own : int                     inner rows that other ranks of the node read, where they share rows; else 0
+    message_bytes : function          Exchange -> bytes sent and received in a training pass
+    full_bytes : function             Exchange -> the same in an evaluation
+    is_asynchronous : bool
+    """
+
+    layers: list[Layer]
+    num_inner: int
+    num_halo: int
+    num_own: int
+    message_bytes: Callable[[Exchange], tuple[float, float]]
+    full_bytes: Callable[[Exchange], tuple[float, float]]
+    is_asynchronous: bool
+
+
+def arena_bytes(size: ModelSize, rank: RankSize) -> int:
+    """Return the bytes of the arena that are used at least once in a training with evaluations."""
+    run = _Run(size, rank)
+    for _ in range(EPOCHS):
+        run.train()
+    run.evaluate()
+    run.train()
+    return run.top
+
+
+class _Run:
+    """Replay of a run; `top` is one more than the highest address that was used."""
+
+    def __init__(self, size: ModelSize, rank: RankSize):
+        self._size, self._rank = size, rank
+        self._pieces, self.top = Pieces(ADDRESSES), 0
+        self._received: dict[Exchange | None, Piece | None] = {}
+        self._sums_of_input: Piece | None = None
+        self._leaving: Piece | None = None
+
+    def train(self) -> None:
+        """Replay a training pass."""
+        kept = [self._forward(layer) for layer in self._rank.layers]
+        last = self._rank.layers[-1]
+        gradient = self._take(last.rows_out, last.out_dim)
+        logits = kept[-1][1]
+        for layer in reversed(self._rank.layers):
+            before = kept[layer.number - 1][1] if layer.number else None
+            gradient = self._backward(layer, kept[layer.number][0], gradient)
+            self._free(before)
+        self._free(gradient, logits)
+
+    def evaluate(self) -> None:
+        """Replay a pass over all rows, of which nothing is kept but the sums of the input."""
+        inner, halo, h = self._rank.num_inner, self._rank.num_halo, None
+        for layer in self._rank.layers:
+            columns = layer.sum_dim
+            if layer.number == 0 and not layer.maps_first:
+                if self._sums_of_input is None:
+                    self._sums_of_input = self._take(inner, layer.in_dim)
+                h = self._take(inner, layer.out_dim)
+                continue
+            near = self._take(inner, layer.in_dim) if layer.number else None
+            self._free(h)
+            mapped = self._take(inner, columns) if layer.maps_first else None
+            if layer.number:
+                sums = self._fetch(Exchange(layer.number, False, columns, 0), inner, self._rank.full_bytes, False)
+            else:
+                far = self._take(halo, columns)
+                sums = self._take(inner, columns)
+                self._free(far)
+            if not layer.maps_first and layer.in_dim != layer.out_dim:
+                sums, before = self._take(inner, layer.out_dim), sums
+                self._free(before)
+            self._free(mapped, near)
+            h = sums
+        self._free(h)
+
+    def _forward(self, layer: Layer) -> tuple[list[Piece | None], Piece | None]:
+        """Return what a layer keeps for its backward pass, and the rows that come out."""
+        if layer.number == 0:
+            return self._forward_input(layer)
+        near = self._take(layer.rows_in, layer.in_dim)
+        mapped = self._take(layer.rows_in, layer.out_dim) if layer.maps_first else None
+        exchange = Exchange(layer.number, False, layer.sum_dim, layer.reach)
+        sums = self._fetch(exchange, layer.rows_out, self._rank.message_bytes, self._rank.is_asynchronous)
+        if layer.maps_first:
+            self._free(near, mapped)
+            return [], sums
+        out = self._take(layer.rows_out, layer.out_dim)
+        self._free(near)
+        return [sums], out
+
+    def _forward_input(self, layer: Layer) -> tuple[list[Piece | None], Piece | None]:
+        has_mask, columns = self._size.has_dropout, layer.in_dim
+        near = self._take(layer.rows_in, columns) if has_mask else None
+        halo = self._take(self._rank.num_halo, columns) if has_mask else None
+        if layer.maps_first:
+            mapped = self._take(layer.rows_in, layer.out_dim)
+            far = self._take(self._rank.num_halo, layer.out_dim)
+            out = self._take(layer.rows_out, layer.out_dim)
+            self._free(mapped, far)
+            return [near, halo], out
+        sums = self._take(layer.rows_out, columns) if has_mask else None
+        self._free(halo)
+        out = self._take(layer.rows_out, layer.out_dim)
+        self._free(near)
+        return [sums], out
+
+    def _backward(self, layer: Layer, kept: list[Piece | None], gradient: Piece | None) -> Piece | None:
+        """Return the gradient of the rows that went in; what was kept and the gradient that came are gone."""
+        has_self = self._size.maps_a_layer == 2
+        if layer.number == 0:
+            if layer.maps_first:
+                mapped = self._take(layer.rows_in, layer.out_dim)
+                far = self._take(self._rank.num_halo, layer.out_dim)
+                self._free(far, mapped)
+            self._free(*kept)
+            if has_self and self._size.has_dropout:
+                self._free(self._take(layer.rows_out, layer.in_dim))
+            self._free(gradient)
+            return None
+        exchange = Exchange(layer.number, True, layer.sum_dim, layer.reach)
+        if layer.maps_first:
+            finish, of_mapped = self._take_home(exchange, layer)
+            if has_self:
+                self._free(self._take(layer.rows_out, layer.in_dim))
+            finish()
+            self._free(self._take(layer.rows_in, layer.in_dim))
+            of_rows = self._take(layer.rows_in, layer.in_dim)
+            self._free(of_mapped, gradient)
+            return of_rows
+        self._free(*kept)
+        of_sums = self._take(layer.rows_out, layer.in_dim)
+        finish, of_rows = self._take_home(exchange, layer)
+        self._free(of_sums)
+        if has_self:
+            self._free(self._take(layer.rows_out, layer.in_dim))
+        finish()
+        self._free(gradient)
+        return of_rows
+
+    def _fetch(self, exchange: Exchange, num_rows: int, bytes_of: Callable[[Exchange], tuple[float, float]],
+               is_asynchronous: bool) -> Piece | None:
+        """Replay an exchange of halo rows; return the sums that they and the inner rows end in."""
+        sent, read = self._send(exchange, bytes_of, is_asynchronous)
+        own = self._take(self._rank.num_own, exchange.dim)
+        sums, far = self._take(num_rows, exchange.dim), self._take(self._rank.num_halo, exchange.dim)
+        self._free(sent, far)
+        far = self._take(self._rank.num_halo, exchange.dim)
+        self._free(far, own, read)
+        return sums
+
+    def _take_home(self, exchange: Exchange, layer: Layer) -> tuple[Callable[[], None], Piece | None]:
+        """Replay an exchange of gradients; return what ends it, and the gradient of this rank's rows."""
+        of_halo, total = self._take(self._rank.num_halo, exchange.dim), None
+        if self._rank.num_own:
+            sent_rows = self._rank.message_bytes(exchange)[0] / (exchange.dim * self._size.item_bytes)
+            total = self._take(self._rank.num_own + int(sent_rows), exchange.dim)
+        sent, read = self._send(exchange, self._rank.message_bytes, self._rank.is_asynchronous)
+        self._free(of_halo)
+        of_rows = self._take(layer.rows_in, exchange.dim)
+        return lambda: self._free(sent, read, total), of_rows
+
+    def _send(self, exchange: Exchange, bytes_of: Callable[[Exchange], tuple[float, float]],
+              is_asynchronous: bool) -> tuple[Piece | None, Piece | None]:
+        """Return the message that leaves, and one that came an epoch ago and is read now; what comes is held."""
+        place = exchange if is_asynchronous else None
+        before = self._received.pop(place, None)
+        if not is_asynchronous:      # a later exchange's message may lie where an earlier one's lay
+            self._free(before)
+            before = None
+        sent, self._received[place] = map(self._take_bytes, bytes_of(exchange))
+        self._free(self._leaving)
+        self._leaving = None
+        if is_asynchronous:          # nobody waits for it
+            self._leaving, sent = sent, None
+        return sent, before
+
+    def _take(self, rows: int, columns: int) -> Piece | None:
+        return self._take_bytes(int(rows) * columns * self._size.item_bytes)
+
+    def _take_bytes(self, num_bytes: float) -> Piece | None:
+        if num_bytes < MIN_BYTES:
+            return None
+        length = padded(int(num_bytes))
+        start = self._pieces.take(length)
+        self.top = max(self.top, start + length)
+        return start, length
+
+    def _free(self, *pieces: Piece | None) -> None:
+        for piece in pieces:
+            if piece is not None:
+                self._pieces.give_back(*piece)
