@@ -14,6 +14,7 @@ DIES_WITH_PARENT = 1     # PR_SET_PDEATHSIG of Linux
 # Up to FEW_PARTS, a preset whose search climbs hills takes little longer; from MANY_PARTS on, the refinement that
 # follows reaches no larger volume from the fastest preset.
 FEW_PARTS, MANY_PARTS = 4, 64
+MANY_EDGES = 1 << 28     # from which on the search for hills takes longer than all else (500 M: over 20 minutes)
 
 
 def end_with_parent() -> None:
@@ -24,9 +25,9 @@ def end_with_parent() -> None:
         ctypes.CDLL(None).prctl(DIES_WITH_PARENT, signal.SIGKILL)
 
 
-def chosen_context(num_parts: int) -> kaminpar.Context:
-    """Return the preset for so many parts."""
-    if num_parts <= FEW_PARTS:
+def chosen_context(num_parts: int, num_edges: int) -> kaminpar.Context:
+    """Return the preset for so many parts of a graph of so many edges."""
+    if num_parts <= FEW_PARTS and num_edges < MANY_EDGES:
         return kaminpar.eco_context()
     return kaminpar.fast_context() if num_parts >= MANY_PARTS else kaminpar.default_context()
 
@@ -36,7 +37,7 @@ def main(graph: int, result: int, num_parts: int, imbalance: float, seed: int) -
     end_with_parent()
     kaminpar.reseed(seed)
     loaded = kaminpar.load_graph(f"/dev/fd/{graph}", kaminpar.GraphFileFormat.PARHIP)
-    part = kaminpar.KaMinPar(1, chosen_context(num_parts)).compute_partition(loaded, num_parts, imbalance)
+    part = kaminpar.KaMinPar(1, chosen_context(num_parts, loaded.m())).compute_partition(loaded, num_parts, imbalance)
     with os.fdopen(result, "wb", closefd=False) as file:
         file.write(np.array(part, np.int32).tobytes())
 
