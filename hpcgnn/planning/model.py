@@ -169,17 +169,21 @@ def work_of(size: ModelSize, loads: PartLoads) -> Work:
 
 
 def _count_aggregate_first(work: Work, size: ModelSize, layer: Layer, loads: PartLoads) -> None:
-    """See `hpcgnn.nn.orders.AggregateFirst`: rows are dropped where they arrive, and again in the backward."""
+    """See `hpcgnn.nn.orders.AggregateFirst`: rows are dropped where they arrive, and again in the backward; those that
+    the weight of a row's own read are made anew there.
+    """
     is_input, product = layer.number == 0, 2 * layer.rows_out * layer.in_dim * layer.out_dim
     work.maps += product * size.maps_a_layer
     work.gradients += product * size.maps_a_layer
     is_constant = is_input and not size.has_dropout
     if not is_constant:
         work.sums.append((layer.arcs * layer.in_dim, layer.rows_in + loads.num_halo, layer.in_dim))
+    again = layer.rows_out * layer.in_dim if size.maps_a_layer == 2 else 0
     if size.has_dropout:
-        work.drops += (layer.rows_in + loads.num_halo) * layer.in_dim
+        work.drops += (layer.rows_in + loads.num_halo) * layer.in_dim + again
     if is_input:
         return
+    work.norms += again
     work.maps += product * size.maps_a_layer
     _count_sums_back(work, layer, layer.in_dim)
     if size.has_dropout:
@@ -187,7 +191,9 @@ def _count_aggregate_first(work: Work, size: ModelSize, layer: Layer, loads: Par
 
 
 def _count_map_first(work: Work, size: ModelSize, layer: Layer, loads: PartLoads) -> None:
-    """See `hpcgnn.nn.orders.MapFirst`: rows come dropped; of the input the halo rows are mapped here too."""
+    """See `hpcgnn.nn.orders.MapFirst`: rows come dropped, and are made anew in the backward; of the input the halo rows
+    are mapped here too.
+    """
     is_input, one = layer.number == 0, 2 * layer.in_dim * layer.out_dim
     mapped = layer.rows_in + (loads.num_halo if is_input else 0)
     of_self = layer.rows_out if size.maps_a_layer == 2 else 0
@@ -199,6 +205,7 @@ def _count_map_first(work: Work, size: ModelSize, layer: Layer, loads: PartLoads
         work.drops += mapped * layer.in_dim
     if not is_input:
         work.maps += one * (layer.rows_in + of_self)
+        work.norms += (layer.rows_in + of_self) * layer.in_dim
 
 
 def _count_sums_back(work: Work, layer: Layer, dim: int) -> None:
