@@ -226,9 +226,9 @@ class HaloExchange:
         return self._kind.present(self._plan, site) if site.is_training else None
 
     def input_rows(self, features: torch.Tensor) -> torch.Tensor:
-        """Collective: inner features followed by halo features, which cross once, in float32."""
+        """Collective: inner features followed by halo features, which cross once, as they are stored."""
         shape = self._plan.num_inner + self.num_halo, features.shape[1]
-        rows = torch.empty(shape, dtype=torch.float32, device=features.device)
+        rows = torch.empty(shape, dtype=features.dtype, device=features.device)
         rows[:self._plan.num_inner] = features
         arrival, halo = self._start_as_it_is(features, self.setup), rows[self._plan.num_inner:]
         if self._shared is None:
@@ -256,8 +256,8 @@ class HaloExchange:
         return self._shared.sum_gradients(torch.from_numpy(values)[:, None], Traffic())[1][:, 0].numpy()
 
     def _start_as_it_is(self, rows: torch.Tensor, traffic: Traffic) -> Arrival:
-        """Collective: send rows in float32 before training, in an arena of its own."""
-        messages = Codec(self._plan, UniformBits(32)).messages(0, FORWARD, rows.shape[1])
+        """Collective: send rows as they are stored before training, in an arena of its own."""
+        messages = Codec(self._plan, UniformBits(8 * rows.itemsize)).messages(0, FORWARD, rows.shape[1])
         outgoing = Outgoing(messages, rows, CounterKey(0, 0, FORWARD, 0), traffic, self._plan.rounds)
         return self._sender.send(outgoing, MessageArena(self._sender.transport))
 

@@ -38,10 +38,10 @@ class Reach:
         nowhere = num_hops + 1
         inner = np.where(part.train_mask, 0, nowhere).astype(np.int32)
         halo = np.full(part.num_halo, nowhere, np.int32)
-        target = np.repeat(np.arange(part.num_inner), np.diff(part.indptr))
+        degree = np.diff(part.indptr)
         boundary = tell_owners(comm, plan, halo)
         for hops in range(1, num_hops + 1):
-            column = part.indices[inner[target] == hops - 1]
+            column = part.indices[np.repeat(inner == hops - 1, degree)]
             inner_column = column[column < part.num_inner]
             inner[inner_column] = np.minimum(inner[inner_column], hops)
             halo_column = column[column >= part.num_inner] - part.num_inner
@@ -69,7 +69,7 @@ def nearest_first(part: Partition, reach: Reach) -> tuple[Partition, Reach]:
     """Put the inner rows in ascending order of hops to the loss, and in each hop those without a halo neighbor first,
     otherwise as they lie: central rows are summed while messages travel.
     """
-    target = np.repeat(np.arange(part.num_inner), np.diff(part.indptr))
+    target = np.repeat(np.arange(part.num_inner, dtype=np.int32), np.diff(part.indptr))
     is_marginal = np.zeros(part.num_inner, bool)
     is_marginal[target[part.indices >= part.num_inner]] = True
     order = np.lexsort((is_marginal, reach.inner))
@@ -82,7 +82,9 @@ def reorder(part: Partition, order: np.ndarray) -> Partition:
     new_row[order] = np.arange(part.num_inner, dtype=np.int32)
     degree = np.diff(part.indptr)[order]
     indptr = np.concatenate([[0], np.cumsum(degree)]).astype(np.int64)
-    entry = np.repeat(part.indptr[:-1][order] - indptr[:-1], degree) + np.arange(len(part.indices))
+    number = np.int32 if len(part.indices) <= np.iinfo(np.int32).max else np.int64
+    entry = np.repeat((part.indptr[:-1][order] - indptr[:-1]).astype(number), degree)
+    entry += np.arange(len(entry), dtype=number)
     indices = part.indices[entry]
     is_inner = indices < part.num_inner
     indices[is_inner] = new_row[indices[is_inner]]

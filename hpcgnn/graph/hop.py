@@ -111,7 +111,7 @@ class Exchange(Protocol):
         """
 
     def input_rows(self, features: torch.Tensor) -> torch.Tensor:
-        """Return inner rows (num_inner, dim) float32 followed by halo rows, which cross as they are."""
+        """Return inner rows (num_inner, dim) followed by halo rows, which cross as they are."""
 
     def sum_over_ranks(self, values: torch.Tensor) -> None:
         """Replace contiguous float32 values by their sums over all ranks."""

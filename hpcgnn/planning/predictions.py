@@ -114,7 +114,7 @@ def bytes_sent(size: ModelSize, loads: PartLoads, messages: Messages, ranks_per_
     is_near = pair // num_parts // ranks_per_node == pair % num_parts // ranks_per_node
     evaluation = sum(int(pairs.rows.sum()) * exchange.dim * size.item_bytes for exchange in exchanges
                      if not exchange.is_backward)
-    return Sent(rows, by_pair, is_near, evaluation, 4 * int(pairs.rows.sum()) * size.in_dim)
+    return Sent(rows, by_pair, is_near, evaluation, size.item_bytes * int(pairs.rows.sum()) * size.in_dim)
 
 
 def recommend(predictions: list[Prediction]) -> tuple[Prediction, list[str]]:

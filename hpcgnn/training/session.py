@@ -139,9 +139,10 @@ class Session:
                                 kind.predicting() if config.predict == "previous" else kind, config.rematerialize,
                                 transport, Link(1e6 * config.link_mbps), config.pipeline,
                                 *rotated_rows(config), config.sum_bits, node)
-        features = exchange.input_rows(torch.from_numpy(part.features.astype(np.float32, copy=False)).to(device))
+        stored = torch.from_numpy(part.features.astype(np.float32, copy=False)).to(STORAGE[config.precision])
+        features = exchange.input_rows(stored.to(device))
         graph = LocalGraph(part.indptr, part.indices, np.concatenate([part.inner_id, part.halo_id]), part.in_degree,
-                           features.to(STORAGE[config.precision]), exchange, reach.num_within if reach else None,
+                           features, exchange, reach.num_within if reach else None,
                            config.overlap, config.sums == "half", part.edge_weight,
                            exchange.weighted_degree(part, device))
         graph.stored_bits = config.stored_bits
