@@ -45,6 +45,7 @@ STEPS_CLASHES = (
     Clash("rematerialize", True, "rows that a step does not compute are kept, so none comes peer by peer; choose one"),
     Clash("predict", "previous", "a row's place in the messages changes with its step; choose one"),
     Clash("nodes_aware", "on", "ranks of a node share the rows of whole layers; choose one"),
+    Clash("pre_aggregation", "on", "a step has some of the rows that a sum is made of; choose one"),
     *(Clash("quantize", scheme, "its steps and widths are fitted to all rows of a layer; choose one")
       for scheme in QUANTIZED))
 NO_INTEGERS = f"integer convolutions exist for {', '.join(QUANTIZED_MODELS)} only; choose one of them"
@@ -67,6 +68,10 @@ CLASHES = {
     ("nodes_aware", "on"): (
         Clash("rematerialize", True, "rows that are shared do not come peer by peer; choose one"),
         Clash("device", "cuda", "rows are shared in the memory of the host; use nodes_aware=off")),
+    ("pre_aggregation", "on"): (
+        Clash("rematerialize", True, "sums do not come peer by peer; choose one"),
+        Clash("predict", "previous", "a sum is of masked rows, and masks change with every epoch; choose one"),
+        *(Clash("quantize", scheme, "its layers quantize rows one by one; choose one") for scheme in QUANTIZED)),
     ("sums", "half"): (Clash("precision", "fp32", "it sums 16-bit rows; use bf16 or fp16"),),
     **{("quantize", scheme): (
         *(Clash("model", model, NO_INTEGERS) for model in MODELS if model not in QUANTIZED_MODELS),
@@ -144,6 +149,10 @@ class TrainConfig:
                                ("auto", "on", "off"), group=MESSAGES, has_flag=False)
     ranks_per_node: int = setting(0, "Consecutive ranks that count as a node, such as those of a socket; 0 is all that "
                                   "share a memory.", low=0, group=MESSAGES, has_flag=False)
+    pre_aggregation: str = setting("off", "Where several rows of a rank go to few rows of another, send their sum in "
+                                   "their place, so that the fewest rows cross (on): exact but for rounding, and for "
+                                   "models whose layers are linear in their neighbors' rows.", ("off", "on"),
+                                   group=MESSAGES, has_flag=False)
     sum_bits: int = setting(32, "Bits a value in the sums of gradients over the ranks: float32, or rounded at random.",
                             (8, 16, 32), group=MESSAGES, has_flag=False)
     link_mbps: float = setting(0.0, "Pace messages as a link of so many MB/s a rank would, at least "

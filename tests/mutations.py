@@ -57,6 +57,10 @@ BOUNDS = Tests("ops/test_bounds.py")
 ROTATED = Tests("cuda/test_rotation.py -x")
 ROTATED_ROWS = Tests("exchange/test_rotated.py", 2)
 PLAN = Tests("exchange/test_plan.py")
+VERTEX_COVER, SUMMED_ROWS = Tests("partition/test_vertex_cover.py"), Tests("exchange/test_pre_aggregation.py", 3)
+SUMMED_TRAINING = Tests("training/test_pre_aggregation.py -k 'losses and gcn'", 2)
+SUMMED_WEIGHTS = Tests("training/test_pre_aggregation.py -k 'weights and gcn'", 2)
+SUMS_IN_NODES = Tests("training/test_pre_aggregation.py -k share_what_comes", 3)
 NODES = Tests("exchange/test_compute_node.py", 4)
 NODES_OF_TWO = Tests("exchange/test_compute_node.py", 2)
 RING = Tests("exchange/test_ring.py -m 'not parallel'")
@@ -192,6 +196,27 @@ MUTATIONS = [
              "self.exchange.sent_home(self.graph.halo_squares(reduction))",
              "self.graph.halo_squares(reduction)[:self.plan.num_halo]",
              Tests("training/test_nodes_aware.py -k widths", 3)),
+    Mutation("partition/vertex_cover.py", "targets that lie on a path are not covered",
+             "        has_target[columns] = True\n", "        has_target[columns[:1]] = True\n", VERTEX_COVER),
+    Mutation("partition/vertex_cover.py", "every source is covered", "return ~is_reached, has_target",
+             "return np.ones_like(is_reached), has_target", VERTEX_COVER),
+    Mutation("exchange/pre_aggregation.py", "sums of another rank have the same id", "* part.num_parts + sender",
+             "* part.num_parts", SUMS_IN_NODES),
+    Mutation("exchange/pre_aggregation.py", "what is sent is not sorted by its hops",
+             "np.argsort(hops, kind=\"stable\")", "np.arange(len(hops))", SUMMED_ROWS),
+    Mutation("exchange/pre_aggregation.py", "a sum is as important as its first source",
+             "np.maximum.reduceat(values, begin)", "values[begin]", SUMMED_ROWS),
+    Mutation("exchange/outgoing_rows.py", "what is summed is not scaled by its degree",
+             "weight * factor[sums.source]", "weight", SUMMED_TRAINING),
+    Mutation("exchange/outgoing_rows.py", "gradients of sums stay where they came",
+             "        self.outgoing.add_gradients(", "        len(gradients) or self.outgoing.add_gradients(",
+             SUMMED_TRAINING),
+    Mutation("graph/far_arcs.py", "a sum is scaled as a row", "== NO_ROW, 0, degree", "== NO_ROW, 1, degree",
+             SUMMED_TRAINING),
+    Mutation("graph/local_graph.py", "rows are summed before they are masked", "True) if self.sends_sums else",
+             "True) if False else", SUMMED_TRAINING),
+    Mutation("training/exchanges.py", "weights of arcs are not in the degrees of what is sent",
+             "if part.edge_weight is not None:", "if False:", SUMMED_WEIGHTS),
     Mutation("exchange/plan.py", "rounds receive from where they send",
              "(rank - i) % num_ranks", "(rank + i) % num_ranks", PLAN),
     Mutation("exchange/plan.py", "a round that brings rows and sends none is left out",

@@ -91,6 +91,12 @@ def test_an_unknown_setting_is_refused_with_a_hint(key, hint):
      "shared do not come peer by peer; choose one"),
     ({"nodes_aware": "on", "device": "cuda"}, "nodes_aware on can't be used with device cuda: rows are shared in the "
      "memory of the host; use nodes_aware=off"),
+    ({"pre_aggregation": "on", "predict": "previous"}, "pre_aggregation on can't be used with predict previous: a sum "
+     "is of masked rows, and masks change with every epoch; choose one"),
+    ({"pre_aggregation": "on", "rematerialize": True}, "pre_aggregation on can't be used with rematerialize: sums do "
+     "not come peer by peer; choose one"),
+    ({"pre_aggregation": "on", "steps": "4"}, "steps 4 can't be used with pre_aggregation on: a step has some of the "
+     "rows that a sum is made of; choose one"),
     ({"nodes_aware": "on", "steps": "4"}, "steps 4 can't be used with nodes_aware on: ranks of a node share the rows "
      "of whole layers; choose one"),
     ({"nodes_aware": "on", "method": "bns"}, "method bns can't be used with nodes_aware on: ranks of a node share rows "

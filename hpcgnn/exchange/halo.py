@@ -24,6 +24,7 @@ from hpcgnn.exchange.codec import Codec, Codecs, Messages, key_of_sender
 from hpcgnn.exchange.compute_node import ComputeNode
 from hpcgnn.exchange.kinds import ExchangeKind, Fresh
 from hpcgnn.exchange.kinds.by_peer import GradientsByPeer, RowsByPeer, halo_spans_of, round_messages, round_of
+from hpcgnn.exchange.outgoing_rows import OutgoingRows, SummedGradients
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.quantized_sums import QuantizedSums
 from hpcgnn.exchange.reach import Reach
@@ -72,6 +73,8 @@ class HaloExchange:
     least_rotated : int                         columns of a row from which on they do
     sum_bits : {8, 16, 32}                      of a value in sums of gradients
     node : ComputeNode or None                  ranks that share the rows that `plan` brings; None: all rows are its
+    outgoing : OutgoingRows or None             what `plan` sends, where some rows are sums; None: inner rows
+    inputs : HaloExchange or None               brings the input rows, where `plan` sends sums; None: this one does
 
     Attributes
     ----------
@@ -86,7 +89,9 @@ class HaloExchange:
                  full_bits: int = 32, reach: Reach | None = None, kind: ExchangeKind | None = None,
                  rematerializes: bool = False, transport: Transport = HOST, link: Link | None = None,
                  pipeline: str = "thread", rotated: frozenset[int] = frozenset(), least_rotated: int = 1,
-                 sum_bits: int = 32, node: ComputeNode | None = None):
+                 sum_bits: int = 32, node: ComputeNode | None = None, outgoing: OutgoingRows | None = None,
+                 inputs: HaloExchange | None = None):
+        self._outgoing, self._inputs = outgoing, inputs
         self._comm, self._plan, self._reach, self._bit_plan = comm, plan, reach, bit_plan
         self._sender = Sender(comm, plan, algorithm, transport, link or Link(), pipeline)
         self._kind, self._evaluation_kind = kind or Fresh(), Fresh()
@@ -96,7 +101,7 @@ class HaloExchange:
         self.halo_spans = halo_spans_of(plan) if rematerializes else None
         self._shared = None if node is None else SharedRows(node, partial(self._sender.meet, node.comm))
         self.training, self.evaluation = self._sender.training, self._sender.evaluation
-        self.setup = self._sender.setup
+        self.setup = self._sender.setup if inputs is None else inputs.setup
         self.last_sent: dict[int, int] = {}
         self.last_costs: dict[str, float] = {}
         self._calls: list[Call] = []
@@ -198,15 +203,19 @@ class HaloExchange:
 
     def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> Arrival | SharedFetch:
         """Collective: see `hpcgnn.graph.hop.Exchange`."""
-        arrival = self._start(h, site, FORWARD)
-        return arrival if self._shared is None else SharedFetch(self._shared, self._shared.own_rows(h), arrival)
+        rows = h if self._outgoing is None else self._outgoing.of(h, site)
+        arrival = self._start(rows, site, FORWARD)
+        return arrival if self._shared is None else SharedFetch(self._shared, self._shared.own_rows(rows), arrival)
 
-    def start_take_home(self, gradient: torch.Tensor, site: ExchangeSite) -> Arrival | SharedGradients:
+    def start_take_home(self, gradient: torch.Tensor,
+                        site: ExchangeSite) -> Arrival | SharedGradients | SummedGradients:
         """Collective: see `hpcgnn.graph.hop.Exchange`."""
         if self._shared is None:
-            return self._start(gradient, site, BACKWARD)
-        own, leaving = self._shared.sum_gradients(gradient, self._traffic_of(site))
-        return SharedGradients(self._shared, own, self._start(leaving, site, BACKWARD))
+            arrival = self._start(gradient, site, BACKWARD)
+        else:
+            own, leaving = self._shared.sum_gradients(gradient, self._traffic_of(site))
+            arrival = SharedGradients(self._shared, own, self._start(leaving, site, BACKWARD))
+        return arrival if self._outgoing is None else SummedGradients(self._outgoing, arrival, site)
 
     def start_fetch_by_peer(self, h: torch.Tensor, site: ExchangeSite) -> RowsByPeer:
         """Collective: see `hpcgnn.graph.hop.Exchange`."""
@@ -227,6 +236,8 @@ class HaloExchange:
 
     def input_rows(self, features: torch.Tensor) -> torch.Tensor:
         """Collective: inner features followed by halo features, which cross once, as they are stored."""
+        if self._inputs is not None:
+            return self._inputs.input_rows(features)
         shape = self._plan.num_inner + self.num_halo, features.shape[1]
         rows = torch.empty(shape, dtype=features.dtype, device=features.device)
         rows[:self._plan.num_inner] = features
@@ -240,8 +251,8 @@ class HaloExchange:
         return rows
 
     def received_values(self, values: np.ndarray) -> np.ndarray:
-        """Collective: bring a number of each inner row, (num_inner,) float32, to where messages bring the rows; return
-        (num_inner + plan.num_halo,) float32.
+        """Collective: bring a number of each row that the plan sends, (plan.num_inner,) float32, to where messages
+        bring the rows; return (plan.num_inner + plan.num_halo,) float32.
         """
         found = torch.empty(self._plan.num_halo, 1)
         self._start_as_it_is(torch.from_numpy(values)[:, None], Traffic()).finish(found)

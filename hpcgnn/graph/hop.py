@@ -33,6 +33,7 @@ class ExchangeSite:
     is_training : bool
     reach : int or None       only rows that reach the loss in so many hops travel; None is all
     is_scaled : bool          rows are summed, so sampled ones are divided by their share to keep sums unbiased
+    reduction : str or None   how receivers sum them, which decides what a sum of rows is that is sent in their place
     """
 
     layer: int
@@ -41,6 +42,7 @@ class ExchangeSite:
     is_training: bool
     reach: int | None = None
     is_scaled: bool = True
+    reduction: str | None = None
 
 
 class Arrival(Protocol):
@@ -263,6 +265,7 @@ class Hop:
     back_in, back_out : int     the first of these, which a gradient can reach; it is zero in all others
     reach : int or None         hops from the rows that come in to the loss; None where all rows are computed
     matrices : Matrices
+    num_halo : int              rows that come, or that came with the input
     central, marginal : tuple of (start, stop)      the rows that come out, in blocks: those that can be computed before
                                                     halo rows are here, and all others
     by_peer : PeerMatrices or None                  where halo rows come peer by peer
@@ -276,6 +279,7 @@ class Hop:
     back_out: int
     reach: int | None
     matrices: Matrices
+    num_halo: int
     central: tuple[tuple[int, int], ...]
     marginal: tuple[tuple[int, int], ...]
     by_peer: PeerMatrices | None = None

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from hpcgnn.errors import KernelError
+from hpcgnn.graph.far_arcs import FarArcs
 from hpcgnn.graph.hop import (
     Arrival,
     Exchange,
@@ -37,7 +38,7 @@ from hpcgnn.ops.maximum import maximum
 from hpcgnn.ops.pointwise import Activation, StoredActivation, apply_activation, dropout
 from hpcgnn.ops.row_codes import RowStore
 
-HopShape = tuple[str, int, int, int, int]      # reduction, and the rows of a `Hop`
+HopShape = tuple[bool, str, int, int, int, int]      # over the input's arcs, reduction, and the rows of a `Hop`
 
 
 @dataclass
@@ -76,6 +77,7 @@ class LocalGraph:
     edge_weight : (num_edges,) float32, beside indices, at least 0; None where all arcs weigh 1
     weighted_degree : (num_inner + num_halo,) float32     sums of the in-neighbors' weights in the whole graph, see
                                                           `hpcgnn.graph.normalization.weighted_degree`; None without
+    far_arcs : FarArcs or None                 of hops behind the input, where these read other rows than the halo ones
 
     Attributes
     ----------
@@ -92,7 +94,8 @@ class LocalGraph:
     def __init__(self, indptr: np.ndarray, indices: np.ndarray, node_id: np.ndarray, in_degree: np.ndarray,
                  features: torch.Tensor, exchange: Exchange, num_within: list[int] | None = None,
                  overlaps: bool = True, has_half_sums: bool = False, edge_weight: np.ndarray | None = None,
-                 weighted_degree: np.ndarray | None = None, num_back: list[int] | None = None):
+                 weighted_degree: np.ndarray | None = None, num_back: list[int] | None = None,
+                 far_arcs: FarArcs | None = None):
         check_edge_weight(edge_weight, weighted_degree, len(indices), len(node_id))
         self.num_inner, self.num_rows = len(indptr) - 1, len(node_id)
         self.node_id, self.in_degree = node_id, in_degree
@@ -118,6 +121,8 @@ class LocalGraph:
         self.stored_bits: int | None = None
         self._reductions = Reductions(self._indptr, self._indices, self.num_rows, self.degree, has_half_sums,
                                       self._edge_weight, self._num_variable)
+        self._far_halo = self.num_halo if far_arcs is None else far_arcs.num_halo
+        self._far_reductions = self._reductions if far_arcs is None else self._reductions_over(far_arcs)
         self._pass = ForwardPass()
 
     def with_exchange(self, exchange: Exchange) -> LocalGraph:
@@ -147,9 +152,12 @@ class LocalGraph:
     @property
     def structure_bytes(self) -> int:
         """Return the memory of ids, degrees, arcs and matrices, as far as passes have made them."""
-        matrices = self._reductions.made + [matrix for made in self._adjacencies.values() for matrix in made[:2]]
+        both = {id(made): made for made in (self._reductions, self._far_reductions)}.values()
+        matrices = [matrix for made in both for matrix in made.made]
+        matrices += [matrix for made in self._adjacencies.values() for matrix in made[:2]]
         names = ("begin", "end", "indices", "row_scale", "column_scale", "entry_scale")
-        arrays = [self.node_id, self.in_degree, self._indptr, self._indices, *self._reductions.arrays,
+        arrays = [self.node_id, self.in_degree, self._indptr, self._indices,
+                  *(array for made in both for array in made.arrays),
                   *(getattr(matrix, name) for matrix in matrices for name in names)]
         owners = [_owner(array) for array in arrays if array is not None]       # matrices share arrays
         return sum({id(owner): owner.nbytes for owner in owners}.values())
@@ -184,10 +192,15 @@ class LocalGraph:
 
     @property
     def drops_first(self) -> bool:
-        """Tell whether rows are dropped out before they are exchanged: where none travels, and in steps, whose rows
-        are read again and again and would be masked each time.
+        """Tell whether rows are dropped out before they are exchanged: where none travels, in steps, whose rows are
+        read again and again and would be masked each time, and where sums of rows are sent, which are of masked ones.
         """
-        return self.is_alone or self.reads_history
+        return self.is_alone or self.reads_history or self.sends_sums
+
+    @property
+    def sends_sums(self) -> bool:
+        """Tell whether sums of rows may be sent in the place of rows: they are of rows that have been dropped out."""
+        return self._far_reductions is not self._reductions
 
     @property
     def arcs(self) -> tuple[np.ndarray, np.ndarray]:
@@ -279,6 +292,9 @@ class LocalGraph:
         """
         if self.is_input(h):
             return self.x_all
+        if self.sends_sums:
+            raise KernelError("this layer reads its neighbors' rows one by one, and some of them come as sums; use "
+                              "--set pre_aggregation=off")
         if len(h) != self.num_inner:
             raise KernelError(f"halo needs one row an inner node, {self.num_inner}, found {len(h)}")
         return _Halo.apply(h, self, self.next_site(is_scaled=is_scaled))
@@ -330,6 +346,12 @@ class LocalGraph:
         key = self.next_dropout(probability)
         return h if key is None else dropout(h, probability, self.ids(0, len(h)), key)
 
+    def dropped_to_send(self, h: torch.Tensor, probability: float) -> tuple[torch.Tensor, bool]:
+        """Return rows as a layer sends them, and whether they have been dropped out, which counts the dropout: where
+        sums of rows may be sent. Elsewhere receivers mask what comes.
+        """
+        return (self.dropout(h, probability), True) if self.sends_sums else (h, False)
+
     def activate(self, h: torch.Tensor, norm: torch.nn.LayerNorm | None, probability: float,
                  is_dropped: bool = True) -> torch.Tensor:
         """relu(norm(h)) and, with `is_dropped`, one counted dropout of it, in one pass over the first len(h) rows."""
@@ -370,11 +392,13 @@ class LocalGraph:
         key = CounterKey(current.seed, current.epoch, STORE, layer)
         return RowStore(self.stored_bits, key, self.ids(0, len(rows)), rows.shape[1], rows.dtype)
 
-    def next_site(self, reach: int | None = None, is_scaled: bool = True) -> ExchangeSite:
+    def next_site(self, reach: int | None = None, is_scaled: bool = True,
+                  reduction: str | None = None) -> ExchangeSite:
         """Count one exchange."""
         current = self._pass
         layer, current.num_halo_calls = current.num_halo_calls, current.num_halo_calls + 1
-        return ExchangeSite(layer, current.seed, current.epoch, current.is_training, reach, is_scaled)
+        return ExchangeSite(layer, current.seed, current.epoch, current.is_training, reach, is_scaled,
+                            reduction)
 
     def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> Arrival:
         """Collective: have the halo rows of `h` come; `start_take_home` is its backward."""
@@ -406,8 +430,11 @@ class LocalGraph:
         """Collective: add the gradients that other ranks have of this rank's rows to `total`."""
         self.start_take_home(gradient, site).finish(total)
 
-    def hop(self, reduction: str) -> Hop:
-        """Count one aggregation of a model that has said its num_hops; its rows and matrices."""
+    def hop(self, reduction: str, is_input: bool = False) -> Hop:
+        """Count one aggregation of a model that has said its num_hops; its rows and matrices.
+
+        is_input : bool      it is of the input, whose halo rows are already here
+        """
         left = self._pass.hops_left
         if left is None:
             num_in = num_out = back_in = back_out = self.num_inner
@@ -415,18 +442,21 @@ class LocalGraph:
             self._pass.hops_left = left - 1
             num_in, num_out = self.num_within[left], self.num_within[left - 1]
             back_in, back_out = self._num_back[left], self._num_back[left - 1]
-        shape = reduction, num_in, num_out, back_in, back_out
+        is_input = is_input or not self.sends_sums
+        made, num_halo = (self._reductions, self.num_halo) if is_input else (self._far_reductions, self._far_halo)
+        shape = is_input, reduction, num_in, num_out, back_in, back_out
         if shape not in self._restricted:
-            self._restricted[shape] = restrict(*self._reductions.matrices(reduction), self.num_inner, num_in, num_out,
+            self._restricted[shape] = restrict(*made.matrices(reduction), self.num_inner, num_in, num_out,
                                               self._exchange.num_returning, (back_in, back_out))
         by_peer = None if self.halo_spans is None else self._cut_by_peer(shape)
         if num_out not in self._spans:
             self._spans[num_out] = spans(self._is_marginal[:num_out]) if self._overlaps else ((), ((0, num_out),))
-        return Hop(num_in, num_out, back_in, back_out, left, self._restricted[shape], *self._spans[num_out], by_peer)
+        return Hop(num_in, num_out, back_in, back_out, left, self._restricted[shape], num_halo,
+                   *self._spans[num_out], by_peer)
 
     def _cut_by_peer(self, shape: HopShape) -> PeerMatrices:
         if self._peer_entries is None:
-            matrix, _ = self._reductions.matrices(shape[0])
+            matrix, _ = self._reductions.matrices(shape[1])
             self._peer_entries = PeerEntries.order(matrix, self.num_inner, self.halo_spans)
         if shape not in self._cut:
             self._cut[shape] = self._peer_entries.cut(self._restricted[shape])
@@ -449,8 +479,15 @@ class LocalGraph:
         """
 
     def halo_squares(self, reduction: str) -> np.ndarray:
-        """Sum, for each halo row, the squared coefficients by which inner rows sum it, as (num_halo,) float32."""
-        return self._reductions.halo_squares(reduction)
+        """Sum, for each row that comes, the squared coefficients by which inner rows sum it, as (num_halo,) float32."""
+        return self._far_reductions.halo_squares(reduction)
+
+    def _reductions_over(self, arcs: FarArcs) -> Reductions:
+        """Return the matrices of other arcs into the inner rows."""
+        degree = arcs.degree_of_rows(self.degree)
+        weight = None if arcs.edge_weight is None else resident(arcs.edge_weight)
+        return Reductions(resident(arcs.indptr), resident(arcs.indices), len(degree), degree, self.has_half_sums,
+                          weight)
 
 
 class _Halo(torch.autograd.Function):

@@ -85,9 +85,9 @@ class StepGraph(LocalGraph):
         """See `LocalGraph.masked_input_aggregate`."""
         return _rows_at(self._inputs.aggregate(reduction, probability, key), self._inner[:hop.num_out])
 
-    def hop(self, reduction: str) -> Hop:
+    def hop(self, reduction: str, is_input: bool = False) -> Hop:
         """See `LocalGraph.hop`; here rows of the history are summed where they lie."""
-        hop = super().hop(reduction)
+        hop = super().hop(reduction, is_input)
         return replace(hop, in_place=self._in_place(hop.matrices.forward, reduction))
 
     def _in_place(self, forward: SparseRows, reduction: str) -> SparseRows:

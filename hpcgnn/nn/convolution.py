@@ -58,7 +58,10 @@ class Convolution(nn.Module):
         activation : Activation or None      of h, to apply before anything else, in a training pass: what is behind it
             is not kept; h is lost where the graph keeps codes of it
         """
-        neighborhood = Neighborhood(graph, graph.hop(self.reduction), graph.is_input(h), is_dropped, self.reduction,
+        is_input = graph.is_input(h)
+        if not is_input and not is_dropped and activation is None:
+            h, is_dropped = graph.dropped_to_send(h, self.dropout)
+        neighborhood = Neighborhood(graph, graph.hop(self.reduction, is_input), is_input, is_dropped, self.reduction,
                                     self.dropout, activation)
         norm = (None, None) if activation is None else (activation.weight, activation.bias)
         function = MapFirst if self._sends_mapped(graph) else AggregateFirst

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from hpcgnn.errors import KernelError
 from hpcgnn.graph.hop import Arrival, ExchangeSite, Hop, blocks
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.ops.aggregation import add_product, multiply, multiply_span
@@ -47,7 +48,10 @@ class Neighborhood:
     def __post_init__(self) -> None:
         self.key: CounterKey | None = None if self.is_dropped else self.graph.next_dropout(self.probability)
         self.has_backward = torch.is_grad_enabled()      # inside a torch.autograd.Function it never is
-        self.site: ExchangeSite | None = None if self.is_input else self.graph.next_site(self.hop.reach)
+        self.site: ExchangeSite | None = None if self.is_input else self.graph.next_site(
+            self.hop.reach, reduction=self.reduction)
+        if self.key is not None and not self.is_input and self.graph.sends_sums:
+            raise KernelError("rows that are sent as sums are masked before; see LocalGraph.dropped_to_send")
 
     @property
     def is_constant(self) -> bool:
@@ -232,7 +236,7 @@ class Neighborhood:
         return self.graph.num_inner + start, self.graph.num_inner + stop
 
     def _empty_halo(self, h: torch.Tensor) -> torch.Tensor:
-        return empty((self.graph.num_halo, h.shape[1]), h.dtype, h.device)
+        return empty((self.hop.num_halo, h.shape[1]), h.dtype, h.device)
 
     def _masked(self, rows: torch.Tensor) -> torch.Tensor:
         """Return masked inner rows that have been encoded for their way: where they lie if they are this layer's alone,

@@ -12,15 +12,12 @@ from mpi4py import MPI
 from torch import nn
 
 from hpcgnn.adaptive.step_count import StepRule
-from hpcgnn.config import LEAST_ROTATED, OWN, ROTATED, TrainConfig, parse_protection
+from hpcgnn.config import OWN, TrainConfig, parse_protection
 from hpcgnn.errors import CollectiveError, ConfigError, TrainingError
 from hpcgnn.exchange.agreement import check_peers
-from hpcgnn.exchange.bits import UniformBits
-from hpcgnn.exchange.compute_node import ComputeNode, are_worth_it, split_nodes
 from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.reach import Reach, nearest_first
-from hpcgnn.exchange.ring import Link
 from hpcgnn.exchange.traffic import ControlTraffic
 from hpcgnn.exchange.transport import HOST, Transport, choose_transport
 from hpcgnn.graph.local_graph import LocalGraph
@@ -30,7 +27,7 @@ from hpcgnn.nn.edge_weights import check_edge_weights
 from hpcgnn.nn.models import ModelTraits, traits_of
 from hpcgnn.nn.quantized.models import QuantizationScheme, QuantizedStack
 from hpcgnn.nn.quantized.quantizer import count_in_degrees
-from hpcgnn.ops.counter import BACKWARD, FORWARD
+from hpcgnn.ops.counter import FORWARD
 from hpcgnn.partition.partition import Partition
 from hpcgnn.pyg.distribute import DistributedModel
 from hpcgnn.shards.reader import GraphInfo, read_partition
@@ -39,6 +36,7 @@ from hpcgnn.steps.dealing import num_steps_of
 from hpcgnn.steps.step_graphs import StepGraphs
 from hpcgnn.training.adam import WeightGroup
 from hpcgnn.training.alike import Traits, check_alike
+from hpcgnn.training.exchanges import Exchanges, rotated_rows
 from hpcgnn.training.fastest import with_fastest_precision
 from hpcgnn.training.graph_info import read_shared_info
 from hpcgnn.training.objective import Objective
@@ -129,31 +127,27 @@ class Session:
         if objective.num_global["train"] == 0:
             raise CollectiveError(f"{shards} has no training node in the whole graph; at least one is needed")
         config = with_fastest_precision(comm, config, part, device, lambda tried: recipe.build(tried, info))
-        full_bits, plan = storage_bits(config.precision), ExchangePlan.build(part)
+        full_bits = storage_bits(config.precision)
         transport = HOST if config.device == "cpu" else choose_transport(comm, config.transport, device)
-        mates, node = _node_of(comm, config, plan)
-        if node is not None:
-            plan, reach = node.plan, reach and node.reach(comm, reach)
-        kind = config.method.exchange()
-        exchange = HaloExchange(comm, plan, UniformBits(full_bits), config.exchange, full_bits, reach,
-                                kind.predicting() if config.predict == "previous" else kind, config.rematerialize,
-                                transport, Link(1e6 * config.link_mbps), config.pipeline,
-                                *rotated_rows(config), config.sum_bits, node)
+        messages = Exchanges.open(comm, config, part, reach, transport, full_bits)
+        exchange = messages.exchange
         stored = torch.from_numpy(part.features.astype(np.float32, copy=False)).to(STORAGE[config.precision])
         features = exchange.input_rows(stored.to(device))
         graph = LocalGraph(part.indptr, part.indices, np.concatenate([part.inner_id, part.halo_id]), part.in_degree,
                            features, exchange, reach.num_within if reach else None,
                            config.overlap, config.sums == "half", part.edge_weight,
-                           exchange.weighted_degree(part, device))
+                           exchange.weighted_degree(part, device),
+                           far_arcs=None if messages.sums is None else messages.sums.arcs)
         graph.stored_bits = config.stored_bits
         rows_within = comm.allreduce(np.array(reach.num_within)).tolist() if reach else []
         degree_counts = None if config.quantize == "none" else count_in_degrees(graph, comm)
         model, has_weights = together(comm, lambda: recipe.build(config, info)), part.edge_weight is not None
         together(comm, lambda: check_statistics(model, comm.size))
+        together(comm, lambda: _check_sums(model, config))
         together(comm, lambda: check_edge_weights(model, config.model, has_weights, config.quantize != "none"))
         steps = None if config.steps == "1" else _make_steps(comm, config, info, part.cluster, graph, exchange, model)
-        importance = part.importance if node is None else exchange.received_values(part.importance[:graph.num_inner])
-        return cls(comm, config, info, graph, exchange, transport, plan, importance, mates, node is not None, objective,
+        return cls(comm, config, info, graph, exchange, transport, messages.plan, messages.importance(part),
+                   messages.mates, messages.node is not None, objective,
                    score, recipe, traits_of(model, config.layers), rows_within, degree_counts, steps)
 
     def method_context(self) -> MethodContext:
@@ -231,25 +225,6 @@ class Session:
                 WeightGroup(scales, config.quantize_lr), WeightGroup(widths, WIDTH_RATE * config.quantize_lr)]
 
 
-def _node_of(comm: MPI.Comm, config: TrainConfig,
-             plan: ExchangePlan) -> tuple[tuple[int, ...], ComputeNode | None]:
-    """Collective: return the ranks of this one's node, and what they share; None where each has its own rows."""
-    node = split_nodes(comm, config.ranks_per_node)
-    mates = tuple(node.allgather(comm.rank))
-    if config.may_share_rows and (config.nodes_aware == "on" or are_worth_it(comm, node)):
-        return mates, ComputeNode.build(comm, node, plan)
-    node.Free()
-    return mates, None
-
-
-def rotated_rows(config: TrainConfig) -> tuple[frozenset[int], int]:
-    """Return the purposes whose messages are rotated, and of how many columns a row must be."""
-    is_own = config.code == "auto"
-    directions = ROTATED[config.method.own_code() if is_own else config.code]
-    purpose = {"forward": FORWARD, "backward": BACKWARD}
-    return frozenset(purpose[direction] for direction in directions), LEAST_ROTATED if is_own else 1
-
-
 def _make_steps(comm: MPI.Comm, config: TrainConfig, info: GraphInfo, cluster: np.ndarray | None, graph: LocalGraph,
                 exchange: HaloExchange, model: nn.Module) -> StepGraphs:
     """Collective: make what cuts epochs into steps.
@@ -269,6 +244,18 @@ def _make_steps(comm: MPI.Comm, config: TrainConfig, info: GraphInfo, cluster: n
         clusters = steps.clusters
         together(comm, lambda: clusters.check(number))
     return steps
+
+
+def _check_sums(model: nn.Module, config: TrainConfig) -> None:
+    """Check that a model takes sums of rows, where these are sent.
+
+    Raises
+    ------
+    ConfigError      it may read its neighbors' rows one by one
+    """
+    if config.pre_aggregation == "on" and getattr(model, "num_hops", None) is None:
+        raise ConfigError(f"pre_aggregation on can't be used with model {config.model}, whose layers are not all "
+                          "linear in their neighbors' rows; use pre_aggregation=off")
 
 
 def scheme_of(config: TrainConfig) -> QuantizationScheme:

@@ -41,12 +41,13 @@ VARIANTS = {
     "fewer steps": ({"steps": "auto", "precision": "bf16"}, ["random"]),
     "rotated": ({"code": "rotated"}, ["uniform", "sancus", "sylvie", "adaqp"]),
     "shared rows": ({"nodes_aware": "on", "ranks_per_node": 2}, ["pipegcn", "adaqp"]),
+    "sums of rows": ({"pre_aggregation": "on"}, ["vanilla", "pipegcn", "adaqp"]),
     "rotated differences": ({"code": "rotated", "predict": "previous"}, ["sylvie"]),
 }
 WITH_STATE = [("pipegcn", "plain"), ("pipegcn", "predict"), ("pipegcn", "smoothing"), ("uniform", "predict"),
               ("sancus", "plain"), ("sylvie", "predict"), ("adaqp", "plain"), ("joint", "plain"),
               ("sylvie", "rotated"), ("sancus", "rotated"), ("uniform", "steps"),
-              ("pipegcn", "shared rows"), ("joint", "shared rows")]
+              ("pipegcn", "shared rows"), ("joint", "shared rows"), ("pipegcn", "sums of rows")]
 
 
 def settings_of(method, variant, **more):

@@ -51,9 +51,12 @@ def _padded(rows: torch.Tensor, num_rows: int) -> torch.Tensor:
     return padded
 
 
-def take_hops(graph: LocalGraph, num_hops: int) -> list[Hop]:
-    """Count the aggregations of a whole pass at once: the rows that the first one needs are known before it."""
-    return [graph.hop(REDUCTION) for _ in range(num_hops)]
+def take_hops(graph: LocalGraph, num_hops: int, begins_at_input: bool = False) -> list[Hop]:
+    """Count the aggregations of a whole pass at once: the rows that the first one needs are known before it.
+
+    begins_at_input : bool      the first one is of the graph's input rows
+    """
+    return [graph.hop(REDUCTION, begins_at_input and number == 0) for number in range(num_hops)]
 
 
 def propagate(graph: LocalGraph, h: torch.Tensor, hop: Hop, dropout: float = 0.0, is_dropped: bool = False,
@@ -75,7 +78,10 @@ def propagate(graph: LocalGraph, h: torch.Tensor, hop: Hop, dropout: float = 0.0
     -------
     (hop.num_out, dim), as h
     """
-    neighborhood = Neighborhood(graph, hop, graph.is_input(h), is_dropped, REDUCTION, dropout)
+    is_input = graph.is_input(h)
+    if not is_input and not is_dropped:
+        h, is_dropped = graph.dropped_to_send(h, dropout)
+    neighborhood = Neighborhood(graph, hop, is_input, is_dropped, REDUCTION, dropout)
     return _Propagate.apply(h, first, alpha, neighborhood)
 
 

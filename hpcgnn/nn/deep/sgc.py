@@ -43,11 +43,12 @@ class SGC(nn.Module):
 
     def forward(self, graph: LocalGraph, x: torch.Tensor) -> torch.Tensor:
         """Collective: map (num_inner, in_dim) input rows to logits; see `ConvolutionStack.forward`."""
-        hops = take_hops(graph, self.num_hops)
+        # Rows that don't depend on the weights may be older than these.
+        sends_mapped = self.maps_first and not graph.reads_history
+        hops = take_hops(graph, self.num_hops, begins_at_input=not sends_mapped)
         if self.dropout == 0.0:
             return linear(self._propagated_input(graph)[:hops[-1].num_out], self.linear.weight, self.linear.bias)
-        # Rows that don't depend on the weights may be older than these.
-        if self.maps_first and not graph.reads_history:
+        if sends_mapped:
             h = linear(graph.dropout(x[:hops[0].num_in], self.dropout), self.linear.weight)
             for hop in hops:
                 h = propagate(graph, h, hop)
