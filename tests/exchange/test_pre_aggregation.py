@@ -99,11 +99,13 @@ def test_what_a_pass_sends_are_the_first_rows_and_all_that_they_sum_is_computed(
 
 
 @SEVERAL
-def test_sender_and_receiver_agree_on_how_important_a_sum_is(cut, shape):
+def test_a_sum_is_as_important_as_the_most_important_of_its_rows_on_both_sides(cut, shape):
     comm = MPI.COMM_WORLD
     part = cut(shape, comm.size).parts[comm.rank]
     _, _, sums = open_sums(comm, part)
     sent = sums.importance[:sums.num_sent]
+    sources = np.split(sums.source, sums.begin[1:-1]) if sums.num_sent else []
+    assert sent.tolist() == [part.importance[rows].max() for rows in sources]
     told = comm.alltoall([sent[dict(zip(sums.plan.peers, sums.plan.boundary, strict=True))[peer].index]
                           if peer in sums.plan.peers else np.empty(0) for peer in range(comm.size)])
     for peer, rows in zip(sums.plan.peers, sums.plan.halo, strict=True):
