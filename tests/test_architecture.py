@@ -59,7 +59,7 @@ MAY_IMPORT = {
                              "training", "inference", "pyg"},
     "library": FOUNDATION | {"launch", "stop_signals", "watchdog", "datasets", "partition", "shards", "ops", "graph",
                              "exchange", "settings", "methods", "config", "nn", "training", "inference", "pyg",
-                             "results"},
+                             "report", "results"},
     "planning": FOUNDATION | {"datasets", "partition", "shards", "ops", "methods", "config"},
     "bench": FOUNDATION | {"launch", "threads", "units", "datasets", "partition", "quantized", "shards", "ops", "graph",
                            "exchange", "adaptive", "nn", "training", "inference", "report"},

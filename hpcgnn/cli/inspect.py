@@ -20,7 +20,12 @@ DEFAULT_DIM = 256   # where the graph has no features
               help="Read features that are stored as packages; print their bits and what other formats would take.")
 @click.option("--verify", is_flag=True,
               help="Check every byte of every part against its checksum, its content, and that parts fit each other.")
-def command(shards: Path, plot: Path | None, packages: bool, verify: bool) -> None:
+@click.option("--layers", type=click.IntRange(1, 1024), metavar="L",
+              help="Count the work of each part in an epoch of a model of L layers; reads all parts.")
+@click.option("--run", type=click.Path(path_type=Path),
+              help="Show beside it what each rank of this run folder took, and take L from there.")
+def command(shards: Path, plot: Path | None, packages: bool, verify: bool, layers: int | None,
+            run: Path | None) -> None:
     """Show what the folder SHARDS holds, part by part, and what its parts send each other."""
     # These import NumPy and SciPy, which help need not wait for.
     from hpcgnn.cli.graph_text import plot_parts, print_info, print_messages, print_table
@@ -41,6 +46,10 @@ def command(shards: Path, plot: Path | None, packages: bool, verify: bool) -> No
         from hpcgnn.cli.packages import print_packages
 
         print_packages(shards, info, print_table)
+    if layers is not None or run is not None:
+        from hpcgnn.cli.part_work import print_work
+
+        print_work(shards, layers, run)
     if verify:
         click.echo(f"all {info.num_parts + 1} files are whole and of one run")
     if plot is not None:

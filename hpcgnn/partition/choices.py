@@ -7,10 +7,13 @@ METIS_PARTITIONERS = ("metis", "metis-cut")
 WEIGHING_PARTITIONERS = ("kaminpar", *METIS_PARTITIONERS)
 PARTITIONERS = (*WEIGHING_PARTITIONERS, "ldg", "random", "contiguous")
 DEFAULT_PARTITIONER = "kaminpar"
-BALANCES = ("nodes", "edges", "both")
+TRAINING = "training"
+BALANCES = ("nodes", "edges", "both", TRAINING)
 # A node's dense products in a layer of 256 columns, forward and backward, take as long as the aggregation of so many
 # in-edges: 25 (GCN) to 55 (GraphSAGE) in bfloat16 and 65 to 170 in float32, measured on cores with AVX-512 BF16.
 EDGES_A_NODE = 64
+EPOCHS_AN_EVALUATION = 5     # the default of hpcgnn train --eval-every
+DEFAULT_LAYERS = 3           # and of --layers
 REORDERS = ("none", "nested", "metis", "degree", "rcm", "condense-edge")
 DEFAULT_REORDER = "nested"
 

@@ -16,15 +16,18 @@ from hpcgnn.errors import ConfigError
 from hpcgnn.partition.adjacency import symmetric_adjacency
 from hpcgnn.partition.choices import (
     BALANCES,
+    DEFAULT_LAYERS,
     DEFAULT_PARTITIONER,
     EDGES_A_NODE,
     PARTITIONERS,
+    TRAINING,
     WEIGHING_PARTITIONERS,
     default_balance,
 )
 from hpcgnn.partition.kaminpar import kaminpar_parts
 from hpcgnn.partition.metis import metis_parts
 from hpcgnn.partition.refinement import PASSES, Refinement, load_limits, refine_owners
+from hpcgnn.partition.work import TrainingWork
 
 SLACK = 1.05     # largest part over mean part that ldg may make; balanced parts cost it many more cut arcs
 REFINED_SLACK = 1.03     # the same of what kaminpar balances, after its refinement
@@ -38,8 +41,8 @@ def assign_owners(dataset: GraphDataset, num_parts: int, partitioner: str = DEFA
 
 def choose_owners(dataset: GraphDataset, num_parts: int, partitioner: str = DEFAULT_PARTITIONER, seed: int = 0,
                   balance: str | None = None,
-                  scratch: Path | None = None,
-                  progress: Progress = silent) -> tuple[np.ndarray, Refinement | None]:
+                  scratch: Path | None = None, progress: Progress = silent,
+                  work: TrainingWork | None = None) -> tuple[np.ndarray, Refinement | None]:
     """Choose the owner of every node. No part is empty.
 
     Parameters
@@ -51,10 +54,11 @@ def choose_owners(dataset: GraphDataset, num_parts: int, partitioner: str = DEFA
         minimizes the rows sent, metis-cut the cut edges; all three k-way
     seed : int >= 0           of kaminpar, of metis, of random and of the order in which ldg visits nodes; the same
         seed gives the same owners
-    balance : {"nodes", "edges", "both"}    what the parts have about equally much of: nodes, in-edges, or the work of
-        both, EDGES_A_NODE x nodes + in-edges; None is default_balance(partitioner)
+    balance : {"nodes", "edges", "both", "training"}    what the parts have about equally much of: nodes, in-edges, the
+        work of both, EDGES_A_NODE x nodes + in-edges, or the work of `work`; None is default_balance(partitioner)
     scratch : Path or None    see symmetric_adjacency
     progress : callable(description, total) -> ProgressTask
+    work : TrainingWork       of balance "training"; of DEFAULT_LAYERS layers by default
 
     Returns
     -------
@@ -78,7 +82,7 @@ def choose_owners(dataset: GraphDataset, num_parts: int, partitioner: str = DEFA
     indptr, indices = symmetric_adjacency(dataset, scratch=scratch, progress=progress)
     if len(indices) == 0:     # nothing to minimize
         return contiguous_owners(dataset.num_nodes, num_parts), None
-    weight = node_weight(dataset, balance)
+    weight = node_weight(dataset, balance, work)
     progress(f"partitioning with {partitioner}", None)     # neither library says how far it is
     if partitioner == "kaminpar":
         return _refined_owners(indptr, indices, num_parts, seed, weight, dataset.name, progress)
@@ -134,10 +138,12 @@ def _refined_owners(indptr: np.ndarray, indices: np.ndarray, num_parts: int, see
     return refine_owners(indptr, indices, owner, num_parts, load, load_limits(load, num_parts, (REFINED_SLACK,)), task)
 
 
-def node_weight(dataset: GraphDataset, balance: str) -> np.ndarray | None:
+def node_weight(dataset: GraphDataset, balance: str, work: TrainingWork | None = None) -> np.ndarray | None:
     """Return what each node adds to its part's load, (num_nodes,) int64, or None where all nodes weigh the same."""
     if balance == "nodes":
         return None
+    if balance == TRAINING:
+        return (work or TrainingWork(DEFAULT_LAYERS)).weight(dataset)
     # A node without in-edges counts as one edge, or one part might get all of them.
     return np.maximum(dataset.in_degree(), 1) if balance == "edges" else dataset.in_degree() + EDGES_A_NODE
 

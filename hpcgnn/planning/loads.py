@@ -10,6 +10,8 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from hpcgnn.partition.work import hops_to_loss
+
 ARCS_AT_ONCE = 1 << 23
 
 
@@ -67,26 +69,6 @@ class PartLoads:
     def halo_ratio(self) -> float:
         """Return halo rows over inner rows, of all parts."""
         return float(self.num_halo.sum() / self.num_inner.sum())
-
-
-def hops_to_loss(indptr: np.ndarray, indices: np.ndarray, train_mask: np.ndarray, num_hops: int) -> np.ndarray:
-    """Walk against the arcs from the training nodes.
-
-    Parameters
-    ----------
-    indptr : (num_nodes + 1,) int64, indices : (num_edges,) integers      CSR by destination
-    train_mask : (num_nodes,) bool
-
-    Returns
-    -------
-    hops : (num_nodes,) int32      from each node to the loss; num_hops + 1 means farther than num_hops
-    """
-    hops = np.where(train_mask, 0, num_hops + 1).astype(np.int32)
-    for step in range(1, num_hops + 1):
-        for rows, _, sources in _arc_blocks(indptr, indices, np.flatnonzero(hops == step - 1)):
-            if len(rows):
-                hops[sources] = np.minimum(hops[sources], step)
-    return hops
 
 
 def count_loads(indptr: np.ndarray, indices: np.ndarray, train_mask: np.ndarray, owner: np.ndarray, num_parts: int,

@@ -12,9 +12,10 @@ import numpy as np
 from hpcgnn.datasets.options import ProgressTask, SourceOptions, silent
 from hpcgnn.partition.choices import DEFAULT_PARTITIONER
 from hpcgnn.partition.owner import assign_owners
+from hpcgnn.partition.work import hops_to_loss
 from hpcgnn.planning.cluster import Cluster
 from hpcgnn.planning.graphs import PlannedGraph, open_graph
-from hpcgnn.planning.loads import PartLoads, count_loads, count_shared_pairs, hops_to_loss
+from hpcgnn.planning.loads import PartLoads, count_loads, count_shared_pairs
 from hpcgnn.planning.messages import parse_method
 from hpcgnn.planning.model import ModelSize
 from hpcgnn.planning.predictions import Prediction, predict, recommend

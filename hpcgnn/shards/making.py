@@ -12,18 +12,57 @@ import numpy as np
 
 from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.datasets.options import ProgressTask, silent
-from hpcgnn.partition.choices import DEFAULT_PARTITIONER, DEFAULT_REORDER
+from hpcgnn.errors import ConfigError
+from hpcgnn.partition.choices import DEFAULT_LAYERS, DEFAULT_PARTITIONER, DEFAULT_REORDER, TRAINING
 from hpcgnn.partition.clusters import cluster_nodes
 from hpcgnn.partition.owner import choose_owners
+from hpcgnn.partition.work import TrainingWork
 from hpcgnn.shards.crew import ALONE, Crew
+from hpcgnn.shards.reader import read_graph_info, read_owner
 from hpcgnn.shards.schema import GraphInfo, Provenance
 from hpcgnn.shards.stages import kept_stages
 from hpcgnn.shards.writer import write_shards
 
 
 @dataclass(frozen=True)
+class Measured:
+    """Say what parts of earlier shards took to train.
+
+    Attributes
+    ----------
+    run : str                        the run folder that says it
+    shards : str                     their folder
+    seconds : tuple of float         of each part, to compute an epoch
+    """
+
+    run: str
+    shards: str
+    seconds: tuple[float, ...]
+
+    def owner(self, dataset: GraphDataset) -> np.ndarray:
+        """Return the parts that were measured, (num_nodes,) int32.
+
+        Raises
+        ------
+        ConfigError      the shards are of another graph, or of another number of parts
+        ShardError       they can't be read
+        """
+        info = read_graph_info(Path(self.shards))
+        if (info.num_nodes, info.num_edges) != (dataset.num_nodes, dataset.num_edges):
+            raise ConfigError(f"the run to balance by was trained on {self.shards}, which holds {info.num_nodes:,} "
+                              f"nodes and {info.num_edges:,} edges, and {dataset.name} has {dataset.num_nodes:,} and "
+                              f"{dataset.num_edges:,}; give a run on the same graph")
+        if info.num_parts != len(self.seconds):
+            raise ConfigError(f"the run to balance by had {len(self.seconds)} ranks, and {self.shards} holds "
+                              f"{info.num_parts} parts now; train on it again")
+        return read_owner(Path(self.shards), info)
+
+
+@dataclass(frozen=True)
 class Making:
-    """Say how a graph is cut and stored; the attributes are the options of `hpcgnn preprocess` by these names."""
+    """Say how a graph is cut and stored; the attributes are the options of `hpcgnn preprocess` by these names, and
+    `measured` is what its --rebalance found.
+    """
 
     parts: int = 1
     partitioner: str = DEFAULT_PARTITIONER
@@ -34,6 +73,8 @@ class Making:
     feature_bits: int = 8
     cluster_rows: int = 0
     overwrite: bool = False
+    layers: int = DEFAULT_LAYERS
+    measured: Measured | None = None
 
 
 def make_shards(dataset: GraphDataset | None, out: Path, how: Making, source: str, settings: dict[str, Any],
@@ -53,7 +94,13 @@ def make_shards(dataset: GraphDataset | None, out: Path, how: Making, source: st
     ConfigError, ShardError   as of choose_owners, cluster_nodes and write_shards
     """
     def own() -> tuple[np.ndarray, str]:
-        owner, refinement = choose_owners(dataset, how.parts, how.partitioner, how.seed, how.balance, scratch, progress)
+        work = None
+        if how.balance == TRAINING:
+            measured = how.measured
+            work = TrainingWork(how.layers) if measured is None else TrainingWork(
+                how.layers, measured.owner(dataset), measured.seconds)
+        owner, refinement = choose_owners(dataset, how.parts, how.partitioner, how.seed, how.balance, scratch, progress,
+                                          work)
         return owner, json.dumps({} if refinement is None else refinement.as_settings())
 
     def cut() -> tuple[np.ndarray | None, str, np.ndarray | None]:
@@ -65,11 +112,13 @@ def make_shards(dataset: GraphDataset | None, out: Path, how: Making, source: st
             cluster = cluster_nodes(dataset, how.cluster_rows, how.seed, scratch, progress)
         return owner, found, cluster
 
-    decisive = {name: value for name, value in asdict(how).items() if name != "overwrite"}
+    unused = {"overwrite"} if how.balance == TRAINING else {"overwrite", "layers", "measured"}
+    decisive = {name: value for name, value in asdict(how).items() if name not in unused}
     with kept_stages(crew, Path(out), dataset, decisive, progress) as stages:
         owner, found, cluster = crew.together(cut)
-        # Shards without clusters stay as they were before these could be asked for, to the byte.
-        settings = {name: value for name, value in settings.items() if name != "cluster_rows" or value}
+        # Shards that use none of these options stay as they were before they could be asked for, to the byte.
+        needed = {"cluster_rows": how.cluster_rows, "layers": how.balance == TRAINING, "rebalance": how.measured}
+        settings = {name: value for name, value in settings.items() if needed.get(name, True)}
         provenance = Provenance(source, how.partitioner, how.seed, settings | json.loads(crew.share(found)))
         return write_shards(dataset, owner, how.parts, out, how.feature_format, provenance, progress, how.overwrite,
                             how.reorder, how.feature_bits, cluster, crew, stages)

@@ -54,6 +54,7 @@ def test_metis_balances_what_it_is_asked_to(partitioner, num_parts):
     dataset = lopsided()
     nodes, edges = np.ones(dataset.num_nodes), dataset.in_degree()
     load = {"nodes": nodes, "edges": edges, "both": EDGES_A_NODE * nodes + edges}
+    load["training"] = load["both"]      # all nodes are trained on
     for balance in BALANCES:
         owner = assign_owners(dataset, num_parts, partitioner, balance=balance)
         assert largest_share(owner, load[balance], num_parts) < 1.06, balance

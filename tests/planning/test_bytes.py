@@ -10,8 +10,9 @@ from mpi4py import MPI
 from planning_setup import NETWORK
 from training_setup import easy_graph, shared_path, train, write_once  # noqa: F401
 
+from hpcgnn.partition.work import hops_to_loss
 from hpcgnn.planning.graphs import graph_of_shards
-from hpcgnn.planning.loads import count_loads, count_shared_pairs, hops_to_loss
+from hpcgnn.planning.loads import count_loads, count_shared_pairs
 from hpcgnn.planning.messages import parse_method
 from hpcgnn.planning.model import ModelSize
 from hpcgnn.planning.predictions import bytes_sent

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from reference_partition import random_dataset
 
+from hpcgnn.partition.work import hops_to_loss
 from hpcgnn.planning import loads as counting
-from hpcgnn.planning.loads import count_loads, hops_to_loss
+from hpcgnn.planning.loads import count_loads
 
 HOPS = 3
 

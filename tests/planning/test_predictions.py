@@ -164,8 +164,8 @@ def test_sizes_that_are_nonsense_are_refused(text, says):
 def test_a_cut_counts_the_parts_that_preprocess_makes(graph):
     """The same owners as `assign_owners` gives preprocess."""
     from hpcgnn.partition.owner import assign_owners
+    from hpcgnn.partition.work import hops_to_loss
     from hpcgnn.planning.graphs import PlannedGraph
-    from hpcgnn.planning.loads import hops_to_loss
 
     hops = hops_to_loss(graph.indptr, graph.indices, graph.train_mask, 3)
     found, how = Cutter(PlannedGraph(graph, 8, 30), Choices([8], ("vanilla",)), hops, 1).loads(8)

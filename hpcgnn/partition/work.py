@@ -1,0 +1,113 @@
+"""Work: what each node costs a training, so that parts can be given equally much of it.
+
+A layer computes the rows within some hops of a training node only, so nodes near these cost more than others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from hpcgnn.datasets.dataset import GraphDataset
+from hpcgnn.partition.choices import EDGES_A_NODE, EPOCHS_AN_EVALUATION
+from hpcgnn.partition.halo import row_blocks
+
+PASSES = 3              # an epoch's forward and backward pass cost about so many forward passes
+MOST_WEIGHT = 1 << 30   # of all nodes together: partitioners add weights up in 32 bits
+
+
+class _Arcs(NamedTuple):
+    indptr: np.ndarray
+    indices: np.ndarray
+
+
+@dataclass(frozen=True)
+class TrainingWork:
+    """Say what a training computes, for parts that have equally much of it.
+
+    Attributes
+    ----------
+    num_layers : int
+    owner : (num_nodes,) int32 or None     parts that have been trained on
+    seconds : tuple of float               what each of these took to compute an epoch; all positive
+    """
+
+    num_layers: int
+    owner: np.ndarray | None = None
+    seconds: tuple[float, ...] = ()
+
+    def weight(self, dataset: GraphDataset) -> np.ndarray:
+        """Return what each node costs, (num_nodes,) int64; see `training_weight`. Where parts were measured, a unit of
+        work costs what it took in the part that a node was in.
+        """
+        in_degree = dataset.in_degree()
+        hops = hops_to_loss(dataset.indptr, dataset.indices, dataset.train_mask, self.num_layers)
+        cost = None
+        if self.owner is not None:
+            work = work_of_parts(in_degree, hops, self.num_layers, self.owner, len(self.seconds))
+            seconds = np.array(self.seconds)
+            mean = seconds.sum() / max(work.sum(), 1.0)
+            # Parts with nothing to compute say nothing of what work costs.
+            cost = np.where(work > 0, seconds / np.maximum(work, 1.0) / mean, 1.0)[self.owner]
+        return training_weight(in_degree, hops, self.num_layers, cost)
+
+
+def hops_to_loss(indptr: np.ndarray, indices: np.ndarray, train_mask: np.ndarray, num_hops: int) -> np.ndarray:
+    """Walk against the arcs from the training nodes.
+
+    Parameters
+    ----------
+    indptr : (num_nodes + 1,) int64, indices : (num_edges,) integers      CSR by destination
+    train_mask : (num_nodes,) bool
+
+    Returns
+    -------
+    hops : (num_nodes,) int32      from each node to the loss; num_hops + 1 means farther than num_hops
+    """
+    hops = np.where(train_mask, 0, num_hops + 1).astype(np.int32)
+    for step in range(1, num_hops + 1):
+        for _, _, sources in row_blocks(_Arcs(indptr, indices), np.flatnonzero(hops == step - 1)):
+            hops[sources] = np.minimum(hops[sources], step)
+    return hops
+
+
+def layers_of_rows(hops: np.ndarray, num_layers: int) -> np.ndarray:
+    """Return how many layers of a training pass compute each row, (num_nodes,): the last one those of the loss, the one
+    before those within a hop of it, and so on.
+    """
+    return np.maximum(num_layers - hops, 0)
+
+
+def training_weight(in_degree: np.ndarray, hops: np.ndarray, num_layers: int,
+                    cost: np.ndarray | None = None) -> np.ndarray:
+    """Return what each node costs training and its evaluations, (num_nodes,) int64 of at least 1, about MOST_WEIGHT in
+    all at most.
+
+    A layer's work on a row is EDGES_A_NODE + in-degree. Evaluations compute all rows in all layers.
+
+    Parameters
+    ----------
+    in_degree : (num_nodes,) integers
+    hops : (num_nodes,)           see `hops_to_loss`, of `num_layers` hops
+    cost : (num_nodes,) or None   what a unit of this work took where it was measured, over the mean; None is alike
+    """
+    layers = PASSES * EPOCHS_AN_EVALUATION * layers_of_rows(hops, num_layers).astype(np.int64) + num_layers
+    weight = layers * (EDGES_A_NODE + in_degree.astype(np.int64))
+    if cost is not None:
+        weight = weight * cost
+    scale = min(1.0, MOST_WEIGHT / weight.sum())
+    return np.maximum((weight * scale).astype(np.int64), 1)
+
+
+def work_of_parts(in_degree: np.ndarray, hops: np.ndarray, num_layers: int, owner: np.ndarray,
+                  num_parts: int) -> np.ndarray:
+    """Return the work of an epoch without evaluations in each part, (num_parts,) float64, in edges.
+
+    Parameters
+    ----------
+    owner : (num_nodes,) int32      others as of `training_weight`
+    """
+    work = layers_of_rows(hops, num_layers) * (EDGES_A_NODE + in_degree.astype(np.float64))
+    return np.bincount(owner, work, minlength=num_parts)

@@ -1,0 +1,46 @@
+"""What each rank of a run took to compute an epoch, for parts that are cut anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from hpcgnn.errors import ConfigError
+from hpcgnn.report.run_folder import read_runs
+
+
+class MeasuredRun(NamedTuple):
+    """Hold what a run says of its parts.
+
+    Attributes
+    ----------
+    shards : str                   the folder that it was trained on
+    num_layers : int
+    seconds : tuple of float       by rank, an epoch's without messages; the median of the epochs that say it
+    """
+
+    shards: str
+    num_layers: int
+    seconds: tuple[float, ...]
+
+
+def read_measured(path: Path) -> MeasuredRun:
+    """Read a run folder.
+
+    Raises
+    ------
+    ConfigError      it is none, is damaged, or does not say what each rank took
+    """
+    (run,) = read_runs([Path(path)])
+    tables = [record["by_rank"]["compute_seconds"] for record in run.records if record.get("by_rank")]
+    tables = tables[1:] or tables      # the first epoch makes what later ones keep
+    if not tables or "shards" not in run.provenance or "layers" not in run.config:
+        raise ConfigError(f"{path} does not say how long each rank computed: it had one rank, or was never evaluated; "
+                          "train on several ranks for some evaluations")
+    seconds = np.median(np.array(tables, dtype=float), axis=0)
+    if not (seconds > 0).all():
+        raise ConfigError(f"{path} says that rank {int(seconds.argmin())} computed for {seconds.min():.3g} s an epoch, "
+                          "which is no time; train on it for longer")
+    return MeasuredRun(run.provenance["shards"], int(run.config["layers"]), tuple(seconds.tolist()))
