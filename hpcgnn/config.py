@@ -71,6 +71,7 @@ CLASHES = {
     ("pre_aggregation", "on"): (
         Clash("rematerialize", True, "sums do not come peer by peer; choose one"),
         Clash("predict", "previous", "a sum is of masked rows, and masks change with every epoch; choose one"),
+        Clash("device", "cuda", "sums have been tried on the host alone; use pre_aggregation=off"),
         *(Clash("quantize", scheme, "its layers quantize rows one by one; choose one") for scheme in QUANTIZED)),
     ("sums", "half"): (Clash("precision", "fp32", "it sums 16-bit rows; use bf16 or fp16"),),
     **{("quantize", scheme): (

@@ -7,7 +7,7 @@ one row crosses. No other choice sends fewer rows. It fits reductions that are l
 What is computed here depends on the partition, not on rows; `outgoing_rows` sums these. Messages are those of an
 ordinary ExchangePlan, whose inner rows are the table of what a rank sends.
 
-Reference: SuperGCN (arXiv 2411.16025), section on pre- and post-aggregation by a minimum vertex cover.
+Reference: SuperGCN (arXiv 2411.16025), which calls these pre- and post-aggregation.
 """
 
 from __future__ import annotations
