@@ -12,7 +12,6 @@ Reference: SuperGCN (arXiv 2411.16025), which calls these pre- and post-aggregat
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -71,96 +70,128 @@ class PreAggregation:
         plan : ExchangePlan      in which every source of an arc travels
         reach : Reach or None    of that plan
         """
-        wanted = _Wanted.choose(part, plan)
-        table = _Table.asked(comm, part, plan, wanted)
-        halo = tuple(RowList(rows, node_id, np.arange(len(rows), dtype=np.int32))
-                     for rows, node_id in zip(wanted.rows_by_peer, wanted.ids_by_peer(part, plan), strict=True))
-        thin = replace(plan, num_inner=table.num_rows, num_halo=len(wanted.importance), boundary=table.boundary,
-                       halo=halo)
+        wanted = _wanted(part, plan)
+        arcs, table = _arcs_of(part, wanted), _Table.asked(comm, part, plan, wanted)
+        first = _ends([len(one.halo_row) for one in wanted]).astype(np.int32)
+        halo = tuple(one.row_list(part, peer, start)
+                     for one, peer, start in zip(wanted, plan.peers, first[:-1], strict=True))
+        thin = replace(plan, num_inner=table.num_rows, num_halo=arcs.num_halo, boundary=table.boundary, halo=halo)
         hops = None
         if reach is not None:
-            reach = _reach_of(comm, thin, wanted.arcs, reach)
+            reach = _reach_of(comm, thin, arcs, reach)
             hops = np.full(table.num_rows, reach.num_hops + 1, np.int32)
             for rows, told in zip(thin.boundary, reach.boundary, strict=True):
                 np.minimum.at(hops, rows.index, told)
             order = np.argsort(hops, kind="stable")
             table, hops = table.sorted(order), hops[order]
             thin = replace(thin, boundary=table.boundary)
-        return cls(thin, wanted.arcs, table.begin, table.source, table.weight, table.is_sum, hops, reach,
-                   np.concatenate([table.importance, wanted.importance]))
+        importance = np.concatenate([table.importance, *(one.importance(part) for one in wanted)])
+        return cls(thin, arcs, table.begin, table.source, table.weight, table.is_sum, hops, reach, importance)
 
 
 @dataclass(frozen=True)
-class _Wanted:
-    """What one rank wants of each of its peers.
+class _FromPeer:
+    """What one rank wants of a peer: rows as they stand, then sums, both by ascending global id.
 
     Attributes
     ----------
-    arcs : FarArcs
-    is_plain : (part.num_halo,) bool        the halo row is to come as it stands
-    plain, sums : one a peer; halo rows of `part` that come as they stand, and inner rows that a sum comes for, in the
-                  order in which they come: both by ascending global id
-    sources : one a peer; halo rows of `part`, the sources of each sum one after the other
-    counts : one a peer; (number of sums,) int32, how many sources each has
-    weights : one a peer; float32 beside the sources; empty arrays without weights
-    importance : (num_halo,) float32        of what comes
+    plain : (num_plain,) int32       halo rows of the part that come as they stand
+    target : (num_sums,) int32       inner rows that a sum comes for
+    count : (num_sums,) int32        how many rows each sum has
+    entry : (num_summed,) int64      the arcs that sums stand for, those of one sum after another
+    source : (num_summed,) int32     halo rows that these come from
     """
 
-    arcs: FarArcs
-    is_plain: np.ndarray
-    plain: list[np.ndarray]
-    sums: list[np.ndarray]
-    sources: list[np.ndarray]
-    counts: list[np.ndarray]
-    weights: list[np.ndarray]
-    importance: np.ndarray
-
-    @property
-    def rows_by_peer(self) -> list[np.ndarray]:
-        """Return the numbers of the rows that come from each peer, (n,) int32 counted from the first that comes."""
-        ends = np.cumsum([0] + [len(plain) + len(sums) for plain, sums in zip(self.plain, self.sums, strict=True)])
-        return [np.arange(start, stop, dtype=np.int32) for start, stop in itertools.pairwise(ends)]
-
-    def ids_by_peer(self, part: Partition, plan: ExchangePlan) -> list[np.ndarray]:
-        """Return the ids of the rows that come from each peer, (n,) int64 ascending; see `_sum_ids`."""
-        return [np.concatenate([part.halo_id[plain], _sum_ids(part, part.inner_id[sums], peer)])
-                for peer, plain, sums in zip(plan.peers, self.plain, self.sums, strict=True)]
+    plain: np.ndarray
+    target: np.ndarray
+    count: np.ndarray
+    entry: np.ndarray
+    source: np.ndarray
 
     @classmethod
-    def choose(cls, part: Partition, plan: ExchangePlan) -> _Wanted:
-        """Cover the arcs that come from each peer."""
-        num_inner = part.num_inner
-        entry = np.flatnonzero(part.indices >= num_inner)
-        target = np.repeat(np.arange(num_inner, dtype=np.int32), np.diff(part.indptr))[entry]
-        source = part.indices[entry] - num_inner
-        is_plain, number = np.zeros(part.num_halo, bool), np.empty(part.num_halo, np.int32)
-        by_peer, halo_row, importance, num_known = [], [], [], 0
-        ends: list[tuple[np.ndarray, np.ndarray]] = []
-        for rows, own in zip(plan.halo, _arcs_by_peer(plan, source), strict=True):
-            first = rows.index[0] if len(rows) else 0
-            targets, column = np.unique(part.inner_id[target[own]], return_inverse=True)   # whatever the rows' order
-            pairs = scipy.sparse.csr_matrix((np.ones(len(own), bool), (source[own] - first, column)),
-                                            shape=(len(rows), len(targets)))
-            is_plain[rows.index], _ = minimum_vertex_cover(pairs)
-            plain = rows.index[is_plain[rows.index]]
-            number[plain] = num_known + np.arange(len(plain))
-            moved = own[~is_plain[source[own]]]
-            sums, row = np.unique(part.inner_id[target[moved]], return_inverse=True)
-            order = np.argsort(row, kind="stable")
-            moved, row = moved[order], row[order]
-            begin = np.searchsorted(row, np.arange(len(sums)))
-            of_sum = target[moved[begin]]
-            ends.append((of_sum, num_known + len(plain) + np.arange(len(sums), dtype=np.int32)))
-            weight = np.empty(0, np.float32) if part.edge_weight is None else part.edge_weight[entry[moved]]
-            by_peer.append((plain, of_sum, source[moved], np.diff(begin, append=len(moved)).astype(np.int32), weight))
-            known = part.importance[num_inner:]
-            importance += [known[plain], _largest(known[source[moved]], begin)]
-            halo_row += [plain, np.full(len(sums), NO_ROW, np.int32)]
-            num_known += len(plain) + len(sums)
-        rows, columns = (np.concatenate(arrays) for arrays in zip(*ends, strict=True))
-        arcs = _thinned(part, entry, is_plain[source], number[source], rows, columns, np.concatenate(halo_row))
-        return cls(arcs, is_plain, *(list(arrays) for arrays in zip(*by_peer, strict=True)),
-                   np.concatenate(importance))
+    def cover(cls, part: Partition, halo: RowList, arcs: np.ndarray, target: np.ndarray) -> _FromPeer:
+        """Choose what comes by the smallest set of sources and targets that has an end of every arc.
+
+        Parameters
+        ----------
+        halo : RowList          of the peer
+        arcs : (n,) int64       from its rows
+        target : (n,) int32     the inner rows that they enter
+        """
+        source = part.indices[arcs] - part.num_inner
+        first = halo.index[0] if len(halo) else 0
+        node_id, column = np.unique(part.inner_id[target], return_inverse=True)      # whatever the order of the rows
+        pairs = scipy.sparse.csr_matrix((np.ones(len(arcs), bool), (source - first, column)),
+                                        shape=(len(halo), len(node_id)))
+        is_plain, _ = minimum_vertex_cover(pairs)
+        summed = np.flatnonzero(~is_plain[source - first])
+        summed = summed[np.argsort(column[summed], kind="stable")]
+        begin = np.flatnonzero(np.diff(column[summed], prepend=-1))
+        return cls(halo.index[is_plain], target[summed[begin]], np.diff(begin, append=len(summed)).astype(np.int32),
+                   arcs[summed], source[summed])
+
+    @property
+    def halo_row(self) -> np.ndarray:
+        """See `FarArcs`."""
+        return np.concatenate([self.plain, np.full(len(self.target), NO_ROW, np.int32)])
+
+    def weight(self, part: Partition) -> np.ndarray:
+        """Return the weights of the arcs that sums stand for, float32; nothing where arcs have none."""
+        return np.empty(0, np.float32) if part.edge_weight is None else part.edge_weight[self.entry]
+
+    def importance(self, part: Partition) -> np.ndarray:
+        """See `PreAggregation`."""
+        known = part.importance[part.num_inner:]
+        begin = np.cumsum(self.count) - self.count
+        return np.concatenate([known[self.plain], _largest(known[self.source], begin)])
+
+    def row_list(self, part: Partition, peer: int, first: int) -> RowList:
+        """Return the rows that come, counted from `first`."""
+        rows = np.arange(len(self.plain) + len(self.target), dtype=np.int32)
+        node_id = np.concatenate([part.halo_id[self.plain], _sum_ids(part, part.inner_id[self.target], peer)])
+        return RowList(first + rows, node_id, rows)
+
+
+def _wanted(part: Partition, plan: ExchangePlan) -> list[_FromPeer]:
+    """Return what a rank wants of each of its peers."""
+    arcs = np.flatnonzero(part.indices >= part.num_inner)
+    target = np.repeat(np.arange(part.num_inner, dtype=np.int32), np.diff(part.indptr))[arcs]
+    by_peer = _by_peer(plan, part.indices[arcs] - part.num_inner)
+    return [_FromPeer.cover(part, rows, arcs[own], target[own]) for rows, own in zip(plan.halo, by_peer, strict=True)]
+
+
+def _by_peer(plan: ExchangePlan, source: np.ndarray) -> list[np.ndarray]:
+    """Return the places of each peer's rows among halo rows, (n,) int64 each, ascending."""
+    stops = np.cumsum([len(rows) for rows in plan.halo])      # halo rows lie by owner, in the order of the peers
+    peer = np.searchsorted(stops, source, "right").astype(np.int32)
+    order = np.argsort(peer, kind="stable")
+    return np.split(order, np.searchsorted(peer[order], np.arange(1, len(plan.peers))))
+
+
+def _arcs_of(part: Partition, wanted: list[_FromPeer]) -> FarArcs:
+    """Return the arcs of a part where those that sums stand for have given way to one from each sum."""
+    halo_row = np.concatenate([one.halo_row for one in wanted])
+    is_plain, number = halo_row != NO_ROW, np.empty(part.num_halo, np.int32)
+    number[halo_row[is_plain]] = np.flatnonzero(is_plain)
+    summed = np.concatenate([one.entry for one in wanted])
+    row = np.searchsorted(part.indptr, summed, "right") - 1
+    indptr = part.indptr - _ends(np.bincount(row, minlength=part.num_inner))
+    indices = np.delete(part.indices, summed)
+    is_far = indices >= part.num_inner
+    indices[is_far] = part.num_inner + number[indices[is_far] - part.num_inner]
+    row = np.concatenate([one.target for one in wanted])
+    order = np.argsort(row, kind="stable")
+    at, column = indptr[row[order] + 1], part.num_inner + np.flatnonzero(~is_plain)[order]
+    weight = None
+    if part.edge_weight is not None:
+        weight = np.insert(np.delete(part.edge_weight, summed), at, np.float32(1.0))
+    indptr = indptr + _ends(np.bincount(row, minlength=part.num_inner))
+    return FarArcs(indptr.astype(np.int64), np.insert(indices, at, column).astype(np.int32), halo_row, weight)
+
+
+def _ends(counts: np.ndarray) -> np.ndarray:
+    """Return where each of some groups ends, and before them 0."""
+    return np.concatenate([[0], np.cumsum(counts)])
 
 
 @dataclass(frozen=True)
@@ -186,33 +217,32 @@ class _Table:
         return len(self.is_sum)
 
     @classmethod
-    def asked(cls, comm: MPI.Comm, part: Partition, plan: ExchangePlan, wanted: _Wanted) -> _Table:
+    def asked(cls, comm: MPI.Comm, part: Partition, plan: ExchangePlan, wanted: list[_FromPeer]) -> _Table:
         """Collective: have the peers tell what they want."""
-        is_plain = [told.astype(bool) for told in tell_owners(comm, plan, wanted.is_plain.astype(np.uint8))]
-        sizes = swap_rows(comm, plan.peers, np.array([[len(sums), len(sources)] for sums, sources
-                                                      in zip(wanted.sums, wanted.sources, strict=True)], np.int64))
-        first = [rows.index[:1] for rows in plan.halo]
-        position = [sources - start for sources, start in zip(wanted.sources, first, strict=True)]
-        target = [part.inner_id[sums] for sums in wanted.sums]
-        counts = _received(comm, plan, wanted.counts, sizes[:, 0])
-        target = _received(comm, plan, target, sizes[:, 0])
-        position = _received(comm, plan, position, sizes[:, 1])
+        is_plain = np.zeros(part.num_halo, np.uint8)
+        is_plain[np.concatenate([one.plain for one in wanted])] = 1
+        is_plain = [told.astype(bool) for told in tell_owners(comm, plan, is_plain)]
+        sizes = np.array([[len(one.target), len(one.source)] for one in wanted], np.int64)
+        num_sums, num_summed = swap_rows(comm, plan.peers, sizes).T
+        place = [one.source - rows.index[:1] for one, rows in zip(wanted, plan.halo, strict=True)]
+        count = _received(comm, plan, [one.count for one in wanted], num_sums)
+        target = _received(comm, plan, [part.inner_id[one.target] for one in wanted], num_sums)
+        place = _received(comm, plan, place, num_summed)
         has_weight = part.edge_weight is not None
-        weight = _received(comm, plan, wanted.weights, sizes[:, 1] * has_weight)
+        weight = _received(comm, plan, [one.weight(part) for one in wanted], num_summed * has_weight)
         plain = [rows.index[kept] for rows, kept in zip(plan.boundary, is_plain, strict=True)]
         as_they_stand = np.unique(np.concatenate(plain))
-        summed = [rows.index[at] for rows, at in zip(plan.boundary, position, strict=True)]
+        summed = [rows.index[at] for rows, at in zip(plan.boundary, place, strict=True)]
         source = np.concatenate([as_they_stand, *summed]).astype(np.int32)
-        count = np.concatenate([np.ones(len(as_they_stand), np.int32), *counts])
-        begin = np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
+        ones = np.ones(len(as_they_stand), np.int32)
+        begin = _ends(np.concatenate([ones, *count])).astype(np.int64)
         boundary, num_rows = [], len(as_they_stand)
         for rows, kept, own, ids in zip(plan.boundary, is_plain, plain, target, strict=True):
             index = np.concatenate([np.searchsorted(as_they_stand, own), num_rows + np.arange(len(ids))])
             node_id = np.concatenate([rows.node_id[kept], _sum_ids(part, ids, comm.rank)])
             boundary.append(RowList(index.astype(np.int32), node_id, np.arange(len(index), dtype=np.int32)))
             num_rows += len(ids)
-        ones = np.ones(len(as_they_stand), np.float32)
-        return cls(begin, source, np.concatenate([ones, *weight]) if has_weight else None,
+        return cls(begin, source, np.concatenate([ones, *weight], dtype=np.float32) if has_weight else None,
                    np.arange(num_rows) >= len(as_they_stand), _largest(part.importance[source], begin[:-1]),
                    tuple(boundary))
 
@@ -243,44 +273,9 @@ def _received(comm: MPI.Comm, plan: ExchangePlan, sent: list[np.ndarray], length
     return received
 
 
-def _arcs_by_peer(plan: ExchangePlan, source: np.ndarray) -> list[np.ndarray]:
-    """Return the arcs whose sources, halo rows, are of each peer, (n,) int64 each, ascending."""
-    stops = np.cumsum([len(rows) for rows in plan.halo])      # halo rows lie by owner, in the order of the peers
-    peer = np.searchsorted(stops, source, "right").astype(np.int32)
-    order = np.argsort(peer, kind="stable")
-    return np.split(order, np.searchsorted(peer[order], np.arange(1, len(plan.peers))))
-
-
 def _largest(values: np.ndarray, begin: np.ndarray) -> np.ndarray:
     """Return the largest value of each group, none of which is empty; groups begin at `begin`."""
     return np.maximum.reduceat(values, begin) if len(begin) else np.empty(0, values.dtype)
-
-
-def _thinned(part: Partition, entry: np.ndarray, is_kept: np.ndarray, number: np.ndarray, rows: np.ndarray,
-             columns: np.ndarray, halo_row: np.ndarray) -> FarArcs:
-    """Return the arcs of a part where some from halo rows have given way to one from each sum.
-
-    Parameters
-    ----------
-    entry : (n,) int64           the arcs from halo rows
-    is_kept : (n,) bool          which of them stay
-    number : (n,) int32          the number of the halo row, counted from the first that comes, where they stay
-    rows, columns : (m,)         of the arcs from sums; columns are counted likewise
-    halo_row : see `FarArcs`
-    """
-    moved = entry[~is_kept]
-    target = np.searchsorted(part.indptr, moved, "right") - 1
-    indptr = part.indptr - np.concatenate([[0], np.cumsum(np.bincount(target, minlength=part.num_inner))])
-    indices = part.indices.copy()
-    indices[entry[is_kept]] = part.num_inner + number[is_kept]
-    order = np.lexsort((columns, rows))
-    at = indptr[rows[order] + 1]
-    indices = np.insert(np.delete(indices, moved), at, part.num_inner + columns[order])
-    weight = None
-    if part.edge_weight is not None:
-        weight = np.insert(np.delete(part.edge_weight, moved), at, np.float32(1.0))
-    indptr = indptr + np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=part.num_inner))])
-    return FarArcs(indptr.astype(np.int64), indices.astype(np.int32), halo_row, weight)
 
 
 def _reach_of(comm: MPI.Comm, plan: ExchangePlan, arcs: FarArcs, reach: Reach) -> Reach:
