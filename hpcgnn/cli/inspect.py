@@ -20,12 +20,10 @@ DEFAULT_DIM = 256   # where the graph has no features
               help="Read features that are stored as packages; print their bits and what other formats would take.")
 @click.option("--verify", is_flag=True,
               help="Check every byte of every part against its checksum, its content, and that parts fit each other.")
-@click.option("--layers", type=click.IntRange(1, 1024), metavar="L",
-              help="Count the work of each part in an epoch of a model of L layers; reads all parts.")
-@click.option("--run", type=click.Path(path_type=Path),
-              help="Show beside it what each rank of this run folder took, and take L from there.")
-def command(shards: Path, plot: Path | None, packages: bool, verify: bool, layers: int | None,
-            run: Path | None) -> None:
+@click.option("--work", metavar="L|RUN",
+              help="Count what an epoch of a model of L layers computes in each part, which reads all of them; of a "
+                   "run folder, of its model, beside what its ranks took.")
+def command(shards: Path, plot: Path | None, packages: bool, verify: bool, work: str | None) -> None:
     """Show what the folder SHARDS holds, part by part, and what its parts send each other."""
     # These import NumPy and SciPy, which help need not wait for.
     from hpcgnn.cli.graph_text import plot_parts, print_info, print_messages, print_table
@@ -46,10 +44,10 @@ def command(shards: Path, plot: Path | None, packages: bool, verify: bool, layer
         from hpcgnn.cli.packages import print_packages
 
         print_packages(shards, info, print_table)
-    if layers is not None or run is not None:
+    if work is not None:
         from hpcgnn.cli.part_work import print_work
 
-        print_work(shards, layers, run)
+        print_work(shards, work)
     if verify:
         click.echo(f"all {info.num_parts + 1} files are whole and of one run")
     if plot is not None:

@@ -11,38 +11,37 @@ from rich.table import Table
 
 from hpcgnn.cli.graph_text import print_table
 from hpcgnn.errors import ConfigError
+from hpcgnn.library.balance import MOST_LAYERS
 from hpcgnn.partition.work import hops_to_loss, work_of_parts
 from hpcgnn.planning.graphs import graph_of_shards
-from hpcgnn.report.measured import MeasuredRun, read_measured
+from hpcgnn.report.measured import read_measured
 
 
-def print_work(shards: Path, layers: int | None, run: Path | None) -> None:
+def print_work(shards: Path, model: str) -> None:
     """Print the work of each part over the mean and, of a run, the seconds of each rank over theirs.
+
+    Parameters
+    ----------
+    model : str      a number of layers, or a run folder
 
     Raises
     ------
-    ConfigError      a run of another number of ranks or layers
+    ConfigError      neither, or a run of another number of ranks
     ShardError       see `graph_of_shards`
     """
-    measured = None if run is None else read_measured(run)
-    num_layers = layers or measured.num_layers
+    measured = None if model.isascii() and model.isdigit() else read_measured(Path(model))
+    num_layers = int(model) if measured is None else measured.num_layers
+    if not 1 <= num_layers <= MOST_LAYERS:
+        raise ConfigError(f"--work must be of 1 to {MOST_LAYERS} layers, found {num_layers}")
     graph = graph_of_shards(shards)
-    _check(graph.own_parts, num_layers, measured, run)
+    if measured is not None and len(measured.seconds) != graph.own_parts:
+        raise ConfigError(f"{model} had {len(measured.seconds)} ranks, and the shards have {graph.own_parts} parts; "
+                          "give a run on these shards")
     hops = hops_to_loss(graph.indptr, graph.indices, graph.train_mask, num_layers)
     work = work_of_parts(np.diff(graph.indptr), hops, num_layers, graph.owner, graph.own_parts)
     click.echo(f"an epoch of {num_layers} layers, part by part; work: rows that training computes, once for each layer "
                "that does, and their edges")
     print_table(work_table(work, None if measured is None else np.array(measured.seconds)))
-
-
-def _check(num_parts: int, num_layers: int, measured: MeasuredRun | None, run: Path | None) -> None:
-    if measured is None:
-        return
-    if len(measured.seconds) != num_parts:
-        raise ConfigError(f"{run} had {len(measured.seconds)} ranks, and the shards have {num_parts} parts; give a run "
-                          "on these shards")
-    if measured.num_layers != num_layers:
-        raise ConfigError(f"{run} has {measured.num_layers} layers, and --layers is {num_layers}; leave --layers out")
 
 
 def work_table(work: np.ndarray, seconds: np.ndarray | None) -> Table:

@@ -14,15 +14,11 @@ from hpcgnn.datasets.options import FEATURES, NON_FINITE, NORMALIZATIONS, TASKS,
 from hpcgnn.errors import DatasetError
 from hpcgnn.launched import launched_rank, launched_size
 from hpcgnn.partition.choices import (
-    BALANCES,
-    DEFAULT_LAYERS,
     DEFAULT_PARTITIONER,
     DEFAULT_REORDER,
     EDGES_A_NODE,
     PARTITIONERS,
     REORDERS,
-    TRAINING,
-    default_balance,
 )
 from hpcgnn.shards.feature_formats import FEATURE_FORMATS
 from hpcgnn.units import size_text, time_text
@@ -39,15 +35,11 @@ if TYPE_CHECKING:
 @click.option("--partitioner", type=click.Choice(PARTITIONERS), default=DEFAULT_PARTITIONER, show_default=True,
               help="kaminpar and metis minimize rows sent, metis-cut cut edges; ldg streams graphs too large for them. "
                    "The first three balance what --balance says; ldg, random and contiguous balance nodes.")
-@click.option("--balance", type=click.Choice(BALANCES),
+@click.option("--balance", metavar="WHAT",
               help="What kaminpar and METIS give every part equally much of: nodes, edges, or the work of both, for "
-                   f"which a node counts as {EDGES_A_NODE} edges; training counts it once for each of --layers that "
-                   "computes it. [default: both; nodes for other partitioners]")
-@click.option("--layers", type=click.IntRange(1, 1024), default=DEFAULT_LAYERS, show_default=True,
-              help="Layers of the model, for --balance training.")
-@click.option("--rebalance", type=click.Path(path_type=Path), metavar="RUN",
-              help="Balance the training of this run folder by what its ranks took: --balance training, where a part's "
-                   "work costs what was measured.")
+                   f"which a node counts as {EDGES_A_NODE} edges; training:L counts it once for each of L layers that "
+                   "computes it in an epoch; run:FOLDER does so at the cost that the ranks of that run took. [default: "
+                   "both; nodes for other partitioners]")
 @click.option("--reorder", type=click.Choice(REORDERS), default=DEFAULT_REORDER, show_default=True,
               help="Order of rows inside a part: nested lays out clusters within clusters, for every level of cache; "
                    "metis clusters that fit one of them, which takes longer; degree puts rows of many in-neighbors "
@@ -94,16 +86,14 @@ def command(context: click.Context, source: str, out: Path, **flags: Any) -> Non
     """
     # These import NumPy and SciPy, which help need not wait for.
     from hpcgnn.cli.graph_text import print_info
+    from hpcgnn.library.balance import parse_balance
     from hpcgnn.shards.crew import ALONE
     from hpcgnn.shards.folder import shards_in
 
     start = time.perf_counter()
-    if flags["rebalance"] is not None:
-        take_measured(context, flags)
-    flags["balance"] = context.params["balance"] = flags["balance"] or default_balance(flags["partitioner"])
-    if flags["balance"] != TRAINING and given(context, "layers"):
-        raise click.UsageError(f"--layers has no effect on --balance {flags['balance']}; leave it out, or use "
-                               "--balance training")
+    found = parse_balance(flags["balance"], flags["partitioner"])
+    context.params["balance"] = found.text
+    flags |= {"balance": found.balance, "layers": found.layers, "measured": found.measured}
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in context.params.items()}
     if has_ranks():
         from hpcgnn.launch import run_parallel
@@ -117,31 +107,6 @@ def command(context: click.Context, source: str, out: Path, **flags: Any) -> Non
     print_info(info)
     num_bytes = sum(path.stat().st_size for path in shards_in(out))
     click.echo(f"{out}: {size_text(num_bytes)} in {info.num_parts + 1} files, {time_text(time.perf_counter() - start)}")
-
-
-def given(context: click.Context, name: str) -> bool:
-    """Tell whether an option was given."""
-    return context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
-
-
-def take_measured(context: click.Context, flags: dict[str, Any]) -> None:
-    """Take layers and seconds from the run of --rebalance.
-
-    Raises
-    ------
-    click.UsageError      options that say otherwise
-    ConfigError           it can't be read
-    """
-    from hpcgnn.report.measured import read_measured
-    from hpcgnn.shards.making import Measured
-
-    if flags["balance"] not in (None, TRAINING) or given(context, "layers"):
-        raise click.UsageError("--rebalance is --balance training with the layers of its run; leave --balance and "
-                               "--layers out")
-    run = read_measured(flags["rebalance"])
-    flags["balance"], flags["layers"] = TRAINING, run.num_layers
-    context.params["layers"] = run.num_layers
-    flags["measured"] = Measured(str(flags["rebalance"]), run.shards, run.seconds)
 
 
 def has_ranks() -> bool:
@@ -164,7 +129,7 @@ def preprocess(source: str, out: Path, settings: dict[str, Any], flags: dict[str
             features=flags["features"], normalize_features=flags["normalize_features"],
             split_fractions=flags["split"], made_classes=flags["make_labels"], task=flags["task"], progress=progress,
             scratch=nearest_folder(out))
-        how = Making(**{item.name: flags[item.name] for item in fields(Making) if item.name in flags})
+        how = Making(**{item.name: flags[item.name] for item in fields(Making)})
         try:
             dataset = crew.together(lambda: None if crew.rank else load_source(source, options))
             return make_shards(dataset, out, how, source, settings, progress, options.scratch, crew)

@@ -14,12 +14,12 @@ from hpcgnn.datasets.options import ProgressTask, SourceOptions, silent
 from hpcgnn.datasets.source import load_source
 from hpcgnn.errors import ConfigError, DatasetError
 from hpcgnn.launch import MPI, join
+from hpcgnn.library.balance import parse_balance
 from hpcgnn.library.crew import Ranks
-from hpcgnn.partition.choices import DEFAULT_LAYERS, DEFAULT_PARTITIONER, DEFAULT_REORDER, TRAINING, default_balance
-from hpcgnn.report.measured import read_measured
+from hpcgnn.partition.choices import DEFAULT_PARTITIONER, DEFAULT_REORDER
 from hpcgnn.shards.crew import ALONE, Crew
 from hpcgnn.shards.folder import check_folder, nearest_folder
-from hpcgnn.shards.making import Making, Measured, make_shards
+from hpcgnn.shards.making import Making, make_shards
 from hpcgnn.shards.schema import GraphInfo
 
 STRUCTURAL = "structural"
@@ -30,7 +30,6 @@ def preprocess(data: Any, parts: int = 1, out: str | Path | None = None, *, feat
                source: str | int | None = None, target: str | int | None = None, rows: str = "sources",
                name: str | None = None, task: str = "auto", symmetrize: bool = False, seed: int = 0,
                partitioner: str = DEFAULT_PARTITIONER, balance: str | None = None, reorder: str = DEFAULT_REORDER,
-               layers: int = DEFAULT_LAYERS, rebalance: str | Path | None = None,
                feature_format: str = "float32", feature_bits: int = 8, cluster_rows: int = 0,
                non_finite: str = "error", normalize_features: str = "auto", split: tuple[float, float] = (0.6, 0.2),
                make_labels: int | None = None, root: str | Path | None = None, overwrite: bool = False,
@@ -89,20 +88,17 @@ def preprocess(data: Any, parts: int = 1, out: str | Path | None = None, *, feat
     options = dict(seed=seed, symmetrize=symmetrize, root=None if root is None else Path(root), non_finite=non_finite,
                    features=STRUCTURAL if structural else "auto", normalize_features=normalize_features,
                    split_fractions=split, made_classes=make_labels, task=task, progress=progress)
-    measured = None
-    if rebalance is not None:
-        run = read_measured(Path(rebalance))
-        balance, layers, measured = TRAINING, run.num_layers, Measured(str(rebalance), run.shards, run.seconds)
-    making = dict(parts=parts, partitioner=partitioner, balance=balance or default_balance(partitioner),
+    found = parse_balance(balance, partitioner)
+    making = dict(parts=parts, partitioner=partitioner, balance=found.balance,
                   reorder=reorder, seed=seed, feature_format=feature_format, feature_bits=feature_bits,
-                  cluster_rows=cluster_rows, overwrite=overwrite, layers=layers, measured=measured)
+                  cluster_rows=cluster_rows, overwrite=overwrite, layers=found.layers, measured=found.measured)
     comm = join(comm)
 
-    return _preprocess(data, out, choices, options, making, ALONE if comm.size == 1 else Ranks(comm))
+    return _preprocess(data, out, choices, options, making, found.text, ALONE if comm.size == 1 else Ranks(comm))
 
 
 def _preprocess(data: Any, out: str | Path | None, choices: dict[str, Any], options: dict[str, Any],
-                making: dict[str, Any], crew: Crew) -> GraphInfo:
+                making: dict[str, Any], balance: str, crew: Crew) -> GraphInfo:
     if crew.rank:
         options = options | {"progress": silent}
 
@@ -114,9 +110,8 @@ def _preprocess(data: Any, out: str | Path | None, choices: dict[str, Any], opti
     source = crew.share(source)
     settings = {key: str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
                 for key, value in (making | options | {"rows": choices["rows"], "out": str(out)}).items()
-                if key not in ("progress", "overwrite", "measured")}
-    if making["measured"] is not None:
-        settings["rebalance"] = making["measured"].run
+                if key not in ("progress", "overwrite", "layers", "measured")}
+    settings["balance"] = balance
     try:
         return make_shards(dataset, Path(out), Making(**making), source, settings, options["progress"],
                            nearest_folder(Path(out)), crew)

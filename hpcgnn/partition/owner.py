@@ -34,9 +34,9 @@ REFINED_SLACK = 1.03     # the same of what kaminpar balances, after its refinem
 
 
 def assign_owners(dataset: GraphDataset, num_parts: int, partitioner: str = DEFAULT_PARTITIONER, seed: int = 0,
-                  balance: str | None = None) -> np.ndarray:
+                  balance: str | None = None, work: TrainingWork | None = None) -> np.ndarray:
     """Return the owners that choose_owners chooses."""
-    return choose_owners(dataset, num_parts, partitioner, seed, balance)[0]
+    return choose_owners(dataset, num_parts, partitioner, seed, balance, work=work)[0]
 
 
 def choose_owners(dataset: GraphDataset, num_parts: int, partitioner: str = DEFAULT_PARTITIONER, seed: int = 0,

@@ -12,7 +12,7 @@ import numpy as np
 from hpcgnn.datasets.options import ProgressTask, SourceOptions, silent
 from hpcgnn.partition.choices import DEFAULT_PARTITIONER
 from hpcgnn.partition.owner import assign_owners
-from hpcgnn.partition.work import hops_to_loss
+from hpcgnn.partition.work import TrainingWork, hops_to_loss
 from hpcgnn.planning.cluster import Cluster
 from hpcgnn.planning.graphs import PlannedGraph, open_graph
 from hpcgnn.planning.loads import PartLoads, count_loads, count_shared_pairs
@@ -157,7 +157,8 @@ class Cutter:
                                                      choices.partitioner)
             return loads_of_region(graph.dataset, self._regions[share], num_parts, self._hops, choices.layers,
                                    choices.seed, choices.balance, choices.partitioner), "sample"
-        owner = assign_owners(graph.dataset, num_parts, choices.partitioner, choices.seed, choices.balance)
+        owner = assign_owners(graph.dataset, num_parts, choices.partitioner, choices.seed, choices.balance,
+                              TrainingWork(choices.layers))
         return self._count(owner, num_parts), "cut"
 
     def _count(self, owner: np.ndarray, num_parts: int) -> PartLoads:

@@ -30,12 +30,10 @@ class Measured:
 
     Attributes
     ----------
-    run : str                        the run folder that says it
     shards : str                     their folder
     seconds : tuple of float         of each part, to compute an epoch
     """
 
-    run: str
     shards: str
     seconds: tuple[float, ...]
 
@@ -61,7 +59,7 @@ class Measured:
 @dataclass(frozen=True)
 class Making:
     """Say how a graph is cut and stored; the attributes are the options of `hpcgnn preprocess` by these names, and
-    `measured` is what its --rebalance found.
+    `layers` and `measured` are what its --balance says beside.
     """
 
     parts: int = 1
@@ -116,9 +114,8 @@ def make_shards(dataset: GraphDataset | None, out: Path, how: Making, source: st
     decisive = {name: value for name, value in asdict(how).items() if name not in unused}
     with kept_stages(crew, Path(out), dataset, decisive, progress) as stages:
         owner, found, cluster = crew.together(cut)
-        # Shards that use none of these options stay as they were before they could be asked for, to the byte.
-        needed = {"cluster_rows": how.cluster_rows, "layers": how.balance == TRAINING, "rebalance": how.measured}
-        settings = {name: value for name, value in settings.items() if needed.get(name, True)}
+        # Shards without clusters stay as they were before these could be asked for, to the byte.
+        settings = {name: value for name, value in settings.items() if name != "cluster_rows" or value}
         provenance = Provenance(source, how.partitioner, how.seed, settings | json.loads(crew.share(found)))
         return write_shards(dataset, owner, how.parts, out, how.feature_format, provenance, progress, how.overwrite,
                             how.reorder, how.feature_bits, cluster, crew, stages)

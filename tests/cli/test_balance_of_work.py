@@ -25,45 +25,52 @@ def made(shared_path):
 
 @TWO
 def test_a_run_balances_the_next_parts_and_inspect_shows_both(hpcgnn, made, shared_path):
-    shards, run = made("g", balance="training", layers=2), shared_path / "run"
+    shards, run = made("g", balance="training:2"), shared_path / "run"
     settings = read_graph_info(shards).provenance.settings
-    assert (settings["balance"], settings["layers"]) == ("training", 2)
+    assert settings["balance"] == "training:2"
     assert hpcgnn("train", shards, "--out", run, "--layers", 2, "--hidden", 8, "--epochs", 6, "--eval-every", 2)[0] == 0
-    again = made("again", rebalance=run)
+    again = made("again", balance=f"run:{run}")
     settings = read_graph_info(again).provenance.settings
-    assert (settings["balance"], settings["layers"], settings["rebalance"]) == ("training", 2, str(run))
-    code, out, _ = hpcgnn("inspect", shards, "--run", run)      # it reads files and knows no ranks
+    assert settings["balance"] == f"run:{run}"
+    code, out, _ = hpcgnn("inspect", shards, "--work", run)      # it reads files and knows no ranks
     assert code == 0 and "an epoch of 2 layers, part by part" in out and "s over mean" in out
     shutil.rmtree(shards, ignore_errors=True)
     COMM.Barrier()
     with pytest.raises(package.HpcgnnError, match="g"):
-        made("third", rebalance=run)
-
-
-def test_shards_that_balance_otherwise_do_not_name_layers(hpcgnn, tmp_path):
-    assert hpcgnn("preprocess", SOURCE, "--parts", 2, "--out", tmp_path / "g")[0] == 0
-    assert {"layers", "rebalance"} & set(read_graph_info(tmp_path / "g").provenance.settings) == set()
+        made("third", balance=f"run:{run}")
 
 
 def test_inspect_shows_the_work_of_each_part(hpcgnn, tmp_path):
-    hpcgnn("preprocess", SOURCE, "--parts", 3, "--out", tmp_path / "g", "--balance", "training", "--layers", 2)
-    code, out, _ = hpcgnn("inspect", tmp_path / "g", "--layers", 2)
+    hpcgnn("preprocess", SOURCE, "--parts", 3, "--out", tmp_path / "g", "--balance", "training:2")
+    code, out, _ = hpcgnn("inspect", tmp_path / "g", "--work", 2)
     assert code == 0
     rows = [line.split() for line in out.partition("an epoch of 2 layers, part by part")[2].splitlines()]
     shares = [float(cells[1]) for cells in rows if len(cells) == 3 and cells[0] in "012"]
     assert len(shares) == 3 and sum(shares) == pytest.approx(1, abs=1e-3) and max(shares) * 3 < 1.1
 
 
-@pytest.mark.parametrize("arguments, code, complaint", [
-    (("--layers", 2), 2, "--layers has no effect on --balance both"),
-    (("--rebalance", "missing"), 1, "missing"),
-    (("--rebalance", "missing", "--balance", "both"), 2, "leave --balance and --layers out"),
-    (("--rebalance", "missing", "--layers", 3), 2, "leave --balance and --layers out"),
-    (("--partitioner", "ldg", "--balance", "training"), 1, "partitioner ldg balances nodes only"),
+@pytest.mark.parametrize("balance, complaint", [
+    ("halo", "balance must be one of nodes, edges, both, training, training:LAYERS with 1 to 1024 layers, or run:FOLD"),
+    ("training:0", "found 'training:0'"), ("training:x", "found 'training:x'"), ("both:2", "found 'both:2'"),
+    ("run:", "found 'run:'"), ("run:missing", "missing"),
 ])
-def test_each_fault_is_one_sentence(hpcgnn, tmp_path, arguments, code, complaint):
-    found, out, err = hpcgnn("preprocess", SOURCE, "--parts", 2, "--out", tmp_path / "g", *arguments)
-    assert (found, out) == (code, "") and complaint in err and err.count("\n") == 1
+def test_each_fault_is_one_sentence(hpcgnn, tmp_path, balance, complaint):
+    found, out, err = hpcgnn("preprocess", SOURCE, "--parts", 2, "--out", tmp_path / "g", "--balance", balance)
+    assert (found, out) == (1, "") and complaint in err and err.count("\n") == 1
+    assert not (tmp_path / "g").exists()
+
+
+def test_a_partitioner_without_weights_can_not_balance_training(hpcgnn, tmp_path):
+    code, _, err = hpcgnn("preprocess", SOURCE, "--parts", 2, "--out", tmp_path / "g", "--partitioner", "ldg",
+                          "--balance", "training")
+    assert code == 1 and "partitioner ldg balances nodes only" in err
+
+
+@pytest.mark.parametrize("work, complaint", [("0", "--work must be of 1 to 1024 layers, found 0"), ("none", "none")])
+def test_work_of_nothing_is_refused(hpcgnn, tmp_path, work, complaint):
+    hpcgnn("preprocess", SOURCE, "--parts", 2, "--out", tmp_path / "g")
+    code, _, err = hpcgnn("inspect", tmp_path / "g", "--work", work)
+    assert code == 1 and complaint in err and err.count("\n") == 1
 
 
 @TWO
@@ -71,5 +78,5 @@ def test_a_run_on_another_graph_is_refused(hpcgnn, made, shared_path):
     shards, run = made("g"), shared_path / "run"
     hpcgnn("train", shards, "--out", run, "--layers", 2, "--hidden", 8, "--epochs", 4, "--eval-every", 2)
     with pytest.raises(package.HpcgnnError, match=r"which holds 300 nodes and .* give a run on the same graph"):
-        made("other", SOURCE.replace("300", "400"), rebalance=run)
+        made("other", SOURCE.replace("300", "400"), balance=f"run:{run}")
     assert on_rank_zero(COMM, lambda: not (shared_path / "other" / "graph.h5").exists())
