@@ -57,6 +57,7 @@ BOUNDS = Tests("ops/test_bounds.py")
 ROTATED = Tests("cuda/test_rotation.py -x")
 ROTATED_ROWS = Tests("exchange/test_rotated.py", 2)
 PLAN = Tests("exchange/test_plan.py")
+WORK = Tests("partition/test_work.py")
 VERTEX_COVER, SUMMED_ROWS = Tests("partition/test_vertex_cover.py"), Tests("exchange/test_pre_aggregation.py", 3)
 SUMMED_TRAINING = Tests("training/test_pre_aggregation.py -k 'losses and gcn'", 2)
 SUMMED_WEIGHTS = Tests("training/test_pre_aggregation.py -k 'weights and gcn'", 2)
@@ -200,6 +201,14 @@ MUTATIONS = [
              "        has_target[columns] = True\n", "        has_target[columns[:1]] = True\n", VERTEX_COVER),
     Mutation("partition/vertex_cover.py", "every source is covered", "return ~is_reached, has_target",
              "return np.ones_like(is_reached), has_target", VERTEX_COVER),
+    Mutation("partition/work.py", "the last layer computes all rows within a hop", "np.maximum(num_layers - hops, 0)",
+             "np.maximum(num_layers + 1 - hops, 0)", WORK),
+    Mutation("partition/work.py", "evaluations cost nothing", ".astype(np.int64) + num_layers", ".astype(np.int64)",
+             WORK),
+    Mutation("partition/work.py", "seconds are not of the work that took them",
+             "seconds / np.maximum(work, 1.0) / mean", "seconds / seconds.mean()", WORK),
+    Mutation("report/measured.py", "the first evaluation counts", "tables[1:] or tables", "tables",
+             Tests("report/test_measured.py")),
     Mutation("exchange/pre_aggregation.py", "sums of another rank have the same id", "* part.num_parts + sender",
              "* part.num_parts", SUMS_IN_NODES),
     Mutation("exchange/pre_aggregation.py", "what is sent is not sorted by its hops",

@@ -12,7 +12,7 @@ from hpcgnn.report.measured import read_measured
 
 @pytest.fixture
 def run(tmp_path):
-    path = write_adaptive_run(tmp_path / "run", num_ranks=3)
+    path = write_adaptive_run(tmp_path / "run", num_epochs=10, num_ranks=3)      # two evaluations
     text = (path / "config.toml").read_text()
     (path / "config.toml").write_text("layers = 2\n" + text.replace("[provenance]", '[provenance]\nshards = "/shards"'))
     return path
