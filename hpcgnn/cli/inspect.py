@@ -14,17 +14,19 @@ DEFAULT_DIM = 256   # where the graph has no features
 
 @click.command()
 @click.argument("shards", type=click.Path(path_type=Path))
+@click.argument("work", required=False, metavar="[LAYERS|RUN]")
 @click.option("--plot", type=click.Path(path_type=Path, dir_okay=False),
               help="Draw the parts to this file; .png, .pdf or .svg.")
 @click.option("--packages", is_flag=True,
               help="Read features that are stored as packages; print their bits and what other formats would take.")
 @click.option("--verify", is_flag=True,
               help="Check every byte of every part against its checksum, its content, and that parts fit each other.")
-@click.option("--work", metavar="L|RUN",
-              help="Count what an epoch of a model of L layers computes in each part, which reads all of them; of a "
-                   "run folder, of its model, beside what its ranks took.")
 def command(shards: Path, plot: Path | None, packages: bool, verify: bool, work: str | None) -> None:
-    """Show what the folder SHARDS holds, part by part, and what its parts send each other."""
+    """Show what the folder SHARDS holds, part by part, and what its parts send each other.
+
+    With a number of LAYERS also what an epoch of such a model computes in each part, which reads all parts; with a RUN
+    folder, what an epoch of its model does, beside what its ranks took.
+    """
     # These import NumPy and SciPy, which help need not wait for.
     from hpcgnn.cli.graph_text import plot_parts, print_info, print_messages, print_table
     from hpcgnn.cli.messages import level_bins_of

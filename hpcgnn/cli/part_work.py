@@ -11,7 +11,7 @@ from rich.table import Table
 
 from hpcgnn.cli.graph_text import print_table
 from hpcgnn.errors import ConfigError
-from hpcgnn.library.balance import MOST_LAYERS
+from hpcgnn.partition.choices import MOST_LAYERS
 from hpcgnn.partition.work import hops_to_loss, work_of_parts
 from hpcgnn.planning.graphs import graph_of_shards
 from hpcgnn.report.measured import read_measured
@@ -32,7 +32,7 @@ def print_work(shards: Path, model: str) -> None:
     measured = None if model.isascii() and model.isdigit() else read_measured(Path(model))
     num_layers = int(model) if measured is None else measured.num_layers
     if not 1 <= num_layers <= MOST_LAYERS:
-        raise ConfigError(f"--work must be of 1 to {MOST_LAYERS} layers, found {num_layers}")
+        raise ConfigError(f"an epoch is of 1 to {MOST_LAYERS} layers, found {num_layers}")
     graph = graph_of_shards(shards)
     if measured is not None and len(measured.seconds) != graph.own_parts:
         raise ConfigError(f"{model} had {len(measured.seconds)} ranks, and the shards have {graph.own_parts} parts; "

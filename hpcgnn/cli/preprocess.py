@@ -14,11 +14,13 @@ from hpcgnn.datasets.options import FEATURES, NON_FINITE, NORMALIZATIONS, TASKS,
 from hpcgnn.errors import DatasetError
 from hpcgnn.launched import launched_rank, launched_size
 from hpcgnn.partition.choices import (
+    BALANCES,
     DEFAULT_PARTITIONER,
     DEFAULT_REORDER,
     EDGES_A_NODE,
     PARTITIONERS,
     REORDERS,
+    split_balance,
 )
 from hpcgnn.shards.feature_formats import FEATURE_FORMATS
 from hpcgnn.units import size_text, time_text
@@ -28,6 +30,14 @@ if TYPE_CHECKING:
     from hpcgnn.shards.schema import GraphInfo
 
 
+class BalanceChoice(click.Choice):
+    """One of the choices, or training:L or run:FOLDER."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See click."""
+        return value if split_balance(value)[0] else super().convert(value, param, ctx)
+
+
 @click.command()
 @click.argument("source")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for the shards.")
@@ -35,7 +45,7 @@ if TYPE_CHECKING:
 @click.option("--partitioner", type=click.Choice(PARTITIONERS), default=DEFAULT_PARTITIONER, show_default=True,
               help="kaminpar and metis minimize rows sent, metis-cut cut edges; ldg streams graphs too large for them. "
                    "The first three balance what --balance says; ldg, random and contiguous balance nodes.")
-@click.option("--balance", metavar="WHAT",
+@click.option("--balance", type=BalanceChoice(BALANCES), metavar="WHAT",
               help="What kaminpar and METIS give every part equally much of: nodes, edges, or the work of both, for "
                    f"which a node counts as {EDGES_A_NODE} edges; training:L counts it once for each of L layers that "
                    "computes it in an epoch; run:FOLDER does so at the cost that the ranks of that run took. [default: "

@@ -225,3 +225,24 @@ def restored_arrival(state: State, peers: tuple[int, ...], incoming: tuple[RowLi
             fill(buffer, values)
     key = CounterKey(**{name: int(value) for name, value in state["key"].items()})
     return Arrival(messages, receive, arena.received, Arrived(), key, traffic, streams, is_applied=is_applied)
+
+
+class PassedOn:
+    """Rows on their way that are changed once they are here, so that they can't be read from their messages; see
+    `hpcgnn.graph.hop.Arrival`. What becomes of them is a subclass's `finish`.
+
+    Attributes
+    ----------
+    arrival : hpcgnn.graph.hop.Arrival      of what travels
+    """
+
+    def poll(self) -> bool:
+        """See `hpcgnn.graph.hop.Arrival`."""
+        return self.arrival.poll()
+
+    def wait(self) -> None:
+        """See `hpcgnn.graph.hop.Arrival`."""
+        self.arrival.wait()
+
+    def packed(self) -> None:
+        """See `hpcgnn.graph.hop.Arrival`: there are none."""

@@ -12,6 +12,7 @@ import scipy.sparse
 import torch
 
 from hpcgnn.errors import KernelError
+from hpcgnn.exchange.arrival import PassedOn
 from hpcgnn.exchange.pre_aggregation import PreAggregation
 from hpcgnn.graph.hop import Arrival, ExchangeSite
 from hpcgnn.graph.normalization import degree_factor
@@ -93,23 +94,12 @@ class OutgoingRows:
 
 
 @dataclass(frozen=True)
-class SummedGradients:
+class SummedGradients(PassedOn):
     """Gradients of the table's rows on their way home; see `hpcgnn.graph.hop.Arrival`."""
 
     outgoing: OutgoingRows
     arrival: Arrival
     site: ExchangeSite
-
-    def poll(self) -> bool:
-        """See `hpcgnn.graph.hop.Arrival`."""
-        return self.arrival.poll()
-
-    def wait(self) -> None:
-        """See `hpcgnn.graph.hop.Arrival`."""
-        self.arrival.wait()
-
-    def packed(self) -> None:
-        """See `hpcgnn.graph.hop.Arrival`: gradients are added, wherever they lie."""
 
     def finish(self, rows: torch.Tensor) -> None:
         """See `hpcgnn.graph.hop.Arrival`."""

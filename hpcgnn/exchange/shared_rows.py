@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from hpcgnn.exchange.arrival import Arrival
+from hpcgnn.exchange.arrival import Arrival, PassedOn
 from hpcgnn.exchange.compute_node import ComputeNode
 from hpcgnn.exchange.shared_memory import HALVES, SharedMemory
 from hpcgnn.exchange.traffic import Traffic
@@ -118,7 +118,7 @@ class SharedRows:
 
 
 @dataclass(frozen=True)
-class SharedFetch:
+class SharedFetch(PassedOn):
     """Halo rows on their way; see `hpcgnn.graph.hop.Arrival`.
 
     Attributes
@@ -131,17 +131,6 @@ class SharedFetch:
     shared: SharedRows
     own: torch.Tensor
     arrival: Arrival
-
-    def poll(self) -> bool:
-        """See `hpcgnn.graph.hop.Arrival`."""
-        return self.arrival.poll()
-
-    def wait(self) -> None:
-        """See `hpcgnn.graph.hop.Arrival`."""
-        self.arrival.wait()
-
-    def packed(self) -> None:
-        """See `hpcgnn.graph.hop.Arrival`: rows from two places are not in one message."""
 
     def finish(self, rows: torch.Tensor) -> None:
         """Collective in the node: see `hpcgnn.graph.hop.Arrival`."""

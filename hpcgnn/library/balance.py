@@ -6,12 +6,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpcgnn.errors import ConfigError
-from hpcgnn.partition.choices import BALANCES, DEFAULT_LAYERS, TRAINING, default_balance
+from hpcgnn.partition.choices import (
+    BALANCES,
+    DEFAULT_LAYERS,
+    MEASURED,
+    MOST_LAYERS,
+    TRAINING,
+    default_balance,
+    split_balance,
+)
 from hpcgnn.report.measured import read_measured
 from hpcgnn.shards.making import Measured
-
-RUN = "run"
-MOST_LAYERS = 1024
 
 
 class Balance(NamedTuple):
@@ -39,13 +44,11 @@ def parse_balance(text: str | None, partitioner: str) -> Balance:
     ConfigError      another text, or a run that does not say what its ranks took
     """
     text = text or default_balance(partitioner)
-    kind, colon, rest = text.partition(":")
-    if kind == RUN and rest:
+    kind, rest = split_balance(text)
+    if not kind:
+        raise ConfigError(f"balance must be one of {', '.join(BALANCES)}, {TRAINING}:LAYERS with 1 to {MOST_LAYERS} "
+                          f"layers, or {MEASURED}:FOLDER, found {text!r}")
+    if kind == MEASURED:
         run = read_measured(Path(rest))
         return Balance(text, TRAINING, run.num_layers, Measured(run.shards, run.seconds))
-    if kind == TRAINING and rest.isascii() and rest.isdigit() and 1 <= int(rest) <= MOST_LAYERS:
-        return Balance(text, TRAINING, int(rest))
-    if colon or kind not in BALANCES:
-        raise ConfigError(f"balance must be one of {', '.join(BALANCES)}, {TRAINING}:LAYERS with 1 to {MOST_LAYERS} "
-                          f"layers, or {RUN}:FOLDER, found {text!r}")
-    return Balance(text, kind)
+    return Balance(text, kind, int(rest or DEFAULT_LAYERS))

@@ -88,13 +88,13 @@ def preprocess(data: Any, parts: int = 1, out: str | Path | None = None, *, feat
     options = dict(seed=seed, symmetrize=symmetrize, root=None if root is None else Path(root), non_finite=non_finite,
                    features=STRUCTURAL if structural else "auto", normalize_features=normalize_features,
                    split_fractions=split, made_classes=make_labels, task=task, progress=progress)
-    found = parse_balance(balance, partitioner)
+    comm = join(comm)
+    crew = ALONE if comm.size == 1 else Ranks(comm)
+    found = crew.together(lambda: parse_balance(balance, partitioner))
     making = dict(parts=parts, partitioner=partitioner, balance=found.balance,
                   reorder=reorder, seed=seed, feature_format=feature_format, feature_bits=feature_bits,
                   cluster_rows=cluster_rows, overwrite=overwrite, layers=found.layers, measured=found.measured)
-    comm = join(comm)
-
-    return _preprocess(data, out, choices, options, making, found.text, ALONE if comm.size == 1 else Ranks(comm))
+    return _preprocess(data, out, choices, options, making, found.text, crew)
 
 
 def _preprocess(data: Any, out: str | Path | None, choices: dict[str, Any], options: dict[str, Any],

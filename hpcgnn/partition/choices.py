@@ -16,6 +16,18 @@ EPOCHS_AN_EVALUATION = 5     # the default of hpcgnn train --eval-every
 DEFAULT_LAYERS = 3           # and of --layers
 REORDERS = ("none", "nested", "metis", "degree", "rcm", "condense-edge")
 DEFAULT_REORDER = "nested"
+MEASURED = "run"      # of --balance run:FOLDER
+MOST_LAYERS = 1024
+
+
+def split_balance(text: str) -> tuple[str, str]:
+    """Return what is to be balanced, of BALANCES or MEASURED, and the layers or the run behind a colon; both are empty
+    where the text says nothing of the kind.
+    """
+    kind, colon, rest = text.partition(":")
+    is_number = rest.isascii() and rest.isdigit() and 1 <= int(rest) <= MOST_LAYERS
+    has_rest = (kind == TRAINING and is_number) or (kind == MEASURED and bool(rest))
+    return (kind, rest) if (has_rest if colon else kind in BALANCES) else ("", "")
 
 
 def default_balance(partitioner: str) -> str:

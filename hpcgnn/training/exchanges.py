@@ -54,15 +54,19 @@ class Exchanges:
         full_bits : {32, 16}      width of rows as they are stored
         """
         plan, link = ExchangePlan.build(part), Link(1e6 * config.link_mbps)
-        mates, shares = _mates_of(comm, config)
+        mates, ranks_of_node = _mates_of(comm, config)
+
+        def node_of(plan: ExchangePlan) -> ComputeNode | None:
+            return None if ranks_of_node is None else ComputeNode.build(comm, ranks_of_node, plan)
+
         outgoing = inputs = sums = None
         if config.pre_aggregation == "on" and comm.size > 1:
-            node = _node(comm, config, plan) if shares else None
+            node = node_of(plan)
             inputs = HaloExchange(comm, plan if node is None else node.plan, UniformBits(full_bits), config.exchange,
                                   full_bits, transport=transport, link=link, node=node)
             sums = PreAggregation.build(comm, part, plan, reach)
             outgoing, plan, reach = OutgoingRows(sums, _inner_degree(part)), sums.plan, sums.reach
-        node = _node(comm, config, plan) if shares else None
+        node = node_of(plan)
         if node is not None:
             plan, reach = node.plan, reach and node.reach(comm, reach)
         kind = config.method.exchange()
@@ -86,18 +90,14 @@ def rotated_rows(config: TrainConfig) -> tuple[frozenset[int], int]:
     return frozenset(purpose[direction] for direction in directions), LEAST_ROTATED if is_own else 1
 
 
-def _mates_of(comm: MPI.Comm, config: TrainConfig) -> tuple[tuple[int, ...], bool]:
-    """Collective: return the ranks of this one's node, and whether they share rows."""
+def _mates_of(comm: MPI.Comm, config: TrainConfig) -> tuple[tuple[int, ...], MPI.Comm | None]:
+    """Collective: return the ranks of this one's node, and their communicator where they share rows."""
     node = split_nodes(comm, config.ranks_per_node)
     mates = tuple(node.allgather(comm.rank))
-    shares = config.may_share_rows and (config.nodes_aware == "on" or are_worth_it(comm, node))
+    if config.may_share_rows and (config.nodes_aware == "on" or are_worth_it(comm, node)):
+        return mates, node
     node.Free()
-    return mates, shares
-
-
-def _node(comm: MPI.Comm, config: TrainConfig, plan: ExchangePlan) -> ComputeNode:
-    """Collective: return what the ranks of this one's node share."""
-    return ComputeNode.build(comm, split_nodes(comm, config.ranks_per_node), plan)
+    return mates, None
 
 
 def _inner_degree(part: Partition) -> np.ndarray:

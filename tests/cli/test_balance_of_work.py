@@ -32,7 +32,7 @@ def test_a_run_balances_the_next_parts_and_inspect_shows_both(hpcgnn, made, shar
     again = made("again", balance=f"run:{run}")
     settings = read_graph_info(again).provenance.settings
     assert settings["balance"] == f"run:{run}"
-    code, out, _ = hpcgnn("inspect", shards, "--work", run)      # it reads files and knows no ranks
+    code, out, _ = hpcgnn("inspect", shards, run)      # it reads files and knows no ranks
     assert code == 0 and "an epoch of 2 layers, part by part" in out and "s over mean" in out
     shutil.rmtree(shards, ignore_errors=True)
     COMM.Barrier()
@@ -42,22 +42,24 @@ def test_a_run_balances_the_next_parts_and_inspect_shows_both(hpcgnn, made, shar
 
 def test_inspect_shows_the_work_of_each_part(hpcgnn, tmp_path):
     hpcgnn("preprocess", SOURCE, "--parts", 3, "--out", tmp_path / "g", "--balance", "training:2")
-    code, out, _ = hpcgnn("inspect", tmp_path / "g", "--work", 2)
+    code, out, _ = hpcgnn("inspect", tmp_path / "g", 2)
     assert code == 0
     rows = [line.split() for line in out.partition("an epoch of 2 layers, part by part")[2].splitlines()]
     shares = [float(cells[1]) for cells in rows if len(cells) == 3 and cells[0] in "012"]
     assert len(shares) == 3 and sum(shares) == pytest.approx(1, abs=1e-3) and max(shares) * 3 < 1.1
 
 
-@pytest.mark.parametrize("balance, complaint", [
-    ("halo", "balance must be one of nodes, edges, both, training, training:LAYERS with 1 to 1024 layers, or run:FOLD"),
-    ("training:0", "found 'training:0'"), ("training:x", "found 'training:x'"), ("both:2", "found 'both:2'"),
-    ("run:", "found 'run:'"), ("run:missing", "missing"),
+@pytest.mark.parametrize("balance, code, complaint", [
+    ("halo", 2, "'halo' is not one of"), ("training:0", 2, "'training:0' is not one of"),
+    ("training:x", 2, "'training:x'"), ("both:2", 2, "'both:2'"), ("run:", 2, "'run:'"), ("run:missing", 1, "missing"),
 ])
-def test_each_fault_is_one_sentence(hpcgnn, tmp_path, balance, complaint):
+def test_each_fault_is_one_sentence(hpcgnn, tmp_path, balance, code, complaint):
     found, out, err = hpcgnn("preprocess", SOURCE, "--parts", 2, "--out", tmp_path / "g", "--balance", balance)
-    assert (found, out) == (1, "") and complaint in err and err.count("\n") == 1
+    assert (found, out) == (code, "") and complaint in err and err.count("\n") == 1
     assert not (tmp_path / "g").exists()
+    with pytest.raises(package.HpcgnnError, match="balance must be one of nodes, edges, both, training" if code == 2
+                       else "missing"):
+        package.preprocess(SOURCE, parts=2, out=tmp_path / "g", balance=balance)
 
 
 def test_a_partitioner_without_weights_can_not_balance_training(hpcgnn, tmp_path):
@@ -66,10 +68,10 @@ def test_a_partitioner_without_weights_can_not_balance_training(hpcgnn, tmp_path
     assert code == 1 and "partitioner ldg balances nodes only" in err
 
 
-@pytest.mark.parametrize("work, complaint", [("0", "--work must be of 1 to 1024 layers, found 0"), ("none", "none")])
+@pytest.mark.parametrize("work, complaint", [("0", "an epoch is of 1 to 1024 layers, found 0"), ("none", "none")])
 def test_work_of_nothing_is_refused(hpcgnn, tmp_path, work, complaint):
     hpcgnn("preprocess", SOURCE, "--parts", 2, "--out", tmp_path / "g")
-    code, _, err = hpcgnn("inspect", tmp_path / "g", "--work", work)
+    code, _, err = hpcgnn("inspect", tmp_path / "g", work)
     assert code == 1 and complaint in err and err.count("\n") == 1
 
 

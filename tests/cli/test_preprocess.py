@@ -173,7 +173,7 @@ def test_taken_folder_needs_overwrite(hpcgnn, tmp_path):
     ((SOURCE, "--parts", 2, "--seed", -1), 2, "seed"),
     ((SOURCE, "--parts", 2, "--split", 0.9, 0.9), 1, "split fractions"),
     ((SOURCE, "--parts", 2, "--partitioner", "ldg", "--balance", "edges"), 1, "partitioner ldg balances nodes only"),
-    ((SOURCE, "--parts", 2, "--balance", "halo"), 1, "halo"),
+    ((SOURCE, "--parts", 2, "--balance", "halo"), 2, "halo"),
     ((SOURCE, "--parts", 2, "--reorder", "random"), 2, "random"),
     ((SOURCE, "--parts", 2, "--make-labels", 1), 2, "make-labels"),
     ((SOURCE, "--parts", 2, "--make-labels", 3), 1, "has labels of its own; leave out --make-labels"),
