@@ -81,6 +81,7 @@ class Arrival:
     after : function or None          called with the rows that were written
     age, max_age : int                epochs that the rows are old when they are read, and that they may be
     is_applied : bool                 the table holds them
+    is_read_once : bool               nobody reads again what was received
     sent_epochs : (num_peers,) int64 or None      in which each peer's message was encoded; None is the key's epoch
     """
 
@@ -97,6 +98,7 @@ class Arrival:
     age: int = 0
     max_age: int = 0
     is_applied: bool = False
+    is_read_once: bool = False
     sent_epochs: np.ndarray | None = None
 
     @property
@@ -150,6 +152,17 @@ class Arrival:
         self.before = None
         self.streams.message.join()
         return PackedRows(self.received, *self.messages.halo_rows)
+
+    def rows_in_message(self, dtype: torch.dtype) -> torch.Tensor | None:
+        """Return the rows where they arrived; None where `finish` must write them. See `hpcgnn.graph.hop.Arrival`."""
+        messages = self.messages
+        if (not self.is_read_once or self.table is not None or self.after is not None
+                or not messages.is_table_of(8 * dtype.itemsize)):
+            return None
+        self.wait()
+        self.before = None
+        rows = self.received[:messages.num_halo * messages.dim * dtype.itemsize]
+        return torch.from_numpy(rows).view(dtype).view(messages.num_halo, messages.dim)
 
     def finish(self, rows: torch.Tensor) -> None:
         """Wait, and write or add the rows.
@@ -245,4 +258,7 @@ class PassedOn:
         self.arrival.wait()
 
     def packed(self) -> None:
+        """See `hpcgnn.graph.hop.Arrival`: there are none."""
+
+    def rows_in_message(self, dtype: torch.dtype) -> None:
         """See `hpcgnn.graph.hop.Arrival`: there are none."""

@@ -80,6 +80,25 @@ class Messages:
             parameter[rows.index] = first + layout.parameter_offset
         return resident(bit_width), resident(payload), resident(parameter)
 
+    def is_table_of(self, bit_width: int) -> bool:
+        """Tell whether the receive buffer begins with a table of all halo rows in their order, each of values of so
+        many bits, 16 or 32: messages of one width, in none of which, nor between two, a byte is unused.
+        """
+        return bit_width == self._width_of_table
+
+    @cached_property
+    def _width_of_table(self) -> int | None:
+        place, first_bytes, found = 0, starts(self.receive_sizes), set()
+        for rows, layout, first in zip(self.receive_rows, self.receive_layouts, first_bytes, strict=True):
+            if not len(rows):
+                continue
+            found |= {int(layout.bit_width.min()), int(layout.bit_width.max())}
+            is_next = rows.index[0] == place and (np.diff(rows.index) == 1).all()
+            if len(found) > 1 or layout.parameter_bytes or not is_next or 8 * first != place * self.dim * min(found):
+                return None
+            place += len(rows)
+        return found.pop() if place == self.num_halo and found else None
+
     @cached_property
     def send_index(self) -> np.ndarray:
         """Return (num_sent,) int32, the rows of all messages to send, one after another."""

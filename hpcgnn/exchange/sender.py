@@ -162,7 +162,8 @@ class Sender:
         else:
             transfer = self._algorithm(self.comm, peers, outgoing.rounds, send, arriving, _tag(key), self._link,
                                        traffic, is_open, delivery, _name_of_tag)
-        return Arrival(messages, receive, arena.received, transfer, key, traffic, streams)
+        return Arrival(messages, receive, arena.received, transfer, key, traffic, streams,
+                       is_read_once=arena is self._arena and arena.is_passing)
 
 
 def _tag(key: CounterKey) -> int:

@@ -18,6 +18,7 @@ from hpcgnn.ops.aggregation import PackedRows, SparseRows
 from hpcgnn.ops.cuda.resident import resident
 
 MAX_SPANS = 64       # ranges of central and marginal rows; more would cost more than is hidden
+LEAST_CENTRAL = 1 / 16      # of the rows; the sums of fewer hide nothing, and their table is there while messages are
 BLOCKS, MIN_BLOCK = 8, 2048
 ROWS_COUNTED = 1 << 16
 
@@ -56,6 +57,11 @@ class Arrival(Protocol):
 
     def packed(self) -> PackedRows | None:
         """Wait; the rows as they arrived, valid until the next exchange. None where only `finish` can bring them."""
+
+    def rows_in_message(self, dtype: torch.dtype) -> torch.Tensor | None:
+        """Wait; the halo rows where they arrived, (num_halo, dim) of their storage type, the caller's to change. None
+        where only `finish` can bring them.
+        """
 
     def finish(self, rows: torch.Tensor) -> None:
         """Wait; write the halo rows to `rows` (num_halo, dim), or add the gradients that came to `rows` (n, dim), whose
@@ -231,7 +237,8 @@ def _ends_below(matrix: SparseRows, limit: int) -> np.ndarray:
 
 
 def spans(is_marginal: np.ndarray) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:
-    """Central and marginal rows as few long ranges; all are marginal where they alternate too often to be worth it.
+    """Central and marginal rows as few long ranges; all are marginal where they alternate too often to be worth it, or
+    nearly all are.
 
     Central ranges come in blocks, between which messages are given a chance to make progress.
 
@@ -241,7 +248,7 @@ def spans(is_marginal: np.ndarray) -> tuple[tuple[tuple[int, int], ...], tuple[t
     """
     num_out = len(is_marginal)
     bounds = [0, *(np.flatnonzero(np.diff(is_marginal)) + 1).tolist(), num_out]
-    if len(bounds) > MAX_SPANS or is_marginal.all():
+    if len(bounds) > MAX_SPANS or num_out - is_marginal.sum() <= LEAST_CENTRAL * num_out:
         return (), ((0, num_out),)
     ranges = [(start, stop) for start, stop in itertools.pairwise(bounds) if start < stop]
     marginal = tuple(span for span in ranges if is_marginal[span[0]])

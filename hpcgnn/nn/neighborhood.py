@@ -14,9 +14,10 @@ import torch
 from hpcgnn.errors import KernelError
 from hpcgnn.graph.hop import Arrival, ExchangeSite, Hop, blocks
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.ops.aggregation import add_product, multiply, multiply_span
+from hpcgnn.ops.aggregation import FarRows, add_product, multiply, multiply_span
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import CounterKey
+from hpcgnn.ops.dense import map_back
 from hpcgnn.ops.pointwise import Activation, drop_in_place, dropout
 from hpcgnn.ops.streams import streams_of
 
@@ -166,46 +167,64 @@ class Neighborhood:
             table = arrival.in_place()
             if table is not None:
                 return multiply(self.hop.in_place, near, table), near
-        out = empty((self.hop.num_out, h.shape[1]), h.dtype, h.device)
-        far = self._empty_halo(h)          # only addresses, of which central rows read none
-        central_stream = streams_of(h.device).central
-        with central_stream.after_computing():
-            for span in self.hop.central:
-                multiply_span(matrix, near, far, out, span)
-                arrival.poll()
-        packed = arrival.packed() if self.key is None else None
-        if packed is None:
-            arrival.wait()
-            del far
-            far = self._empty_halo(h)      # again, since what was sent has given its memory back
-            arrival.finish(far)
-            self.drop_halo_in_place(far)
+        central_stream, out = streams_of(h.device).central, None
+        if self.hop.central or self.has_backward:
+            out, no_row = self._empty_out(h), self._empty_halo(h)     # only addresses, of which central rows read none
+            with central_stream.after_computing():
+                for span in self.hop.central:
+                    multiply_span(matrix, near, no_row, out, span)
+                    arrival.poll()
+            del no_row
+        far = self._arrived(arrival, h)
+        if out is None:                    # an evaluation's messages were as long as a table, and are gone now
+            out = self._empty_out(h)
         for span in self.hop.marginal:
-            multiply_span(matrix, near, far if packed is None else packed, out, span)
+            multiply_span(matrix, near, far, out, span)
         central_stream.join()
         return out, near
 
-    def aggregate_back(self, gradient: torch.Tensor) -> tuple[torch.Tensor, Arrival]:
+    def _arrived(self, arrival: Arrival, h: torch.Tensor) -> FarRows:
+        """Return the masked halo rows once they are here: in their messages, or written to a table."""
+        far = arrival.packed() if self.key is None else None
+        if far is not None:
+            return far
+        far = arrival.rows_in_message(h.dtype)
+        if far is None:
+            arrival.wait()
+            far = self._empty_halo(h)
+            arrival.finish(far)
+        return self.drop_halo_in_place(far)
+
+    def aggregate_back(self, gradient: torch.Tensor,
+                       weight: torch.Tensor | None = None) -> tuple[torch.Tensor, Arrival]:
         """Collective: the gradient of the unmasked inner rows that this rank's own sums have, (hop.num_in, dim), and
         the arrival that adds what other ranks' sums have. The gradients of halo rows travel meanwhile.
 
         Parameters
         ----------
-        gradient : (at least hop.back_out, dim)      of the sums; all others have none
+        gradient : (at least hop.back_out, dim)      of the sums, or of what `weight` mapped them to; all others have
+                                                     none
+        weight : (dim, dim) as gradient, or None     which maps gradients block by block where they lie, once they are
+                                                     those of rows: a table less than to map those of sums before
         """
         gradient = gradient[:self.hop.back_out]
-        arrival = self._start_take_home(gradient)
+        arrival = self._start_take_home(gradient, weight)
         of_rows = empty((self.hop.num_in, gradient.shape[1]), gradient.dtype, gradient.device)
         reached, of_rows[self.hop.back_in:] = of_rows[:self.hop.back_in], 0
         for span in blocks(0, self.hop.back_in):
             multiply_span(self.hop.matrices.near_back, gradient, None, reached, span)
+            _map_back_in_place(reached[slice(*span)], weight)
             arrival.poll()
         return of_rows, arrival
 
-    def _start_take_home(self, gradient: torch.Tensor) -> Arrival:
+    def maps_last(self, weight: torch.Tensor) -> bool:
+        """Tell whether `aggregate_back` is to be given a weight: where memory is saved, and gradients fit in place."""
+        return self.graph.stored_bits is not None and not self.is_by_peer and weight.shape[0] == weight.shape[1]
+
+    def _start_take_home(self, gradient: torch.Tensor, weight: torch.Tensor | None) -> Arrival:
         if not self.is_by_peer:
-            of_halo = self.drop_halo_in_place(multiply(self.hop.matrices.far_back, gradient))
-            return self.graph.start_take_home(of_halo, self.site)
+            of_halo = _map_back_in_place(multiply(self.hop.matrices.far_back, gradient), weight)
+            return self.graph.start_take_home(self.drop_halo_in_place(of_halo), self.site)
         return self.graph.start_take_home_by_peer(
             lambda peer: self.drop_halo_in_place(multiply(self.hop.by_peer.far_back[peer], gradient), peer), self.site)
 
@@ -235,6 +254,9 @@ class Neighborhood:
         start, stop = (0, len(h)) if peer is None else self.graph.halo_spans[peer]
         return self.graph.num_inner + start, self.graph.num_inner + stop
 
+    def _empty_out(self, h: torch.Tensor) -> torch.Tensor:
+        return empty((self.hop.num_out, h.shape[1]), h.dtype, h.device)
+
     def _empty_halo(self, h: torch.Tensor) -> torch.Tensor:
         return empty((self.hop.num_halo, h.shape[1]), h.dtype, h.device)
 
@@ -250,3 +272,10 @@ class Neighborhood:
 
     def _drop_in_place(self, h: torch.Tensor, start: int, stop: int) -> torch.Tensor:
         return h if self.key is None else drop_in_place(h, self.probability, self.graph.ids(start, stop), self.key)
+
+
+def _map_back_in_place(gradient: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+    """Turn gradients (n, dim) into gradients @ weight where they lie, block by block; without a weight leave them."""
+    for start, stop in () if weight is None else blocks(0, len(gradient)):
+        gradient[start:stop] = map_back(gradient[start:stop], weight)
+    return gradient

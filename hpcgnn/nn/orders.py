@@ -56,7 +56,10 @@ class AggregateFirst(torch.autograd.Function):
             of_self = _of_near(ctx, kept, gradient)
             kept.give_back(0)
         if ctx.needs_rows:
-            of_rows, arrival = neighborhood.aggregate_back(map_back(gradient, weight_neighbor))
+            if neighborhood.maps_last(weight_neighbor):
+                of_rows, arrival = neighborhood.aggregate_back(gradient, weight_neighbor)
+            else:
+                of_rows, arrival = neighborhood.aggregate_back(map_back(gradient, weight_neighbor))
             if weight_self is not None:
                 map_back(gradient, weight_self, out=of_rows[:hop.back_out])
                 if is_self_late:

@@ -50,6 +50,9 @@ class AloneExchange:
     def packed(self) -> None:
         """Return None: there are no packed rows."""
 
+    def rows_in_message(self, dtype: torch.dtype) -> None:
+        """Return None: there are no rows."""
+
     def finish(self, rows: torch.Tensor) -> None:
         """Leave the rows as they are."""
 

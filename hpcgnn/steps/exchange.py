@@ -119,6 +119,9 @@ class FarRows:
         """See `Arrival`; rows of the history are not packed."""
         return None
 
+    def rows_in_message(self, dtype: torch.dtype) -> None:
+        """See `Arrival`; rows of the history lie in no message."""
+
     def in_place(self) -> torch.Tensor | PackedRows | None:
         """See `hpcgnn.graph.hop.ArrivalInTable`. Codes are no place for rows that other ranks compute in this step,
         which are read as they came, as their owner reads them.
@@ -156,6 +159,9 @@ class NoRows:
     def packed(self) -> PackedRows | None:
         """See `Arrival`."""
         return None
+
+    def rows_in_message(self, dtype: torch.dtype) -> None:
+        """See `Arrival`."""
 
     def finish(self, rows: torch.Tensor) -> None:
         """See `Arrival`."""

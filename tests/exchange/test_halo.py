@@ -7,10 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from exchange.epochs import Epochs
 from mpi4py import MPI
 from reference import BACKWARD, FORWARD, draws_of, round_trip_each, stream_of
 
 from hpcgnn.exchange.bits import UniformBits
+from hpcgnn.exchange.kinds.kept import Kept
 from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.ops.aggregation import multiply
 from hpcgnn.widths import BIT_WIDTHS
@@ -129,6 +131,65 @@ def test_sums_over_packed_rows_are_those_over_written_ones(open_part, cut, bits)
     opened.exchange.start_fetch(h, site).finish(far)
     packed = opened.exchange.start_fetch(h, site).packed()
     np.testing.assert_allclose(multiply(matrix, h, packed), multiply(matrix, h, far), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parallel([1, 2, 3, 4])
+@pytest.mark.parametrize("dtype, bits", [(torch.float32, 32), (torch.bfloat16, 16), (torch.float16, 16)])
+@pytest.mark.parametrize("dim", [32, 41])
+def test_rows_lie_in_messages_as_they_would_be_written(open_part, cut, shape, dtype, bits, dim):
+    """Wherever all rows come in their order and nothing lies between messages, which begin on cache lines."""
+    comm = MPI.COMM_WORLD
+    pieces = cut(shape, comm.size)
+    opened = open_part(comm, pieces.dataset, pieces.owner, UniformBits(bits))
+    num_halo, site = opened.plan.num_halo, ExchangeSite(0, SEED, EPOCH, is_training=True)
+    h = torch.from_numpy(values_of(pieces.dataset.num_nodes, dim, 0)[opened.part.inner_id]).to(dtype)
+    written = torch.zeros(num_halo, dim, dtype=dtype)
+    opened.exchange.start_fetch(h, site).finish(written)
+
+    def in_message(sent):
+        arrival = opened.exchange.start_fetch(sent, site)
+        rows = arrival.rows_in_message(dtype)
+        if rows is None:
+            arrival.finish(torch.zeros(num_halo, dim, dtype=dtype))
+        return rows
+
+    found = in_message(h)
+    sizes = [dim * dtype.itemsize * len(rows) for rows in opened.plan.halo]
+    last = max((place for place, size in enumerate(sizes) if size), default=0)
+    assert (found is not None) == (num_halo > 0 and all(size % 64 == 0 for size in sizes[:last]))
+    kept = None if found is None else found.clone()
+    again = in_message(h + 1)
+    if found is not None:
+        for rows in (kept, found):      # the next exchange leaves them as they are
+            np.testing.assert_array_equal(rows.float(), written.float())
+        assert not torch.equal(again, found)
+
+
+@pytest.mark.parallel([2, 3])
+@pytest.mark.parametrize("bits", ["1", "16", "1 to 32"])
+def test_rows_of_other_types_lie_in_no_message(open_part, cut, bits):
+    """Codes, and float32 rows that came as bfloat16."""
+    comm = MPI.COMM_WORLD
+    pieces = cut("undirected", comm.size)
+    opened = open_part(comm, pieces.dataset, pieces.owner, PLANS[bits])
+    h = torch.from_numpy(values_of(pieces.dataset.num_nodes, 32, 0)[opened.part.inner_id])
+    arrival = opened.exchange.start_fetch(h, ExchangeSite(0, SEED, EPOCH, is_training=True))
+    assert arrival.rows_in_message(torch.float32) is None
+    rows = torch.full((opened.plan.num_halo, 32), torch.nan)
+    arrival.finish(rows)
+    assert torch.isfinite(rows).all()
+
+
+@pytest.mark.parallel([2, 3])
+def test_rows_that_a_later_epoch_may_read_lie_in_no_message_to_be_changed(cut):
+    """A synchronous epoch's rows are read again by the asynchronous one behind it."""
+    epochs = Epochs(MPI.COMM_WORLD, cut("undirected", MPI.COMM_WORLD.size), Kept)
+    epochs.begin(0, UniformBits(32), is_asynchronous=False)
+    h = torch.ones(epochs.graph.num_inner, 32)
+    arrival = epochs.exchange.start_fetch(h, ExchangeSite(0, SEED, 0, is_training=True))
+    assert arrival.rows_in_message(torch.float32) is None
+    arrival.finish(torch.zeros(epochs.graph.num_halo, 32))
+    epochs.exchange.forget()
 
 
 @pytest.mark.parallel([2, 3])

@@ -45,6 +45,14 @@ def test_rows_that_alternate_too_often_are_all_marginal():
     assert spans(is_marginal) == ((), ((0, 4 * MAX_SPANS),))
 
 
+@pytest.mark.parametrize("num_central, is_worth_it", [(1, False), (8, False), (9, True)])
+def test_few_central_rows_hide_nothing(num_central, is_worth_it):
+    is_marginal = np.arange(128) >= num_central
+    central, marginal = spans(is_marginal)
+    assert central == (((0, num_central),) if is_worth_it else ())
+    assert marginal == ((num_central if is_worth_it else 0, 128),)
+
+
 @pytest.mark.parametrize("length", [0, 1, MIN_BLOCK, MIN_BLOCK + 1, 100 * MIN_BLOCK])
 def test_blocks_are_the_range_in_order(length):
     pieces = blocks(7, 7 + length)

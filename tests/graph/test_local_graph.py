@@ -24,6 +24,9 @@ class ZeroRows:
     def packed(self):
         return None
 
+    def rows_in_message(self, dtype):
+        return None
+
     def finish(self, rows):
         rows.zero_()
 

@@ -151,15 +151,35 @@ def test_sums_are_gone_when_rows_of_the_pass_back_are_made(monkeypatch, bits):
         kept.append([weakref.ref(piece) for piece in gc.get_objects() if isinstance(piece, arena._Block)
                      and piece.__array_interface__["data"][0] in address])
 
-    def looked(neighborhood, gradient):
+    def looked(neighborhood, gradient, weight=None):
         there.append([piece() is not None for piece in kept[1]])
-        return aggregate_back(neighborhood, gradient)
+        return aggregate_back(neighborhood, gradient, weight)
 
     monkeypatch.setattr(arena, "MIN_BYTES", 0)
     monkeypatch.setattr(orders, "keep", noted)
     monkeypatch.setattr(Neighborhood, "aggregate_back", looked)
     pass_through(COMM, graph, "sage")
     assert there == [[True], [False]]
+
+
+@pytest.mark.parallel([1, 2, 3])
+def test_gradients_mapped_after_they_are_summed_are_those_mapped_before():
+    """Of inner rows, and of halo rows at their owners, at 32 bits and under a mask."""
+    rng, found = np.random.default_rng(COMM.rank), []
+    weight = torch.linspace(-1, 1, 64 * 64).view(64, 64).cos()
+    gradient = torch.from_numpy(rng.normal(size=(NUM_NODES, 64)).astype(np.float32))
+    for maps_last in (False, True):
+        graph = open_graph(COMM, 4 if maps_last else None)
+        graph.begin_forward(SEED, 0, is_training=True)
+        place = Neighborhood(graph, graph.hop("mean"), False, False, "mean", 0.5)
+        assert place.maps_last(weight) == maps_last and not place.maps_last(weight[:32])
+        of_sums = gradient[:graph.num_inner].clone()
+        rows, arrival = place.aggregate_back(of_sums if maps_last else of_sums @ weight, weight if maps_last else None)
+        place.drop_gradient(rows)
+        arrival.finish(rows)
+        found.append(rows)
+    torch.testing.assert_close(*found)
+    assert found[0].norm() > 0
 
 
 def test_each_of_a_passs_rows_has_its_own_draws_and_evaluations_count_nothing():

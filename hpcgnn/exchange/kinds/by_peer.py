@@ -115,6 +115,9 @@ class GradientsByPeer(_Rounds):
         """Return None: gradients are added, so `finish` must bring them."""
         return None
 
+    def rows_in_message(self, dtype: torch.dtype) -> None:
+        """Return None, as `packed`."""
+
     def finish(self, total: torch.Tensor) -> None:
         """Collective: add what comes in every round."""
         while self._arrival is not None:
