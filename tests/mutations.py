@@ -57,6 +57,8 @@ BOUNDS = Tests("ops/test_bounds.py")
 ROTATED = Tests("cuda/test_rotation.py -x")
 ROTATED_ROWS = Tests("exchange/test_rotated.py", 2)
 PLAN = Tests("exchange/test_plan.py")
+IN_MESSAGE, READ_AGAIN = Tests("exchange/test_halo.py -k lie_in_messages", 3), Tests("exchange/test_halo.py -k read", 2)
+MAPPED_LAST = Tests("nn/test_kept_rows.py -k mapped_after", 2)
 WORK = Tests("partition/test_work.py")
 VERTEX_COVER, SUMMED_ROWS = Tests("partition/test_vertex_cover.py"), Tests("exchange/test_pre_aggregation.py", 3)
 SUMMED_TRAINING = Tests("training/test_pre_aggregation.py -k 'losses and gcn'", 2)
@@ -372,6 +374,17 @@ MUTATIONS = [
     Mutation("ops/cross_entropy.py", "all blocks have the labels of the first",
              ".gather(1, labels[rows, None])", ".gather(1, labels[:rows.stop - rows.start][:len(chosen[rows]), None])",
              Tests("ops/test_cross_entropy.py")),
+    Mutation("exchange/codec.py", "bytes between two messages are read as rows",
+             " or 8 * first != place * self.dim * min(found)", "", IN_MESSAGE),
+    Mutation("exchange/codec.py", "rows that do not all come lie in their messages",
+             "if place == self.num_halo and found", "if found", Tests("exchange/test_halo.py -k some_of", 2)),
+    Mutation("exchange/sender.py", "rows that a later epoch reads are changed in their messages",
+             "arena is self._arena and arena.is_passing", "arena.is_passing", READ_AGAIN),
+    Mutation("nn/neighborhood.py", "gradients of halo rows are not mapped",
+             "_map_back_in_place(multiply(self.hop.matrices.far_back, gradient), weight)",
+             "multiply(self.hop.matrices.far_back, gradient)", MAPPED_LAST),
+    Mutation("nn/neighborhood.py", "gradients of inner rows are not mapped",
+             "            _map_back_in_place(reached[slice(*span)], weight)\n", "", MAPPED_LAST),
     Mutation("nn/kept_rows.py", "rows are kept as they are", "None if graph is None or values is None",
              "None if True or values is None", HELD),
     Mutation("ops/pointwise.py", "what dropout left is not scaled where rows were stored",

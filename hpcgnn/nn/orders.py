@@ -139,7 +139,7 @@ def _combine(aggregated: torch.Tensor, near: torch.Tensor, weight_neighbor: torc
              weight_self: torch.Tensor | None, bias: torch.Tensor) -> torch.Tensor:
     """Return aggregated W_neighbor + near W_self + b, each product added where the first one was stored."""
     out = empty((len(aggregated), len(bias)), aggregated.dtype, aggregated.device)
-    out[:] = bias
+    out[:] = bias.to(out.dtype)
     map_rows(aggregated, weight_neighbor, out=out)
     return out if weight_self is None else map_rows(near, weight_self, out=out)
 

@@ -12,6 +12,7 @@ from mpi4py import MPI
 from reference import BACKWARD, FORWARD, draws_of, round_trip_each, stream_of
 
 from hpcgnn.exchange.bits import UniformBits
+from hpcgnn.exchange.codec import Codec
 from hpcgnn.exchange.kinds.kept import Kept
 from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.ops.aggregation import multiply
@@ -163,6 +164,18 @@ def test_rows_lie_in_messages_as_they_would_be_written(open_part, cut, shape, dt
         for rows in (kept, found):      # the next exchange leaves them as they are
             np.testing.assert_array_equal(rows.float(), written.float())
         assert not torch.equal(again, found)
+
+
+@pytest.mark.parallel([2, 3])
+def test_some_of_the_rows_are_no_table_of_all(open_part, cut):
+    """What a pass leaves out keeps its place among the halo rows, though not in a message."""
+    comm = MPI.COMM_WORLD
+    pieces = cut("undirected", comm.size)
+    opened = open_part(comm, pieces.dataset, pieces.owner)
+    comes = np.arange(opened.plan.num_halo) < opened.plan.num_halo - 1
+    some = opened.plan.restricted(tuple(np.ones(len(rows), bool) for rows in opened.plan.boundary), comes)
+    whole, cut_short = (Codec(plan, UniformBits(32)).messages(0, FORWARD, 32) for plan in (opened.plan, some))
+    assert whole.is_table_of(32) and not whole.is_table_of(16) and not cut_short.is_table_of(32)
 
 
 @pytest.mark.parallel([2, 3])
