@@ -17,9 +17,6 @@ import torch
 from hpcgnn.ops.aggregation import PackedRows, SparseRows
 from hpcgnn.ops.cuda.resident import resident
 
-MAX_SPANS = 64       # ranges of central and marginal rows; more would cost more than is hidden
-LEAST_CENTRAL = 1 / 16      # of the rows; the sums of fewer hide nothing, and their table is there while messages are
-BLOCKS, MIN_BLOCK = 8, 2048
 ROWS_COUNTED = 1 << 16
 
 
@@ -234,32 +231,6 @@ def _ends_below(matrix: SparseRows, limit: int) -> np.ndarray:
         np.cumsum(matrix.indices[first:last] < limit, out=num_below[1:])
         ends[rows] = begin + num_below[end - first] - num_below[begin - first]
     return ends
-
-
-def spans(is_marginal: np.ndarray) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:
-    """Central and marginal rows as few long ranges; all are marginal where they alternate too often to be worth it, or
-    nearly all are.
-
-    Central ranges come in blocks, between which messages are given a chance to make progress.
-
-    Parameters
-    ----------
-    is_marginal : (num_out,) bool       the row has a halo neighbor
-    """
-    num_out = len(is_marginal)
-    bounds = [0, *(np.flatnonzero(np.diff(is_marginal)) + 1).tolist(), num_out]
-    if len(bounds) > MAX_SPANS or num_out - is_marginal.sum() <= LEAST_CENTRAL * num_out:
-        return (), ((0, num_out),)
-    ranges = [(start, stop) for start, stop in itertools.pairwise(bounds) if start < stop]
-    marginal = tuple(span for span in ranges if is_marginal[span[0]])
-    central = [span for span in ranges if not is_marginal[span[0]]]
-    return tuple(block for start, stop in central for block in blocks(start, stop)), marginal
-
-
-def blocks(start: int, stop: int) -> list[tuple[int, int]]:
-    """Return the range start .. stop in pieces, between which messages can be looked after."""
-    step = max(MIN_BLOCK, -(-(stop - start) // BLOCKS))
-    return [(first, min(first + step, stop)) for first in range(start, stop, step)]
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ from hpcgnn.graph.hop import (
     PeerEntries,
     PeerMatrices,
     restrict,
-    spans,
 )
 from hpcgnn.graph.loops import Adjacency, build_adjacency, store_loop_weights
 from hpcgnn.graph.normalization import check_edge_weight, degree_factor
@@ -37,6 +36,7 @@ from hpcgnn.ops.cuda.resident import resident
 from hpcgnn.ops.maximum import maximum
 from hpcgnn.ops.pointwise import Activation, StoredActivation, apply_activation, dropout
 from hpcgnn.ops.row_codes import RowStore
+from hpcgnn.ops.spans import spans
 
 HopShape = tuple[bool, str, int, int, int, int]      # over the input's arcs, reduction, and the rows of a `Hop`
 

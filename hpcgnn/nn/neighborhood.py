@@ -6,19 +6,19 @@ Which maps come before or after is the business of `hpcgnn.nn.orders`.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 
 from hpcgnn.errors import KernelError
-from hpcgnn.graph.hop import Arrival, ExchangeSite, Hop, blocks
+from hpcgnn.graph.hop import Arrival, ExchangeSite, Hop
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.ops.aggregation import FarRows, add_product, multiply, multiply_span
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import CounterKey
-from hpcgnn.ops.dense import map_back
 from hpcgnn.ops.pointwise import Activation, drop_in_place, dropout
+from hpcgnn.ops.spans import blocks
 from hpcgnn.ops.streams import streams_of
 
 Gradients = tuple[torch.Tensor | None, ...]
@@ -169,7 +169,9 @@ class Neighborhood:
                 return multiply(self.hop.in_place, near, table), near
         central_stream, out = streams_of(h.device).central, None
         if self.hop.central or self.has_backward:
-            out, no_row = self._empty_out(h), self._empty_halo(h)     # only addresses, of which central rows read none
+            out = self._empty_out(h)
+        if self.hop.central:
+            no_row = self._empty_halo(h)   # only addresses, of which central rows read none
             with central_stream.after_computing():
                 for span in self.hop.central:
                     multiply_span(matrix, near, no_row, out, span)
@@ -196,34 +198,32 @@ class Neighborhood:
         return self.drop_halo_in_place(far)
 
     def aggregate_back(self, gradient: torch.Tensor,
-                       weight: torch.Tensor | None = None) -> tuple[torch.Tensor, Arrival]:
+                       then: Callable[[torch.Tensor], torch.Tensor] | None = None) -> tuple[torch.Tensor, Arrival]:
         """Collective: the gradient of the unmasked inner rows that this rank's own sums have, (hop.num_in, dim), and
         the arrival that adds what other ranks' sums have. The gradients of halo rows travel meanwhile.
 
         Parameters
         ----------
-        gradient : (at least hop.back_out, dim)      of the sums, or of what `weight` mapped them to; all others have
-                                                     none
-        weight : (dim, dim) as gradient, or None     which maps gradients block by block where they lie, once they are
-                                                     those of rows: a table less than to map those of sums before
+        gradient : (at least hop.back_out, dim)      of the sums; all others have none
+        then : function or None      changes some rows' gradients (n, dim) where they lie, and returns them, once they
+            are summed and before they are masked; None where rows come a peer at a time
         """
         gradient = gradient[:self.hop.back_out]
-        arrival = self._start_take_home(gradient, weight)
+        arrival = self._start_take_home(gradient, then)
         of_rows = empty((self.hop.num_in, gradient.shape[1]), gradient.dtype, gradient.device)
         reached, of_rows[self.hop.back_in:] = of_rows[:self.hop.back_in], 0
         for span in blocks(0, self.hop.back_in):
             multiply_span(self.hop.matrices.near_back, gradient, None, reached, span)
-            _map_back_in_place(reached[slice(*span)], weight)
+            if then is not None:
+                then(reached[slice(*span)])
             arrival.poll()
         return of_rows, arrival
 
-    def maps_last(self, weight: torch.Tensor) -> bool:
-        """Tell whether `aggregate_back` is to be given a weight: where memory is saved, and gradients fit in place."""
-        return self.graph.stored_bits is not None and not self.is_by_peer and weight.shape[0] == weight.shape[1]
-
-    def _start_take_home(self, gradient: torch.Tensor, weight: torch.Tensor | None) -> Arrival:
+    def _start_take_home(self, gradient: torch.Tensor,
+                         then: Callable[[torch.Tensor], torch.Tensor] | None) -> Arrival:
         if not self.is_by_peer:
-            of_halo = _map_back_in_place(multiply(self.hop.matrices.far_back, gradient), weight)
+            of_halo = multiply(self.hop.matrices.far_back, gradient)
+            of_halo = of_halo if then is None else then(of_halo)
             return self.graph.start_take_home(self.drop_halo_in_place(of_halo), self.site)
         return self.graph.start_take_home_by_peer(
             lambda peer: self.drop_halo_in_place(multiply(self.hop.by_peer.far_back[peer], gradient), peer), self.site)
@@ -272,10 +272,3 @@ class Neighborhood:
 
     def _drop_in_place(self, h: torch.Tensor, start: int, stop: int) -> torch.Tensor:
         return h if self.key is None else drop_in_place(h, self.probability, self.graph.ids(start, stop), self.key)
-
-
-def _map_back_in_place(gradient: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
-    """Turn gradients (n, dim) into gradients @ weight where they lie, block by block; without a weight leave them."""
-    for start, stop in () if weight is None else blocks(0, len(gradient)):
-        gradient[start:stop] = map_back(gradient[start:stop], weight)
-    return gradient

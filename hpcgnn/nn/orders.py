@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import torch
 
-from hpcgnn.graph.hop import blocks
 from hpcgnn.nn.kept_rows import KeptRows, keep
 from hpcgnn.nn.neighborhood import Gradients, Neighborhood
 from hpcgnn.ops.aggregation import multiply
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.dense import column_sums, map_back, map_rows, weight_gradient
+from hpcgnn.ops.spans import blocks
 
 
 class AggregateFirst(torch.autograd.Function):
@@ -56,8 +56,9 @@ class AggregateFirst(torch.autograd.Function):
             of_self = _of_near(ctx, kept, gradient)
             kept.give_back(0)
         if ctx.needs_rows:
-            if neighborhood.maps_last(weight_neighbor):
-                of_rows, arrival = neighborhood.aggregate_back(gradient, weight_neighbor)
+            if _maps_last(neighborhood, weight_neighbor):
+                of_rows, arrival = neighborhood.aggregate_back(
+                    gradient, lambda summed: _map_back_in_place(summed, weight_neighbor))
             else:
                 of_rows, arrival = neighborhood.aggregate_back(map_back(gradient, weight_neighbor))
             if weight_self is not None:
@@ -139,7 +140,7 @@ def _combine(aggregated: torch.Tensor, near: torch.Tensor, weight_neighbor: torc
              weight_self: torch.Tensor | None, bias: torch.Tensor) -> torch.Tensor:
     """Return aggregated W_neighbor + near W_self + b, each product added where the first one was stored."""
     out = empty((len(aggregated), len(bias)), aggregated.dtype, aggregated.device)
-    out[:] = bias.to(out.dtype)
+    out[:] = bias
     map_rows(aggregated, weight_neighbor, out=out)
     return out if weight_self is None else map_rows(near, weight_self, out=out)
 
@@ -151,3 +152,18 @@ def _combine_in_place(aggregated: torch.Tensor, near: torch.Tensor, weight_neigh
         rows = aggregated[start:stop]
         rows.copy_(_combine(rows, near[start:stop], weight_neighbor, weight_self, bias))
     return aggregated
+
+
+def _maps_last(neighborhood: Neighborhood, weight: torch.Tensor) -> bool:
+    """Tell whether gradients are mapped once they are summed, which takes a table less than before: where memory is
+    saved, and gradients fit in place.
+    """
+    return (neighborhood.graph.stored_bits is not None and not neighborhood.is_by_peer
+            and weight.shape[0] == weight.shape[1])
+
+
+def _map_back_in_place(gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Turn gradients (n, dim) into gradients @ weight where they lie, block by block."""
+    for start, stop in blocks(0, len(gradient)):
+        gradient[start:stop] = map_back(gradient[start:stop], weight)
+    return gradient

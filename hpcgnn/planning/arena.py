@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hpcgnn.ops.pieces import MIN_BYTES, Pieces, padded
+from hpcgnn.ops.spans import LEAST_CENTRAL
 from hpcgnn.planning.model import Exchange, Layer, ModelSize
 
 ADDRESSES = 1 << 56
-LEAST_CENTRAL = 1 / 16      # see `hpcgnn.graph.hop`
 EPOCHS = 2      # the first ones; of those after an evaluation one is like another
 
 Piece = tuple[int, int]
@@ -88,7 +88,7 @@ class _Run:
             self._free(h)
             mapped = self._take(inner, columns) if layer.maps_first else None
             if layer.number:
-                sums = self._fetch_whole(Exchange(layer.number, False, columns, 0), layer)
+                sums = self._fetch(Exchange(layer.number, False, columns, 0), layer, inner, is_training=False)
             else:
                 far = self._take(halo, columns)
                 sums = self._take(inner, columns)
@@ -107,7 +107,7 @@ class _Run:
         near = self._take(layer.rows_in, layer.in_dim)
         mapped = self._take(layer.rows_in, layer.out_dim) if layer.maps_first else None
         exchange = Exchange(layer.number, False, layer.sum_dim, layer.reach)
-        sums = self._fetch(exchange, layer.rows_out, self._rank.message_bytes, self._rank.is_asynchronous)
+        sums = self._fetch(exchange, layer, layer.rows_out, is_training=True)
         if layer.maps_first:
             self._free(near, mapped)
             return [], sums
@@ -164,29 +164,25 @@ class _Run:
         self._free(gradient)
         return of_rows
 
-    def _fetch(self, exchange: Exchange, num_rows: int, bytes_of: Callable[[Exchange], tuple[float, float]],
-               is_asynchronous: bool) -> Piece | None:
-        """Replay an exchange of halo rows; return the sums that they and the inner rows end in."""
-        sent, read = self._send(exchange, bytes_of, is_asynchronous)
-        own = self._take(self._rank.num_own, exchange.dim)
-        sums, far = self._take(num_rows, exchange.dim), self._take(self._rank.num_halo, exchange.dim)
-        self._free(sent, far)
-        far = self._take(self._rank.num_halo, exchange.dim)
-        self._free(far, own, read)
-        return sums
-
-    def _fetch_whole(self, exchange: Exchange, layer: Layer) -> Piece | None:
-        """Replay an evaluation's exchange, whose halo rows lie in their messages; where there are hardly any central
-        rows, here told by their arcs, sums are laid out once messages have left.
+    def _fetch(self, exchange: Exchange, layer: Layer, num_rows: int, is_training: bool) -> Piece | None:
+        """Replay an exchange of halo rows; return the sums that they and the inner rows end in. Where all rows come as
+        they are stored they are read where they arrived.
         """
-        sent, _ = self._send(exchange, self._rank.full_bytes, False)
-        own, inner = self._take(self._rank.num_own, exchange.dim), self._rank.num_inner
-        is_late = layer.central_arcs <= LEAST_CENTRAL * layer.arcs
-        sums = None if is_late else self._take(inner, exchange.dim)
+        bytes_of = self._rank.message_bytes if is_training else self._rank.full_bytes
+        is_asynchronous = is_training and self._rank.is_asynchronous
+        sent, read = self._send(exchange, bytes_of, is_asynchronous)
+        own, far = self._take(self._rank.num_own, exchange.dim), None
+        has_central = layer.central_arcs > LEAST_CENTRAL * layer.arcs       # told by their arcs, not by rows
+        is_early = is_training or has_central
+        sums = self._take(num_rows, exchange.dim) if is_early else None
+        if has_central:
+            self._free(self._take(self._rank.num_halo, exchange.dim))
         self._free(sent)
-        far = self._take(self._rank.num_halo, exchange.dim) if self._rank.num_own else None
-        sums = self._take(inner, exchange.dim) if is_late else sums
-        self._free(far, own)
+        comes_whole = bytes_of(exchange)[1] >= self._bytes(self._rank.num_halo, exchange.dim)
+        if is_asynchronous or self._rank.num_own or not comes_whole:
+            far = self._take(self._rank.num_halo, exchange.dim)
+        sums = sums if is_early else self._take(num_rows, exchange.dim)
+        self._free(far, own, read)
         return sums
 
     def _take_home(self, exchange: Exchange, layer: Layer) -> tuple[Callable[[], None], Piece | None]:
@@ -216,7 +212,10 @@ class _Run:
         return sent, before
 
     def _take(self, rows: int, columns: int) -> Piece | None:
-        return self._take_bytes(int(rows) * columns * self._size.item_bytes)
+        return self._take_bytes(self._bytes(rows, columns))
+
+    def _bytes(self, rows: int, columns: int) -> int:
+        return int(rows) * columns * self._size.item_bytes
 
     def _take_bytes(self, num_bytes: float) -> Piece | None:
         if num_bytes < MIN_BYTES:

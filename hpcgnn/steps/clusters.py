@@ -14,9 +14,9 @@ from mpi4py import MPI
 
 from hpcgnn.errors import ConfigError
 from hpcgnn.exchange.halo import HaloExchange
-from hpcgnn.graph.hop import blocks
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.launch import together
+from hpcgnn.ops.spans import blocks
 from hpcgnn.partition.kaminpar import kaminpar_parts
 from hpcgnn.partition.order import undirected
 

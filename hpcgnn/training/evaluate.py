@@ -12,10 +12,10 @@ from mpi4py import MPI
 from torch import nn
 
 from hpcgnn.errors import CollectiveError
-from hpcgnn.graph.hop import blocks
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.quantized.models import QuantizedStack
 from hpcgnn.ops.arena import empty
+from hpcgnn.ops.spans import blocks
 from hpcgnn.training.objective import SPLITS, Objective, chosen_rows
 from hpcgnn.training.scores import Score
 from hpcgnn.whereabouts import HERE

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mpi4py import MPI
 from training_setup import easy_graph, shared_path, train, without_seconds, write_once  # noqa: F401
 
-from hpcgnn.graph.hop import MAX_SPANS, MIN_BLOCK, blocks, spans
+from hpcgnn.ops.spans import MAX_SPANS, MIN_BLOCK, blocks, spans
 
 COMM = MPI.COMM_WORLD
 CASES = [{}, {"epoch_rows": "all"}, {"method": "uniform", "bits": 2}, {"method": "uniform", "bits": 16},

@@ -151,9 +151,9 @@ def test_sums_are_gone_when_rows_of_the_pass_back_are_made(monkeypatch, bits):
         kept.append([weakref.ref(piece) for piece in gc.get_objects() if isinstance(piece, arena._Block)
                      and piece.__array_interface__["data"][0] in address])
 
-    def looked(neighborhood, gradient, weight=None):
+    def looked(neighborhood, gradient, then=None):
         there.append([piece() is not None for piece in kept[1]])
-        return aggregate_back(neighborhood, gradient, weight)
+        return aggregate_back(neighborhood, gradient, then)
 
     monkeypatch.setattr(arena, "MIN_BYTES", 0)
     monkeypatch.setattr(orders, "keep", noted)
@@ -172,9 +172,10 @@ def test_gradients_mapped_after_they_are_summed_are_those_mapped_before():
         graph = open_graph(COMM, 4 if maps_last else None)
         graph.begin_forward(SEED, 0, is_training=True)
         place = Neighborhood(graph, graph.hop("mean"), False, False, "mean", 0.5)
-        assert place.maps_last(weight) == maps_last and not place.maps_last(weight[:32])
+        assert orders._maps_last(place, weight) == maps_last and not orders._maps_last(place, weight[:32])
         of_sums = gradient[:graph.num_inner].clone()
-        rows, arrival = place.aggregate_back(of_sums if maps_last else of_sums @ weight, weight if maps_last else None)
+        rows, arrival = place.aggregate_back(of_sums, lambda summed: orders._map_back_in_place(summed, weight)) \
+            if maps_last else place.aggregate_back(of_sums @ weight)
         place.drop_gradient(rows)
         arrival.finish(rows)
         found.append(rows)
