@@ -87,6 +87,8 @@ WEIGHTS = Tests("graph/test_edge_weights.py", 3)
 WEIGHTED_MODELS = Tests("nn/test_edge_weights.py -k gcn", 2)
 PRODUCT = Tests("ops/test_aggregation.py ops/test_two_tables.py")
 MODELS = Tests("nn/test_models.py", 2)
+BLOCKWISE = Tests("nn/test_kept_rows.py -m parallel[1] -k block_by_block")
+ARENA = Tests("ops/test_arena.py ops/test_pieces.py")
 REACH = Tests("training/test_reach.py", 2)
 SERIAL = Tests("training/test_equals_serial.py -k with_dropout", 2)
 POLICIES = Tests("adaptive/test_policies.py -m 'not parallel'")
@@ -369,6 +371,23 @@ MUTATIONS = [
              Tests("exchange/test_pipelined.py -m parallel[2] -k gone_at_once", 2)),
     Mutation("exchange/ring.py", "a transfer holds what it has sent", "self._delivery = None      #", "pass      #",
              Tests("exchange/test_ring.py -m parallel[2] -k gives_its_memory", 2)),
+    Mutation("nn/orders.py", "rows mapped by themselves have no bias", "            here[:] = bias\n",
+             "            here[:] = 0\n", MODELS),
+    Mutation("nn/orders.py", "all blocks have the gradients of the first",
+             "part = gradient[start:start + len(rows)]", "part = gradient[:len(rows)]", BLOCKWISE),
+    Mutation("nn/neighborhood.py", "all blocks have the masks of the first",
+             "self.activation.part(start, stop, self.graph.ids(start, stop))",
+             "self.activation.part(start, stop, self.graph.ids(0, stop - start))", BLOCKWISE),
+    Mutation("nn/neighborhood.py", "the norm's gradient is that of one block", "torch.stack(parts).sum(0)", "parts[0]",
+             BLOCKWISE),
+    Mutation("ops/pieces.py", "moved pages lie over each other", "start + num_moved, part[1])", "start, part[1])",
+             ARENA),
+    Mutation("ops/pieces.py", "memory that was moved counts as new", "self.num_filled += num_bytes - num_moved",
+             "self.num_filled += num_bytes", ARENA),
+    Mutation("ops/arena.py", "half of the pages stay", "        self._move(Move(move.source, move.target, half))\n", "",
+             ARENA),
+    Mutation("ops/arena.py", "pages that can't be moved are kept",
+             "_LIBC.madvise(self.address + move.source, move.num_bytes, mmap.MADV_DONTNEED)", "pass", ARENA),
     Mutation("nn/orders.py", "rows behind an activation are kept, too",
              "neighborhood.is_input or neighborhood.makes_again", "neighborhood.is_input", HELD),
     Mutation("ops/cross_entropy.py", "all blocks have the labels of the first",

@@ -63,17 +63,33 @@ def epoch_ceiling(arrays: Path, dims: list[int], model: str, precision: str) -> 
     with np.load(arrays) as archive:
         indptr, indices = archive["indptr"], archive["indices"]
     num_nodes, dtype = len(indptr) - 1, PRECISION[precision]
-    num_products = num_nodes * sum(
-        count * left * right for left, right, count in layer_products(dims, 2 if model == "sage" else 1))
     gathers = {width: _gather_seconds(num_nodes, indices, width, dtype) for width in set(layer_widths(dims))}
-    return {"products": _median(PLACE.multiplying(precision, num_products)),
+    return {"products": _product_seconds(num_nodes, layer_products(dims, 2 if model == "sage" else 1), precision),
             "sums": sum(gathers[width] for width in layer_widths(dims)),
             "passes": _pass_seconds(num_nodes, dims, dtype)}
 
 
 def layer_products(dims: list[int], per_layer: int) -> list[tuple[int, int, int]]:
-    """List (in, out, products) of each layer: forward, gradient of the weights, and of the rows but for the input's."""
-    return [(left, right, per_layer * (3 if layer else 2)) for layer, (left, right) in enumerate(pairwise(dims))]
+    """List multiplications, columns read and columns written a node of each layer's products: forward, of the weights'
+    gradient, and of the rows' gradient but for the input's.
+
+    The narrower side, which is summed over neighbors, is there once a weight, the wider one once for all weights.
+    """
+    products = []
+    for layer, (left, right) in enumerate(pairwise(dims)):
+        num_in, num_out = (left, per_layer * right) if right < left else (per_layer * left, right)
+        columns = [(num_in, num_out), (num_in + num_out, 0)] + ([(num_out, num_in)] if layer else [])
+        products += [(per_layer * left * right, *sides) for sides in columns]
+    return products
+
+
+def _product_seconds(num_nodes: int, products: list[tuple[int, int, int]], precision: str) -> float:
+    """Time products on registers, and where that takes longer, reading and writing what they need from memory."""
+    whole = sum(multiplied for multiplied, *_ in products)
+    seconds = _median(PLACE.multiplying(precision, num_nodes * whole)) / whole
+    row_bytes = num_nodes * PRECISION[precision].itemsize
+    return sum(max(seconds * multiplied, _median(PLACE.moving(row_bytes * read, row_bytes * written)))
+               for multiplied, read, written in products)
 
 
 def layer_widths(dims: list[int]) -> list[int]:

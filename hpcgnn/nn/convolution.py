@@ -56,7 +56,7 @@ class Convolution(nn.Module):
         h : float32, bfloat16 or float16, of whose type the result is
         is_dropped : bool       dropout has been applied to h and counted, or is part of the activation
         activation : Activation or None      of h, to apply before anything else, in a training pass: what is behind it
-            is not kept; h is lost where the graph keeps codes of it
+            is not kept; h is lost, here where the graph keeps codes of it, or in the backward pass
         """
         is_input = graph.is_input(h)
         if not is_input and not is_dropped and activation is None:

@@ -18,7 +18,7 @@ from hpcgnn.ops.aggregation import FarRows, add_product, multiply, multiply_span
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import CounterKey
 from hpcgnn.ops.pointwise import Activation, drop_in_place, dropout
-from hpcgnn.ops.spans import blocks
+from hpcgnn.ops.spans import blocks, short_blocks
 from hpcgnn.ops.streams import streams_of
 
 Gradients = tuple[torch.Tensor | None, ...]
@@ -82,17 +82,43 @@ class Neighborhood:
         before, self.before = self.before, ()
         return before
 
-    def near_again(self, before: tuple, num_rows: int) -> torch.Tensor:
-        """Return the first masked inner rows as the forward pass had them, from what the activation kept or from the
-        input.
+    def near_blocks(self, h: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+        """Yield where a block of rows begins, and the masked rows that the convolution reads there; what the
+        activation keeps is noted as `before` at the end. Only where the rows are made again in the backward pass.
         """
-        if self.activation is None:
-            return self.drop_inner(self.graph.x[:num_rows])
-        return self._drop_in_place(self.activation.again(before, num_rows), 0, num_rows)
+        moments = []
+        for start, rows, of_block in self._made_of(h):
+            moments.append(of_block)
+            yield start, rows
+        if self.activation is not None:
+            self.before = h, torch.cat(moments)
+
+    def near_again(self, before: tuple, num_rows: int) -> Iterator[tuple[int, torch.Tensor]]:
+        """Yield the first blocks that `near_blocks` gave once more, from what the activation kept or from the input."""
+        h = self.graph.x if self.activation is None else before[0]
+        return ((start, rows) for start, rows, _ in self._made_of(h[:num_rows]))
 
     def activation_back(self, of_rows: torch.Tensor, before: tuple) -> Gradients:
         """Turn the gradient of activated rows into that of rows before, in place; return those of weight and bias."""
         return (None, None) if self.activation is None else self.activation.backward(of_rows, before, of_rows)
+
+    def rows_back(self, gradient_of: Callable[[int, int], torch.Tensor], before: tuple) -> Gradients:
+        """Return the gradients of rows before their activation, of its weight and of its bias. That of the rows lies
+        where these lay, which have been read for the last time: block by block, so that there is no table of both.
+
+        Parameters
+        ----------
+        gradient_of : function      start, stop -> the gradient of the masked rows start .. stop, a new tensor
+        before : tuple              what the activation kept
+        """
+        rows, moments = before
+        of_rows, of_norm = rows.detach() if rows.device.type == "cpu" else torch.empty_like(rows), []
+        for start, stop in self._spans(rows):
+            made = self._drop_in_place(gradient_of(start, stop), start, stop)
+            kept = rows[start:stop], moments[start:stop]
+            of_norm.append(self._activation_of(start, stop).backward(made, kept, of_rows[start:stop]))
+        sums = (None if parts[0] is None else torch.stack(parts).sum(0) for parts in zip(*of_norm, strict=True))
+        return of_rows, *sums
 
     def mapped(self) -> Neighborhood:
         """Return the same neighborhood in the pass for rows that were activated and masked before they were mapped."""
@@ -266,6 +292,26 @@ class Neighborhood:
         """
         is_own = self.activation is not None and rows.device.type == "cpu"
         return self._drop_in_place(rows, 0, len(rows)) if is_own else self.drop_inner(rows)
+
+    def _made_of(self, h: torch.Tensor) -> Iterator[tuple[int, torch.Tensor, torch.Tensor | None]]:
+        """Yield where a block of rows begins, its rows activated and masked, and their moments; the next block lies
+        where this one lay.
+        """
+        spans = self._spans(h)
+        if self.activation is None:
+            yield from ((start, self._drop(h[start:stop], start, stop), None) for start, stop in spans)
+            return
+        room = empty((max(stop - start for start, stop in spans), h.shape[1]), h.dtype, h.device)
+        for start, stop in spans:
+            rows, (_, moments) = self._activation_of(start, stop).forward(h[start:stop], room[:stop - start])
+            yield start, self._drop_in_place(rows, start, stop), moments
+
+    def _activation_of(self, start: int, stop: int) -> Activation:
+        return self.activation.part(start, stop, self.graph.ids(start, stop))
+
+    def _spans(self, h: torch.Tensor) -> list[tuple[int, int]]:
+        """Return the rows in pieces that are never all there, one at least: few on a device."""
+        return short_blocks(len(h)) if h.device.type == "cpu" else blocks(0, len(h)) or [(0, 0)]
 
     def _drop(self, h: torch.Tensor, start: int, stop: int) -> torch.Tensor:
         return h if self.key is None else dropout(h, self.probability, self.graph.ids(start, stop), self.key)

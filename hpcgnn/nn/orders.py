@@ -7,8 +7,11 @@ kept.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 
+from hpcgnn.graph.hop import Hop
 from hpcgnn.nn.kept_rows import KeptRows, keep
 from hpcgnn.nn.neighborhood import Gradients, Neighborhood
 from hpcgnn.ops.aggregation import multiply
@@ -53,7 +56,7 @@ class AggregateFirst(torch.autograd.Function):
         kept.give_back(1)
         is_self_late = ctx.needs_rows and neighborhood.graph.overlaps
         if weight_self is not None and not is_self_late:
-            of_self = _of_near(ctx, kept, gradient)
+            of_self, = _of_near(ctx, kept, gradient)
             kept.give_back(0)
         if ctx.needs_rows:
             if _maps_last(neighborhood, weight_neighbor):
@@ -64,7 +67,7 @@ class AggregateFirst(torch.autograd.Function):
             if weight_self is not None:
                 map_back(gradient, weight_self, out=of_rows[:hop.back_out])
                 if is_self_late:
-                    of_self = _of_near(ctx, kept, gradient)
+                    of_self, = _of_near(ctx, kept, gradient)
             neighborhood.drop_gradient(of_rows)
             arrival.finish(of_rows)
         of_norm = neighborhood.activation_back(of_rows, kept.before)
@@ -81,8 +84,12 @@ class MapFirst(torch.autograd.Function):
         hop, dtype = neighborhood.hop, h.dtype
         weight_neighbor, weight_self = weight_neighbor.to(dtype), None if weight_self is None else weight_self.to(dtype)
         h = h[:hop.num_in]
-        near, far = neighborhood.drop_inner(neighborhood.activated(h)), None
-        mapped = map_rows(near, weight_neighbor)
+        ctx.makes_near_again, near, far = neighborhood.redraws_input or neighborhood.makes_again, None, None
+        if ctx.makes_near_again:
+            mapped, of_self = _map_both(neighborhood.near_blocks(h), hop, weight_neighbor, weight_self, bias)
+        else:
+            near, of_self = neighborhood.drop_inner(neighborhood.activated(h)), None
+            mapped = map_rows(near, weight_neighbor)
         if neighborhood.is_input and neighborhood.is_by_peer:
             mapped_halo = ((peer, map_rows(rows, weight_neighbor)) for peer, rows in neighborhood.input_halo_by_peer())
             out = neighborhood.sum_by_peer(multiply(hop.by_peer.near, mapped), mapped_halo)
@@ -93,47 +100,87 @@ class MapFirst(torch.autograd.Function):
         else:
             out, _ = neighborhood.mapped().aggregate(mapped)
         ctx.neighborhood, ctx.weights = neighborhood, (weight_neighbor, weight_self)
-        ctx.makes_near_again = neighborhood.redraws_input or neighborhood.makes_again
-        keep(ctx, neighborhood.graph, *((None, None) if ctx.makes_near_again else (near, far)),
-             before=neighborhood.take_before())
+        keep(ctx, neighborhood.graph, near, None if ctx.makes_near_again else far, before=neighborhood.take_before())
+        if of_self is not None:
+            return out.add_(of_self)
         for start, stop in blocks(0, len(out)):      # torch adds float32 to rows of 16 bits in a copy of them
             out[start:stop] += bias
-        return out if weight_self is None else map_rows(near[:hop.num_out], weight_self, out=out)
+        return out if near is None or weight_self is None else map_rows(near[:hop.num_out], weight_self, out=out)
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor) -> Gradients:
-        """Collective: gradients of halo rows go home."""
+        """Collective: gradients of halo rows go home. Rows are made again once for both weights, unless one of these
+        has its turn while messages travel.
+        """
         neighborhood, hop, (weight_neighbor, weight_self) = ctx.neighborhood, ctx.neighborhood.hop, ctx.weights
-        kept, gradient, of_rows, of_self = KeptRows(ctx), gradient.contiguous()[:hop.back_out], None, None
+        kept, gradient, of_rows, of_norm = KeptRows(ctx), gradient.contiguous()[:hop.back_out], None, (None, None)
+        own = [] if weight_self is None else [gradient]
         if neighborhood.is_input:
-            of_neighbor = _of_near(ctx, kept, multiply(hop.matrices.near_back, gradient))
-            if not neighborhood.is_by_peer:
-                of_mapped_halo = multiply(hop.matrices.far_back, gradient)
-                of_neighbor += weight_gradient(of_mapped_halo, neighborhood.input_halo()) \
-                    if neighborhood.redraws_input else kept.weight_gradient(1, of_mapped_halo)
-            else:
-                for peer, rows in neighborhood.input_halo_by_peer():
-                    of_neighbor += weight_gradient(multiply(hop.by_peer.far_back[peer], gradient), rows)
+            of_neighbor, *of_self = _of_near(ctx, kept, multiply(hop.matrices.near_back, gradient), *own)
+            of_neighbor += _of_input_halo(ctx, kept, gradient)
         else:
             of_mapped, arrival = neighborhood.mapped().aggregate_back(gradient)
-        if weight_self is not None:
-            of_self = _of_near(ctx, kept, gradient)
-        if not neighborhood.is_input:
+            early, late = (own, []) if neighborhood.graph.overlaps else ([], own)
+            of_self = _of_near(ctx, kept, *early)
             arrival.finish(of_mapped)
-            of_neighbor = _of_near(ctx, kept, of_mapped)
-            of_rows = map_back(of_mapped, weight_neighbor)
-            if weight_self is not None:
-                map_back(gradient, weight_self, out=of_rows[:hop.back_out])
-            neighborhood.drop_gradient(of_rows)
-        of_norm = neighborhood.activation_back(of_rows, kept.before)
-        return of_rows, *of_norm, of_neighbor, of_self, column_sums(gradient), None
+            of_neighbor, *of_self_late = _of_near(ctx, kept, of_mapped, *late)
+            of_self += of_self_late
+
+            def gradient_of(start: int, stop: int) -> torch.Tensor:
+                rows, direct = map_back(of_mapped[start:stop], weight_neighbor), gradient[start:stop]
+                if weight_self is not None:
+                    map_back(direct, weight_self, out=rows[:len(direct)])
+                return rows
+
+            if neighborhood.makes_again:
+                of_rows, *of_norm = neighborhood.rows_back(gradient_of, kept.before)
+            else:
+                of_rows = neighborhood.drop_gradient(gradient_of(0, len(of_mapped)))
+                of_norm = neighborhood.activation_back(of_rows, kept.before)
+        return of_rows, *of_norm, of_neighbor, *(of_self or [None]), column_sums(gradient), None
 
 
-def _of_near(ctx, kept: KeptRows, gradient: torch.Tensor) -> torch.Tensor:
-    """Return the gradient of a weight that maps the first masked rows, (out_dim, in_dim) float32."""
-    if ctx.makes_near_again:
-        return weight_gradient(gradient, ctx.neighborhood.near_again(kept.before, len(gradient)))
-    return kept.weight_gradient(0, gradient)
+def _of_input_halo(ctx, kept: KeptRows, gradient: torch.Tensor) -> torch.Tensor:
+    """Return what the halo rows of the input add to the gradient of the weight that maps them, which is done here."""
+    neighborhood, hop = ctx.neighborhood, ctx.neighborhood.hop
+    if neighborhood.is_by_peer:
+        return sum(weight_gradient(multiply(hop.by_peer.far_back[peer], gradient), rows)
+                   for peer, rows in neighborhood.input_halo_by_peer())
+    of_mapped = multiply(hop.matrices.far_back, gradient)
+    return weight_gradient(of_mapped, neighborhood.input_halo()) if neighborhood.redraws_input \
+        else kept.weight_gradient(1, of_mapped)
+
+
+def _of_near(ctx, kept: KeptRows, *gradients: torch.Tensor) -> list[torch.Tensor]:
+    """Return the gradients of weights that map the first masked rows, (out_dim, in_dim) float32 each, from gradients of
+    what these were mapped to, (n, out_dim) each.
+    """
+    if not gradients or not ctx.makes_near_again:
+        return [kept.weight_gradient(0, gradient) for gradient in gradients]
+    totals = [0.0] * len(gradients)
+    for start, rows in ctx.neighborhood.near_again(kept.before, max(map(len, gradients))):
+        for place, gradient in enumerate(gradients):
+            part = gradient[start:start + len(rows)]
+            totals[place] += weight_gradient(part, rows[:len(part)])
+    return totals
+
+
+def _map_both(near_blocks: Iterable[tuple[int, torch.Tensor]], hop: Hop, weight_neighbor: torch.Tensor,
+              weight_self: torch.Tensor | None, bias: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Map masked rows (hop.num_in, in_dim) block by block: return those that are summed, (hop.num_in, out_dim), and
+    what the rows' own map and the bias add to the sums, (hop.num_out, out_dim); None where there is no such map.
+    """
+    mapped = of_self = None
+    for start, rows in near_blocks:
+        if mapped is None:
+            mapped = empty((hop.num_in, len(bias)), rows.dtype, rows.device)
+            of_self = None if weight_self is None else empty((hop.num_out, len(bias)), rows.dtype, rows.device)
+        mapped[start:start + len(rows)] = map_rows(rows, weight_neighbor)
+        if of_self is not None:
+            here = of_self[start:start + len(rows)]
+            here[:] = bias
+            map_rows(rows[:len(here)], weight_self, out=here)
+    return mapped, of_self
 
 
 def _combine(aggregated: torch.Tensor, near: torch.Tensor, weight_neighbor: torch.Tensor,

@@ -1,10 +1,13 @@
 """Arena: the memory of activations, gradients and messages, reused from epoch to epoch and lying on huge pages.
 
-A tensor from the arena is an ordinary tensor: its memory returns when the last reference to it goes.
+A tensor from the arena is an ordinary tensor: its memory returns when the last reference to it goes. Where no free
+piece is large enough for a tensor, the pages of several are moved together by the page table, which takes microseconds:
+no byte is copied, and no more memory is ever used than tensors had at once.
 """
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import math
 import mmap
@@ -14,10 +17,11 @@ from collections import deque
 import numpy as np
 import torch
 
-from hpcgnn.ops.pieces import MIN_BYTES, Pieces, padded
+from hpcgnn.ops.pieces import CHUNK, MIN_BYTES, Move, Places
 
 MAP_NORESERVE = 0x4000           # of Linux's sys/mman.h
-OVERSIZE = 4                     # addresses reserved, in physical memories: they cost nothing until they are used
+MREMAP_MAYMOVE, MREMAP_FIXED, MREMAP_DONTUNMAP = 1, 2, 4
+OVERSIZE = 16                    # addresses reserved, in physical memories: they cost nothing until they are used
 
 logger = logging.getLogger(__name__)
 
@@ -35,23 +39,24 @@ class _Block:
 
 
 class Arena:
-    """Pieces of one large mapping, best fit first; free neighbours are joined.
+    """Places in one large mapping.
 
     Parameters
     ----------
-    num_bytes : int      of addresses
+    num_bytes : int      of addresses, a multiple of 4 chunks
+    can_move : bool      the system moves pages
 
     Raises
     ------
     OSError              the system refuses the addresses
     """
 
-    def __init__(self, num_bytes: int):
+    def __init__(self, num_bytes: int, can_move: bool = True):
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
-        self._mapping = mmap.mmap(-1, num_bytes, flags=flags)
+        self._mapping = mmap.mmap(-1, num_bytes + CHUNK, flags=flags)
         self._mapping.madvise(mmap.MADV_HUGEPAGE)
-        self.address = np.frombuffer(self._mapping, np.uint8).ctypes.data
-        self._pieces = Pieces(num_bytes)
+        self.address = -(-np.frombuffer(self._mapping, np.uint8).ctypes.data // CHUNK) * CHUNK
+        self._places = Places(num_bytes, can_move)
         # Finalizers run at any moment, also inside `empty`: they only append here.
         self.returned: deque[tuple[int, int]] = deque()
 
@@ -63,14 +68,50 @@ class Arena:
         MemoryError      the arena is full
         """
         num_bytes = math.prod(shape) * dtype.itemsize
-        size = padded(num_bytes)
-        block = _Block(self, self._take(size), size)
+        block = _Block(self, *self._take(num_bytes))
         return torch.from_numpy(np.asarray(block)[:num_bytes]).view(dtype).view(shape)
 
-    def _take(self, num_bytes: int) -> int:
+    def _take(self, num_bytes: int) -> tuple[int, int]:
         while self.returned:
-            self._pieces.give_back(*self.returned.popleft())
-        return self._pieces.take(num_bytes)
+            self._places.give_back(*self.returned.popleft())
+        start, size, moves = self._places.take(num_bytes)
+        for move in moves:
+            self._move(move)
+        return start, size
+
+    def _move(self, move: Move) -> None:
+        """Have pages appear at the target, and new ones at the source when it is written next. Where a system moves no
+        more than was moved together, halves are tried; pages that stay are given back.
+        """
+        if _moves_pages(self.address + move.source, self.address + move.target, move.num_bytes):
+            return
+        half = move.num_bytes // CHUNK // 2 * CHUNK
+        if not half:
+            _LIBC.madvise(self.address + move.source, move.num_bytes, mmap.MADV_DONTNEED)
+            return
+        self._move(Move(move.source, move.target, half))
+        self._move(Move(move.source + half, move.target + half, move.num_bytes - half))
+
+
+_LIBC = ctypes.CDLL(None)
+_LIBC.mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
+_LIBC.mremap.restype = ctypes.c_void_p
+_LIBC.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+
+def _moves_pages(source: int, target: int, num_bytes: int) -> bool:
+    """Move pages between addresses of one process that stay its own; whether the system did."""
+    flags = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP
+    return _LIBC.mremap(source, num_bytes, num_bytes, flags, target) == target
+
+
+def _system_moves_pages() -> bool:
+    """Try it: Linux does since 5.7."""
+    page = mmap.PAGESIZE
+    trial = mmap.mmap(-1, 2 * page, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    trial[0] = 1
+    address = np.frombuffer(trial, np.uint8).ctypes.data
+    return _moves_pages(address, address + page, page) and (trial[0], trial[page]) == (0, 1)
 
 
 def _open_arena() -> Arena | None:
@@ -78,8 +119,12 @@ def _open_arena() -> Arena | None:
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         logger.warning("no arena: this system has no huge pages on demand; every tensor is allocated anew")
         return None
+    can_move = _system_moves_pages()
+    if not can_move:
+        logger.info("pages can't be moved on this system: memory that is free in parts too small stays unused")
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
-        return Arena(OVERSIZE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        return Arena(-(-OVERSIZE * physical // (4 * CHUNK)) * 4 * CHUNK, can_move)
     except OSError as error:
         logger.warning("no arena: %s; every tensor is allocated anew", error)
         return None

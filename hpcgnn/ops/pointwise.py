@@ -6,7 +6,7 @@ Masks are never stored: randomness is keyed by global node id, so the same eleme
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -113,13 +113,15 @@ class Activation:
                                                               self.weight, self.bias, self.eps, out)
         return out, (rows, moments)
 
-    def again(self, kept: tuple, num_rows: int) -> torch.Tensor:
-        """Return the first activated rows once more, from what `forward` gave to keep."""
-        return self.forward(kept[0][:num_rows])[0]
+    def part(self, start: int, stop: int, node_id: np.ndarray) -> Activation:
+        """Return the activation of the rows start .. stop alone, whose ids are given."""
+        return replace(self, node_id=None if self.node_id is None else node_id,
+                       num_back=min(max(self.num_back - start, 0), stop - start))
 
     def backward(self, gradient: torch.Tensor, kept: tuple,
                  out: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Write the gradient of rows to `out`, which may be `gradient`, (n, dim) each; return those of weight and bias.
+        """Write the gradient of rows to `out`, which may be `gradient`, or on the host the rows that were kept,
+        (n, dim) each; return those of weight and bias.
         """
         (rows, moments), num_back = kept, self.num_back
         out[num_back:] = 0

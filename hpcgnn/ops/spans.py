@@ -9,6 +9,7 @@ import numpy as np
 MAX_SPANS = 64       # ranges of central and marginal rows; more would cost more than is hidden
 LEAST_CENTRAL = 1 / 16      # of the rows; the sums of fewer hide nothing, and their table is there while messages are
 BLOCKS, MIN_BLOCK = 8, 2048
+ROWS_AT_ONCE = 1 << 14      # that are made, mapped and gone; oneDNN takes longer for products of fewer
 
 
 def spans(is_marginal: np.ndarray) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:
@@ -35,3 +36,8 @@ def blocks(start: int, stop: int) -> list[tuple[int, int]]:
     """Return the range start .. stop in pieces, between which messages can be looked after."""
     step = max(MIN_BLOCK, -(-(stop - start) // BLOCKS))
     return [(first, min(first + step, stop)) for first in range(start, stop, step)]
+
+
+def short_blocks(num_rows: int) -> list[tuple[int, int]]:
+    """Return the range 0 .. num_rows in pieces, one at least, of rows that are never all there."""
+    return [(first, min(first + ROWS_AT_ONCE, num_rows)) for first in range(0, max(num_rows, 1), ROWS_AT_ONCE)]

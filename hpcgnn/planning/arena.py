@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hpcgnn.ops.pieces import MIN_BYTES, Pieces, padded
-from hpcgnn.ops.spans import LEAST_CENTRAL
+from hpcgnn.ops.pieces import MIN_BYTES, Places
+from hpcgnn.ops.spans import LEAST_CENTRAL, ROWS_AT_ONCE
 from hpcgnn.planning.model import Exchange, Layer, ModelSize
 
 ADDRESSES = 1 << 56
@@ -49,15 +49,15 @@ def arena_bytes(size: ModelSize, rank: RankSize) -> int:
         run.train()
     run.evaluate()
     run.train()
-    return run.top
+    return run.places.num_filled
 
 
 class _Run:
-    """Replay of a run; `top` is one more than the highest address that was used."""
+    """Replay of a run; `places` say how much memory was used."""
 
     def __init__(self, size: ModelSize, rank: RankSize):
         self._size, self._rank = size, rank
-        self._pieces, self.top = Pieces(ADDRESSES), 0
+        self.places = Places(ADDRESSES)
         self._received: dict[Exchange | None, Piece | None] = {}
         self._sums_of_input: Piece | None = None
         self._leaving: Piece | None = None
@@ -70,8 +70,7 @@ class _Run:
         logits = kept[-1][1]
         for layer in reversed(self._rank.layers):
             before = kept[layer.number - 1][1] if layer.number else None
-            gradient = self._backward(layer, kept[layer.number][0], gradient)
-            self._free(before)
+            gradient = self._backward(layer, kept[layer.number][0], gradient, before)
         self._free(gradient, logits)
 
     def evaluate(self) -> None:
@@ -104,12 +103,16 @@ class _Run:
         """Return what a layer keeps for its backward pass, and the rows that come out."""
         if layer.number == 0:
             return self._forward_input(layer)
-        near = self._take(layer.rows_in, layer.in_dim)
+        near = self._take(min(layer.rows_in, ROWS_AT_ONCE) if layer.maps_first else layer.rows_in, layer.in_dim)
         mapped = self._take(layer.rows_in, layer.out_dim) if layer.maps_first else None
+        of_self = None
+        if layer.maps_first:
+            of_self = self._take(layer.rows_out, layer.out_dim) if self._size.maps_a_layer == 2 else None
+            self._free(near)
         exchange = Exchange(layer.number, False, layer.sum_dim, layer.reach)
         sums = self._fetch(exchange, layer, layer.rows_out, is_training=True)
         if layer.maps_first:
-            self._free(near, mapped)
+            self._free(mapped, of_self)
             return [], sums
         out = self._take(layer.rows_out, layer.out_dim)
         self._free(near)
@@ -131,8 +134,9 @@ class _Run:
         self._free(near)
         return [sums], out
 
-    def _backward(self, layer: Layer, kept: list[Piece | None], gradient: Piece | None) -> Piece | None:
-        """Return the gradient of the rows that went in; what was kept and the gradient that came are gone."""
+    def _backward(self, layer: Layer, kept: list[Piece | None], gradient: Piece | None,
+                  before: Piece | None) -> Piece | None:
+        """Return the gradient of the rows that went in; all else that was kept and the gradient that came are gone."""
         has_self = self._size.maps_a_layer == 2
         if layer.number == 0:
             if layer.maps_first:
@@ -141,27 +145,24 @@ class _Run:
                 self._free(far, mapped)
             self._free(*kept)
             if has_self and self._size.has_dropout:
-                self._free(self._take(layer.rows_out, layer.in_dim))
+                self._free(self._take(min(layer.rows_out, ROWS_AT_ONCE), layer.in_dim))
             self._free(gradient)
             return None
         exchange = Exchange(layer.number, True, layer.sum_dim, layer.reach)
         if layer.maps_first:
             finish, of_mapped = self._take_home(exchange, layer)
-            if has_self:
-                self._free(self._take(layer.rows_out, layer.in_dim))
             finish()
-            self._free(self._take(layer.rows_in, layer.in_dim))
-            of_rows = self._take(layer.rows_in, layer.in_dim)
+            self._free(*(self._take(min(layer.rows_in, ROWS_AT_ONCE), layer.in_dim) for _ in range(2)))
             self._free(of_mapped, gradient)
-            return of_rows
+            return before
         self._free(*kept)
         of_sums = self._take(layer.rows_out, layer.in_dim)
         finish, of_rows = self._take_home(exchange, layer)
         self._free(of_sums)
         if has_self:
-            self._free(self._take(layer.rows_out, layer.in_dim))
+            self._free(self._take(min(layer.rows_out, ROWS_AT_ONCE), layer.in_dim))
         finish()
-        self._free(gradient)
+        self._free(gradient, before)
         return of_rows
 
     def _fetch(self, exchange: Exchange, layer: Layer, num_rows: int, is_training: bool) -> Piece | None:
@@ -220,12 +221,10 @@ class _Run:
     def _take_bytes(self, num_bytes: float) -> Piece | None:
         if num_bytes < MIN_BYTES:
             return None
-        length = padded(int(num_bytes))
-        start = self._pieces.take(length)
-        self.top = max(self.top, start + length)
-        return start, length
+        start, size, _ = self.places.take(int(num_bytes))
+        return start, size
 
     def _free(self, *pieces: Piece | None) -> None:
         for piece in pieces:
             if piece is not None:
-                self._pieces.give_back(*piece)
+                self.places.give_back(*piece)

@@ -37,7 +37,10 @@ def test_exported_arrays_are_the_source_graph(dataset, num_parts, tmp_path):
 
 
 def test_layers_multiply_forward_and_backward_but_not_into_the_input():
-    assert layer_products([128, 256, 40], per_layer=2) == [(128, 256, 4), (256, 40, 6)]
+    of_input = [(65536, 256, 256), (65536, 512, 0)]
+    of_last = [(20480, 256, 80), (20480, 336, 0), (20480, 80, 256)]
+    assert layer_products([128, 256, 40], per_layer=2) == of_input + of_last
+    assert layer_products([8, 9], per_layer=1) == [(72, 8, 9), (72, 17, 0)]
 
 
 def test_layers_sum_their_narrower_side():

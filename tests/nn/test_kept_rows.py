@@ -23,7 +23,7 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import orders
 from hpcgnn.nn.models import ModelShape, build_model
 from hpcgnn.nn.neighborhood import Neighborhood
-from hpcgnn.ops import arena
+from hpcgnn.ops import arena, spans
 from hpcgnn.partition.build import build_partition
 from hpcgnn.training.forecast import KeptStorages
 
@@ -45,10 +45,10 @@ def open_graph(comm, stored_bits, width=12, dtype=torch.float32):
     return graph
 
 
-def pass_through(comm, graph, model_name, epoch=0, dropout=0.5, width=12, hidden=64):
+def pass_through(comm, graph, model_name, epoch=0, dropout=0.5, width=12, hidden=64, layers=3):
     """Collective: the sum of a forward pass's weighted logits over all ranks, and the gradients of the weights."""
     torch.manual_seed(1)
-    model = build_model(ModelShape(model_name, width, hidden, 5, 3, dropout, "layer"))
+    model = build_model(ModelShape(model_name, width, hidden, 5, layers, dropout, "layer"))
     graph.begin_forward(SEED, epoch, is_training=True)
     weight = torch.cos(torch.from_numpy(graph.node_id[:graph.num_inner]).float())[:, None] * torch.linspace(-1, 1, 5)
     loss = (model(graph, graph.x).float() * weight).sum()
@@ -78,6 +78,36 @@ def test_gradients_at_2_bits_are_right_in_the_mean(model):
     found = torch.stack([pass_through(comm, graph, model, epoch, 0.0)[1] for epoch in range(200)])
     one, mean = (found - exact).norm(dim=1).mean(), (found.mean(0) - exact).norm()
     assert one > 0.05 * exact.norm() and mean < 0.15 * one
+
+
+@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parametrize("layers", [2, 3])
+@pytest.mark.parametrize("model", MODELS)
+def test_rows_made_block_by_block_are_the_rows_made_at_once(monkeypatch, model, layers):
+    """Blocks of 7 rows, of which the last has fewer: logits, and gradients of all weights, norms and biases among them.
+    """
+    found = []
+    for rows_at_once in (1 << 14, 7):
+        monkeypatch.setattr(spans, "ROWS_AT_ONCE", rows_at_once)
+        found.append(pass_through(COMM, open_graph(COMM, None), model, layers=layers))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-6)
+    torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-5, atol=1e-6 * found[0][1].abs().max().item())
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_gradient_of_rows_that_a_map_comes_after_lies_where_they_lay(monkeypatch, model):
+    graph, addresses = open_graph(MPI.COMM_SELF, None), []
+    rows_back = Neighborhood.rows_back
+
+    def noted(neighborhood, gradient_of, before):
+        result = rows_back(neighborhood, gradient_of, before)
+        addresses.append((before[0].data_ptr(), result[0].data_ptr(), result[0].shape))
+        return result
+
+    monkeypatch.setattr(Neighborhood, "rows_back", noted)
+    pass_through(MPI.COMM_SELF, graph, model)
+    (rows, of_rows, shape), = addresses
+    assert rows == of_rows and shape == (NUM_NODES, 64)
 
 
 @pytest.mark.parallel([2, 3, 4])

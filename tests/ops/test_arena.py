@@ -1,19 +1,30 @@
-"""The arena: tensors don't overlap, memory returns with the last reference, and the next request takes it again."""
+"""The arena: tensors don't overlap, memory returns with the last reference, and the next request takes it again; pages
+of large tensors are moved together where no free piece is large enough.
+"""
 
 import gc
 import itertools
+import mmap
 
 import numpy as np
 import pytest
 import torch
 
+from hpcgnn.ops import arena as arena_module
 from hpcgnn.ops.arena import Arena, empty
-from hpcgnn.ops.pieces import ALIGNMENT, MIN_BYTES
+from hpcgnn.ops.pieces import ALIGNMENT, CHUNK, LEAST_MOVING, MIN_BYTES
 
 
 @pytest.fixture
 def arena():
-    return Arena(1 << 24)
+    return Arena(1 << 24, can_move=False)
+
+
+@pytest.fixture
+def moving():
+    if not arena_module._system_moves_pages():
+        pytest.skip("this system moves no pages: Linux does since 5.7")
+    return Arena(1024 * CHUNK)
 
 
 def address_range(tensor):
@@ -82,3 +93,44 @@ def test_gradients_may_live_in_the_arena():
     leaf = torch.ones(MIN_BYTES, requires_grad=True)
     (leaf * empty((MIN_BYTES,)).fill_(2.0)).sum().backward()
     assert (leaf.grad == 2.0).all()
+
+
+def resident_bytes(arena):
+    """Count the pages of the arena that have memory."""
+    with open("/proc/self/pagemap", "rb") as pages:
+        pages.seek(arena.address // mmap.PAGESIZE * 8)
+        entries = np.frombuffer(pages.read(1024 * CHUNK // mmap.PAGESIZE * 8), np.uint64)
+    return int((entries >> np.uint64(63)).sum()) * mmap.PAGESIZE
+
+
+@pytest.mark.parametrize("most_at_once", [None, 3 * CHUNK, CHUNK, 0])
+def test_pages_of_free_pieces_are_moved_together_and_no_live_value_changes(moving, monkeypatch, most_at_once):
+    """Also where a system moves only what was moved together, and where it moves nothing."""
+    move_pages = arena_module._moves_pages
+    if most_at_once is not None:
+        monkeypatch.setattr(arena_module, "_moves_pages", lambda source, target, num_bytes:
+                            num_bytes <= most_at_once and move_pages(source, target, num_bytes))
+    tensors = [moving.empty((LEAST_MOVING,), torch.uint8).fill_(value) for value in range(8)]
+    before = resident_bytes(moving)
+    for freed in (1, 3, 5, 6):
+        tensors[freed] = None
+    joined = moving.empty((4 * LEAST_MOVING - 5,), torch.uint8).fill_(9)
+    others = [moving.empty((LEAST_MOVING,), torch.uint8).fill_(value) for value in (10, 11)]
+    assert all((tensor == value).all() for value, tensor in enumerate(tensors) if tensor is not None)
+    assert (joined == 9).all() and all((tensor == value).all() for tensor, value in zip(others, (10, 11), strict=True))
+    assert before == 8 * LEAST_MOVING and resident_bytes(moving) == 10 * LEAST_MOVING
+
+
+def test_large_tensors_come_and_go_at_random_and_keep_their_values(moving):
+    rng, live, at_once = np.random.default_rng(1), [], 0
+    for step in range(300):
+        if live and (rng.random() < 0.5 or at_once > 120 * CHUNK):
+            tensor, value = live.pop(rng.integers(len(live)))
+            assert tensor[0] == tensor[-1] == value and (tensor[::4096] == value).all()
+            at_once -= tensor.numel()
+            del tensor
+        else:
+            num_bytes = int(rng.integers(LEAST_MOVING, 4 * LEAST_MOVING))
+            live.append((moving.empty((num_bytes,), torch.uint8).fill_(step % 251), step % 251))
+            at_once += num_bytes
+    assert all((tensor[::4096] == value).all() for tensor, value in live)

@@ -317,7 +317,16 @@ def test_results_have_the_same_bits_where_the_rows_lie(dtype, probability, dim, 
     in_place = gradient.clone()
     for one, other in zip(of_norm, activation.backward(in_place, kept, in_place), strict=True):
         assert (one is None and other is None) or torch.equal(one, other)
-    assert torch.equal(in_place, of_rows) and torch.equal(activation.again(kept, 100), expected[:100])
+    assert torch.equal(in_place, of_rows)
+    part = activation.part(200, 300, np.arange(200, 300))
+    assert torch.equal(part.forward(rows[200:])[0], expected[200:]) and not of_rows[290:].any()
+    of_part = torch.full_like(gradient[200:], 7.0)
+    part.backward(gradient[200:], tuple(values[200:] for values in kept), of_part)
+    assert torch.equal(of_part, of_rows[200:])
+    over_rows = rows.clone()
+    for one, other in zip(of_norm, activation.backward(gradient, (over_rows, kept[1]), over_rows), strict=True):
+        assert (one is None and other is None) or torch.equal(one, other)
+    assert torch.equal(over_rows, of_rows)
     assert torch.equal(activation.forward(rows.clone())[0], expected)
     lost = rows.clone()
     assert activation.forward(lost, lost)[0] is lost and torch.equal(lost, expected)
