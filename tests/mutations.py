@@ -87,6 +87,7 @@ WEIGHTS = Tests("graph/test_edge_weights.py", 3)
 WEIGHTED_MODELS = Tests("nn/test_edge_weights.py -k gcn", 2)
 PRODUCT = Tests("ops/test_aggregation.py ops/test_two_tables.py")
 MODELS = Tests("nn/test_models.py", 2)
+BIAS = Tests("nn/test_kept_rows.py -m parallel[1] -k bias_is_added")
 BLOCKWISE = Tests("nn/test_kept_rows.py -m parallel[1] -k block_by_block")
 ARENA = Tests("ops/test_arena.py ops/test_pieces.py")
 REACH = Tests("training/test_reach.py", 2)
@@ -372,7 +373,7 @@ MUTATIONS = [
     Mutation("exchange/ring.py", "a transfer holds what it has sent", "self._delivery = None      #", "pass      #",
              Tests("exchange/test_ring.py -m parallel[2] -k gives_its_memory", 2)),
     Mutation("nn/orders.py", "rows mapped by themselves have no bias", "            here[:] = bias\n",
-             "            here[:] = 0\n", MODELS),
+             "            here[:] = 0\n", BIAS),
     Mutation("nn/orders.py", "all blocks have the gradients of the first",
              "part = gradient[start:start + len(rows)]", "part = gradient[:len(rows)]", BLOCKWISE),
     Mutation("nn/neighborhood.py", "all blocks have the masks of the first",

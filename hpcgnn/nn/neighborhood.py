@@ -82,10 +82,14 @@ class Neighborhood:
         before, self.before = self.before, ()
         return before
 
-    def near_blocks(self, h: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yield where a block of rows begins, and the masked rows that the convolution reads there; what the
-        activation keeps is noted as `before` at the end. Only where the rows are made again in the backward pass.
+    def near_blocks(self, h: torch.Tensor, near: torch.Tensor | None) -> Iterator[tuple[int, torch.Tensor]]:
+        """Yield where a block of rows begins, and the masked rows that the convolution reads there: of `near`, which
+        has them all, or made one block after another where they are made again in the backward pass. What the
+        activation keeps is then noted as `before` at the end.
         """
+        if near is not None:
+            yield from ((start, near[start:stop]) for start, stop in self._spans(near))
+            return
         moments = []
         for start, rows, of_block in self._made_of(h):
             moments.append(of_block)

@@ -85,11 +85,9 @@ class MapFirst(torch.autograd.Function):
         weight_neighbor, weight_self = weight_neighbor.to(dtype), None if weight_self is None else weight_self.to(dtype)
         h = h[:hop.num_in]
         ctx.makes_near_again, near, far = neighborhood.redraws_input or neighborhood.makes_again, None, None
-        if ctx.makes_near_again:
-            mapped, of_self = _map_both(neighborhood.near_blocks(h), hop, weight_neighbor, weight_self, bias)
-        else:
-            near, of_self = neighborhood.drop_inner(neighborhood.activated(h)), None
-            mapped = map_rows(near, weight_neighbor)
+        if not ctx.makes_near_again:
+            near = neighborhood.drop_inner(neighborhood.activated(h))
+        mapped, of_self = _map_both(neighborhood.near_blocks(h, near), hop, weight_neighbor, weight_self, bias)
         if neighborhood.is_input and neighborhood.is_by_peer:
             mapped_halo = ((peer, map_rows(rows, weight_neighbor)) for peer, rows in neighborhood.input_halo_by_peer())
             out = neighborhood.sum_by_peer(multiply(hop.by_peer.near, mapped), mapped_halo)
@@ -105,7 +103,7 @@ class MapFirst(torch.autograd.Function):
             return out.add_(of_self)
         for start, stop in blocks(0, len(out)):      # torch adds float32 to rows of 16 bits in a copy of them
             out[start:stop] += bias
-        return out if near is None or weight_self is None else map_rows(near[:hop.num_out], weight_self, out=out)
+        return out
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor) -> Gradients:

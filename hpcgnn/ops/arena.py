@@ -60,6 +60,11 @@ class Arena:
         # Finalizers run at any moment, also inside `empty`: they only append here.
         self.returned: deque[tuple[int, int]] = deque()
 
+    @property
+    def num_filled(self) -> int:
+        """Return the bytes that have been used at least once."""
+        return self._places.num_filled
+
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Return a tensor with whatever values its memory holds.
 

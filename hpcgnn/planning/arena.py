@@ -124,9 +124,10 @@ class _Run:
         halo = self._take(self._rank.num_halo, columns) if has_mask else None
         if layer.maps_first:
             mapped = self._take(layer.rows_in, layer.out_dim)
+            of_self = self._take(layer.rows_out, layer.out_dim) if self._size.maps_a_layer == 2 else None
             far = self._take(self._rank.num_halo, layer.out_dim)
             out = self._take(layer.rows_out, layer.out_dim)
-            self._free(mapped, far)
+            self._free(mapped, far, of_self)
             return [near, halo], out
         sums = self._take(layer.rows_out, columns) if has_mask else None
         self._free(halo)
@@ -151,8 +152,10 @@ class _Run:
         exchange = Exchange(layer.number, True, layer.sum_dim, layer.reach)
         if layer.maps_first:
             finish, of_mapped = self._take_home(exchange, layer)
+            if has_self:
+                self._free(self._take(min(layer.rows_out, ROWS_AT_ONCE), layer.in_dim))
             finish()
-            self._free(*(self._take(min(layer.rows_in, ROWS_AT_ONCE), layer.in_dim) for _ in range(2)))
+            self._free(self._take(min(layer.rows_in, ROWS_AT_ONCE), layer.in_dim))
             self._free(of_mapped, gradient)
             return before
         self._free(*kept)

@@ -49,6 +49,9 @@ def pass_through(comm, graph, model_name, epoch=0, dropout=0.5, width=12, hidden
     """Collective: the sum of a forward pass's weighted logits over all ranks, and the gradients of the weights."""
     torch.manual_seed(1)
     model = build_model(ModelShape(model_name, width, hidden, 5, layers, dropout, "layer"))
+    for parameter in model.parameters():
+        if parameter.ndim == 1:      # biases begin with 0
+            parameter.data += torch.linspace(-0.4, 0.3, len(parameter))
     graph.begin_forward(SEED, epoch, is_training=True)
     weight = torch.cos(torch.from_numpy(graph.node_id[:graph.num_inner]).float())[:, None] * torch.linspace(-1, 1, 5)
     loss = (model(graph, graph.x).float() * weight).sum()
@@ -92,6 +95,23 @@ def test_rows_made_block_by_block_are_the_rows_made_at_once(monkeypatch, model, 
         found.append(pass_through(COMM, open_graph(COMM, None), model, layers=layers))
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-6)
     torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-5, atol=1e-6 * found[0][1].abs().max().item())
+
+
+@pytest.mark.parametrize("width", [12, 80])      # the only layer aggregates first, or maps first
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("model", MODELS)
+def test_a_bias_is_added_to_every_row_once(model, is_training, layers, width):
+    torch.manual_seed(1)
+    built, logits = build_model(ModelShape(model, width, 64, 16, layers, 0.5, "layer")), []
+    bias = built.convolutions[-1].bias
+    for shift in (0.0, torch.linspace(-2, 3, 16)):
+        bias.data += shift
+        graph = open_graph(MPI.COMM_SELF, None, width)
+        with torch.set_grad_enabled(is_training):
+            graph.begin_forward(SEED, 0, is_training)
+            logits.append(built(graph, graph.x).detach())
+    torch.testing.assert_close(logits[1] - logits[0], torch.linspace(-2, 3, 16).expand(NUM_NODES, 16))
 
 
 @pytest.mark.parametrize("model", MODELS)
