@@ -94,8 +94,7 @@ class Neighborhood:
         for start, rows, of_block in self._made_of(h):
             moments.append(of_block)
             yield start, rows
-        if self.activation is not None:
-            self.before = h, torch.cat(moments)
+        self.before = h, torch.cat(moments)
 
     def near_again(self, before: tuple, num_rows: int) -> Iterator[tuple[int, torch.Tensor]]:
         """Yield the first blocks that `near_blocks` gave once more, from what the activation kept or from the input."""

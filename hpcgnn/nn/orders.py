@@ -84,10 +84,13 @@ class MapFirst(torch.autograd.Function):
         hop, dtype = neighborhood.hop, h.dtype
         weight_neighbor, weight_self = weight_neighbor.to(dtype), None if weight_self is None else weight_self.to(dtype)
         h = h[:hop.num_in]
-        ctx.makes_near_again, near, far = neighborhood.redraws_input or neighborhood.makes_again, None, None
-        if not ctx.makes_near_again:
+        near = far = of_self = None
+        if not neighborhood.makes_again:
             near = neighborhood.drop_inner(neighborhood.activated(h))
-        mapped, of_self = _map_both(neighborhood.near_blocks(h, near), hop, weight_neighbor, weight_self, bias)
+        if neighborhood.is_input:      # the only one whose mapped rows may be wide
+            mapped = map_rows(near, weight_neighbor)
+        else:
+            mapped, of_self = _map_both(neighborhood.near_blocks(h, near), hop, weight_neighbor, weight_self, bias)
         if neighborhood.is_input and neighborhood.is_by_peer:
             mapped_halo = ((peer, map_rows(rows, weight_neighbor)) for peer, rows in neighborhood.input_halo_by_peer())
             out = neighborhood.sum_by_peer(multiply(hop.by_peer.near, mapped), mapped_halo)
@@ -98,12 +101,14 @@ class MapFirst(torch.autograd.Function):
         else:
             out, _ = neighborhood.mapped().aggregate(mapped)
         ctx.neighborhood, ctx.weights = neighborhood, (weight_neighbor, weight_self)
-        keep(ctx, neighborhood.graph, near, None if ctx.makes_near_again else far, before=neighborhood.take_before())
+        ctx.makes_near_again = neighborhood.redraws_input or neighborhood.makes_again
+        keep(ctx, neighborhood.graph, *((None, None) if ctx.makes_near_again else (near, far)),
+             before=neighborhood.take_before())
         if of_self is not None:
             return out.add_(of_self)
         for start, stop in blocks(0, len(out)):      # torch adds float32 to rows of 16 bits in a copy of them
             out[start:stop] += bias
-        return out
+        return out if weight_self is None else map_rows(near[:hop.num_out], weight_self, out=out)
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor) -> Gradients:

@@ -45,12 +45,12 @@ class Pieces:
         ------
         MemoryError      there is none
         """
-        start = self.find(num_bytes)
+        start = self.take_or_none(num_bytes)
         if start is None:
             raise MemoryError(f"no room for {num_bytes} bytes among the arena's free pieces")
         return start
 
-    def find(self, num_bytes: int) -> int | None:
+    def take_or_none(self, num_bytes: int) -> int | None:
         """Do what `take` does; None where there is no part."""
         fitting = [(size, i) for i, (_, size) in enumerate(self._free) if size >= num_bytes]
         if not fitting:
@@ -102,7 +102,7 @@ class MovingPieces:
         ------
         MemoryError      no addresses are left
         """
-        start = self._free.find(num_bytes)
+        start = self._free.take_or_none(num_bytes)
         if start is not None:
             return start, []
         start, moves, num_moved = self._bare.take(num_bytes), [], 0

@@ -124,10 +124,9 @@ class _Run:
         halo = self._take(self._rank.num_halo, columns) if has_mask else None
         if layer.maps_first:
             mapped = self._take(layer.rows_in, layer.out_dim)
-            of_self = self._take(layer.rows_out, layer.out_dim) if self._size.maps_a_layer == 2 else None
             far = self._take(self._rank.num_halo, layer.out_dim)
             out = self._take(layer.rows_out, layer.out_dim)
-            self._free(mapped, far, of_self)
+            self._free(mapped, far)
             return [near, halo], out
         sums = self._take(layer.rows_out, columns) if has_mask else None
         self._free(halo)

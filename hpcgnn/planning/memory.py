@@ -29,8 +29,8 @@ def memory_of(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cl
 
     `reading` is what the part takes while it is read, above what training takes in its place later; `features` have
     the halo rows and, after the first evaluation, what the input aggregates to; `gradients` are what else lies in the
-    arena: the rows of the backward pass, rows that are made again for it, and pieces that were free when others were
-    too long for them. `shared_rows` are what a rank sees of the table that the ranks of its node share.
+    arena: the rows of the backward pass, rows that are made again for it, and what whole chunks have more than tensors.
+    `shared_rows` are what a rank sees of the table that the ranks of its node share.
 
     Parameters
     ----------

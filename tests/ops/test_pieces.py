@@ -15,7 +15,7 @@ def test_the_smallest_part_that_is_large_enough_is_cut():
     pieces.give_back(100, 50)
     pieces.give_back(160, 30)
     assert pieces.take(30) == 160 and pieces.take(20) == 100 and pieces.take_smallest(1000) == (120, 30)
-    assert pieces.find(900) == 200 and pieces.find(1) is None and pieces.take_smallest(1) is None
+    assert pieces.take_or_none(900) == 200 and pieces.take_or_none(1) is None and pieces.take_smallest(1) is None
     with pytest.raises(MemoryError, match="no room for 1 bytes"):
         pieces.take(1)
 
