@@ -342,6 +342,8 @@ MUTATIONS = [
     Mutation("graph/local_graph.py", "exchanges are not counted",
              "current.num_halo_calls, current.num_halo_calls + 1", "current.num_halo_calls, current.num_halo_calls",
              GRAPH),
+    Mutation("graph/local_graph.py", "what the input aggregates to is kept for evaluations alone",
+             "if self._pass.is_training if is_kept is None else is_kept:", "if True:", GRAPH),
     Mutation("graph/local_graph.py", "layers share a dropout mask", "DROPOUT, layer)", "DROPOUT, 0)", GRAPH),
     Mutation("graph/local_graph.py", "gradients of halo rows stay",
              "        ctx.graph.take_home(gradient[num_inner:], total, ctx.site)\n", "", HALO),

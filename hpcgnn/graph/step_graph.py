@@ -77,9 +77,9 @@ class StepGraph(LocalGraph):
         """See `LocalGraph.whole`."""
         return self._whole_graph, self._inner
 
-    def input_aggregate(self, reduction: str) -> torch.Tensor:
-        """See `LocalGraph.input_aggregate`."""
-        return _rows_at(self._whole_graph.input_aggregate(reduction), self._inner)
+    def input_aggregate(self, reduction: str, is_kept: bool | None = True) -> torch.Tensor:
+        """See `LocalGraph.input_aggregate`; the next step reads it too."""
+        return _rows_at(self._whole_graph.input_aggregate(reduction, is_kept), self._inner)
 
     def masked_input_aggregate(self, hop: Hop, reduction: str, probability: float, key: CounterKey) -> torch.Tensor:
         """See `LocalGraph.masked_input_aggregate`."""

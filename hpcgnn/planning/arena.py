@@ -59,7 +59,9 @@ class _Run:
         self._size, self._rank = size, rank
         self.places = Places(ADDRESSES)
         self._received: dict[Exchange | None, Piece | None] = {}
-        self._sums_of_input: Piece | None = None
+        first = rank.layers[0]
+        is_constant = not (size.has_dropout or first.maps_first)
+        self._sums_of_input = self._take(rank.num_inner, first.in_dim) if is_constant else None
         self._leaving: Piece | None = None
 
     def train(self) -> None:
@@ -74,14 +76,14 @@ class _Run:
         self._free(gradient, logits)
 
     def evaluate(self) -> None:
-        """Replay a pass over all rows, of which nothing is kept but the sums of the input."""
+        """Replay a pass over all rows, of which nothing is kept."""
         inner, halo, h = self._rank.num_inner, self._rank.num_halo, None
         for layer in self._rank.layers:
             columns = layer.sum_dim
             if layer.number == 0 and not layer.maps_first:
-                if self._sums_of_input is None:
-                    self._sums_of_input = self._take(inner, layer.in_dim)
+                sums = self._take(inner, layer.in_dim) if self._sums_of_input is None else None
                 h = self._take(inner, layer.out_dim)
+                self._free(sums)
                 continue
             near = self._take(inner, layer.in_dim) if layer.number else None
             self._free(h)
@@ -103,12 +105,13 @@ class _Run:
         """Return what a layer keeps for its backward pass, and the rows that come out."""
         if layer.number == 0:
             return self._forward_input(layer)
-        near = self._take(min(layer.rows_in, ROWS_AT_ONCE) if layer.maps_first else layer.rows_in, layer.in_dim)
+        a_block = min(layer.rows_in, ROWS_AT_ONCE)
+        near = self._take(a_block if layer.maps_first else layer.rows_in, layer.in_dim)
         mapped = self._take(layer.rows_in, layer.out_dim) if layer.maps_first else None
         of_self = None
         if layer.maps_first:
             of_self = self._take(layer.rows_out, layer.out_dim) if self._size.maps_a_layer == 2 else None
-            self._free(near)
+            self._free(near, self._take(a_block, layer.out_dim))
         exchange = Exchange(layer.number, False, layer.sum_dim, layer.reach)
         sums = self._fetch(exchange, layer, layer.rows_out, is_training=True)
         if layer.maps_first:

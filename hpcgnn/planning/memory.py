@@ -28,8 +28,8 @@ def memory_of(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cl
     """Return bytes of each of KINDS, (num_parts,) each.
 
     `reading` is what the part takes while it is read, above what training takes in its place later; `features` have
-    the halo rows and, after the first evaluation, what the input aggregates to; `gradients` are what else lies in the
-    arena: the rows of the backward pass, rows that are made again for it, and what whole chunks have more than tensors.
+    the halo rows; `gradients` are what else lies in the arena: the rows of the backward pass, rows that are made again
+    for it, and what whole chunks have more than tensors.
     `shared_rows` are what a rank sees of the table that the ranks of its node share.
 
     Parameters
@@ -43,19 +43,18 @@ def memory_of(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cl
     own, shared_rows = none, none
     if sent is loads.shared and exchanges:
         own, shared_rows = _shared(loads, sent, cluster, widest * size.item_bytes)
-    kept, of_input = _activations(size, loads), loads.num_inner * size.in_dim * size.item_bytes
+    kept = _activations(size, loads)
     by_exchange = {exchange: _both_ways(exchange, messages, sent, loads.num_parts) for exchange in exchanges}
     sent_bytes = np.max([sum(both) for both in by_exchange.values()], axis=0) if exchanges else none
     state = sum(both[1] for both in by_exchange.values()) if messages.is_asynchronous else none
     halo_rows, layers = loads.num_halo * widest * size.item_bytes, size.layers(loads)
     arena = arenas_of(size, loads, messages, sent, own)
-    aggregated = of_input if size.dims[0] <= size.dims[1] else none
-    rest = np.maximum(0, arena - (kept - _moments(size, layers)) - halo_rows - sent_bytes - state - aggregated)
+    rest = np.maximum(0, arena - (kept - _moments(size, layers)) - halo_rows - sent_bytes - state)
     reading = loads.num_inner * FLOAT * size.in_dim + (known * FLOAT * size.in_dim if size.item_bytes < FLOAT else 0)
     return {
         "process": none + cluster.process_bytes,
         "reading": loads.num_inner * BYTES_A_NODE + np.maximum(0, reading - arena),
-        "features": known * size.in_dim * size.item_bytes + aggregated,
+        "features": known * size.in_dim * size.item_bytes,
         "structure": loads.num_edges * BYTES_A_ARC + known * BYTES_A_ROW,
         "weights": none + FLOAT * ARRAYS_OF_WEIGHTS * size.num_weights,
         "activations": kept,

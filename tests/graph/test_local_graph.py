@@ -121,6 +121,21 @@ def test_halo_of_the_input_costs_no_message(dataset, owner):
     assert exchange.calls == []
 
 
+def test_what_the_input_aggregates_to_is_kept_where_training_reads_it(dataset, owner):
+    graph, _ = graph_of(dataset, owner, 0)
+    whole = dense_matrix(dataset.indptr, dataset.indices, dataset.in_degree(), "mean")[graph.node_id[:graph.num_inner]]
+    found = []
+    for is_training in (False, False, True, False):
+        graph.begin_forward(seed=0, epoch=0, is_training=is_training)
+        found.append(graph.input_aggregate("mean"))
+        np.testing.assert_allclose(found[-1].numpy(), whole[:, graph.node_id] @ graph.x_all.numpy().astype(np.float64),
+                                   atol=2e-5)
+    memory = [aggregate.data_ptr() for aggregate in found]
+    assert len(set(memory)) == 3 and memory[2] == memory[3]
+    graph.begin_forward(seed=0, epoch=0, is_training=False)
+    assert graph.input_aggregate("sum", is_kept=True).data_ptr() == graph.input_aggregate("sum").data_ptr()
+
+
 def test_halo_calls_are_numbered_in_each_forward_pass(dataset, owner):
     graph, exchange = graph_of(dataset, owner, 0)
     for epoch, is_training in [(4, True), (5, False)]:

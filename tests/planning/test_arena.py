@@ -30,5 +30,6 @@ def test_an_arena_is_filled_as_far_as_that_of_a_training(shared_path, monkeypatc
     train(comm, Job(shards, {"model": model, "layers": 3, "hidden": 128, "epochs": 4, "eval_every": 2, "method": name,
                              **({"bits": int(bits)} if bits else {})}, out=shared_path / "run"))
     planned = arenas_of(size, loads, parse_method(method, size), loads.pairs, np.zeros(comm.size))
+    filled = watched.num_filled
     # When the messages of an asynchronous epoch have left, and so where others may lie, is not the same in every run.
-    assert planned[comm.rank] == pytest.approx(watched.num_filled, rel=0.15 if method == "pipegcn" else 0.12)
+    assert planned[comm.rank] == (pytest.approx(filled, rel=0.15) if method == "pipegcn" else filled)
