@@ -12,7 +12,8 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4    # of glibc's malloc.h
+KEPT, GIVEN_BACK = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: -1}, {M_MMAP_MAX: 1 << 16, M_TRIM_THRESHOLD: 1 << 17}
 INTERRUPT_GRACE = 0.5                    # seconds in which rank 0 speaks first
 
 
@@ -267,16 +269,26 @@ def keep_freed_memory() -> None:
     """Tell glibc to keep what is freed: what torch allocates beside our arena comes again every epoch, and a block that
     went back to the system costs a page fault every 4 KiB when it returns. Other C libraries are left as they are.
     """
+    _set_malloc(KEPT)
+
+
+@contextmanager
+def giving_back_freed_memory() -> Iterator[None]:
+    """Have glibc give back to the system what is freed within, and keep it from then on: what reading a graph takes is
+    not asked for again, and arrays that stay leave no gaps. Other C libraries are left as they are.
+    """
+    _set_malloc(GIVEN_BACK)
+    try:
+        yield
+    finally:
+        malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if malloc_trim is not None:
+            malloc_trim(0)
+        keep_freed_memory()
+
+
+def _set_malloc(options: dict[int, int]) -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(M_MMAP_MAX, 0)
-        mallopt(M_TRIM_THRESHOLD, -1)
-
-
-def give_back_freed_memory() -> None:
-    """Have glibc return to the system all whole pages that are free, once: after a graph was read, what reading took is
-    not asked for again. Other C libraries are left as they are.
-    """
-    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if malloc_trim is not None:
-        malloc_trim(0)
+        for option, value in options.items():
+            mallopt(option, value)

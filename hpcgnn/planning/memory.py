@@ -17,6 +17,8 @@ KINDS = ("process", "reading", "features", "structure", "weights", "activations"
 ARRAYS_OF_WEIGHTS = 7      # weights, their best copy, gradients, two moments, a rate and a decay of each
 BYTES_A_ARC = 8            # by destination and by source
 BYTES_A_ROW = 32           # ids, degrees, ends of both orders, a scale
+BYTES_A_LISTED_ROW = 12    # of a message: its id and where it lies here
+BYTES_A_PLACE = 17         # of it in the message: two offsets and its width
 BYTES_A_NODE = 11          # labels and masks
 BYTES_OF_MOMENTS = 8       # of a normalized row
 FLOAT = 4
@@ -27,10 +29,10 @@ COPIES_OF_STATE = 2        # the messages that the next epoch reads, and what a 
 def memory_of(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cluster) -> dict[str, np.ndarray]:
     """Return bytes of each of KINDS, (num_parts,) each.
 
-    `reading` is what the part takes while it is read, above what training takes in its place later; `features` have
-    the halo rows; `gradients` are what else lies in the arena: the rows of the backward pass, rows that are made again
-    for it, and what whole chunks have more than tensors.
-    `shared_rows` are what a rank sees of the table that the ranks of its node share.
+    `reading` is what the part takes while it is read, above what training takes in its place later; `structure` has the
+    arcs and what says where the rows of messages lie; `features` have the halo rows; `gradients` are what else lies in
+    the arena: the rows of the backward pass, rows that are made again for it, and what whole chunks have more than
+    tensors; `shared_rows` are what a rank sees of the table that the ranks of its node share.
 
     Parameters
     ----------
@@ -55,7 +57,7 @@ def memory_of(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cl
         "process": none + cluster.process_bytes,
         "reading": loads.num_inner * BYTES_A_NODE + np.maximum(0, reading - arena),
         "features": known * size.in_dim * size.item_bytes,
-        "structure": loads.num_edges * BYTES_A_ARC + known * BYTES_A_ROW,
+        "structure": loads.num_edges * BYTES_A_ARC + known * BYTES_A_ROW + _layouts(exchanges, messages, sent, loads),
         "weights": none + FLOAT * ARRAYS_OF_WEIGHTS * size.num_weights,
         "activations": kept,
         "gradients": rest,
@@ -63,6 +65,20 @@ def memory_of(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cl
         "messages": sent_bytes,
         "shared_rows": shared_rows * widest * size.item_bytes,
         "method_state": COPIES_OF_STATE * state}
+
+
+def _layouts(exchanges: list[Exchange], messages: Messages, sent: Pairs, loads: PartLoads) -> np.ndarray:
+    """Return the bytes of lists of rows, one for each number of hops to the loss, and of the rows' places in messages,
+    those to send and those received: of a training pass, and of an evaluation, which sends all rows.
+    """
+    def of_ends(rows: np.ndarray) -> np.ndarray:
+        return sum(_sums_of_ends(sent, rows, loads.num_parts))
+
+    travelling = {exchange: messages.rows(exchange, sent) for exchange in exchanges}
+    by_reach = {exchange.reach: rows for exchange, rows in travelling.items()}
+    evaluated = [sent.rows for exchange in exchanges if not exchange.is_backward]
+    return (BYTES_A_LISTED_ROW * sum(map(of_ends, by_reach.values()), of_ends(sent.rows))
+            + BYTES_A_PLACE * sum(map(of_ends, [*travelling.values(), *evaluated]), np.zeros(loads.num_parts)))
 
 
 def arenas_of(size: ModelSize, loads: PartLoads, messages: Messages, sent: Pairs, own: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ from mpi4py import MPI
 from hpcgnn.adaptive.controller import Controller
 from hpcgnn.config import AUTO, TrainConfig, resolve_train_config
 from hpcgnn.exchange.traffic import Traffic
-from hpcgnn.launch import give_back_freed_memory, together, watch
+from hpcgnn.launch import giving_back_freed_memory, together, watch
 from hpcgnn.training.adam import FlatAdam
 from hpcgnn.training.evaluate import evaluate
 from hpcgnn.training.graph_info import read_shared_info
@@ -144,8 +144,8 @@ def forecast(comm: MPI.Comm, job: Job) -> Forecast:
     info = read_shared_info(comm, job.shards)
     config = together(comm, lambda: resolve_train_config(info.name, job.settings, job.file_settings, job.preset))
     watch(comm, config.timeout)
-    session = Session.open(comm, job.shards, config, info, job.recipe or NOTHING)
-    give_back_freed_memory()
+    with giving_back_freed_memory():
+        session = Session.open(comm, job.shards, config, info, job.recipe or NOTHING)
     learner = Learner.start(session, session.config.seed, None)
     controller = session.config.method.controller(session.method_context())
     sample = _train_sample(session, learner, controller)

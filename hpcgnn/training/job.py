@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcgnn.config import TrainConfig, resolve_train_config
-from hpcgnn.launch import give_back_freed_memory, together, watch, watch_closely
+from hpcgnn.launch import giving_back_freed_memory, together, watch, watch_closely
 from hpcgnn.methods import name_of
 from hpcgnn.shards.schema import GraphInfo
 from hpcgnn.training.graph_info import read_shared_info
@@ -114,8 +114,8 @@ def _train_in(comm: MPI.Comm, folder: RunFolder, info: GraphInfo, job: Job) -> F
     from hpcgnn.training.trainer import TrainingRun
 
     end_if_asked(comm)
-    session = Session.open(comm, job.shards, config, info, job.recipe or NOTHING)
-    give_back_freed_memory()
+    with giving_back_freed_memory():
+        session = Session.open(comm, job.shards, config, info, job.recipe or NOTHING)
     # Refuses a checkpoint that does not fit, before the folder is touched.
     run = TrainingRun(session, folder, resumed)
     if comm.rank == 0 and job.resume and resumed is None:
