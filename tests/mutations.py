@@ -184,6 +184,8 @@ MUTATIONS = [
              "node_of[node_of != mates[0]]", "node_of", NODES_OF_TWO),
     Mutation("exchange/compute_node.py", "one node of many ranks is worth it",
              " and comm.allreduce(node.size, MPI.MIN) < comm.size", "", NODES_OF_TWO),
+    Mutation("planning/memory.py", "what says where an evaluation's rows lie is not planned",
+             "[*travelling.values(), *evaluated]", "[*travelling.values()]", Tests("planning/test_bytes.py", 2)),
     Mutation("planning/loads.py", "a plan counts a row once for each of its readers in a node",
              "target[is_far], owner, node, hops", "target[is_far], owner, owner, hops",
              Tests("planning/test_bytes.py -k 'vanilla-sage-3-fp32-2'", 4)),

@@ -17,7 +17,7 @@ KINDS = ("process", "reading", "features", "structure", "weights", "activations"
 ARRAYS_OF_WEIGHTS = 7      # weights, their best copy, gradients, two moments, a rate and a decay of each
 BYTES_A_ARC = 8            # by destination and by source
 BYTES_A_ROW = 32           # ids, degrees, ends of both orders, a scale
-BYTES_A_LISTED_ROW = 12    # of a message: its id and where it lies here
+BYTES_A_LISTED_ROW = 16    # of a message: its id, where it lies here, its place in the whole list
 BYTES_A_PLACE = 17         # of it in the message: two offsets and its width
 BYTES_A_NODE = 11          # labels and masks
 BYTES_OF_MOMENTS = 8       # of a normalized row
@@ -57,7 +57,7 @@ def memory_of(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cl
         "process": none + cluster.process_bytes,
         "reading": loads.num_inner * BYTES_A_NODE + np.maximum(0, reading - arena),
         "features": known * size.in_dim * size.item_bytes,
-        "structure": loads.num_edges * BYTES_A_ARC + known * BYTES_A_ROW + _layouts(exchanges, messages, sent, loads),
+        "structure": loads.num_edges * BYTES_A_ARC + known * BYTES_A_ROW + layout_bytes(exchanges, messages, sent, loads),
         "weights": none + FLOAT * ARRAYS_OF_WEIGHTS * size.num_weights,
         "activations": kept,
         "gradients": rest,
@@ -67,7 +67,7 @@ def memory_of(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cl
         "method_state": COPIES_OF_STATE * state}
 
 
-def _layouts(exchanges: list[Exchange], messages: Messages, sent: Pairs, loads: PartLoads) -> np.ndarray:
+def layout_bytes(exchanges: list[Exchange], messages: Messages, sent: Pairs, loads: PartLoads) -> np.ndarray:
     """Return the bytes of lists of rows, one for each number of hops to the loss, and of the rows' places in messages,
     those to send and those received: of a training pass, and of an evaluation, which sends all rows.
     """

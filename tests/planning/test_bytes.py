@@ -13,12 +13,25 @@ from training_setup import easy_graph, shared_path, train, write_once  # noqa: F
 from hpcgnn.partition.work import hops_to_loss
 from hpcgnn.planning.graphs import graph_of_shards
 from hpcgnn.planning.loads import count_loads, count_shared_pairs
+from hpcgnn.planning.memory import layout_bytes
 from hpcgnn.planning.messages import parse_method
-from hpcgnn.planning.model import ModelSize
+from hpcgnn.planning.model import ModelSize, exchanges_of
 from hpcgnn.planning.predictions import bytes_sent
 
 METHODS = {"vanilla": {"method": "vanilla"}, "uniform:8": {"method": "uniform", "bits": 8},
            "uniform:1": {"method": "uniform", "bits": 1}, "pipegcn": {"method": "pipegcn"}}
+
+
+def bytes_of_layouts(exchange):
+    """What an exchange keeps to know its messages by: lists of rows and where these lie in them."""
+    codecs = [exchange._full_codec, *(codec for kept in exchange._codecs._codecs.values() for codec in kept.values())]
+    arrays = []
+    for messages in (messages for codec in codecs for messages in codec._messages.values()):
+        for layout in (*messages.send_layouts, *messages.receive_layouts):
+            arrays += [layout.bit_width, layout.payload_offset, layout.parameter_offset]
+        for rows in (*messages.send_rows, *messages.receive_rows):
+            arrays += [rows.index, rows.node_id, rows.position]
+    return sum({id(array): array.nbytes for array in arrays}.values())
 
 
 @pytest.mark.parallel([2, 4])
@@ -45,7 +58,10 @@ def test_a_plan_s_bytes_are_those_of_the_training(shared_path, name, model, laye
         shared = count_shared_pairs(graph.indptr, graph.indices, hops, graph.owner, ranks_per_node, loads)
         loads = replace(loads, pairs=shared)
     size = ModelSize(model, graph.num_features, 20, graph.num_classes, layers, precision)
-    sent = bytes_sent(size, loads, parse_method(name, size), NETWORK.ranks_per_node)
+    messages = parse_method(name, size)
+    sent = bytes_sent(size, loads, messages, NETWORK.ranks_per_node)
+    kept = comm.allgather(bytes_of_layouts(run.session.exchange))
+    assert layout_bytes(list(exchanges_of(size)), messages, loads.pairs, loads).tolist() == kept
     for record in metrics:
         assert sent.total == record["sent_bytes_payload"] + record["sent_bytes_parameters"]
     assert sent.evaluation * 2 == evaluated      # two epochs, two evaluations
