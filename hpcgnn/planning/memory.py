@@ -57,7 +57,8 @@ def memory_of(size: ModelSize, loads: PartLoads, messages: Messages, cluster: Cl
         "process": none + cluster.process_bytes,
         "reading": loads.num_inner * BYTES_A_NODE + np.maximum(0, reading - arena),
         "features": known * size.in_dim * size.item_bytes,
-        "structure": loads.num_edges * BYTES_A_ARC + known * BYTES_A_ROW + layout_bytes(exchanges, messages, sent, loads),
+        "structure": (loads.num_edges * BYTES_A_ARC + known * BYTES_A_ROW
+                      + layout_bytes(exchanges, messages, sent, loads)),
         "weights": none + FLOAT * ARRAYS_OF_WEIGHTS * size.num_weights,
         "activations": kept,
         "gradients": rest,
