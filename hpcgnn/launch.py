@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4    # of glibc's malloc.h
-KEPT, GIVEN_BACK = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: -1}, {M_MMAP_MAX: 1 << 16, M_TRIM_THRESHOLD: 1 << 17}
+KEPT = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: -1}
+GIVEN_BACK = {M_MMAP_MAX: 1 << 16, M_TRIM_THRESHOLD: 1 << 17}    # as glibc begins
 INTERRUPT_GRACE = 0.5                    # seconds in which rank 0 speaks first
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import platform
 import select
 import subprocess
 import sys
@@ -26,6 +27,34 @@ def failing_on(ranks, sentence="the shard is missing"):
         return MPI.COMM_WORLD.rank
 
     return step
+
+
+FREED = """
+import os
+import numpy as np
+from hpcgnn.launch import giving_back_freed_memory, keep_freed_memory
+
+def kept_of_a_block():
+    before = resident()
+    np.ones(8 << 20)
+    return resident() - before
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+keep_freed_memory()
+with giving_back_freed_memory():
+    within = kept_of_a_block()
+print(within, kept_of_a_block())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries are left as they are")
+def test_what_is_freed_goes_back_while_a_graph_is_opened_and_is_kept_after():
+    """Of a block of 64 MiB."""
+    ended = subprocess.run([sys.executable, "-c", FREED], capture_output=True, text=True)
+    within, after = map(int, ended.stdout.split())
+    assert within < 2 << 20 < 60 << 20 < after
 
 
 @pytest.mark.parallel([1, 2, 3, 4])

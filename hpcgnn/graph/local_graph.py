@@ -462,16 +462,16 @@ class LocalGraph:
             self._cut[shape] = self._peer_entries.cut(self._restricted[shape])
         return self._cut[shape]
 
-    def input_aggregate(self, reduction: str, is_kept: bool | None = None) -> torch.Tensor:
+    def input_aggregate(self, reduction: str, is_kept: bool = False) -> torch.Tensor:
         """Return (num_inner, num_features): what the constant input aggregates to.
 
-        is_kept : bool or None      the next call finds it; by default where training reads it, which drops out nothing
-                                    of its input then. Evaluations that are alone with it make it anew.
+        is_kept : bool      the next call finds it, as always where training reads it, which drops out nothing of its
+                            input then; evaluations that are alone with it make it anew
         """
         aggregate = self._input_aggregates.get(reduction)
         if aggregate is None:
             aggregate = multiply(self.matrix(reduction), self.x_all)
-            if self._pass.is_training if is_kept is None else is_kept:
+            if is_kept or self._pass.is_training:
                 self._input_aggregates[reduction] = aggregate
         return aggregate
 

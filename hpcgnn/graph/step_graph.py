@@ -77,7 +77,7 @@ class StepGraph(LocalGraph):
         """See `LocalGraph.whole`."""
         return self._whole_graph, self._inner
 
-    def input_aggregate(self, reduction: str, is_kept: bool | None = True) -> torch.Tensor:
+    def input_aggregate(self, reduction: str, is_kept: bool = True) -> torch.Tensor:
         """See `LocalGraph.input_aggregate`; the next step reads it too."""
         return _rows_at(self._whole_graph.input_aggregate(reduction, is_kept), self._inner)
 
