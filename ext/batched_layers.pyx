@@ -1,6 +1,6 @@
 """All convolutions of a model on batches. A shell over ext/src/batched_layers.c; contracts are checked in hpcgnn.ops."""
 
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 
 cdef extern from "batched_layers.h":
@@ -13,81 +13,94 @@ cdef extern from "batched_layers.h":
         const int32_t *tile_column
         const uint32_t *tile_words
         const int64_t *indptr
-    ctypedef struct weight_pairs:
-        int64_t in_dim, out_dim
-        const int16_t *weight
+    ctypedef struct weight_rows:
+        const int8_t *codes
+        int64_t num_outputs, dim
     ctypedef struct batched_layer:
-        weight_pairs map, second, own
+        weight_rows map, own, second
         const float *ratio
         const float *mapped_step
         const float *bias
+        const float *own_scale
         const float *second_scale
         const float *second_bias
-        const float *own_scale
+        const float *norm_weight
+        const float *norm_bias
         const float *row_step
         const float *row_limit
         const float *row_factor
         const float *second_step
         const float *second_limit
-        float mapped_limit, epsilon
-        int mapped_bits, reads_signed, adds_near, scales_mapped
+        float mapped_limit, epsilon, norm_eps
+        int mapped_bits, adds_near, scales_mapped
         const uint8_t *takes_tiles
+    ctypedef struct code_planes:
+        const uint32_t *words
+        int64_t num_padded, row_words
+        int num_planes, offset
     ctypedef struct batched_model:
         int64_t num_layers
-        const batched_layer *layers
+        batched_layer *layers
         const int32_t *indices
-        const uint8_t *codes
+        code_planes rows
+    int c_lay_out_layers "lay_out_layers" (batched_model *) nogil
+    void c_free_layers "free_layers" (batched_model *) nogil
+    int64_t c_batch_space_bytes "batch_space_bytes" (batch_tiles, batched_model) nogil
     int c_forward_batches "forward_batches" (batch_tiles, batched_model, float *, float *) nogil
 
 cdef const float *floats(const float[::1] values) noexcept:
     return NULL if values is None or values.shape[0] == 0 else &values[0]
 
-cdef weight_pairs pairs_of(weights):
-    cdef weight_pairs pairs
-    cdef const int16_t[:, :, :, ::1] view
-    pairs.in_dim = pairs.out_dim = 0
-    pairs.weight = NULL
-    if weights is not None:
-        view = weights.pairs
-        pairs.in_dim, pairs.out_dim, pairs.weight = weights.in_dim, weights.out_dim, &view[0, 0, 0, 0]
-    return pairs
+cdef weight_rows weights_of(const int8_t[:, ::1] codes) noexcept:
+    cdef weight_rows weights
+    weights.num_outputs = weights.dim = 0
+    weights.codes = NULL
+    if codes is not None:
+        weights.num_outputs, weights.dim, weights.codes = codes.shape[0], codes.shape[1], &codes[0, 0]
+    return weights
 
 
 cdef class Layers:
     """The convolutions of a model with the arrays that they point to."""
-    cdef batched_layer *layers
     cdef batched_model model
     cdef object kept
 
     def __cinit__(self, layers, *arguments):
-        self.layers = <batched_layer *>calloc(len(layers) + 1, sizeof(batched_layer))
-        if not self.layers:
+        self.model.layers = <batched_layer *>calloc(len(layers) + 1, sizeof(batched_layer))
+        if not self.model.layers:
             raise MemoryError("no memory for the convolutions of a model")
+        self.model.num_layers = len(layers)
 
     def __dealloc__(self):
-        free(self.layers)
+        if self.model.layers:
+            c_free_layers(&self.model)
+        free(self.model.layers)
 
-    def __init__(self, layers, const int32_t[::1] indices, const uint8_t[:, ::1] codes):
+    def __init__(self, layers, const int32_t[::1] indices, const int32_t[:, :, ::1] planes, int offset):
         cdef batched_layer *layer
         cdef const uint8_t[::1] takes_tiles
-        self.kept = (layers, indices, codes)
+        self.kept = (layers, indices, planes)
         for number, one in enumerate(layers):
-            layer = &self.layers[number]
-            layer.map, layer.second, layer.own = pairs_of(one.map), pairs_of(one.second), pairs_of(one.own)
+            layer = &self.model.layers[number]
+            layer.map, layer.own, layer.second = weights_of(one.map), weights_of(one.own), weights_of(one.second)
             layer.own_scale = floats(one.own_scale)
             layer.adds_near, layer.scales_mapped = one.adds_near, one.scales_mapped
             layer.ratio, layer.mapped_step, layer.bias = floats(one.ratio), floats(one.mapped_step), floats(one.bias)
             layer.second_scale, layer.second_bias = floats(one.second_scale), floats(one.second_bias)
+            layer.norm_weight, layer.norm_bias = floats(one.norm_weight), floats(one.norm_bias)
             layer.row_step, layer.row_limit = floats(one.row_step), floats(one.row_limit)
             layer.row_factor = floats(one.row_factor)
             layer.second_step, layer.second_limit = floats(one.second_step), floats(one.second_limit)
-            layer.mapped_limit, layer.epsilon = one.mapped_limit, one.epsilon
-            layer.mapped_bits, layer.reads_signed = one.mapped_bits, one.reads_signed
+            layer.mapped_limit, layer.epsilon, layer.norm_eps = one.mapped_limit, one.epsilon, one.norm_eps
+            layer.mapped_bits = one.mapped_bits
             takes_tiles = one.takes_tiles
             layer.takes_tiles = &takes_tiles[0]
-        self.model.num_layers, self.model.layers = len(layers), self.layers
         self.model.indices = &indices[0] if indices.shape[0] else NULL
-        self.model.codes = &codes[0, 0]
+        self.model.rows.words = <const uint32_t *>&planes[0, 0, 0]
+        self.model.rows.num_planes, self.model.rows.num_padded = planes.shape[0], planes.shape[1]
+        self.model.rows.row_words, self.model.rows.offset = planes.shape[2], offset
+        if not c_lay_out_layers(&self.model):
+            raise MemoryError("no memory for the weights of a model")
 
     def forward(self, const int64_t[::1] row_begin, const int64_t[::1] tile_row_begin, const int64_t[::1] tile_begin,
                 const int32_t[::1] tile_column, const int32_t[:, :, ::1] words, const int64_t[::1] indptr,
@@ -108,3 +121,9 @@ cdef class Layers:
         with nogil:
             faults = c_forward_batches(tiles, self.model, &logits[0, 0], hidden_rows)
         return faults
+
+    def space_bytes(self, const int64_t[::1] row_begin):
+        """Bytes that one thread works in."""
+        cdef batch_tiles tiles
+        tiles.num_batches, tiles.row_begin = row_begin.shape[0] - 1, &row_begin[0]
+        return c_batch_space_bytes(tiles, self.model)

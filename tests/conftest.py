@@ -18,6 +18,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 SIMD_FLAGS = {"portable": set(), "avx2": {"avx2", "fma"},
               "avx512": {"avx512f", "avx512bw", "avx512dq", "avx512vl"}}
+# Of kernels that sum products of bytes there are more: what they need beside AVX-512, and what is refused to get there.
+BYTE_FLAGS = {name: flags for name, flags in SIMD_FLAGS.items()} | {
+    "vnni": SIMD_FLAGS["avx512"] | {"avx512_vnni"},
+    "amx": SIMD_FLAGS["avx512"] | {"avx512_vnni", "amx_tile", "amx_int8"}}
+REFUSED = {"avx512": {"HPCGNN_VNNI": "0"}, "vnni": {"HPCGNN_AMX": "0"}}
 
 
 def processor_flags() -> set[str]:
@@ -29,10 +34,10 @@ def processor_flags() -> set[str]:
     return set(lines[0].split(":")[1].split()) if lines else set()
 
 
-def instruction_sets() -> list:
+def instruction_sets(needed: dict[str, set[str]] = SIMD_FLAGS) -> list:
     """All that kernels are compiled for, as parameters; those that this processor lacks are marked to be skipped."""
     found = processor_flags()
-    lacking = {name: ", ".join(sorted(flags - found)) for name, flags in SIMD_FLAGS.items()}
+    lacking = {name: ", ".join(sorted(flags - found)) for name, flags in needed.items()}
     return [pytest.param(name, marks=pytest.mark.skip(f"this processor has no {missing}") if missing else ())
             for name, missing in lacking.items()]
 
@@ -41,6 +46,15 @@ def instruction_sets() -> list:
 def simd(request, monkeypatch):
     """Runs the test once an instruction set, with the kernels forced to it."""
     monkeypatch.setenv("HPCGNN_SIMD", request.param)
+    return request.param
+
+
+@pytest.fixture(params=instruction_sets(BYTE_FLAGS))
+def byte_level(request, monkeypatch):
+    """Runs the test once an instruction set for products of bytes, with the kernels forced to it."""
+    monkeypatch.setenv("HPCGNN_SIMD", request.param if request.param in SIMD_FLAGS else "avx512")
+    for name, value in REFUSED.get(request.param, {}).items():
+        monkeypatch.setenv(name, value)
     return request.param
 
 

@@ -1,93 +1,145 @@
+#define _GNU_SOURCE /* syscall, of amx.h */
 /* Batches that take tiles are summed by batch_tiles.c, which is compiled in here with its kernels. */
 #include "batch_tiles.c"
 
+#include "amx.h"
 #include "batched_layers.h"
 
-#define PADDING 32          /* columns */
-#define PANEL_OUTPUTS 16    /* whose weights lie together */
-#define BLOCK_LINES 16      /* rows that meet a panel of weights together, a multiple of every level's LINES */
+#define PADDING 32          /* columns of mapped rows */
+#define PANEL_PADDING 16    /* outputs, at every level */
+#define CODE_PADDING 64     /* bytes of a row of codes: whole tiles */
+#define MOST_BLOCK_ROWS 48  /* rows that meet the weights together */
 #define ENTRIES_A_FLUSH 256 /* 256 codes of 8 bits fit a sum of 16 */
 
-static int64_t padded_to(int64_t number, int64_t multiple) { return (number + multiple - 1) / multiple * multiple; }
-
-/* What one thread works in: rows of one batch. Rows of codes are padded as outputs are, with vectors' reads past the last. */
+/* What one thread works in: rows of one batch. */
 typedef struct {
-    int16_t *wide;   /* BLOCK_LINES rows of codes as 16 bits */
-    int32_t *sums;   /* of BLOCK_LINES rows, or one row's */
-    int32_t *own;    /* sums of BLOCK_LINES rows with weights of their own */
-    int32_t *tiled;  /* sums of tiles */
-    uint8_t *codes[2]; /* that convolutions read, even and odd ones */
-    uint8_t *mapped; /* that are summed */
-    int8_t *dense;   /* mapped without padding, for tiles */
-    float *rows;     /* values of BLOCK_LINES rows, row_stride apart */
-    uint8_t *between; /* codes of as many rows between the maps of a convolution */
+    uint8_t *block;      /* codes of a block of rows, from planes */
+    uint16_t *halves;    /* codes of a block of rows as 16 bits, where bytes are not summed */
+    int32_t *sums;       /* of a block of rows, or one row's */
+    int32_t *own;        /* sums with weights of the row itself */
+    int32_t *tiled;      /* sums of tiles */
+    uint8_t *codes[2];   /* that convolutions read, even and odd ones; rows padded to CODE_PADDING */
+    uint8_t *mapped;     /* that are summed; rows padded to PADDING */
+    int8_t *dense;       /* mapped without padding, for tiles */
+    float *rows;         /* values of a block of rows, row_stride apart */
+    uint8_t *between;    /* codes of as many rows between the maps of a convolution */
     int64_t row_stride;
 } batch_space;
 
 #undef BODY
 #define BODY "batched_layers_body.h"
-#include "levels.h"
-#if HPCGNN_LEVELS == 3
-BEGIN_TARGET(AVX512_BITS)
-#define LEVEL_NAME counting
-#define LEVEL_LANES 16
-#define LEVEL_COUNTS_BITS
-#include BODY
-#undef LEVEL_COUNTS_BITS
-#undef LEVEL_LANES
-#undef LEVEL_NAME
-END_TARGET
-#endif
+#include "byte_levels.h"
 
+typedef void (*panel_function)(const weight_rows *, int64_t, int, const weight_panels *, int64_t);
 typedef int (*batch_function)(const batch_tiles *, const batched_model *, int64_t, const batch_space *, float *,
                               float *);
-static const batch_function FORWARD[] = KERNEL(forward_batch);
+typedef void (*plain_function)(void);
+static const panel_function LAY_OUT[] = BYTE_LEVELS(lay_out_panel);
+static const batch_function FORWARD[] = BYTE_LEVELS(forward_batch);
+static const plain_function BEGIN[] = BYTE_LEVELS(begin_products), END[] = BYTE_LEVELS(end_products);
+
+static void *aligned(int64_t bytes) { return aligned_alloc(64, (size_t)padded_to(bytes + 1, 64)); }
+
+/* Panels of one map, or of two that read the same rows, one behind the other; `other` may be NULL. */
+static int lay_out(int level, const weight_rows *map, const weight_rows *other, int offset, weight_panels *panels) {
+    const int64_t lanes = PANEL_OUTPUTS[level], width = padded_to(map->num_outputs, PANEL_PADDING);
+    panels->num_outputs = width + (other ? padded_to(other->num_outputs, PANEL_PADDING) : 0);
+    panels->num_panels = panels->num_outputs / lanes;
+    panels->num_words = words_of_row(level, map->dim);
+    panels->words = aligned(panels->num_panels * panels->num_words * lanes * 4);
+    panels->base = aligned(panels->num_outputs * 4);
+    if (!panels->words || !panels->base) return 0;
+    for (int64_t p = 0; p < panels->num_panels; p++)
+        if (p < width / lanes)
+            LAY_OUT[level](map, p, offset, panels, p);
+        else
+            LAY_OUT[level](other, p - width / lanes, offset, panels, p);
+    return 1;
+}
+
+int lay_out_layers(batched_model *m) {
+    m->level = byte_level();
+    for (int64_t l = 0; l < m->num_layers; l++) {
+        batched_layer *layer = &m->layers[l];
+        const weight_rows *own = layer->own.codes ? &layer->own : NULL;
+        /* Rows that an activation has made are never negative, so that their codes are bytes without an offset. */
+        if (!lay_out(m->level, &layer->map, own, l ? 0 : m->rows.offset, &layer->panels)) return 0;
+        if (layer->second.codes && !lay_out(m->level, &layer->second, NULL, 0, &layer->second_panels)) return 0;
+    }
+    return 1;
+}
+
+void free_layers(batched_model *m) {
+    for (int64_t l = 0; l < m->num_layers; l++) {
+        weight_panels *panels[] = {&m->layers[l].panels, &m->layers[l].second_panels};
+        for (int i = 0; i < 2; i++) {
+            free(panels[i]->words);
+            free(panels[i]->base);
+            *panels[i] = (weight_panels){0};
+        }
+    }
+}
 
 typedef struct {
-    int64_t rows, in_dim, out_dim;
+    int64_t rows, code_bytes, sums, mapped;
 } space_sizes;
 
 static space_sizes sizes_of(const batch_tiles *a, const batched_model *m) {
-    space_sizes most = {1, 1, PADDING};
-    for (int64_t b = 0; b < a->num_batches; b++) {
-        const int64_t rows = a->row_begin[b + 1] - a->row_begin[b];
-        most.rows = rows > most.rows ? rows : most.rows;
-    }
+    space_sizes most = {1, CODE_PADDING, PANEL_PADDING, PADDING};
+#define AT_LEAST(place, number) most.place = most.place < (number) ? (number) : most.place
+    for (int64_t b = 0; b < a->num_batches; b++) AT_LEAST(rows, a->row_begin[b + 1] - a->row_begin[b]);
     for (int64_t l = 0; l < m->num_layers; l++) {
         const batched_layer *layer = &m->layers[l];
-        const int64_t outs[] = {padded_to(layer->map.out_dim, PADDING), padded_to(layer->second.out_dim, PADDING)};
-        for (int i = 0; i < 2; i++) most.out_dim = outs[i] > most.out_dim ? outs[i] : most.out_dim;
-        most.in_dim = layer->map.in_dim > most.in_dim ? layer->map.in_dim : most.in_dim;
+        AT_LEAST(code_bytes, padded_to(layer->map.dim, CODE_PADDING));
+        AT_LEAST(code_bytes, padded_to(layer->map.num_outputs, CODE_PADDING));
+        AT_LEAST(sums, layer->panels.num_outputs);
+        AT_LEAST(sums, layer->second_panels.num_outputs);
+        AT_LEAST(mapped, padded_to(layer->map.num_outputs, PADDING));
+        AT_LEAST(mapped, padded_to(layer->second.num_outputs, PADDING));
     }
-    most.in_dim = padded_to(most.in_dim > most.out_dim ? most.in_dim : most.out_dim, PADDING);
+#undef AT_LEAST
     return most;
+}
+
+enum { NUM_PARTS = 11 };
+
+/* Where each part of a thread's space begins, in the order of batch_space; returns the bytes of all. */
+static int64_t parts_of_space(space_sizes most, int64_t *begin) {
+    const int64_t rows = most.rows + MOST_BLOCK_ROWS; /* whole blocks are read */
+    const int64_t block_codes = MOST_BLOCK_ROWS * most.code_bytes, mapped = rows * most.mapped;
+    const int64_t sums = most.sums > most.mapped ? most.sums : most.mapped;
+    const int64_t bytes[NUM_PARTS] = {block_codes, block_codes * 2, MOST_BLOCK_ROWS * sums * 4, mapped * 4, mapped * 4,
+                                      rows * most.code_bytes, rows * most.code_bytes, mapped, mapped,
+                                      MOST_BLOCK_ROWS * most.mapped * 4, block_codes};
+    int64_t total = 0;
+    for (int i = 0; i < NUM_PARTS; i++) {
+        begin[i] = total;
+        total += padded_to(bytes[i], 64) + 64; /* vectors may be read past the last row */
+    }
+    return total;
+}
+
+int64_t batch_space_bytes(batch_tiles a, batched_model m) {
+    int64_t begin[NUM_PARTS];
+    return parts_of_space(sizes_of(&a, &m), begin);
 }
 
 /* One allocation for all parts of a thread's space; NULL where memory is short. */
 static char *make_space(space_sizes most, batch_space *space) {
-    const int64_t cells = (most.rows + 1) * most.out_dim;
-    const int64_t block = BLOCK_LINES * most.out_dim;
-    const int64_t bytes[] = {BLOCK_LINES * most.in_dim * 2, block * 4, block * 4, cells * 4, cells, cells, cells, cells,
-                             block * 4, block};
-    enum { NUM_PARTS = sizeof bytes / sizeof *bytes };
-    int64_t begin[NUM_PARTS], total = 0;
-    for (int i = 0; i < NUM_PARTS; i++) {
-        begin[i] = total;
-        total += padded_to(bytes[i], 64);
-    }
-    char *memory = aligned_alloc(64, (size_t)total);
+    int64_t begin[NUM_PARTS];
+    const int64_t total = parts_of_space(most, begin);
+    char *memory = aligned(total);
     if (!memory) return NULL;
     memset(memory, 0, (size_t)total);
-    *space = (batch_space){(int16_t *)(memory + begin[0]), (int32_t *)(memory + begin[1]), (int32_t *)(memory + begin[2]),
-                           (int32_t *)(memory + begin[3]),
-                           {(uint8_t *)memory + begin[4], (uint8_t *)memory + begin[5]}, (uint8_t *)memory + begin[6],
-                           (int8_t *)memory + begin[7], (float *)(memory + begin[8]), (uint8_t *)memory + begin[9],
-                           most.out_dim};
+    *space = (batch_space){(uint8_t *)memory + begin[0], (uint16_t *)(memory + begin[1]), (int32_t *)(memory + begin[2]),
+                           (int32_t *)(memory + begin[3]), (int32_t *)(memory + begin[4]),
+                           {(uint8_t *)memory + begin[5], (uint8_t *)memory + begin[6]}, (uint8_t *)memory + begin[7],
+                           (int8_t *)memory + begin[8], (float *)(memory + begin[9]), (uint8_t *)memory + begin[10],
+                           most.mapped};
     return memory;
 }
 
 int forward_batches(batch_tiles a, batched_model m, float *logits, float *hidden) {
-    const int kernel = kernel_number();
     const space_sizes most = sizes_of(&a, &m);
     int faults = LAYERS_FINE;
 #pragma omp parallel reduction(| : faults)
@@ -95,9 +147,11 @@ int forward_batches(batch_tiles a, batched_model m, float *logits, float *hidden
         batch_space space;
         char *memory = make_space(most, &space);
         if (!memory) faults |= LAYERS_SHORT;
+        BEGIN[m.level]();
 #pragma omp for schedule(dynamic, 1)
         for (int64_t b = 0; b < a.num_batches; b++)
-            if (memory) faults |= FORWARD[kernel](&a, &m, b, &space, logits, hidden);
+            if (memory) faults |= FORWARD[m.level](&a, &m, b, &space, logits, hidden);
+        END[m.level]();
         free(memory);
     }
     return faults;

@@ -1,89 +1,66 @@
-/* Kernel body, compiled once a SIMD level by batched_layers.c, after bit_gemm.c has brought vector.h. */
+/* Kernel body, compiled once a SIMD level by batched_layers.c, after bit_gemm.c has brought vector.h for its levels. What
+ * loops read of a layer or a space, they read from a copy of their own, so that no store can change it. */
+#ifdef LEVEL_SUMS_BYTES
+#include "vector.h"
+#endif
+#include "code_products_body.h"
 #include "code_sums_body.h"
+#include "row_codes_body.h"
+#include "row_moments_body.h"
 
-/* sum + a[0] b[0] + a[1] b[1] in each 32-bit lane, of pairs of 16 bits. */
-INLINE vector_i32 LEVEL(add_pairs)(vector_i32 sum, vector_i32 a, vector_i32 b) {
-#if defined(LEVEL_COUNTS_BITS)
-    return (vector_i32)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
-#elif LEVEL_LANES == 16
-    return sum + (vector_i32)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+/* Rows that meet the weights together, a multiple of ROWS: their codes stay in the nearest cache. */
+#undef BLOCK_ROWS_HERE
+#define BLOCK_ROWS_HERE (WORD == 4 ? MOST_BLOCK_ROWS : 16)
+
+/* Codes of one row, from its planes. Columns past the last one, to whole pieces, are zero. */
+static void LEVEL(expand_row)(const code_planes *rows, int64_t row, int64_t dim, uint8_t *codes) {
+    const int64_t plane = rows->num_padded * rows->row_words;
+    const uint32_t *words = rows->words + row * rows->row_words;
+#if LEVEL_LANES == 16
+    for (int64_t k = 0; k < dim; k += 64) {
+        __m512i code = _mm512_setzero_si512();
+        for (int p = 0; p < rows->num_planes; p++) {
+            uint64_t bits;
+            memcpy(&bits, words + p * plane + k / 32, sizeof bits);
+            code = _mm512_mask_add_epi8(code, bits, code, _mm512_set1_epi8((char)(1 << p)));
+        }
+        _mm512_storeu_si512(codes + k, code);
+    }
 #elif LEVEL_LANES == 8
-    return sum + (vector_i32)_mm256_madd_epi16((__m256i)a, (__m256i)b);
-#elif defined(__SSE2__)
-    return sum + (vector_i32)_mm_madd_epi16((__m128i)a, (__m128i)b);
+    const __m256i spread = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+    const __m256i bit = _mm256_set1_epi64x((int64_t)0x8040201008040201u);
+    for (int64_t k = 0; k < dim; k += 32) {
+        __m256i code = _mm256_setzero_si256();
+        for (int p = 0; p < rows->num_planes; p++) {
+            const __m256i bits = _mm256_shuffle_epi8(_mm256_set1_epi32((int)words[p * plane + k / 32]), spread);
+            const __m256i is_set = _mm256_cmpeq_epi8(_mm256_and_si256(bits, bit), bit);
+            code = _mm256_or_si256(code, _mm256_and_si256(is_set, _mm256_set1_epi8((char)(1 << p))));
+        }
+        _mm256_storeu_si256((__m256i *)(codes + k), code);
+    }
 #else
-    return sum + ((a << 16) >> 16) * ((b << 16) >> 16) + (a >> 16) * (b >> 16);
+    for (int64_t k = 0; k < dim; k += 32) {
+        uint8_t code[32] = {0};
+        for (int p = 0; p < rows->num_planes; p++) {
+            const uint32_t word = words[p * plane + k / 32];
+            for (int i = 0; i < 32; i++) code[i] |= (uint8_t)((word >> i & 1) << p);
+        }
+        memcpy(codes + k, code, sizeof code);
+    }
 #endif
 }
 
-/* Codes of a row as 16 bits, with a zero after an odd number. */
-static void LEVEL(widen_codes)(const uint8_t *codes, int64_t dim, int is_signed, int16_t *wide) {
-    if (is_signed)
-#pragma omp simd
-        for (int64_t k = 0; k < dim; k++) wide[k] = ((const int8_t *)codes)[k];
-    else
-#pragma omp simd
-        for (int64_t k = 0; k < dim; k++) wide[k] = codes[k];
-    if (dim % 2) wide[dim] = 0;
-}
-
-/* Sums that stay in registers: LINES rows of PANEL_VECTORS vectors. */
-#undef LINES
-#define LINES (LANES == 16 ? 8 : 4)
-#define PANEL_VECTORS 2
-
-/* Products of LINES rows and n vectors of outputs from `first` on; n is a constant. */
-INLINE void LEVEL(multiply_pairs)(const weight_pairs *w, const int16_t *wide, int64_t stride, int64_t first, int n,
-                                  int32_t *sums) {
-    const int64_t width = padded_to(w->out_dim, PADDING), num_pairs = (w->in_dim + 1) / 2;
-    const int16_t *weight[PANEL_VECTORS];
-    vector_i32 sum[LINES][PANEL_VECTORS];
-    for (int v = 0; v < n; v++) {
-        const int64_t output = first + v * LANES;
-        weight[v] = w->weight + output / PANEL_OUTPUTS * num_pairs * PANEL_OUTPUTS * 2 + output % PANEL_OUTPUTS * 2;
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < LINES; r++)
-        for (int v = 0; v < n; v++) sum[r][v] = (vector_i32){0};
-    for (int64_t k = 0; k < num_pairs; k++) {
-        vector_i32 outputs[PANEL_VECTORS];
-        for (int v = 0; v < n; v++) memcpy(&outputs[v], weight[v] + k * PANEL_OUTPUTS * 2, sizeof outputs[v]);
-#pragma GCC unroll 8
-        for (int r = 0; r < LINES; r++) {
-            int32_t pair;
-            memcpy(&pair, wide + r * stride + 2 * k, sizeof pair);
-            const vector_i32 codes = (vector_i32){0} + pair;
-            for (int v = 0; v < n; v++) sum[r][v] = LEVEL(add_pairs)(sum[r][v], codes, outputs[v]);
-        }
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < LINES; r++)
-        for (int v = 0; v < n; v++) memcpy(sums + r * width + first + v * LANES, &sum[r][v], sizeof sum[r][v]);
-}
-
-/* codes (num_lines <= BLOCK_LINES rows, stride apart) times the weights, into rows of sums, padded as outputs are. The
- * weights of a panel stay in the first cache while all rows meet them. */
-static void LEVEL(multiply_codes)(const weight_pairs *w, const uint8_t *codes, int64_t stride, int64_t num_lines,
-                                  int is_signed, const batch_space *space, int32_t *sums) {
-    const int64_t wide_stride = padded_to(w->in_dim, 2), used = padded_to(w->out_dim, LANES);
-    const int64_t width = padded_to(w->out_dim, PADDING);
-    for (int64_t r = 0; r < num_lines; r++)
-        LEVEL(widen_codes)(codes + r * stride, w->in_dim, is_signed, space->wide + r * wide_stride);
-    for (int64_t first = 0; first < used; first += PANEL_VECTORS * LANES)
-        for (int64_t r = 0; r < num_lines; r += LINES)
-            if (first + LANES < used)
-                LEVEL(multiply_pairs)(w, space->wide + r * wide_stride, wide_stride, first, 2, sums + r * width);
-            else
-                LEVEL(multiply_pairs)(w, space->wide + r * wide_stride, wide_stride, first, 1, sums + r * width);
-}
-
-/* sign(x) min(floor(|x| / step + 0.5), limit). */
-INLINE vector_i32 LEVEL(codes_of)(vector_f32 x, float step, float limit) {
-    const vector_i32 sign = (vector_i32)x >> 31;
-    vector_f32 level = (vector_f32)((vector_i32)x & 0x7fffffff) / step + 0.5f;
-    const vector_i32 is_within = level < limit;
-    level = (vector_f32)(((vector_i32)level & is_within) | ((vector_i32)((vector_f32){0} + limit) & ~is_within));
-    return (__builtin_convertvector(level, vector_i32) ^ sign) - sign;
+/* codes (num_rows <= BLOCK_ROWS_HERE rows, stride apart, readable to whole blocks) times the weights, into rows of sums. */
+static void LEVEL(multiply_codes)(const weight_panels *w, int64_t dim, const uint8_t *codes, int64_t stride,
+                                  int64_t num_rows, const batch_space *space, int32_t *sums) {
+#ifndef LEVEL_SUMS_BYTES
+    const int64_t word_stride = padded_to(dim, 2);
+    for (int64_t r = 0; r < num_rows; r++)
+        LEVEL(widen_bytes_to_words)(codes + r * stride, dim, space->halves + r * word_stride);
+    codes = (const uint8_t *)space->halves;
+    stride = word_stride * 2;
+#endif
+    LEVEL(multiply_words)(codes, stride, num_rows, w->num_words, w, 0, sums, NULL, dim);
 }
 
 INLINE void LEVEL(store_bytes)(uint8_t *row, vector_i32 codes) {
@@ -119,26 +96,35 @@ INLINE int LEVEL(has_nan)(vector_i32 mask) {
     return any ? LAYERS_NAN : LAYERS_FINE;
 }
 
-/* B of a batch's rows: padded rows of signed codes. */
-static int LEVEL(map_rows)(const batched_layer *layer, int64_t begin, int64_t num_rows, const uint8_t *codes,
-                           int64_t stride, const batch_space *space) {
-    const int64_t width = padded_to(layer->map.out_dim, PADDING), used = padded_to(layer->map.out_dim, LANES);
+/* B of a batch's rows, padded rows of signed codes, and sums with weights of the rows themselves. */
+static int LEVEL(map_rows)(const batched_model *m, int64_t l, int64_t begin, int64_t num_rows, const batch_space *given) {
+    const batched_layer layer = m->layers[l];
+    const batch_space space = *given;
+    const int64_t dim = layer.map.dim, stride = padded_to(dim, CODE_PADDING), sums_width = layer.panels.num_outputs;
+    const int64_t width = padded_to(layer.map.num_outputs, PADDING), used = padded_to(layer.map.num_outputs, LANES);
+    const int64_t own_first = padded_to(layer.map.num_outputs, PANEL_PADDING), own_width = sums_width - own_first;
+    const code_scale scale = LEVEL(scale_of)(1, layer.mapped_limit);
     vector_i32 is_nan = {0};
-    for (int64_t i = 0; i < num_rows; i += BLOCK_LINES) {
-        const int64_t left = num_rows - i, lines = left < BLOCK_LINES ? left : BLOCK_LINES;
-        LEVEL(multiply_codes)(&layer->map, codes + i * stride, stride, lines, layer->reads_signed, space,
-                              space->sums);
+    for (int64_t i = 0; i < num_rows; i += BLOCK_ROWS_HERE) {
+        const int64_t lines = least(num_rows - i, BLOCK_ROWS_HERE);
+        const uint8_t *codes = l ? space.codes[l % 2] + i * stride : space.block;
+        for (int64_t r = 0; l == 0 && r < lines; r++)
+            LEVEL(expand_row)(&m->rows, begin + i + r, dim, space.block + r * stride);
+        LEVEL(multiply_codes)(&layer.panels, dim, codes, stride, lines, given, space.sums);
         for (int64_t r = 0; r < lines; r++) {
             const int64_t row = begin + i + r;
-            const float factor = layer->scales_mapped ? layer->row_factor[row] : 1.0f;
-            const float scale = layer->row_step[row] * factor;
+            const float factor = layer.scales_mapped ? layer.row_factor[row] : 1.0f;
+            const float row_scale = layer.row_step[row] * factor;
+            const int32_t *sums = space.sums + r * sums_width;
             for (int64_t j = 0; j < used; j += LANES) {
                 vector_i32 sum;
-                memcpy(&sum, space->sums + r * width + j, sizeof sum);
-                const vector_f32 x = __builtin_convertvector(sum, vector_f32) * scale * LEVEL(load_f32)(layer->ratio + j);
+                memcpy(&sum, sums + j, sizeof sum);
+                const vector_f32 x =
+                    __builtin_convertvector(sum, vector_f32) * row_scale * LEVEL(load_f32)(layer.ratio + j);
                 is_nan |= x != x;
-                LEVEL(store_bytes)(space->mapped + (i + r) * width + j, LEVEL(codes_of)(x, 1.0f, layer->mapped_limit));
+                LEVEL(store_bytes)(space.mapped + (i + r) * width + j, LEVEL(codes_of)(x, scale));
             }
+            if (own_width) memcpy(space.own + (i + r) * own_width, sums + own_first, (size_t)own_width * 4);
         }
     }
     return LEVEL(has_nan)(is_nan);
@@ -183,123 +169,127 @@ static void LEVEL(gather_row)(const int32_t *entries, int64_t count, uintptr_t r
 }
 
 /* z of the first map of one row, with ReLU where it is asked for. */
-INLINE int LEVEL(scale_sums)(const batched_layer *layer, int64_t row, const uint8_t *near, const int32_t *own,
-                             const int32_t *sums, int64_t used, int rectifies, float *out) {
-    vector_i32 is_nan = {0};
+INLINE void LEVEL(scale_sums)(const batched_layer layer, int64_t row, const uint8_t *near, const int32_t *own,
+                              const int32_t *sums, int64_t used, int rectifies, float *out, vector_i32 *is_nan) {
     for (int64_t j = 0; j < used; j += LANES) {
         vector_i32 sum, near_codes = {0}, own_sum;
         memcpy(&sum, sums + j, sizeof sum);
-        if (layer->adds_near) near_codes = LEVEL(load_signed_bytes)(near + j);
+        if (layer.adds_near) near_codes = LEVEL(load_signed_bytes)(near + j);
         vector_f32 x = __builtin_convertvector(sum + near_codes, vector_f32);
-        if (layer->adds_near) x += __builtin_convertvector(near_codes, vector_f32) * layer->epsilon;
-        if (layer->row_factor) x *= layer->row_factor[row];
-        x *= LEVEL(load_f32)(layer->mapped_step + j);
-        if (layer->own.weight) {
+        if (layer.adds_near) x += __builtin_convertvector(near_codes, vector_f32) * layer.epsilon;
+        if (layer.row_factor) x *= layer.row_factor[row];
+        x *= LEVEL(load_f32)(layer.mapped_step + j);
+        if (layer.own.codes) {
             memcpy(&own_sum, own + j, sizeof own_sum);
-            x += __builtin_convertvector(own_sum, vector_f32) * layer->row_step[row] *
-                 LEVEL(load_f32)(layer->own_scale + j);
+            x += __builtin_convertvector(own_sum, vector_f32) * layer.row_step[row] *
+                 LEVEL(load_f32)(layer.own_scale + j);
         }
-        x += LEVEL(load_f32)(layer->bias + j);
-        is_nan |= x != x;
+        x += LEVEL(load_f32)(layer.bias + j);
+        *is_nan |= x != x;
         LEVEL(store)(out, j, STORAGE_F32, rectifies ? LEVEL(rectified)(x) : x);
     }
-    return LEVEL(has_nan)(is_nan);
 }
 
-/* The second map of some rows, from their values in space->rows to their values there. */
-static int LEVEL(map_again)(const batched_layer *layer, int64_t begin, int64_t lines, int rectifies,
-                            const batch_space *space) {
-    const int64_t in_dim = layer->second.in_dim, in_width = padded_to(in_dim, PADDING);
-    const int64_t width = padded_to(layer->second.out_dim, PADDING), used = padded_to(layer->second.out_dim, LANES);
-    vector_i32 is_nan = {0};
+/* Codes of values that are not negative. */
+INLINE void LEVEL(store_codes_of)(const float *values, int64_t dim, float step, float limit, uint8_t *codes) {
+    const code_scale scale = LEVEL(scale_of)(step, limit);
+    for (int64_t j = 0; j < dim; j += LANES)
+        LEVEL(store_bytes)(codes + j, LEVEL(codes_of_positive)(LEVEL(load_f32)(values + j), scale));
+}
+
+/* The second map of some rows, from their values in space.rows to their values there. */
+INLINE void LEVEL(map_again)(const batched_layer layer, int64_t begin, int64_t lines, int rectifies,
+                             const batch_space space, vector_i32 *is_nan) {
+    const int64_t in_dim = layer.second.dim, stride = padded_to(in_dim, CODE_PADDING);
+    const int64_t width = layer.second_panels.num_outputs, used = padded_to(layer.second.num_outputs, LANES);
     for (int64_t r = 0; r < lines; r++)
-        for (int64_t j = 0; j < padded_to(in_dim, LANES); j += LANES)
-            LEVEL(store_bytes)(space->between + r * in_width + j,
-                               LEVEL(codes_of)(LEVEL(load_f32)(space->rows + r * space->row_stride + j),
-                                               layer->second_step[begin + r], layer->second_limit[begin + r]));
-    LEVEL(multiply_codes)(&layer->second, space->between, in_width, lines, 0, space, space->sums);
-    for (int64_t r = 0; r < lines; r++)
+        LEVEL(store_codes_of)(space.rows + r * space.row_stride, in_dim, layer.second_step[begin + r],
+                              layer.second_limit[begin + r], space.between + r * stride);
+    LEVEL(multiply_codes)(&layer.second_panels, in_dim, space.between, stride, lines, &space, space.sums);
+    for (int64_t r = 0; r < lines; r++) {
+        const float step = layer.second_step[begin + r];
+        float *out = space.rows + r * space.row_stride;
         for (int64_t j = 0; j < used; j += LANES) {
             vector_i32 sum;
-            memcpy(&sum, space->sums + r * width + j, sizeof sum);
-            vector_f32 x = __builtin_convertvector(sum, vector_f32) * layer->second_step[begin + r];
-            x *= LEVEL(load_f32)(layer->second_scale + j);
-            x += LEVEL(load_f32)(layer->second_bias + j);
-            is_nan |= x != x;
-            LEVEL(store)(space->rows + r * space->row_stride, j, STORAGE_F32, rectifies ? LEVEL(rectified)(x) : x);
+            memcpy(&sum, space.sums + r * width + j, sizeof sum);
+            vector_f32 x = __builtin_convertvector(sum, vector_f32) * step;
+            x *= LEVEL(load_f32)(layer.second_scale + j);
+            x += LEVEL(load_f32)(layer.second_bias + j);
+            *is_nan |= x != x;
+            LEVEL(store)(out, j, STORAGE_F32, rectifies ? LEVEL(rectified)(x) : x);
         }
-    return LEVEL(has_nan)(is_nan);
+    }
 }
 
 /* Sums of a batch by tiles, (num_rows, out_dim) in space->tiled. */
 static int LEVEL(sum_tiles)(const batch_tiles *a, const batched_layer *layer, int64_t b, const batch_space *space) {
-    const int64_t begin = a->row_begin[b], num_rows = a->row_begin[b + 1] - begin, dim = layer->map.out_dim;
+    const int64_t begin = a->row_begin[b], num_rows = a->row_begin[b + 1] - begin, dim = layer->map.num_outputs;
     for (int64_t i = 0; i < num_rows; i++)
         memcpy(space->dense + i * dim, space->mapped + i * padded_to(dim, PADDING), (size_t)dim);
     const signed_rows rows = {space->dense, dim, layer->mapped_bits};
     return sum_batch(a, &rows, b, 0, space->tiled) < 0 ? LAYERS_SHORT : LAYERS_FINE;
 }
 
-/* One row's sums over its neighbors and itself, as values in `out`. */
-INLINE int LEVEL(sum_row)(const batch_tiles *a, const batched_model *m, const batched_layer *layer, int64_t begin,
-                          int64_t i, int by_tiles, int rectifies, const batch_space *space, const int32_t *own,
-                          float *out) {
-    const int64_t dim = layer->map.out_dim, width = padded_to(dim, PADDING), used = padded_to(dim, LANES);
-    const int64_t row = begin + i, first = a->indptr[row];
-    if (by_tiles)
-        memcpy(space->sums, space->tiled + i * dim, (size_t)dim * 4);
-    else
-        LEVEL(gather_row)(m->indices + first, a->indptr[row + 1] - first,
-                          (uintptr_t)space->mapped - (uintptr_t)(begin * width), width, used, space->sums);
-    return LEVEL(scale_sums)(layer, row, space->mapped + i * width, own, space->sums, used, rectifies, out);
-}
-
-/* Values of one row to where they go: logits, or codes of the next convolution. */
-INLINE void LEVEL(hand_on)(const batched_layer *next, int is_last_but_one, int64_t row, int64_t i, int64_t dim,
-                           const float *values, uint8_t *next_codes, float *logits, float *hidden) {
-    if (!next || (hidden && is_last_but_one)) memcpy((next ? hidden : logits) + row * dim, values, (size_t)dim * 4);
-    if (!next) return;
-    uint8_t *codes = next_codes + i * padded_to(dim, PADDING);
-    for (int64_t j = 0; j < padded_to(dim, LANES); j += LANES)
-        LEVEL(store_bytes)(codes + j, LEVEL(codes_of)(LEVEL(load_f32)(values + j), next->row_step[row],
-                                                      next->row_limit[row]));
-}
-
-/* Convolution l of batch b, whose mapped rows are there; it reads `codes`, rows of `stride`. */
-static int LEVEL(convolve)(const batch_tiles *a, const batched_model *m, int64_t l, int64_t b, const uint8_t *codes,
-                           int64_t stride, const batch_space *space, float *logits, float *hidden) {
-    const batched_layer *layer = &m->layers[l], *next = l + 1 < m->num_layers ? layer + 1 : NULL;
-    const int64_t begin = a->row_begin[b], num_rows = a->row_begin[b + 1] - begin;
-    const int has_second = layer->second.weight != NULL, by_tiles = layer->takes_tiles[b];
-    const int64_t out_dim = has_second ? layer->second.out_dim : layer->map.out_dim;
-    int faults = by_tiles ? LEVEL(sum_tiles)(a, layer, b, space) : LAYERS_FINE;
-    if (faults) return faults;
-    for (int64_t i = 0; i < num_rows; i += BLOCK_LINES) {
-        const int64_t left = num_rows - i, lines = left < BLOCK_LINES ? left : BLOCK_LINES;
-        if (layer->own.weight)
-            LEVEL(multiply_codes)(&layer->own, codes + i * stride, stride, lines, layer->reads_signed, space, space->own);
-        for (int64_t r = 0; r < lines; r++)
-            faults |= LEVEL(sum_row)(a, m, layer, begin, i + r, by_tiles, next || has_second, space,
-                                     space->own + r * padded_to(layer->own.out_dim, PADDING),
-                                     space->rows + r * space->row_stride);
-        if (has_second) faults |= LEVEL(map_again)(layer, begin + i, lines, next != NULL, space);
-        for (int64_t r = 0; r < lines; r++)
-            LEVEL(hand_on)(next, l + 2 == m->num_layers, begin + i + r, i + r, out_dim,
-                           space->rows + r * space->row_stride, space->codes[(l + 1) % 2], logits, hidden);
+/* LayerNorm and ReLU of a row of values, where it lies. */
+INLINE void LEVEL(normalize)(const batched_layer layer, int64_t dim, float *values, vector_i32 *is_nan) {
+    float moments[2];
+    LEVEL(moments_of)(values, dim, layer.norm_eps, moments);
+    for (int64_t j = 0; j < dim; j += LANES) {
+        vector_f32 x = (LEVEL(load_f32)(values + j) - moments[0]) * moments[1];
+        x = x * LEVEL(load_f32)(layer.norm_weight + j) + LEVEL(load_f32)(layer.norm_bias + j);
+        *is_nan |= x != x;
+        LEVEL(store)(values, j, STORAGE_F32, LEVEL(rectified)(x));
     }
-    return faults;
+}
+
+/* Convolution l of batch b, whose mapped rows are there. */
+static int LEVEL(convolve)(const batch_tiles *a, const batched_model *m, int64_t l, int64_t b, const batch_space *given,
+                           float *logits, float *hidden) {
+    const batched_layer layer = m->layers[l], *next = l + 1 < m->num_layers ? &m->layers[l + 1] : NULL;
+    const batch_space space = *given;
+    const int64_t begin = a->row_begin[b], num_rows = a->row_begin[b + 1] - begin, dim = layer.map.num_outputs;
+    const int64_t width = padded_to(dim, PADDING), used = padded_to(dim, LANES);
+    const int64_t own_width = layer.panels.num_outputs - padded_to(dim, PANEL_PADDING);
+    const int has_second = layer.second.codes != NULL, by_tiles = layer.takes_tiles[b];
+    const int is_normed = next && layer.norm_weight, rectifies = next && !is_normed;
+    const int64_t out_dim = has_second ? layer.second.num_outputs : dim;
+    float *kept = !next ? logits : l + 2 == m->num_layers ? hidden : NULL;
+    uint8_t *codes = space.codes[(l + 1) % 2];
+    vector_i32 is_nan = {0};
+    if (by_tiles && LEVEL(sum_tiles)(a, &m->layers[l], b, given)) return LAYERS_SHORT;
+    for (int64_t i = 0; i < num_rows; i += BLOCK_ROWS_HERE) {
+        const int64_t lines = least(num_rows - i, BLOCK_ROWS_HERE);
+        for (int64_t r = 0; r < lines; r++) {
+            const int64_t row = begin + i + r, first = a->indptr[row];
+            if (by_tiles) /* whatever lies past the last column, its step is 0 */
+                memcpy(space.sums, space.tiled + (i + r) * dim, (size_t)dim * 4);
+            else
+                LEVEL(gather_row)(m->indices + first, a->indptr[row + 1] - first,
+                                  (uintptr_t)space.mapped - (uintptr_t)(begin * width), width, used, space.sums);
+            LEVEL(scale_sums)(layer, row, space.mapped + (i + r) * width, space.own + (i + r) * own_width, space.sums,
+                              used, has_second || rectifies, space.rows + r * space.row_stride, &is_nan);
+        }
+        if (has_second) LEVEL(map_again)(layer, begin + i, lines, rectifies, space, &is_nan);
+        for (int64_t r = 0; r < lines; r++) {
+            const int64_t row = begin + i + r;
+            float *values = space.rows + r * space.row_stride;
+            if (is_normed) LEVEL(normalize)(layer, out_dim, values, &is_nan);
+            if (kept) memcpy(kept + row * out_dim, values, (size_t)out_dim * 4);
+            if (next)
+                LEVEL(store_codes_of)(values, out_dim, next->row_step[row], next->row_limit[row],
+                                      codes + (i + r) * padded_to(out_dim, CODE_PADDING));
+        }
+    }
+    return LEVEL(has_nan)(is_nan);
 }
 
 static int LEVEL(forward_batch)(const batch_tiles *a, const batched_model *m, int64_t b,
                                 const batch_space *space, float *logits, float *hidden) {
-    const int64_t begin = a->row_begin[b], num_rows = a->row_begin[b + 1] - begin, in_dim = m->layers[0].map.in_dim;
+    const int64_t begin = a->row_begin[b], num_rows = a->row_begin[b + 1] - begin;
     int faults = LAYERS_FINE;
     for (int64_t l = 0; l < m->num_layers; l++) {
-        const batched_layer *layer = &m->layers[l];
-        const uint8_t *codes = l ? space->codes[l % 2] : m->codes + begin * in_dim;
-        const int64_t stride = l ? padded_to(layer->map.in_dim, PADDING) : in_dim;
-        faults |= LEVEL(map_rows)(layer, begin, num_rows, codes, stride, space);
-        faults |= LEVEL(convolve)(a, m, l, b, codes, stride, space, logits, hidden);
+        faults |= LEVEL(map_rows)(m, l, begin, num_rows, space);
+        faults |= LEVEL(convolve)(a, m, l, b, space, logits, hidden);
     }
     return faults;
 }

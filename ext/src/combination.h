@@ -4,18 +4,13 @@
  * passes 2^31 - 1. */
 #ifndef HPCGNN_COMBINATION_H
 #define HPCGNN_COMBINATION_H
-#include <stdint.h>
+#include "code_products.h"
 
 typedef struct {
     const uint8_t *codes; /* (num_rows, dim); int8 where is_signed */
     int64_t num_rows, dim;
     int is_signed;
 } code_rows;
-
-typedef struct {
-    const int8_t *codes; /* (num_outputs, dim) */
-    int64_t num_outputs, dim;
-} weight_rows;
 
 /* Every code times every weight, into out (num_rows, num_outputs); returns whether memory sufficed. */
 int combine_dense(code_rows rows, weight_rows weight, int32_t *out);

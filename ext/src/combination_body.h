@@ -1,41 +1,20 @@
 #include "vector.h"
-#include "word_dots_body.h"
+#include "code_products_body.h"
 
-/* A task's codes become words, and each word meets a register of weights, LANES outputs. Sums of ROWS rows and one or
- * two panels stay in registers. */
-#undef ROWS
-#if LEVEL_LANES == 16
-#define ROWS 12
+/* Rows of one task, a multiple of ROWS; their words stay in the nearest cache. */
+#undef TASK_ROWS
+#ifdef LEVEL_TILES
+#define TASK_ROWS 32
 #else
-#define ROWS 4
+#define TASK_ROWS 24
 #endif
 
-/* One word of WORD weights of an output from column k on, zero past the last one. */
-INLINE uint32_t LEVEL(weight_word)(const int8_t *weights, int64_t count) {
-    int8_t bytes[WORD] = {0};
-    memcpy(bytes, weights, (size_t)count);
-#ifdef LEVEL_SUMS_BYTES
-    uint32_t word;
-    memcpy(&word, bytes, sizeof word);
-    return word;
-#else
-    return (uint16_t)bytes[0] | (uint32_t)bytes[1] << 16;
-#endif
-}
+/* What is added to a code, so that its word holds it: where bytes are summed, they have no sign. */
+#undef OFFSET
+#define OFFSET(is_signed) (WORD == 4 && (is_signed) ? 128 : 0)
 
-static void LEVEL(fill_panel)(const weight_rows *weight, int64_t p, int is_signed, const weight_panels *panels) {
-    uint32_t *words = panels->words + p * panels->num_words * LANES;
-    for (int64_t lane = 0; lane < LANES; lane++) {
-        const int64_t output = p * LANES + lane, dim = output < weight->num_outputs ? weight->dim : 0;
-        const int8_t *weights = dim ? weight->codes + output * dim : NULL;
-        int32_t sum = 0;
-        for (int64_t k = 0; k < dim; k++) sum += weights[k];
-        for (int64_t w = 0; w < dim / WORD; w++) words[w * LANES + lane] = LEVEL(weight_word)(weights + w * WORD, WORD);
-        for (int64_t w = dim / WORD; w < panels->num_words; w++)
-            words[w * LANES + lane] = w * WORD < dim ? LEVEL(weight_word)(weights + w * WORD, dim - w * WORD) : 0;
-        /* Bytes are summed unsigned: a signed code comes with 128 added. */
-        panels->base[output] = WORD == 4 && is_signed ? -128 * sum : 0;
-    }
+static void LEVEL(fill_weights)(const weight_rows *weight, int64_t p, int is_signed, const weight_panels *panels) {
+    LEVEL(lay_out_panel)(weight, p, OFFSET(is_signed), panels, p);
 }
 
 /* Codes k .. k + count - 1 of a row as words, the last one filled with zeros. */
@@ -43,7 +22,7 @@ INLINE void LEVEL(fill_words)(const uint8_t *codes, int64_t count, int is_signed
     if (count % WORD) words[count / WORD] = 0;
 #ifdef LEVEL_SUMS_BYTES
     uint8_t *bytes = (uint8_t *)words;
-    const uint8_t offset = is_signed ? 128 : 0;
+    const uint8_t offset = OFFSET(is_signed);
     for (int64_t k = 0; k < count; k++) bytes[k] = codes[k] ^ offset;
 #else
     int16_t *halves = (int16_t *)words;
@@ -54,53 +33,10 @@ INLINE void LEVEL(fill_words)(const uint8_t *codes, int64_t count, int is_signed
 #endif
 }
 
-/* Sums of LANES outputs, or of the num_outputs that are left, added to what is at `out`, or to a base of LANES. */
-INLINE void LEVEL(add_sums)(vector_i32 sum, const int32_t *base, int64_t num_outputs, int32_t *out) {
-    const vector_f32 before = base ? LEVEL(load_f32)((const float *)base)
-                                   : LEVEL(load_columns)(out, 0, num_outputs, STORAGE_F32);
-    LEVEL(store_columns)(out, 0, num_outputs, STORAGE_F32, (vector_f32)((vector_i32)before + sum));
-}
-
-/* ROWS rows of words times num_panels panels, added to `out`, or to the base where first_word is 0. Where `next` is
- * given, it is codes of ROWS rows of dim columns, which are fetched meanwhile. */
-INLINE void LEVEL(multiply_block)(const uint32_t *rows, int64_t num_words, const weight_panels *panels, int64_t p,
-                                  int64_t first_word, int64_t rows_left, int32_t *out, const uint8_t *next, int64_t dim,
-                                  const int num_panels) {
-    const int64_t panel_words = panels->num_words * LANES, outputs_left = panels->num_outputs - p * LANES;
-    const uint32_t *weights = panels->words + p * panel_words + first_word * LANES;
-    vector_i32 sum[ROWS][2];
-#pragma GCC unroll 16
-    for (int r = 0; r < ROWS; r++)
-#pragma GCC unroll 2
-        for (int v = 0; v < num_panels; v++) sum[r][v] = (vector_i32){0};
-    for (int64_t w = 0; w < num_words; w++) {
-        if (next && w % (CACHE_LINE / WORD) == 0)
-            for (int r = 0; r < ROWS; r++) __builtin_prefetch(next + r * dim + w * WORD, 0, 2);
-        vector_i32 columns[2];
-#pragma GCC unroll 2
-        for (int v = 0; v < num_panels; v++)
-            columns[v] = (vector_i32)LEVEL(load_f32)((const float *)weights + v * panel_words + w * LANES);
-#pragma GCC unroll 16
-        for (int r = 0; r < ROWS; r++) {
-            const vector_i32 codes = (vector_i32){0} + (int32_t)rows[r * BLOCK_WORDS + w];
-#pragma GCC unroll 2
-            for (int v = 0; v < num_panels; v++) sum[r][v] = LEVEL(add_dots)(sum[r][v], codes, columns[v]);
-        }
-    }
-#pragma GCC unroll 16
-    for (int r = 0; r < ROWS; r++) {
-        if (r == rows_left) break;
-#pragma GCC unroll 2
-        for (int v = 0; v < num_panels; v++)
-            LEVEL(add_sums)(sum[r][v], first_word ? NULL : panels->base + (p + v) * LANES, outputs_left - v * LANES,
-                            out + r * panels->num_outputs + (p + v) * LANES);
-    }
-}
-
 /* TASK_ROWS rows from first_row on. */
 static void LEVEL(multiply_task)(const code_rows *rows, const weight_panels *panels, int64_t first_row,
                                  uint32_t *words, int32_t *out) {
-    const int64_t num_rows = least(TASK_ROWS, rows->num_rows - first_row);
+    const int64_t num_rows = least(TASK_ROWS, rows->num_rows - first_row), next_row = first_row + TASK_ROWS;
     out += first_row * panels->num_outputs;
     for (int64_t first = 0; first == 0 || first < panels->num_words; first += BLOCK_WORDS) {
         const int64_t num_words = least(BLOCK_WORDS, panels->num_words - first);
@@ -108,21 +44,13 @@ static void LEVEL(multiply_task)(const code_rows *rows, const weight_panels *pan
             LEVEL(fill_words)(rows->codes + (first_row + r) * rows->dim + first * WORD,
                               least(num_words * WORD, rows->dim - first * WORD), rows->is_signed,
                               words + r * BLOCK_WORDS);
-        for (int64_t p = 0; p < panels->num_panels; p += 2)
-            for (int64_t r = 0; r < num_rows; r += ROWS) {
-                const int64_t next_row = first_row + r + TASK_ROWS;
-                const int is_fetched = p == 0 && next_row + ROWS <= rows->num_rows;
-                const uint8_t *next = is_fetched ? rows->codes + next_row * rows->dim + first * WORD : NULL;
-                int32_t *sums = out + r * panels->num_outputs;
-                if (p + 2 <= panels->num_panels)
-                    LEVEL(multiply_block)(words + r * BLOCK_WORDS, num_words, panels, p, first, num_rows - r, sums,
-                                          next, rows->dim, 2);
-                else
-                    LEVEL(multiply_block)(words + r * BLOCK_WORDS, num_words, panels, p, first, num_rows - r, sums,
-                                          next, rows->dim, 1);
-            }
+        const uint8_t *next = rows->codes + next_row * rows->dim + first * WORD;
+        LEVEL(multiply_words)((const uint8_t *)words, BLOCK_WORDS * 4, num_rows, num_words, panels, first, out,
+                              next_row + TASK_ROWS <= rows->num_rows ? next : NULL, rows->dim);
     }
 }
+
+static int64_t LEVEL(task_rows)(void) { return TASK_ROWS; }
 
 /* Zeros among `count` codes; the bits that their magnitudes have are added to *seen. */
 static int64_t LEVEL(survey_block)(const uint8_t *codes, int64_t count, int is_signed, int *seen) {

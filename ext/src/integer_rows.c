@@ -1,9 +1,7 @@
 #include "integer_rows.h"
-
-#include <math.h>
+#include "numbers.h"
 
 #define ROWS_A_TASK 32
-#define GROUP 16
 
 #define BODY "integer_rows_body.h"
 #include "levels.h"
@@ -13,7 +11,7 @@ static const range_function RESCALE[] = ALL_LEVELS(rescale_range);
 
 int rescale_rows(integer_rows source, row_target target) {
     const range_function rescale = RESCALE[simd_level()];
-    const int64_t padded = (source.dim + GROUP - 1) / GROUP * GROUP;
+    const int64_t padded = padded_to(source.dim, 16);
     int faults = ROW_IS_FINE;
 #pragma omp parallel reduction(| : faults)
     {

@@ -3,6 +3,8 @@
 #include "vector.h"
 
 #include "code_lanes_body.h"
+#include "row_codes_body.h"
+#include "row_moments_body.h"
 
 INLINE vector_i32 LEVEL(load_sums)(const int32_t *row, int64_t j, int64_t dim) {
     return (vector_i32)LEVEL(load_columns)(row, j, dim, STORAGE_F32);
@@ -30,33 +32,10 @@ INLINE vector_f32 LEVEL(columns_of)(const integer_rows a, int64_t i, int64_t j) 
     return x;
 }
 
-/* Sixteen running sums, whatever the lanes of a register. */
-INLINE float LEVEL(row_sum)(const float *scratch, int64_t dim) {
-    vector_f32 sum[SIXTEEN] = {0};
-    for (int64_t j = 0; j < dim; j += GROUP)
-        for (int k = 0; k < SIXTEEN && j + k * LANES < dim; k++) sum[k] += LEVEL(load_f32)(scratch + j + k * LANES);
-    return LEVEL(sum_sixteen)(sum);
-}
-
-INLINE float LEVEL(centered_squares)(const float *scratch, int64_t dim, float mean) {
-    vector_f32 sum[SIXTEEN] = {0};
-    vector_i32 lane;
-    for (int i = 0; i < LANES; i++) lane[i] = i;
-    for (int64_t j = 0; j < dim; j += GROUP)
-        for (int k = 0; k < SIXTEEN && j + k * LANES < dim; k++) {
-            const vector_f32 centered = LEVEL(load_f32)(scratch + j + k * LANES) - mean;
-            const vector_i32 is_column = lane < (int32_t)(dim - j - k * LANES);
-            sum[k] += (vector_f32)((vector_i32)(centered * centered) & is_column);
-        }
-    return LEVEL(sum_sixteen)(sum);
-}
-
-/* Mean and 1 / sqrt(variance + eps) of a row, which is left in scratch. */
+/* The moments of a row, which is left in scratch. */
 INLINE void LEVEL(row_moments)(const integer_rows a, int64_t i, float *scratch, float *moments) {
     for (int64_t j = 0; j < a.dim; j += LANES) LEVEL(store)(scratch, j, STORAGE_F32, LEVEL(columns_of)(a, i, j));
-    moments[0] = LEVEL(row_sum)(scratch, a.dim) / (float)a.dim;
-    const float variance = LEVEL(centered_squares)(scratch, a.dim, moments[0]) / (float)a.dim;
-    moments[1] = 1.0f / sqrtf(variance + a.norm_eps);
+    LEVEL(moments_of)(scratch, a.dim, a.norm_eps, moments);
 }
 
 INLINE vector_f32 LEVEL(normalized_columns)(const integer_rows a, const float *scratch, const float *moments,
@@ -74,28 +53,20 @@ INLINE int LEVEL(any)(vector_i32 mask) {
     return any != 0;
 }
 
-INLINE vector_i32 LEVEL(code_of)(vector_f32 x, float step, float limit) {
-    const vector_i32 sign = (vector_i32)x >> 31;
-    const vector_f32 level = (vector_f32)((vector_i32)x & 0x7fffffff) / step + 0.5f;
-    const vector_i32 is_within = level < limit;
-    const vector_i32 least = ((vector_i32)level & is_within) | ((vector_i32)((vector_f32){0} + limit) & ~is_within);
-    return (__builtin_convertvector((vector_f32)least, vector_i32) ^ sign) - sign;
-}
-
 /* One row; NaN passes the ReLU, and is found. Faults are where lanes of is_nan and is_negative are set. */
 INLINE void LEVEL(rescale_row)(const integer_rows a, const row_target target, int64_t i, float *scratch,
                                vector_i32 *is_nan, vector_i32 *is_negative) {
     float moments[2] = {0.0f, 1.0f};
     if (a.norm_weight) LEVEL(row_moments)(a, i, scratch, moments);
-    const float step = target.codes ? target.step[i * target.stride] : 1.0f;
-    const float limit = target.codes ? target.limit[i * target.stride] : 0.0f;
+    const int64_t at = i * target.stride;
+    const code_scale scale = target.codes ? LEVEL(scale_of)(target.step[at], target.limit[at]) : LEVEL(scale_of)(1, 0);
     for (int64_t j = 0; j < a.dim; j += LANES) {
         vector_f32 x = a.norm_weight ? LEVEL(normalized_columns)(a, scratch, moments, j) : LEVEL(columns_of)(a, i, j);
         *is_nan |= x != x;
         if (a.rectifies) x = (vector_f32)((vector_i32)x & ~(vector_i32)(x <= 0.0f));
         *is_negative |= x < 0.0f;
         if (target.values) LEVEL(store_columns)(target.values + i * a.dim, j, a.dim, STORAGE_F32, x);
-        if (target.codes) LEVEL(store_codes)(target.codes + i * a.dim, j, a.dim, LEVEL(code_of)(x, step, limit));
+        if (target.codes) LEVEL(store_codes)(target.codes + i * a.dim, j, a.dim, LEVEL(codes_of)(x, scale));
     }
 }
 

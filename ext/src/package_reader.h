@@ -1,12 +1,11 @@
 /* Reading of a package stream, value by value, for kernels that decode rows or use them as they are read. */
 #ifndef HPCGNN_PACKAGE_READER_H
 #define HPCGNN_PACKAGE_READER_H
+#include "numbers.h"
 #include "package.h"
 #include "package_fields.h"
 
 #define BLOCK_COLUMNS 512 /* columns whose values are between stream and row at a time */
-
-static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static inline int64_t full_values(const package_format *format, int64_t width) { return format->lengths[2] / width; }
 

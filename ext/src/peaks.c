@@ -1,11 +1,9 @@
 #define _GNU_SOURCE /* syscall */
 #include "peaks.h"
 
+#include "amx.h"
+
 #include <omp.h>
-#if defined(__x86_64__)
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
 
 #define BODY "peaks_body.h"
 #include "levels.h"
@@ -41,10 +39,6 @@ int64_t peak_bit_products(int64_t num_products) {
     return on_all_threads(BIT_PRODUCTS[simd_counts_bits() ? 3 : simd_level()], num_products);
 }
 
-int64_t peak_byte_products(int64_t num_products) {
-    return on_all_threads(BYTE_PRODUCTS[simd_sums_bytes() ? 3 : simd_level()], num_products);
-}
-
 int64_t peak_float_products(int64_t num_products) {
     return on_all_threads(FLOAT_PRODUCTS[simd_level()], num_products);
 }
@@ -73,59 +67,62 @@ static int64_t pair_products(int64_t num_products) {
 }
 END_TARGET
 
-/* Four tiles of sums, each of 16 rows and columns; two tiles of rows and two of columns, of 32 ones. */
-BEGIN_TARGET("amx-tile,amx-bf16")
-static int64_t tile_products(int64_t num_products) {
-    static const int64_t a_round = 4 * 16 * 16 * 32, most_rounds = 1 << 19;
-    const struct {
-        uint8_t palette, start_row, unused[14];
-        uint16_t row_bytes[16];
-        uint8_t rows[16];
-    } shapes = {1, 0, {0}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
-    uint16_t ones[16 * 32];
-    float sums[16 * 16];
-    int64_t total = 0;
-    for (int i = 0; i < 16 * 32; i++) ones[i] = 0x3f80;
-    _tile_loadconfig(&shapes);
-    _tile_loadd(4, ones, 64);
-    _tile_loadd(5, ones, 64);
-    _tile_loadd(6, ones, 64);
-    _tile_loadd(7, ones, 64);
-    for (int64_t done = 0; done < num_products;) {
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
-        for (int64_t round = 0; round < most_rounds && done < num_products; round++, done += a_round) {
-            _tile_dpbf16ps(0, 4, 6);
-            _tile_dpbf16ps(1, 4, 7);
-            _tile_dpbf16ps(2, 5, 6);
-            _tile_dpbf16ps(3, 5, 7);
-        }
+/* Four tiles of sums, each of 16 rows and columns; two tiles of rows and two of columns, of `together` ones a row. Sums
+ * are exact for most_rounds rounds. */
+#define TILE_PRODUCTS(name, number, one, sum_type, together, most_rounds, multiply) \
+    static int64_t name(int64_t num_products) { \
+        static const int64_t a_round = 4 * 16 * 16 * together; \
+        number ones[16 * together]; \
+        sum_type sums[16 * 16]; \
+        int64_t total = 0; \
+        for (int i = 0; i < 16 * together; i++) ones[i] = one; \
+        _tile_loadconfig(&WHOLE_TILES); \
+        _tile_loadd(4, ones, 64); \
+        _tile_loadd(5, ones, 64); \
+        _tile_loadd(6, ones, 64); \
+        _tile_loadd(7, ones, 64); \
+        for (int64_t done = 0; done < num_products;) { \
+            _tile_zero(0); \
+            _tile_zero(1); \
+            _tile_zero(2); \
+            _tile_zero(3); \
+            for (int64_t round = 0; round < most_rounds && done < num_products; round++, done += a_round) { \
+                multiply(0, 4, 6); \
+                multiply(1, 4, 7); \
+                multiply(2, 5, 6); \
+                multiply(3, 5, 7); \
+            } \
+            ADD_TILE(0); \
+            ADD_TILE(1); \
+            ADD_TILE(2); \
+            ADD_TILE(3); \
+        } \
+        _tile_release(); \
+        return total; \
+    }
 #define ADD_TILE(tile) \
     _tile_stored(tile, sums, 64); \
     for (int i = 0; i < 16 * 16; i++) total += (int64_t)sums[i]
-        ADD_TILE(0);
-        ADD_TILE(1);
-        ADD_TILE(2);
-        ADD_TILE(3);
-#undef ADD_TILE
-    }
-    _tile_release();
-    return total;
-}
+
+BEGIN_TARGET("amx-tile,amx-bf16")
+TILE_PRODUCTS(tile_products_of_bf16, uint16_t, 0x3f80, float, 32, (1 << 19), _tile_dpbf16ps)
 END_TARGET
-
-#define ARCH_REQ_XCOMP_PERM 0x1023 /* of asm/prctl.h, for state 18 of the processor, data of tiles */
-
-static int may_use_tiles(void) {
-    return simd_multiplies_tiles_of_bf16() && !syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, 18);
-}
+BEGIN_TARGET("amx-tile,amx-int8")
+TILE_PRODUCTS(tile_products_of_bytes, uint8_t, 1, int32_t, 64, (1 << 24), _tile_dpbusd)
+END_TARGET
+#undef ADD_TILE
 #endif
+
+int64_t peak_byte_products(int64_t num_products) {
+#if HPCGNN_LEVELS == 3
+    if (amx_multiplies_bytes()) return on_all_threads(tile_products_of_bytes, num_products);
+#endif
+    return on_all_threads(BYTE_PRODUCTS[simd_sums_bytes() ? 3 : simd_level()], num_products);
+}
 
 int64_t peak_bfloat16_products(int64_t num_products, int allows_tiles) {
 #if HPCGNN_LEVELS == 3
-    if (allows_tiles && may_use_tiles()) return on_all_threads(tile_products, num_products);
+    if (allows_tiles && amx_may_use(TILES_OF_BF16)) return on_all_threads(tile_products_of_bf16, num_products);
     if (simd_multiplies_bf16()) return on_all_threads(pair_products, num_products);
 #endif
     (void)allows_tiles;

@@ -33,6 +33,7 @@ enum { SIMD_PORTABLE = 0, SIMD_AVX2 = 1, SIMD_AVX512 = 2 };
 #define AVX2 "avx2,fma,f16c"
 #define AVX512 "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c" WHOLE_VECTORS
 #define AVX512_VNNI "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2" WHOLE_VECTORS
+#define AVX512_TILES "amx-tile,amx-int8,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2" WHOLE_VECTORS
 #define AVX512_BITS "avx512f,avx512bw,avx512dq,avx512vl,avx512vpopcntdq,avx512bitalg,avx512vnni,avx2" WHOLE_VECTORS
 
 #if HPCGNN_X86
@@ -41,10 +42,6 @@ enum { SIMD_PORTABLE = 0, SIMD_AVX2 = 1, SIMD_AVX512 = 2 };
 static inline int simd_converts_f16(void) {
     unsigned a, b, c, d;
     return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
-}
-static inline int simd_multiplies_tiles_of_bf16(void) {
-    unsigned a, b, c, d;
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 1);
 }
 #endif
 

@@ -268,24 +268,32 @@ def exchange_in_parallel(comm, rows: int, shared: Shared) -> None:
 
 
 @command.command("inference")
-@click.argument("sources", type=FILE, metavar="FILE.npz...", nargs=-1, required=True)
+@click.argument("sources", type=FILE, metavar="FILE...", nargs=-1, required=True)
 @click.option("--model", default="gcn,gin,sage", show_default=True,
-              help="Some of gcn (3 x 16), gin and sage (3 x 64).")
-@click.option("--bits", default="2,4,8", show_default=True, help="Of features, weights and what is summed, 2 to 8.")
+              help="Some of gcn (3 x 16), gin and sage (3 x 64), drawn where no FILE is a model.")
+@click.option("--bits", default="2,4,8", show_default=True,
+              help="Of a drawn model's features, weights and what is summed, 2 to 8.")
 @click.option("--clusters", type=click.IntRange(min=1), default=1500, show_default=True, help="Of METIS, 16 a batch.")
-@_peer_option(("dgl",))
+@_peer_option(("dgl", "torch"))
 @click.pass_obj
 def inference(shared: Shared, sources: tuple[Path, ...], model: str, bits: str, clusters: int, peer: str) -> None:
-    """Time passes over batches of FILE.npz on integers, by bit tiles and by gathering, and in float32 and bfloat16."""
-    peers = parse_peers(peer, ("dgl",))
+    """Time passes over batches on integers, by bit tiles and by gathering, and in float32 and bfloat16.
+
+    FILE is a graph, an .npz archive, or a model of hpcgnn quantize, an .h5 file: each model answers for the graph that
+    it was made on, whose archive must be named too. torch as a peer is its sparse product with linear maps in float32,
+    and with those that it quantizes to int8 dynamically.
+    """
+    peers = parse_peers(peer, ("dgl", "torch"))
     models = parse_choices("--model", model, ("gcn", "gin", "sage"))
     widths = parse_list("--bits", bits, int)
     if min(widths) < 2 or max(widths) > 8:
         raise click.UsageError(f"--bits is {bits!r}; expected 2 to 8")
+    trained = tuple(path for path in sources if path.suffix == ".h5")
+    graphs = tuple(path for path in sources if path.suffix != ".h5")
     machine, place = open_place("inference", shared, "cpu", shared.threads or environment.available_cores(), repeat=11)
     from hpcgnn.bench.inference import InferenceBenchmark
 
-    finish("inference", machine, InferenceBenchmark(place, sources, models, widths, clusters, peers), shared)
+    finish("inference", machine, InferenceBenchmark(place, graphs, trained, models, widths, clusters, peers), shared)
 
 
 @command.command("dram")

@@ -5,17 +5,23 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import scipy.sparse
 import torch
+from integer_models import some_model
 
 from hpcgnn.__main__ import main
-from hpcgnn.bench.float_batches import FloatBatches, integer_model, random_stack
+from hpcgnn.bench.float_batches import FloatBatches
+from hpcgnn.bench.float_networks import float_stack, integer_model, random_stack
 from hpcgnn.bench.inference import LAYERS
+from hpcgnn.bench.peers.torch_batches import TorchBatches
 from hpcgnn.inference.batches.cut import cut_batches
 from hpcgnn.inference.batches.run import BatchedRun, pack_features
+from hpcgnn.inference.model_file import write_model
+from hpcgnn.shards.fingerprint import Fingerprint
 
 KINDS = ("gcn", "gin", "sage")
 
@@ -29,10 +35,11 @@ def some_graph(num_nodes=120, seed=0):
     return matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32), features
 
 
-def some_work(kind, num_clusters=8, batch_size=2):
+def some_work(kind, num_clusters=8, batch_size=2, has_norm=True):
     indptr, indices, features = some_graph()
     batches = cut_batches(indptr, indices, num_clusters, batch_size)
-    return random_stack(kind, [20, 8, 8, 3], 8), batches, features[batches.node_id], np.diff(indptr)[batches.node_id]
+    in_degree = np.diff(indptr)[batches.node_id]
+    return random_stack(kind, [20, 8, 8, 3], 8, has_norm), batches, features[batches.node_id], in_degree
 
 
 def float_oracle(stack, batches, h):
@@ -52,26 +59,50 @@ def float_oracle(stack, batches, h):
             z = mean @ mapped + h @ layer.own.double().numpy().T
         else:
             z = np.maximum(matrix @ mapped + (1 + layer.epsilon) * mapped, 0) @ layer.second.double().numpy().T
+        if layer.norm_weight is not None:
+            centered = z - z.mean(axis=1, keepdims=True)
+            z = centered / np.sqrt((centered**2).mean(axis=1, keepdims=True) + layer.norm_eps)
+            z = z * layer.norm_weight.double().numpy() + layer.norm_bias.double().numpy()
         h = z if number + 1 == len(stack) else np.maximum(z, 0)
     return h
 
 
+@pytest.mark.parametrize("side", [FloatBatches, TorchBatches])
+@pytest.mark.parametrize("has_norm", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_float_side_computes_the_network(kind):
-    stack, batches, rows, _ = some_work(kind)
-    np.testing.assert_allclose(FloatBatches(stack, batches, rows).forward(), float_oracle(stack, batches, rows),
+def test_the_float_sides_compute_the_network(kind, has_norm, side):
+    stack, batches, rows, _ = some_work(kind, has_norm=has_norm)
+    np.testing.assert_allclose(side(stack, batches, rows).forward(), float_oracle(stack, batches, rows),
                                rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_torch_quantizes_the_maps_of_the_network(kind):
+    stack, batches, rows, _ = some_work(kind)
+    exact, found = (TorchBatches(stack, batches, rows, is_int8).forward() for is_int8 in (False, True))
+    assert 0 < np.abs(found - exact).mean() < 0.05 * np.abs(exact).mean()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_of_integers_has_the_float_network_that_it_was_made_of(kind):
+    stack, batches, rows, _ = some_work(kind)
+    seen = []
+    expected = FloatBatches(stack, batches, rows).forward(seen)
+    again = float_stack(integer_model(stack, 8, seen, "made"))
+    found = FloatBatches(again, batches, rows).forward()
+    assert 0 < np.abs(found - expected).mean() < 0.03 * np.abs(expected).mean()
+    assert [one.norm_weight is None for one in again] == [False, False, True]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_integer_model_is_the_float_network_at_eight_bits(kind):
     stack, batches, rows, in_degree = some_work(kind)
-    floats = FloatBatches(stack, batches, rows)
-    errors = []
+    seen, errors = [], []
+    expected = FloatBatches(stack, batches, rows).forward(seen)
     for bits in (2, 4, 8):
-        model = integer_model(stack, bits, floats, "made")
+        model = integer_model(stack, bits, seen, "made")
         logits, _ = BatchedRun(model, pack_features(model, batches, rows, in_degree), "gather").forward()
-        errors.append(np.abs(logits - floats.forward()).mean() / np.abs(floats.forward()).mean())
+        errors.append(np.abs(logits - expected).mean() / np.abs(expected).mean())
     assert errors[2] < 0.05 and errors[2] < errors[1] < errors[0]
 
 
@@ -82,7 +113,7 @@ def test_the_bfloat16_side_is_the_network_to_its_eight_bits():
     assert 0 < np.abs(narrow - wide).mean() < 2**-6 * np.abs(wide).mean()
 
 
-@pytest.mark.parametrize("kind", ["gcn", "gin"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_dgl_computes_the_same_batches(kind):
     if importlib.util.find_spec("dgl") is None:
         pytest.skip("dgl is not installed")
@@ -127,6 +158,45 @@ def test_the_command_measures_every_model_and_width(archive, tmp_path, capsys, m
         assert 0 <= row["zero_tile_share"] <= 1 and 0 <= row["tile_choice_share"] <= 1
         assert row["packed_bytes"] > 0 and row["auto_over_better"] > 0
     assert "% of the tiles are zero and jumped" in printed.out
+
+
+def trained_file(path, kind, num_nodes=120, name="made"):
+    """A model file of the archive's graph, as hpcgnn quantize writes it."""
+    stack, batches, rows, _ = some_work(kind)
+    seen = []
+    FloatBatches(stack, batches, rows).forward(seen)
+    model = replace(integer_model(stack, 4, seen, name), num_nodes=num_nodes)
+    write_model(path, model, Fingerprint("0" * 32, "1" * 32, "2" * 32))
+    return path
+
+
+def test_models_from_files_answer_for_the_graph_that_they_were_made_on(archive, tmp_path, capsys, monkeypatch):
+    files = [trained_file(tmp_path / f"{kind}-4.h5", kind) for kind in KINDS]
+    code = run([archive, *files, "--clusters", "33", "--repeat", "3", "--peer", "torch", "--out", tmp_path / "out"],
+               monkeypatch)
+    printed = capsys.readouterr()
+    assert not code, printed.err
+    rows = json.loads((tmp_path / "out/bench.json").read_text())["measurements"]
+    assert [row["case"].rsplit(", ")[-1] for row in rows] == [f"{kind}-4" for kind in KINDS]
+    for row in rows:
+        assert set(row["seconds"]) == {"hpcgnn", "tiles", "gather", "hpcgnn fp32", "hpcgnn bf16", "torch fp32",
+                                       "torch int8"}
+        assert row["same_class_as_fp32"] > 0.5 and row["row_bytes"] > 0
+
+
+@pytest.mark.parametrize("make, words", [
+    (lambda path: trained_file(path, "gcn", num_nodes=121), "made on made of 121 nodes, which is no graph here"),
+    (lambda path: trained_file(path, "gcn", name="other"), "made on other of 120 nodes"),
+    (lambda path: gat_file(path), "is a model of gat; expected one of gcn, gin, sage"),
+])
+def test_models_of_no_archive_or_kind_are_refused(archive, tmp_path, make, words, capsys, monkeypatch):
+    code = run([archive, make(tmp_path / "m.h5"), "--clusters", "33", "--repeat", "3"], monkeypatch)
+    assert code and words in capsys.readouterr().err
+
+
+def gat_file(path):
+    write_model(path, some_model("gat"), Fingerprint("0" * 32, "1" * 32, "2" * 32))
+    return path
 
 
 @pytest.mark.parametrize("flags, words", [

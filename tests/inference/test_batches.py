@@ -95,7 +95,7 @@ def test_no_clusters_and_no_batches_are_refused(num_clusters, batch_size):
 @pytest.mark.parametrize("is_by_batch", [True, False])
 @pytest.mark.parametrize("num_layers, has_norm", [(1, False), (3, False), (3, True)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_tiles_gathering_and_both_give_the_integers_of_the_contract(kind, num_layers, has_norm, is_by_batch, simd,
+def test_tiles_gathering_and_both_give_the_integers_of_the_contract(kind, num_layers, has_norm, is_by_batch, byte_level,
                                                                     monkeypatch):
     """The oracle computes the block-diagonal graph, with its own in-degrees in the reductions."""
     monkeypatch.setattr(batched_run, "LEAST_BATCHES", 1 if is_by_batch else 1000)
@@ -115,10 +115,12 @@ def test_tiles_gathering_and_both_give_the_integers_of_the_contract(kind, num_la
 
 
 @pytest.mark.covering
-@pytest.mark.parametrize("num_features, hidden, num_classes", [(1, 1, 1), (45, 33, 2), (12, 64, 41), (7, 100, 65)])
+@pytest.mark.parametrize("num_features, hidden, num_classes, has_norm", [
+    (1, 1, 1, False), (45, 33, 2, True), (130, 64, 41, False), (7, 100, 65, True)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_batch_by_batch_gives_the_bits_of_layer_by_layer(kind, num_features, hidden, num_classes, simd, monkeypatch):
-    model = some_model(kind, num_features, hidden, num_classes, num_layers=3)
+def test_batch_by_batch_gives_the_bits_of_layer_by_layer(kind, num_features, hidden, num_classes, has_norm, byte_level,
+                                                         monkeypatch):
+    model = some_model(kind, num_features, hidden, num_classes, num_layers=3, has_norm=has_norm)
     rows = np.random.default_rng(4).normal(size=(240, num_features)).astype(np.float32)
     dataset = easy_graph()
     batches = cut_batches(dataset.indptr, dataset.indices, 20, 1)

@@ -8,7 +8,6 @@ import scipy.sparse
 
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.batch_tiles import BatchTiles, sum_batches
-from hpcgnn.ops.batched_layers import WeightPairs
 from hpcgnn.ops.tiles import tiles_of_csr
 
 SIZES = (1, 7, 130, 40, 300)
@@ -69,14 +68,3 @@ def test_what_the_tiles_do_not_fit_is_refused():
             sum_batches(tiles, *arguments)
     with pytest.raises(KernelError, match="square"):
         BatchTiles.stack([tiles_of_csr(np.zeros(4, np.int64), np.empty(0, np.int32), 5)], np.zeros(4, np.int64))
-
-
-def test_weights_in_pairs_hold_every_weight_once():
-    codes = some_codes(5, 7, 8)
-    weights = WeightPairs.of(codes)
-    assert weights.pairs.shape == (2, 4, 16, 2)
-    full = weights.pairs.transpose(1, 3, 0, 2).reshape(8, 32)
-    np.testing.assert_array_equal(full[:7, :5], codes.T)
-    assert not full[7:].any() and not full[:, 5:].any()
-    with pytest.raises(KernelError, match="fewer columns"):
-        WeightPairs.of(np.zeros((1, 70_000), np.int8))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from conftest import SIMD_FLAGS, processor_flags
 
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.combination import WAYS, combine
@@ -71,22 +70,19 @@ def test_rows_of_zeros_among_others_sum_to_zero(simd, way, is_signed):
 @pytest.mark.covering
 @pytest.mark.parametrize("way", ["dense", "sparse"])
 @pytest.mark.parametrize("fill, weight", [(255, -128), (255, 127), (-128, -128), (-128, 127)])
-def test_the_largest_products_do_not_saturate(simd, way, fill, weight):
+def test_the_largest_products_do_not_saturate(byte_level, way, fill, weight):
     codes = np.full((30, 900), fill).astype(np.uint8 if fill > 0 else np.int8)
     weights = np.full((40, 900), weight, np.int8)
     assert np.array_equal(combined(codes, weights, way=way), exact(codes, weights))
 
 
 @pytest.mark.parametrize("is_signed", [False, True])
-def test_processors_that_do_not_sum_bytes_give_the_same_sums(monkeypatch, is_signed):
-    missing = (SIMD_FLAGS["avx512"] | {"avx512_vnni"}) - processor_flags()
-    if missing:
-        pytest.skip(f"this processor has no {', '.join(sorted(missing))}")
-    codes, weight = drawn((37, 1400), 8, is_signed), drawn((29, 1400), 8, True, seed=1)
-    monkeypatch.setenv("HPCGNN_SIMD", "avx512")
-    for allowed in "01":
-        monkeypatch.setenv("HPCGNN_VNNI", allowed)
-        assert np.array_equal(combined(codes, weight, way="dense"), exact(codes, weight))
+@pytest.mark.parametrize("num_rows, dim, num_outputs", [
+    (1, 1, 1), (15, 63, 16), (16, 64, 17), (37, 1400, 29), (33, 1600, 64), (70, 130, 81), (48, 3100, 96)])
+def test_products_of_bytes_are_the_same_sums_at_every_level(byte_level, num_rows, dim, num_outputs, is_signed):
+    """Rows, columns and outputs beside and across a tile's 16, 64 and 16, a block's 1,536 columns, and 4 panels."""
+    codes, weight = drawn((num_rows, dim), 8, is_signed), drawn((num_outputs, dim), 8, True, seed=1)
+    assert np.array_equal(combined(codes, weight, way="dense"), exact(codes, weight))
 
 
 def test_sums_that_could_pass_32_bits_are_refused_before_any_is_made():

@@ -79,6 +79,30 @@ def test_normalized_rows_have_the_bits_of_every_level_and_of_any_company(simd, m
         assert other.tobytes() == values[i:i + 1].tobytes()
 
 
+def numbers_around_codes(rng, step, num_rows, dim):
+    """Values whose quotients lie on, just below and just above the half between two codes, and of any size."""
+    middle = (rng.integers(0, 300, (num_rows, dim)) + 0.5) * step.astype(np.float64)[:, None]
+    near = np.nextafter(middle.astype(np.float32), rng.choice([-np.inf, np.inf], middle.shape).astype(np.float32))
+    anywhere = np.exp2(rng.uniform(-100, 20, middle.shape)) * np.maximum(step, 1e-30)[:, None]
+    with np.errstate(over="ignore"):
+        return np.choose(rng.integers(0, 3, middle.shape), [middle, near, anywhere]).astype(np.float32)
+
+
+@pytest.mark.parametrize("low, high", [(-20, 5), (-58, 58), (-60, -60), (60, 60), (-126, -61), (61, 118)])
+def test_codes_are_those_of_a_rounded_division(simd, low, high):
+    """Steps within and beyond those that are divided by through their inverse; mantissas of all ones too."""
+    rng = np.random.default_rng(high - low)
+    step = np.exp2(rng.integers(low, high + 1, 400)).astype(np.float32)
+    step[::2] *= rng.uniform(1, 2, 200).astype(np.float32) if low < high else 1
+    step[1::4] = np.nextafter(step[1::4], np.float32(0)) if low < high else step[1::4]
+    rows = numbers_around_codes(rng, step, 400, 2000) * rng.choice([-1, 1], (400, 1)).astype(np.float32)
+    codes, limit = np.empty(rows.shape, np.int8), np.full(400, 127, np.float32)
+    rescale(rows, Epilogue(), CodeTarget(codes, step, limit))
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(codes, codes_of(rows, step[:, None], limit[:, None]))
+    assert (codes == 0).any() and (codes == 127).any()
+
+
 def test_infinite_values_take_the_largest_code():
     codes = np.empty((1, 3), np.int8)
     rows = np.array([[np.inf, -np.inf, 1e38]], np.float32)

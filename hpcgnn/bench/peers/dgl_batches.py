@@ -1,4 +1,4 @@
-"""DglBatches runs the benchmark's networks in DGL, float32, batch after batch, with its own GraphConv and GINConv.
+"""DglBatches runs the benchmark's networks in DGL, float32, batch after batch: GraphConv, GINConv and SAGEConv.
 
 Graphs are made beforehand with the formats that DGL reads; nothing is timed here. Rows are mapped before they are
 summed, which GraphConv does by itself where that is narrower, and which costs GINConv less too.
@@ -14,10 +14,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from hpcgnn.bench.peers.dgl_import import import_dgl
+from hpcgnn.bench.peers.torch_batches import normalized
 from hpcgnn.inference.batches.cut import Batches
 
 if TYPE_CHECKING:
-    from hpcgnn.bench.float_batches import FloatConvolution
+    from hpcgnn.bench.float_networks import FloatConvolution
 
 
 class DglBatches:
@@ -34,7 +35,7 @@ class DglBatches:
         rows, bounds = torch.from_numpy(features), batches.row_begin.tolist()
         self._work = [(make_graph(*batches.adjacency(b), stack[0].kind), rows[bounds[b]:bounds[b + 1]])
                       for b in range(batches.num_batches)]
-        self._layers = [_Layer(one) for one in stack]
+        self._stack, self._layers = stack, [_Layer(one) for one in stack]
 
     def forward(self) -> np.ndarray:
         """Return logits (num_rows, num_classes)."""
@@ -42,8 +43,8 @@ class DglBatches:
             return torch.cat([self._forward_batch(graph, rows) for graph, rows in self._work]).numpy()
 
     def _forward_batch(self, graph: Any, h: torch.Tensor) -> torch.Tensor:
-        for layer in self._layers[:-1]:
-            h = F.relu(layer(graph, h))
+        for given, layer in zip(self._stack[:-1], self._layers[:-1], strict=True):
+            h = F.relu(normalized(given, layer(graph, h)))
         return self._layers[-1](graph, h)
 
 
@@ -64,13 +65,18 @@ class _Layer(nn.Module):
     def __init__(self, layer: FloatConvolution):
         super().__init__()
         import_dgl()
-        from dgl.nn.pytorch import GINConv, GraphConv
+        from dgl.nn.pytorch import GINConv, GraphConv, SAGEConv
 
         out_dim, in_dim = layer.weight.shape
         self.first = self.second = None
         if layer.kind == "gcn":
             self.convolution = GraphConv(in_dim, out_dim)
             self.convolution.weight.data.copy_(layer.weight.T)
+            self.convolution.bias.data.copy_(layer.bias)
+        elif layer.kind == "sage":
+            self.convolution = SAGEConv(in_dim, out_dim, "mean")
+            self.convolution.fc_neigh.weight.data.copy_(layer.weight)
+            self.convolution.fc_self.weight.data.copy_(layer.own)
             self.convolution.bias.data.copy_(layer.bias)
         else:
             self.convolution = GINConv(None, "sum", init_eps=layer.epsilon)

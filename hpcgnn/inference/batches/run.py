@@ -5,6 +5,8 @@ How batches are cut, packed and summed is not known here.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from hpcgnn.inference.batches.costs import AggregationCosts
@@ -14,7 +16,7 @@ from hpcgnn.inference.batches.packed import PackedBatches
 from hpcgnn.inference.coded_rows import CodedRows, code_rows
 from hpcgnn.inference.forward import forward_codes
 from hpcgnn.inference.neighborhood import REDUCTIONS
-from hpcgnn.ops.batched_layers import PADDING, BatchedLayer, BatchedLayers, WeightPairs
+from hpcgnn.ops.batched_layers import PADDING, BatchedLayer, BatchedLayers
 from hpcgnn.ops.bit_gemm import padded
 from hpcgnn.quantized.integer_model import IntegerConvolution, IntegerModel, RowScale
 
@@ -35,7 +37,7 @@ class BatchedRun:
 
     def __init__(self, model: IntegerModel, packed: PackedBatches, aggregation: str = "auto",
                  costs: AggregationCosts | None = None):
-        self._model, self._in_degree = model, packed.in_degree
+        self._model, self._packed, self._in_degree = model, packed, packed.in_degree
         self._neighborhood = BatchNeighborhood(packed, aggregation, costs)
         self._layers = layers_of(model, packed, self._neighborhood) if runs_by_batch(model, packed) else None
         if self._layers is None:
@@ -47,6 +49,14 @@ class BatchedRun:
     def counts(self) -> AggregationCounts:
         """Return the counts of all passes so far."""
         return self._neighborhood.counts
+
+    @property
+    def row_bytes(self) -> int:
+        """Count the bytes of the features' codes and of the rows that lie between convolutions on all threads."""
+        if self._layers is not None:
+            return self._packed.features.words.nbytes + self._layers.space_bytes
+        dims = [len(one.neighbor.codes) + one.neighbor.codes.shape[1] for one in self._model.convolutions]
+        return self._coded.codes.nbytes + len(self._in_degree) * max(dims)
 
     def forward(self) -> tuple[np.ndarray, np.ndarray]:
         """Logits (num_rows, num_classes) and embeddings (num_rows, hidden), float32, in the order of the batches.
@@ -70,35 +80,37 @@ def pack_features(model: IntegerModel, batches: Batches, features: np.ndarray, i
 
 
 def runs_by_batch(model: IntegerModel, packed: PackedBatches) -> bool:
-    """Tell whether every convolution is GCN's, GIN's or SAGE's, without LayerNorm, and batches are many enough."""
-    return (all(one.kind in RUN_BY_BATCH and one.norm is None for one in model.convolutions)
+    """Tell whether every convolution is GCN's, GIN's or SAGE's, and batches are many enough."""
+    return (all(one.kind in RUN_BY_BATCH for one in model.convolutions)
             and packed.batches.num_batches >= LEAST_BATCHES and model.num_features > 0)
 
 
 def layers_of(model: IntegerModel, packed: PackedBatches, neighborhood: BatchNeighborhood) -> BatchedLayers:
     """Return the model's layers over packed batches; their sums are taken as the neighborhood chooses."""
     layers = [_layer(convolution, packed.in_degree, neighborhood) for convolution in model.convolutions]
-    return BatchedLayers(layers, packed.tiles, packed.batches.indices, packed.codes())
+    return BatchedLayers(layers, packed.tiles, packed.batches.indices, packed.features.lines, packed.offset)
 
 
 def _layer(convolution: IntegerConvolution, in_degree: np.ndarray, neighborhood: BatchNeighborhood) -> BatchedLayer:
     weights, mapped = convolution.neighbor, convolution.mapped
     step, limit = _by_row(convolution.rows, in_degree)
     takes_tiles = neighborhood.takes_tiles(len(weights.codes), mapped.bit_width)
-    more = {}
+    more: dict[str, Any] = {}
     if convolution.own is not None:
-        more = {"own": WeightPairs.of(convolution.own.codes), "own_scale": _padded(convolution.own.scale.step)}
+        more |= {"own": convolution.own.codes, "own_scale": _padded(convolution.own.scale.step)}
     if convolution.second is not None:
         second_step, second_limit = _by_row(convolution.second_rows, in_degree)
-        more = {"second": WeightPairs.of(convolution.second.codes),
-                "second_scale": _padded(convolution.second.scale.step),
-                "second_bias": _padded(convolution.second_bias), "second_step": second_step,
-                "second_limit": second_limit}
+        more |= {"second": convolution.second.codes, "second_scale": _padded(convolution.second.scale.step),
+                 "second_bias": _padded(convolution.second_bias), "second_step": second_step,
+                 "second_limit": second_limit}
+    if convolution.norm is not None:
+        more |= {"norm_weight": _padded(convolution.norm.weight), "norm_bias": _padded(convolution.norm.bias),
+                 "norm_eps": convolution.norm.eps}
     return BatchedLayer(
-        map=WeightPairs.of(weights.codes), ratio=_padded(weights.scale.step / mapped.step),
+        map=weights.codes, ratio=_padded(weights.scale.step / mapped.step),
         mapped_step=_padded(mapped.step), bias=_padded(convolution.bias), row_step=step, row_limit=limit,
         row_factor=neighborhood.row_factor(REDUCTIONS[convolution.kind]), mapped_limit=float(mapped.max_code),
-        epsilon=convolution.epsilon, mapped_bits=mapped.bit_width, reads_signed=convolution.rows.is_signed,
+        epsilon=convolution.epsilon, mapped_bits=mapped.bit_width,
         takes_tiles=takes_tiles.astype(np.uint8), adds_near=convolution.kind in ("gcn", "gin"),
         scales_mapped=convolution.kind == "gcn", **more)
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 from hpcgnn._ext import batched_layers as kernels
 from hpcgnn.ops.host.simd import simd_level
 
 
-def prepared(layers: list, indices: np.ndarray, codes: np.ndarray) -> kernels.Layers:
-    """Return the layers as the kernel reads them."""
-    return kernels.Layers(layers, indices, codes.view(np.uint8))
+def prepared(layers: list, indices: np.ndarray, planes: np.ndarray, offset: int) -> kernels.Layers:
+    """Return the layers as the kernel reads them, with weights laid out for the level in use."""
+    simd_level()
+    return kernels.Layers(layers, indices, planes, offset)
 
 
 def forward(layers: kernels.Layers, tiles, logits: np.ndarray, hidden: np.ndarray | None) -> int:
     """Fill logits and hidden; the kernel's faults."""
-    simd_level()
     return layers.forward(tiles.row_begin, tiles.tile_row_begin, tiles.begin, tiles.column, tiles.words, tiles.indptr,
                           logits, hidden)
+
+
+def space_bytes(layers: kernels.Layers, tiles) -> int:
+    """Count the bytes that all threads work in."""
+    return layers.space_bytes(tiles.row_begin) * torch.get_num_threads()

@@ -1,0 +1,92 @@
+"""TorchBatches runs the benchmark's networks as a user of torch alone writes them: a sparse product, linear maps.
+
+The maps are torch.nn.Linear, or its dynamically quantized form, which multiplies int8. Nothing is timed here.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+import numpy as np
+import scipy.sparse
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from hpcgnn.graph.normalization import degree_factor
+from hpcgnn.inference.batches.cut import Batches
+
+if TYPE_CHECKING:
+    from hpcgnn.bench.float_networks import FloatConvolution
+
+
+class TorchBatches:
+    """Runs a stack over batches, all of them in one product of torch.sparse.
+
+    Parameters
+    ----------
+    stack : list of FloatConvolution
+    features : (num_rows, num_features) float32, in the order of the batches
+    is_int8 : bool      maps are dynamically quantized: int8 weights, and rows that become 8 bits in each product
+    """
+
+    def __init__(self, stack: list[FloatConvolution], batches: Batches, features: np.ndarray, is_int8: bool = False):
+        self._stack, self._features = stack, torch.from_numpy(features)
+        self._matrix = _matrix_of(stack[0], batches)
+        self._maps = [[None if weight is None else _linear(weight, bias, is_int8)
+                       for weight, bias in ((one.weight, None), (one.own, None), (one.second, one.second_bias))]
+                      for one in stack]
+
+    @torch.inference_mode()
+    def forward(self) -> np.ndarray:
+        """Return logits (num_rows, num_classes)."""
+        h = self._features
+        for number, (layer, (first, own, second)) in enumerate(zip(self._stack, self._maps, strict=True)):
+            z = self._matrix @ first(h) + layer.bias
+            if own is not None:
+                z = z + own(h)
+            if second is not None:
+                z = second(F.relu(z))
+            if number + 1 < len(self._stack):
+                z = F.relu(normalized(layer, z))
+            h = z
+        return h.numpy()
+
+
+def normalized(layer: FloatConvolution, rows: torch.Tensor) -> torch.Tensor:
+    """Return rows after the LayerNorm of a layer, where it has one."""
+    return rows if layer.norm_weight is None else F.layer_norm(
+        rows, rows.shape[1:], layer.norm_weight, layer.norm_bias, layer.norm_eps)
+
+
+def _linear(weight: torch.Tensor, bias: torch.Tensor | None, is_int8: bool) -> nn.Module:
+    made = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
+    made.weight.data.copy_(weight)
+    if bias is not None:
+        made.bias.data.copy_(bias)
+    if not is_int8:
+        return made
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")      # torch calls it deprecated, and has nothing else for linear maps
+        return torch.ao.quantization.quantize_dynamic(nn.Sequential(made), {nn.Linear}, torch.qint8)
+
+
+def _matrix_of(layer: FloatConvolution, batches: Batches) -> torch.Tensor:
+    """The sums over neighbors, with the row itself where the kind adds it, as one CSR of float32."""
+    size = batches.num_rows
+    matrix = scipy.sparse.csr_matrix((np.ones(len(batches.indices), np.float32), batches.indices, batches.indptr),
+                                     (size, size))
+    if layer.kind == "gcn":
+        factor = scipy.sparse.diags(degree_factor(batches.in_degree, "gcn"))
+        matrix = factor @ (matrix + scipy.sparse.identity(size, np.float32)) @ factor
+    elif layer.kind == "gin":
+        matrix = matrix + scipy.sparse.identity(size, np.float32) * np.float32(1 + layer.epsilon)
+    else:
+        matrix = scipy.sparse.diags(degree_factor(batches.in_degree, "mean")) @ matrix
+    matrix = matrix.tocsr().astype(np.float32)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse (CSR tensor support|invariant checks)", UserWarning)
+        return torch.sparse_csr_tensor(torch.from_numpy(matrix.indptr.astype(np.int64)),
+                                       torch.from_numpy(matrix.indices.astype(np.int64)),
+                                       torch.from_numpy(matrix.data), size=(size, size))
