@@ -96,7 +96,7 @@ def infer_in_parallel(comm, request: Request) -> None:
     scores = run.scores(logits, opened.score)
     sent = [comm.allreduce(num_bytes) // repeat for num_bytes in (run.exchange.sent_bytes, run.exchange.float_bytes)]
     batches = None if batched is None else batches_line(batched, repeat)
-    sizes = run.feature_bytes(), run.code_bits() // 8, peak_bytes(comm)
+    memory, peak = run.memory(), peak_bytes(comm)
     if out is not None:
         write_predictions(comm, out, opened.model, info.num_nodes, run.part.inner_id, logits, embeddings)
     if comm.rank == 0:
@@ -106,9 +106,9 @@ def infer_in_parallel(comm, request: Request) -> None:
         click.echo(scores_line(opened.score, scores))
         click.echo(time_line(seconds, repeat, opened.float_seconds, comm.size))
         click.echo(f"model: {size_text(opened.num_bytes)}, weights {size_text(opened.model.weight_bits / 8)}")
-        click.echo(f"features: {size_text(sizes[0])} as {run.rows.form}, {size_text(sizes[1])} as codes of all layers")
+        click.echo(features_line(memory))
         click.echo(batches or f"exchanged: {size_text(sent[0])} a pass, {size_text(sent[1])} in float32")
-        click.echo(f"peak memory: {size_text(sizes[2])}, of the largest rank")
+        click.echo(f"peak memory: {size_text(peak)}, of the largest rank")
         if out is not None:
             click.echo(f"predictions: {out}")
     if request.packages is not None:
@@ -138,7 +138,7 @@ def run_in_batches(run, request: Request):
     from hpcgnn.inference.batches.distribution import DealtBatches, DealtRun
     from hpcgnn.launch import together
 
-    coded = together(run.comm, lambda: run.rows.coded(run.model.convolutions[0].rows, run.in_degree))
+    coded = together(run.comm, lambda: run.rows.coded(run.model.convolutions[0].rows, run.in_degree)).coded()
     dealt = DealtBatches.deal(run.comm, run.part, request.clusters, request.batch_size or 16,
                               keeps_all=request.between_clusters)
     return DealtRun(dealt, run.model, coded.codes, run.in_degree, request.aggregation or "auto")
@@ -160,6 +160,13 @@ def model_line(model) -> str:
     rows = sorted({int(width) for convolution in model.convolutions for width in convolution.rows.bit_width})
     return (f"{model.dataset} {kinds} of {len(model.convolutions)} layers, {model.scheme}: weights of {_span(weights)} "
             f"bits, rows of {_span(rows)}")
+
+
+def features_line(memory) -> str:
+    """Say what rows take in shards and in memory; see `hpcgnn.inference.run.RowBytes`."""
+    between = "" if memory.between is None else f", and {size_text(memory.between)} of rows between layers"
+    return (f"features: {size_text(memory.stored)} as {memory.stored_form} in the shards; in memory "
+            f"{size_text(memory.kept)} as {memory.form}{between}")
 
 
 def _span(widths: list[int]) -> str:

@@ -54,11 +54,11 @@ def quantize_in_parallel(comm, run_folder: Path, shards: Path, bits: int | None,
     before, score = trained.evaluate(), trained.session.score.name
     run = IntegerRun.open(comm, model, shards, info)
     after = run.scores(run.forward()[0], score)
-    code_bytes, feature_bytes = run.code_bits() / 8, run.feature_bytes()
+    memory = run.memory()
     if comm.rank == 0:
         if trained.remark is not None:
             click.echo(trained.remark)
-        print_result(model, score, before, after, code_bytes, feature_bytes, run.rows.form, out)
+        print_result(model, score, before, after, memory, out)
 
 
 def scores_of(evaluation) -> dict[str, float]:
@@ -66,10 +66,9 @@ def scores_of(evaluation) -> dict[str, float]:
     return {"train": evaluation.train_score, "val": evaluation.val_score, "test": evaluation.test_score}
 
 
-def print_result(model, score: str, before, after: dict[str, float], code_bytes: float, feature_bytes: int,
-                 form: str, out: Path) -> None:
+def print_result(model, score: str, before, after: dict[str, float], memory, out: Path) -> None:
     """Print scores and bytes before and after; rank 0 alone calls it."""
-    from hpcgnn.cli.infer import model_line, scores_line
+    from hpcgnn.cli.infer import features_line, model_line, scores_line
     from hpcgnn.inference.model_file import payload_bytes
 
     float_bytes = 4 * sum(one.codes.size for convolution in model.convolutions for one in convolution.maps)
@@ -78,6 +77,5 @@ def print_result(model, score: str, before, after: dict[str, float], code_bytes:
     click.echo(f"after  {scores_line(score, after)}")
     click.echo(f"model: {size_text(out.stat().st_size)} in its file, of which {size_text(payload_bytes(model))} are "
                f"numbers and {size_text(-(-model.weight_bits // 8))} weights, {size_text(float_bytes)} in float32")
-    click.echo(f"features: {size_text(code_bytes)} as the codes that all layers read; the input takes "
-               f"{size_text(feature_bytes)} as {form}")
+    click.echo(features_line(memory))
     click.echo(f"model file: {out}")

@@ -5,7 +5,7 @@ No layer is known here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 
 from hpcgnn.inference.neighborhood import row_blocks
 from hpcgnn.ops.arena import empty
+from hpcgnn.ops.bit_gemm import PAD8, BitLines, pack_codes, padded, unpack_codes
 from hpcgnn.ops.combination import combine
 from hpcgnn.ops.integer_rows import CodeTarget, Epilogue, rescale
 from hpcgnn.quantized.combination import combine_packages
@@ -79,6 +80,53 @@ class CodedRows:
     def target(self, first: int, stop: int) -> CodeTarget:
         """Return the target for codes of rows first .. stop - 1."""
         return CodeTarget(self.codes[first:stop], self.step[first:stop], self.limit[first:stop])
+
+
+@dataclass(frozen=True)
+class BitRows:
+    """Rows as planes of bits, all rows at the width of the widest: b bits a code in memory.
+
+    Attributes
+    ----------
+    lines : BitLines, a line a row       of codes with `offset` added
+    offset : int                         half the range where codes have a sign, or 0
+    step, limit : (n,) float32           see `CodedRows`
+    """
+
+    lines: BitLines
+    offset: int
+    step: np.ndarray
+    limit: np.ndarray
+
+    @classmethod
+    def of(cls, coded: CodedRows) -> BitRows:
+        """Pack the same rows."""
+        offset = 1 << (coded.bit_width - 1) if coded.codes.dtype == np.int8 else 0
+        codes = coded.codes.view(np.uint8)
+        shifted = codes + np.uint8(offset) if offset else codes
+        return cls(pack_codes(torch.from_numpy(shifted), coded.bit_width, False), offset, coded.step, coded.limit)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.lines.words.nbytes + self.step.nbytes + self.limit.nbytes
+
+    def coded(self) -> CodedRows:
+        """Return the same rows, a byte a code."""
+        codes = unpack_codes(self.lines).numpy()
+        codes = (codes - np.uint8(self.offset)).view(np.int8) if self.offset else codes
+        return CodedRows(codes, self.step, self.limit, self.lines.bit_width)
+
+    def product(self, first: int, stop: int, weights: IntegerMap) -> np.ndarray:
+        """See `LayerRows`."""
+        begin, words = first // PAD8 * PAD8, self.lines.words
+        some = BitLines(words[:, begin:padded(stop, PAD8)].contiguous(), stop - begin, self.lines.length)
+        rows = slice(first, stop)
+        return replace(self, lines=some, step=self.step[rows], limit=self.limit[rows]).coded().product(
+            first - begin, stop - begin, weights)
+
+    def packages(self) -> PackagedRows:
+        """See `LayerRows`."""
+        return self.coded().packages()
 
 
 @dataclass(frozen=True)

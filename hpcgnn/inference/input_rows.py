@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from hpcgnn.inference.coded_rows import CodedRows, LayerRows, PackedCodes, code_packages, code_rows
+from hpcgnn.inference.coded_rows import BitRows, CodedRows, LayerRows, PackedCodes, code_packages, code_rows
 from hpcgnn.partition.partition import Partition
 from hpcgnn.quantized.integer_model import RowScale
 from hpcgnn.quantized.package import PackagedRows
@@ -22,8 +22,8 @@ class InputRows(Protocol):
 
     Attributes
     ----------
-    form : str                 "float32", "float16", "packages" or "packed codes"
-    num_bytes : int            in memory and, but for packed codes, in the shard, before the shard's own compression
+    form : str                 "float32", "float16", "packages", "codes of 4 bits" or "packed codes"
+    num_bytes : int            in memory; of what shards hold, there too, before the shard's own compression
     """
 
     form: str
@@ -68,6 +68,30 @@ class PackageRows:
     def coded(self, scale: RowScale, in_degree: np.ndarray) -> CodedRows:
         """See `InputRows`."""
         return code_packages(scale, self.packed, self.scale, in_degree)
+
+
+@dataclass(frozen=True)
+class BitInput:
+    """Holds the codes that one model's first convolution reads, as bits; the rows they came from are not kept."""
+
+    bits: BitRows
+
+    @classmethod
+    def of(cls, rows: InputRows, scale: RowScale, in_degree: np.ndarray) -> BitInput:
+        """Encode the same rows for the convolution that reads at this scale; raises what `InputRows.coded` does."""
+        return cls(BitRows.of(rows.coded(scale, in_degree)))
+
+    @property
+    def form(self) -> str:
+        return f"codes of {self.bits.lines.bit_width} bits"
+
+    @property
+    def num_bytes(self) -> int:
+        return self.bits.num_bytes
+
+    def coded(self, scale: RowScale, in_degree: np.ndarray) -> BitRows:
+        """Return the codes, which keep the scale that they were made with; the arguments are not read."""
+        return self.bits
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,11 @@ from hpcgnn.errors import ConfigError
 from hpcgnn.exchange.agreement import check_peers
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.inference.code_exchange import CodeExchange
-from hpcgnn.inference.coded_rows import LayerRows
+from hpcgnn.inference.coded_rows import BitRows, LayerRows
 from hpcgnn.inference.forward import forward_codes
-from hpcgnn.inference.input_rows import InputRows, PackedInput, open_input
+from hpcgnn.inference.graph_pass import GraphPass
+from hpcgnn.inference.input_rows import BitInput, InputRows, PackedInput, open_input
+from hpcgnn.inference.layers import is_summed
 from hpcgnn.inference.rank_neighborhood import RankNeighborhood
 from hpcgnn.launch import together
 from hpcgnn.nn.edge_weights import INTEGERS_REFUSE
@@ -48,6 +51,24 @@ def refuse_edge_weights(part: Partition) -> None:
 
 
 @dataclass(frozen=True)
+class RowBytes:
+    """Counts the bytes of rows of all ranks.
+
+    Attributes
+    ----------
+    stored_form, form : str      of input rows in shards, and in memory
+    stored, kept : int           in shards, and in memory
+    between : int or None        of rows that lie between convolutions, in memory; None where passes go layer by layer
+    """
+
+    stored_form: str
+    form: str
+    stored: int
+    kept: int
+    between: int | None = None
+
+
+@dataclass(frozen=True)
 class IntegerRun:
     """A rank's part and the model that answers for it.
 
@@ -57,7 +78,8 @@ class IntegerRun:
     model : IntegerModel
     info : GraphInfo
     part : Partition                 without features
-    rows : InputRows
+    stored_form : str, stored_bytes : int      of this rank's input rows in its shard
+    rows : InputRows                 as they are kept for passes
     exchange : CodeExchange
     objective : Objective
     """
@@ -66,6 +88,8 @@ class IntegerRun:
     model: IntegerModel
     info: GraphInfo
     part: Partition
+    stored_form: str
+    stored_bytes: int
     rows: InputRows
     exchange: CodeExchange
     objective: Objective
@@ -77,26 +101,27 @@ class IntegerRun:
 
         Parameters
         ----------
-        packs_features : bool      keep the rows as packages of the codes that the first convolution reads, once they
-                                   are made, and multiply from them in every pass
+        packs_features : bool      keep the codes that the first convolution reads as packages, not as bits, and multiply
+                                   from them in every pass
 
         Raises
         ------
         CollectiveError      a shard that is missing, damaged or for another number of ranks; an instruction set forced
-                             that a rank's processor lacks; features, where they are packed, that the model's first
-                             codes can't hold
+                             that a rank's processor lacks; features that the model's first codes can't
+                             hold
         """
         together(comm, simd_level)
         part = together(comm, lambda: read_partition(shards, comm.rank, comm.size, info, expands_packages=False))
         together(comm, lambda: refuse_edge_weights(part))
         check_peers(comm, part, info.run_id)
-        rows = together(comm, lambda: open_input(shards, info, part))
-        if packs_features:
-            scale, in_degree = model.convolutions[0].rows, part.in_degree[:part.num_inner]
-            rows = together(comm, lambda: PackedInput.of(rows, scale, in_degree))
+        stored = together(comm, lambda: open_input(shards, info, part))
+        scale, in_degree = model.convolutions[0].rows, part.in_degree[:part.num_inner]
+        kept = PackedInput if packs_features else BitInput
+        rows = together(comm, lambda: kept.of(stored, scale, in_degree))
         part = replace(part, features=np.empty((part.num_inner, 0), np.float32))
         masks = {"train": part.train_mask, "val": part.val_mask, "test": part.test_mask}
-        return cls(comm, model, info, part, rows, CodeExchange(comm, ExchangePlan.build(part)),
+        exchange = CodeExchange(comm, ExchangePlan.build(part))
+        return cls(comm, model, info, part, stored.form, stored.num_bytes, rows, exchange,
                    Objective.build(comm, part.labels, masks))
 
     @property
@@ -105,23 +130,26 @@ class IntegerRun:
         return self.part.in_degree[:self.part.num_inner]
 
     def forward(self) -> Answer:
-        """Collective: one pass, from the rows as they are stored.
-
-        Raises
-        ------
-        CollectiveError      features that the model's first codes can't hold
-        """
+        """Collective: one pass, from the codes of the first convolution's rows."""
         return self._forward()
 
     def packed_layers(self) -> list[PackagedRows]:
-        """Collective: pack what each convolution reads, in one more pass. Raises what `forward` does."""
+        """Collective: pack what each convolution reads, in one more pass."""
         layers: list[PackagedRows] = []
         self._forward(lambda coded: layers.append(coded.packages()))
         return layers
 
     def _forward(self, observe: Callable[[LayerRows], None] | None = None) -> Answer:
         coded = together(self.comm, lambda: self.rows.coded(self.model.convolutions[0].rows, self.in_degree))
+        if isinstance(coded, BitRows) and is_summed(self.model):
+            graph_pass = self._graph_pass if observe is None else GraphPass(
+                self.model, self.part, self.exchange, coded, keeps_codes=True)
+            return graph_pass.forward(observe)
         return forward_codes(self.model, coded, self.in_degree, RankNeighborhood(self.part, self.exchange), observe)
+
+    @cached_property
+    def _graph_pass(self) -> GraphPass:
+        return GraphPass(self.model, self.part, self.exchange, self.rows.coded(None, None))
 
     def row_steps(self) -> list[np.ndarray]:
         """Return the step of each row's codes, (num_inner,) float32 for each convolution."""
@@ -133,16 +161,12 @@ class IntegerRun:
         return {split: SCORES[score](self.comm, tensor[rows], self.objective.labels[rows])
                 for split, rows in ((split, self.objective.rows[split]) for split in SPLITS)}
 
-    def feature_bytes(self) -> int:
-        """Collective: return bytes of all ranks' input rows as they are stored."""
-        return self.comm.allreduce(self.rows.num_bytes)
-
-    def code_bits(self) -> int:
-        """Collective: return bits of the codes that all convolutions read, of all nodes, at their own widths."""
-        scales = [(one.rows, one.neighbor.codes.shape[1]) for one in self.model.convolutions]
-        scales += [(one.second_rows, one.second.codes.shape[1]) for one in self.model.convolutions if one.second]
-        return self.comm.allreduce(sum(int(scale.bit_width[scale.entry(self.in_degree)].sum(dtype=np.int64)) * dim
-                                       for scale, dim in scales))
+    def memory(self) -> RowBytes:
+        """Collective: count the bytes of rows, of all ranks."""
+        is_counted = isinstance(self.rows, BitInput) and is_summed(self.model)
+        between = self._graph_pass.row_bytes if is_counted else 0
+        total = self.comm.allreduce(np.array([self.stored_bytes, self.rows.num_bytes, between])).tolist()
+        return RowBytes(self.stored_form, self.rows.form, total[0], total[1], total[2] if is_counted else None)
 
 
 def timed(comm: MPI.Comm, forward: Callable[[], Answer], repeat: int) -> tuple[Answer, float]:

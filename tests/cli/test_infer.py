@@ -79,7 +79,7 @@ def test_a_run_folder_is_quantized_on_the_fly_and_timed_in_floats(hpcgnn, shards
 
 @pytest.mark.parallel([1, 2])
 def test_packages_are_read_as_they_are_and_answer_as_their_floats_do(hpcgnn, shared_path):
-    from hpcgnn.inference.input_rows import FloatRows, PackageRows
+    from hpcgnn.inference.input_rows import FloatRows
     from hpcgnn.inference.run import IntegerRun
     from hpcgnn.shards.reader import read_graph_info, read_partition
 
@@ -92,7 +92,7 @@ def test_packages_are_read_as_they_are_and_answer_as_their_floats_do(hpcgnn, sha
     assert (status, complaints) == (0, "") and "B as packages" in printed
     info = read_graph_info(folder)
     run = IntegerRun.open(comm, read_model(path)[0], folder, info)
-    assert isinstance(run.rows, PackageRows)
+    assert run.stored_form == "packages"
     features = read_partition(folder, comm.rank, comm.size, info).features
     logits, _ = replace(run, rows=FloatRows(features)).forward()
     assert answers(out).logits[run.part.inner_id].tobytes() == logits.tobytes()

@@ -49,7 +49,7 @@ def alone(dataset, folder, kind):
 
     shards = on_rank_zero(MPI.COMM_WORLD, lambda: write(dataset, random_owner(dataset, 1), 1, folder / "alone"))
     run = IntegerRun.open(MPI.COMM_SELF, some_model(kind), shards, read_graph_info(shards))
-    codes = run.rows.coded(run.model.convolutions[0].rows, run.in_degree).codes
+    codes = run.rows.coded(run.model.convolutions[0].rows, run.in_degree).coded().codes
     dealt = DealtBatches.deal(MPI.COMM_SELF, run.part, 40, 2)
     logits, _ = DealtRun(dealt, run.model, codes, run.in_degree, "gather").forward()
     out = logits.copy()

@@ -47,7 +47,8 @@ def test_a_float_run_is_calibrated_and_keeps_its_score(hpcgnn, shards, shared_pa
     assert max(abs(one - other) for one, other in zip(percent(before), percent(after), strict=True)) <= 3
     num_bytes = on_rank_zero(comm, lambda: (run / "model.h5").stat().st_size)
     assert f"{size_text(num_bytes)} in its file" in size and f"{size_text(payload_bytes(model))} are numbers" in size
-    assert features.endswith("B as the codes that all layers read; the input takes 11.5 kB as float32")
+    assert re.fullmatch(r"features: 11\.5 kB as float32 in the shards; in memory [\d.]+ kB as codes of [2-6] bits, "
+                        r"and [\d.]+ kB of rows between layers", features)
     assert file == f"model file: {run / 'model.h5'}"
 
 

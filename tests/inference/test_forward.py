@@ -5,14 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import reference_integer as reference
-from integer_models import some_model
+from integer_models import integer_map, some_model
 from mpi4py import MPI
 from training_setup import arcs_where, easy_graph, random_owner, two_islands
 
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.inference.code_exchange import CodeExchange
-from hpcgnn.inference.coded_rows import code_rows
+from hpcgnn.inference.coded_rows import BitRows, CodedRows, code_rows
 from hpcgnn.inference.forward import forward_codes
+from hpcgnn.inference.graph_pass import GraphPass
+from hpcgnn.inference.layers import is_summed
 from hpcgnn.inference.rank_neighborhood import RankNeighborhood
 from hpcgnn.partition.build import build_partition
 
@@ -21,7 +23,9 @@ KINDS = (*SUMMED, "gat")
 
 
 def run_on_part(model, dataset, owner, comm=MPI.COMM_SELF):
-    """Collective: this rank's part, logits, embeddings and the codes that each convolution reads."""
+    """Collective: this rank's part, logits, embeddings and the codes that each convolution reads. What goes layer by
+    layer also goes a block of rows through all that lies between two exchanges, to the same bits and messages.
+    """
     part = build_partition(dataset, owner, comm.rank, comm.size)
     exchange = CodeExchange(comm, ExchangePlan.build(part))
     degree = part.in_degree[:part.num_inner]
@@ -29,15 +33,24 @@ def run_on_part(model, dataset, owner, comm=MPI.COMM_SELF):
     coded = code_rows(model.convolutions[0].rows, part.features.astype(np.float32), degree)
     logits, embeddings = forward_codes(model, coded, degree, RankNeighborhood(part, exchange),
                                        lambda rows: seen.append(rows.codes))
+    if is_summed(model):
+        again, its_exchange = [], CodeExchange(comm, ExchangePlan.build(part))
+        graph_pass = GraphPass(model, part, its_exchange, BitRows.of(coded), keeps_codes=True)
+        answers = graph_pass.forward(lambda rows: again.append((rows.coded() if not again else rows).codes))
+        for found, expected in zip((*answers, *again), (logits, embeddings, *seen), strict=True):
+            assert (found.tobytes(), found.dtype, found.shape) == (expected.tobytes(), expected.dtype, expected.shape)
+        fewer = GraphPass(model, part, its_exchange, BitRows.of(coded))
+        assert fewer.forward()[0].tobytes() == logits.tobytes() and fewer.row_bytes <= graph_pass.row_bytes
+        assert its_exchange.sent_bytes == 2 * exchange.sent_bytes
     return part, logits, embeddings, seen, exchange
 
 
 @pytest.mark.covering
-@pytest.mark.parametrize("num_layers", [1, 2, 3])
+@pytest.mark.parametrize("num_layers, hidden", [(1, 10), (2, 70), (3, 33)])
 @pytest.mark.parametrize("kind", SUMMED)
-def test_integers_equal_the_contracts(kind, num_layers, simd):
+def test_integers_equal_the_contracts(kind, num_layers, hidden, byte_level):
     dataset = easy_graph()
-    model = some_model(kind, num_layers=num_layers)
+    model = some_model(kind, hidden=hidden, num_layers=num_layers)
     _, logits, embeddings, seen, _ = run_on_part(model, dataset, np.zeros(dataset.num_nodes, np.int32))
     degree = np.diff(dataset.indptr)
     expected, hidden, codes, _ = reference.forward(model, dataset.features, dataset.indptr, dataset.indices, degree)
@@ -47,6 +60,19 @@ def test_integers_equal_the_contracts(kind, num_layers, simd):
     np.testing.assert_array_equal(logits, expected)
     if num_layers > 1:
         np.testing.assert_array_equal(embeddings, hidden)
+
+
+@pytest.mark.covering
+@pytest.mark.parametrize("hidden", [10, 70, 129])
+@pytest.mark.parametrize("kind", SUMMED)
+def test_normalized_rows_have_the_bits_of_every_level(kind, hidden, byte_level, monkeypatch):
+    """A LayerNorm's sums have an order of their own, so no oracle but another level has their last bits."""
+    dataset = easy_graph()
+    model, owner = some_model(kind, hidden=hidden, num_layers=3, has_norm=True), np.zeros(dataset.num_nodes, np.int32)
+    _, logits, embeddings, _, _ = run_on_part(model, dataset, owner)
+    monkeypatch.setenv("HPCGNN_SIMD", "portable")
+    _, expected, hidden_rows, _, _ = run_on_part(model, dataset, owner)
+    assert logits.tobytes() == expected.tobytes() and embeddings.tobytes() == hidden_rows.tobytes()
 
 
 @pytest.mark.parametrize("num_heads", [1, 2, 5])
@@ -73,6 +99,23 @@ def test_every_integer_and_every_bit_of_the_logits_is_that_of_one_rank(kind):
         np.testing.assert_array_equal(mine, all_rows[rows])
     assert found[1].tobytes() == logits[rows].tobytes()
     assert found[2].tobytes() == embeddings[rows].tobytes()
+
+
+@pytest.mark.parametrize("bits, is_signed", [(1, False), (4, False), (2, True), (8, True)])
+def test_rows_of_bits_are_the_same_codes_in_as_many_bits(bits, is_signed):
+    rng = np.random.default_rng(bits)
+    high = 2 ** (bits - is_signed)
+    codes = rng.integers(1 - high if is_signed else 0, high, (37, 300)).astype(np.int8 if is_signed else np.uint8)
+    ones = np.ones(37, np.float32)
+    rows = BitRows.of(CodedRows(codes, ones, (high - 1) * ones, bits))
+    assert rows.coded().codes.tobytes() == codes.tobytes() and rows.coded().codes.dtype == codes.dtype
+    # 40 rows of 384 bits a plane, a step and a limit a row.
+    assert rows.num_bytes == bits * 40 * 384 // 8 + 2 * 37 * 4
+    weights = integer_map(rng, 5, 300)
+    expected = codes.astype(np.int64) @ weights.codes.T.astype(np.int64)
+    for first, stop in ((0, 37), (3, 4), (9, 31), (16, 37)):
+        np.testing.assert_array_equal(rows.product(first, stop, weights), expected[first:stop])
+    assert rows.packages().codes(0, 37).tobytes() == codes.tobytes()
 
 
 def with_isolated_nodes(dataset):

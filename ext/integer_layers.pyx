@@ -1,9 +1,9 @@
-"""All convolutions of a model on batches. A shell over ext/src/batched_layers.c; contracts are checked in hpcgnn.ops."""
+"""All convolutions of a model on batches or a whole graph. A shell over ext/src/integer_layers.c; contracts are checked in hpcgnn.ops."""
 
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 
-cdef extern from "batched_layers.h":
+cdef extern from "integer_layers.h":
     ctypedef unsigned int uint32_t
     ctypedef struct batch_tiles:
         int64_t num_batches
@@ -16,7 +16,7 @@ cdef extern from "batched_layers.h":
     ctypedef struct weight_rows:
         const int8_t *codes
         int64_t num_outputs, dim
-    ctypedef struct batched_layer:
+    ctypedef struct integer_layer:
         weight_rows map, own, second
         const float *ratio
         const float *mapped_step
@@ -38,15 +38,26 @@ cdef extern from "batched_layers.h":
         const uint32_t *words
         int64_t num_padded, row_words
         int num_planes, offset
-    ctypedef struct batched_model:
+    ctypedef struct layer_stack:
         int64_t num_layers
-        batched_layer *layers
+        integer_layer *layers
         const int32_t *indices
+        int is_whole
         code_planes rows
-    int c_lay_out_layers "lay_out_layers" (batched_model *) nogil
-    void c_free_layers "free_layers" (batched_model *) nogil
-    int64_t c_batch_space_bytes "batch_space_bytes" (batch_tiles, batched_model) nogil
-    int c_forward_batches "forward_batches" (batch_tiles, batched_model, float *, float *) nogil
+    int c_lay_out_layers "lay_out_layers" (layer_stack *) nogil
+    void c_free_layers "free_layers" (layer_stack *) nogil
+    int64_t c_batch_space_bytes "batch_space_bytes" (batch_tiles, layer_stack) nogil
+    ctypedef struct whole_graph:
+        int64_t num_rows
+        const int64_t *indptr
+        uint8_t *mapped[2]
+        uint8_t *codes
+        int64_t code_stride
+    int c_forward_rows "forward_rows" (layer_stack, whole_graph, int64_t, int64_t, int64_t, float *, float *) nogil
+    int c_forward_batches "forward_batches" (batch_tiles, layer_stack, float *, float *) nogil
+
+cdef float *values_of(float[:, ::1] values) noexcept:
+    return NULL if values is None or values.shape[0] == 0 or values.shape[1] == 0 else &values[0, 0]
 
 cdef const float *floats(const float[::1] values) noexcept:
     return NULL if values is None or values.shape[0] == 0 else &values[0]
@@ -62,11 +73,11 @@ cdef weight_rows weights_of(const int8_t[:, ::1] codes) noexcept:
 
 cdef class Layers:
     """The convolutions of a model with the arrays that they point to."""
-    cdef batched_model model
+    cdef layer_stack model
     cdef object kept
 
     def __cinit__(self, layers, *arguments):
-        self.model.layers = <batched_layer *>calloc(len(layers) + 1, sizeof(batched_layer))
+        self.model.layers = <integer_layer *>calloc(len(layers) + 1, sizeof(integer_layer))
         if not self.model.layers:
             raise MemoryError("no memory for the convolutions of a model")
         self.model.num_layers = len(layers)
@@ -76,8 +87,8 @@ cdef class Layers:
             c_free_layers(&self.model)
         free(self.model.layers)
 
-    def __init__(self, layers, const int32_t[::1] indices, const int32_t[:, :, ::1] planes, int offset):
-        cdef batched_layer *layer
+    def __init__(self, layers, const int32_t[::1] indices, const int32_t[:, :, ::1] planes, int offset, bint is_whole):
+        cdef integer_layer *layer
         cdef const uint8_t[::1] takes_tiles
         self.kept = (layers, indices, planes)
         for number, one in enumerate(layers):
@@ -94,7 +105,8 @@ cdef class Layers:
             layer.mapped_limit, layer.epsilon, layer.norm_eps = one.mapped_limit, one.epsilon, one.norm_eps
             layer.mapped_bits = one.mapped_bits
             takes_tiles = one.takes_tiles
-            layer.takes_tiles = &takes_tiles[0]
+            layer.takes_tiles = NULL if takes_tiles is None else &takes_tiles[0]
+        self.model.is_whole = is_whole
         self.model.indices = &indices[0] if indices.shape[0] else NULL
         self.model.rows.words = <const uint32_t *>&planes[0, 0, 0]
         self.model.rows.num_planes, self.model.rows.num_padded = planes.shape[0], planes.shape[1]
@@ -105,9 +117,9 @@ cdef class Layers:
     def forward(self, const int64_t[::1] row_begin, const int64_t[::1] tile_row_begin, const int64_t[::1] tile_begin,
                 const int32_t[::1] tile_column, const int32_t[:, :, ::1] words, const int64_t[::1] indptr,
                 float[:, ::1] logits, float[:, ::1] hidden):
-        """Logits, and what the last convolution reads unless that is None; the faults of ext/src/batched_layers.h."""
+        """Logits, and what the last convolution reads unless that is None; the faults of ext/src/integer_layers.h."""
         cdef batch_tiles tiles
-        cdef float *hidden_rows = NULL
+        cdef float *hidden_rows = values_of(hidden)
         cdef int faults
         tiles.num_batches = row_begin.shape[0] - 1
         tiles.row_begin, tiles.tile_row_begin = &row_begin[0], &tile_row_begin[0]
@@ -116,8 +128,6 @@ cdef class Layers:
         if tile_column.shape[0]:
             tiles.tile_column = &tile_column[0]
             tiles.tile_words = <const uint32_t *>&words[0, 0, 0]
-        if hidden is not None:
-            hidden_rows = &hidden[0, 0]
         with nogil:
             faults = c_forward_batches(tiles, self.model, &logits[0, 0], hidden_rows)
         return faults
@@ -127,3 +137,20 @@ cdef class Layers:
         cdef batch_tiles tiles
         tiles.num_batches, tiles.row_begin = row_begin.shape[0] - 1, &row_begin[0]
         return c_batch_space_bytes(tiles, self.model)
+
+    def forward_rows(self, int64_t number, int64_t first, int64_t stop, const int64_t[::1] indptr,
+                     uint8_t[:, ::1] even, uint8_t[:, ::1] odd, uint8_t[:, ::1] codes, float[:, ::1] logits,
+                     float[:, ::1] hidden):
+        """Convolution `number` of some rows, -1 for none, and the map of the next one; the faults."""
+        cdef whole_graph graph
+        cdef float *logit_rows = values_of(logits)
+        cdef float *hidden_rows = values_of(hidden)
+        cdef int faults
+        graph.num_rows, graph.indptr = indptr.shape[0] - 1, &indptr[0]
+        graph.mapped[0], graph.mapped[1] = &even[0, 0], &odd[0, 0]
+        graph.codes, graph.code_stride = NULL, 0
+        if codes is not None:
+            graph.codes, graph.code_stride = &codes[0, 0], codes.shape[1]
+        with nogil:
+            faults = c_forward_rows(self.model, graph, number, first, stop, logit_rows, hidden_rows)
+        return faults

@@ -10,8 +10,8 @@ import torch
 
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.batch_tiles import BatchTiles
-from hpcgnn.ops.batched_layers import PADDING, BatchedLayer, BatchedLayers
 from hpcgnn.ops.bit_gemm import pack_codes
+from hpcgnn.ops.integer_layers import PADDING, BatchedLayers, IntegerLayer
 from hpcgnn.ops.tiles import tiles_of_csr
 
 NUM_ROWS, IN_DIM, OUT_DIM = 5, 7, 3
@@ -20,7 +20,7 @@ COLUMNS = np.ones(PADDING, np.float32)
 
 
 def a_layer(in_dim=IN_DIM, out_dim=OUT_DIM):
-    return BatchedLayer(map=np.ones((out_dim, in_dim), np.int8), ratio=COLUMNS, mapped_step=COLUMNS, bias=0 * COLUMNS,
+    return IntegerLayer(map=np.ones((out_dim, in_dim), np.int8), ratio=COLUMNS, mapped_step=COLUMNS, bias=0 * COLUMNS,
                         row_step=ONES, row_limit=ONES, row_factor=None, mapped_limit=1.0, epsilon=0.0, mapped_bits=2,
                         takes_tiles=np.zeros(1, np.uint8), adds_near=True, scales_mapped=False)
 
@@ -55,7 +55,8 @@ def test_rows_without_a_neighbor_keep_their_own_codes():
     ({"row_factor": ONES[1:]}, "one a row"),
     ({"norm_weight": COLUMNS}, "needs float32"),
     ({"norm_weight": COLUMNS[:OUT_DIM], "norm_bias": COLUMNS}, "needs float32"),
-    ({"takes_tiles": np.zeros(2, np.uint8)}, "has 2 choices"),
+    ({"takes_tiles": np.zeros(2, np.uint8)}, "over 1 batches needs a choice"),
+    ({"takes_tiles": None}, "over 1 batches needs a choice"),
     ({"scales_mapped": True}, "there is none"),
 ])
 def test_what_does_not_fit_is_refused(change, words):

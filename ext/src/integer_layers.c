@@ -3,13 +3,15 @@
 #include "batch_tiles.c"
 
 #include "amx.h"
-#include "batched_layers.h"
+#include "integer_layers.h"
 
 #define PADDING 32          /* columns of mapped rows */
 #define PANEL_PADDING 16    /* outputs, at every level */
 #define CODE_PADDING 64     /* bytes of a row of codes: whole tiles */
 #define MOST_BLOCK_ROWS 48  /* rows that meet the weights together */
 #define ENTRIES_A_FLUSH 256 /* 256 codes of 8 bits fit a sum of 16 */
+#define PREFETCH_ENTRIES 16
+#define BLOCKS_AT_ONCE 4    /* of one thread */
 
 /* What one thread works in: rows of one batch. */
 typedef struct {
@@ -26,14 +28,29 @@ typedef struct {
     int64_t row_stride;
 } batch_space;
 
+/* Rows over which sums go: of entries from `indptr` on, row 0 at the address `rows`, which need not be memory; or sums
+ * that are there already. The first num_ahead entries may be looked at before their turn. */
+typedef struct {
+    const int64_t *indptr;
+    const int32_t *indices;
+    uintptr_t rows;
+    int64_t num_ahead;
+    const int32_t *tiled;
+} neighbor_rows;
+
 #undef BODY
-#define BODY "batched_layers_body.h"
+#define BODY "integer_layers_body.h"
 #include "byte_levels.h"
 
 typedef void (*panel_function)(const weight_rows *, int64_t, int, const weight_panels *, int64_t);
-typedef int (*batch_function)(const batch_tiles *, const batched_model *, int64_t, const batch_space *, float *,
+typedef int (*batch_function)(const batch_tiles *, const layer_stack *, int64_t, const batch_space *, float *,
                               float *);
+typedef int (*rows_function)(const layer_stack *, const whole_graph *, int64_t, int64_t, int64_t, const batch_space *,
+                             float *, float *);
+typedef int64_t (*number_function)(void);
 typedef void (*plain_function)(void);
+static const rows_function FORWARD_ROWS[] = BYTE_LEVELS(forward_rows);
+static const number_function BLOCK_ROWS_OF[] = BYTE_LEVELS(block_rows);
 static const panel_function LAY_OUT[] = BYTE_LEVELS(lay_out_panel);
 static const batch_function FORWARD[] = BYTE_LEVELS(forward_batch);
 static const plain_function BEGIN[] = BYTE_LEVELS(begin_products), END[] = BYTE_LEVELS(end_products);
@@ -57,22 +74,24 @@ static int lay_out(int level, const weight_rows *map, const weight_rows *other, 
     return 1;
 }
 
-int lay_out_layers(batched_model *m) {
+int lay_out_layers(layer_stack *m) {
     m->level = byte_level();
     for (int64_t l = 0; l < m->num_layers; l++) {
-        batched_layer *layer = &m->layers[l];
-        const weight_rows *own = layer->own.codes ? &layer->own : NULL;
+        integer_layer *layer = &m->layers[l];
         /* Rows that an activation has made are never negative, so that their codes are bytes without an offset. */
-        if (!lay_out(m->level, &layer->map, own, l ? 0 : m->rows.offset, &layer->panels)) return 0;
+        const int offset = l ? 0 : m->rows.offset;
+        const weight_rows *own = layer->own.codes ? &layer->own : NULL;
+        if (!lay_out(m->level, &layer->map, m->is_whole ? NULL : own, offset, &layer->panels)) return 0;
+        if (own && m->is_whole && !lay_out(m->level, own, NULL, offset, &layer->own_panels)) return 0;
         if (layer->second.codes && !lay_out(m->level, &layer->second, NULL, 0, &layer->second_panels)) return 0;
     }
     return 1;
 }
 
-void free_layers(batched_model *m) {
+void free_layers(layer_stack *m) {
     for (int64_t l = 0; l < m->num_layers; l++) {
-        weight_panels *panels[] = {&m->layers[l].panels, &m->layers[l].second_panels};
-        for (int i = 0; i < 2; i++) {
+        weight_panels *panels[] = {&m->layers[l].panels, &m->layers[l].own_panels, &m->layers[l].second_panels};
+        for (int i = 0; i < 3; i++) {
             free(panels[i]->words);
             free(panels[i]->base);
             *panels[i] = (weight_panels){0};
@@ -84,14 +103,16 @@ typedef struct {
     int64_t rows, code_bytes, sums, mapped;
 } space_sizes;
 
-static space_sizes sizes_of(const batch_tiles *a, const batched_model *m) {
+/* Of rows of one batch, the largest one, or of one block where `a` is NULL. */
+static space_sizes sizes_of(const batch_tiles *a, const layer_stack *m) {
     space_sizes most = {1, CODE_PADDING, PANEL_PADDING, PADDING};
 #define AT_LEAST(place, number) most.place = most.place < (number) ? (number) : most.place
-    for (int64_t b = 0; b < a->num_batches; b++) AT_LEAST(rows, a->row_begin[b + 1] - a->row_begin[b]);
+    for (int64_t b = 0; a && b < a->num_batches; b++) AT_LEAST(rows, a->row_begin[b + 1] - a->row_begin[b]);
     for (int64_t l = 0; l < m->num_layers; l++) {
-        const batched_layer *layer = &m->layers[l];
+        const integer_layer *layer = &m->layers[l];
         AT_LEAST(code_bytes, padded_to(layer->map.dim, CODE_PADDING));
         AT_LEAST(code_bytes, padded_to(layer->map.num_outputs, CODE_PADDING));
+        AT_LEAST(code_bytes, padded_to(layer->second.num_outputs, CODE_PADDING));
         AT_LEAST(sums, layer->panels.num_outputs);
         AT_LEAST(sums, layer->second_panels.num_outputs);
         AT_LEAST(mapped, padded_to(layer->map.num_outputs, PADDING));
@@ -119,7 +140,7 @@ static int64_t parts_of_space(space_sizes most, int64_t *begin) {
     return total;
 }
 
-int64_t batch_space_bytes(batch_tiles a, batched_model m) {
+int64_t batch_space_bytes(batch_tiles a, layer_stack m) {
     int64_t begin[NUM_PARTS];
     return parts_of_space(sizes_of(&a, &m), begin);
 }
@@ -139,7 +160,7 @@ static char *make_space(space_sizes most, batch_space *space) {
     return memory;
 }
 
-int forward_batches(batch_tiles a, batched_model m, float *logits, float *hidden) {
+int forward_batches(batch_tiles a, layer_stack m, float *logits, float *hidden) {
     const space_sizes most = sizes_of(&a, &m);
     int faults = LAYERS_FINE;
 #pragma omp parallel reduction(| : faults)
@@ -151,6 +172,26 @@ int forward_batches(batch_tiles a, batched_model m, float *logits, float *hidden
 #pragma omp for schedule(dynamic, 1)
         for (int64_t b = 0; b < a.num_batches; b++)
             if (memory) faults |= FORWARD[m.level](&a, &m, b, &space, logits, hidden);
+        END[m.level]();
+        free(memory);
+    }
+    return faults;
+}
+
+int forward_rows(layer_stack m, whole_graph g, int64_t l, int64_t first, int64_t stop, float *logits, float *hidden) {
+    const space_sizes most = sizes_of(NULL, &m);
+    const int64_t block_rows = BLOCK_ROWS_OF[m.level]();
+    int faults = LAYERS_FINE;
+#pragma omp parallel reduction(| : faults)
+    {
+        batch_space space;
+        char *memory = make_space(most, &space);
+        if (!memory) faults |= LAYERS_SHORT;
+        BEGIN[m.level]();
+#pragma omp for schedule(dynamic, BLOCKS_AT_ONCE)
+        for (int64_t row = first; row < stop; row += block_rows)
+            if (memory)
+                faults |= FORWARD_ROWS[m.level](&m, &g, l, row, least(stop - row, block_rows), &space, logits, hidden);
         END[m.level]();
         free(memory);
     }

@@ -1,0 +1,63 @@
+/* All convolutions of an integer model: on batches without arcs between them, a thread a batch through all of them, or on a
+ * whole graph, a block of rows through all that lies between two convolutions' sums. What is between them never leaves the
+ * caches. The arithmetic, and every bit of the result, is that of rescale_rows (integer_rows.h) between exact sums. */
+#ifndef HPCGNN_INTEGER_LAYERS_H
+#define HPCGNN_INTEGER_LAYERS_H
+#include "batch_tiles.h"
+#include "code_products.h"
+
+/* A convolution, GCN's, GIN's or SAGE's; a pointer that is NULL leaves its part out. Vectors of columns are padded with
+ * zeros to a multiple of 32. Codes of a row are read with its step; `limit` is the largest one. */
+typedef struct {
+    weight_rows map, own, second; /* of the rows that are summed; of the row itself; of the result */
+    const float *ratio, *mapped_step, *bias, *own_scale, *second_scale, *second_bias, *norm_weight, *norm_bias;
+    const float *row_step, *row_limit, *row_factor, *second_step, *second_limit;
+    float mapped_limit, epsilon, norm_eps;
+    int mapped_bits;
+    int adds_near, scales_mapped; /* the row's own mapped codes are in the sum; row_factor is in mapped rows too */
+    const uint8_t *takes_tiles;   /* of each batch */
+    /* Made by lay_out_layers. Of batches, `own` lies behind `map` in the same panels, each padded to 16 outputs. */
+    weight_panels panels, own_panels, second_panels;
+} integer_layer;
+
+/* Rows of codes as planes of bits, see BitLines of hpcgnn/ops/bit_gemm.py; `offset` was added to each code. */
+typedef struct {
+    const uint32_t *words; /* (num_planes, num_padded, row_words) */
+    int64_t num_padded, row_words;
+    int num_planes, offset;
+} code_planes;
+
+typedef struct {
+    int64_t num_layers;
+    integer_layer *layers;
+    const int32_t *indices; /* of the rows' entries */
+    int is_whole;           /* one graph, not batches */
+    code_planes rows;       /* that the first convolution reads */
+    int level;              /* byte_level() when weights were laid out */
+} layer_stack;
+
+/* Fills the panels of all layers; returns whether memory sufficed. free_layers gives it back in both cases. */
+int lay_out_layers(layer_stack *m);
+void free_layers(layer_stack *m);
+
+/* Bytes that each thread works in. */
+int64_t batch_space_bytes(batch_tiles a, layer_stack m);
+
+enum { LAYERS_FINE = 0, LAYERS_NAN = 1, LAYERS_SHORT = 2 };
+
+/* logits (num_rows, last out_dim), hidden (num_rows, what the last convolution reads) or NULL. Bits of the faults above. */
+int forward_batches(batch_tiles a, layer_stack m, float *logits, float *hidden);
+
+/* Rows of a graph that are summed with rows of theirs and of others; entries are in [0, rows of `mapped`). */
+typedef struct {
+    int64_t num_rows;
+    const int64_t *indptr;
+    uint8_t *mapped[2]; /* codes of convolution l's mapped rows are in mapped[l % 2], rows padded to 32 */
+    uint8_t *codes;     /* that the next convolution reads, code_stride (a multiple of 64) apart; NULL where no one asks */
+    int64_t code_stride;
+} whole_graph;
+
+/* Convolution l of the rows first .. stop - 1, or none where it is -1, and then the map of the next one. All rows that
+ * they sum must have been mapped. */
+int forward_rows(layer_stack m, whole_graph g, int64_t l, int64_t first, int64_t stop, float *logits, float *hidden);
+#endif

@@ -1,0 +1,274 @@
+"""All convolutions of an integer model, on batches, a thread a batch, or on a whole graph, a block of rows through all
+that lies between two sums over neighbors: what is between them never leaves the caches.
+
+Models are not known here: a layer is its integers and its scales. The same bits come from `hpcgnn.ops.integer_rows`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hpcgnn.errors import KernelError
+from hpcgnn.ops.arena import empty
+from hpcgnn.ops.batch_tiles import BatchTiles
+from hpcgnn.ops.bit_gemm import LARGEST_SUM, BitLines, padded
+from hpcgnn.ops.host import integer_layers as host
+
+PADDING = 32                     # columns, of ext/src/integer_layers.c
+CODE_PADDING, BLOCK_ROWS = 64, 48      # of rows of codes, which are read in whole blocks
+LARGEST_PRODUCT = 255 * 127      # of two codes
+HAS_NAN, NO_SPACE = 1, 2         # of ext/src/integer_layers.h
+
+
+@dataclass(frozen=True)
+class IntegerLayer:
+    """One convolution, with or without a second map, or one of the row itself; see ext/src/integer_layers.h.
+
+    Attributes
+    ----------
+    map : (num_outputs, in_dim) int8     weight codes of the rows that are summed
+    own, second : int8 of these forms, or None      of the row itself; of the result. Scales of what is None are so too
+    ratio, mapped_step, bias, own_scale : (padded outputs of map,) float32
+    row_step, row_limit : (num_rows,) float32      of the codes that it reads
+    row_factor : (num_rows,) float32 or None
+    mapped_limit, epsilon, norm_eps : float
+    mapped_bits : int                    of the codes that are summed, a sign included
+    takes_tiles : (num_batches,) uint8 or None      batches that tiles sum, not gathering
+    adds_near : bool                     the row's own mapped codes are in its sum
+    scales_mapped : bool                 mapped rows are multiplied by row_factor too
+    second_scale, second_bias : (padded outputs of second,) float32
+    second_step, second_limit : (num_rows,) float32
+    norm_weight, norm_bias : (padded out_dim,) float32 or None      of the LayerNorm behind it, which a last layer
+                                                                    does not have
+    """
+
+    map: np.ndarray
+    ratio: np.ndarray
+    mapped_step: np.ndarray
+    bias: np.ndarray
+    row_step: np.ndarray
+    row_limit: np.ndarray
+    row_factor: np.ndarray | None
+    mapped_limit: float
+    epsilon: float
+    mapped_bits: int
+    takes_tiles: np.ndarray | None
+    adds_near: bool
+    scales_mapped: bool
+    own: np.ndarray | None = None
+    own_scale: np.ndarray | None = None
+    second: np.ndarray | None = None
+    second_scale: np.ndarray | None = None
+    second_bias: np.ndarray | None = None
+    second_step: np.ndarray | None = None
+    second_limit: np.ndarray | None = None
+    norm_weight: np.ndarray | None = None
+    norm_bias: np.ndarray | None = None
+    norm_eps: float = 0.0
+
+    @property
+    def in_dim(self) -> int:
+        return self.map.shape[1]
+
+    @property
+    def out_dim(self) -> int:
+        return len(self.map if self.second is None else self.second)
+
+
+class BatchedLayers:
+    """Passes of the same layers over the same batches.
+
+    Parameters
+    ----------
+    layers : list of IntegerLayer
+    tiles : BatchTiles
+    indices : (num_entries,) int32       of tiles.indptr, each in its batch
+    rows : BitLines of num_rows lines of num_features codes
+    offset : int                         that was added to each of these codes
+    weights are laid out for the instruction set in use
+
+    Raises
+    ------
+    KernelError      shapes that disagree, or no row, feature or layer at all
+    """
+
+    def __init__(self, layers: list[IntegerLayer], tiles: BatchTiles, indices: np.ndarray, rows: BitLines,
+                 offset: int):
+        _check_layers(layers, rows, int(tiles.row_begin[-1]))
+        if not tiles.row_begin[-1]:
+            raise KernelError("layers over batches were given no row")
+        for layer in layers:
+            if layer.takes_tiles is None or layer.takes_tiles.shape != (tiles.num_batches,):
+                raise KernelError(f"a layer over {tiles.num_batches} batches needs a choice of tiles for each")
+        if tiles.largest_batch * 255 > LARGEST_SUM:
+            raise KernelError(f"sums over batches of {tiles.largest_batch} rows could pass 32 bits; "
+                              "cut smaller batches")
+        self._tiles, self._out_dim = tiles, layers[-1].out_dim
+        self._hidden_dim = layers[-1].in_dim if len(layers) > 1 else 0
+        self._kernel = host.prepared(layers, indices, rows.words.numpy(), offset, False)
+
+    @property
+    def space_bytes(self) -> int:
+        """Count the bytes that all threads work in."""
+        return host.space_bytes(self._kernel, self._tiles)
+
+    def forward(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return logits (num_rows, out_dim) and what the last layer reads (num_rows, its columns or 0), float32.
+
+        Raises
+        ------
+        KernelError      a value that is NaN
+        """
+        num_rows = int(self._tiles.row_begin[-1])
+        logits, hidden = (empty((num_rows, dim)).numpy() for dim in (self._out_dim, self._hidden_dim))
+        _refuse(host.forward(self._kernel, self._tiles, logits, hidden))
+        return logits, hidden
+
+
+class GraphLayers:
+    """Passes of the same layers over rows of one graph, convolution by convolution, some rows at a time.
+
+    Parameters
+    ----------
+    layers : list of IntegerLayer
+    indptr : (num_rows + 1,) int64, indices : (num_entries,) int32
+        rows that each row sums: of these, and from num_rows on of others, whose mapped codes the caller brings
+    num_others : int
+    rows, offset : see `BatchedLayers`
+    keeps_codes : bool      that each convolution reads, for `codes`; they are kept in any case where a convolution after
+                            the first has a map of the row itself
+
+    Attributes
+    ----------
+    mapped : two of (num_rows + num_others, padded columns) int8       of convolution l in mapped[l % 2]
+
+    Raises
+    ------
+    KernelError      shapes that disagree, an entry without a row, or no feature or layer at all
+    """
+
+    def __init__(self, layers: list[IntegerLayer], indptr: np.ndarray, indices: np.ndarray, num_others: int,
+                 rows: BitLines, offset: int, keeps_codes: bool = False):
+        num_rows = len(indptr) - 1
+        _check_layers(layers, rows, num_rows)
+        _check_entries(indptr, indices, num_rows + num_others)
+        self._layers, self._indptr, self._num_rows = layers, indptr, num_rows
+        widths = [max((padded(len(one.map), PADDING) for one in layers[start::2]), default=PADDING)
+                  for start in (0, 1)]
+        self.mapped = [empty((num_rows + num_others, width), torch.int8).numpy() for width in widths]
+        self._codes = None
+        if len(layers) > 1 and (keeps_codes or any(one.own is not None for one in layers[1:])):
+            stride = padded(max(one.in_dim for one in layers[1:]), CODE_PADDING)
+            self._codes = empty((num_rows + BLOCK_ROWS, stride), torch.uint8).numpy()
+        # A rank may have no row: it takes part in exchanges alone.
+        self._kernel = host.prepared(layers, indices, rows.words.numpy(), offset, True) if num_rows else None
+
+    @property
+    def num_layers(self) -> int:
+        return len(self._layers)
+
+    @property
+    def row_bytes(self) -> int:
+        """Count the bytes of rows that lie between convolutions."""
+        return sum(table.nbytes for table in self.mapped) + (0 if self._codes is None else self._codes.nbytes)
+
+    def mapped_rows(self, number: int) -> np.ndarray:
+        """Return the mapped codes of a convolution, (num_rows + num_others, its columns) int8, a view."""
+        return self.mapped[number % 2][:, :len(self._layers[number].map)]
+
+    def codes(self, number: int) -> np.ndarray:
+        """Return codes that convolution `number`, not the first, reads, (num_rows, its columns) uint8, a view."""
+        return self._codes[:self._num_rows, :self._layers[number].in_dim]
+
+    def begin(self) -> None:
+        """Map the rows for the first convolution. Raises KernelError for NaN."""
+        self._forward(-1, 0, self._num_rows, None, None)
+
+    def convolve(self, number: int, first: int, stop: int, logits: np.ndarray, hidden: np.ndarray) -> None:
+        """Run a convolution on the rows first .. stop - 1, and map them for the next one.
+
+        Parameters
+        ----------
+        logits : (num_rows, out_dim of the last one) float32      written by the last one
+        hidden : (num_rows, what the last one reads) float32      written by the one before; without a column where
+                                                                  there is none
+
+        Raises
+        ------
+        KernelError      a value that is NaN
+        """
+        self._forward(number, first, stop, logits, hidden)
+
+    def _forward(self, number: int, first: int, stop: int, logits: np.ndarray | None,
+                 hidden: np.ndarray | None) -> None:
+        if first < stop:
+            _refuse(host.forward_rows(self._kernel, number, first, stop, self._indptr, self.mapped, self._codes, logits,
+                                      hidden))
+
+
+def _refuse(faults: int) -> None:
+    if faults & NO_SPACE:
+        raise MemoryError("no memory for rows of a thread")
+    if faults & HAS_NAN:
+        raise KernelError("rows hold NaN before they become codes; expected numbers, look for extreme values in "
+                          "the model's scales")
+
+
+def _check_entries(indptr: np.ndarray, indices: np.ndarray, num_mapped: int) -> None:
+    if indptr.dtype != np.int64 or indices.dtype != np.int32 or indptr[0] != 0 or indptr[-1] != len(indices):
+        raise KernelError(f"rows of a graph are summed by an int64 indptr from 0 to {len(indices)} and int32 indices, "
+                          f"found {indptr.dtype} and {indices.dtype}")
+    counts = np.diff(indptr)
+    if len(counts) and (counts.min() < 0 or counts.max() * 128 > LARGEST_SUM):
+        raise KernelError(f"a row has {counts.min()} to {counts.max()} entries; expected 0 to {LARGEST_SUM // 128}")
+    if len(indices) and (indices.min() < 0 or indices.max() >= num_mapped):
+        raise KernelError(f"entries name rows {indices.min()} to {indices.max()}; expected 0 to {num_mapped - 1}")
+
+
+def _check_layers(layers: list[IntegerLayer], rows: BitLines, num_rows: int) -> None:
+    if not layers or (rows.num_lines, rows.length) != (num_rows, layers[0].in_dim) or not rows.length:
+        raise KernelError(f"layers over {num_rows} rows were given codes of shape ({rows.num_lines}, {rows.length})")
+    for number, layer in enumerate(layers):
+        _check_layer(layer, num_rows)
+        if number and layer.in_dim != layers[number - 1].out_dim:
+            raise KernelError(f"layer {number} reads {layer.in_dim} columns, expected those of the layer before, "
+                              f"{layers[number - 1].out_dim}")
+
+
+def _check_layer(layer: IntegerLayer, num_rows: int) -> None:
+    for weight, in_dim in ((layer.map, layer.in_dim), (layer.own, layer.in_dim), (layer.second, len(layer.map))):
+        _check_weight(weight, in_dim)
+    if layer.own is not None and len(layer.own) != len(layer.map):
+        raise KernelError(f"a map of the row itself has {len(layer.own)} outputs, expected as many as that of its "
+                          f"neighbors, {len(layer.map)}")
+    by_row, by_map, by_out = (num_rows,), (padded(len(layer.map), PADDING),), (padded(layer.out_dim, PADDING),)
+    expected = [(layer.ratio, by_map), (layer.mapped_step, by_map), (layer.bias, by_map), (layer.row_step, by_row),
+                (layer.row_limit, by_row)]
+    if layer.row_factor is not None:
+        expected.append((layer.row_factor, by_row))
+    if layer.second is not None:
+        expected += [(layer.second_scale, by_out), (layer.second_bias, by_out), (layer.second_step, by_row),
+                     (layer.second_limit, by_row)]
+    if layer.own is not None:
+        expected.append((layer.own_scale, by_map))
+    if layer.norm_weight is not None:
+        expected += [(layer.norm_weight, by_out), (layer.norm_bias, by_out)]
+    if any(array is None or array.dtype != np.float32 or array.shape != shape for array, shape in expected):
+        raise KernelError(f"a layer over {num_rows} rows and {len(layer.map)} columns needs float32 scales, one a row "
+                          "or one a padded column")
+    if layer.scales_mapped and layer.row_factor is None:
+        raise KernelError("mapped rows are to be multiplied by the row's factor, and there is none")
+
+
+def _check_weight(weight: np.ndarray | None, in_dim: int) -> None:
+    if weight is None:
+        return
+    if weight.dtype != np.int8 or weight.ndim != 2 or weight.shape[1] != in_dim or not weight.size \
+            or not weight.flags.c_contiguous:
+        raise KernelError(f"a layer maps {in_dim} columns with contiguous int8 weights, a row an output, found "
+                          f"{weight.dtype} of shape {weight.shape}")
+    if in_dim * LARGEST_PRODUCT > LARGEST_SUM:
+        raise KernelError(f"sums of {in_dim} products of codes could pass {LARGEST_SUM}; use fewer columns")
