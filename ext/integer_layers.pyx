@@ -34,6 +34,8 @@ cdef extern from "integer_layers.h":
         float mapped_limit, epsilon, norm_eps
         int mapped_bits, adds_near, scales_mapped
         const uint8_t *takes_tiles
+        int stored_bits
+        int64_t mapped_bytes
     ctypedef struct code_planes:
         const uint32_t *words
         int64_t num_padded, row_words
@@ -139,7 +141,7 @@ cdef class Layers:
         return c_batch_space_bytes(tiles, self.model)
 
     def forward_rows(self, int64_t number, int64_t first, int64_t stop, const int64_t[::1] indptr,
-                     uint8_t[:, ::1] even, uint8_t[:, ::1] odd, uint8_t[:, ::1] codes, float[:, ::1] logits,
+                     uint8_t[::1] even, uint8_t[::1] odd, uint8_t[:, ::1] codes, float[:, ::1] logits,
                      float[:, ::1] hidden):
         """Convolution `number` of some rows, -1 for none, and the map of the next one; the faults."""
         cdef whole_graph graph
@@ -147,10 +149,14 @@ cdef class Layers:
         cdef float *hidden_rows = values_of(hidden)
         cdef int faults
         graph.num_rows, graph.indptr = indptr.shape[0] - 1, &indptr[0]
-        graph.mapped[0], graph.mapped[1] = &even[0, 0], &odd[0, 0]
+        graph.mapped[0], graph.mapped[1] = &even[0], &odd[0]
         graph.codes, graph.code_stride = NULL, 0
         if codes is not None:
             graph.codes, graph.code_stride = &codes[0, 0], codes.shape[1]
         with nogil:
             faults = c_forward_rows(self.model, graph, number, first, stop, logit_rows, hidden_rows)
         return faults
+
+    def mapped_form(self, int64_t number):
+        """(bits that a mapped code of a convolution takes, bytes of a row of them)."""
+        return self.model.layers[number].stored_bits, self.model.layers[number].mapped_bytes

@@ -25,6 +25,7 @@ typedef struct {
     int8_t *dense;       /* mapped without padding, for tiles */
     float *rows;         /* values of a block of rows, row_stride apart */
     uint8_t *between;    /* codes of as many rows between the maps of a convolution */
+    uint8_t *line;       /* codes of one row */
     int64_t row_stride;
 } batch_space;
 
@@ -34,8 +35,9 @@ typedef struct {
     const int64_t *indptr;
     const int32_t *indices;
     uintptr_t rows;
-    int64_t num_ahead;
+    int64_t row_bytes, num_ahead;
     const int32_t *tiled;
+    int bits; /* that a code takes */
 } neighbor_rows;
 
 #undef BODY
@@ -74,12 +76,20 @@ static int lay_out(int level, const weight_rows *map, const weight_rows *other, 
     return 1;
 }
 
+static void choose_form(integer_layer *layer, int is_whole) {
+    const int64_t dim = layer->map.num_outputs;
+    const int bits = !is_whole || layer->mapped_bits > 4 ? 8 : layer->mapped_bits > 2 ? 4 : 2;
+    layer->stored_bits = bits;
+    layer->mapped_bytes = bits == 8 ? padded_to(dim, PADDING) : padded_to(parts(dim * bits, 8), 8);
+}
+
 int lay_out_layers(layer_stack *m) {
     m->level = byte_level();
     for (int64_t l = 0; l < m->num_layers; l++) {
         integer_layer *layer = &m->layers[l];
         /* Rows that an activation has made are never negative, so that their codes are bytes without an offset. */
         const int offset = l ? 0 : m->rows.offset;
+        choose_form(layer, m->is_whole);
         const weight_rows *own = layer->own.codes ? &layer->own : NULL;
         if (!lay_out(m->level, &layer->map, m->is_whole ? NULL : own, offset, &layer->panels)) return 0;
         if (own && m->is_whole && !lay_out(m->level, own, NULL, offset, &layer->own_panels)) return 0;
@@ -117,12 +127,13 @@ static space_sizes sizes_of(const batch_tiles *a, const layer_stack *m) {
         AT_LEAST(sums, layer->second_panels.num_outputs);
         AT_LEAST(mapped, padded_to(layer->map.num_outputs, PADDING));
         AT_LEAST(mapped, padded_to(layer->second.num_outputs, PADDING));
+        AT_LEAST(mapped, padded_to(layer->mapped_bytes * 8 / layer->stored_bits, PADDING));
     }
 #undef AT_LEAST
     return most;
 }
 
-enum { NUM_PARTS = 11 };
+enum { NUM_PARTS = 12 };
 
 /* Where each part of a thread's space begins, in the order of batch_space; returns the bytes of all. */
 static int64_t parts_of_space(space_sizes most, int64_t *begin) {
@@ -131,7 +142,7 @@ static int64_t parts_of_space(space_sizes most, int64_t *begin) {
     const int64_t sums = most.sums > most.mapped ? most.sums : most.mapped;
     const int64_t bytes[NUM_PARTS] = {block_codes, block_codes * 2, MOST_BLOCK_ROWS * sums * 4, mapped * 4, mapped * 4,
                                       rows * most.code_bytes, rows * most.code_bytes, mapped, mapped,
-                                      MOST_BLOCK_ROWS * most.mapped * 4, block_codes};
+                                      MOST_BLOCK_ROWS * most.mapped * 4, block_codes, most.mapped};
     int64_t total = 0;
     for (int i = 0; i < NUM_PARTS; i++) {
         begin[i] = total;
@@ -156,7 +167,7 @@ static char *make_space(space_sizes most, batch_space *space) {
                            (int32_t *)(memory + begin[3]), (int32_t *)(memory + begin[4]),
                            {(uint8_t *)memory + begin[5], (uint8_t *)memory + begin[6]}, (uint8_t *)memory + begin[7],
                            (int8_t *)memory + begin[8], (float *)(memory + begin[9]), (uint8_t *)memory + begin[10],
-                           most.mapped};
+                           (uint8_t *)memory + begin[11], most.mapped};
     return memory;
 }
 

@@ -18,6 +18,10 @@ typedef struct {
     const uint8_t *takes_tiles;   /* of each batch */
     /* Made by lay_out_layers. Of batches, `own` lies behind `map` in the same panels, each padded to 16 outputs. */
     weight_panels panels, own_panels, second_panels;
+    /* Made too: bits that a mapped code takes, 8, or of a whole graph 2 or 4 where they suffice (packed_sums_body.h), and
+     * bytes of a row of them. */
+    int stored_bits;
+    int64_t mapped_bytes;
 } integer_layer;
 
 /* Rows of codes as planes of bits, see BitLines of hpcgnn/ops/bit_gemm.py; `offset` was added to each code. */
@@ -52,7 +56,7 @@ int forward_batches(batch_tiles a, layer_stack m, float *logits, float *hidden);
 typedef struct {
     int64_t num_rows;
     const int64_t *indptr;
-    uint8_t *mapped[2]; /* codes of convolution l's mapped rows are in mapped[l % 2], rows padded to 32 */
+    uint8_t *mapped[2]; /* codes of convolution l's mapped rows are in mapped[l % 2], mapped_bytes apart */
     uint8_t *codes;     /* that the next convolution reads, code_stride (a multiple of 64) apart; NULL where no one asks */
     int64_t code_stride;
 } whole_graph;

@@ -5,6 +5,7 @@
 #endif
 #include "code_products_body.h"
 #include "code_sums_body.h"
+#include "packed_sums_body.h"
 #include "row_codes_body.h"
 #include "row_moments_body.h"
 
@@ -101,21 +102,23 @@ INLINE int LEVEL(has_nan)(vector_i32 mask) {
 INLINE void LEVEL(map_block)(const integer_layer layer, int64_t row, int64_t lines, const uint8_t *codes, int64_t stride,
                              const batch_space space, uint8_t *mapped, int32_t *own, vector_i32 *is_nan) {
     const int64_t sums_width = layer.panels.num_outputs, own_first = padded_to(layer.map.num_outputs, PANEL_PADDING);
-    const int64_t width = padded_to(layer.map.num_outputs, PADDING), used = padded_to(layer.map.num_outputs, LANES);
-    const int64_t own_width = sums_width - own_first;
+    const int64_t used = padded_to(layer.map.num_outputs, LANES), own_width = sums_width - own_first;
+    const int is_packed = layer.stored_bits < 8, shift = is_packed ? 1 << (layer.stored_bits - 1) : 0;
     const code_scale scale = LEVEL(scale_of)(1, layer.mapped_limit);
     LEVEL(multiply_codes)(&layer.panels, layer.map.dim, codes, stride, lines, &space, space.sums);
     for (int64_t r = 0; r < lines; r++) {
         const float factor = layer.scales_mapped ? layer.row_factor[row + r] : 1.0f;
         const float row_scale = layer.row_step[row + r] * factor;
         const int32_t *sums = space.sums + r * sums_width;
+        uint8_t *row_codes = is_packed ? space.line : mapped + r * layer.mapped_bytes;
         for (int64_t j = 0; j < used; j += LANES) {
             vector_i32 sum;
             memcpy(&sum, sums + j, sizeof sum);
             const vector_f32 x = __builtin_convertvector(sum, vector_f32) * row_scale * LEVEL(load_f32)(layer.ratio + j);
             *is_nan |= x != x;
-            LEVEL(store_bytes)(mapped + r * width + j, LEVEL(codes_of)(x, scale));
+            LEVEL(store_bytes)(row_codes + j, LEVEL(codes_of)(x, scale) + shift);
         }
+        if (is_packed) LEVEL(pack_row)(row_codes, layer.mapped_bytes, layer.stored_bits, mapped + r * layer.mapped_bytes);
         if (own_width) memcpy(own + r * own_width, sums + own_first, (size_t)own_width * 4);
     }
 }
@@ -160,6 +163,15 @@ static void LEVEL(gather_row)(const int32_t *entries, int64_t count, uintptr_t r
             LEVEL(gather_columns)(entries, count, rows + (uintptr_t)first, width, num_ahead, 1, sums + first);
         first += (left >= 4 ? 4 : left >= 2 ? 2 : 1) * COLUMNS;
     }
+}
+
+/* Codes of one mapped row, a byte each, with a sign. */
+INLINE const uint8_t *LEVEL(near_codes)(const uint8_t *row, int64_t row_bytes, int bits, int64_t used, uint8_t *line) {
+    if (bits == 8) return row;
+    LEVEL(unpack_row)(row, row_bytes, bits, line);
+    for (int64_t j = 0; j < used; j += LANES)
+        for (int i = 0; i < LANES; i++) line[j + i] = (uint8_t)(line[j + i] - (1 << (bits - 1)));
+    return line;
 }
 
 /* z of the first map of one row, with ReLU where it is asked for. */
@@ -243,7 +255,6 @@ INLINE void LEVEL(convolve_block)(const layer_stack *m, int64_t l, const neighbo
                                   uint8_t *codes, int64_t code_stride, vector_i32 *is_nan) {
     const integer_layer layer = m->layers[l], *next = l + 1 < m->num_layers ? &m->layers[l + 1] : NULL;
     const int64_t dim = layer.map.num_outputs, used = padded_to(dim, LANES), own_width = padded_to(dim, PANEL_PADDING);
-    const int64_t width = padded_to(dim, PADDING);
     const int has_second = layer.second.codes != NULL, is_normed = next && layer.norm_weight;
     const int rectifies = next && !is_normed;
     const int64_t out_dim = has_second ? layer.second.num_outputs : dim;
@@ -251,10 +262,16 @@ INLINE void LEVEL(convolve_block)(const layer_stack *m, int64_t l, const neighbo
         const int64_t first = from.indptr[row + r], count = from.indptr[row + r + 1] - first;
         if (from.tiled) /* whatever lies past the last column, its step is 0 */
             memcpy(space.sums, from.tiled + r * dim, (size_t)dim * 4);
+        else if (from.bits < 8)
+            LEVEL(sum_packed)(from.indices + first, count, (const uint8_t *)from.rows, from.row_bytes, from.bits,
+                              from.num_ahead - first, space.sums);
         else
-            LEVEL(gather_row)(from.indices + first, count, from.rows, width, from.num_ahead - first, used, space.sums);
-        LEVEL(scale_sums)(layer, row + r, near + r * width, own + r * own_width, space.sums, used,
-                          has_second || rectifies, space.rows + r * space.row_stride, is_nan);
+            LEVEL(gather_row)(from.indices + first, count, from.rows, from.row_bytes, from.num_ahead - first, used,
+                              space.sums);
+        const uint8_t *codes_of_row = near + r * from.row_bytes;
+        if (layer.adds_near) codes_of_row = LEVEL(near_codes)(codes_of_row, from.row_bytes, from.bits, used, space.line);
+        LEVEL(scale_sums)(layer, row + r, codes_of_row, own + r * own_width, space.sums, used, has_second || rectifies,
+                          space.rows + r * space.row_stride, is_nan);
     }
     if (has_second) LEVEL(map_again)(layer, row, lines, rectifies, space, is_nan);
     for (int64_t r = 0; r < lines; r++) {
@@ -297,7 +314,7 @@ static int LEVEL(convolve_batch)(const batch_tiles *a, const layer_stack *m, int
                          space.mapped + i * width, space.own + i * own_width, &is_nan);
     }
     if (by_tiles && LEVEL(sum_tiles)(a, &m->layers[l], b, given)) return LAYERS_SHORT;
-    neighbor_rows from = {.indptr = a->indptr, .indices = m->indices,
+    neighbor_rows from = {.indptr = a->indptr, .indices = m->indices, .row_bytes = width, .bits = 8,
                           .rows = (uintptr_t)space.mapped - (uintptr_t)(begin * width)};
     for (int64_t i = 0; i < num_rows; i += BLOCK_ROWS_HERE) {
         from.tiled = by_tiles ? space.tiled + i * dim : NULL;
@@ -325,25 +342,24 @@ static int LEVEL(forward_rows)(const layer_stack *m, const whole_graph *g, int64
     if (l < 0 || (l == 0 && m->layers[0].own.codes)) LEVEL(expand_block)(m, row, lines, space);
     if (l >= 0) {
         const integer_layer layer = m->layers[l];
-        const int64_t width = padded_to(layer.map.num_outputs, PADDING);
         const int64_t out_dim = layer.second.codes ? layer.second.num_outputs : layer.map.num_outputs;
         uint8_t *mapped = g->mapped[l % 2];
         const neighbor_rows from = {.indptr = g->indptr, .indices = m->indices, .rows = (uintptr_t)mapped,
-                                    .num_ahead = g->indptr[g->num_rows]};
+                                    .row_bytes = layer.mapped_bytes, .num_ahead = g->indptr[g->num_rows],
+                                    .bits = layer.stored_bits};
         if (layer.own.codes)
             LEVEL(multiply_codes)(&layer.own_panels, layer.own.dim, l ? codes : space.block,
                                   l ? stride : padded_to(layer.own.dim, CODE_PADDING), lines, &space, space.own);
         stride = stride ? stride : padded_to(out_dim, CODE_PADDING);
-        LEVEL(convolve_block)(m, l, from, row, lines, mapped + row * width, space.own, space,
+        LEVEL(convolve_block)(m, l, from, row, lines, mapped + row * from.row_bytes, space.own, space,
                               LEVEL(kept_values)(m, l, logits, hidden), codes, stride, &is_nan);
     }
     if (l + 1 < m->num_layers) {
         const integer_layer next = m->layers[l + 1];
-        const int64_t width = padded_to(next.map.num_outputs, PADDING);
         const int is_first = l + 1 == 0;
         LEVEL(map_block)(next, row, lines, is_first ? space.block : codes,
                          is_first ? padded_to(next.map.dim, CODE_PADDING) : stride, space,
-                         g->mapped[(l + 1) % 2] + row * width, space.own, &is_nan);
+                         g->mapped[(l + 1) % 2] + row * next.mapped_bytes, space.own, &is_nan);
     }
     return LEVEL(has_nan)(is_nan);
 }

@@ -13,6 +13,7 @@ from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.ring import MAX_TAG, Transfer
 from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.inference.code_packing import pack_codes, packed_bytes, unpack_codes
+from hpcgnn.ops.integer_layers import MappedRows
 
 
 class CodeExchange:
@@ -44,12 +45,12 @@ class CodeExchange:
         """Return the seconds that this rank has waited for messages."""
         return self._traffic.blocked_seconds
 
-    def start(self, codes: np.ndarray, bit_width: int) -> CodeArrival:
+    def start(self, codes: np.ndarray | MappedRows, bit_width: int) -> CodeArrival:
         """Collective: have the codes of halo rows come.
 
         Parameters
         ----------
-        codes : (num_inner, dim) int8, of magnitude below 2**(bit_width - 1)
+        codes : (at least num_inner, dim) int8, of magnitude below 2**(bit_width - 1)
         """
         dim, plan = codes.shape[1], self._plan
         sizes = [[packed_bytes(len(rows) * dim, bit_width) for rows in lists] for lists in (plan.boundary, plan.halo)]

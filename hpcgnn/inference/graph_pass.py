@@ -68,14 +68,14 @@ class GraphPass:
         return logits, hidden
 
     def _convolve(self, number: int, logits: np.ndarray, hidden: np.ndarray) -> None:
-        part, mapped = self._part, self._layers.mapped_rows(number)
-        arrival = self._exchange.start(mapped[:part.num_inner], self._model.convolutions[number].mapped.bit_width)
+        part, mapped = self._part, self._layers.mapped[number]
+        arrival = self._exchange.start(mapped, self._model.convolutions[number].mapped.bit_width)
         for first, stop in row_blocks(0, part.num_central, mapped.shape[1]):
             self._layers.convolve(number, first, stop, logits, hidden)
             arrival.poll()
         halo = empty((self._exchange.num_halo, mapped.shape[1]), torch.int8).numpy()
         arrival.finish(halo)
-        mapped[part.num_inner:] = halo
+        mapped.put(part.num_inner, halo)
         self._layers.convolve(number, part.num_central, part.num_inner, logits, hidden)
 
     def _codes(self, number: int) -> LayerRows:

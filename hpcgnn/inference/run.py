@@ -101,8 +101,8 @@ class IntegerRun:
 
         Parameters
         ----------
-        packs_features : bool      keep the codes that the first convolution reads as packages, not as bits, and multiply
-                                   from them in every pass
+        packs_features : bool      keep the codes that the first convolution reads as packages, not as bits, and
+                                   multiply from them in every pass
 
         Raises
         ------

@@ -138,12 +138,12 @@ class GraphLayers:
         rows that each row sums: of these, and from num_rows on of others, whose mapped codes the caller brings
     num_others : int
     rows, offset : see `BatchedLayers`
-    keeps_codes : bool      that each convolution reads, for `codes`; they are kept in any case where a convolution after
-                            the first has a map of the row itself
+    keeps_codes : bool      that each convolution reads, for `codes`; they are kept in any case where a convolution
+                            after the first has a map of the row itself
 
     Attributes
     ----------
-    mapped : two of (num_rows + num_others, padded columns) int8       of convolution l in mapped[l % 2]
+    mapped : list of MappedRows      of each convolution; those of every second one lie in the same memory
 
     Raises
     ------
@@ -156,28 +156,21 @@ class GraphLayers:
         _check_layers(layers, rows, num_rows)
         _check_entries(indptr, indices, num_rows + num_others)
         self._layers, self._indptr, self._num_rows = layers, indptr, num_rows
-        widths = [max((padded(len(one.map), PADDING) for one in layers[start::2]), default=PADDING)
-                  for start in (0, 1)]
-        self.mapped = [empty((num_rows + num_others, width), torch.int8).numpy() for width in widths]
         self._codes = None
         if len(layers) > 1 and (keeps_codes or any(one.own is not None for one in layers[1:])):
             stride = padded(max(one.in_dim for one in layers[1:]), CODE_PADDING)
             self._codes = empty((num_rows + BLOCK_ROWS, stride), torch.uint8).numpy()
-        # A rank may have no row: it takes part in exchanges alone.
-        self._kernel = host.prepared(layers, indices, rows.words.numpy(), offset, True) if num_rows else None
-
-    @property
-    def num_layers(self) -> int:
-        return len(self._layers)
+        self._kernel = host.prepared(layers, indices, rows.words.numpy(), offset, True)
+        forms = [self._kernel.mapped_form(number) for number in range(len(layers))]
+        sizes = [max((row_bytes for _, row_bytes in forms[start::2]), default=1) for start in (0, 1)]
+        self._tables = [empty((1 + (num_rows + num_others) * size,), torch.uint8).numpy() for size in sizes]
+        self.mapped = [MappedRows.of(self._tables[number % 2], num_rows + num_others, len(one.map), *form)
+                       for number, (one, form) in enumerate(zip(layers, forms, strict=True))]
 
     @property
     def row_bytes(self) -> int:
         """Count the bytes of rows that lie between convolutions."""
-        return sum(table.nbytes for table in self.mapped) + (0 if self._codes is None else self._codes.nbytes)
-
-    def mapped_rows(self, number: int) -> np.ndarray:
-        """Return the mapped codes of a convolution, (num_rows + num_others, its columns) int8, a view."""
-        return self.mapped[number % 2][:, :len(self._layers[number].map)]
+        return sum(table.nbytes for table in self._tables) + (0 if self._codes is None else self._codes.nbytes)
 
     def codes(self, number: int) -> np.ndarray:
         """Return codes that convolution `number`, not the first, reads, (num_rows, its columns) uint8, a view."""
@@ -205,8 +198,54 @@ class GraphLayers:
     def _forward(self, number: int, first: int, stop: int, logits: np.ndarray | None,
                  hidden: np.ndarray | None) -> None:
         if first < stop:
-            _refuse(host.forward_rows(self._kernel, number, first, stop, self._indptr, self.mapped, self._codes, logits,
-                                      hidden))
+            _refuse(host.forward_rows(self._kernel, number, first, stop, self._indptr, self._tables, self._codes,
+                                      logits, hidden))
+
+
+@dataclass(frozen=True)
+class MappedRows:
+    """Rows of signed codes as the kernel sums them, a byte a code, or 4 or 2 bits; see ext/src/packed_sums_body.h.
+
+    Attributes
+    ----------
+    table : (num_rows, row_bytes) uint8
+    num_columns, bits : int
+    """
+
+    table: np.ndarray
+    num_columns: int
+    bits: int
+
+    @classmethod
+    def of(cls, memory: np.ndarray, num_rows: int, num_columns: int, bits: int, row_bytes: int) -> MappedRows:
+        """Return the rows that lie in some bytes."""
+        return cls(memory[:num_rows * row_bytes].reshape(num_rows, row_bytes), num_columns, bits)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.table), self.num_columns
+
+    def __getitem__(self, index: np.ndarray | slice) -> np.ndarray:
+        """Return codes of some rows, (n, num_columns) int8."""
+        rows = self.table[index]
+        if self.bits == 8:
+            return rows[:, :self.num_columns].view(np.int8)
+        fields = [rows >> np.uint8(place) & np.uint8((1 << self.bits) - 1) for place in range(0, 8, self.bits)]
+        shifted = np.concatenate(fields, axis=1)[:, :self.num_columns]
+        return (shifted - np.uint8(1 << self.bits >> 1)).view(np.int8)
+
+    def put(self, first: int, codes: np.ndarray) -> None:
+        """Write codes (n, num_columns) int8 to the rows from `first` on."""
+        rows = self.table[first:first + len(codes)]
+        if self.bits == 8:
+            rows[:, :self.num_columns] = codes.view(np.uint8)
+            return
+        num_fields, size = 8 // self.bits, rows.shape[1]
+        full = np.zeros((len(codes), num_fields * size), np.uint8)
+        full[:, :self.num_columns] = codes.view(np.uint8) + np.uint8(1 << self.bits >> 1)
+        rows[...] = 0
+        for field in range(num_fields):
+            rows |= full[:, field * size:(field + 1) * size] << np.uint8(field * self.bits)
 
 
 def _refuse(faults: int) -> None:

@@ -46,11 +46,12 @@ def run_on_part(model, dataset, owner, comm=MPI.COMM_SELF):
 
 
 @pytest.mark.covering
-@pytest.mark.parametrize("num_layers, hidden", [(1, 10), (2, 70), (3, 33)])
+@pytest.mark.parametrize("num_layers, hidden, mapped_bits", [
+    (1, 10, 6), (2, 70, 4), (3, 33, 8), (3, 64, 2), (2, 20, 3)])
 @pytest.mark.parametrize("kind", SUMMED)
-def test_integers_equal_the_contracts(kind, num_layers, hidden, byte_level):
+def test_integers_equal_the_contracts(kind, num_layers, hidden, mapped_bits, byte_level):
     dataset = easy_graph()
-    model = some_model(kind, hidden=hidden, num_layers=num_layers)
+    model = some_model(kind, hidden=hidden, num_layers=num_layers, mapped_bits=mapped_bits)
     _, logits, embeddings, seen, _ = run_on_part(model, dataset, np.zeros(dataset.num_nodes, np.int32))
     degree = np.diff(dataset.indptr)
     expected, hidden, codes, _ = reference.forward(model, dataset.features, dataset.indptr, dataset.indices, degree)
@@ -68,7 +69,8 @@ def test_integers_equal_the_contracts(kind, num_layers, hidden, byte_level):
 def test_normalized_rows_have_the_bits_of_every_level(kind, hidden, byte_level, monkeypatch):
     """A LayerNorm's sums have an order of their own, so no oracle but another level has their last bits."""
     dataset = easy_graph()
-    model, owner = some_model(kind, hidden=hidden, num_layers=3, has_norm=True), np.zeros(dataset.num_nodes, np.int32)
+    model = some_model(kind, hidden=hidden, num_layers=3, has_norm=True, mapped_bits=4)
+    owner = np.zeros(dataset.num_nodes, np.int32)
     _, logits, embeddings, _, _ = run_on_part(model, dataset, owner)
     monkeypatch.setenv("HPCGNN_SIMD", "portable")
     _, expected, hidden_rows, _, _ = run_on_part(model, dataset, owner)
@@ -88,10 +90,11 @@ def test_attention_is_within_its_error_of_the_float_softmax(num_heads, simd):
 
 
 @pytest.mark.parallel([1, 2, 3, 4])
+@pytest.mark.parametrize("mapped_bits", [2, 4, 6])
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_integer_and_every_bit_of_the_logits_is_that_of_one_rank(kind):
+def test_every_integer_and_every_bit_of_the_logits_is_that_of_one_rank(kind, mapped_bits):
     comm, dataset = MPI.COMM_WORLD, easy_graph()
-    model = some_model(kind, num_layers=3, has_norm=True)
+    model = some_model(kind, num_layers=3, has_norm=True, mapped_bits=mapped_bits)
     _, logits, embeddings, codes, _ = run_on_part(model, dataset, np.zeros(dataset.num_nodes, np.int32))
     found = run_on_part(model, dataset, random_owner(dataset, comm.size), comm)
     rows = found[0].inner_id

@@ -1,7 +1,8 @@
-"""Layers over batches refuse what their kernel would read past its end, and codes whose sums pass 32 bits."""
+"""Layers sum codes exactly, a byte each or packed, and refuse what would be read past its end or pass 32 bits."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.batch_tiles import BatchTiles
 from hpcgnn.ops.bit_gemm import pack_codes
-from hpcgnn.ops.integer_layers import PADDING, BatchedLayers, IntegerLayer
+from hpcgnn.ops.integer_layers import PADDING, BatchedLayers, GraphLayers, IntegerLayer
 from hpcgnn.ops.tiles import tiles_of_csr
 
 NUM_ROWS, IN_DIM, OUT_DIM = 5, 7, 3
@@ -62,6 +63,59 @@ def test_rows_without_a_neighbor_keep_their_own_codes():
 def test_what_does_not_fit_is_refused(change, words):
     with pytest.raises(KernelError, match=words):
         layers_of(replace(a_layer(), **change))
+
+
+def some_rows(num_rows, rng):
+    """CSR of rows with no entry, few, and more than fields of 2, 4 or 8 bits can sum without a carry."""
+    counts = rng.permutation(np.r_[0, 1, 17, 18, 85, 86, 300, rng.integers(0, 9, num_rows - 7)])
+    return np.r_[0, np.cumsum(counts)].astype(np.int64)
+
+
+@pytest.mark.covering
+@pytest.mark.parametrize("adds_near", [True, False])
+@pytest.mark.parametrize("dim", [1, 8, 16, 33, 64, 100, 130, 300])
+@pytest.mark.parametrize("bits", [2, 3, 4, 5, 8])
+def test_sums_of_packed_rows_are_those_of_their_codes(byte_level, bits, dim, adds_near):
+    rng, num_rows, num_others = np.random.default_rng(dim), 60, 13
+    indptr, limit = some_rows(num_rows, rng), 2 ** (bits - 1) - 1
+    indices = rng.integers(0, num_rows + num_others, indptr[-1]).astype(np.int32)
+    ones, columns = np.ones(num_rows, np.float32), np.ones(-(-dim // 32) * 32, np.float32)
+    weights = rng.integers(-3, 4, (dim, 5)).astype(np.int8)
+    layer = IntegerLayer(map=weights, ratio=columns, mapped_step=columns, bias=0 * columns, row_step=ones,
+                         row_limit=ones, row_factor=None, mapped_limit=float(limit), epsilon=0.5, mapped_bits=bits,
+                         takes_tiles=None, adds_near=adds_near, scales_mapped=False)
+    codes = rng.integers(0, 2, (num_rows, 5)).astype(np.uint8)
+    layers = GraphLayers([layer], indptr, indices, num_others, pack_codes(torch.from_numpy(codes), 1, False), 0)
+    others = rng.integers(-limit, limit + 1, (num_others, dim)).astype(np.int8)
+    layers.mapped[0].put(num_rows, others)
+    layers.begin()
+    mapped = np.clip(codes.astype(np.int64) @ weights.T, -limit, limit)
+    everything = np.concatenate([mapped, others])
+    np.testing.assert_array_equal(layers.mapped[0][:], everything)
+    np.testing.assert_array_equal(layers.mapped[0][np.array([3, 70, 0])], everything[[3, 70, 0]])
+    logits = np.full((num_rows, dim), np.nan, np.float32)
+    layers.convolve(0, 0, 50, logits, logits[:, :0].copy())
+    assert np.isnan(logits[50:]).all()
+    layers.convolve(0, 50, num_rows, logits, logits[:, :0].copy())
+    sums = np.stack([everything[indices[start:stop]].sum(axis=0) for start, stop in itertools.pairwise(indptr)])
+    np.testing.assert_array_equal(logits, sums + 1.5 * mapped if adds_near else sums)
+    stored = 2 if bits == 2 else 4 if bits < 5 else 8
+    assert layers.mapped[0].table.nbytes == 73 * (-(-dim // 32) * 32 if stored == 8 else -(-dim * stored // 64) * 8)
+
+
+@pytest.mark.parametrize("change, words", [
+    (lambda indptr, indices: (indptr.astype(np.int32), indices), "int64 indptr"),
+    (lambda indptr, indices: (indptr, indices[1:]), "from 0 to 4"),
+    (lambda indptr, indices: (indptr[::-1].copy(), indices), "from 0 to 5"),
+    (lambda indptr, indices: (np.array([0, 4, 3, 5, 5, 5]), indices), "has -1 to 4 entries"),
+    (lambda indptr, indices: (indptr, indices + np.int32(4)), "entries name rows 4 to 8; expected 0 to 6"),
+    (lambda indptr, indices: (indptr, indices - np.int32(1)), "entries name rows -1 to 3"),
+])
+def test_entries_that_name_no_row_are_refused(change, words):
+    indptr, indices = np.arange(NUM_ROWS + 1), np.arange(NUM_ROWS, dtype=np.int32)
+    rows = pack_codes(torch.ones(NUM_ROWS, IN_DIM, dtype=torch.uint8), 1, False)
+    with pytest.raises(KernelError, match=words):
+        GraphLayers([a_layer()], *change(indptr, indices), 2, rows, 0)
 
 
 def test_layers_that_do_not_follow_each_other_and_none_at_all_are_refused():

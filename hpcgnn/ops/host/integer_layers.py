@@ -27,8 +27,7 @@ def space_bytes(layers: kernels.Layers, tiles) -> int:
 
 
 def forward_rows(layers: kernels.Layers, number: int, first: int, stop: int, indptr: np.ndarray,
-                 mapped: list[np.ndarray], codes: np.ndarray | None, logits: np.ndarray | None,
+                 tables: list[np.ndarray], codes: np.ndarray | None, logits: np.ndarray | None,
                  hidden: np.ndarray | None) -> int:
     """Run a convolution, or none where `number` is -1, and the next one's map on some rows; the kernel's faults."""
-    even, odd = (table.view(np.uint8) for table in mapped)
-    return layers.forward_rows(number, first, stop, indptr, even, odd, codes, logits, hidden)
+    return layers.forward_rows(number, first, stop, indptr, *tables, codes, logits, hidden)
