@@ -10,7 +10,7 @@
 #define CODE_PADDING 64     /* bytes of a row of codes: whole tiles */
 #define MOST_BLOCK_ROWS 48  /* rows that meet the weights together */
 #define ENTRIES_A_FLUSH 256 /* 256 codes of 8 bits fit a sum of 16 */
-#define PREFETCH_ENTRIES 16
+#define PREFETCH_ENTRIES 32
 #define BLOCKS_AT_ONCE 4    /* of one thread */
 
 /* What one thread works in: rows of one batch. */
