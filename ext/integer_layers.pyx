@@ -16,6 +16,10 @@ cdef extern from "integer_layers.h":
     ctypedef struct weight_rows:
         const int8_t *codes
         int64_t num_outputs, dim
+    ctypedef struct degree_scales:
+        int64_t num_degrees
+        const float *step
+        const float *limit
     ctypedef struct integer_layer:
         weight_rows map, own, second
         const float *ratio
@@ -26,11 +30,8 @@ cdef extern from "integer_layers.h":
         const float *second_bias
         const float *norm_weight
         const float *norm_bias
-        const float *row_step
-        const float *row_limit
         const float *row_factor
-        const float *second_step
-        const float *second_limit
+        degree_scales rows, second_rows
         float mapped_limit, epsilon, norm_eps
         int mapped_bits, adds_near, scales_mapped
         const uint8_t *takes_tiles
@@ -38,12 +39,15 @@ cdef extern from "integer_layers.h":
         int64_t mapped_bytes
     ctypedef struct code_planes:
         const uint32_t *words
-        int64_t num_padded, row_words
-        int num_planes, offset
+        int64_t row_words, num_padded
+        int num_planes
+        const int32_t *begin
+        int is_signed
     ctypedef struct layer_stack:
         int64_t num_layers
         integer_layer *layers
         const int32_t *indices
+        const int32_t *in_degree
         int is_whole
         code_planes rows
     int c_lay_out_layers "lay_out_layers" (layer_stack *) nogil
@@ -63,6 +67,13 @@ cdef float *values_of(float[:, ::1] values) noexcept:
 
 cdef const float *floats(const float[::1] values) noexcept:
     return NULL if values is None or values.shape[0] == 0 else &values[0]
+
+cdef degree_scales scales_of(scales):
+    cdef degree_scales made
+    made.num_degrees, made.step, made.limit = 0, NULL, NULL
+    if scales is not None:
+        made.num_degrees, made.step, made.limit = len(scales.step), floats(scales.step), floats(scales.limit)
+    return made
 
 cdef weight_rows weights_of(const int8_t[:, ::1] codes) noexcept:
     cdef weight_rows weights
@@ -89,10 +100,12 @@ cdef class Layers:
             c_free_layers(&self.model)
         free(self.model.layers)
 
-    def __init__(self, layers, const int32_t[::1] indices, const int32_t[:, :, ::1] planes, int offset, bint is_whole):
+    def __init__(self, layers, const int32_t[::1] indices, const int32_t[::1] in_degree, const int32_t[:, ::1] words,
+                 const int32_t[::1] begin, int num_planes, bint is_signed, bint is_whole):
+        """Planes of all rows have num_planes where `begin` is None, and lie one behind the other in words."""
         cdef integer_layer *layer
         cdef const uint8_t[::1] takes_tiles
-        self.kept = (layers, indices, planes)
+        self.kept = (layers, indices, in_degree, words, begin)
         for number, one in enumerate(layers):
             layer = &self.model.layers[number]
             layer.map, layer.own, layer.second = weights_of(one.map), weights_of(one.own), weights_of(one.second)
@@ -101,18 +114,19 @@ cdef class Layers:
             layer.ratio, layer.mapped_step, layer.bias = floats(one.ratio), floats(one.mapped_step), floats(one.bias)
             layer.second_scale, layer.second_bias = floats(one.second_scale), floats(one.second_bias)
             layer.norm_weight, layer.norm_bias = floats(one.norm_weight), floats(one.norm_bias)
-            layer.row_step, layer.row_limit = floats(one.row_step), floats(one.row_limit)
+            layer.rows, layer.second_rows = scales_of(one.rows), scales_of(one.second_rows)
             layer.row_factor = floats(one.row_factor)
-            layer.second_step, layer.second_limit = floats(one.second_step), floats(one.second_limit)
             layer.mapped_limit, layer.epsilon, layer.norm_eps = one.mapped_limit, one.epsilon, one.norm_eps
             layer.mapped_bits = one.mapped_bits
             takes_tiles = one.takes_tiles
             layer.takes_tiles = NULL if takes_tiles is None else &takes_tiles[0]
         self.model.is_whole = is_whole
         self.model.indices = &indices[0] if indices.shape[0] else NULL
-        self.model.rows.words = <const uint32_t *>&planes[0, 0, 0]
-        self.model.rows.num_planes, self.model.rows.num_padded = planes.shape[0], planes.shape[1]
-        self.model.rows.row_words, self.model.rows.offset = planes.shape[2], offset
+        self.model.in_degree = &in_degree[0] if in_degree.shape[0] else NULL
+        self.model.rows.words = <const uint32_t *>&words[0, 0] if words.shape[0] else NULL
+        self.model.rows.row_words, self.model.rows.is_signed = words.shape[1], is_signed
+        self.model.rows.num_planes, self.model.rows.num_padded = num_planes, words.shape[0] // max(num_planes, 1)
+        self.model.rows.begin = NULL if begin is None else &begin[0]
         if not c_lay_out_layers(&self.model):
             raise MemoryError("no memory for the weights of a model")
 

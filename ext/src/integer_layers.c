@@ -40,6 +40,16 @@ typedef struct {
     int bits; /* that a code takes */
 } neighbor_rows;
 
+/* What bytes of codes have more than the codes, once they are expanded. */
+static int offset_of(const code_planes *rows) {
+    if (!rows->is_signed) return 0;
+    return rows->begin ? 128 : 1 << (rows->num_planes - 1);
+}
+
+static int64_t entry_of(const degree_scales *scales, const int32_t *in_degree, int64_t row) {
+    return least(in_degree[row], scales->num_degrees - 1);
+}
+
 #undef BODY
 #define BODY "integer_layers_body.h"
 #include "byte_levels.h"
@@ -88,7 +98,7 @@ int lay_out_layers(layer_stack *m) {
     for (int64_t l = 0; l < m->num_layers; l++) {
         integer_layer *layer = &m->layers[l];
         /* Rows that an activation has made are never negative, so that their codes are bytes without an offset. */
-        const int offset = l ? 0 : m->rows.offset;
+        const int offset = l ? 0 : offset_of(&m->rows);
         choose_form(layer, m->is_whole);
         const weight_rows *own = layer->own.codes ? &layer->own : NULL;
         if (!lay_out(m->level, &layer->map, m->is_whole ? NULL : own, offset, &layer->panels)) return 0;

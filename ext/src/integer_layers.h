@@ -6,12 +6,19 @@
 #include "batch_tiles.h"
 #include "code_products.h"
 
+/* Steps and largest codes of rows by in-degree; larger in-degrees take the last entry. */
+typedef struct {
+    int64_t num_degrees;
+    const float *step, *limit;
+} degree_scales;
+
 /* A convolution, GCN's, GIN's or SAGE's; a pointer that is NULL leaves its part out. Vectors of columns are padded with
- * zeros to a multiple of 32. Codes of a row are read with its step; `limit` is the largest one. */
+ * zeros to a multiple of 32. Codes of a row are read with the step of its in-degree. */
 typedef struct {
     weight_rows map, own, second; /* of the rows that are summed; of the row itself; of the result */
     const float *ratio, *mapped_step, *bias, *own_scale, *second_scale, *second_bias, *norm_weight, *norm_bias;
-    const float *row_step, *row_limit, *row_factor, *second_step, *second_limit;
+    const float *row_factor;          /* of each row */
+    degree_scales rows, second_rows;  /* that `map` and `own` read, and `second` */
     float mapped_limit, epsilon, norm_eps;
     int mapped_bits;
     int adds_near, scales_mapped; /* the row's own mapped codes are in the sum; row_factor is in mapped rows too */
@@ -24,17 +31,21 @@ typedef struct {
     int64_t mapped_bytes;
 } integer_layer;
 
-/* Rows of codes as planes of bits, see BitLines of hpcgnn/ops/bit_gemm.py; `offset` was added to each code. */
+/* Rows of codes as planes of bits: all at one width, a plane of all rows behind the other (BitLines of
+ * hpcgnn/ops/bit_gemm.py), or each at its own, a row behind the other (RowBits of hpcgnn/ops/row_bits.py). */
 typedef struct {
-    const uint32_t *words; /* (num_planes, num_padded, row_words) */
-    int64_t num_padded, row_words;
-    int num_planes, offset;
+    const uint32_t *words;
+    int64_t row_words, num_padded; /* words of a plane of a row; rows of a plane */
+    int num_planes;                /* of each row, where `begin` is NULL */
+    const int32_t *begin;          /* planes before each row, and all */
+    int is_signed;                 /* half the range of its width was added to each code */
 } code_planes;
 
 typedef struct {
     int64_t num_layers;
     integer_layer *layers;
     const int32_t *indices; /* of the rows' entries */
+    const int32_t *in_degree; /* of each row, that chooses steps */
     int is_whole;           /* one graph, not batches */
     code_planes rows;       /* that the first convolution reads */
     int level;              /* byte_level() when weights were laid out */

@@ -13,14 +13,18 @@
 #undef BLOCK_ROWS_HERE
 #define BLOCK_ROWS_HERE (WORD == 4 ? MOST_BLOCK_ROWS : 16)
 
-/* Codes of one row, from its planes. Columns past the last one, to whole pieces, are zero. */
+/* Codes of one row as unsigned bytes, see offset_of, from its planes. Columns past the last one, to whole pieces, are those
+ * of bits that are zero. */
 static void LEVEL(expand_row)(const code_planes *rows, int64_t row, int64_t dim, uint8_t *codes) {
-    const int64_t plane = rows->num_padded * rows->row_words;
-    const uint32_t *words = rows->words + row * rows->row_words;
+    const int64_t first = rows->begin ? rows->begin[row] : row;
+    const int num_planes = rows->begin ? (int)(rows->begin[row + 1] - first) : rows->num_planes;
+    const int64_t plane = rows->begin ? rows->row_words : rows->num_padded * rows->row_words;
+    const uint32_t *words = rows->words + first * rows->row_words;
+    const uint8_t start = rows->begin && rows->is_signed ? (uint8_t)(128 - (1 << (num_planes - 1))) : 0;
 #if LEVEL_LANES == 16
     for (int64_t k = 0; k < dim; k += 64) {
-        __m512i code = _mm512_setzero_si512();
-        for (int p = 0; p < rows->num_planes; p++) {
+        __m512i code = _mm512_set1_epi8((char)start);
+        for (int p = 0; p < num_planes; p++) {
             uint64_t bits;
             memcpy(&bits, words + p * plane + k / 32, sizeof bits);
             code = _mm512_mask_add_epi8(code, bits, code, _mm512_set1_epi8((char)(1 << p)));
@@ -31,20 +35,21 @@ static void LEVEL(expand_row)(const code_planes *rows, int64_t row, int64_t dim,
     const __m256i spread = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
     const __m256i bit = _mm256_set1_epi64x((int64_t)0x8040201008040201u);
     for (int64_t k = 0; k < dim; k += 32) {
-        __m256i code = _mm256_setzero_si256();
-        for (int p = 0; p < rows->num_planes; p++) {
+        __m256i code = _mm256_set1_epi8((char)start);
+        for (int p = 0; p < num_planes; p++) {
             const __m256i bits = _mm256_shuffle_epi8(_mm256_set1_epi32((int)words[p * plane + k / 32]), spread);
             const __m256i is_set = _mm256_cmpeq_epi8(_mm256_and_si256(bits, bit), bit);
-            code = _mm256_or_si256(code, _mm256_and_si256(is_set, _mm256_set1_epi8((char)(1 << p))));
+            code = _mm256_add_epi8(code, _mm256_and_si256(is_set, _mm256_set1_epi8((char)(1 << p))));
         }
         _mm256_storeu_si256((__m256i *)(codes + k), code);
     }
 #else
     for (int64_t k = 0; k < dim; k += 32) {
-        uint8_t code[32] = {0};
-        for (int p = 0; p < rows->num_planes; p++) {
+        uint8_t code[32];
+        memset(code, start, sizeof code);
+        for (int p = 0; p < num_planes; p++) {
             const uint32_t word = words[p * plane + k / 32];
-            for (int i = 0; i < 32; i++) code[i] |= (uint8_t)((word >> i & 1) << p);
+            for (int i = 0; i < 32; i++) code[i] = (uint8_t)(code[i] + ((word >> i & 1) << p));
         }
         memcpy(codes + k, code, sizeof code);
     }
@@ -99,7 +104,7 @@ INLINE int LEVEL(has_nan)(vector_i32 mask) {
 
 /* B of some rows, `row` the first of them, from their codes: padded rows of signed codes into `mapped`, and sums with the
  * weights of the rows themselves, where the panels have these, into `own`. */
-INLINE void LEVEL(map_block)(const integer_layer layer, int64_t row, int64_t lines, const uint8_t *codes, int64_t stride,
+INLINE void LEVEL(map_block)(const integer_layer layer, const int32_t *in_degree, int64_t row, int64_t lines, const uint8_t *codes, int64_t stride,
                              const batch_space space, uint8_t *mapped, int32_t *own, vector_i32 *is_nan) {
     const int64_t sums_width = layer.panels.num_outputs, own_first = padded_to(layer.map.num_outputs, PANEL_PADDING);
     const int64_t used = padded_to(layer.map.num_outputs, LANES), own_width = sums_width - own_first;
@@ -108,7 +113,7 @@ INLINE void LEVEL(map_block)(const integer_layer layer, int64_t row, int64_t lin
     LEVEL(multiply_codes)(&layer.panels, layer.map.dim, codes, stride, lines, &space, space.sums);
     for (int64_t r = 0; r < lines; r++) {
         const float factor = layer.scales_mapped ? layer.row_factor[row + r] : 1.0f;
-        const float row_scale = layer.row_step[row + r] * factor;
+        const float row_scale = layer.rows.step[entry_of(&layer.rows, in_degree, row + r)] * factor;
         const int32_t *sums = space.sums + r * sums_width;
         uint8_t *row_codes = is_packed ? space.line : mapped + r * layer.mapped_bytes;
         for (int64_t j = 0; j < used; j += LANES) {
@@ -175,7 +180,7 @@ INLINE const uint8_t *LEVEL(near_codes)(const uint8_t *row, int64_t row_bytes, i
 }
 
 /* z of the first map of one row, with ReLU where it is asked for. */
-INLINE void LEVEL(scale_sums)(const integer_layer layer, int64_t row, const uint8_t *near, const int32_t *own,
+INLINE void LEVEL(scale_sums)(const integer_layer layer, int64_t row, float row_step, const uint8_t *near, const int32_t *own,
                               const int32_t *sums, int64_t used, int rectifies, float *out, vector_i32 *is_nan) {
     for (int64_t j = 0; j < used; j += LANES) {
         vector_i32 sum, near_codes = {0}, own_sum;
@@ -187,7 +192,7 @@ INLINE void LEVEL(scale_sums)(const integer_layer layer, int64_t row, const uint
         x *= LEVEL(load_f32)(layer.mapped_step + j);
         if (layer.own.codes) {
             memcpy(&own_sum, own + j, sizeof own_sum);
-            x += __builtin_convertvector(own_sum, vector_f32) * layer.row_step[row] *
+            x += __builtin_convertvector(own_sum, vector_f32) * row_step *
                  LEVEL(load_f32)(layer.own_scale + j);
         }
         x += LEVEL(load_f32)(layer.bias + j);
@@ -197,23 +202,24 @@ INLINE void LEVEL(scale_sums)(const integer_layer layer, int64_t row, const uint
 }
 
 /* Codes of values that are not negative. */
-INLINE void LEVEL(store_codes_of)(const float *values, int64_t dim, float step, float limit, uint8_t *codes) {
-    const code_scale scale = LEVEL(scale_of)(step, limit);
+INLINE void LEVEL(store_codes_of)(const float *values, int64_t dim, const degree_scales scales, int64_t entry,
+                                  uint8_t *codes) {
+    const code_scale scale = LEVEL(scale_of)(scales.step[entry], scales.limit[entry]);
     for (int64_t j = 0; j < dim; j += LANES)
         LEVEL(store_bytes)(codes + j, LEVEL(codes_of_positive)(LEVEL(load_f32)(values + j), scale));
 }
 
 /* The second map of some rows, from their values in space.rows to their values there. */
-INLINE void LEVEL(map_again)(const integer_layer layer, int64_t begin, int64_t lines, int rectifies,
+INLINE void LEVEL(map_again)(const integer_layer layer, const int32_t *in_degree, int64_t begin, int64_t lines, int rectifies,
                              const batch_space space, vector_i32 *is_nan) {
     const int64_t in_dim = layer.second.dim, stride = padded_to(in_dim, CODE_PADDING);
     const int64_t width = layer.second_panels.num_outputs, used = padded_to(layer.second.num_outputs, LANES);
     for (int64_t r = 0; r < lines; r++)
-        LEVEL(store_codes_of)(space.rows + r * space.row_stride, in_dim, layer.second_step[begin + r],
-                              layer.second_limit[begin + r], space.between + r * stride);
+        LEVEL(store_codes_of)(space.rows + r * space.row_stride, in_dim, layer.second_rows,
+                              entry_of(&layer.second_rows, in_degree, begin + r), space.between + r * stride);
     LEVEL(multiply_codes)(&layer.second_panels, in_dim, space.between, stride, lines, &space, space.sums);
     for (int64_t r = 0; r < lines; r++) {
-        const float step = layer.second_step[begin + r];
+        const float step = layer.second_rows.step[entry_of(&layer.second_rows, in_degree, begin + r)];
         float *out = space.rows + r * space.row_stride;
         for (int64_t j = 0; j < used; j += LANES) {
             vector_i32 sum;
@@ -270,16 +276,17 @@ INLINE void LEVEL(convolve_block)(const layer_stack *m, int64_t l, const neighbo
                               space.sums);
         const uint8_t *codes_of_row = near + r * from.row_bytes;
         if (layer.adds_near) codes_of_row = LEVEL(near_codes)(codes_of_row, from.row_bytes, from.bits, used, space.line);
-        LEVEL(scale_sums)(layer, row + r, codes_of_row, own + r * own_width, space.sums, used, has_second || rectifies,
+        const float row_step = layer.rows.step[entry_of(&layer.rows, m->in_degree, row + r)];
+        LEVEL(scale_sums)(layer, row + r, row_step, codes_of_row, own + r * own_width, space.sums, used, has_second || rectifies,
                           space.rows + r * space.row_stride, is_nan);
     }
-    if (has_second) LEVEL(map_again)(layer, row, lines, rectifies, space, is_nan);
+    if (has_second) LEVEL(map_again)(layer, m->in_degree, row, lines, rectifies, space, is_nan);
     for (int64_t r = 0; r < lines; r++) {
         float *values = space.rows + r * space.row_stride;
         if (is_normed) LEVEL(normalize)(layer, out_dim, values, is_nan);
         if (kept) memcpy(kept + (row + r) * out_dim, values, (size_t)out_dim * 4);
         if (next)
-            LEVEL(store_codes_of)(values, out_dim, next->row_step[row + r], next->row_limit[row + r],
+            LEVEL(store_codes_of)(values, out_dim, next->rows, entry_of(&next->rows, m->in_degree, row + r),
                                   codes + r * code_stride);
     }
 }
@@ -310,7 +317,7 @@ static int LEVEL(convolve_batch)(const batch_tiles *a, const layer_stack *m, int
     for (int64_t i = 0; i < num_rows; i += BLOCK_ROWS_HERE) {
         const int64_t lines = least(num_rows - i, BLOCK_ROWS_HERE);
         if (l == 0) LEVEL(expand_block)(m, begin + i, lines, space);
-        LEVEL(map_block)(layer, begin + i, lines, l ? space.codes[l % 2] + i * stride : space.block, stride, space,
+        LEVEL(map_block)(layer, m->in_degree, begin + i, lines, l ? space.codes[l % 2] + i * stride : space.block, stride, space,
                          space.mapped + i * width, space.own + i * own_width, &is_nan);
     }
     if (by_tiles && LEVEL(sum_tiles)(a, &m->layers[l], b, given)) return LAYERS_SHORT;
@@ -357,7 +364,7 @@ static int LEVEL(forward_rows)(const layer_stack *m, const whole_graph *g, int64
     if (l + 1 < m->num_layers) {
         const integer_layer next = m->layers[l + 1];
         const int is_first = l + 1 == 0;
-        LEVEL(map_block)(next, row, lines, is_first ? space.block : codes,
+        LEVEL(map_block)(next, m->in_degree, row, lines, is_first ? space.block : codes,
                          is_first ? padded_to(next.map.dim, CODE_PADDING) : stride, space,
                          g->mapped[(l + 1) % 2] + row * next.mapped_bytes, space.own, &is_nan);
     }

@@ -1,4 +1,4 @@
-"""`hpcgnn bench inference` times passes over batches of METIS clusters, on integers and in floats, against peers.
+"""`hpcgnn bench inference` times passes over batches of METIS clusters, or whole graphs, on integers and in floats.
 
 Drawn networks are those of QGTC's Fig. 7, cluster-GCN (3 x 16) and batched GIN (3 x 64), and SAGE (3 x 64), with the
 LayerNorm that training has. A model file brings a trained one; its float sides have the numbers that its weight codes
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 import torch
+from mpi4py import MPI
 
 from hpcgnn.bench.float_batches import FloatBatches
 from hpcgnn.bench.float_networks import (
@@ -34,10 +35,16 @@ from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.datasets.options import SourceOptions
 from hpcgnn.datasets.source import load_source
 from hpcgnn.errors import ConfigError
+from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.inference.batches.cut import Batches, cut_batches
 from hpcgnn.inference.batches.packed import PackedBatches
 from hpcgnn.inference.batches.run import BatchedRun, pack_features
+from hpcgnn.inference.code_exchange import CodeExchange
+from hpcgnn.inference.coded_rows import BitRows, code_rows
+from hpcgnn.inference.graph_pass import GraphPass
 from hpcgnn.inference.model_file import read_model
+from hpcgnn.partition.build import build_partition
+from hpcgnn.partition.partition import Partition
 from hpcgnn.quantized.integer_model import IntegerModel
 
 HIDDEN = {"gcn": 16, "gin": 64, "sage": 64}
@@ -61,7 +68,7 @@ class InferenceBenchmark:
     trained : model files of hpcgnn quantize, each of the graph of one archive; where there are any, nothing is drawn
     models : of HIDDEN, to draw
     bits : of drawn features, weights and sums' codes
-    num_clusters : clusters of a graph
+    num_clusters : clusters of a graph, 0 for the graph as a whole
     peers : of dgl, torch
     """
 
@@ -86,7 +93,8 @@ class InferenceBenchmark:
             _check_kinds(path, model)
         for source in self.sources:
             dataset = load_source(f"npz:{source}", SourceOptions(features="auto", normalize_features="auto"))
-            work = BatchedGraph.of(dataset, self.num_clusters, self.batch_size)
+            work = BatchedGraph.of(dataset, self.num_clusters, self.batch_size) if self.num_clusters \
+                else BatchedGraph.whole(dataset)
             fitting = [path for path, model in waiting.items() if _is_of(model, dataset)]
             for path in fitting:
                 yield self._measure_trained(work, path, waiting.pop(path))
@@ -120,20 +128,32 @@ class InferenceBenchmark:
             others |= {"torch fp32": TorchBatches(stack, work.batches, work.features),
                        "torch int8": TorchBatches(stack, work.batches, work.features, is_int8=True)}
         if "dgl" in self.peers:
-            others |= {"dgl": DglBatches(stack, work.batches, work.features),
-                       ONCE: DglBatches(stack, work.batches.joined(), work.features)}
+            others["dgl"] = DglBatches(stack, work.batches, work.features)
+        if "dgl" in self.peers and work.part is None:
+            others[ONCE] = DglBatches(stack, work.batches.joined(), work.features)
         return others
 
 
 @dataclass(frozen=True)
 class BatchedGraph:
-    """Holds a graph cut into batches: features (num_rows, num_features) float32, in-degrees in the rows' order."""
+    """Holds a graph cut into batches, or as a whole, and then as a part too: features (num_rows, num_features) float32
+    and in-degrees in the rows' order.
+    """
 
     name: str
     num_classes: int
     batches: Batches
     features: np.ndarray
     in_degree: np.ndarray
+    part: Partition | None = None
+
+    @classmethod
+    def whole(cls, dataset: GraphDataset) -> BatchedGraph:
+        """Take all rows and arcs as one batch."""
+        part = build_partition(dataset, np.zeros(dataset.num_nodes, np.int32), 0, 1)
+        batches = Batches(part.inner_id, np.array([0, part.num_inner]), part.indptr, part.indices)
+        return cls(dataset.name, dataset.num_classes, batches, np.ascontiguousarray(part.features, np.float32),
+                   part.in_degree[:part.num_inner], part)
 
     @classmethod
     def of(cls, dataset: GraphDataset, num_clusters: int, batch_size: int) -> BatchedGraph:
@@ -146,8 +166,8 @@ class BatchedGraph:
 
     def case(self, kind: str, layers: int, hidden: int) -> str:
         """Say what is measured."""
-        return (f"{self.name}, {kind} {layers} x {hidden}, {self.batches.num_batches} batches of "
-                f"{self.batches.num_rows / self.batches.num_batches:.0f} nodes")
+        cut = f"{self.batches.num_batches} batches of {self.batches.num_rows / self.batches.num_batches:.0f} nodes"
+        return f"{self.name}, {kind} {layers} x {hidden}, {cut if self.part is None else 'whole'}"
 
 
 def _is_of(model: IntegerModel, dataset: GraphDataset) -> bool:
@@ -163,6 +183,25 @@ def _check_kinds(path: Path, model: IntegerModel) -> None:
 
 def _measure_sides(case: str, work: BatchedGraph, model: IntegerModel, others: dict[str, Any],
                    place: Place) -> Measurement:
+    measure = _measure_batches if work.part is None else _measure_whole
+    return measure(case, work, model, others, place)
+
+
+def _measure_whole(case: str, work: BatchedGraph, model: IntegerModel, others: dict[str, Any],
+                   place: Place) -> Measurement:
+    scale = model.convolutions[0].rows
+    rows = BitRows.of(code_rows(scale, work.features, work.in_degree), scale, work.in_degree)
+    run = GraphPass(model, work.part, CodeExchange(MPI.COMM_SELF, ExchangePlan.build(work.part)), rows)
+    contestants = {name: partial(_passes, side) for name, side in {OURS: run, **others}.items()}
+    measured = place.measure("inference", case, PASSES * work.batches.num_rows / 1e6, "s", contestants,
+                             [f"each time is of {PASSES} passes in a row"])
+    measured.details |= _against_floats(measured, run.forward()[0], rows.bits.nbytes + run.row_bytes, others)
+    measured.remarks.append(_float_summary(case, measured.details))
+    return measured
+
+
+def _measure_batches(case: str, work: BatchedGraph, model: IntegerModel, others: dict[str, Any],
+                     place: Place) -> Measurement:
     packed = pack_features(model, work.batches, work.features, work.in_degree)
     load_seconds = wall_seconds(partial(PackedBatches.load, packed.buffer))
     runs = {way: BatchedRun(model, packed, way) for way in ("auto", "tiles", "gather")}
@@ -187,19 +226,28 @@ def _details(packed: PackedBatches, runs: dict[str, BatchedRun], measured: Measu
              others: dict[str, Any]) -> dict[str, Any]:
     counts, tiles = runs["auto"].counts, runs["tiles"].counts
     better = min(measured.median("tiles"), measured.median("gather"))
-    floats = others["hpcgnn fp32"].forward()
-    return {"zero_tile_share": tiles.num_jumped / max(tiles.num_places, 1),
+    against = _against_floats(measured, logits, runs["auto"].row_bytes, others)
+    return against | {"zero_tile_share": tiles.num_jumped / max(tiles.num_places, 1),
             "tile_choice_share": counts.by_tiles / max(counts.by_tiles + counts.by_gather, 1),
             "auto_over_better": measured.median() / better,
-            "best_float_over_ours": min(measured.median(name) for name in FLOATS) / measured.median(),
+            "packed_bytes": packed.nbytes, "float_bytes": 4 * packed.batches.num_rows * packed.features.shape[1]}
+
+
+def _against_floats(measured: Measurement, logits: np.ndarray, row_bytes: int,
+                    others: dict[str, Any]) -> dict[str, Any]:
+    floats = others["hpcgnn fp32"].forward()
+    return {"best_float_over_ours": min(measured.median(name) for name in FLOATS) / measured.median(),
             "same_class_as_fp32": float((logits.argmax(1) == floats.argmax(1)).mean()),
-            "packed_bytes": packed.nbytes, "float_bytes": 4 * packed.batches.num_rows * packed.features.shape[1],
-            "row_bytes": runs["auto"].row_bytes, "bf16_row_bytes": others["hpcgnn bf16"].row_bytes}
+            "row_bytes": row_bytes, "bf16_row_bytes": others["hpcgnn bf16"].row_bytes}
+
+
+def _float_summary(case: str, details: dict[str, Any]) -> str:
+    return (f"{case}: the best float of hpcgnn takes {details['best_float_over_ours']:.2f} times as long; features and "
+            f"rows take {details['row_bytes'] / 1e6:.1f} MB, in bfloat16 {details['bf16_row_bytes'] / 1e6:.1f} MB; "
+            f"{100 * details['same_class_as_fp32']:.1f} % of the classes are fp32's")
 
 
 def _summary(case: str, details: dict[str, Any]) -> str:
-    return (f"{case}: the best float of hpcgnn takes {details['best_float_over_ours']:.2f} times as long; features and "
-            f"rows take {details['row_bytes'] / 1e6:.1f} MB, in bfloat16 {details['bf16_row_bytes'] / 1e6:.1f} MB; "
-            f"{100 * details['zero_tile_share']:.1f} % of the tiles are zero and jumped, auto takes tiles for "
-            f"{100 * details['tile_choice_share']:.0f} % of the sums and {details['auto_over_better']:.2f} of the "
-            f"better side's seconds, {100 * details['same_class_as_fp32']:.1f} % of the classes are fp32's")
+    return (f"{_float_summary(case, details)}; {100 * details['zero_tile_share']:.1f} % of the tiles are zero and "
+            f"jumped, auto takes tiles for {100 * details['tile_choice_share']:.0f} % of the sums and "
+            f"{details['auto_over_better']:.2f} of the better side's seconds")

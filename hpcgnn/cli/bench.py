@@ -273,11 +273,12 @@ def exchange_in_parallel(comm, rows: int, shared: Shared) -> None:
               help="Some of gcn (3 x 16), gin and sage (3 x 64), drawn where no FILE is a model.")
 @click.option("--bits", default="2,4,8", show_default=True,
               help="Of a drawn model's features, weights and what is summed, 2 to 8.")
-@click.option("--clusters", type=click.IntRange(min=1), default=1500, show_default=True, help="Of METIS, 16 a batch.")
+@click.option("--clusters", type=click.IntRange(min=0), default=1500, show_default=True,
+              help="Of METIS, 16 a batch; 0 takes the graph as a whole.")
 @_peer_option(("dgl", "torch"))
 @click.pass_obj
 def inference(shared: Shared, sources: tuple[Path, ...], model: str, bits: str, clusters: int, peer: str) -> None:
-    """Time passes over batches on integers, by bit tiles and by gathering, and in float32 and bfloat16.
+    """Time passes over batches on integers, by bit tiles and by gathering, or over whole graphs, and in floats.
 
     FILE is a graph, an .npz archive, or a model of hpcgnn quantize, an .h5 file: each model answers for the graph that
     it was made on, whose archive must be named too. torch as a peer is its sparse product with linear maps in float32,

@@ -5,7 +5,7 @@ No layer is known here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -13,9 +13,9 @@ import torch
 
 from hpcgnn.inference.neighborhood import row_blocks
 from hpcgnn.ops.arena import empty
-from hpcgnn.ops.bit_gemm import PAD8, BitLines, pack_codes, padded, unpack_codes
 from hpcgnn.ops.combination import combine
 from hpcgnn.ops.integer_rows import CodeTarget, Epilogue, rescale
+from hpcgnn.ops.row_bits import RowBits
 from hpcgnn.quantized.combination import combine_packages
 from hpcgnn.quantized.integer_model import ColumnScale, IntegerMap, RowScale
 from hpcgnn.quantized.package import PackagedRows, PackageFormat
@@ -84,45 +84,37 @@ class CodedRows:
 
 @dataclass(frozen=True)
 class BitRows:
-    """Rows as planes of bits, all rows at the width of the widest: b bits a code in memory.
+    """Rows as bits, each row at the width of its in-degree.
 
     Attributes
     ----------
-    lines : BitLines, a line a row       of codes with `offset` added
-    offset : int                         half the range where codes have a sign, or 0
-    step, limit : (n,) float32           see `CodedRows`
+    bits : RowBits of n rows
+    scale : RowScale
+    in_degree : (n,) integer         in the whole graph
     """
 
-    lines: BitLines
-    offset: int
-    step: np.ndarray
-    limit: np.ndarray
+    bits: RowBits
+    scale: RowScale
+    in_degree: np.ndarray
 
     @classmethod
-    def of(cls, coded: CodedRows) -> BitRows:
+    def of(cls, coded: CodedRows, scale: RowScale, in_degree: np.ndarray) -> BitRows:
         """Pack the same rows."""
-        offset = 1 << (coded.bit_width - 1) if coded.codes.dtype == np.int8 else 0
-        codes = coded.codes.view(np.uint8)
-        shifted = codes + np.uint8(offset) if offset else codes
-        return cls(pack_codes(torch.from_numpy(shifted), coded.bit_width, False), offset, coded.step, coded.limit)
+        return cls(RowBits.pack(coded.codes, scale.bit_width[scale.entry(in_degree)]), scale, in_degree)
 
     @property
-    def num_bytes(self) -> int:
-        return self.lines.words.nbytes + self.step.nbytes + self.limit.nbytes
+    def step(self) -> np.ndarray:
+        """See `LayerRows`."""
+        return self.scale.step[self.scale.entry(self.in_degree)]
 
     def coded(self) -> CodedRows:
         """Return the same rows, a byte a code."""
-        codes = unpack_codes(self.lines).numpy()
-        codes = (codes - np.uint8(self.offset)).view(np.int8) if self.offset else codes
-        return CodedRows(codes, self.step, self.limit, self.lines.bit_width)
+        limit = self.scale.max_code.astype(np.float32)[self.scale.entry(self.in_degree)]
+        return CodedRows(self.bits.codes(), self.step, limit, int(self.scale.bit_width.max()))
 
     def product(self, first: int, stop: int, weights: IntegerMap) -> np.ndarray:
         """See `LayerRows`."""
-        begin, words = first // PAD8 * PAD8, self.lines.words
-        some = BitLines(words[:, begin:padded(stop, PAD8)].contiguous(), stop - begin, self.lines.length)
-        rows = slice(first, stop)
-        return replace(self, lines=some, step=self.step[rows], limit=self.limit[rows]).coded().product(
-            first - begin, stop - begin, weights)
+        return product_of(self.bits.some(first, stop).codes(), int(self.scale.bit_width.max()), weights)
 
     def packages(self) -> PackagedRows:
         """See `LayerRows`."""

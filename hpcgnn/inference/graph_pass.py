@@ -37,8 +37,8 @@ class GraphPass:
         self._model, self._part, self._exchange, self._rows = model, part, exchange, rows
         self._in_degree = part.in_degree[:part.num_inner]
         factors = [degree_factor(self._in_degree, REDUCTIONS[one.kind]) for one in model.convolutions]
-        self._layers = GraphLayers(layers_of(model, self._in_degree, factors), part.indptr, part.indices,
-                                   exchange.num_halo, rows.lines, rows.offset, keeps_codes)
+        self._layers = GraphLayers(layers_of(model, factors), part.indptr, part.indices, exchange.num_halo,
+                                   self._in_degree, rows.bits, keeps_codes)
 
     @property
     def row_bytes(self) -> int:

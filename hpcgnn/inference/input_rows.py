@@ -22,7 +22,7 @@ class InputRows(Protocol):
 
     Attributes
     ----------
-    form : str                 "float32", "float16", "packages", "codes of 4 bits" or "packed codes"
+    form : str                 "float32", "float16", "packages", "codes of 2 to 4 bits" or the like, or "packed codes"
     num_bytes : int            in memory; of what shards hold, there too, before the shard's own compression
     """
 
@@ -79,15 +79,17 @@ class BitInput:
     @classmethod
     def of(cls, rows: InputRows, scale: RowScale, in_degree: np.ndarray) -> BitInput:
         """Encode the same rows for the convolution that reads at this scale; raises what `InputRows.coded` does."""
-        return cls(BitRows.of(rows.coded(scale, in_degree)))
+        return cls(BitRows.of(rows.coded(scale, in_degree), scale, in_degree))
 
     @property
     def form(self) -> str:
-        return f"codes of {self.bits.lines.bit_width} bits"
+        """Say how wide the scale lets rows be, which is the same on all ranks."""
+        low, high = self.bits.scale.bit_width.min(), self.bits.scale.bit_width.max()
+        return f"codes of {high} bits" if low == high else f"codes of {low} to {high} bits"
 
     @property
     def num_bytes(self) -> int:
-        return self.bits.num_bytes
+        return self.bits.bits.nbytes
 
     def coded(self, scale: RowScale, in_degree: np.ndarray) -> BitRows:
         """Return the codes, which keep the scale that they were made with; the arguments are not read."""

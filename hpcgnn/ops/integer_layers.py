@@ -16,11 +16,20 @@ from hpcgnn.ops.arena import empty
 from hpcgnn.ops.batch_tiles import BatchTiles
 from hpcgnn.ops.bit_gemm import LARGEST_SUM, BitLines, padded
 from hpcgnn.ops.host import integer_layers as host
+from hpcgnn.ops.row_bits import RowBits
 
 PADDING = 32                     # columns, of ext/src/integer_layers.c
 CODE_PADDING, BLOCK_ROWS = 64, 48      # of rows of codes, which are read in whole blocks
 LARGEST_PRODUCT = 255 * 127      # of two codes
 HAS_NAN, NO_SPACE = 1, 2         # of ext/src/integer_layers.h
+
+
+@dataclass(frozen=True)
+class DegreeScales:
+    """Steps and largest codes of rows, (num_degrees,) float32 each, by in-degree; larger ones take the last entry."""
+
+    step: np.ndarray
+    limit: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -32,7 +41,7 @@ class IntegerLayer:
     map : (num_outputs, in_dim) int8     weight codes of the rows that are summed
     own, second : int8 of these forms, or None      of the row itself; of the result. Scales of what is None are so too
     ratio, mapped_step, bias, own_scale : (padded outputs of map,) float32
-    row_step, row_limit : (num_rows,) float32      of the codes that it reads
+    rows : DegreeScales                  of the codes that it reads
     row_factor : (num_rows,) float32 or None
     mapped_limit, epsilon, norm_eps : float
     mapped_bits : int                    of the codes that are summed, a sign included
@@ -40,7 +49,7 @@ class IntegerLayer:
     adds_near : bool                     the row's own mapped codes are in its sum
     scales_mapped : bool                 mapped rows are multiplied by row_factor too
     second_scale, second_bias : (padded outputs of second,) float32
-    second_step, second_limit : (num_rows,) float32
+    second_rows : DegreeScales           of the codes that `second` reads
     norm_weight, norm_bias : (padded out_dim,) float32 or None      of the LayerNorm behind it, which a last layer
                                                                     does not have
     """
@@ -49,8 +58,7 @@ class IntegerLayer:
     ratio: np.ndarray
     mapped_step: np.ndarray
     bias: np.ndarray
-    row_step: np.ndarray
-    row_limit: np.ndarray
+    rows: DegreeScales
     row_factor: np.ndarray | None
     mapped_limit: float
     epsilon: float
@@ -63,8 +71,7 @@ class IntegerLayer:
     second: np.ndarray | None = None
     second_scale: np.ndarray | None = None
     second_bias: np.ndarray | None = None
-    second_step: np.ndarray | None = None
-    second_limit: np.ndarray | None = None
+    second_rows: DegreeScales | None = None
     norm_weight: np.ndarray | None = None
     norm_bias: np.ndarray | None = None
     norm_eps: float = 0.0
@@ -86,8 +93,9 @@ class BatchedLayers:
     layers : list of IntegerLayer
     tiles : BatchTiles
     indices : (num_entries,) int32       of tiles.indptr, each in its batch
+    in_degree : (num_rows,) int32        in the whole graph
     rows : BitLines of num_rows lines of num_features codes
-    offset : int                         that was added to each of these codes
+    is_signed : bool                     half the range of their width was added to these codes
     weights are laid out for the instruction set in use
 
     Raises
@@ -95,9 +103,9 @@ class BatchedLayers:
     KernelError      shapes that disagree, or no row, feature or layer at all
     """
 
-    def __init__(self, layers: list[IntegerLayer], tiles: BatchTiles, indices: np.ndarray, rows: BitLines,
-                 offset: int):
-        _check_layers(layers, rows, int(tiles.row_begin[-1]))
+    def __init__(self, layers: list[IntegerLayer], tiles: BatchTiles, indices: np.ndarray, in_degree: np.ndarray,
+                 rows: BitLines, is_signed: bool):
+        _check_layers(layers, (rows.num_lines, rows.length), in_degree, int(tiles.row_begin[-1]))
         if not tiles.row_begin[-1]:
             raise KernelError("layers over batches were given no row")
         for layer in layers:
@@ -108,7 +116,7 @@ class BatchedLayers:
                               "cut smaller batches")
         self._tiles, self._out_dim = tiles, layers[-1].out_dim
         self._hidden_dim = layers[-1].in_dim if len(layers) > 1 else 0
-        self._kernel = host.prepared(layers, indices, rows.words.numpy(), offset, False)
+        self._kernel = host.prepared(layers, indices, in_degree, rows, is_signed, False)
 
     @property
     def space_bytes(self) -> int:
@@ -137,7 +145,8 @@ class GraphLayers:
     indptr : (num_rows + 1,) int64, indices : (num_entries,) int32
         rows that each row sums: of these, and from num_rows on of others, whose mapped codes the caller brings
     num_others : int
-    rows, offset : see `BatchedLayers`
+    in_degree : (num_rows,) int32      in the whole graph
+    rows : RowBits of num_rows rows of num_features codes
     keeps_codes : bool      that each convolution reads, for `codes`; they are kept in any case where a convolution
                             after the first has a map of the row itself
 
@@ -151,16 +160,16 @@ class GraphLayers:
     """
 
     def __init__(self, layers: list[IntegerLayer], indptr: np.ndarray, indices: np.ndarray, num_others: int,
-                 rows: BitLines, offset: int, keeps_codes: bool = False):
+                 in_degree: np.ndarray, rows: RowBits, keeps_codes: bool = False):
         num_rows = len(indptr) - 1
-        _check_layers(layers, rows, num_rows)
+        _check_layers(layers, (rows.num_rows, rows.length), in_degree, num_rows)
         _check_entries(indptr, indices, num_rows + num_others)
         self._layers, self._indptr, self._num_rows = layers, indptr, num_rows
         self._codes = None
         if len(layers) > 1 and (keeps_codes or any(one.own is not None for one in layers[1:])):
             stride = padded(max(one.in_dim for one in layers[1:]), CODE_PADDING)
             self._codes = empty((num_rows + BLOCK_ROWS, stride), torch.uint8).numpy()
-        self._kernel = host.prepared(layers, indices, rows.words.numpy(), offset, True)
+        self._kernel = host.prepared(layers, indices, in_degree, rows, rows.is_signed, True)
         forms = [self._kernel.mapped_form(number) for number in range(len(layers))]
         sizes = [max((row_bytes for _, row_bytes in forms[start::2]), default=1) for start in (0, 1)]
         self._tables = [empty((1 + (num_rows + num_others) * size,), torch.uint8).numpy() for size in sizes]
@@ -267,9 +276,12 @@ def _check_entries(indptr: np.ndarray, indices: np.ndarray, num_mapped: int) -> 
         raise KernelError(f"entries name rows {indices.min()} to {indices.max()}; expected 0 to {num_mapped - 1}")
 
 
-def _check_layers(layers: list[IntegerLayer], rows: BitLines, num_rows: int) -> None:
-    if not layers or (rows.num_lines, rows.length) != (num_rows, layers[0].in_dim) or not rows.length:
-        raise KernelError(f"layers over {num_rows} rows were given codes of shape ({rows.num_lines}, {rows.length})")
+def _check_layers(layers: list[IntegerLayer], shape: tuple[int, int], in_degree: np.ndarray, num_rows: int) -> None:
+    if not layers or shape != (num_rows, layers[0].in_dim) or not shape[1]:
+        raise KernelError(f"layers over {num_rows} rows were given codes of shape {shape}")
+    if in_degree.dtype != np.int32 or in_degree.shape != (num_rows,) or not in_degree.flags.c_contiguous \
+            or in_degree.min(initial=0) < 0:
+        raise KernelError(f"layers over {num_rows} rows need an in-degree of 0 or more each, int32")
     for number, layer in enumerate(layers):
         _check_layer(layer, num_rows)
         if number and layer.in_dim != layers[number - 1].out_dim:
@@ -284,20 +296,24 @@ def _check_layer(layer: IntegerLayer, num_rows: int) -> None:
         raise KernelError(f"a map of the row itself has {len(layer.own)} outputs, expected as many as that of its "
                           f"neighbors, {len(layer.map)}")
     by_row, by_map, by_out = (num_rows,), (padded(len(layer.map), PADDING),), (padded(layer.out_dim, PADDING),)
-    expected = [(layer.ratio, by_map), (layer.mapped_step, by_map), (layer.bias, by_map), (layer.row_step, by_row),
-                (layer.row_limit, by_row)]
+    expected = [(layer.ratio, by_map), (layer.mapped_step, by_map), (layer.bias, by_map),
+                (layer.rows.step, layer.rows.limit.shape), (layer.rows.limit, layer.rows.step.shape)]
     if layer.row_factor is not None:
         expected.append((layer.row_factor, by_row))
     if layer.second is not None:
-        expected += [(layer.second_scale, by_out), (layer.second_bias, by_out), (layer.second_step, by_row),
-                     (layer.second_limit, by_row)]
+        expected += [(layer.second_scale, by_out), (layer.second_bias, by_out)]
+        if layer.second_rows is None:
+            raise KernelError("a second map has no scales of the rows that it reads")
+        expected += [(layer.second_rows.step, layer.second_rows.limit.shape), (layer.second_rows.limit,
+                                                                              layer.second_rows.step.shape)]
     if layer.own is not None:
         expected.append((layer.own_scale, by_map))
     if layer.norm_weight is not None:
         expected += [(layer.norm_weight, by_out), (layer.norm_bias, by_out)]
-    if any(array is None or array.dtype != np.float32 or array.shape != shape for array, shape in expected):
-        raise KernelError(f"a layer over {num_rows} rows and {len(layer.map)} columns needs float32 scales, one a row "
-                          "or one a padded column")
+    if any(array is None or array.dtype != np.float32 or array.shape != shape or (not array.size and num_rows)
+           for array, shape in expected):
+        raise KernelError(f"a layer over {num_rows} rows and {len(layer.map)} columns needs float32 scales, one a "
+                          "row, an in-degree or a padded column")
     if layer.scales_mapped and layer.row_factor is None:
         raise KernelError("mapped rows are to be multiplied by the row's factor, and there is none")
 

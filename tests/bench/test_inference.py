@@ -16,7 +16,7 @@ from integer_models import some_model
 from hpcgnn.__main__ import main
 from hpcgnn.bench.float_batches import FloatBatches
 from hpcgnn.bench.float_networks import float_stack, integer_model, random_stack
-from hpcgnn.bench.inference import LAYERS
+from hpcgnn.bench.inference import HIDDEN, LAYERS
 from hpcgnn.bench.peers.torch_batches import TorchBatches
 from hpcgnn.inference.batches.cut import cut_batches
 from hpcgnn.inference.batches.run import BatchedRun, pack_features
@@ -158,6 +158,19 @@ def test_the_command_measures_every_model_and_width(archive, tmp_path, capsys, m
         assert 0 <= row["zero_tile_share"] <= 1 and 0 <= row["tile_choice_share"] <= 1
         assert row["packed_bytes"] > 0 and row["auto_over_better"] > 0
     assert "% of the tiles are zero and jumped" in printed.out
+
+
+def test_a_whole_graph_is_measured_too(archive, tmp_path, capsys, monkeypatch):
+    code = run([archive, "--bits", "2,4", "--clusters", "0", "--repeat", "3", "--peer", "torch", "--out",
+                tmp_path / "out"], monkeypatch)
+    printed = capsys.readouterr()
+    assert not code, printed.err
+    rows = json.loads((tmp_path / "out/bench.json").read_text())["measurements"]
+    for row, (kind, bits) in zip(rows, itertools.product(KINDS, (2, 4)), strict=True):
+        assert row["case"] == f"made, {kind} {LAYERS} x {HIDDEN[kind]}, whole, {bits} bits"
+        assert set(row["seconds"]) == {"hpcgnn", "hpcgnn fp32", "hpcgnn bf16", "torch fp32", "torch int8"}
+        assert 0 < row["row_bytes"] < row["bf16_row_bytes"]
+    assert "tiles" not in printed.out and "times as long; features and rows take" in printed.out
 
 
 def trained_file(path, kind, num_nodes=120, name="made"):

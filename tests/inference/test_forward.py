@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import reference_integer as reference
-from integer_models import integer_map, some_model
+from integer_models import integer_map, row_scale, some_model
 from mpi4py import MPI
 from training_setup import arcs_where, easy_graph, random_owner, two_islands
 
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.inference.code_exchange import CodeExchange
-from hpcgnn.inference.coded_rows import BitRows, CodedRows, code_rows
+from hpcgnn.inference.coded_rows import BitRows, code_rows
 from hpcgnn.inference.forward import forward_codes
 from hpcgnn.inference.graph_pass import GraphPass
 from hpcgnn.inference.layers import is_summed
@@ -34,12 +34,13 @@ def run_on_part(model, dataset, owner, comm=MPI.COMM_SELF):
     logits, embeddings = forward_codes(model, coded, degree, RankNeighborhood(part, exchange),
                                        lambda rows: seen.append(rows.codes))
     if is_summed(model):
+        bits = BitRows.of(coded, model.convolutions[0].rows, degree)
         again, its_exchange = [], CodeExchange(comm, ExchangePlan.build(part))
-        graph_pass = GraphPass(model, part, its_exchange, BitRows.of(coded), keeps_codes=True)
+        graph_pass = GraphPass(model, part, its_exchange, bits, keeps_codes=True)
         answers = graph_pass.forward(lambda rows: again.append((rows.coded() if not again else rows).codes))
         for found, expected in zip((*answers, *again), (logits, embeddings, *seen), strict=True):
             assert (found.tobytes(), found.dtype, found.shape) == (expected.tobytes(), expected.dtype, expected.shape)
-        fewer = GraphPass(model, part, its_exchange, BitRows.of(coded))
+        fewer = GraphPass(model, part, its_exchange, bits)
         assert fewer.forward()[0].tobytes() == logits.tobytes() and fewer.row_bytes <= graph_pass.row_bytes
         assert its_exchange.sent_bytes == 2 * exchange.sent_bytes
     return part, logits, embeddings, seen, exchange
@@ -104,21 +105,21 @@ def test_every_integer_and_every_bit_of_the_logits_is_that_of_one_rank(kind, map
     assert found[2].tobytes() == embeddings[rows].tobytes()
 
 
-@pytest.mark.parametrize("bits, is_signed", [(1, False), (4, False), (2, True), (8, True)])
-def test_rows_of_bits_are_the_same_codes_in_as_many_bits(bits, is_signed):
-    rng = np.random.default_rng(bits)
-    high = 2 ** (bits - is_signed)
-    codes = rng.integers(1 - high if is_signed else 0, high, (37, 300)).astype(np.int8 if is_signed else np.uint8)
-    ones = np.ones(37, np.float32)
-    rows = BitRows.of(CodedRows(codes, ones, (high - 1) * ones, bits))
-    assert rows.coded().codes.tobytes() == codes.tobytes() and rows.coded().codes.dtype == codes.dtype
-    # 40 rows of 384 bits a plane, a step and a limit a row.
-    assert rows.num_bytes == bits * 40 * 384 // 8 + 2 * 37 * 4
+@pytest.mark.parametrize("is_signed", [False, True])
+def test_rows_of_bits_are_the_same_rows(is_signed):
+    rng, num_rows = np.random.default_rng(3), 37
+    scale = row_scale(rng, is_signed=is_signed)
+    degree = rng.integers(0, 20, num_rows)
+    coded = code_rows(scale, np.abs(rng.normal(size=(num_rows, 300))).astype(np.float32) * (1 - 2 * is_signed), degree)
+    rows = BitRows.of(coded, scale, degree)
+    for name in ("codes", "step", "limit"):
+        np.testing.assert_array_equal(getattr(rows.coded(), name), getattr(coded, name))
+    np.testing.assert_array_equal(rows.step, coded.step)
     weights = integer_map(rng, 5, 300)
-    expected = codes.astype(np.int64) @ weights.codes.T.astype(np.int64)
+    expected = coded.codes.astype(np.int64) @ weights.codes.T.astype(np.int64)
     for first, stop in ((0, 37), (3, 4), (9, 31), (16, 37)):
         np.testing.assert_array_equal(rows.product(first, stop, weights), expected[first:stop])
-    assert rows.packages().codes(0, 37).tobytes() == codes.tobytes()
+    assert rows.packages().codes(0, 37).tobytes() == coded.codes.tobytes()
 
 
 def with_isolated_nodes(dataset):

@@ -12,17 +12,20 @@ import torch
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.batch_tiles import BatchTiles
 from hpcgnn.ops.bit_gemm import pack_codes
-from hpcgnn.ops.integer_layers import PADDING, BatchedLayers, GraphLayers, IntegerLayer
+from hpcgnn.ops.integer_layers import PADDING, BatchedLayers, DegreeScales, GraphLayers, IntegerLayer
+from hpcgnn.ops.row_bits import RowBits
 from hpcgnn.ops.tiles import tiles_of_csr
 
 NUM_ROWS, IN_DIM, OUT_DIM = 5, 7, 3
 ONES = np.ones(NUM_ROWS, np.float32)
 COLUMNS = np.ones(PADDING, np.float32)
+DEGREE = np.arange(NUM_ROWS, dtype=np.int32)
+SCALES = DegreeScales(ONES[:2], ONES[:2])
 
 
 def a_layer(in_dim=IN_DIM, out_dim=OUT_DIM):
     return IntegerLayer(map=np.ones((out_dim, in_dim), np.int8), ratio=COLUMNS, mapped_step=COLUMNS, bias=0 * COLUMNS,
-                        row_step=ONES, row_limit=ONES, row_factor=None, mapped_limit=1.0, epsilon=0.0, mapped_bits=2,
+                        rows=SCALES, row_factor=None, mapped_limit=1.0, epsilon=0.0, mapped_bits=2,
                         takes_tiles=np.zeros(1, np.uint8), adds_near=True, scales_mapped=False)
 
 
@@ -31,7 +34,7 @@ def layers_of(*layers, in_dim=IN_DIM):
     indptr = np.zeros(NUM_ROWS + 1, np.int64)
     tiles = BatchTiles.stack([tiles_of_csr(indptr, np.empty(0, np.int32), NUM_ROWS)], indptr)
     rows = pack_codes(torch.ones(NUM_ROWS, in_dim, dtype=torch.uint8), 1, False)
-    return BatchedLayers(list(layers), tiles, np.empty(0, np.int32), rows, 0)
+    return BatchedLayers(list(layers), tiles, np.empty(0, np.int32), DEGREE, rows, False)
 
 
 def test_rows_without_a_neighbor_keep_their_own_codes():
@@ -49,10 +52,12 @@ def test_rows_without_a_neighbor_keep_their_own_codes():
     ({"own": np.ones((OUT_DIM + 1, IN_DIM), np.int8), "own_scale": COLUMNS}, "row itself has 4 outputs"),
     ({"own": np.ones((OUT_DIM, IN_DIM), np.int8)}, "needs float32 scales"),
     ({"second": np.ones((2, OUT_DIM + 1), np.int8)}, "maps 3 columns"),
-    ({"second": np.ones((2, OUT_DIM), np.int8), "second_scale": COLUMNS, "second_bias": COLUMNS}, "needs float32"),
-    ({"ratio": COLUMNS[:OUT_DIM]}, "one a padded column"),
-    ({"row_step": ONES[1:]}, "one a row"),
-    ({"row_limit": ONES.astype(np.float64)}, "needs float32"),
+    ({"second": np.ones((2, OUT_DIM), np.int8), "second_scale": COLUMNS, "second_bias": COLUMNS}, "has no scales"),
+    ({"second": np.ones((2, OUT_DIM), np.int8), "second_scale": COLUMNS, "second_rows": SCALES}, "needs float32"),
+    ({"ratio": COLUMNS[:OUT_DIM]}, "or a padded column"),
+    ({"rows": DegreeScales(ONES[:2], ONES[:3])}, "an in-degree"),
+    ({"rows": DegreeScales(ONES[:0], ONES[:0])}, "an in-degree"),
+    ({"rows": DegreeScales(ONES, ONES.astype(np.float64))}, "needs float32"),
     ({"row_factor": ONES[1:]}, "one a row"),
     ({"norm_weight": COLUMNS}, "needs float32"),
     ({"norm_weight": COLUMNS[:OUT_DIM], "norm_bias": COLUMNS}, "needs float32"),
@@ -79,13 +84,14 @@ def test_sums_of_packed_rows_are_those_of_their_codes(byte_level, bits, dim, add
     rng, num_rows, num_others = np.random.default_rng(dim), 60, 13
     indptr, limit = some_rows(num_rows, rng), 2 ** (bits - 1) - 1
     indices = rng.integers(0, num_rows + num_others, indptr[-1]).astype(np.int32)
-    ones, columns = np.ones(num_rows, np.float32), np.ones(-(-dim // 32) * 32, np.float32)
+    columns, degree = np.ones(-(-dim // 32) * 32, np.float32), np.zeros(num_rows, np.int32)
     weights = rng.integers(-3, 4, (dim, 5)).astype(np.int8)
-    layer = IntegerLayer(map=weights, ratio=columns, mapped_step=columns, bias=0 * columns, row_step=ones,
-                         row_limit=ones, row_factor=None, mapped_limit=float(limit), epsilon=0.5, mapped_bits=bits,
+    layer = IntegerLayer(map=weights, ratio=columns, mapped_step=columns, bias=0 * columns, rows=SCALES,
+                         row_factor=None, mapped_limit=float(limit), epsilon=0.5, mapped_bits=bits,
                          takes_tiles=None, adds_near=adds_near, scales_mapped=False)
-    codes = rng.integers(0, 2, (num_rows, 5)).astype(np.uint8)
-    layers = GraphLayers([layer], indptr, indices, num_others, pack_codes(torch.from_numpy(codes), 1, False), 0)
+    codes = rng.integers(-1, 2, (num_rows, 5)).astype(np.int8)
+    rows = RowBits.pack(codes, rng.integers(2, 9, num_rows))
+    layers = GraphLayers([layer], indptr, indices, num_others, degree, rows)
     others = rng.integers(-limit, limit + 1, (num_others, dim)).astype(np.int8)
     layers.mapped[0].put(num_rows, others)
     layers.begin()
@@ -113,9 +119,16 @@ def test_sums_of_packed_rows_are_those_of_their_codes(byte_level, bits, dim, add
 ])
 def test_entries_that_name_no_row_are_refused(change, words):
     indptr, indices = np.arange(NUM_ROWS + 1), np.arange(NUM_ROWS, dtype=np.int32)
-    rows = pack_codes(torch.ones(NUM_ROWS, IN_DIM, dtype=torch.uint8), 1, False)
+    rows = RowBits.pack(np.ones((NUM_ROWS, IN_DIM), np.uint8), np.ones(NUM_ROWS, int))
     with pytest.raises(KernelError, match=words):
-        GraphLayers([a_layer()], *change(indptr, indices), 2, rows, 0)
+        GraphLayers([a_layer()], *change(indptr, indices), 2, DEGREE, rows)
+
+
+@pytest.mark.parametrize("degree", [DEGREE[1:], DEGREE.astype(np.int64), DEGREE - np.int32(1)])
+def test_in_degrees_that_do_not_fit_are_refused(degree):
+    rows = RowBits.pack(np.ones((NUM_ROWS, IN_DIM), np.uint8), np.ones(NUM_ROWS, int))
+    with pytest.raises(KernelError, match="in-degree of 0 or more each, int32"):
+        GraphLayers([a_layer()], np.zeros(NUM_ROWS + 1, np.int64), np.empty(0, np.int32), 0, degree, rows)
 
 
 def test_layers_that_do_not_follow_each_other_and_none_at_all_are_refused():

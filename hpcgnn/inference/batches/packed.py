@@ -110,15 +110,10 @@ class PackedBatches:
     def nbytes(self) -> int:
         return self.buffer.nbytes
 
-    @property
-    def offset(self) -> int:
-        """Return what was added to each code before it became bits."""
-        return 1 << (self.features.bit_width - 1) if self.is_signed else 0
-
     def codes(self) -> np.ndarray:
         """Return the features, (num_rows, num_features) uint8, or int8 with a sign."""
         codes = self.features.to_codes().numpy()
-        return (codes - np.uint8(self.offset)).view(np.int8) if self.is_signed else codes
+        return (codes - np.uint8(1 << (self.features.bit_width - 1))).view(np.int8) if self.is_signed else codes
 
 
 def _header(buffer: np.ndarray) -> dict[str, int]:

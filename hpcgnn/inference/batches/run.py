@@ -86,5 +86,5 @@ def _layers_of(model: IntegerModel, packed: PackedBatches, neighborhood: BatchNe
     factors = [neighborhood.row_factor(REDUCTIONS[one.kind]) for one in model.convolutions]
     choices = [neighborhood.takes_tiles(len(one.neighbor.codes), one.mapped.bit_width).astype(np.uint8)
                for one in model.convolutions]
-    return BatchedLayers(layers_of(model, packed.in_degree, factors, choices), packed.tiles, packed.batches.indices,
-                         packed.features.lines, packed.offset)
+    return BatchedLayers(layers_of(model, factors, choices), packed.tiles, packed.batches.indices,
+                         packed.in_degree.astype(np.int32), packed.features.lines, packed.is_signed)

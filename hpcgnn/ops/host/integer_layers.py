@@ -6,13 +6,20 @@ import numpy as np
 import torch
 
 from hpcgnn._ext import integer_layers as kernels
+from hpcgnn.ops.bit_gemm import BitLines
 from hpcgnn.ops.host.simd import simd_level
+from hpcgnn.ops.row_bits import RowBits
 
 
-def prepared(layers: list, indices: np.ndarray, planes: np.ndarray, offset: int, is_whole: bool) -> kernels.Layers:
+def prepared(layers: list, indices: np.ndarray, in_degree: np.ndarray, rows: BitLines | RowBits, is_signed: bool,
+             is_whole: bool) -> kernels.Layers:
     """Return the layers as the kernel reads them, with weights laid out for the level in use."""
     simd_level()
-    return kernels.Layers(layers, indices, planes, offset, is_whole)
+    if isinstance(rows, BitLines):
+        words = rows.words.numpy()
+        return kernels.Layers(layers, indices, in_degree, words.reshape(-1, words.shape[2]), None, rows.bit_width,
+                              is_signed, is_whole)
+    return kernels.Layers(layers, indices, in_degree, rows.words, rows.begin, 0, is_signed, is_whole)
 
 
 def forward(layers: kernels.Layers, tiles, logits: np.ndarray, hidden: np.ndarray | None) -> int:
