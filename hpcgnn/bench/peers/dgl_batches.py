@@ -77,7 +77,7 @@ class _Layer(nn.Module):
             self.convolution = SAGEConv(in_dim, out_dim, "mean")
             self.convolution.fc_neigh.weight.data.copy_(layer.weight)
             self.convolution.fc_self.weight.data.copy_(layer.own)
-            self.convolution.bias.data.copy_(layer.bias)
+            self.convolution.fc_self.bias.data.copy_(layer.bias)
         else:
             self.convolution = GINConv(None, "sum", init_eps=layer.epsilon)
             self.first, self.second = _linear(layer.weight, None), _linear(layer.second, layer.second_bias)
