@@ -35,8 +35,8 @@ cdef extern from "integer_layers.h":
         float mapped_limit, epsilon, norm_eps
         int mapped_bits, adds_near, scales_mapped
         const uint8_t *takes_tiles
-        int stored_bits
-        int64_t mapped_bytes
+        int stored_bits, code_bits
+        int64_t mapped_bytes, code_bytes
     ctypedef struct code_planes:
         const uint32_t *words
         int64_t row_words, num_padded
@@ -174,3 +174,7 @@ cdef class Layers:
     def mapped_form(self, int64_t number):
         """(bits that a mapped code of a convolution takes, bytes of a row of them)."""
         return self.model.layers[number].stored_bits, self.model.layers[number].mapped_bytes
+
+    def code_form(self, int64_t number):
+        """(bits that a code which a convolution reads takes, bytes of a row of them)."""
+        return self.model.layers[number].code_bits, self.model.layers[number].code_bytes

@@ -86,11 +86,21 @@ static int lay_out(int level, const weight_rows *map, const weight_rows *other, 
     return 1;
 }
 
+/* Bits of a field that holds codes of so many. */
+static int field_bits(int bits) { return bits > 4 ? 8 : bits > 2 ? 4 : 2; }
+
+static int64_t field_bytes(int64_t dim, int bits, int64_t multiple_of_bytes) {
+    return bits == 8 ? padded_to(dim, multiple_of_bytes) : padded_to(parts(dim * bits, 8), 8);
+}
+
 static void choose_form(integer_layer *layer, int is_whole) {
-    const int64_t dim = layer->map.num_outputs;
-    const int bits = !is_whole || layer->mapped_bits > 4 ? 8 : layer->mapped_bits > 2 ? 4 : 2;
-    layer->stored_bits = bits;
-    layer->mapped_bytes = bits == 8 ? padded_to(dim, PADDING) : padded_to(parts(dim * bits, 8), 8);
+    float largest = 0;
+    for (int64_t d = 0; d < layer->rows.num_degrees; d++)
+        largest = layer->rows.limit[d] > largest ? layer->rows.limit[d] : largest;
+    layer->stored_bits = is_whole ? field_bits(layer->mapped_bits) : 8;
+    layer->code_bits = is_whole ? largest < 4 ? 2 : largest < 16 ? 4 : 8 : 8;
+    layer->mapped_bytes = field_bytes(layer->map.num_outputs, layer->stored_bits, PADDING);
+    layer->code_bytes = field_bytes(layer->map.dim, layer->code_bits, CODE_PADDING);
 }
 
 int lay_out_layers(layer_stack *m) {
@@ -133,6 +143,7 @@ static space_sizes sizes_of(const batch_tiles *a, const layer_stack *m) {
         AT_LEAST(code_bytes, padded_to(layer->map.dim, CODE_PADDING));
         AT_LEAST(code_bytes, padded_to(layer->map.num_outputs, CODE_PADDING));
         AT_LEAST(code_bytes, padded_to(layer->second.num_outputs, CODE_PADDING));
+        AT_LEAST(code_bytes, padded_to(layer->code_bytes * 8 / layer->code_bits, CODE_PADDING));
         AT_LEAST(sums, layer->panels.num_outputs);
         AT_LEAST(sums, layer->second_panels.num_outputs);
         AT_LEAST(mapped, padded_to(layer->map.num_outputs, PADDING));

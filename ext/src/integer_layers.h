@@ -25,10 +25,10 @@ typedef struct {
     const uint8_t *takes_tiles;   /* of each batch */
     /* Made by lay_out_layers. Of batches, `own` lies behind `map` in the same panels, each padded to 16 outputs. */
     weight_panels panels, own_panels, second_panels;
-    /* Made too: bits that a mapped code takes, 8, or of a whole graph 2 or 4 where they suffice (packed_sums_body.h), and
-     * bytes of a row of them. */
-    int stored_bits;
-    int64_t mapped_bytes;
+    /* Made too: bits that a mapped code takes, and one that it reads, and bytes of a row of them. These are 8 bits, or of a
+     * whole graph 2 or 4 where they suffice (packed_fields_body.h). */
+    int stored_bits, code_bits;
+    int64_t mapped_bytes, code_bytes;
 } integer_layer;
 
 /* Rows of codes as planes of bits: all at one width, a plane of all rows behind the other (BitLines of
@@ -68,7 +68,7 @@ typedef struct {
     int64_t num_rows;
     const int64_t *indptr;
     uint8_t *mapped[2]; /* codes of convolution l's mapped rows are in mapped[l % 2], mapped_bytes apart */
-    uint8_t *codes;     /* that the next convolution reads, code_stride (a multiple of 64) apart; NULL where no one asks */
+    uint8_t *codes;     /* that the next convolution reads, code_stride apart; NULL where no one asks */
     int64_t code_stride;
 } whole_graph;
 

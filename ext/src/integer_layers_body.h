@@ -5,7 +5,7 @@
 #endif
 #include "code_products_body.h"
 #include "code_sums_body.h"
-#include "packed_sums_body.h"
+#include "packed_fields_body.h"
 #include "row_codes_body.h"
 #include "row_moments_body.h"
 
@@ -339,14 +339,34 @@ static int LEVEL(forward_batch)(const batch_tiles *a, const layer_stack *m, int6
     return faults;
 }
 
+/* Codes of some rows that convolution l reads, a byte each, in space.block. */
+INLINE void LEVEL(read_codes)(const layer_stack *m, const whole_graph *g, int64_t l, int64_t row, int64_t lines,
+                              const batch_space space) {
+    const integer_layer layer = m->layers[l];
+    const int64_t stride = padded_to(layer.map.dim, CODE_PADDING);
+    if (l == 0)
+        LEVEL(expand_block)(m, row, lines, space);
+    else
+        for (int64_t r = 0; r < lines; r++)
+            LEVEL(unpack_row)(g->codes + (row + r) * g->code_stride, layer.code_bytes, layer.code_bits,
+                              space.block + r * stride);
+}
+
+/* And back, of a convolution after the first. */
+INLINE void LEVEL(write_codes)(const layer_stack *m, const whole_graph *g, int64_t l, int64_t row, int64_t lines,
+                               const batch_space space) {
+    const integer_layer layer = m->layers[l];
+    const int64_t stride = padded_to(layer.map.dim, CODE_PADDING);
+    for (int64_t r = 0; r < lines; r++)
+        LEVEL(pack_row)(space.block + r * stride, layer.code_bytes, layer.code_bits,
+                        g->codes + (row + r) * g->code_stride);
+}
+
 /* Some rows of a whole graph: convolution l, -1 for none, and then the map of the next one. */
 static int LEVEL(forward_rows)(const layer_stack *m, const whole_graph *g, int64_t l, int64_t row, int64_t lines,
                                const batch_space *given, float *logits, float *hidden) {
     const batch_space space = *given;
-    uint8_t *codes = g->codes ? g->codes + row * g->code_stride : space.block;
-    int64_t stride = g->codes ? g->code_stride : 0;
     vector_i32 is_nan = {0};
-    if (l < 0 || (l == 0 && m->layers[0].own.codes)) LEVEL(expand_block)(m, row, lines, space);
     if (l >= 0) {
         const integer_layer layer = m->layers[l];
         const int64_t out_dim = layer.second.codes ? layer.second.num_outputs : layer.map.num_outputs;
@@ -354,18 +374,21 @@ static int LEVEL(forward_rows)(const layer_stack *m, const whole_graph *g, int64
         const neighbor_rows from = {.indptr = g->indptr, .indices = m->indices, .rows = (uintptr_t)mapped,
                                     .row_bytes = layer.mapped_bytes, .num_ahead = g->indptr[g->num_rows],
                                     .bits = layer.stored_bits};
-        if (layer.own.codes)
-            LEVEL(multiply_codes)(&layer.own_panels, layer.own.dim, l ? codes : space.block,
-                                  l ? stride : padded_to(layer.own.dim, CODE_PADDING), lines, &space, space.own);
-        stride = stride ? stride : padded_to(out_dim, CODE_PADDING);
+        if (layer.own.codes) {
+            LEVEL(read_codes)(m, g, l, row, lines, space);
+            LEVEL(multiply_codes)(&layer.own_panels, layer.own.dim, space.block, padded_to(layer.own.dim, CODE_PADDING),
+                                  lines, &space, space.own);
+        }
         LEVEL(convolve_block)(m, l, from, row, lines, mapped + row * from.row_bytes, space.own, space,
-                              LEVEL(kept_values)(m, l, logits, hidden), codes, stride, &is_nan);
+                              LEVEL(kept_values)(m, l, logits, hidden), space.block, padded_to(out_dim, CODE_PADDING),
+                              &is_nan);
+        if (l + 1 < m->num_layers && g->codes) LEVEL(write_codes)(m, g, l + 1, row, lines, space);
+    } else {
+        LEVEL(expand_block)(m, row, lines, space);
     }
     if (l + 1 < m->num_layers) {
         const integer_layer next = m->layers[l + 1];
-        const int is_first = l + 1 == 0;
-        LEVEL(map_block)(next, m->in_degree, row, lines, is_first ? space.block : codes,
-                         is_first ? padded_to(next.map.dim, CODE_PADDING) : stride, space,
+        LEVEL(map_block)(next, m->in_degree, row, lines, space.block, padded_to(next.map.dim, CODE_PADDING), space,
                          g->mapped[(l + 1) % 2] + row * next.mapped_bytes, space.own, &is_nan);
     }
     return LEVEL(has_nan)(is_nan);

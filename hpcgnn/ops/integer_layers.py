@@ -19,7 +19,6 @@ from hpcgnn.ops.host import integer_layers as host
 from hpcgnn.ops.row_bits import RowBits
 
 PADDING = 32                     # columns, of ext/src/integer_layers.c
-CODE_PADDING, BLOCK_ROWS = 64, 48      # of rows of codes, which are read in whole blocks
 LARGEST_PRODUCT = 255 * 127      # of two codes
 HAS_NAN, NO_SPACE = 1, 2         # of ext/src/integer_layers.h
 
@@ -165,16 +164,17 @@ class GraphLayers:
         _check_layers(layers, (rows.num_rows, rows.length), in_degree, num_rows)
         _check_entries(indptr, indices, num_rows + num_others)
         self._layers, self._indptr, self._num_rows = layers, indptr, num_rows
+        self._kernel = host.prepared(layers, indices, in_degree, rows, rows.is_signed, True)
         self._codes = None
         if len(layers) > 1 and (keeps_codes or any(one.own is not None for one in layers[1:])):
-            stride = padded(max(one.in_dim for one in layers[1:]), CODE_PADDING)
-            self._codes = empty((num_rows + BLOCK_ROWS, stride), torch.uint8).numpy()
-        self._kernel = host.prepared(layers, indices, in_degree, rows, rows.is_signed, True)
+            stride = max(self._kernel.code_form(number)[1] for number in range(1, len(layers)))
+            self._codes = empty((num_rows, stride), torch.uint8).numpy()
         forms = [self._kernel.mapped_form(number) for number in range(len(layers))]
         sizes = [max((row_bytes for _, row_bytes in forms[start::2]), default=1) for start in (0, 1)]
         self._tables = [empty((1 + (num_rows + num_others) * size,), torch.uint8).numpy() for size in sizes]
-        self.mapped = [MappedRows.of(self._tables[number % 2], num_rows + num_others, len(one.map), *form)
-                       for number, (one, form) in enumerate(zip(layers, forms, strict=True))]
+        self.mapped = [MappedRows(self._tables[number % 2][:(num_rows + num_others) * row_bytes].reshape(-1, row_bytes),
+                                  len(one.map), bits)
+                       for number, (one, (bits, row_bytes)) in enumerate(zip(layers, forms, strict=True))]
 
     @property
     def row_bytes(self) -> int:
@@ -182,8 +182,9 @@ class GraphLayers:
         return sum(table.nbytes for table in self._tables) + (0 if self._codes is None else self._codes.nbytes)
 
     def codes(self, number: int) -> np.ndarray:
-        """Return codes that convolution `number`, not the first, reads, (num_rows, its columns) uint8, a view."""
-        return self._codes[:self._num_rows, :self._layers[number].in_dim]
+        """Return codes that convolution `number`, not the first, reads, (num_rows, its columns) uint8."""
+        bits, row_bytes = self._kernel.code_form(number)
+        return _fields(self._codes[:, :row_bytes], bits)[:, :self._layers[number].in_dim]
 
     def begin(self) -> None:
         """Map the rows for the first convolution. Raises KernelError for NaN."""
@@ -213,7 +214,7 @@ class GraphLayers:
 
 @dataclass(frozen=True)
 class MappedRows:
-    """Rows of signed codes as the kernel sums them, a byte a code, or 4 or 2 bits; see ext/src/packed_sums_body.h.
+    """Rows of signed codes as the kernel sums them, a byte a code, or 4 or 2 bits; see ext/src/packed_fields_body.h.
 
     Attributes
     ----------
@@ -225,23 +226,14 @@ class MappedRows:
     num_columns: int
     bits: int
 
-    @classmethod
-    def of(cls, memory: np.ndarray, num_rows: int, num_columns: int, bits: int, row_bytes: int) -> MappedRows:
-        """Return the rows that lie in some bytes."""
-        return cls(memory[:num_rows * row_bytes].reshape(num_rows, row_bytes), num_columns, bits)
-
     @property
     def shape(self) -> tuple[int, int]:
         return len(self.table), self.num_columns
 
     def __getitem__(self, index: np.ndarray | slice) -> np.ndarray:
         """Return codes of some rows, (n, num_columns) int8."""
-        rows = self.table[index]
-        if self.bits == 8:
-            return rows[:, :self.num_columns].view(np.int8)
-        fields = [rows >> np.uint8(place) & np.uint8((1 << self.bits) - 1) for place in range(0, 8, self.bits)]
-        shifted = np.concatenate(fields, axis=1)[:, :self.num_columns]
-        return (shifted - np.uint8(1 << self.bits >> 1)).view(np.int8)
+        codes = _fields(self.table[index], self.bits)[:, :self.num_columns]
+        return (codes if self.bits == 8 else codes - np.uint8(1 << self.bits >> 1)).view(np.int8)
 
     def put(self, first: int, codes: np.ndarray) -> None:
         """Write codes (n, num_columns) int8 to the rows from `first` on."""
@@ -255,6 +247,13 @@ class MappedRows:
         rows[...] = 0
         for field in range(num_fields):
             rows |= full[:, field * size:(field + 1) * size] << np.uint8(field * self.bits)
+
+
+def _fields(rows: np.ndarray, bits: int) -> np.ndarray:
+    """Return the fields of rows of bytes, the lowest of all bytes first."""
+    places = range(0, 8, bits)
+    return rows if bits == 8 else np.concatenate([rows >> np.uint8(place) & np.uint8((1 << bits) - 1)
+                                                  for place in places], axis=1)
 
 
 def _refuse(faults: int) -> None:

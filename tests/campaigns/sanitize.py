@@ -22,6 +22,7 @@ TEST_FILES = (
     "tests/ops/test_quantization_storage.py", "tests/ops/test_nearest.py", "tests/ops/test_code_aggregation.py",
     "tests/ops/test_code_attention.py", "tests/ops/test_integer_rows.py", "tests/ops/test_tiles.py",
     "tests/ops/test_batch_tiles.py", "tests/ops/test_bit_gemm.py", "tests/ops/test_combination.py",
+    "tests/ops/test_integer_layers.py", "tests/ops/test_row_bits.py",
     "tests/ops/test_fake_quantization.py", "tests/ops/test_pointwise.py", "tests/ops/test_maximum.py",
     "tests/ops/test_attention.py", "tests/ops/test_absent_rows.py", "tests/ops/test_dense.py",
     "tests/ops/test_draws.py", "tests/quantized/test_combination.py", "tests/quantized/test_package_formats.py",

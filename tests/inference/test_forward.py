@@ -47,18 +47,18 @@ def run_on_part(model, dataset, owner, comm=MPI.COMM_SELF):
 
 
 @pytest.mark.covering
-@pytest.mark.parametrize("num_layers, hidden, mapped_bits", [
-    (1, 10, 6), (2, 70, 4), (3, 33, 8), (3, 64, 2), (2, 20, 3)])
+@pytest.mark.parametrize("num_layers, hidden, mapped_bits, bits", [
+    (1, 10, 6, None), (2, 70, 4, 3), (3, 33, 8, None), (3, 64, 2, 2), (3, 20, 3, 4), (3, 129, 5, 5)])
 @pytest.mark.parametrize("kind", SUMMED)
-def test_integers_equal_the_contracts(kind, num_layers, hidden, mapped_bits, byte_level):
+def test_integers_equal_the_contracts(kind, num_layers, hidden, mapped_bits, bits, byte_level):
     dataset = easy_graph()
-    model = some_model(kind, hidden=hidden, num_layers=num_layers, mapped_bits=mapped_bits)
+    model = some_model(kind, hidden=hidden, num_layers=num_layers, mapped_bits=mapped_bits, bits=bits)
     _, logits, embeddings, seen, _ = run_on_part(model, dataset, np.zeros(dataset.num_nodes, np.int32))
     degree = np.diff(dataset.indptr)
     expected, hidden, codes, _ = reference.forward(model, dataset.features, dataset.indptr, dataset.indices, degree)
     for found, needed in zip(seen, codes, strict=True):
         np.testing.assert_array_equal(found, needed)
-        assert len(np.unique(found)) > 10
+        assert len(np.unique(found)) > (10 if bits is None else 2**bits - 2)
     np.testing.assert_array_equal(logits, expected)
     if num_layers > 1:
         np.testing.assert_array_equal(embeddings, hidden)

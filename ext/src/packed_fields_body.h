@@ -1,8 +1,8 @@
-/* Rows of codes of 2 or 4 bits that are summed as they lie, without a byte for each. Included by kernel bodies once a SIMD
+/* Rows of codes as fields of 2, 4 or 8 bits; those of less than 8 are summed as they lie, without a byte for each. Included by kernel bodies once a SIMD
  * level, after vector.h.
  *
  * A row of R bytes (a multiple of 8) has R columns in the lowest field of its bytes, the next R in the field above, and so
- * on; a field holds code + 2^(b-1). Fields are added where they lie as long as a sum fits: fields of 2 bits in 4, then
+ * on; a field that is summed holds code + 2^(b-1). Fields are added where they lie as long as a sum fits: fields of 2 bits in 4, then
  * in 8, of 4 bits in 8. */
 
 /* Sums of 8-bit fields: LANES as 32 bits. */
@@ -116,7 +116,7 @@ static void LEVEL(sum_packed)(const int32_t *entries, int64_t count, const uint8
 
 /* Fields of a row of R bytes, from a byte a field, R for each place in a byte, and back. What codes of columns past the
  * row's last one are does not matter. */
-#define FIELD_OF(bits) ((bits) == 4 ? 0x0f0f0f0f0f0f0f0fu : 0x0303030303030303u)
+#define FIELD_OF(bits) ((bits) == 8 ? ~UINT64_C(0) : (bits) == 4 ? 0x0f0f0f0f0f0f0f0fu : 0x0303030303030303u)
 INLINE void LEVEL(pack_row)(const uint8_t *codes, int64_t R, int bits, uint8_t *row) {
     for (int64_t i = 0; i < R; i += 8) {
         uint64_t packed = 0;
