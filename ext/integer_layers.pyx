@@ -1,4 +1,4 @@
-"""All convolutions of a model on batches or a whole graph. A shell over ext/src/integer_layers.c; contracts are checked in hpcgnn.ops."""
+"""Convolutions of a model on batches or a whole graph. A shell over ext/src/integer_layers.c; hpcgnn.ops checks contracts."""
 
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free

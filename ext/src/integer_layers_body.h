@@ -104,8 +104,9 @@ INLINE int LEVEL(has_nan)(vector_i32 mask) {
 
 /* B of some rows, `row` the first of them, from their codes: padded rows of signed codes into `mapped`, and sums with the
  * weights of the rows themselves, where the panels have these, into `own`. */
-INLINE void LEVEL(map_block)(const integer_layer layer, const int32_t *in_degree, int64_t row, int64_t lines, const uint8_t *codes, int64_t stride,
-                             const batch_space space, uint8_t *mapped, int32_t *own, vector_i32 *is_nan) {
+INLINE void LEVEL(map_block)(const integer_layer layer, const int32_t *in_degree, int64_t row, int64_t lines,
+                             const uint8_t *codes, int64_t stride, const batch_space space, uint8_t *mapped,
+                             int32_t *own, vector_i32 *is_nan) {
     const int64_t sums_width = layer.panels.num_outputs, own_first = padded_to(layer.map.num_outputs, PANEL_PADDING);
     const int64_t used = padded_to(layer.map.num_outputs, LANES), own_width = sums_width - own_first;
     const int is_packed = layer.stored_bits < 8, shift = is_packed ? 1 << (layer.stored_bits - 1) : 0;
@@ -115,7 +116,7 @@ INLINE void LEVEL(map_block)(const integer_layer layer, const int32_t *in_degree
         const float factor = layer.scales_mapped ? layer.row_factor[row + r] : 1.0f;
         const float row_scale = layer.rows.step[entry_of(&layer.rows, in_degree, row + r)] * factor;
         const int32_t *sums = space.sums + r * sums_width;
-        uint8_t *row_codes = is_packed ? space.line : mapped + r * layer.mapped_bytes;
+        uint8_t *out = mapped + r * layer.mapped_bytes, *row_codes = is_packed ? space.line : out;
         for (int64_t j = 0; j < used; j += LANES) {
             vector_i32 sum;
             memcpy(&sum, sums + j, sizeof sum);
@@ -123,7 +124,7 @@ INLINE void LEVEL(map_block)(const integer_layer layer, const int32_t *in_degree
             *is_nan |= x != x;
             LEVEL(store_bytes)(row_codes + j, LEVEL(codes_of)(x, scale) + shift);
         }
-        if (is_packed) LEVEL(pack_row)(row_codes, layer.mapped_bytes, layer.stored_bits, mapped + r * layer.mapped_bytes);
+        if (is_packed) LEVEL(pack_row)(row_codes, layer.mapped_bytes, layer.stored_bits, out);
         if (own_width) memcpy(own + r * own_width, sums + own_first, (size_t)own_width * 4);
     }
 }
@@ -277,8 +278,8 @@ INLINE void LEVEL(convolve_block)(const layer_stack *m, int64_t l, const neighbo
         const uint8_t *codes_of_row = near + r * from.row_bytes;
         if (layer.adds_near) codes_of_row = LEVEL(near_codes)(codes_of_row, from.row_bytes, from.bits, used, space.line);
         const float row_step = layer.rows.step[entry_of(&layer.rows, m->in_degree, row + r)];
-        LEVEL(scale_sums)(layer, row + r, row_step, codes_of_row, own + r * own_width, space.sums, used, has_second || rectifies,
-                          space.rows + r * space.row_stride, is_nan);
+        LEVEL(scale_sums)(layer, row + r, row_step, codes_of_row, own + r * own_width, space.sums, used,
+                          has_second || rectifies, space.rows + r * space.row_stride, is_nan);
     }
     if (has_second) LEVEL(map_again)(layer, m->in_degree, row, lines, rectifies, space, is_nan);
     for (int64_t r = 0; r < lines; r++) {
