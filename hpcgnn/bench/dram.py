@@ -35,11 +35,12 @@ from hpcgnn.partition.condense_traffic import (
     direct_traffic,
     gather_traffic,
     pruned_traffic,
+    source_traffic,
 )
 from hpcgnn.partition.order import ROWS_A_CONDENSED_CLUSTER, cluster_rows, order_rows
 from hpcgnn.units import size_text
 
-CONDENSED = "condense-edge"
+CONDENSED, BY_SOURCE = "condense-edge", "metis, by source"
 SCHEMES, ORDERS = "schemes", "orders of preprocess"
 DIM, BITS = 128, 4                  # values of a row, and bits of a value
 LINE_BYTES = 128                    # of one DRAM access
@@ -129,6 +130,7 @@ class DramBenchmark:
         yield "naive", gather_traffic(blocks, self.row_bytes, self.buffer)
         yield "metis", gather_traffic(clusters, self.row_bytes, self.buffer)
         yield "metis, no reuse across", direct_traffic(clusters, self.row_bytes, self.buffer)
+        yield BY_SOURCE, source_traffic(clusters, self.row_bytes, self.buffer)
         yield "gcod", pruned_traffic(clusters, self.row_bytes, self.buffer, self.pruned_share)
         yield CONDENSED, condensed_traffic(clusters, self.row_bytes, self.buffer)
         yield f"{CONDENSED}, no metis", condensed_traffic(blocks, self.row_bytes, self.buffer)

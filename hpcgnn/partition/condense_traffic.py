@@ -115,6 +115,26 @@ def direct_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> DramT
     return replace(dense, sparse_bytes=int(num_lines.sum()) * buffer.line_bytes)
 
 
+def source_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> DramTraffic:
+    """Count the bytes where a cluster is aggregated source by source, as with Condense-Edge, but from rows where they lie:
+    those of other clusters are read once a cluster, in order, so that neighbors among them share a line.
+
+    Raises
+    ------
+    ConfigError                           as gather_traffic
+
+    Reference: MEGA, §V-E, whose own reuse is given to a layout without copies here.
+    """
+    regions = condensed_regions(rows)
+    dense = gather_traffic(rows.without(rows.is_sparse()), row_bytes, buffer)
+    row = regions.copied_row.astype(np.int64)
+    first, last = row * row_bytes // buffer.line_bytes, ((row + 1) * row_bytes - 1) // buffer.line_bytes
+    read_to = np.concatenate([[-1], last[:-1]])[:len(row)]
+    read_to[regions.start[:-1][regions.start[:-1] < len(row)]] = -1      # a cluster has read nothing yet
+    num_lines = last - np.maximum(first, read_to + 1) + 1
+    return replace(dense, sparse_bytes=int(num_lines.sum()) * buffer.line_bytes)
+
+
 def pruned_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer, pruned_share: float) -> DramTraffic:
     """Count the bytes where, as in GCoD, sparse connections are pruned, between the least connected clusters first.
 

@@ -12,7 +12,7 @@ import scipy.sparse
 from parallel_run import clean_environment
 
 from hpcgnn.__main__ import main
-from hpcgnn.bench.dram import CONDENSED, ORDERS, SCHEMES, DramBenchmark, arcs_of, shuffled
+from hpcgnn.bench.dram import BY_SOURCE, CONDENSED, ORDERS, SCHEMES, DramBenchmark, arcs_of, shuffled
 from hpcgnn.bench.graphs import Topology
 from hpcgnn.bench.host import HostPlace
 from hpcgnn.bench.timing import Effort
@@ -22,7 +22,7 @@ from hpcgnn.partition.condense_traffic import Buffer
 from hpcgnn.partition.order import order_rows
 
 SIDE = 60
-NAMES = ["naive", "metis", "metis, no reuse across", "gcod", CONDENSED, f"{CONDENSED}, no metis"]
+NAMES = ["naive", "metis", "metis, no reuse across", BY_SOURCE, "gcod", CONDENSED, f"{CONDENSED}, no metis"]
 
 
 @pytest.fixture
@@ -52,6 +52,7 @@ def test_schemes_rank_as_in_the_paper_on_a_shuffled_grid(grid):
         [(SCHEMES, name) for name in NAMES] + [(ORDERS, reorder) for reorder in REORDERS]
     total = {name: traffic.total_bytes for group, name, traffic in counts if group == SCHEMES}
     assert total[CONDENSED] < total["metis, no reuse across"] < total["naive"]
+    assert total[BY_SOURCE] < total["metis, no reuse across"]
     assert total["gcod"] < total["metis"] < total["naive"] and total[CONDENSED] < total[f"{CONDENSED}, no metis"]
     dropped = [traffic.dropped_arcs for _, name, traffic in counts if name == "gcod"]
     assert dropped == [round(0.02 * grid.num_edges)]

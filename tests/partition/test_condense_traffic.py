@@ -17,6 +17,7 @@ from hpcgnn.partition.condense_traffic import (
     direct_traffic,
     gather_traffic,
     pruned_traffic,
+    source_traffic,
 )
 
 
@@ -134,3 +135,19 @@ def test_a_buffer_that_can_not_be_is_refused(change, complaint):
 def test_more_lines_than_numbers_are_refused():
     with pytest.raises(ConfigError, match="choose wider lines"):
         gather_traffic(random_rows([4, 4], 20), 1 << 29, Buffer(64, 1))
+
+
+@settings(max_examples=200, deadline=None)
+@given(sizes=st.lists(st.integers(0, 12), min_size=1, max_size=4).filter(sum), num_entries=st.integers(0, 80),
+       row_bytes=st.integers(1, 20), line_bytes=st.sampled_from([1, 3, 8, 16]), seed=st.integers(0, 9))
+def test_rows_of_other_clusters_are_read_once_a_cluster_line_by_line(sizes, num_entries, row_bytes, line_bytes, seed):
+    rows, buffer = random_rows(sizes, num_entries, seed), Buffer(20 * line_bytes, line_bytes)
+    cluster, lines = rows.cluster_of_rows(), 0
+    for c in range(len(sizes)):
+        entries = rows.indices[rows.indptr[rows.start[c]]:rows.indptr[rows.start[c + 1]]]
+        others = {int(u) for u in entries if cluster[u] != c}
+        lines += len({byte // line_bytes for u in others for byte in range(u * row_bytes, (u + 1) * row_bytes)})
+    traffic = source_traffic(rows, row_bytes, buffer)
+    assert traffic.sparse_bytes == lines * line_bytes
+    assert traffic.dense_bytes == gather_traffic(rows.without(rows.is_sparse()), row_bytes, buffer).dense_bytes
+    assert (traffic.copy_bytes, traffic.list_bytes, traffic.dropped_arcs) == (0, 0, 0)
