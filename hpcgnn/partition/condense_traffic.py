@@ -116,8 +116,8 @@ def direct_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> DramT
 
 
 def source_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> DramTraffic:
-    """Count the bytes where a cluster is aggregated source by source, as with Condense-Edge, but from rows where they lie:
-    those of other clusters are read once a cluster, in order, so that neighbors among them share a line.
+    """Count the bytes where a cluster is aggregated source by source, as with Condense-Edge, but from rows where they
+    lie: those of other clusters once a cluster, in order, so that neighbors among them share a line.
 
     Raises
     ------
