@@ -11,12 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.optimize
+import torch
 
 from hpcgnn.errors import ConfigError
-from hpcgnn.ops.batch_tiles import BatchTiles, sum_batches
-from hpcgnn.ops.code_aggregation import sum_codes
+from hpcgnn.ops.batch_tiles import BatchTiles
+from hpcgnn.ops.bit_gemm import pack_codes, padded
 from hpcgnn.ops.host.simd import simd_level
 from hpcgnn.ops.host.timing import least_seconds
+from hpcgnn.ops.integer_layers import PADDING, BatchedLayers, DegreeScales, IntegerLayer
 from hpcgnn.ops.tiles import tiles_of_csr
 
 AGGREGATIONS = ("auto", "tiles", "gather")
@@ -25,7 +27,8 @@ GATHER_COLUMNS = 32     # that an entry adds at once
 # Products of the fit: rows of a batch, entries of a row, and rows of a cluster, in which entries lie.
 FITTED_BATCHES = ((32, 4, 32), (128, 4, 128), (128, 48, 128), (384, 12, 384), (384, 160, 384), (2048, 6, 128))
 FITTED_DIMS, FITTED_WIDTHS = (16, 64), (2, 8)
-BATCHES_A_PRODUCT, REPETITIONS = 8, 4
+BATCHES_A_PRODUCT, REPETITIONS = 16, 4
+LEAST_SHARE = 1 / 20            # of a convolution's other seconds: less than these can't be told from chance
 
 
 @dataclass(frozen=True)
@@ -118,19 +121,30 @@ def _measured(level: str) -> AggregationCosts:
     gather, tiles = ([], []), ([], [])
     rng = np.random.default_rng(0)
     for num_rows, degree, cluster_rows in FITTED_BATCHES:
-        made = _random_batches(num_rows, degree, cluster_rows, rng)
-        shapes, indices = BatchShapes.of(made[0]), made[1]
+        made, no_arc = (_random_batches(num_rows, of_rows, cluster_rows, rng) for of_rows in (degree, 0))
+        shapes = BatchShapes.of(made[0])
         for dim in FITTED_DIMS:
-            codes = rng.integers(-1, 2, (int(shapes.num_rows.sum()), dim), np.int8)
-            out = np.empty(codes.shape, np.int32)
+            rest = _layer_seconds(*no_arc, dim, FITTED_WIDTHS[0], by_tiles=False)      # whatever sums neighbors
             gather[0].append(shapes.gather_terms(dim).sum(axis=0))
-            gather[1].append(least_seconds(functools.partial(sum_codes, made[0].indptr, indices, codes, out),
-                                           REPETITIONS))
+            least = LEAST_SHARE * rest
+            gather[1].append(max(least, _layer_seconds(*made, dim, FITTED_WIDTHS[0], by_tiles=False) - rest))
             for width in FITTED_WIDTHS:
                 tiles[0].append(shapes.tile_terms(dim, width).sum(axis=0))
-                tiles[1].append(least_seconds(functools.partial(
-                    sum_batches, made[0], codes, width, 0, BATCHES_A_PRODUCT, out), REPETITIONS))
+                tiles[1].append(max(least, _layer_seconds(*made, dim, width, by_tiles=True) - rest))
     return AggregationCosts(*(fit_costs(np.array(terms), np.array(seconds)) for terms, seconds in (gather, tiles)))
+
+
+def _layer_seconds(batches: BatchTiles, indices: np.ndarray, dim: int, bit_width: int, by_tiles: bool) -> float:
+    """Seconds of a convolution that maps one column, by the kernel that answers in batches."""
+    num_rows, columns = int(batches.row_begin[-1]), np.ones(padded(dim, PADDING), np.float32)
+    one = DegreeScales(np.ones(1, np.float32), np.ones(1, np.float32))
+    layer = IntegerLayer(
+        map=np.ones((dim, 1), np.int8), ratio=columns, mapped_step=columns, bias=columns, rows=one, row_factor=None,
+        mapped_limit=1.0, epsilon=0.0, mapped_bits=bit_width,
+        takes_tiles=np.full(batches.num_batches, by_tiles, np.uint8), adds_near=False, scales_mapped=False)
+    rows = pack_codes(torch.ones(num_rows, 1, dtype=torch.uint8), 1, False)
+    layers = BatchedLayers([layer], batches, indices, np.zeros(num_rows, np.int32), rows, False)
+    return least_seconds(layers.forward, REPETITIONS)
 
 
 def _random_batches(num_rows: int, degree: int, cluster_rows: int,
