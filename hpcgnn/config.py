@@ -118,6 +118,8 @@ class TrainConfig:
                              "so large a share of an epoch's steps; of one step or less they are the weights "
                              "themselves. 0 never averages.", low=0.0, high=1000.0, group=TRAINING, has_flag=False)
     lr: float = setting(0.01, "Learning rate of Adam.", low=0.0, group=TRAINING, is_common=True)
+    clip_norm: float = setting(0.0, "Largest norm of a step's gradient, of all weights; longer ones are scaled to it. "
+                               "0 clips nothing.", low=0.0, group=TRAINING, has_flag=False)
     schedule: str = setting("constant", "How the rate moves after every epoch: it stays, or falls from lr to 0 over "
                             "the epochs, along half a cosine or a line.", SCHEDULES, group=TRAINING, has_flag=False)
     warmup: int = setting(0, "Epochs at the start in which the rate rises from lr/N to lr.", low=0, group=TRAINING,

@@ -50,27 +50,33 @@ class CodeExchange:
 
         Parameters
         ----------
-        codes : (at least num_inner, dim) int8, of magnitude below 2**(bit_width - 1)
+        codes : (at least num_inner, dim) int8, of magnitude below 2**(bit_width - 1); rows of MappedRows whose bytes
+            hold codes of that width and nothing else are sent as they lie
         """
         dim, plan = codes.shape[1], self._plan
         sizes = [[packed_bytes(len(rows) * dim, bit_width) for rows in lists] for lists in (plan.boundary, plan.halo)]
         send, receive = self._arena.slices(*sizes)
+        is_whole = isinstance(codes, MappedRows) and codes.fills(bit_width)
         for rows, message in zip(plan.boundary, send, strict=True):
-            if len(rows):
+            if len(rows) and is_whole:
+                np.take(codes.table, rows.index, axis=0, out=message.reshape(len(rows), -1))
+            elif len(rows):
                 pack_codes(codes[rows.index], bit_width, message)
         self.sent_bytes += sum(sizes[0])
         self.float_bytes += 4 * dim * sum(map(len, plan.boundary))
         self._num_exchanges += 1
         transfer = Transfer(self._comm, plan.peers, plan.rounds, send, receive, self._num_exchanges % MAX_TAG,
                             traffic=self._traffic)
-        return CodeArrival(plan, transfer, receive, bit_width)
+        return CodeArrival(plan, transfer, receive, bit_width, is_whole)
 
 
 class CodeArrival:
     """Codes on their way."""
 
-    def __init__(self, plan: ExchangePlan, transfer: Transfer, receive: list[np.ndarray], bit_width: int):
-        self._plan, self._transfer, self._receive, self._bit_width = plan, transfer, receive, bit_width
+    def __init__(self, plan: ExchangePlan, transfer: Transfer, receive: list[np.ndarray], bit_width: int,
+                 is_whole: bool):
+        self._plan, self._transfer, self._receive = plan, transfer, receive
+        self._bit_width, self._is_whole = bit_width, is_whole
 
     def poll(self) -> bool:
         """Let MPI make progress; whether all has arrived."""
@@ -83,3 +89,15 @@ class CodeArrival:
             if len(rows):
                 # A peer's halo rows are neighbors, in the order of its message.
                 unpack_codes(message, self._bit_width, halo[rows.index[0]:rows.index[-1] + 1])
+
+    def finish_into(self, mapped: MappedRows, first: int) -> None:
+        """Wait, and write the codes of halo rows to the rows from `first` on, of the form that was sent."""
+        if not self._is_whole:
+            halo = np.empty((self._plan.num_halo, mapped.shape[1]), np.int8)
+            self.finish(halo)
+            mapped.put(first, halo)
+            return
+        self._transfer.wait()
+        for rows, message in zip(self._plan.halo, self._receive, strict=True):
+            if len(rows):
+                mapped.table[first + rows.index[0]:first + rows.index[-1] + 1] = message.reshape(len(rows), -1)

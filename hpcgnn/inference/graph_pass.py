@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import torch
 
 from hpcgnn.graph.normalization import degree_factor
 from hpcgnn.inference.code_exchange import CodeExchange
@@ -73,9 +72,7 @@ class GraphPass:
         for first, stop in row_blocks(0, part.num_central, mapped.shape[1]):
             self._layers.convolve(number, first, stop, logits, hidden)
             arrival.poll()
-        halo = empty((self._exchange.num_halo, mapped.shape[1]), torch.int8).numpy()
-        arrival.finish(halo)
-        mapped.put(part.num_inner, halo)
+        arrival.finish_into(mapped, part.num_inner)
         self._layers.convolve(number, part.num_central, part.num_inner, logits, hidden)
 
     def _codes(self, number: int) -> LayerRows:

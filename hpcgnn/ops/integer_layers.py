@@ -230,6 +230,10 @@ class MappedRows:
     def shape(self) -> tuple[int, int]:
         return len(self.table), self.num_columns
 
+    def fills(self, bit_width: int) -> bool:
+        """Tell whether a row's bytes are its codes at that width, and nothing else."""
+        return self.bits == bit_width and 8 * self.table.shape[1] == bit_width * self.num_columns
+
     def __getitem__(self, index: np.ndarray | slice) -> np.ndarray:
         """Return codes of some rows, (n, num_columns) int8."""
         codes = _fields(self.table[index], self.bits)[:, :self.num_columns]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import torch
 from torch import nn
 
@@ -34,6 +37,15 @@ class FlatGradients:
     def zero(self) -> None:
         """Forget the last step's gradients."""
         self.flat.zero_()
+
+    def clip(self, largest: float) -> None:
+        """Scale all gradients together so that their norm is no more than `largest`, unless they are not finite.
+
+        The norm is summed in float64 by one thread, so that ranks with the same gradients scale them alike.
+        """
+        norm = float(np.sqrt(np.square(self.flat.cpu().numpy(), dtype=np.float64).sum()))
+        if largest < norm < math.inf:
+            self.flat *= largest / norm
 
     def unscale(self, scale: float) -> bool:
         """Divide by the loss scale; whether all gradients are finite."""

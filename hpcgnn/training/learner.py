@@ -22,7 +22,12 @@ from hpcgnn.training.session import Session
 
 @dataclass
 class Learner:
-    """Hold what training changes: weights, optimizer, gradients, and a copy of the best weights so far."""
+    """Hold what training changes: weights, optimizer, gradients, and a copy of the best weights so far.
+
+    Attributes
+    ----------
+    clip_norm : float      largest norm of a step's gradient, or 0
+    """
 
     model: torch.nn.Module
     optimizer: FlatAdam | OwnOptimizer
@@ -31,6 +36,7 @@ class Learner:
     loss_scale: LossScale
     average: WeightAverage
     schedule: RateSchedule | None = None
+    clip_norm: float = 0.0
 
     @classmethod
     def of(cls, session: Session, model: torch.nn.Module) -> Learner:
@@ -50,7 +56,7 @@ class Learner:
         make = together(session.comm, lambda: choose_schedule(recipe.schedule, config))
         schedule = None if make is None else together(session.comm, lambda: RateSchedule(make, optimizer, config.lr))
         return cls(model, optimizer, gradients, copy.deepcopy(model.state_dict()),
-                   LossScale.of(config.precision), WeightAverage(model, config.average), schedule)
+                   LossScale.of(config.precision), WeightAverage(model, config.average), schedule, config.clip_norm)
 
     @classmethod
     def start(cls, session: Session, seed: int, checkpoint: Checkpoint | None) -> Learner:
@@ -81,7 +87,10 @@ class Learner:
         All ranks hold the same sums, so they decide alike. FlatAdam makes the check in its own pass; for any other
         optimizer the weights are read once more.
         """
-        check = self.optimizer.step() if self._can_step() else getattr(self.optimizer, "last_check", None)
+        can_step = self._can_step()
+        if can_step and self.clip_norm:
+            self.gradients.clip(self.clip_norm)
+        check = self.optimizer.step() if can_step else getattr(self.optimizer, "last_check", None)
         if isinstance(check, StepCheck):
             return check
         weights = [parameter.detach().flatten().float() for parameter in self.gradients.places]

@@ -94,8 +94,9 @@ def test_attention_is_within_its_error_of_the_float_softmax(num_heads, simd):
 @pytest.mark.parametrize("mapped_bits", [2, 4, 6])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_integer_and_every_bit_of_the_logits_is_that_of_one_rank(kind, mapped_bits):
+    """Rows of 16 columns of 4 bits, and of 32 of 2, are sent as they are summed; others are packed on their way."""
     comm, dataset = MPI.COMM_WORLD, easy_graph()
-    model = some_model(kind, num_layers=3, has_norm=True, mapped_bits=mapped_bits)
+    model = some_model(kind, hidden=64 // mapped_bits, num_layers=3, has_norm=True, mapped_bits=mapped_bits)
     _, logits, embeddings, codes, _ = run_on_part(model, dataset, np.zeros(dataset.num_nodes, np.int32))
     found = run_on_part(model, dataset, random_owner(dataset, comm.size), comm)
     rows = found[0].inner_id
