@@ -32,7 +32,8 @@ def test_all_contestants_give_the_same_numbers(monkeypatch):
     for found in results:
         assert list(found) == [*WAYS, INT8, FP32, ALL_CODES, ALL_BITS, NON_ZERO]
         assert all(np.array_equal(found[name], found["dense"]) for name in (*WAYS, INT8, FP32))
-        assert 30 * 70 * 9 <= found[ALL_CODES] < found[ALL_BITS]
+        # A product of codes of 1 bit and weights of 4 takes four of bits, and codes of 7 bits take more.
+        assert found[ALL_CODES] >= 30 * 70 * 9 and found[ALL_BITS] >= 4 * 30 * 70 * 9
 
 
 @pytest.mark.parametrize("density", [0.0, 0.3, 1.0])

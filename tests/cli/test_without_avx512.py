@@ -139,7 +139,7 @@ BENCHES = {
              {"product": 2, "quantize + pack": 1, "batches": 4, "reuse": 3}),
     "combination": (("--repeat", 1), {"combination": 28}),
     "dram": (("small.npz", "--widths", 8, "--repeat", 1, "--threads", 1),
-             {"schemes": 6, "orders of preprocess": len(REORDERS), "aggregation": 1}),
+             {"schemes": 7, "orders of preprocess": len(REORDERS), "aggregation": 1}),
     "epoch": (("shards", "--model", "gcn", "--precision", "bf16", "--hidden", 8, "--epochs", 3,
                "--repeat", 1, "--threads", 1), {"epoch": 1}),
     "exchange": (("--rows", 50, "--repeat", 1), {f"{bits} bit": 4 for bits in BIT_WIDTHS}),
