@@ -37,7 +37,7 @@ INLINE uint32_t LEVEL(weight_word)(const int8_t *weights, int64_t count) {
 
 /* Panel p of the weights, as panel number `place`. Rows come with `offset` added to each code. */
 static void LEVEL(lay_out_panel)(const weight_rows *weight, int64_t p, int offset, const weight_panels *panels,
-                              int64_t place) {
+                                 int64_t place) {
     uint32_t *words = panels->words + place * panels->num_words * LANES;
     for (int64_t lane = 0; lane < LANES; lane++) {
         const int64_t output = p * LANES + lane, dim = output < weight->num_outputs ? weight->dim : 0;
@@ -51,7 +51,7 @@ static void LEVEL(lay_out_panel)(const weight_rows *weight, int64_t p, int offse
     }
 }
 
-/* Unsigned codes as words, the last one filled with zeros: bytes as they are, or 16 bits each. */
+/* Unsigned codes as 16 bits each, the last word of two filled with zeros. */
 INLINE void LEVEL(widen_bytes_to_words)(const uint8_t *codes, int64_t count, uint16_t *halves) {
 #pragma omp simd
     for (int64_t k = 0; k < count; k++) halves[k] = codes[k];
@@ -74,7 +74,7 @@ INLINE void LEVEL(add_sums)(vector_i32 sum, const int32_t *base, int64_t num_out
         if (is_first) \
             _tile_loadd(tile, panels->base + (p + tile) * LANES, 0); \
         else \
-            _tile_loadd(tile, from + tile * LANES, from_stride); \
+            _tile_loadd(tile, to + tile * LANES, to_stride); \
     }
 #define MULTIPLY_TILE(tile, weights) \
     if (num_panels > tile) { \
@@ -96,8 +96,6 @@ INLINE void LEVEL(multiply_tiles)(const uint8_t *rows, int64_t stride, int64_t n
     int32_t *sums = out + p * LANES, *to = is_whole ? sums : beside;
     const int64_t sums_stride = panels->num_outputs, to_stride = is_whole ? sums_stride * 4 : 4 * LANES * 4;
     const int64_t num_rows = least(rows_left, ROWS), num_outputs = least(outputs_left, num_panels * LANES);
-    const int32_t *from = to;
-    const int64_t from_stride = to_stride;
     if (!is_whole && !is_first) {
         memset(beside, 0, sizeof beside);
         for (int64_t r = 0; r < num_rows; r++)

@@ -96,7 +96,7 @@ def infer_in_parallel(comm, request: Request) -> None:
     scores = run.scores(logits, opened.score)
     sent = [comm.allreduce(num_bytes) // repeat for num_bytes in (run.exchange.sent_bytes, run.exchange.float_bytes)]
     batches = None if batched is None else batches_line(batched, repeat)
-    memory, peak = run.memory(), peak_bytes(comm)
+    memory, peak = run.memory(is_in_batches=batched is not None), peak_bytes(comm)
     if out is not None:
         write_predictions(comm, out, opened.model, info.num_nodes, run.part.inner_id, logits, embeddings)
     if comm.rank == 0:

@@ -58,7 +58,8 @@ class RowBytes:
     ----------
     stored_form, form : str      of input rows in shards, and in memory
     stored, kept : int           in shards, and in memory
-    between : int or None        of rows that lie between convolutions, in memory; None where passes go layer by layer
+    between : int or None        of rows that lie between convolutions, in memory; None where passes go layer by layer,
+                                 or in batches
     """
 
     stored_form: str
@@ -107,8 +108,8 @@ class IntegerRun:
         Raises
         ------
         CollectiveError      a shard that is missing, damaged or for another number of ranks; an instruction set forced
-                             that a rank's processor lacks; features that the model's first codes can't
-                             hold
+                             that a rank's processor lacks; features that the model's first codes
+                             can't hold
         """
         together(comm, simd_level)
         part = together(comm, lambda: read_partition(shards, comm.rank, comm.size, info, expands_packages=False))
@@ -161,9 +162,9 @@ class IntegerRun:
         return {split: SCORES[score](self.comm, tensor[rows], self.objective.labels[rows])
                 for split, rows in ((split, self.objective.rows[split]) for split in SPLITS)}
 
-    def memory(self) -> RowBytes:
-        """Collective: count the bytes of rows, of all ranks."""
-        is_counted = isinstance(self.rows, BitInput) and is_summed(self.model)
+    def memory(self, is_in_batches: bool = False) -> RowBytes:
+        """Collective: count the bytes of rows, of all ranks; passes in batches keep theirs elsewhere."""
+        is_counted = isinstance(self.rows, BitInput) and is_summed(self.model) and not is_in_batches
         between = self._graph_pass.row_bytes if is_counted else 0
         total = self.comm.allreduce(np.array([self.stored_bytes, self.rows.num_bytes, between])).tolist()
         return RowBytes(self.stored_form, self.rows.form, total[0], total[1], total[2] if is_counted else None)

@@ -85,7 +85,7 @@ class IntegerLayer:
 
 
 class BatchedLayers:
-    """Passes of the same layers over the same batches.
+    """Passes of the same layers over the same batches, whose weights are laid out for the instruction set in use.
 
     Parameters
     ----------
@@ -95,7 +95,6 @@ class BatchedLayers:
     in_degree : (num_rows,) int32        in the whole graph
     rows : BitLines of num_rows lines of num_features codes
     is_signed : bool                     half the range of their width was added to these codes
-    weights are laid out for the instruction set in use
 
     Raises
     ------

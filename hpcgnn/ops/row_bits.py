@@ -8,9 +8,7 @@ import numpy as np
 import torch
 
 from hpcgnn.errors import KernelError
-from hpcgnn.ops.bit_gemm import LARGEST_BIT_WIDTH, BitLines, pack_codes, padded, unpack_codes, words_of
-
-PAD8 = 8
+from hpcgnn.ops.bit_gemm import LARGEST_BIT_WIDTH, PAD8, BitLines, pack_codes, padded, unpack_codes, words_of
 
 
 @dataclass(frozen=True)
