@@ -12,9 +12,10 @@ from hpcgnn.graph.normalization import degree_factor
 from hpcgnn.inference.code_exchange import CodeExchange
 from hpcgnn.inference.coded_rows import BitRows, CodedRows, LayerRows
 from hpcgnn.inference.layers import layers_of
-from hpcgnn.inference.neighborhood import REDUCTIONS, row_blocks
+from hpcgnn.inference.neighborhood import REDUCTIONS
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.integer_layers import GraphLayers
+from hpcgnn.ops.spans import blocks
 from hpcgnn.partition.partition import Partition
 from hpcgnn.quantized.integer_model import IntegerModel
 
@@ -69,7 +70,7 @@ class GraphPass:
     def _convolve(self, number: int, logits: np.ndarray, hidden: np.ndarray) -> None:
         part, mapped = self._part, self._layers.mapped[number]
         arrival = self._exchange.start(mapped, self._model.convolutions[number].mapped.bit_width)
-        for first, stop in row_blocks(0, part.num_central, mapped.shape[1]):
+        for first, stop in blocks(0, part.num_central):
             self._layers.convolve(number, first, stop, logits, hidden)
             arrival.poll()
         arrival.finish_into(mapped, part.num_inner)
