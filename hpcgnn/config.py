@@ -19,8 +19,9 @@ from hpcgnn.registry import read_registry
 from hpcgnn.settings import Clash, check_values, setting
 
 MODELS = tuple(MODEL_PATHS)
-SCHEMES = ("none", "degree-aware", "degree-steps", "uniform", "degree-quant")    # of quantization-aware training
-QUANTIZED, LEARNED = SCHEMES[1:], SCHEMES[1:4]
+# Of quantization-aware training; LEARNED have steps that are parameters, and SIZED widths that are.
+SCHEMES = ("none", "degree-aware", "layer-aware", "degree-steps", "uniform", "degree-quant")
+QUANTIZED, LEARNED, SIZED = SCHEMES[1:], SCHEMES[1:5], SCHEMES[1:3]
 STORING_MODELS = ("gcn", "sage")       # whose layers keep rows as codes between the passes
 QUANTIZED_MODELS = ("gcn", "sage", "gin", "gat")
 
@@ -171,15 +172,15 @@ class TrainConfig:
                         "rows' own type (half), as HalfGNN has them: faster, and rounded once a product.",
                         ("float32", "half"), devices=("cuda",), group=GPU, has_flag=False)
     quantize: str = setting("none", "Train weights and rows as small integers: widths and steps learned by in-degree "
-                            "(degree-aware), at one width steps learned by in-degree (degree-steps) or one for all "
-                            "rows of a layer (uniform), or ranges tracked while nodes are protected at random "
-                            "(degree-quant).", SCHEMES, group=QUANTIZATION, is_common=True)
-    quantize_bits: int = setting(4, "Bits of weights and of mapped rows; of rows too but for degree-aware.", low=2,
+                            "(degree-aware) or by layer (layer-aware), at one width steps learned by in-degree "
+                            "(degree-steps) or one for all rows of a layer (uniform), or ranges tracked while nodes "
+                            "are protected at random (degree-quant).", SCHEMES, group=QUANTIZATION, is_common=True)
+    quantize_bits: int = setting(4, "Bits of weights and of mapped rows; of rows too where no width is learned.", low=2,
                                  high=8, schemes=QUANTIZED, group=QUANTIZATION, has_flag=False)
     target_kb: float = setting(0.0, "KB of all layers' rows that widths are pulled to; 0 is 2 bits a value.", low=0.0,
-                               schemes=("degree-aware",), group=QUANTIZATION, has_flag=False)
+                               schemes=SIZED, group=QUANTIZATION, has_flag=False)
     size_weight: float = setting(1.0, "Weight of the squared relative excess over target_kb in the loss.", low=0.0,
-                                 schemes=("degree-aware",), group=QUANTIZATION, has_flag=False)
+                                 schemes=SIZED, group=QUANTIZATION, has_flag=False)
     quantize_lr: float = setting(0.05, "Learning rate of Adam for logarithms of steps; a fifth of it for widths.",
                                  low=0.0, schemes=LEARNED, group=QUANTIZATION, has_flag=False)
     quantize_gradient: str = setting("local", "Gradient of steps and widths of rows and of steps of mapped rows: that "

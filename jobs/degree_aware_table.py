@@ -11,7 +11,7 @@ from score_table import less, print_table, score
 
 HEADER = ("dataset", "model", "scheme", "lr", "seeds", "test score", "± std", "less fp32", "± its error",
           "average bits", "bits by layer", "features KB", "all stored KB", "times smaller", "meets target")
-SCHEMES = ("fp32", "degree-aware", "degree-quant", "uniform")
+SCHEMES = ("fp32", "degree-aware", "degree-aware-loss", "layer-aware", "degree-quant", "uniform")
 
 
 def row(dataset: str, model: str, scheme: str, rate: str, summary: dict, full: dict | None) -> tuple[str, ...]:

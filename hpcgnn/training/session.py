@@ -27,6 +27,7 @@ from hpcgnn.nn.edge_weights import check_edge_weights
 from hpcgnn.nn.models import ModelTraits, traits_of
 from hpcgnn.nn.quantized.models import QuantizationScheme, QuantizedStack
 from hpcgnn.nn.quantized.quantizer import count_in_degrees
+from hpcgnn.nn.quantized.scheme import LEARNS_WIDTHS
 from hpcgnn.ops.counter import FORWARD
 from hpcgnn.partition.partition import Partition
 from hpcgnn.pyg.distribute import DistributedModel
@@ -260,7 +261,7 @@ def _check_sums(model: nn.Module, config: TrainConfig) -> None:
 
 def scheme_of(config: TrainConfig) -> QuantizationScheme:
     """Return the scheme by which the configured model is quantized."""
-    row_bits = FIRST_BITS if config.quantize == "degree-aware" else config.quantize_bits
+    row_bits = FIRST_BITS if config.quantize in LEARNS_WIDTHS else config.quantize_bits
     return QuantizationScheme(config.quantize, config.quantize_bits, row_bits, config.target_kb, config.size_weight,
                               config.quantize_gradient == "local", parse_protection(config.protect))
 

@@ -24,7 +24,7 @@ def logits_of(run, shards, **settings):
 
 
 @pytest.mark.parallel([1, 2])
-@pytest.mark.parametrize("scheme", ["uniform", "degree-steps", "degree-aware"])
+@pytest.mark.parametrize("scheme", ["uniform", "degree-steps", "degree-aware", "layer-aware"])
 @pytest.mark.parametrize("model", ["gcn", "sage", "gin", "gat"])
 def test_an_exported_model_equals_the_one_that_was_trained(shared_path, model, scheme):
     shards = write_once(MPI.COMM_WORLD, easy_graph(), shared_path / "shards")

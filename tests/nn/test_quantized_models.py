@@ -21,6 +21,7 @@ from hpcgnn.nn.quantized.scheme import QuantizationScheme
 
 KINDS = ("gcn", "sage", "gin", "gat")
 SCHEMES = {"degree-aware": QuantizationScheme("degree-aware", 4, 6),
+           "layer-aware": QuantizationScheme("layer-aware", 4, 6),
            "degree-steps": QuantizationScheme("degree-steps", 4, 4), "uniform": QuantizationScheme("uniform", 4, 4),
            "degree-quant": QuantizationScheme("degree-quant", 4, 4, protection=(0.1, 0.3))}
 
@@ -211,6 +212,23 @@ def test_the_penalty_is_the_squared_relative_excess_and_none_below_the_target():
         assert penalty.item() == pytest.approx(weight * excess ** 2, rel=1e-5)
         slope = 2 * weight * excess / target_kb * counts * 8 / 8192
         np.testing.assert_allclose(model.convolutions[1].rows.width.grad.numpy(), slope, rtol=1e-5)
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("mean_bits", [2.0, 3.0, 5.0, 9.0])
+def test_widths_by_layer_start_as_wide_as_the_target_lets_them(open_part, graph_with, mean_bits):
+    comm = MPI.COMM_WORLD
+    dataset, owner = graph_with(6)
+    graph = open_part(comm, dataset, owner(comm.size)).graph
+    target_kb = mean_bits * 60 * (6 + 8 + 8) / 8192
+    model = QuantizedStack.fit(float_stack("gcn", 6), QuantizationScheme("layer-aware", 4, 8, target_kb=target_kb),
+                               graph, comm)
+    widths = [quantizer.whole_width().tolist() for quantizer in model.row_quantizers]
+    assert [len(width) for width in widths] == [1, 1, 1]
+    assert model.feature_kb().item() <= target_kb
+    # A bit more for any layer would pass the target, or 8 bits.
+    for (width,), dim in zip(widths, (6, 8, 8), strict=True):
+        assert width == 8 or model.feature_kb().item() + 60 * dim / 8192 > target_kb
 
 
 @pytest.mark.parametrize("scheme", ["degree-steps", "uniform", "degree-quant"])

@@ -30,21 +30,22 @@ from hpcgnn.training.metrics import RunFolder
 from hpcgnn.training.session import Session
 from hpcgnn.training.trainer import TrainingRun
 
-SCHEMES = ("degree-aware", "degree-steps", "uniform", "degree-quant")
+SCHEMES = ("degree-aware", "layer-aware", "degree-steps", "uniform", "degree-quant")
 # At eight bits a code that rounding tips over changes a loss by less than the tolerance.
 FINE = {"quantize_bits": 8, "lr": 0.005}
 
 
 def settings_of_scheme(scheme, gradient="local"):
     learned = {} if scheme == "degree-quant" else {"quantize_lr": 0.01, "quantize_gradient": gradient}
-    return {"quantize": scheme, **FINE, **learned, **({"target_kb": 4.0} if scheme == "degree-aware" else {})}
+    target = {"target_kb": 4.0} if scheme in ("degree-aware", "layer-aware") else {}
+    return {"quantize": scheme, **FINE, **learned, **target}
 
 
 @pytest.mark.covering
 @pytest.mark.parallel([2, 3])
 @pytest.mark.parametrize("scheme, gradient", [
-    ("degree-aware", "straight-through"), ("degree-aware", "local"), ("degree-steps", "local"),
-    ("uniform", "local"), ("degree-quant", "local")])
+    ("degree-aware", "straight-through"), ("degree-aware", "local"), ("layer-aware", "local"),
+    ("degree-steps", "local"), ("uniform", "local"), ("degree-quant", "local")])
 @pytest.mark.parametrize("model", ["gcn", "sage", "gin", "gat"])
 def test_losses_equal_those_of_one_rank_with_dropout(shared_path, model, scheme, gradient):
     comm = MPI.COMM_WORLD
@@ -186,6 +187,8 @@ def test_rows_of_zeros_and_ones_are_stored_in_one_bit(shared_path, scheme):
     rows = run.learner.model.export("easy").convolutions[0].rows
     if scheme == "degree-aware":
         assert set(rows.bit_width.tolist()) == {1} and set(rows.step.tolist()) == {1.0}
+    if scheme == "layer-aware":
+        assert rows.bit_width.tolist() == [1] and rows.step.tolist() == [1.0]
     if scheme == "degree-steps":
         assert set(rows.bit_width.tolist()) == {4} and set(rows.step.tolist()) == {1.0} and len(rows.step) > 1
     if scheme == "uniform":

@@ -106,13 +106,13 @@ class QuantizedStack(nn.Module):
                     has_sparse_input=bool(seen[2] <= SPARSE_SHARE * seen[3])).to(graph.x.device)
         model._check_target()
         model._fit(graph, comm)
-        if scheme.name == "degree-aware":
+        if scheme.learns_width:
             share_bits(model.row_quantizers, model.target_kb * BITS_A_KB)
             model._fit(graph, comm)
         return model
 
     def _check_target(self) -> None:
-        if self.scheme.name != "degree-aware":
+        if not self.scheme.learns_width:
             return
         num_bits = sum(quantizer.least_bits * quantizer.dim for quantizer in self.row_quantizers) * self.num_nodes
         if num_bits > self.target_kb * BITS_A_KB:
@@ -203,7 +203,7 @@ class QuantizedStack(nn.Module):
 
     def meets_target(self, feature_kb: float) -> bool:
         """Tell whether a size is one that the scheme aims at, up to TARGET_TOLERANCE."""
-        return self.scheme.name != "degree-aware" or feature_kb <= (1 + TARGET_TOLERANCE) * self.target_kb
+        return not self.scheme.learns_width or feature_kb <= (1 + TARGET_TOLERANCE) * self.target_kb
 
     def penalty(self) -> torch.Tensor:
         """size_weight (max(p + e, 0)^2 - p^2), e the relative excess over the target and p the pressure, the same on

@@ -13,7 +13,9 @@ from hpcgnn.nn.quantized.convolutions import QuantizerMaker
 from hpcgnn.nn.quantized.protected import LargestWeightQuantizer, TrackedColumnQuantizer, TrackedRowQuantizer
 from hpcgnn.nn.quantized.quantizer import ColumnQuantizer, RowQuantizer, WeightQuantizer
 
-SHRINKING = ("degree-aware", "calibrated")    # schemes by which rows of fewer codes have fewer bits
+LEARNS_WIDTHS = ("degree-aware", "layer-aware")
+SHRINKING = (*LEARNS_WIDTHS, "calibrated")    # schemes by which rows of fewer codes have fewer bits
+BY_LAYER = ("layer-aware", "uniform")         # schemes by which all rows of a layer are coded alike
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class QuantizationScheme:
 
     Attributes
     ----------
-    name : {"degree-aware", "degree-steps", "uniform", "degree-quant", "calibrated"}
+    name : {"degree-aware", "layer-aware", "degree-steps", "uniform", "degree-quant", "calibrated"}
     bits : int                    of weights and mapped rows
     row_bits : int                of rows; the width to start from where widths are learned
     target_kb : float             of all layers' rows, see `QuantizedStack.penalty`; 0 is 2 bits a value
@@ -39,18 +41,23 @@ class QuantizationScheme:
     is_local: bool = False
     protection: tuple[float, float] = (0.0, 0.0)
 
+    @property
+    def learns_width(self) -> bool:
+        """Tell whether widths of rows are learned, so that all rows fit the target."""
+        return self.name in LEARNS_WIDTHS
+
 
 class LearnedMaker:
-    """Quantizers of the schemes that learn steps; by in-degree, but for uniform, whose tables have one entry."""
+    """Quantizers of the schemes that learn steps; by in-degree, or by layer, whose tables have one entry."""
 
     def __init__(self, scheme: QuantizationScheme, counts: np.ndarray, comm):
         self._scheme, self._comm = scheme, comm
-        self._counts = counts.sum(keepdims=True) if scheme.name == "uniform" else counts
+        self._counts = counts.sum(keepdims=True) if scheme.name in BY_LAYER else counts
 
     def rows(self, dim: int, is_signed: bool) -> RowQuantizer:
         """See `QuantizerMaker`."""
         scheme = self._scheme
-        return RowQuantizer(self._comm, dim, self._counts, scheme.row_bits, is_signed, scheme.name == "degree-aware",
+        return RowQuantizer(self._comm, dim, self._counts, scheme.row_bits, is_signed, scheme.learns_width,
                             scheme.name in SHRINKING, scheme.is_local)
 
     def columns(self, dim: int) -> ColumnQuantizer:
