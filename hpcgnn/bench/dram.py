@@ -43,6 +43,7 @@ from hpcgnn.units import size_text
 CONDENSED, BY_SOURCE = "condense-edge", "metis, by source"
 SCHEMES, ORDERS = "schemes", "orders of preprocess"
 DIM, BITS = 128, 4                  # values of a row, and bits of a value
+PRUNED_SHARE = 0.1                  # of the arcs, that gcod drops
 LINE_BYTES = 128                    # of one DRAM access
 SPARSE_SHARE = 0.25                 # of the buffer, that condense-edge sets aside for copies
 SEED = 0                            # of METIS, and of ids that are shuffled

@@ -190,10 +190,8 @@ def assign(shared: Shared, ranks: int) -> None:
 @click.option("--ranks", default="64,1024,10000", show_default=True, metavar="LIST", help="Ranks of a training.")
 @click.option("--neighbors", default="10,100,1000", show_default=True, metavar="LIST",
               help="Ranks that a rank shares rows with; where there are fewer ranks, all of them.")
-@click.option("--rows", type=click.IntRange(min=1), default=20, show_default=True,
-              help="Rows that go to each neighbor, and come from it.")
 @click.pass_obj
-def ranks(shared: Shared, ranks: str, neighbors: str, rows: int) -> None:
+def ranks(shared: Shared, ranks: str, neighbors: str) -> None:
     """Measure what one rank among many does for its neighbors, seconds and memory, in one process without a network."""
     shared.refuse_threads("a rank's own work has one")
     num_ranks, num_neighbors = parse_list("--ranks", ranks, int), parse_list("--neighbors", neighbors, int)
@@ -202,10 +200,10 @@ def ranks(shared: Shared, ranks: str, neighbors: str, rows: int) -> None:
                                "1 on")
     prepare_output(shared.out)
     machine = announce("ranks", 1)
-    from hpcgnn.bench.ranks import RanksBenchmark
+    from hpcgnn.bench.ranks import ROWS, RanksBenchmark
     from hpcgnn.bench.ranks_result import RanksResult
 
-    benchmark = RanksBenchmark(num_ranks, num_neighbors, rows, shared.repeat or 5, shared.steps.begin)
+    benchmark = RanksBenchmark(num_ranks, num_neighbors, ROWS, shared.repeat or 5, shared.steps.begin)
     finish("ranks", machine, benchmark, shared, result_type=RanksResult)
 
 
@@ -302,14 +300,11 @@ def inference(shared: Shared, sources: tuple[Path, ...], model: str, bits: str, 
 @click.option("--buffer-kb", type=click.FloatRange(min=0, min_open=True), default=128.0, show_default=True,
               help="KiB of the buffer in front of DRAM.")
 @click.option("--policy", type=click.Choice(("lru", "fifo")), default="lru", show_default=True)
-@click.option("--pruned", type=click.FloatRange(0, 1), default=0.1, show_default=True,
-              help="Share of the arcs that gcod drops.")
 @click.option("--shuffle", is_flag=True, help="Shuffle the ids first.")
 @click.option("--widths", default="", metavar="LIST",
               help="Also time the aggregation of fp32 rows of so many columns. [default: none]")
 @click.pass_obj
-def dram(shared: Shared, source: Path, buffer_kb: float, policy: str, pruned: float, shuffle: bool,
-         widths: str) -> None:
+def dram(shared: Shared, source: Path, buffer_kb: float, policy: str, shuffle: bool, widths: str) -> None:
     """Count the bytes that an aggregation of FILE.npz reads from DRAM, by scheme and order of rows: MEGA, Fig. 6, 20b.
 
     --out also gets dram.json and dram.png; bench.json only where --widths are timed.
@@ -325,7 +320,7 @@ def dram(shared: Shared, source: Path, buffer_kb: float, policy: str, pruned: fl
     if shuffle:
         graph = measured.shuffled(graph, measured.SEED)
     buffer = Buffer(int(buffer_kb * 1024), measured.LINE_BYTES, policy, measured.SPARSE_SHARE)
-    benchmark = measured.DramBenchmark(place, graph, buffer, pruned, columns)
+    benchmark = measured.DramBenchmark(place, graph, buffer, measured.PRUNED_SHARE, columns)
     counts = []
     with shared.steps as steps:
         steps.begin("cuts clusters")
@@ -337,7 +332,8 @@ def dram(shared: Shared, source: Path, buffer_kb: float, policy: str, pruned: fl
              f"lines of {measured.LINE_BYTES} bytes")
     measured.show_traffic(title, counts)
     if shared.out is not None:
-        settings = {"title": title, "buffer_kb": buffer_kb, "policy": policy, "pruned": pruned, "shuffle": shuffle}
+        settings = {"title": title, "buffer_kb": buffer_kb, "policy": policy, "pruned": measured.PRUNED_SHARE,
+                    "shuffle": shuffle}
         measured.write_traffic(shared.out, settings, machine, counts)
         say_results(shared.out, why_no_picture(measured.PICTURE))
     if columns:

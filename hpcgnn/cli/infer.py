@@ -30,6 +30,8 @@ BITS = click.IntRange(2, 8)
               help="Of batches: by tiles of bits, by gathering rows, or auto: what is faster for each. [default: auto]")
 @click.option("--pack-features", is_flag=True, help="Keep the codes that the first layer reads as Adaptive-Packages "
               "and multiply from them: less memory and, where most values are zero, less time.")
+@click.option("--device", type=click.Choice(("cpu", "cuda")), default="cpu", show_default=True,
+              help="Where to answer; with cuda, ranks of a node share its GPUs out among them.")
 @click.option("--packages", type=click.Path(path_type=Path), help="Folder for the codes that layers read, as "
               "Adaptive-Packages; their size in each format is printed.")
 @click.option("--out", type=click.Path(path_type=Path), help="HDF5 file of predictions, logits and embeddings; none "
@@ -46,6 +48,9 @@ def command(model: Path, shards: Path, out: Path | None, repeat: int, **options:
     if options["clusters"] is not None and options["pack_features"]:
         raise click.UsageError("--pack-features is of the whole graph, and batches have features of their own form; "
                                "leave --clusters out")
+    if options["device"] == "cuda" and options["pack_features"]:
+        raise click.UsageError("--pack-features multiplies from packages on the host, and a device has bits of its "
+                               "own; leave one of them out")
     # MPI is started, and the threads shared out, before torch is imported.
     from hpcgnn.launch import run_parallel
 
@@ -69,13 +74,14 @@ class Request:
     between_clusters: bool
     aggregation: str | None
     pack_features: bool
+    device: str
     packages: Path | None
     out: Path | None
 
 
 def infer_in_parallel(comm, request: Request) -> None:
     """Collective: open the model, run and time it, write its answers, and print on rank 0 what they are worth."""
-    from hpcgnn.launch import together, watch, watch_closely
+    from hpcgnn.launch import choose_device, together, watch, watch_closely
     from hpcgnn.training.graph_info import read_shared_info
 
     out, repeat = request.out, request.repeat
@@ -87,9 +93,10 @@ def infer_in_parallel(comm, request: Request) -> None:
     from hpcgnn.inference.run import IntegerRun, peak_bytes, timed
 
     together(comm, lambda: check_writable(out) if out is not None and comm.rank == 0 else None)
+    device = None if request.device == "cpu" else choose_device(comm, request.device)
     opened = open_model(comm, request.model, request.shards, info, request.bits, request.row_bits, request.other_graph,
-                        repeat)
-    run = IntegerRun.open(comm, opened.model, request.shards, info, request.pack_features)
+                        repeat, request.device)
+    run = IntegerRun.open(comm, opened.model, request.shards, info, request.pack_features, device)
     watch_closely(comm, request.timeout)
     batched = None if request.clusters is None else run_in_batches(run, request)
     (logits, embeddings), seconds = timed(comm, (batched or run).forward, repeat)
@@ -107,6 +114,8 @@ def infer_in_parallel(comm, request: Request) -> None:
         click.echo(time_line(seconds, repeat, opened.float_seconds, comm.size))
         click.echo(f"model: {size_text(opened.num_bytes)}, weights {size_text(opened.model.weight_bits / 8)}")
         click.echo(features_line(memory))
+        if device is not None:
+            click.echo(device_line(batched, repeat))
         click.echo(batches or f"exchanged: {size_text(sent[0])} a pass, {size_text(sent[1])} in float32")
         click.echo(f"peak memory: {size_text(peak)}, of the largest rank")
         if out is not None:
@@ -141,7 +150,7 @@ def run_in_batches(run, request: Request):
     coded = together(run.comm, lambda: run.rows.coded(run.model.convolutions[0].rows, run.in_degree)).coded()
     dealt = DealtBatches.deal(run.comm, run.part, request.clusters, request.batch_size or 16,
                               keeps_all=request.between_clusters)
-    return DealtRun(dealt, run.model, coded.codes, run.in_degree, request.aggregation or "auto")
+    return DealtRun(dealt, run.model, coded.codes, run.in_degree, request.aggregation or "auto", run.device)
 
 
 def batches_line(batched, repeat: int) -> str:
@@ -151,6 +160,14 @@ def batches_line(batched, repeat: int) -> str:
     return (f"batches: {totals.num_batches} with {totals.num_entries:,} of {totals.num_arcs:,} arcs, "
             f"{size_text(totals.packed_bytes)} packed; tiles took {counts.by_tiles // repeat} of {num_sums // repeat} "
             f"sums a pass and jumped {100 * counts.num_jumped / max(counts.num_places, 1):.1f} % of theirs, all zeros")
+
+
+def device_line(batched, repeat: int) -> str:
+    """Say what crosses to rank 0's device in a pass."""
+    if batched is None:
+        return "device: cuda; bits of features, arcs and weights stay there"
+    copies, num_bytes = (count // repeat for count in batched.copied)
+    return f"device: cuda; {copies} copies a pass of {size_text(num_bytes)}, of rank 0's batches as they are packed"
 
 
 def model_line(model) -> str:

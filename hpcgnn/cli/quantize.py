@@ -17,9 +17,11 @@ BITS = click.IntRange(2, 8)
 @click.option("--bits", type=BITS, help="Bits of weights and of the rows that are summed. [default: 8]")
 @click.option("--row-bits", type=BITS, help="Bits of the rows that a layer reads. [default: --bits]")
 @click.option("--other-graph", is_flag=True, help="Calibrate on the shards of another graph than was trained on.")
+@click.option("--device", type=click.Choice(("cpu", "cuda")), default="cpu", show_default=True,
+              help="Where to calibrate and to answer.")
 @click.option("--out", type=click.Path(path_type=Path), help="File to write. [default: RUN_FOLDER/model.h5]")
 def command(run_folder: Path, shards: Path, bits: int | None, row_bits: int | None, other_graph: bool,
-            out: Path | None) -> None:
+            device: str, out: Path | None) -> None:
     """Make integers of the best model of RUN_FOLDER, and write them to a file for hpcgnn infer.
 
     A run of hpcgnn train --quantize is exported as it is. Any other run is calibrated on the graph in SHARDS, one MPI
@@ -28,14 +30,14 @@ def command(run_folder: Path, shards: Path, bits: int | None, row_bits: int | No
     # MPI is started, and the threads shared out, before torch is imported.
     from hpcgnn.launch import run_parallel
 
-    run_parallel(lambda comm: quantize_in_parallel(comm, run_folder, shards, bits, row_bits, other_graph,
+    run_parallel(lambda comm: quantize_in_parallel(comm, run_folder, shards, bits, row_bits, other_graph, device,
                                                    out or run_folder / "model.h5"))
 
 
 def quantize_in_parallel(comm, run_folder: Path, shards: Path, bits: int | None, row_bits: int | None,
-                         other_graph: bool, out: Path) -> None:
+                         other_graph: bool, device: str, out: Path) -> None:
     """Collective: export or calibrate, write the file on rank 0, and print what it costs and keeps."""
-    from hpcgnn.launch import together
+    from hpcgnn.launch import choose_device, together
     from hpcgnn.training.graph_info import read_shared_info
 
     info = read_shared_info(comm, shards)
@@ -48,11 +50,12 @@ def quantize_in_parallel(comm, run_folder: Path, shards: Path, bits: int | None,
 
     together(comm, lambda: check_writable(out) if comm.rank == 0 else None)
     together(comm, lambda: check_task(info.name, info.task))
-    trained = TrainedRun.open(comm, run_folder, shards, info, other_graph)
+    place = None if device == "cpu" else choose_device(comm, device)
+    trained = TrainedRun.open(comm, run_folder, shards, info, other_graph, device=device)
     model = trained.integer_model(bits, row_bits)
     together(comm, lambda: write_model(out, model, info.fingerprint) if comm.rank == 0 else None)
     before, score = trained.evaluate(), trained.session.score.name
-    run = IntegerRun.open(comm, model, shards, info)
+    run = IntegerRun.open(comm, model, shards, info, device=place)
     after = run.scores(run.forward()[0], score)
     memory = run.memory()
     if comm.rank == 0:

@@ -9,7 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcgnn.exchange.arena import MessageArena
-from hpcgnn.exchange.plan import ExchangePlan
+from hpcgnn.exchange.plan import ExchangePlan, RowList
 from hpcgnn.exchange.ring import MAX_TAG, Transfer
 from hpcgnn.exchange.traffic import Traffic
 from hpcgnn.inference.code_packing import pack_codes, packed_bytes, unpack_codes
@@ -41,6 +41,16 @@ class CodeExchange:
         return self._plan.num_halo
 
     @property
+    def boundary(self) -> tuple[RowList, ...]:
+        """Return the rows that go to each peer."""
+        return self._plan.boundary
+
+    @property
+    def halo(self) -> tuple[RowList, ...]:
+        """Return the halo rows that come from each peer, which are neighbors."""
+        return self._plan.halo
+
+    @property
     def blocked_seconds(self) -> float:
         """Return the seconds that this rank has waited for messages."""
         return self._traffic.blocked_seconds
@@ -62,12 +72,16 @@ class CodeExchange:
                 np.take(codes.table, rows.index, axis=0, out=message.reshape(len(rows), -1))
             elif len(rows):
                 pack_codes(codes[rows.index], bit_width, message)
-        self.sent_bytes += sum(sizes[0])
+        return CodeArrival(plan, self.transfer(send, receive, dim), receive, bit_width, is_whole)
+
+    def transfer(self, send: list[np.ndarray], receive: list[np.ndarray], dim: int) -> Transfer:
+        """Collective: begin an exchange of messages that are there; boundary rows have `dim` codes."""
+        plan = self._plan
+        self.sent_bytes += sum(map(len, send))
         self.float_bytes += 4 * dim * sum(map(len, plan.boundary))
         self._num_exchanges += 1
-        transfer = Transfer(self._comm, plan.peers, plan.rounds, send, receive, self._num_exchanges % MAX_TAG,
-                            traffic=self._traffic)
-        return CodeArrival(plan, transfer, receive, bit_width, is_whole)
+        return Transfer(self._comm, plan.peers, plan.rounds, send, receive, self._num_exchanges % MAX_TAG,
+                        traffic=self._traffic)
 
 
 class CodeArrival:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcgnn.ops.bit_gemm import padded
-from hpcgnn.ops.integer_layers import PADDING, DegreeScales, IntegerLayer
+from hpcgnn.ops.integer_layers import PADDING, AttentionHeads, DegreeScales, IntegerLayer
 from hpcgnn.quantized.integer_model import IntegerConvolution, IntegerModel, RowScale
 
 SUMMED_KINDS = ("gcn", "gin", "sage")      # whose neighbors are summed, not weighed
@@ -44,6 +44,9 @@ def _layer(convolution: IntegerConvolution, factor: np.ndarray | None,
     if convolution.norm is not None:
         more |= {"norm_weight": _padded(convolution.norm.weight), "norm_bias": _padded(convolution.norm.bias),
                  "norm_eps": convolution.norm.eps}
+    if convolution.attention is not None:
+        vectors = convolution.attention.astype(np.float64) * mapped.step
+        more["attention"] = AttentionHeads(vectors, convolution.heads, convolution.averages_heads)
     return IntegerLayer(
         map=weights.codes, ratio=_padded(weights.scale.step / mapped.step), mapped_step=_padded(mapped.step),
         bias=_padded(convolution.bias), rows=_by_degree(convolution.rows), row_factor=factor,
@@ -53,7 +56,7 @@ def _layer(convolution: IntegerConvolution, factor: np.ndarray | None,
 
 
 def _by_degree(scale: RowScale) -> DegreeScales:
-    return DegreeScales(scale.step, scale.max_code.astype(np.float32))
+    return DegreeScales(scale.step, scale.max_code.astype(np.float32), scale.is_signed)
 
 
 def _padded(columns: np.ndarray) -> np.ndarray:

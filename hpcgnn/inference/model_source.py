@@ -55,7 +55,7 @@ class TrainedRun:
 
     @classmethod
     def open(cls, comm: MPI.Comm, folder: Path, shards: Path, info: GraphInfo, other_graph: bool = False,
-             config_of: ConfigOf | None = None, recipe: Recipe | None = None) -> TrainedRun:
+             config_of: ConfigOf | None = None, recipe: Recipe | None = None, device: str = "cpu") -> TrainedRun:
         """Collective: read the checkpoint and this rank's shard.
 
         Parameters
@@ -63,6 +63,7 @@ class TrainedRun:
         config_of : callable(settings, folder) -> TrainConfig      under which the model is made, for another use than
                                                                    integers; its rows are float32 in any case
         recipe : Recipe or None                                    what a program brings, its model for one
+        device : {"cpu", "cuda"}                                   where the model answers in floats
 
         Raises
         ------
@@ -75,7 +76,7 @@ class TrainedRun:
         together(comm, lambda: check_dataset(source, checkpoint.dataset, info, other_graph))
         together(comm, lambda: check_fingerprint(source, checkpoint.fingerprint, info, other_graph))
         config = together(comm, lambda: (config_of or integer_config)(checkpoint.settings, folder))
-        session = Session.open(comm, shards, replace(config, precision="fp32"), info, recipe or Recipe())
+        session = Session.open(comm, shards, replace(config, precision="fp32", device=device), info, recipe or Recipe())
         model = replace(session, config=config).new_model(config.seed)
         check_shapes(replace(checkpoint, model=checkpoint.best_model), model.state_dict())
         model.load_state_dict(checkpoint.best_model)
@@ -183,13 +184,14 @@ class OpenedModel:
 
 
 def open_model(comm: MPI.Comm, path: Path, shards: Path, info: GraphInfo, bits: int | None, row_bits: int | None,
-               other_graph: bool, repeat: int) -> OpenedModel:
+               other_graph: bool, repeat: int, device: str = "cpu") -> OpenedModel:
     """Collective: read a model file, or quantize the model of a run folder and time it in floats.
 
     Parameters
     ----------
     bits, row_bits : see `TrainedRun.integer_model`
     repeat : int                     passes in floats to time
+    device : {"cpu", "cuda"}         where they run
 
     Raises
     ------
@@ -197,7 +199,7 @@ def open_model(comm: MPI.Comm, path: Path, shards: Path, info: GraphInfo, bits: 
     """
     together(comm, lambda: check_task(info.name, info.task))
     if Path(path).is_dir():
-        return _of_run(TrainedRun.open(comm, path, shards, info, other_graph), bits, row_bits, repeat)
+        return _of_run(TrainedRun.open(comm, path, shards, info, other_graph, device=device), bits, row_bits, repeat)
     model, made_on = together(comm, lambda: read_model(path))
     together(comm, lambda: check_graph(str(path), model, made_on, info, other_graph))
     if bits is not None or row_bits is not None:

@@ -19,6 +19,7 @@ from hpcgnn.exchange.agreement import check_peers
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.inference.code_exchange import CodeExchange
 from hpcgnn.inference.coded_rows import BitRows, LayerRows
+from hpcgnn.inference.device.graph import DeviceGraphPass
 from hpcgnn.inference.forward import forward_codes
 from hpcgnn.inference.graph_pass import GraphPass
 from hpcgnn.inference.input_rows import BitInput, InputRows, PackedInput, open_input
@@ -59,7 +60,7 @@ class RowBytes:
     stored_form, form : str      of input rows in shards, and in memory
     stored, kept : int           in shards, and in memory
     between : int or None        of rows that lie between convolutions, in memory; None where passes go layer by layer,
-                                 or in batches
+                                 in batches or on a device
     """
 
     stored_form: str
@@ -83,6 +84,7 @@ class IntegerRun:
     rows : InputRows                 as they are kept for passes
     exchange : CodeExchange
     objective : Objective
+    device : torch.device or None    where passes run; None is the host
     """
 
     comm: MPI.Comm
@@ -94,10 +96,11 @@ class IntegerRun:
     rows: InputRows
     exchange: CodeExchange
     objective: Objective
+    device: torch.device | None = None
 
     @classmethod
     def open(cls, comm: MPI.Comm, model: IntegerModel, shards: Path, info: GraphInfo,
-             packs_features: bool = False) -> IntegerRun:
+             packs_features: bool = False, device: torch.device | None = None) -> IntegerRun:
         """Collective: read this rank's shard.
 
         Parameters
@@ -123,7 +126,7 @@ class IntegerRun:
         masks = {"train": part.train_mask, "val": part.val_mask, "test": part.test_mask}
         exchange = CodeExchange(comm, ExchangePlan.build(part))
         return cls(comm, model, info, part, stored.form, stored.num_bytes, rows, exchange,
-                   Objective.build(comm, part.labels, masks))
+                   Objective.build(comm, part.labels, masks), device)
 
     @property
     def in_degree(self) -> np.ndarray:
@@ -141,6 +144,8 @@ class IntegerRun:
         return layers
 
     def _forward(self, observe: Callable[[LayerRows], None] | None = None) -> Answer:
+        if self._device_pass is not None and observe is None:
+            return self._device_pass.forward()
         coded = together(self.comm, lambda: self.rows.coded(self.model.convolutions[0].rows, self.in_degree))
         if isinstance(coded, BitRows) and is_summed(self.model):
             graph_pass = self._graph_pass if observe is None else GraphPass(
@@ -151,6 +156,14 @@ class IntegerRun:
     @cached_property
     def _graph_pass(self) -> GraphPass:
         return GraphPass(self.model, self.part, self.exchange, self.rows.coded(None, None))
+
+    @cached_property
+    def _device_pass(self) -> DeviceGraphPass | None:
+        """Collective, the first time: the model and the rows on the device, None on the host."""
+        if self.device is None:
+            return None
+        return together(self.comm, lambda: DeviceGraphPass(
+            self.model, self.part, self.exchange, self.rows.coded(None, None).coded(), self.device))
 
     def row_steps(self) -> list[np.ndarray]:
         """Return the step of each row's codes, (num_inner,) float32 for each convolution."""
@@ -164,7 +177,8 @@ class IntegerRun:
 
     def memory(self, is_in_batches: bool = False) -> RowBytes:
         """Collective: count the bytes of rows, of all ranks; passes in batches keep theirs elsewhere."""
-        is_counted = isinstance(self.rows, BitInput) and is_summed(self.model) and not is_in_batches
+        is_on_host = self.device is None and not is_in_batches
+        is_counted = isinstance(self.rows, BitInput) and is_summed(self.model) and is_on_host
         between = self._graph_pass.row_bytes if is_counted else 0
         total = self.comm.allreduce(np.array([self.stored_bytes, self.rows.num_bytes, between])).tolist()
         return RowBytes(self.stored_form, self.rows.form, total[0], total[1], total[2] if is_counted else None)

@@ -15,6 +15,9 @@ from hpcgnn.ops.host import code_attention as host
 SCORE_BITS = 36               # of fixed point, as in ext/src/code_attention.h
 LARGEST_SUM = 2**52           # float64 holds every integer of that magnitude and of twice it
 LARGEST_CODE = 128
+# 2^-(i / 2^10) and 2^-(i / 2^20) in fixed point of 30 bits, of which weights are made.
+WEIGHT_TABLES = tuple(np.rint(np.exp2(30 - np.arange(1024) / resolution)).astype(np.int64)
+                      for resolution in (2**10, 2**20))
 FAULTS = {1: "entries must name rows of codes", 2: "indptr must rise within the entries"}
 
 
@@ -42,15 +45,26 @@ def score_codes(codes: np.ndarray, vectors: np.ndarray, num_heads: int) -> Score
             or codes.shape[1] % num_heads:
         raise KernelError(f"attention of {num_heads} heads needs two vectors of {codes.shape[-1]} columns that they "
                           f"share evenly, found shape {vectors.shape}")
+    fixed = fixed_vectors(vectors, num_heads)
+    scores = Scores(*np.zeros((2, len(codes), num_heads), np.int64))
+    host.score_codes(codes, fixed, scores.target, scores.source)
+    return scores
+
+
+def fixed_vectors(vectors: np.ndarray, num_heads: int) -> np.ndarray:
+    """Return (2, dim) float64 of whole numbers, in units of 2**-36.
+
+    Raises
+    ------
+    KernelError      vectors by which a score could pass 65,536
+    """
     fixed = np.rint(vectors.astype(np.float64) * 2**SCORE_BITS)
     largest = np.abs(fixed.reshape(2, num_heads, -1)).sum(axis=2).max(initial=0)
     # Below 2**53 float64 holds every sum, in whatever order it is added.
     if not largest * LARGEST_CODE < LARGEST_SUM:
         raise KernelError(f"attention vectors reach {np.abs(vectors).max():g} a code, and scores could pass "
                           f"{LARGEST_SUM / 2**SCORE_BITS:g}; expected smaller vectors or steps")
-    scores = Scores(*np.zeros((2, len(codes), num_heads), np.int64))
-    host.score_codes(codes, fixed, scores.target, scores.source)
-    return scores
+    return fixed
 
 
 def attend_codes(indptr: np.ndarray, indices: np.ndarray, codes: np.ndarray, scores: Scores,
@@ -91,7 +105,7 @@ def attend_codes(indptr: np.ndarray, indices: np.ndarray, codes: np.ndarray, sco
         raise KernelError(f"attention of rows {first} to {first + len(indptr) - 2} needs as many rows of codes, "
                           f"found {len(codes)}")
     out = np.empty((len(indptr) - 1, codes.shape[1]), np.float32)
-    fault = host.attend_codes(indptr, indices, first, codes, scores.target, scores.source, out)
+    fault = host.attend_codes(indptr, indices, first, codes, scores.target, scores.source, *WEIGHT_TABLES, out)
     if fault == max(FAULTS) + 1:
         raise MemoryError("no memory for the sums of a row")
     if fault:

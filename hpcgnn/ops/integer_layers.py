@@ -25,10 +25,29 @@ HAS_NAN, NO_SPACE = 1, 2         # of ext/src/integer_layers.h
 
 @dataclass(frozen=True)
 class DegreeScales:
-    """Steps and largest codes of rows, (num_degrees,) float32 each, by in-degree; larger ones take the last entry."""
+    """Steps and largest codes of rows, (num_degrees,) float32 each, by in-degree; larger ones take the last entry.
+    Signed codes reach as far below zero.
+    """
 
     step: np.ndarray
     limit: np.ndarray
+    is_signed: bool = False
+
+
+@dataclass(frozen=True)
+class AttentionHeads:
+    """Attention of a layer, which only `hpcgnn.ops.device_layers` runs.
+
+    Attributes
+    ----------
+    vectors : (2, outputs of map) float64      row 0 scores destinations, row 1 sources; in units of a code
+    heads : int
+    averages_heads : bool                      the result is their mean, not their concatenation
+    """
+
+    vectors: np.ndarray
+    heads: int
+    averages_heads: bool
 
 
 @dataclass(frozen=True)
@@ -51,6 +70,7 @@ class IntegerLayer:
     second_rows : DegreeScales           of the codes that `second` reads
     norm_weight, norm_bias : (padded out_dim,) float32 or None      of the LayerNorm behind it, which a last layer
                                                                     does not have
+    attention : AttentionHeads or None   neighbors and the row itself are weighed by it, not summed
     """
 
     map: np.ndarray
@@ -74,6 +94,7 @@ class IntegerLayer:
     norm_weight: np.ndarray | None = None
     norm_bias: np.ndarray | None = None
     norm_eps: float = 0.0
+    attention: AttentionHeads | None = None
 
     @property
     def in_dim(self) -> int:
@@ -81,6 +102,8 @@ class IntegerLayer:
 
     @property
     def out_dim(self) -> int:
+        if self.attention is not None and self.attention.averages_heads:
+            return len(self.map) // self.attention.heads
         return len(self.map if self.second is None else self.second)
 
 

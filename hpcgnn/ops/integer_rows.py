@@ -95,10 +95,11 @@ def rescale(source: np.ndarray, epilogue: Epilogue, target: CodeTarget | None = 
             _check(name, getattr(target, name), (np.float32,), (1,) if len(target.step) == 1 else shape[:1])
     if values is not None:
         _check("values", values, (np.float32,), shape)
-    _refuse(host.rescale(source, epilogue, target, values))
+    refuse(host.rescale(source, epilogue, target, values))
 
 
-def _refuse(faults: int) -> None:
+def refuse(faults: int) -> None:
+    """Raise the error that a kernel's faults stand for, if there are some."""
     if faults & NO_SCRATCH:
         raise MemoryError("no memory for a row of values")
     if faults & HAS_NAN:

@@ -12,7 +12,7 @@ import scipy.sparse
 from parallel_run import clean_environment
 
 from hpcgnn.__main__ import main
-from hpcgnn.bench.dram import BY_SOURCE, CONDENSED, ORDERS, SCHEMES, DramBenchmark, arcs_of, shuffled
+from hpcgnn.bench.dram import BY_SOURCE, CONDENSED, ORDERS, PRUNED_SHARE, SCHEMES, DramBenchmark, arcs_of, shuffled
 from hpcgnn.bench.graphs import Topology
 from hpcgnn.bench.host import HostPlace
 from hpcgnn.bench.timing import Effort
@@ -85,15 +85,16 @@ def test_the_command_leaves_a_table_a_picture_and_its_numbers(grid, tmp_path):
     np.savez(tmp_path / "grid.npz", indptr=grid.indptr, indices=grid.indices)
     done = subprocess.run(
         [sys.executable, "-m", "hpcgnn", "bench", "dram", tmp_path / "grid.npz", "--shuffle",
-         "--buffer-kb", "4", "--policy", "fifo", "--pruned", "0.2", "--widths", "5", "--repeat", "1", "--threads", "1",
+         "--buffer-kb", "4", "--policy", "fifo", "--widths", "5", "--repeat", "1", "--threads", "1",
          "--out", tmp_path / "out"], capture_output=True, text=True, env=clean_environment())
     assert done.returncode == 0, done.stderr
     assert "grid, shuffled: 128 x 4 bit, fifo buffer of 4 KiB, lines of 128 bytes" in done.stdout
     content = json.loads((tmp_path / "out/dram.json").read_text())
     expected = [(group, name, traffic.total_bytes) for group, name, traffic in
-                DramBenchmark(HostPlace(Effort(1)), shuffled(grid, 0), Buffer(4096, 128, "fifo"), 0.2, (), 64).count()]
+                DramBenchmark(HostPlace(Effort(1)), shuffled(grid, 0), Buffer(4096, 128, "fifo"), PRUNED_SHARE, (),
+                              64).count()]
     assert [(row["group"], row["scheme"], row["total_bytes"]) for row in content["traffic"]] == expected
-    assert content["settings"]["pruned"] == 0.2 and "processor" in content["machine"]
+    assert content["settings"]["pruned"] == PRUNED_SHARE and "processor" in content["machine"]
     assert (tmp_path / "out/dram.png").read_bytes().startswith(b"\x89PNG")
     timed, = json.loads((tmp_path / "out/bench.json").read_text())["measurements"]
     assert set(timed["seconds"]) == {"ceiling", "hpcgnn", "none", "nested", "metis", "degree", "rcm", "copied",

@@ -91,8 +91,7 @@ def test_each_work_is_measured_for_every_number_of_ranks_and_neighbors():
 
 def test_the_command_prints_a_table_and_writes_its_figures(tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
-        main(["bench", "--repeat", "1", "--out", str(tmp_path), "ranks", "--ranks", "70", "--neighbors", "2",
-              "--rows", "2"])
+        main(["bench", "--repeat", "1", "--out", str(tmp_path), "ranks", "--ranks", "70", "--neighbors", "2"])
     assert not stop.value.code
     assert "2 neighbors of 70 ranks" in capsys.readouterr().out
     content = json.loads((tmp_path / "bench.json").read_text())

@@ -150,7 +150,7 @@ BENCHES = {
                  "rotate + pack": 4, "unpack + rotate": 4,
                  "norm + ReLU + dropout": 4, "dropout": 2}),
     "packages": (("--repeat", 1), {"package encode": 2, "package decode": 4}),
-    "ranks": (("--ranks", 64, "--neighbors", 3, "--rows", 2, "--repeat", 1),
+    "ranks": (("--ranks", 64, "--neighbors", 3, "--repeat", 1),
               dict.fromkeys(("plan", "agreement", "links", "layouts", "posting", "posting at once", "exchange",
                              "solver", "solver, a budget"), 1)),
     "time-to-score": (("synthetic:nodes=300,mean_degree=6,classes=3,features=8", "--epochs", 2, "--lr", "0.01",

@@ -11,12 +11,14 @@ from typing import TypeVar
 
 import numpy as np
 import scipy.sparse
+import torch
 from mpi4py import MPI
 
 from hpcgnn.inference.batches.cut import Batches, cut_batches
 from hpcgnn.inference.batches.neighbors import AggregationCounts
 from hpcgnn.inference.batches.packed import PackedBatches
 from hpcgnn.inference.batches.run import BatchedRun
+from hpcgnn.inference.device.batches import DeviceBatchedRun
 from hpcgnn.launch import together
 from hpcgnn.partition.partition import Partition
 from hpcgnn.quantized.integer_model import IntegerModel
@@ -97,6 +99,7 @@ class DealtRun:
     codes : (num_inner, num_features) int8 or uint8      of the model's first convolution
     in_degree : (num_inner,) integer                     in the whole graph
     aggregation : {"auto", "tiles", "gather"}
+    device : torch.device or None                        where batches are answered; None is the host
 
     Raises
     ------
@@ -104,17 +107,23 @@ class DealtRun:
     """
 
     def __init__(self, dealt: DealtBatches, model: IntegerModel, codes: np.ndarray, in_degree: np.ndarray,
-                 aggregation: str = "auto"):
+                 aggregation: str = "auto", device: torch.device | None = None):
         self._dealt = dealt
         codes, degrees = dealt.to_batches(codes), dealt.to_batches(in_degree.astype(np.int64))
         bit_width = int(model.convolutions[0].rows.bit_width.max())
         packed = PackedBatches.pack(dealt.batches, codes, degrees, bit_width)
-        self._run = together(dealt.comm, lambda: BatchedRun(model, packed, aggregation))
+        self._run = together(dealt.comm, lambda: BatchedRun(model, packed, aggregation) if device is None
+                             else DeviceBatchedRun(model, packed, device, aggregation))
         self._totals = BatchTotals(dealt.batches.num_batches, len(dealt.batches.indices), dealt.num_arcs, packed.nbytes)
 
     def forward(self) -> tuple[np.ndarray, np.ndarray]:
         """Collective: logits (num_inner, num_classes) and embeddings (num_inner, hidden) of inner rows, float32."""
         return tuple(self._dealt.to_owners(rows) for rows in self._run.forward())
+
+    @property
+    def copied(self) -> tuple[int, int]:
+        """Return the copies to this rank's device so far, and their bytes."""
+        return self._run.copies, self._run.copied_bytes
 
     def counts(self) -> AggregationCounts:
         """Collective: return the counts of all ranks' passes so far."""

@@ -1,0 +1,93 @@
+"""DeviceGraphPass: an integer model on one rank's rows on a device; codes of halo rows come, packed as they are summed,
+while central rows are summed. The same bits come from `hpcgnn.inference.forward`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from hpcgnn.graph.normalization import degree_factor
+from hpcgnn.inference.code_exchange import CodeExchange
+from hpcgnn.inference.coded_rows import CodedRows
+from hpcgnn.inference.device.fields import FieldExchange
+from hpcgnn.inference.layers import layers_of
+from hpcgnn.inference.neighborhood import REDUCTIONS
+from hpcgnn.ops.bit_gemm import pack_codes
+from hpcgnn.ops.device_layers import DeviceLayer, DeviceLayers, DeviceNodes, Entries, RowPlanes
+from hpcgnn.partition.partition import Partition
+from hpcgnn.quantized.integer_model import IntegerModel
+
+
+class DeviceGraphPass:
+    """Passes of one model over the same rows, whose bits, arcs and weights stay on the device.
+
+    Parameters
+    ----------
+    model : IntegerModel
+    part : Partition
+    exchange : CodeExchange
+    rows : CodedRows           of the inner nodes, that the first convolution reads
+    device : torch.device
+
+    Raises
+    ------
+    KernelError      a layer or a row of arcs that is too long for the kernels
+    """
+
+    def __init__(self, model: IntegerModel, part: Partition, exchange: CodeExchange, rows: CodedRows,
+                 device: torch.device):
+        self._part, self._num_layers = part, len(model.convolutions)
+        in_degree = part.in_degree[:part.num_inner]
+        factors = [degree_factor(in_degree, REDUCTIONS[one.kind]) for one in model.convolutions]
+        nodes = DeviceNodes(_copied(in_degree.astype(np.int32), device),
+                            _copied(np.diff(part.indptr).astype(np.int32), device), copied_once(factors, device))
+        layers = [DeviceLayer(one, device) for one in layers_of(model, factors)]
+        planes = planes_of(rows).to(device)
+        self._layers = DeviceLayers(layers, RowPlanes.of_lines(planes, part.num_inner, rows.codes.shape[1],
+                                                               rows.codes.dtype == np.int8),
+                                    nodes, Entries.of(part.indptr, part.indices, device), exchange.num_halo)
+        self._exchange = FieldExchange(exchange, part.num_inner, device)
+        self.row_bytes = planes.nbytes
+
+    def forward(self) -> tuple[np.ndarray, np.ndarray]:
+        """Collective: return what `hpcgnn.inference.forward.forward` does.
+
+        Raises
+        ------
+        KernelError      a value that is NaN
+        """
+        part, layers = self._part, self._layers
+        layers.begin()
+        for number in range(self._num_layers):
+            arrival = self._exchange.start(layers.fields[number], layers.dims[number])
+            layers.convolve(number, 0, part.num_central)
+            arrival.finish()
+            layers.convolve(number, part.num_central, part.num_inner)
+            layers.end(number)
+        logits, hidden = layers.result()
+        return logits.cpu().numpy(), hidden.cpu().numpy()
+
+
+def planes_of(rows: CodedRows) -> torch.Tensor:
+    """Return rows as planes of bits, (bit_width, padded rows, words) int32, with half the range added where signed."""
+    offset = 1 << (rows.bit_width - 1) if rows.codes.dtype == np.int8 else 0
+    codes = (rows.codes.view(np.uint8) + np.uint8(offset)) & np.uint8((1 << rows.bit_width) - 1)
+    return pack_codes(torch.from_numpy(codes), rows.bit_width, False).words
+
+
+def copied_once(arrays: list[np.ndarray | None], device: torch.device) -> list[torch.Tensor | None]:
+    """Copy arrays to a device; equal ones share a copy."""
+    copies: list[tuple[np.ndarray, torch.Tensor]] = []
+    found: list[torch.Tensor | None] = []
+    for array in arrays:
+        copy = None if array is None else next((there for one, there in copies if np.array_equal(one, array)), None)
+        if array is not None and copy is None:
+            copy = _copied(array, device)
+            copies.append((array, copy))
+        found.append(copy)
+    return found
+
+
+def _copied(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array)).to(device)

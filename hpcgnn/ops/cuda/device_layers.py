@@ -1,0 +1,234 @@
+"""Device side of `hpcgnn.ops.device_layers`: launches of kernels/integer_map.cu, integer_rows.cu, integer_tiles.cu and
+integer_attention.cu. Contracts are already checked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpcgnn.ops.bit_gemm import BitLines, words_of
+from hpcgnn.ops.code_attention import WEIGHT_TABLES
+from hpcgnn.ops.cuda.bit_gemm import (
+    END_COLUMNS,
+    FORM_ROWS,
+    PRODUCT_WARPS,
+    blocks_of,
+    checked_form,
+    right_arguments,
+)
+from hpcgnn.ops.cuda.module import Kernel, kernel
+from hpcgnn.ops.cuda.resident import on_device, resident
+from hpcgnn.ops.device_layers import (
+    DeviceLayer,
+    DeviceNodes,
+    DeviceScales,
+    Entries,
+    RowPlanes,
+    SlotTiles,
+    WeightPlanes,
+    padded_outputs,
+)
+from hpcgnn.ops.tiles import TILE_ROWS
+
+BLOCK_ROWS = 8        # of kernels that finish rows
+ROW_LANES = 16        # of a row there
+BLOCK_THREADS = BLOCK_ROWS * ROW_LANES
+
+_exactly = partial(kernel, is_exact=True)
+_tables = [resident(np.ascontiguousarray(table)) for table in WEIGHT_TABLES]
+
+
+@dataclass(frozen=True)
+class RowEnd:
+    """Says what becomes of a layer's sums.
+
+    Attributes
+    ----------
+    layer : DeviceLayer
+    nodes : DeviceNodes
+    factor : (num_rows,) float32 or None      of the layer's reduction
+    fields : (n, field_words) int32           mapped codes, the rows' own first
+    own : (num_rows, dim) int32 or None       sums of the map of the row itself
+    values : (num_rows, columns) float32 or None, target : RowPlanes or None      what is written
+    scales : DeviceScales or None             of the target's codes
+    rectifies, norms : bool                   max(0, x); the layer's LayerNorm before it
+    faults : (1,) int32
+    """
+
+    layer: DeviceLayer
+    nodes: DeviceNodes
+    factor: torch.Tensor | None
+    fields: torch.Tensor
+    own: torch.Tensor | None
+    values: torch.Tensor | None
+    target: RowPlanes | None
+    scales: DeviceScales | None
+    rectifies: bool
+    norms: bool
+    faults: torch.Tensor
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the kernels' arguments by name, without those of a source of sums."""
+        layer, settings = self.layer, self.layer.settings
+        more: dict[str, Any] = {}
+        if settings.adds_near:
+            more |= {"near": self.fields, "epsilon": settings.epsilon}
+        if self.own is not None:
+            more |= {"own": self.own, "own_step": layer.rows.step, "num_own_steps": len(layer.rows.step),
+                     "own_scale": layer.own_scale}
+        return {"dim": layer.dim, "row_factor": self.factor, "column_scale": layer.mapped_step, "bias": layer.bias,
+                "field_bits": layer.field_bits, "field_words": layer.field_words, **more, **self.written()}
+
+    def written(self) -> dict[str, Any]:
+        """Return the arguments of LayerNorm, of the values and of the codes."""
+        layer = self.layer
+        found: dict[str, Any] = {
+            "degree": self.nodes.degree, "count": self.nodes.count, "num_rows": len(self.nodes.degree),
+            "values": self.values, "rectifies": self.rectifies, "faults": self.faults}
+        if self.norms and layer.norm_weight is not None:
+            found |= {"norm_weight": layer.norm_weight, "norm_bias": layer.norm_bias,
+                      "norm_eps": layer.settings.norm_eps}
+        if self.target is not None:
+            found |= {"planes": self.target.words, "bit_width": self.target.bit_width,
+                      "is_signed": self.target.is_signed, "line_words": self.target.words.shape[2],
+                      "step": self.scales.step, "limit": self.scales.limit, "num_steps": len(self.scales.step)}
+        return found
+
+
+def empty_columns(layer: DeviceLayer, tiles: SlotTiles) -> BitLines:
+    """Make room for mapped codes by column, over slots."""
+    shape = layer.settings.mapped_bits, padded_outputs(layer.dim), words_of(tiles.num_slots)
+    return BitLines(torch.empty(shape, dtype=torch.int32, device=tiles.slot_row.device), layer.dim, tiles.num_slots)
+
+
+def map_codes(layer: DeviceLayer, rows: RowPlanes, degree: torch.Tensor, factor: torch.Tensor | None,
+              fields: torch.Tensor | None, tiles: SlotTiles | None, columns: BitLines | None,
+              faults: torch.Tensor) -> None:
+    """Write the mapped codes of all rows as fields, by column, or both."""
+    found: dict[str, Any] = {
+        "degree": degree, "step": layer.rows.step, "num_entries": len(layer.rows.step), "row_factor": factor,
+        "ratio": layer.ratio, "limit": layer.settings.mapped_limit, "fields": fields, "field_bits": layer.field_bits,
+        "field_words": layer.field_words, "faults": faults}
+    if tiles is not None:
+        bit_width, num_padded, slot_words = columns.words.shape
+        found |= {"slot_row": tiles.slot_row, "num_slots": tiles.num_slots, "planes": columns.words,
+                  "bit_width": bit_width, "num_padded": num_padded, "slot_words": slot_words}
+    _map(rows, layer.map, found)
+
+
+def map_sums(rows: RowPlanes, weights: WeightPlanes, first: int = 0, stop: int | None = None) -> torch.Tensor:
+    """Return rows first .. stop - 1 times weights.codes.T, (num_rows, num_outputs) int32; others are not set."""
+    stop = rows.num_rows if stop is None else stop
+    sums = torch.empty(rows.num_rows, weights.num_outputs, dtype=torch.int32, device=rows.words.device)
+    some = RowPlanes(rows.words.flatten()[first * rows.row_stride:] if first else rows.words, stop - first, rows.length,
+                     rows.bit_width, rows.plane_stride, rows.row_stride, rows.is_signed)
+    _map(some, weights, {"sums": sums[first:stop]})
+    return sums
+
+
+def finish_neighbors(end: RowEnd, entries: Entries, first: int, stop: int) -> None:
+    """Sum fields of neighbors and finish the rows first .. stop - 1."""
+    layer = end.layer
+    hub_sums = None
+    if entries.num_hubs:
+        hub_sums = torch.zeros(entries.num_hubs, layer.dim, dtype=torch.int32, device=end.fields.device)
+        _start(_exactly("integer_rows", f"sum_chunks_{layer.field_bits}"),
+               blocks_of(len(entries.chunk_hub), PRODUCT_WARPS), 0,
+               {"chunk_hub": entries.chunk_hub, "chunk_begin": entries.chunk_bounds,
+                "num_chunks": len(entries.chunk_hub), "indices": entries.indices, "fields": end.fields,
+                "field_words": layer.field_words, "dim": layer.dim, "hub_sums": hub_sums})
+    _finish(f"finish_neighbors_{layer.field_bits}", first, stop, {
+        **end.arguments(), "indptr": entries.indptr, "indices": entries.indices, "fields": end.fields,
+        "hub": entries.hub, "hub_sums": hub_sums, "shift": 1 << (layer.field_bits - 1)})
+
+
+def finish_tiles(end: RowEnd, tiles: SlotTiles, columns: BitLines, form: str | None = None) -> None:
+    """Sum columns of neighbors by tiles and finish all rows."""
+    found = end.arguments()
+    is_small = len(tiles.column) < 2 * (len(tiles.begin) - 1)
+    form = checked_form(form, tiles.words.device, is_small)
+    found |= dict(zip(("right", "num_right", "right_width", "num_right_steps"), right_arguments(columns), strict=True))
+    found |= {"slot_row": tiles.slot_row, "begin": tiles.begin, "column": tiles.column, "words": tiles.words,
+              "shift": 1 << (columns.bit_width - 1)}
+    _start(_exactly("integer_tiles", f"finish_{form}"), tiles.num_slots // TILE_ROWS, *_shared(found))
+
+
+def finish_attended(end: RowEnd, entries: Entries, first: int, stop: int) -> None:
+    """Attend to neighbors and the rows themselves, and finish the rows first .. stop - 1."""
+    layer, heads, device = end.layer, end.layer.settings.attention, end.fields.device
+    num_codes = len(end.fields)
+    scores = [torch.empty(num_codes, heads.heads, dtype=torch.int64, device=device) for _ in range(2)]
+    fields = {"fields": end.fields, "bits": layer.field_bits, "field_words": layer.field_words, "dim": layer.dim,
+              "num_heads": heads.heads, "target": scores[0], "source": scores[1]}
+    _start(_exactly("integer_attention", "score_rows"), blocks_of(num_codes, PRODUCT_WARPS), 0,
+           {**fields, "num_rows": num_codes, "vectors": layer.vectors})
+    attended = torch.empty(len(end.nodes.degree), layer.dim, device=device)
+    coarse, fine = (on_device(table, attended) for table in _tables)
+    _start(_exactly("integer_attention", "attend_rows"), blocks_of((stop - first) * heads.heads, PRODUCT_WARPS), 0,
+           {**fields, "first_row": first, "num_rows": stop, "indptr": entries.indptr, "indices": entries.indices,
+            "coarse": coarse, "fine": fine, "out": attended})
+    found = end.written() | {"dim": layer.out_dim, "bias": layer.bias, "rows": attended,
+                             "column_scale": layer.mapped_step}
+    if heads.averages_heads:
+        found |= {"rows": _mean_of_heads(attended * layer.mapped_step, heads.heads), "column_scale": None}
+    _finish("finish_rows", first, stop, found)
+
+
+def finish_second(layer: DeviceLayer, sums: torch.Tensor, nodes: DeviceNodes, first: int, stop: int,
+                  values: torch.Tensor | None, target: RowPlanes | None, scales: DeviceScales | None, is_last: bool,
+                  faults: torch.Tensor) -> None:
+    """Finish the rows first .. stop - 1 of the second map's sums."""
+    end = RowEnd(layer, nodes, None, sums, None, values, target, scales, not is_last, not is_last, faults)
+    _finish("finish_sums", first, stop, {
+        **end.written(), "dim": layer.out_dim, "sums": sums, "row_step": layer.second_rows.step,
+        "num_row_steps": len(layer.second_rows.step), "column_scale": layer.second_scale, "bias": layer.second_bias})
+
+
+def _map(rows: RowPlanes, weights: WeightPlanes, found: dict[str, Any]) -> None:
+    num_slots = found.get("num_slots", rows.num_rows)
+    form = checked_form(None, rows.words.device, is_small=num_slots <= PRODUCT_WARPS * FORM_ROWS["mma8"])
+    num_groups = blocks_of(weights.num_outputs, END_COLUMNS)
+    words, num_padded, num_planes, num_steps = right_arguments(weights.lines)
+    num_blocks = blocks_of(num_slots, PRODUCT_WARPS * FORM_ROWS[form]) * num_groups
+    _start(_exactly("integer_map", f"map_{form}"), num_blocks, 0, {
+        "rows": rows.words, "plane_stride": rows.plane_stride, "row_stride": rows.row_stride,
+        "row_words": -(-rows.length // 32), "num_row_planes": rows.bit_width, "num_slots": num_slots, "weights": words,
+        "num_weights": num_padded, "num_weight_planes": num_planes, "num_steps": num_steps,
+        "num_column_groups": num_groups, "num_outputs": weights.num_outputs,
+        "correction": weights.sums * rows.offset, **found})
+
+
+def _finish(name: str, first: int, stop: int, found: dict[str, Any]) -> None:
+    _start(_exactly("integer_rows", name), blocks_of(stop - first, BLOCK_ROWS),
+           *_shared({**found, "first": first, "num_rows": stop}))
+
+
+def _shared(found: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    """Return the bytes of a block's shared memory and the arguments with the cells of a row: two rows of a warp lie in
+    different banks.
+    """
+    cells = found["dim"] + (ROW_LANES - found["dim"]) % (2 * ROW_LANES)
+    num_words = found.get("bit_width", 0) * found.get("line_words", 0)
+    return 4 * BLOCK_ROWS * (cells + num_words), found | {"cells": cells}
+
+
+def _start(which: Kernel, num_blocks: int, shared_bytes: int, found: dict[str, Any]) -> None:
+    """Launch with arguments by name; pointers that are not named are NULL, and numbers 0."""
+    unknown = found.keys() - {one.name for one in which.parameters}
+    assert not unknown, f"{which.name} has no parameter {unknown}"
+    which((num_blocks,), (BLOCK_THREADS,), *(found.get(one.name, None if one.is_pointer else 0)
+                                             for one in which.parameters), shared_bytes=shared_bytes)
+
+
+def _mean_of_heads(rows: torch.Tensor, num_heads: int) -> torch.Tensor:
+    """Map (n, num_heads * dim) to (n, dim) float32; heads are added in their order."""
+    by_head = rows.view(len(rows), num_heads, -1)
+    total = by_head[:, 0].clone()
+    for head in range(1, num_heads):
+        total += by_head[:, head]
+    return total / np.float32(num_heads)

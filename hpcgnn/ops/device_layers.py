@@ -1,0 +1,369 @@
+"""DeviceLayers: all convolutions of an integer model on a device, from planes of bits to planes of bits.
+
+Every map is composed of products of bits, sums over neighbors are of tiles of bits or of rows of packed codes, and
+floats are written by the last two layers alone. Models and messages are not known here. The same bits come from
+`hpcgnn.ops.integer_rows` and `hpcgnn.ops.code_attention` on the host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hpcgnn.errors import KernelError
+from hpcgnn.ops.bit_gemm import LARGEST_SUM, WORD_BITS, BitLines, pack_codes, padded
+from hpcgnn.ops.code_attention import fixed_vectors
+from hpcgnn.ops.dispatch import backend_of
+from hpcgnn.ops.integer_layers import LARGEST_PRODUCT, DegreeScales, IntegerLayer
+from hpcgnn.ops.integer_rows import refuse
+from hpcgnn.ops.tiles import TILE_COLUMNS, TILE_ROWS
+
+HUB_ENTRIES = 512          # of a row; longer ones are summed in chunks of so many before the others
+WIDEST = 4096              # columns whose sums lie in a block's shared memory, eight rows at a time
+LARGEST_ENTRY = 255        # of a field, with what is added to it
+
+
+@dataclass(frozen=True)
+class RowPlanes:
+    """Rows of codes as planes of bits with strides: word k of plane p of row i is words.flatten()[p * plane_stride +
+    i * row_stride + k].
+
+    Attributes
+    ----------
+    words : int32 tensor on the device
+    num_rows, length, bit_width : int
+    plane_stride, row_stride : int
+    is_signed : bool                 2**(bit_width - 1) was added to every code
+    """
+
+    words: torch.Tensor
+    num_rows: int
+    length: int
+    bit_width: int
+    plane_stride: int
+    row_stride: int
+    is_signed: bool
+
+    @classmethod
+    def of_lines(cls, words: torch.Tensor, num_rows: int, length: int, is_signed: bool) -> RowPlanes:
+        """Take planes (bit_width, at least num_rows, words of a line) as `hpcgnn.ops.bit_gemm.BitLines` has them."""
+        bit_width, num_padded, line_words = words.shape
+        return cls(words, num_rows, length, bit_width, num_padded * line_words, line_words, is_signed)
+
+    @classmethod
+    def empty(cls, num_rows: int, length: int, bit_width: int, is_signed: bool, device: torch.device) -> RowPlanes:
+        """Make room for rows whose planes lie together, row by row, without padding but that of words."""
+        line_words = words_a_plane(length)
+        words = torch.empty(num_rows, bit_width, line_words, dtype=torch.int32, device=device)
+        return cls(words, num_rows, length, bit_width, line_words, bit_width * line_words, is_signed)
+
+    @property
+    def offset(self) -> int:
+        """Return what was added to every code."""
+        return 1 << (self.bit_width - 1) if self.is_signed else 0
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Rows that each row sums, as CSR; those from num_rows on are others', whose codes the caller brings.
+
+    Attributes
+    ----------
+    indptr : (num_rows + 1,) int64, indices : (num_entries,) int32      on the device
+    hub : (num_rows,) int32 or None         place of each long row among hubs, or -1
+    chunk_hub : (num_chunks,) int32 or None         the hub of each chunk of entries
+    chunk_bounds : (num_chunks, 2) int64 or None    its entries
+    num_hubs : int
+    """
+
+    indptr: torch.Tensor
+    indices: torch.Tensor
+    hub: torch.Tensor | None = None
+    chunk_hub: torch.Tensor | None = None
+    chunk_bounds: torch.Tensor | None = None
+    num_hubs: int = 0
+
+    @classmethod
+    def of(cls, indptr: np.ndarray, indices: np.ndarray, device: torch.device) -> Entries:
+        """Copy a CSR to the device, with its hubs.
+
+        Raises
+        ------
+        KernelError      a row of so many entries that its sum could overflow
+        """
+        counts = np.diff(indptr)
+        if counts.max(initial=0) * LARGEST_ENTRY > LARGEST_SUM:
+            raise KernelError(f"a row has {counts.max()} entries; expected at most {LARGEST_SUM // LARGEST_ENTRY}")
+        bounds, hubs = hub_chunks(indptr)
+        arrays = [torch.from_numpy(np.ascontiguousarray(one)).to(device) for one in (indptr, indices)]
+        if not len(hubs):
+            return cls(*arrays)
+        hub = np.full(len(counts), -1, np.int32)
+        hub[hubs] = np.arange(len(hubs))
+        chunk_hub = hub[np.searchsorted(indptr, bounds[:, 0], "right") - 1]
+        return cls(*arrays, *(torch.from_numpy(one).to(device) for one in (hub, chunk_hub, bounds)), len(hubs))
+
+
+@dataclass(frozen=True)
+class SlotTiles:
+    """Rows that each row sums, as one list of tiles over slots: a batch begins at a slot whose number is a multiple of
+    128, so no tile has arcs of two.
+
+    Attributes
+    ----------
+    slot_row : (num_slots,) int32        the row that a slot has, or -1
+    begin : (num_slots / 8 + 1,) int64, column : (num_tiles,) int32, words : (num_tiles, 8, 4) int32
+                                         see `hpcgnn.ops.tiles.TileList`; on the device
+    """
+
+    slot_row: torch.Tensor
+    begin: torch.Tensor
+    column: torch.Tensor
+    words: torch.Tensor
+
+    @property
+    def num_slots(self) -> int:
+        return len(self.slot_row)
+
+
+@dataclass(frozen=True)
+class DeviceNodes:
+    """Describes rows: (num_rows,) int32 in-degrees in the whole graph and numbers of summed entries, and for each layer
+    the (num_rows,) float32 factor of its reduction or None.
+    """
+
+    degree: torch.Tensor
+    count: torch.Tensor
+    factors: list[torch.Tensor | None]
+
+
+def words_a_plane(length: int) -> int:
+    """Count the 32-bit words of so many bits."""
+    return -(-length // WORD_BITS)
+
+
+def field_bits_of(bit_width: int) -> int:
+    """Return the bits of a field that holds codes of that width: 2, 4 or 8."""
+    return 2 if bit_width <= 2 else 4 if bit_width <= 4 else 8
+
+
+def hub_chunks(indptr: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (first, end) of chunks of the entries of long rows, (num_chunks, 2) int64, and these rows."""
+    counts = np.diff(indptr)
+    hubs = np.flatnonzero(counts > HUB_ENTRIES)
+    bounds = [np.stack([starts, np.minimum(starts + HUB_ENTRIES, indptr[row + 1])], axis=1)
+              for row in hubs for starts in [np.arange(indptr[row], indptr[row + 1], HUB_ENTRIES)]]
+    return (np.concatenate(bounds) if bounds else np.empty((0, 2), np.int64)), hubs
+
+
+def slots_of(row_begin: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first slot of each batch and their number, (num_batches + 1,) int64, and slot_row of `SlotTiles`."""
+    counts = np.diff(row_begin)
+    first = np.concatenate([[0], np.cumsum(-(-counts // TILE_COLUMNS) * TILE_COLUMNS)]).astype(np.int64)
+    slot_row = np.full(first[-1], -1, np.int32)
+    rows = np.arange(row_begin[-1] - row_begin[0], dtype=np.int32)
+    slot_row[rows + np.repeat(first[:-1] - (row_begin[:-1] - row_begin[0]), counts)] = rows
+    return first, slot_row
+
+
+class WeightPlanes:
+    """Weight codes as planes in two's complement, as few as hold them.
+
+    Parameters
+    ----------
+    codes : (num_outputs, in_dim) int8
+    """
+
+    def __init__(self, codes: np.ndarray, device: torch.device):
+        self.num_outputs, self.in_dim = codes.shape
+        # -c - 1 of a negative code needs as many bits as it does: the sign is one more.
+        bit_width = int(np.where(codes < 0, -1 - codes.astype(np.int16), codes).max(initial=0)).bit_length() + 1
+        unsigned = (codes.view(np.uint8) & np.uint8((1 << bit_width) - 1)).astype(np.uint8)
+        lines = pack_codes(torch.from_numpy(np.ascontiguousarray(unsigned)), bit_width, False)
+        self.lines = BitLines(lines.words.to(device), lines.num_lines, lines.length)
+        self.sums = torch.from_numpy(codes.sum(axis=1, dtype=np.int32)).to(device)
+
+
+@dataclass(frozen=True)
+class DeviceScales:
+    """Steps and largest codes of rows by in-degree, float32 on the device; the widest codes, and whether they have a
+    sign.
+    """
+
+    step: torch.Tensor
+    limit: torch.Tensor
+    bit_width: int
+    is_signed: bool
+
+    @classmethod
+    def of(cls, scales: DegreeScales, device: torch.device) -> DeviceScales:
+        """Copy the tables."""
+        bits = int(scales.limit.max()).bit_length() + scales.is_signed
+        return cls(*(torch.from_numpy(one).to(device) for one in (scales.step, scales.limit)), bits, scales.is_signed)
+
+
+class DeviceLayer:
+    """One convolution with all its numbers on the device; see `hpcgnn.ops.integer_layers.IntegerLayer`."""
+
+    def __init__(self, layer: IntegerLayer, device: torch.device):
+        def column(array: np.ndarray | None, num_columns: int) -> torch.Tensor | None:
+            return None if array is None else torch.from_numpy(np.ascontiguousarray(array[:num_columns])).to(device)
+
+        dim, out_dim = len(layer.map), layer.out_dim
+        if max(dim, out_dim) > WIDEST or layer.in_dim * LARGEST_PRODUCT > LARGEST_SUM:
+            raise KernelError(f"a device runs layers of at most {WIDEST} columns, found {layer.in_dim} to {dim} to "
+                              f"{out_dim}")
+        self.settings, self.dim, self.out_dim = layer, dim, out_dim
+        self.map = WeightPlanes(layer.map, device)
+        self.own = None if layer.own is None else WeightPlanes(layer.own, device)
+        self.second = None if layer.second is None else WeightPlanes(layer.second, device)
+        self.ratio, self.mapped_step, self.own_scale = (
+            column(one, dim) for one in (layer.ratio, layer.mapped_step, layer.own_scale))
+        self.bias = column(layer.bias, out_dim if layer.second is None else dim)
+        self.second_scale, self.second_bias, self.norm_weight, self.norm_bias = (
+            column(one, out_dim) for one in (layer.second_scale, layer.second_bias, layer.norm_weight, layer.norm_bias))
+        self.rows = DeviceScales.of(layer.rows, device)
+        self.second_rows = None if layer.second_rows is None else DeviceScales.of(layer.second_rows, device)
+        self.field_bits = field_bits_of(layer.mapped_bits)
+        self.field_words = -(-dim // (WORD_BITS // self.field_bits))
+        self.vectors = None
+        if layer.attention is not None:
+            fixed = fixed_vectors(layer.attention.vectors, layer.attention.heads)
+            self.vectors = torch.from_numpy(fixed.astype(np.int64)).to(device)
+
+    @property
+    def needs_fields(self) -> bool:
+        """Tell whether rows' own mapped codes are read, where their neighbors' are read from planes."""
+        return self.settings.adds_near
+
+
+class DeviceLayers:
+    """Passes of the same layers over rows of one graph, or of some batches, convolution by convolution.
+
+    Parameters
+    ----------
+    layers : list of DeviceLayer
+    rows : RowPlanes                     of the first one
+    nodes : DeviceNodes
+    sums : Entries or SlotTiles          tiles only where no layer attends
+    num_others : int                     rows whose mapped codes the caller brings
+
+    Attributes
+    ----------
+    fields : list of (num_rows + num_others, field_words) int32
+        mapped codes of each layer, once it has been mapped; those of every second one lie in the same memory
+    """
+
+    def __init__(self, layers: list[DeviceLayer], rows: RowPlanes, nodes: DeviceNodes, sums: Entries | SlotTiles,
+                 num_others: int = 0):
+        self._layers, self._nodes, self._sums = layers, nodes, sums
+        self._rows, self._first_rows = rows, rows
+        self._num_rows, self._device = rows.num_rows, rows.words.device
+        self._kernels = backend_of("device_layers", rows.words)
+        if isinstance(sums, SlotTiles) and (num_others or any(one.vectors is not None for one in layers)):
+            raise KernelError("tiles sum neighbors of the same rows, and attention weighs them one by one")
+        self._faults = torch.zeros(1, dtype=torch.int32, device=self._device)
+        size = max(one.field_words for one in layers)
+        tables = [torch.zeros((self._num_rows + num_others) * size, dtype=torch.int32, device=self._device)
+                  for _ in range(min(2, len(layers)))]
+        self.fields = [tables[number % 2][:(self._num_rows + num_others) * one.field_words].view(-1, one.field_words)
+                       for number, one in enumerate(layers)]
+        self._planes: list[RowPlanes | None] = [None] * len(layers)      # that the layer after reads
+        self._logits = self._hidden = None
+
+    @property
+    def dims(self) -> list[int]:
+        """Return the codes of a row of each layer's fields."""
+        return [one.dim for one in self._layers]
+
+    def begin(self) -> None:
+        """Forget a pass before, and map the rows for the first convolution."""
+        dims = self._layers[-1].out_dim, self._layers[-1].map.in_dim if len(self._layers) > 1 else 0
+        self._logits, self._hidden = (torch.empty(self._num_rows, dim, device=self._device) for dim in dims)
+        self._faults.zero_()
+        self._rows = self._first_rows
+        self.map(0)
+
+    def map(self, number: int) -> None:
+        """Map the rows that a convolution reads to codes that are summed, in `fields` and, for tiles, by column."""
+        layer, tiles = self._layers[number], self._sums if isinstance(self._sums, SlotTiles) else None
+        self._columns = None if tiles is None else self._kernels.empty_columns(layer, tiles)
+        factor = self._nodes.factors[number] if layer.settings.scales_mapped else None
+        fields = self.fields[number][:self._num_rows] if tiles is None or layer.needs_fields else None
+        self._kernels.map_codes(layer, self._rows, self._nodes.degree, factor, fields, tiles, self._columns,
+                                self._faults)
+        # Maps of the row itself are read when these rows' planes are still there.
+        self._own = None if layer.own is None else self._kernels.map_sums(self._rows, layer.own)
+
+    def convolve(self, number: int, first: int, stop: int) -> None:
+        """Sum neighbors of the rows first .. stop - 1 and finish them; with tiles of all rows at once."""
+        layer, is_last = self._layers[number], number == len(self._layers) - 1
+        if first == 0:
+            self._begin_layer(number)
+        target = None if is_last else self._planes[number]
+        values = self._logits if is_last else self._hidden if number == len(self._layers) - 2 else None
+        if first == stop:
+            return
+        if layer.second is None:
+            self._sum(number, first, stop, values=values, target=target, ends_layer=True)
+        else:
+            between = self._between
+            self._sum(number, first, stop, values=None, target=between, ends_layer=False)
+            sums = self._kernels.map_sums(between, layer.second, first, stop)
+            self._kernels.finish_second(layer, sums, self._nodes, first, stop, values, target,
+                                        None if is_last else self._layers[number + 1].rows, is_last, self._faults)
+
+    def end(self, number: int) -> None:
+        """Map the rows that a convolution has made for the next one, if there is one."""
+        if number + 1 < len(self._layers):
+            self._rows = self._planes[number]
+            self.map(number + 1)
+
+    def result(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return logits (num_rows, out_dim) and what the last layer reads (num_rows, its columns or 0), float32.
+
+        Raises
+        ------
+        KernelError      a value that is NaN
+        """
+        refuse(int(self._faults.item()))
+        return self._logits, self._hidden
+
+    def forward(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Run all layers on rows that need no others; see `result`."""
+        self.begin()
+        for number in range(len(self._layers)):
+            self.convolve(number, 0, self._num_rows)
+            self.end(number)
+        return self.result()
+
+    def _begin_layer(self, number: int) -> None:
+        layer = self._layers[number]
+        if number + 1 < len(self._layers):
+            scales = self._layers[number + 1].rows
+            self._planes[number] = RowPlanes.empty(self._num_rows, layer.out_dim, scales.bit_width, scales.is_signed,
+                                                   self._device)
+        if layer.second is not None:
+            scales = layer.second_rows
+            self._between = RowPlanes.empty(self._num_rows, layer.dim, scales.bit_width, scales.is_signed, self._device)
+
+    def _sum(self, number: int, first: int, stop: int, values: torch.Tensor | None, target: RowPlanes | None,
+             ends_layer: bool) -> None:
+        layer, is_last = self._layers[number], number == len(self._layers) - 1
+        scales = layer.second_rows if not ends_layer else None if is_last else self._layers[number + 1].rows
+        end = self._kernels.RowEnd(
+            layer, self._nodes, self._nodes.factors[number], self.fields[number], self._own, values, target, scales,
+            rectifies=not (is_last and ends_layer), norms=ends_layer and not is_last, faults=self._faults)
+        if isinstance(self._sums, SlotTiles):
+            self._kernels.finish_tiles(end, self._sums, self._columns)
+        elif layer.vectors is not None:
+            self._kernels.finish_attended(end, self._sums, first, stop)
+        else:
+            self._kernels.finish_neighbors(end, self._sums, first, stop)
+
+
+def padded_outputs(num_outputs: int) -> int:
+    """Return the lines of planes by column for so many outputs."""
+    return padded(num_outputs, TILE_ROWS)
