@@ -183,7 +183,14 @@ class WeightPlanes:
         unsigned = (codes.view(np.uint8) & np.uint8((1 << bit_width) - 1)).astype(np.uint8)
         lines = pack_codes(torch.from_numpy(np.ascontiguousarray(unsigned)), bit_width, False)
         self.lines = BitLines(lines.words.to(device), lines.num_lines, lines.length)
-        self.sums = torch.from_numpy(codes.sum(axis=1, dtype=np.int32)).to(device)
+        self._sums = torch.from_numpy(codes.sum(axis=1, dtype=np.int32)).to(device)
+        self._corrections: dict[int, torch.Tensor] = {}
+
+    def correction(self, offset: int) -> torch.Tensor:
+        """Return what `offset` in every code of a row adds to each output, (num_outputs,) int32."""
+        if offset not in self._corrections:
+            self._corrections[offset] = self._sums * offset
+        return self._corrections[offset]
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,9 @@ COMPILER = os.environ.get("CXX", "g++")
 FLAGS = ["-std=c++17", "-g1", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-Wall",
          "-Werror", "-Wno-unknown-pragmas"]    # unroll is the device's
 # Hooks of memory.cpp and undefined.cpp. Their runtimes are not linked: the emulation answers.
-CHECKS = ["-O1", "-fsanitize=thread,alignment,bounds,shift,signed-integer-overflow,integer-divide-by-zero,"
-          "float-cast-overflow,return,unreachable"]
+# A vector that is loaded at once is not loaded part by part.
+CHECKS = ["-O1", "-fno-tree-sra", "-fsanitize=thread,alignment,bounds,shift,signed-integer-overflow,"
+          "integer-divide-by-zero,float-cast-overflow,return,unreachable"]
 
 
 class EmulationFault(Exception):
@@ -43,9 +44,29 @@ class _Extent(ctypes.Structure):
                 ("is_written", ctypes.c_int32)]
 
 
+class Requests(ctypes.Structure):
+    """Requests of warps, sectors of 32 bytes that they touch, and bytes that they ask for."""
+
+    _fields_ = [("requests", ctypes.c_int64), ("sectors", ctypes.c_int64), ("bytes", ctypes.c_int64)]
+
+
+class Turns(ctypes.Structure):
+    """Requests of warps to shared memory, turns that they take at its banks, and turns without conflicts."""
+
+    _fields_ = [("requests", ctypes.c_int64), ("turns", ctypes.c_int64), ("least_turns", ctypes.c_int64)]
+
+
+class Traffic(ctypes.Structure):
+    """What a launch's accesses would cost on a device; see emulation/traffic.cpp."""
+
+    _fields_ = [("load", Requests), ("store", Requests), ("shared", Turns), ("touched_sectors", ctypes.c_int64),
+                ("touched_bytes", ctypes.c_int64)]
+
+
 class _Launch(ctypes.Structure):
     _fields_ = [("kernel", ctypes.c_char_p), ("grid", _Dim3), ("block", _Dim3), ("shared_bytes", ctypes.c_size_t),
-                ("seed", ctypes.c_uint64), ("extents", ctypes.POINTER(_Extent)), ("num_extents", ctypes.c_int32)]
+                ("seed", ctypes.c_uint64), ("extents", ctypes.POINTER(_Extent)), ("num_extents", ctypes.c_int32),
+                ("counts", ctypes.POINTER(Traffic))]
 
 
 class _Fault(ctypes.Structure):
@@ -57,18 +78,21 @@ class EmulatedBackend:
 
     Parameters
     ----------
-    seed : int      order of blocks, and of warps in a block; 0 is ascending
+    seed : int          order of blocks, and of warps in a block; 0 is ascending
+    counts : bool       count what accesses would cost
 
     Attributes
     ----------
     launches : list of (kernel's name, grid, block)
+    traffic : list of (Launch, Traffic), where they are counted
     """
 
     device_type = "cpu"
 
-    def __init__(self, seed: int = 0) -> None:
-        self.seed = seed
+    def __init__(self, seed: int = 0, counts: bool = False) -> None:
+        self.seed, self._counts = seed, counts
         self.launches: list[tuple[str, tuple, tuple]] = []
+        self.traffic: list[tuple[Launch, Traffic]] = []
 
     def launch(self, launch: Launch) -> None:
         """Run a kernel over its grid.
@@ -84,6 +108,9 @@ class EmulatedBackend:
         extents = _extents_of(launch)
         described = _Launch(launch.name.encode(), _Dim3(*launch.grid), _Dim3(*launch.block), launch.shared_bytes,
                             self.seed, extents, len(extents))
+        if self._counts:
+            self.traffic.append((launch, Traffic()))
+            described.counts = ctypes.pointer(self.traffic[-1][1])
         values = [_c_value(argument) for argument in launch.arguments]
         pointers = (ctypes.c_void_p * max(len(values), 1))(*map(ctypes.addressof, values))
         fault = _Fault()

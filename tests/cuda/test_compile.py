@@ -1,4 +1,4 @@
-"""Every kernel compiles without a warning: by nvcc for three generations of devices, and under the emulation."""
+"""Every kernel compiles without a warning, by nvcc and NVRTC for several generations of devices and by the host's."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from cuda import toolkit
 from cuda.emulation import CACHE, COMPILER, library_of
 
 from hpcgnn.ops.cuda.module import KERNELS
@@ -16,6 +17,8 @@ from hpcgnn.ops.cuda.signatures import signatures_of
 SOURCES = sorted(KERNELS.glob("*.cu"))
 TEST_SOURCES = sorted(Path(__file__).parent.rglob("*.cu"))
 ARCHITECTURES = (75, 80, 90)
+# Bytes that may be spilled: the bounds on registers of these let more blocks share a multiprocessor.
+SPILLED = {"quantize_rotated": 16, "dequantize_rotated": 80, "gather": 20, "edge_softmax_backward": 4}
 
 
 def test_there_are_kernels_to_compile():
@@ -52,3 +55,25 @@ def test_a_host_compiler_takes_every_kernel_and_python_knows_its_parameters(sour
     kernels = {name for name in functions if not name.startswith(("_Z", "emulate_"))}
     assert kernels == set(signatures_of(source.read_text()))
     assert {f"emulate_{name}" for name in kernels} <= functions
+
+
+@pytest.mark.covering
+@pytest.mark.parametrize("architecture", toolkit.LIMITS)
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
+def test_optimized_kernels_fit_the_registers_of_every_device(source, architecture):
+    if toolkit.parts() is None:
+        pytest.skip("NVIDIA's wheels of NVRTC and ptxas are not installed: pip install 'hpcgnn[toolkit]'")
+    found = toolkit.needs_of(source, architecture)
+    assert set(found) == set(signatures_of(source.read_text()))
+    for name, needs in found.items():
+        assert needs.spilled <= SPILLED.get(name.rsplit("_", 1)[0], 0), name
+        assert needs.registers <= 136 and needs.shared_bytes <= 48 << 10, name
+
+
+def test_occupancy_is_what_the_scarcest_resource_leaves():
+    assert toolkit.Needs(32, 0, 0).occupancy(90, 256) == 1.0
+    assert toolkit.Needs(64, 0, 0).occupancy(90, 256) == 0.5         # 65,536 registers
+    assert toolkit.Needs(33, 0, 0).occupancy(90, 1024) == 0.5        # 40 registers, and one block of 32 warps
+    assert toolkit.Needs(16, 0, 47 << 10).occupancy(80, 128) == 3 * 4 / 64
+    assert toolkit.Needs(16, 0, 0).occupancy(80, 32) == 0.5          # 32 blocks of a warp
+    assert toolkit.Needs(16, 0, 0).occupancy(90, 128, 75 << 10) == 3 * 4 / 64

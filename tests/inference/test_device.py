@@ -28,6 +28,8 @@ from hpcgnn.inference.device.graph import DeviceGraphPass
 from hpcgnn.inference.forward import forward_codes
 from hpcgnn.inference.rank_neighborhood import RankNeighborhood
 from hpcgnn.ops import device_layers
+from hpcgnn.ops.cuda import device_layers as device_kernels
+from hpcgnn.ops.cuda.bit_gemm import FORM_ROWS
 from hpcgnn.ops.cuda.module import use_backend
 from hpcgnn.ops.dispatch import device_kernels_on_cpu
 from hpcgnn.ops.streams import use_streams
@@ -41,13 +43,13 @@ pytestmark = pytest.mark.skipif(not HAS_GPU and shutil.which(COMPILER) is None,
 
 
 @contextmanager
-def some_device():
-    """(torch device, streams that watch): a GPU, or the emulation on the memory of a stand-in."""
+def some_device(order=0):
+    """(torch device, streams that watch): a GPU, or the emulation on a stand-in's memory, in an order of blocks."""
     if HAS_GPU:
         yield torch.device("cuda"), None
         return
     streams = StandInDevice()
-    with use_backend(EmulatedBackend()), device_kernels_on_cpu(), use_streams(streams):
+    with use_backend(EmulatedBackend(order)), device_kernels_on_cpu(), use_streams(streams):
         yield torch.device("cpu"), streams
 
 
@@ -58,13 +60,13 @@ def assert_same(found, expected):
         assert one.tobytes() == other.tobytes()
 
 
-def passes_of(model, dataset, owner, comm=MPI.COMM_SELF):
+def passes_of(model, dataset, owner, comm=MPI.COMM_SELF, order=0):
     """Collective: this rank's part, what the host answers and what the device does, and the device's exchange."""
     part = build_partition(dataset, owner, comm.rank, comm.size)
     degree = part.in_degree[:part.num_inner]
     coded = code_rows(model.convolutions[0].rows, part.features.astype(np.float32), degree)
     expected = forward_codes(model, coded, degree, RankNeighborhood(part, CodeExchange(comm, ExchangePlan.build(part))))
-    with some_device() as (device, streams):
+    with some_device(order) as (device, streams):
         watched = comm if streams is None else WatchedComm(comm, streams)
         exchange = CodeExchange(watched, ExchangePlan.build(part))
         graph_pass = DeviceGraphPass(model, part, exchange, coded, device)
@@ -115,6 +117,24 @@ def test_rows_of_many_entries_are_summed_to_the_same_bits(monkeypatch, mapped_bi
     model = some_model("gcn", num_features=8, hidden=66, num_layers=2, mapped_bits=mapped_bits)
     monkeypatch.setattr(device_layers, "HUB_ENTRIES", longest)
     _, expected, found, _ = passes_of(model, dataset, np.zeros(dataset.num_nodes, np.int32))
+    assert_same(found, expected)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("form", list(FORM_ROWS))
+def test_every_form_and_order_of_blocks_gives_the_same_bits(monkeypatch, form, order):
+    dataset = easy_graph(spec=SMALL)
+    packed = {}
+    for kind in SUMMED:
+        model = some_model(kind, num_features=40, hidden=40, num_layers=2, has_norm=True, mapped_bits=5)
+        packed[kind] = model, packed_graph(model, 4, 2)
+    monkeypatch.setattr(device_kernels, "checked_form", lambda asked, device, is_small: form)
+    for model, batches in packed.values():
+        expected = BatchedRun(model, batches, "gather").forward()
+        with some_device(order) as (device, _):
+            assert_same(DeviceBatchedRun(model, batches, device, "tiles").forward(), expected)
+    model = packed["gin"][0]
+    _, expected, found, _ = passes_of(model, dataset, np.zeros(90, np.int32), order=order)
     assert_same(found, expected)
 
 

@@ -25,6 +25,9 @@ SCALAR_TYPES = {
     "float": np.float32, "double": np.float64, "int": np.int32, "int32_t": np.int32, "int64_t": np.int64,
     "uint8_t": np.uint8, "uint16_t": np.uint16, "uint32_t": np.uint32, "uint64_t": np.uint64,
 }
+# Of each type the least and the largest number.
+_LIMITS = {kind: (np.iinfo(kind).min, np.iinfo(kind).max) if issubclass(kind, np.integer) else
+           (-float(np.finfo(kind).max), float(np.finfo(kind).max)) for kind in SCALAR_TYPES.values()}
 
 
 def argument_of(parameter: Parameter, argument, device_type: str) -> torch.Tensor | np.generic | None:
@@ -64,8 +67,8 @@ def _integer(kind: type[np.integer], argument) -> np.integer:
         number = operator.index(argument)
     except TypeError:
         raise KernelError(f"{argument!r}, which is no integer") from None
-    limits = np.iinfo(kind)
-    if not limits.min <= number <= limits.max:
+    least, most = _LIMITS[kind]
+    if not least <= number <= most:
         raise KernelError(f"{number}, out of its range")
     return kind(number)
 
@@ -73,6 +76,6 @@ def _integer(kind: type[np.integer], argument) -> np.integer:
 def _float(kind: type[np.floating], argument) -> np.floating:
     if not isinstance(argument, int | float | np.integer | np.floating):
         raise KernelError(f"{argument!r}, which is no number")
-    if math.isfinite(argument) and abs(float(argument)) > float(np.finfo(kind).max):
+    if math.isfinite(argument) and abs(float(argument)) > _LIMITS[kind][1]:
         raise KernelError(f"{argument!r}, out of its range")
     return kind(argument)

@@ -200,7 +200,7 @@ def _map(rows: RowPlanes, weights: WeightPlanes, found: dict[str, Any]) -> None:
         "row_words": -(-rows.length // 32), "num_row_planes": rows.bit_width, "num_slots": num_slots, "weights": words,
         "num_weights": num_padded, "num_weight_planes": num_planes, "num_steps": num_steps,
         "num_column_groups": num_groups, "num_outputs": weights.num_outputs,
-        "correction": weights.sums * rows.offset, **found})
+        "correction": weights.correction(rows.offset), **found})
 
 
 def _finish(name: str, first: int, stop: int, found: dict[str, Any]) -> None:

@@ -220,6 +220,7 @@ static void run_block(uint64_t number, std::mt19937_64 &draw) {
     do
         for (const uint64_t warp : warps) run_warp(static_cast<int>(warp) * 32);
     while (release_block());
+    if (current->counts) end_traffic_of_block(*current->counts);
 }
 
 static void run_grid() {
@@ -250,6 +251,10 @@ int run(const launch &launch, void (*body)(void *const *), void *const *argument
     if (is_faulty)
         for (fibre &f : fibres) f.is_made = false;
     end_launch();
+    if (launch.counts) {
+        end_traffic_of_block(*launch.counts); /* of a block that a fault ended */
+        end_traffic(*launch.counts);
+    }
     return is_faulty;
 }
 }

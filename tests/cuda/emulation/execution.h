@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 #include <utility>
+#include "traffic.h"
 #include "vector_types.h"
 
 #define UNCHECKED __attribute__((no_sanitize("thread", "undefined")))
@@ -23,6 +24,7 @@ struct launch {
     uint64_t seed;
     const extent *extents;
     int32_t num_extents;
+    traffic *counts; /* NULL: nothing is counted */
 };
 
 struct fault {

@@ -189,6 +189,10 @@ static void check(uintptr_t address, size_t bytes, kind what, uintptr_t place) {
     if (!is_shared && what == kind::read && address >= image && address < image_end) return;
     const region *r = is_shared ? array_of(address) : argument_of(address);
     if (!r || address + bytes > r->end) raise_outside(is_shared ? arrays : arguments, address, bytes, what, place);
+    if (current->counts) {
+        if (what != kind::write) count_access(address, bytes, false, is_shared, place);
+        if (what != kind::read) count_access(address, bytes, true, is_shared, place);
+    }
     if (!r->is_written && what == kind::read) return; /* what nobody writes needs no order */
     if (!r->is_written) raise(place, "it writes argument %s, a pointer to const", r->name);
     for (size_t i = 0; i < bytes; i++) check_order(*r, address + i, what, place);

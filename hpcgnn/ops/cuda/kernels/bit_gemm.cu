@@ -10,17 +10,17 @@ template <typename Form>
 DEVICE void multiply_lines(const Lines &left, const Lines &right, int64_t num_column_groups,
                            const ProductEnd &end) {
     SHARED_ARRAY(uint32_t, columns, CHUNK_WORDS);
-    SHARED_ARRAY(int32_t, sums, WARPS * MOST_ROWS * SUM_STRIDE);
-    const int32_t warp = (int32_t)threadIdx.x / WARP_SIZE, own_sums = warp * MOST_ROWS * SUM_STRIDE;
+    SHARED_ARRAY(int32_t, sums, WARPS * MOST_ROWS * END_COLUMNS);
+    const int32_t own = (int32_t)threadIdx.x / WARP_SIZE * Form::ROWS; /* first row of the warp in the block */
     const int64_t first_column = blockIdx.x % num_column_groups * END_COLUMNS;
-    const int64_t first_row = (blockIdx.x / num_column_groups * WARPS + warp) * Form::ROWS;
+    const int64_t first_row = blockIdx.x / num_column_groups * WARPS * Form::ROWS + own;
     Form form = {};
     add_products(form, left, left.num_planes, first_row < left.num_lines, first_row, right, first_column, false,
                  columns);
-    form.store(sums, own_sums);
+    form.store(sums, own);
     __syncwarp();
     for (int32_t r = 0; r < Form::ROWS; r++)
-        end_row(end, first_row + r, first_column + lane_number(), sums[own_sums + r * SUM_STRIDE + lane_number()]);
+        end_row(end, first_row + r, first_column + lane_number(), sums[sum_place(own + r, lane_number())]);
 }
 
 #define PRODUCT(name, Form) \

@@ -12,10 +12,24 @@
 
 #define WARPS 4
 #define CHUNK_STEPS 4 /* steps whose words lie in shared memory, a multiple of 2 */
-#define CHUNK_WORDS (LARGEST_BIT_WIDTH * CHUNK_STEPS * STEP_WORDS * END_COLUMNS)
-#define PLANE_CHUNK (CHUNK_STEPS * STEP_WORDS * END_COLUMNS)
-#define STEP_CHUNK (STEP_WORDS * END_COLUMNS)
+#define STEP_CHUNK (STEP_WORDS * END_COLUMNS + 8) /* words of four steps that are stored at once have other banks */
+#define PLANE_CHUNK (CHUNK_STEPS * STEP_CHUNK)
+#define CHUNK_WORDS (LARGEST_BIT_WIDTH * PLANE_CHUNK)
+#define PLANE_WORDS (CHUNK_STEPS * STEP_WORDS * END_COLUMNS)
 #define MOST_ROWS 16
+
+/* Of the 16 words of a line's chunk number 4 * w + e is word w of step e: any order serves a product whose sides have
+ * the same one, and so a lane loads the words that it has of four steps as 16 bytes. */
+struct Quad {
+    uint32_t step[CHUNK_STEPS];
+    DEVICE explicit Quad(const uint4 &words) : step{words.x, words.y, words.z, words.w} {}
+};
+
+/* Where the sum of a row and a column lies in shared memory. Rows, columns of 32 rows and fragments are read and written
+ * by all 32 banks at once. */
+DEVICE int32_t sum_place(int32_t row, int32_t column) {
+    return row * END_COLUMNS + (column ^ (row % 4 * 8 + row / 4 % 8));
+}
 
 /* 2^place of an int32, negative where asked for. */
 DEVICE int32_t plane_weight(int32_t place, bool is_negative) {
@@ -23,7 +37,7 @@ DEVICE int32_t plane_weight(int32_t place, bool is_negative) {
     return is_negative ? -weight : weight;
 }
 
-/* Sums of 8 rows in every lane, for the column of the lane. A lane loads one word of 8 rows' step, as mma8 does. */
+/* Sums of 8 rows in every lane, for the column of the lane. A lane loads the words of one of 8 rows, as mma8 does. */
 struct PopcountForm {
     static constexpr int32_t ROWS = 8;
     static constexpr bool IS_BY_WORD = true; /* in shared memory, the words of all columns lie together */
@@ -31,8 +45,8 @@ struct PopcountForm {
     int32_t sum[ROWS];
 
     template <typename Rows> DEVICE void load(const Rows &lines, int32_t plane, int64_t first_row, int64_t first_step) {
-        for (int32_t e = 0; e < CHUNK_STEPS; e++)
-            left[e] = lines.word(plane, first_row + lane_number() / 4, first_step + e, lane_number() % 4);
+        const Quad quad(lines.quad(plane, first_row + lane_number() / 4, first_step + lane_number() % 4));
+        for (int32_t e = 0; e < CHUNK_STEPS; e++) left[e] = quad.step[e];
     }
     template <typename Words> DEVICE void add(const Words &right, int32_t num_planes, int32_t shift, bool is_signed) {
         for (int32_t e = 0; e < CHUNK_STEPS; e++)
@@ -47,8 +61,9 @@ struct PopcountForm {
                 }
             }
     }
-    template <typename Sums> DEVICE void store(Sums &sums, int32_t begin) const {
-        for (int32_t r = 0; r < ROWS; r++) sums[begin + r * SUM_STRIDE + lane_number()] = sum[r];
+    /* The sums of the warp's rows, of which `first` is the first one of the block. */
+    template <typename Sums> DEVICE void store(Sums &sums, int32_t first) const {
+        for (int32_t r = 0; r < ROWS; r++) sums[sum_place(first + r, lane_number())] = sum[r];
     }
 };
 
@@ -61,8 +76,8 @@ struct Mma8Form {
     int32_t sum[4][2];
 
     template <typename Rows> DEVICE void load(const Rows &lines, int32_t plane, int64_t first_row, int64_t first_step) {
-        for (int32_t e = 0; e < CHUNK_STEPS; e++)
-            left[e] = lines.word(plane, first_row + lane_number() / 4, first_step + e, lane_number() % 4);
+        const Quad quad(lines.quad(plane, first_row + lane_number() / 4, first_step + lane_number() % 4));
+        for (int32_t e = 0; e < CHUNK_STEPS; e++) left[e] = quad.step[e];
     }
     template <typename Words> DEVICE void add(const Words &right, int32_t num_planes, int32_t shift, bool is_signed) {
         for (int32_t j = 0; j < num_planes; j++) {
@@ -76,10 +91,10 @@ struct Mma8Form {
             }
         }
     }
-    template <typename Sums> DEVICE void store(Sums &sums, int32_t begin) const {
-        const int32_t first = begin + lane_number() / 4 * SUM_STRIDE + 2 * (lane_number() % 4);
+    template <typename Sums> DEVICE void store(Sums &sums, int32_t first) const {
         for (int32_t t = 0; t < 4; t++)
-            for (int32_t k = 0; k < 2; k++) sums[first + 8 * t + k] = sum[t][k];
+            for (int32_t k = 0; k < 2; k++)
+                sums[sum_place(first + lane_number() / 4, 8 * t + 2 * (lane_number() % 4) + k)] = sum[t][k];
     }
 };
 
@@ -91,10 +106,11 @@ struct Mma16Form {
     int32_t sum[4][4];
 
     template <typename Rows> DEVICE void load(const Rows &lines, int32_t plane, int64_t first_row, int64_t first_step) {
-        const int64_t row = first_row + lane_number() / 4;
-        for (int32_t e = 0; e < CHUNK_STEPS / 2; e++)
-            for (int32_t k = 0; k < 4; k++)
-                left[e][k] = lines.word(plane, row + k % 2 * 8, first_step + 2 * e + k / 2, lane_number() % 4);
+        for (int32_t half = 0; half < 2; half++) {
+            const int64_t row = first_row + lane_number() / 4 + half * 8;
+            const Quad quad(lines.quad(plane, row, first_step + lane_number() % 4));
+            for (int32_t e = 0; e < CHUNK_STEPS; e++) left[e / 2][e % 2 * 2 + half] = quad.step[e];
+        }
     }
     template <typename Words> DEVICE void add(const Words &right, int32_t num_planes, int32_t shift, bool is_signed) {
         for (int32_t j = 0; j < num_planes; j++) {
@@ -110,10 +126,11 @@ struct Mma16Form {
             }
         }
     }
-    template <typename Sums> DEVICE void store(Sums &sums, int32_t begin) const {
-        const int32_t first = begin + lane_number() / 4 * SUM_STRIDE + 2 * (lane_number() % 4);
+    template <typename Sums> DEVICE void store(Sums &sums, int32_t first) const {
         for (int32_t t = 0; t < 4; t++)
-            for (int32_t k = 0; k < 4; k++) sums[first + k / 2 * 8 * SUM_STRIDE + 8 * t + k % 2] = sum[t][k];
+            for (int32_t k = 0; k < 4; k++)
+                sums[sum_place(first + k / 2 * 8 + lane_number() / 4, 8 * t + 2 * (lane_number() % 4) + k % 2)] =
+                    sum[t][k];
     }
 };
 
@@ -122,12 +139,12 @@ struct Mma16Form {
 template <typename Words>
 DEVICE void stage_columns(const Lines &right, int64_t first_column, int64_t first_step, bool is_by_word,
                           Words &words) {
-    for (int32_t k = (int32_t)threadIdx.x; k < right.num_planes * PLANE_CHUNK; k += (int32_t)blockDim.x) {
-        const int32_t w = k % STEP_WORDS, e = k / STEP_WORDS % CHUNK_STEPS;
-        const int32_t column = k / (STEP_WORDS * CHUNK_STEPS) % END_COLUMNS, plane = k / PLANE_CHUNK;
+    for (int32_t k = (int32_t)threadIdx.x; k < right.num_planes * PLANE_WORDS; k += (int32_t)blockDim.x) {
+        const int32_t e = k % CHUNK_STEPS, w = k / CHUNK_STEPS % STEP_WORDS;
+        const int32_t column = k / (STEP_WORDS * CHUNK_STEPS) % END_COLUMNS, plane = k / PLANE_WORDS;
         const int32_t place = is_by_word ? w * END_COLUMNS + column : column * STEP_WORDS + w;
         words[plane * PLANE_CHUNK + e * STEP_CHUNK + place] =
-            right.word(plane, first_column + column, first_step + e, w);
+            right.word(plane, first_column + column, first_step + w, e);
     }
 }
 

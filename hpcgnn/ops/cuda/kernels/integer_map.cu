@@ -24,9 +24,17 @@ struct RowPlanes {
         if (slot >= num_slots) return -1;
         return slot_row ? slot_row[slot] : slot;
     }
-    DEVICE uint32_t word(int32_t plane, int64_t slot, int64_t step, int32_t w) const {
-        const int64_t row = row_of(slot), k = step * STEP_WORDS + w;
-        return row < 0 || k >= row_words ? 0 : words[plane * plane_stride + row * row_stride + k];
+    /* Words 4 * number and the three behind it, as 16 bytes where they lie so. */
+    DEVICE uint4 quad(int32_t plane, int64_t slot, int64_t number) const {
+        const int64_t row = row_of(slot), first = number * STEP_WORDS;
+        if (row < 0 || first >= row_words) return make_uint4(0, 0, 0, 0);
+        const uint32_t *own = words + plane * plane_stride + row * row_stride + first;
+        if (first + 3 < row_words && reinterpret_cast<uintptr_t>(own) % 16 == 0)
+            return *reinterpret_cast<const uint4 *>(own);
+        uint32_t some[STEP_WORDS] = {0, 0, 0, 0};
+        for (int32_t w = 0; w < STEP_WORDS; w++)
+            if (first + w < row_words) some[w] = own[w];
+        return make_uint4(some[0], some[1], some[2], some[3]);
     }
 };
 
@@ -54,7 +62,7 @@ DEVICE int32_t code_sums(const MapEnd &end, const RowPlanes &rows, int64_t first
                          int64_t first_column, Sums &sums) {
     int32_t faults = 0;
     for (int32_t k = (int32_t)threadIdx.x; k < num_slots * END_COLUMNS; k += (int32_t)blockDim.x) {
-        const int32_t at = k / END_COLUMNS * SUM_STRIDE + k % END_COLUMNS;
+        const int32_t at = sum_place(k / END_COLUMNS, k % END_COLUMNS);
         const int64_t row = rows.row_of(first_slot + k / END_COLUMNS), column = first_column + k % END_COLUMNS;
         if (row < 0 || column >= end.num_outputs) continue;
         float scale = end.step.of(end.degree[row]);
@@ -78,7 +86,7 @@ DEVICE void store_fields(const MapEnd &end, const RowPlanes &rows, int64_t first
         uint32_t fields = 0;
         for (int32_t q = 0; q < num_codes; q++) {
             const int32_t column = word * num_codes + q;
-            const int32_t code = first_column + column < end.num_outputs ? sums[slot * SUM_STRIDE + column] : 0;
+            const int32_t code = first_column + column < end.num_outputs ? sums[sum_place(slot, column)] : 0;
             fields |= (uint32_t)(code + (1 << (end.field_bits - 1))) << (q % 4 * 8 + q / 4 * end.field_bits);
         }
         end.fields[row * end.field_words + place] = fields;
@@ -94,7 +102,7 @@ DEVICE void store_columns(const MapEnd &end, const RowPlanes &rows, int64_t firs
         const int64_t column = first_column + k % END_COLUMNS;
         if (column >= end.num_padded) continue; /* all lanes of the warp */
         const bool is_inside = column < end.num_outputs && rows.row_of(first_slot + slot) >= 0;
-        const int32_t code = is_inside ? sums[slot * SUM_STRIDE + k % END_COLUMNS] + (1 << (end.bit_width - 1)) : 0;
+        const int32_t code = is_inside ? sums[sum_place(slot, k % END_COLUMNS)] + (1 << (end.bit_width - 1)) : 0;
         store_planes((uint32_t)code, end.bit_width,
                      end.planes + column * end.slot_words + (first_slot + slot) / WARP_SIZE,
                      end.num_padded * end.slot_words);
@@ -105,20 +113,20 @@ template <typename Form>
 DEVICE void map_rows(const RowPlanes &rows, int32_t num_row_planes, const Lines &weights, int64_t num_column_groups,
                      const MapEnd &end) {
     SHARED_ARRAY(uint32_t, columns, CHUNK_WORDS);
-    SHARED_ARRAY(int32_t, sums, WARPS * MOST_ROWS * SUM_STRIDE);
+    SHARED_ARRAY(int32_t, sums, WARPS * MOST_ROWS * END_COLUMNS);
     const int32_t warp = (int32_t)threadIdx.x / WARP_SIZE, num_slots = WARPS * Form::ROWS;
     const int64_t first_column = blockIdx.x % num_column_groups * END_COLUMNS;
     const int64_t first_slot = blockIdx.x / num_column_groups * num_slots, own_slot = first_slot + warp * Form::ROWS;
     Form form = {};
     add_products(form, rows, num_row_planes, own_slot < rows.num_slots, own_slot, weights, first_column, true, columns);
-    form.store(sums, warp * Form::ROWS * SUM_STRIDE);
+    form.store(sums, warp * Form::ROWS);
     __syncthreads();
     if (end.sums) {
         for (int32_t r = 0; r < Form::ROWS; r++) {
             const int64_t row = rows.row_of(own_slot + r), column = first_column + lane_number();
             if (row >= 0 && column < end.num_outputs)
                 end.sums[row * end.num_outputs + column] =
-                    sums[(warp * Form::ROWS + r) * SUM_STRIDE + lane_number()] - end.correction[column];
+                    sums[sum_place(warp * Form::ROWS + r, lane_number())] - end.correction[column];
         }
         return;
     }
