@@ -14,10 +14,16 @@ from pathlib import Path
 import numpy as np
 import torch
 from campaigns.sanitize import BATCH_EXECUTIONS
+from integer_models import some_model
 
 from hpcgnn._ext import combination_sparse
 from hpcgnn._ext import package as kernels
 from hpcgnn.errors import KernelError
+from hpcgnn.inference.batches.cut import Batches
+from hpcgnn.inference.batches.neighbors import BatchNeighborhood
+from hpcgnn.inference.batches.run import pack_features
+from hpcgnn.inference.coded_rows import CodedRows
+from hpcgnn.inference.forward import forward_codes
 from hpcgnn.ops import aggregation, bit_gemm, code_aggregation, code_attention, maximum, quantization, tiles
 from hpcgnn.ops.counter import FORWARD, CounterKey
 from hpcgnn.quantized.package import PackagedRows, PackageFormat
@@ -72,8 +78,33 @@ def flip(packed: PackagedRows, rng: np.random.Generator) -> None:
             array[-1] &= (1 << num_bits % 8) - 1
 
 
+def hidden_packages(rng: np.random.Generator) -> PackagedRows:
+    """What a hidden layer of a model of integers reads, each row at the width of its in-degree."""
+    num_rows, dim = int(rng.integers(2, 60)), int(rng.integers(4, 40))
+    indptr = np.append(0, np.cumsum(rng.integers(0, 6, num_rows))).astype(np.int64)
+    batches = Batches(np.arange(num_rows), np.array([0, num_rows]), indptr,
+                      rng.integers(0, num_rows, indptr[-1]).astype(np.int32))
+    model = some_model(str(rng.choice(["gcn", "gin", "sage", "gat"])), num_features=dim, seed=int(rng.integers(2**31)),
+                       hidden=2 * int(rng.integers(2, 90)), num_layers=3, has_norm=bool(rng.integers(2)))
+    degree, seen = batches.in_degree, []
+    packed = pack_features(model, batches, rng.normal(size=(num_rows, dim)).astype(np.float32), degree)
+    coded = CodedRows.empty(model.convolutions[0].rows, degree, dim)
+    coded.codes[...] = packed.codes()
+    forward_codes(model, coded, degree, BatchNeighborhood(packed, "gather"), lambda rows: seen.append(rows.packages()))
+    return seen[int(rng.integers(1, 3))]
+
+
+def try_hidden(rng: np.random.Generator) -> int:
+    return try_flipped(hidden_packages(rng), rng)
+
+
 def try_packages(rng: np.random.Generator) -> int:
-    packed, executions = some_packages(rng), 0
+    return try_flipped(some_packages(rng), rng)
+
+
+def try_flipped(packed: PackagedRows, rng: np.random.Generator) -> int:
+    """Good packages read in all ways, each time with other bits flipped."""
+    executions = 0
     good, out = {name: getattr(packed, name).copy() for name in ARRAYS}, room_for(packed.num_rows, packed.dim)
     while executions < BATCH_EXECUTIONS:
         flip(packed, rng)
@@ -162,7 +193,7 @@ def try_bits(rng: np.random.Generator) -> int:
     return BATCH_EXECUTIONS // 20 * 5
 
 
-KINDS = (try_packages, try_packages, try_packages, try_packages, try_messages, try_matrices, try_bits)
+KINDS = (try_packages, try_packages, try_hidden, try_hidden, try_messages, try_matrices, try_bits)
 
 
 def as_text(packed: PackagedRows) -> dict:

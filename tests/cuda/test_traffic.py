@@ -1,4 +1,4 @@
-"""What kernels' accesses would cost on a device, counted under the emulation: known costs, and bounds on each kernel."""
+"""What kernels' accesses would cost on a device, counted under the emulation: known costs, and bounds on others."""
 
 from __future__ import annotations
 
