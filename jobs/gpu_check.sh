@@ -58,7 +58,7 @@ run_tests() {
         --ignore tests/cuda/test_planted_faults.py
     if has pytest_mpi h5py; then
         part "tests of exchange and training" 40 "${pytest[@]}" "${serial[@]}" "${many[@]}" tests/exchange \
-            tests/training -k "device or cuda"
+            tests/training tests/inference/test_device.py tests/cli/test_infer_device.py -k "device or cuda"
     else
         leave_out "tests of exchange and training" "mpi-pytest or h5py is not installed"
     fi

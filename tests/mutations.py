@@ -55,6 +55,7 @@ NO_GRADIENT = Tests("steps/test_steps.py -m parallel[1] -k 'no_gradient and (gcn
 STEPS_OF_TWO = Tests("steps/test_steps.py -k 'constants and gcn and 8'", 2)
 BOUNDS = Tests("ops/test_bounds.py")
 ROTATED = Tests("cuda/test_rotation.py -x")
+DEVICE_PASS = Tests("inference/test_device.py -m parallel[1] -x -k 'bits_come and (gcn or sage)'")
 ROTATED_ROWS = Tests("exchange/test_rotated.py", 2)
 PLAN = Tests("exchange/test_plan.py")
 IN_MESSAGE, READ_AGAIN = Tests("exchange/test_halo.py -k lie_in_messages", 3), Tests("exchange/test_halo.py -k read", 2)
@@ -160,6 +161,26 @@ MUTATIONS = [
              "self.num_blocks(num_rows) * (self.threads // self.lanes) * self.stride",
              "self.num_blocks(num_rows) * self.stride", ROTATED),
     Mutation("ops/cuda/rotation.py", "two rows of a warp meet in the banks", " + BANKS // 2", "", ROTATED),
+    # Passes of integer models on a device.
+    Mutation("ops/cuda/kernels/bit_products.cuh", "the highest plane of a weight is positive",
+             "return is_negative ? -weight : weight;", "return weight;", DEVICE_PASS),
+    Mutation("ops/cuda/kernels/integer_map.cu", "half a range stays in the sums of signed rows",
+             "(float)(sums[at] - end.correction[column])", "(float)sums[at]", DEVICE_PASS),
+    Mutation("ops/cuda/kernels/integer_finish.cuh", "what was added to every entry stays in the sum",
+             "if (end.shift) sum -= end.shift * end.count[row];", "", DEVICE_PASS),
+    Mutation("ops/cuda/kernels/integer_rows.cu", "parts of a word are never widened on the way",
+             "if (++count == WordSums<BITS>::MOST) {", "if (++count == 1 << 30) {",
+             Tests("inference/test_device.py -m parallel[1] -k many_entries")),
+    Mutation("ops/device_layers.py", "chunks of a hub overlap",
+             "np.minimum(starts + HUB_ENTRIES, indptr[row + 1])",
+             "np.minimum(starts + HUB_ENTRIES + 1, indptr[row + 1])",
+             Tests("inference/test_device.py -m parallel[1] -k 'chunks or many_entries'")),
+    Mutation("inference/device/fields.py", "halo rows are written behind the first row",
+             "first = self._num_inner", "first = 0",
+             Tests("inference/test_device.py -k 'bits_come and gcn and 10-6'", 2)),
+    Mutation("inference/device/batches.py", "a group is computed before it has come",
+             "            streams_of(self._device).message.join()\n", "",
+             Tests("inference/test_device.py -m parallel[1] -k 'batches_have and gather and 10-6'")),
     Mutation("ops/cuda/kernels/rotation.cuh", "signs of the last pass are those of its first word",
              "__funnelshift_r(signs, sign_word(r, pass, word + 1), static_cast<uint32_t>(shift))", "signs", ROTATED),
     Mutation("ops/cuda/kernels/rotation.cuh", "passes are undone in the order that they were made in",

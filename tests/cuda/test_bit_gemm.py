@@ -204,7 +204,8 @@ def test_words_of_more_lines_than_a_block_has_warps_are_all_written(device):
 
 
 @pytest.mark.parametrize("capability, forms", [((7, 0), ["popcount"] * 2), ((7, 5), ["popcount"] * 2),
-                                               ((8, 0), ["mma16", "mma8"]), ((9, 0), ["mma16", "mma8"])])
+                                               ((8, 0), ["mma16", "mma8"]), ((9, 0), ["mma16", "mma8"]),
+                                               ((10, 0), ["popcount"] * 2), ((12, 0), ["popcount"] * 2)])
 def test_tensor_cores_multiply_bits_where_they_have_and(capability, forms):
     assert [form_of(capability, is_small) for is_small in (False, True)] == forms
 

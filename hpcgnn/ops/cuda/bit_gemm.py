@@ -20,7 +20,8 @@ PRODUCT_WARPS = 4       # of a block; each has other rows
 END_COLUMNS = 32        # of a warp
 STEP_WORDS = 4
 FORM_ROWS = {"popcount": 8, "mma8": 8, "mma16": 16}     # of a warp
-AND_CAPABILITY = (8, 0)     # tensor cores multiply bits by AND from here on
+AND_CAPABILITY = (8, 0)          # tensor cores multiply bits by AND from here on, and up to the next one,
+SOFTWARE_CAPABILITY = (10, 0)    # from where on a sequence of common instructions stands for them
 
 _packing = partial(kernel, "bit_packing", is_exact=True)
 _product = partial(kernel, "bit_gemm", is_exact=True)
@@ -44,7 +45,7 @@ class ProductEnd:
 
 def form_of(capability: tuple[int, int], is_small: bool) -> str:
     """The form of the 1-bit product that a chip of this compute capability runs: is_small, the smaller tile fills."""
-    if capability < AND_CAPABILITY:
+    if not AND_CAPABILITY <= capability < SOFTWARE_CAPABILITY:
         return "popcount"
     return "mma8" if is_small else "mma16"
 

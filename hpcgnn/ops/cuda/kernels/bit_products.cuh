@@ -5,7 +5,8 @@
  * Forms: mma16 is m16n8k256 on tensor cores, AND and count, sm_80 and later; mma8 is m8n8k128 likewise, with half the
  * rows: those of small products keep twice as many warps busy; popcount takes words of 32 bits on the common cores, on
  * every chip. The tensor cores of sm_75 have XOR only: AND made of it, (popc(a) + popc(b) - popc(a XOR b)) / 2, takes
- * six shuffles a tile, so popcount is taken there too. */
+ * six shuffles a tile, so popcount is taken there too; and from sm_100 on, whose tensor cores have no bits: a sequence of
+ * common instructions stands for the products. */
 #ifndef HPCGNN_BIT_PRODUCTS_CUH
 #define HPCGNN_BIT_PRODUCTS_CUH
 #include "product_end.cuh"
