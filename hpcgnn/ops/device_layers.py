@@ -7,6 +7,7 @@ floats are written by the last two layers alone. Models and messages are not kno
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -249,6 +250,9 @@ class DeviceLayer:
 class DeviceLayers:
     """Passes of the same layers over rows of one graph, or of some batches, convolution by convolution.
 
+    The first pass keeps what it launches, and those after it launch it again on the same memory: what is computed in
+    between and checked is the same every time.
+
     Parameters
     ----------
     layers : list of DeviceLayer
@@ -266,7 +270,7 @@ class DeviceLayers:
     def __init__(self, layers: list[DeviceLayer], rows: RowPlanes, nodes: DeviceNodes, sums: Entries | SlotTiles,
                  num_others: int = 0):
         self._layers, self._nodes, self._sums = layers, nodes, sums
-        self._rows, self._first_rows = rows, rows
+        self._rows = rows
         self._num_rows, self._device = rows.num_rows, rows.words.device
         self._kernels = backend_of("device_layers", rows.words)
         if isinstance(sums, SlotTiles) and (num_others or any(one.vectors is not None for one in layers)):
@@ -278,7 +282,9 @@ class DeviceLayers:
         self.fields = [tables[number % 2][:(self._num_rows + num_others) * one.field_words].view(-1, one.field_words)
                        for number, one in enumerate(layers)]
         self._planes: list[RowPlanes | None] = [None] * len(layers)      # that the layer after reads
-        self._logits = self._hidden = None
+        dims = layers[-1].out_dim, layers[-1].map.in_dim if len(layers) > 1 else 0
+        self._logits, self._hidden = (torch.empty(self._num_rows, dim, device=self._device) for dim in dims)
+        self._tapes: dict[tuple[int, ...], list[Callable[[], object]]] = {}
 
     @property
     def dims(self) -> list[int]:
@@ -287,13 +293,31 @@ class DeviceLayers:
 
     def begin(self) -> None:
         """Forget a pass before, and map the rows for the first convolution."""
-        dims = self._layers[-1].out_dim, self._layers[-1].map.in_dim if len(self._layers) > 1 else 0
-        self._logits, self._hidden = (torch.empty(self._num_rows, dim, device=self._device) for dim in dims)
-        self._faults.zero_()
-        self._rows = self._first_rows
-        self.map(0)
+        self._again((), self._begin)
 
-    def map(self, number: int) -> None:
+    def convolve(self, number: int, first: int, stop: int) -> None:
+        """Sum neighbors of the rows first .. stop - 1 and finish them; with tiles of all rows at once."""
+        self._again((number, first, stop), lambda: self._convolve(number, first, stop))
+
+    def end(self, number: int) -> None:
+        """Map the rows that a convolution has made for the next one, if there is one."""
+        self._again((number,), lambda: self._end(number))
+
+    def _again(self, key: tuple[int, ...], work: Callable[[], None]) -> None:
+        """Do what was done under this key in an earlier pass, or the work."""
+        if key in self._tapes:
+            for act in self._tapes[key]:
+                act()
+            return
+        with self._kernels.recording() as tape:
+            work()
+        self._tapes[key] = tape
+
+    def _begin(self) -> None:
+        self._kernels.act(self._faults.zero_)
+        self._map(0)
+
+    def _map(self, number: int) -> None:
         """Map the rows that a convolution reads to codes that are summed, in `fields` and, for tiles, by column."""
         layer, tiles = self._layers[number], self._sums if isinstance(self._sums, SlotTiles) else None
         self._columns = None if tiles is None else self._kernels.empty_columns(layer, tiles)
@@ -304,8 +328,7 @@ class DeviceLayers:
         # Maps of the row itself are read when these rows' planes are still there.
         self._own = None if layer.own is None else self._kernels.map_sums(self._rows, layer.own)
 
-    def convolve(self, number: int, first: int, stop: int) -> None:
-        """Sum neighbors of the rows first .. stop - 1 and finish them; with tiles of all rows at once."""
+    def _convolve(self, number: int, first: int, stop: int) -> None:
         layer, is_last = self._layers[number], number == len(self._layers) - 1
         if first == 0:
             self._begin_layer(number)
@@ -322,11 +345,10 @@ class DeviceLayers:
             self._kernels.finish_second(layer, sums, self._nodes, first, stop, values, target,
                                         None if is_last else self._layers[number + 1].rows, is_last, self._faults)
 
-    def end(self, number: int) -> None:
-        """Map the rows that a convolution has made for the next one, if there is one."""
+    def _end(self, number: int) -> None:
         if number + 1 < len(self._layers):
             self._rows = self._planes[number]
-            self.map(number + 1)
+            self._map(number + 1)
 
     def result(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return logits (num_rows, out_dim) and what the last layer reads (num_rows, its columns or 0), float32.

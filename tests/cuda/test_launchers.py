@@ -202,3 +202,17 @@ def test_cupy_is_not_imported_before_the_first_launch():
     code = ("import sys, hpcgnn.ops.cuda.quantization as q; from hpcgnn.ops.cuda.module import kernel; "
             "kernel('quantization', 'dequantize_f32'); assert 'cupy' not in sys.modules")
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_what_was_recorded_is_launched_again_on_the_same_tensors(emulated):
+    numbers, out = torch.arange(64, dtype=torch.int32), torch.zeros(64, dtype=torch.int32)
+    with module.recording() as tape:
+        kernel(PRIMITIVES, "reverse")((2,), (32,), numbers, out, shared_bytes=128)
+        module.act(lambda: out.add_(1))
+    kernel(PRIMITIVES, "reverse")((2,), (32,), numbers, out, shared_bytes=128)      # is no part of it
+    assert len(tape) == 2
+    numbers += 100
+    for act in tape:
+        act()
+    assert torch.equal(out, (torch.arange(100, 164, dtype=torch.int32).view(2, 32).flip(1) + 1).flatten())
+    assert [name for name, *_ in emulated.launches] == ["reverse"] * 3

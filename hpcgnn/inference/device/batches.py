@@ -33,6 +33,7 @@ from hpcgnn.ops.tiles import TILE_COLUMNS, TILE_ROWS
 from hpcgnn.quantized.integer_model import IntegerModel
 
 GROUP_ROWS = 1 << 17      # of a group: what its layers make of them is some hundreds of MB
+KEPT_GROUPS = 2
 ALIGNMENT = 64
 
 
@@ -107,6 +108,8 @@ class DeviceBatchedRun:
         self._layers = [DeviceLayer(one, device) for one in layers_of(model, factors)]
         self._groups = [self._group(first, end) for first, end in groups_of(packed.batches.row_begin, group_rows)]
         self.counts, self.copies, self.copied_bytes = AggregationCounts(), 0, 0
+        # As many groups as are on the device at a time keep their memory, and so what they launch.
+        self._kept: list[tuple[torch.Tensor, DeviceLayers]] = []
 
     @property
     def group_bytes(self) -> list[int]:
@@ -121,20 +124,22 @@ class DeviceBatchedRun:
         KernelError      a value that is NaN
         """
         self._count()
-        memory = self._copy(self._groups[0]) if self._groups else None
+        memory = self._copy(0) if self._groups else None
         results = []
-        for number, group in enumerate(self._groups):
+        for number in range(len(self._groups)):
             streams_of(self._device).message.join()
-            layers = self._layers_over(group, group.views(memory))
+            layers = self._layers_of(number, memory)
             # The copy of the next group waits for nothing that this one computes.
-            memory = self._copy(self._groups[number + 1]) if number + 1 < len(self._groups) else None
+            memory = self._copy(number + 1) if number + 1 < len(self._groups) else None
             results.append([rows.cpu().numpy() for rows in layers.forward()])
         return tuple(np.concatenate([self._nothing(k), *(one[k] for one in results)]) for k in (0, 1))
 
-    def _copy(self, group: GroupBuffer) -> torch.Tensor:
-        streams = streams_of(self._device)
+    def _copy(self, number: int) -> torch.Tensor:
+        """Queue the copy of a group to memory of the device, which it returns."""
+        streams, group = streams_of(self._device), self._groups[number]
         with streams.message.after_computing():
-            memory = torch.empty(group.memory.numel(), dtype=torch.uint8, device=self._device)
+            memory = self._kept[number][0] if number < len(self._kept) else torch.empty(
+                group.memory.numel(), dtype=torch.uint8, device=self._device)
         streams.message.copy(memory, group.memory)
         streams.message.keep(memory)
         self.copies += 1
@@ -175,6 +180,15 @@ class DeviceBatchedRun:
             arrays["indptr"] = indptr - indptr[0]
             arrays["indices"] = batches.indices[indptr[0]:indptr[-1]] - np.int32(first)
         return GroupBuffer.pack(arrays, first, stop, self._device)
+
+    def _layers_of(self, number: int, memory: torch.Tensor) -> DeviceLayers:
+        if number < len(self._kept):
+            return self._kept[number][1]
+        group = self._groups[number]
+        layers = self._layers_over(group, group.views(memory))
+        if number == len(self._kept) < KEPT_GROUPS and len(self._groups) <= KEPT_GROUPS:
+            self._kept.append((memory, layers))
+        return layers
 
     def _layers_over(self, group: GroupBuffer, views: dict[str, torch.Tensor]) -> DeviceLayers:
         rows = RowPlanes.of_lines(views["planes"], group.stop - group.first, self._packed.features.shape[1],

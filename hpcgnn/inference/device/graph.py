@@ -47,7 +47,7 @@ class DeviceGraphPass:
         self._layers = DeviceLayers(layers, RowPlanes.of_lines(planes, part.num_inner, rows.codes.shape[1],
                                                                rows.codes.dtype == np.int8),
                                     nodes, Entries.of(part.indptr, part.indices, device), exchange.num_halo)
-        self._exchange = FieldExchange(exchange, part.num_inner, device)
+        self._exchange = FieldExchange(exchange, part.num_inner, device) if part.num_parts > 1 else None
         self.row_bytes = planes.nbytes
 
     def forward(self) -> tuple[np.ndarray, np.ndarray]:
@@ -60,9 +60,10 @@ class DeviceGraphPass:
         part, layers = self._part, self._layers
         layers.begin()
         for number in range(self._num_layers):
-            arrival = self._exchange.start(layers.fields[number], layers.dims[number])
+            arrival = self._exchange and self._exchange.start(layers.fields[number], layers.dims[number])
             layers.convolve(number, 0, part.num_central)
-            arrival.finish()
+            if arrival is not None:
+                arrival.finish()
             layers.convolve(number, part.num_central, part.num_inner)
             layers.end(number)
         logits, hidden = layers.result()

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,6 +45,30 @@ def argument_of(parameter: Parameter, argument, device_type: str) -> torch.Tenso
     if argument is not None:
         _check_tensor(parameter, argument, device_type)
     return argument
+
+
+@cache
+def checker_of(parameter: Parameter, device_type: str) -> Callable[[Any], torch.Tensor | np.generic | None]:
+    """Return `argument_of` for one parameter, which looks first for what nearly every argument is."""
+    if parameter.is_pointer:
+        dtype = TENSOR_DTYPES.get(parameter.type)
+
+        def tensor(argument):
+            is_usual = argument is None or (type(argument) is torch.Tensor and argument.dtype is dtype
+                                            and argument.is_contiguous() and argument.device.type == device_type)
+            return argument if is_usual else argument_of(parameter, argument, device_type)
+
+        return tensor
+    kind = SCALAR_TYPES.get(parameter.type)
+    if kind is None or issubclass(kind, np.floating):
+        return lambda argument: argument_of(parameter, argument, device_type)
+    least, most = _LIMITS[kind]
+
+    def integer(argument):
+        is_usual = type(argument) is int and least <= argument <= most
+        return kind(argument) if is_usual else argument_of(parameter, argument, device_type)
+
+    return integer
 
 
 def _check_tensor(parameter: Parameter, argument, device_type: str) -> None:

@@ -21,7 +21,7 @@ from hpcgnn.ops.cuda.bit_gemm import (
     checked_form,
     right_arguments,
 )
-from hpcgnn.ops.cuda.module import Kernel, kernel
+from hpcgnn.ops.cuda.module import Kernel, act, kernel, recording
 from hpcgnn.ops.cuda.resident import on_device, resident
 from hpcgnn.ops.device_layers import (
     DeviceLayer,
@@ -38,6 +38,9 @@ from hpcgnn.ops.tiles import TILE_ROWS
 BLOCK_ROWS = 8        # of kernels that finish rows
 ROW_LANES = 16        # of a row there
 BLOCK_THREADS = BLOCK_ROWS * ROW_LANES
+
+__all__ = ["RowEnd", "act", "empty_columns", "finish_attended", "finish_neighbors", "finish_second", "finish_tiles",
+           "map_codes", "map_sums", "recording"]
 
 _exactly = partial(kernel, is_exact=True)
 _tables = [resident(np.ascontiguousarray(table)) for table in WEIGHT_TABLES]
@@ -136,7 +139,8 @@ def finish_neighbors(end: RowEnd, entries: Entries, first: int, stop: int) -> No
     layer = end.layer
     hub_sums = None
     if entries.num_hubs:
-        hub_sums = torch.zeros(entries.num_hubs, layer.dim, dtype=torch.int32, device=end.fields.device)
+        hub_sums = torch.empty(entries.num_hubs, layer.dim, dtype=torch.int32, device=end.fields.device)
+        act(hub_sums.zero_)
         _start(_exactly("integer_rows", f"sum_chunks_{layer.field_bits}"),
                blocks_of(len(entries.chunk_hub), PRODUCT_WARPS), 0,
                {"chunk_hub": entries.chunk_hub, "chunk_begin": entries.chunk_bounds,
@@ -175,7 +179,9 @@ def finish_attended(end: RowEnd, entries: Entries, first: int, stop: int) -> Non
     found = end.written() | {"dim": layer.out_dim, "bias": layer.bias, "rows": attended,
                              "column_scale": layer.mapped_step}
     if heads.averages_heads:
-        found |= {"rows": _mean_of_heads(attended * layer.mapped_step, heads.heads), "column_scale": None}
+        means = torch.empty(len(attended), layer.out_dim, device=device)
+        act(partial(_average_heads, attended, layer.mapped_step, heads.heads, means))
+        found |= {"rows": means, "column_scale": None}
     _finish("finish_rows", first, stop, found)
 
 
@@ -225,10 +231,10 @@ def _start(which: Kernel, num_blocks: int, shared_bytes: int, found: dict[str, A
                                              for one in which.parameters), shared_bytes=shared_bytes)
 
 
-def _mean_of_heads(rows: torch.Tensor, num_heads: int) -> torch.Tensor:
-    """Map (n, num_heads * dim) to (n, dim) float32; heads are added in their order."""
-    by_head = rows.view(len(rows), num_heads, -1)
-    total = by_head[:, 0].clone()
+def _average_heads(rows: torch.Tensor, step: torch.Tensor, num_heads: int, means: torch.Tensor) -> None:
+    """Map (n, num_heads * dim) of rows times their steps to (n, dim) float32; heads are added in their order."""
+    by_head = (rows * step).view(len(rows), num_heads, -1)
+    means.copy_(by_head[:, 0])
     for head in range(1, num_heads):
-        total += by_head[:, head]
-    return total / np.float32(num_heads)
+        means += by_head[:, head]
+    means /= num_heads

@@ -8,10 +8,10 @@ from __future__ import annotations
 import hashlib
 import math
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from typing import Protocol
 
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from hpcgnn.errors import KernelError
-from hpcgnn.ops.cuda.arguments import argument_of
+from hpcgnn.ops.cuda.arguments import argument_of, checker_of
 from hpcgnn.ops.cuda.signatures import Parameter, signatures_of
 
 KERNELS = Path(__file__).parent / "kernels"
@@ -39,6 +39,7 @@ class Launch:
     grid, block : three int each
     shared_bytes : dynamic shared memory of a block
     arguments : torch.Tensor, None or NumPy scalar of the parameter's type, in the order of `parameters`
+    ready : what a backend has made of it, for the next time
     """
 
     source: Path
@@ -49,6 +50,7 @@ class Launch:
     block: tuple[int, int, int]
     shared_bytes: int
     arguments: tuple
+    ready: dict = field(default_factory=dict, compare=False, repr=False)
 
 
 class Backend(Protocol):
@@ -71,15 +73,17 @@ class CupyBackend:
         """Start the kernel on torch's current stream of the tensors' device; returns at once."""
         import cupy
 
-        device = next((a.device.index for a in launch.arguments if isinstance(a, torch.Tensor)), None)
-        device = torch.cuda.current_device() if device is None else device
+        if self not in launch.ready:
+            device = next((a.device.index for a in launch.arguments if isinstance(a, torch.Tensor)), None)
+            device = torch.cuda.current_device() if device is None else device
+            launch.ready[self] = device, tuple(map(_as_scalar, launch.arguments))
+        device, arguments = launch.ready[self]
         stream = torch.cuda.current_stream(device).cuda_stream
         with cupy.cuda.Device(device), cupy.cuda.ExternalStream(stream):
             function = self._module(cupy, launch, device).get_function(launch.name)
             if launch.shared_bytes > STATIC_SHARED_BYTES:
                 function.max_dynamic_shared_size_bytes = launch.shared_bytes
-            function(launch.grid, launch.block, tuple(map(_as_scalar, launch.arguments)),
-                     shared_mem=launch.shared_bytes)
+            function(launch.grid, launch.block, arguments, shared_mem=launch.shared_bytes)
 
     def _module(self, cupy, launch: Launch, device: int):
         key = (launch.source, launch.is_exact, device)
@@ -125,11 +129,39 @@ def use_backend(backend: Backend) -> Iterator[Backend]:
         _backend = before
 
 
+_tape: list[Callable[[], object]] | None = None
+
+
+@contextmanager
+def recording() -> Iterator[list[Callable[[], object]]]:
+    """Keep what the block launches, in the list that it gets: called one after the other, each does it again, on the
+    same tensors and without a check.
+    """
+    global _tape
+    before, _tape = _tape, []
+    try:
+        yield _tape
+    finally:
+        _tape = before
+
+
+def act(action: Callable[[], object]) -> None:
+    """Do something between launches, which is kept with them."""
+    action()
+    if _tape is not None:
+        _tape.append(action)
+
+
+def _launch(launch: Launch) -> None:
+    _backend.launch(launch)
+
+
 class Kernel:
     """A kernel of kernels/FILE.cu, called with its grid, its block and its arguments."""
 
     def __init__(self, source: Path, name: str, parameters: tuple[Parameter, ...], is_exact: bool) -> None:
         self.source, self.name, self.parameters, self.is_exact = source, name, parameters, is_exact
+        self._checkers_of: dict[str, list[Callable]] = {}
 
     def __call__(self, grid: Sequence[int], block: Sequence[int], *arguments, shared_bytes: int = 0) -> None:
         """Start the kernel; a grid without blocks starts nothing.
@@ -147,18 +179,27 @@ class Kernel:
         """
         if len(arguments) != len(self.parameters):
             raise KernelError(f"kernel {self.name} takes {len(self.parameters)} arguments, found {len(arguments)}")
-        checked = tuple(self._checked(parameter, argument)
-                        for parameter, argument in zip(self.parameters, arguments, strict=True))
+        try:
+            checked = tuple([check(argument) for check, argument in
+                             zip(self._checkers(_backend.device_type), arguments, strict=True)])
+        except KernelError:
+            checked = tuple(self._checked(parameter, argument)
+                            for parameter, argument in zip(self.parameters, arguments, strict=True))
         self._check_devices(checked)
         grid, block = self._extent("grid", grid, MAX_GRID), self._extent("block", block, (MAX_BLOCK_THREADS,) * 3)
         if math.prod(block) > MAX_BLOCK_THREADS or 0 in block:
             raise KernelError(f"kernel {self.name} needs blocks of 1 to {MAX_BLOCK_THREADS} threads, found {block}")
         if 0 not in grid:
-            _backend.launch(Launch(self.source, self.name, self.is_exact, self.parameters, grid, block,
-                                   operator.index(shared_bytes), checked))
+            act(partial(_launch, Launch(self.source, self.name, self.is_exact, self.parameters, grid, block,
+                                        operator.index(shared_bytes), checked)))
+
+    def _checkers(self, device_type: str) -> list[Callable]:
+        if device_type not in self._checkers_of:
+            self._checkers_of[device_type] = [checker_of(one, device_type) for one in self.parameters]
+        return self._checkers_of[device_type]
 
     def _extent(self, what: str, sizes: Sequence[int], limits: tuple[int, ...]) -> tuple[int, int, int]:
-        extent = tuple(operator.index(size) for size in sizes) + (1,) * (3 - len(sizes))
+        extent = tuple([operator.index(size) for size in sizes]) + (1,) * (3 - len(sizes))
         if len(extent) != 3 or any(not 0 <= size <= limit for size, limit in zip(extent, limits, strict=True)):
             raise KernelError(f"kernel {self.name} was given a {what} of {tuple(sizes)}, allowed is up to {limits}")
         return extent
@@ -170,9 +211,9 @@ class Kernel:
             raise KernelError(f"kernel {self.name} needs {parameter}, found {wrong}") from None
 
     def _check_devices(self, arguments: tuple) -> None:
-        devices = {str(argument.device) for argument in arguments if isinstance(argument, torch.Tensor)}
+        devices = {argument.device for argument in arguments if isinstance(argument, torch.Tensor)}
         if len(devices) > 1:
-            raise KernelError(f"kernel {self.name} was given tensors on {' and '.join(sorted(devices))}")
+            raise KernelError(f"kernel {self.name} was given tensors on {' and '.join(sorted(map(str, devices)))}")
 
 
 @cache
