@@ -131,7 +131,7 @@ class DeviceBatchedRun:
             layers = self._layers_of(number, memory)
             # The copy of the next group waits for nothing that this one computes.
             memory = self._copy(number + 1) if number + 1 < len(self._groups) else None
-            results.append([rows.cpu().numpy() for rows in layers.forward()])
+            results.append([rows.to("cpu", copy=True).numpy() for rows in layers.forward()])
         return tuple(np.concatenate([self._nothing(k), *(one[k] for one in results)]) for k in (0, 1))
 
     def _copy(self, number: int) -> torch.Tensor:

@@ -38,9 +38,10 @@ class FieldExchange:
         streams, row_bytes = self._streams, 4 * fields.shape[1]
         send = streams.pinned(len(self._boundary) * row_bytes)
         receive = streams.pinned(self._exchange.num_halo * row_bytes)
+        # Halo rows are written behind this too, when all that reads what they were has been computed.
+        with streams.message.after_computing():
+            gathered = fields.index_select(0, self._boundary)
         if send.numel():
-            with streams.message.after_computing():
-                gathered = fields.index_select(0, self._boundary)
             streams.message.copy(send, gathered.view(torch.uint8).flatten())
             streams.message.keep(gathered)
         return FieldArrival(self, fields, dim, send, receive, streams.message.mark())
@@ -54,17 +55,17 @@ class FieldExchange:
         messages = [_cut(memory.numpy(), of_peers)
                     for memory, of_peers in zip((arrival.send, arrival.receive), sizes, strict=True)]
         self._exchange.transfer(*messages, arrival.dim).wait()
-        # Halo rows of one peer are neighbors, and peers follow each other in the order of their rows.
-        first = self._num_inner
-        for rows, message in zip(self._exchange.halo, messages[1], strict=True):
-            if len(rows):
+        first, begin = self._num_inner, 0
+        for rows, num_bytes in zip(self._exchange.halo, sizes[1], strict=True):
+            if len(rows):      # those of one peer are neighbors
                 place = fields[first + int(rows.index[0]):first + int(rows.index[-1]) + 1]
-                self._streams.message.copy(place.view(torch.uint8).flatten(), torch.from_numpy(message))
+                self._streams.message.copy(place.view(torch.uint8).flatten(), arrival.receive[begin:begin + num_bytes])
+            begin += num_bytes
         self._streams.message.join()
 
 
 class FieldArrival:
-    """Rows on their way; their memory stays until the exchange after this one."""
+    """Rows on their way, and the pinned memory that they travel by."""
 
     def __init__(self, exchange: FieldExchange, fields: torch.Tensor, dim: int, send: torch.Tensor,
                  receive: torch.Tensor, sent):

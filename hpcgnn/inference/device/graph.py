@@ -48,7 +48,6 @@ class DeviceGraphPass:
                                                                rows.codes.dtype == np.int8),
                                     nodes, Entries.of(part.indptr, part.indices, device), exchange.num_halo)
         self._exchange = FieldExchange(exchange, part.num_inner, device) if part.num_parts > 1 else None
-        self.row_bytes = planes.nbytes
 
     def forward(self) -> tuple[np.ndarray, np.ndarray]:
         """Collective: return what `hpcgnn.inference.forward.forward` does.
@@ -66,8 +65,8 @@ class DeviceGraphPass:
                 arrival.finish()
             layers.convolve(number, part.num_central, part.num_inner)
             layers.end(number)
-        logits, hidden = layers.result()
-        return logits.cpu().numpy(), hidden.cpu().numpy()
+        logits, hidden = layers.result()      # which the next pass overwrites
+        return logits.to("cpu", copy=True).numpy(), hidden.to("cpu", copy=True).numpy()
 
 
 def planes_of(rows: CodedRows) -> torch.Tensor:

@@ -237,4 +237,5 @@ def _average_heads(rows: torch.Tensor, step: torch.Tensor, num_heads: int, means
     means.copy_(by_head[:, 0])
     for head in range(1, num_heads):
         means += by_head[:, head]
-    means /= num_heads
+    # By a number of the device: torch multiplies by the inverse of one of the host, which rounds twice.
+    means /= torch.full((1, 1), float(num_heads), device=means.device)
