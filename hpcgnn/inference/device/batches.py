@@ -101,7 +101,7 @@ class DeviceBatchedRun:
         if aggregation == "tiles" and not is_summed(model):
             raise ConfigError("attention weighs neighbors one by one, which tiles of bits can't; use "
                               "--aggregation gather")
-        self._model, self._packed, self._device = model, packed, device
+        self._packed, self._device = packed, device
         self._takes_tiles = aggregation != "gather" and is_summed(model)
         self._reductions = [REDUCTIONS[one.kind] for one in model.convolutions]
         factors = [degree_factor(packed.batches.in_degree, name) for name in self._reductions]
