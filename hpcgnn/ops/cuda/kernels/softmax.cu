@@ -2,7 +2,8 @@
  * LeakyReLU(target[v] + source[u]) for the entry e = (v, u) and m is the row's maximum, which keeps every exponential
  * in (0, 1]. A score of minus infinity has alpha 0, also in a row that has no other. Backward, with the gradient g of
  * alpha: d[e] = LeakyReLU'(target[v] + source[u]) * alpha[e] * (g[e] - sum of alpha g), put in place of g, and summed
- * over a row.
+ * over a row. Entries are read twice: once for the maximum and the sum, which is scaled down where a larger score comes
+ * (Milakov and Gimelshein, Online normalizer calculation for softmax, 2018), and once to be written.
  *
  * Threads: 8 lanes a short row, a warp a longer one, a block a long one. Lanes lie along the heads first, then along
  * the entries; heads that are more than the lanes take turns.
@@ -12,6 +13,31 @@
 #include "pairs.cuh"
 
 constexpr int BLOCK = 256;
+
+/* The maximum of some scores, and the sum of exp(score - maximum) over them. */
+struct running {
+    float maximum, sum;
+
+    DEVICE void add(float score) {
+        if (score <= maximum) {
+            sum += maximum == negative_infinity() ? 0.0f : expf(score - maximum);
+        } else {
+            sum = sum * expf(maximum - score) + 1.0f;
+            maximum = score;
+        }
+    }
+};
+
+DEVICE running both(const running &a, const running &b) {
+    const float maximum = fmaxf(a.maximum, b.maximum);
+    if (maximum == negative_infinity()) return {maximum, 0.0f};
+    return {maximum, a.sum * expf(a.maximum - maximum) + b.sum * expf(b.maximum - maximum)};
+}
+
+DEVICE float shuffled(float x, int step) { return __shfl_xor_sync(FULL_WARP, x, step); }
+DEVICE running shuffled(const running &x, int step) {
+    return {__shfl_xor_sync(FULL_WARP, x.maximum, step), __shfl_xor_sync(FULL_WARP, x.sum, step)};
+}
 
 /* THREADS threads that share a row: a part of a warp, a warp, or the block. All threads of a warp call alike. */
 template <int THREADS> struct row_threads {
@@ -26,16 +52,16 @@ template <int THREADS> struct row_threads {
     DEVICE int64_t entry_step() const { return THREADS / width; }
 
     /* x joined over all threads of the head. */
-    template <class Join> DEVICE float joined(float x, Join join) const {
-        for (int step = LANES / 2; step >= width; step /= 2) x = join(x, __shfl_xor_sync(FULL_WARP, x, step));
+    template <typename T, class Join> DEVICE T joined(T x, Join join) const {
+        for (int step = LANES / 2; step >= width; step /= 2) x = join(x, shuffled(x, step));
         if constexpr (THREADS <= WARP_SIZE) {
             return x;
         } else {
-            SHARED_ARRAY(float, of_warp, THREADS);
+            SHARED_ARRAY(T, of_warp, THREADS);
             __syncthreads();
             of_warp[rank] = x;
             __syncthreads();
-            float all = of_warp[rank % WARP_SIZE];
+            T all = of_warp[rank % WARP_SIZE];
             for (int i = WARP_SIZE; i < THREADS; i += WARP_SIZE) all = join(all, of_warp[rank % WARP_SIZE + i]);
             return all;
         }
@@ -43,8 +69,8 @@ template <int THREADS> struct row_threads {
     DEVICE float sum(float x) const {
         return joined(x, [](float a, float b) { return a + b; });
     }
-    DEVICE float maximum(float x) const {
-        return joined(x, [](float a, float b) { return fmaxf(a, b); });
+    DEVICE running sum(const running &x) const {
+        return joined(x, [](const running &a, const running &b) { return both(a, b); });
     }
 };
 
@@ -86,22 +112,17 @@ template <int THREADS> DEVICE void softmax_row(const scored_rows &a, int64_t v, 
     for (int turn = 0; turn < a.num_heads; turn += group.width) {
         const int head = turn + group.head();
         const thread_entries own = a.entries(group, v, head);
-        float maximum = negative_infinity(), sum = 0.0f;
+        running all = {negative_infinity(), 0.0f};
         for (int64_t e = own.first; e < own.end; e += own.step) {
             const float score = leaky(a.score(v, e, head), a.slope);
             alpha[e * a.num_heads + head] = score;
-            maximum = fmaxf(maximum, score);
+            all.add(score);
         }
-        maximum = group.maximum(maximum);
-        if (maximum == negative_infinity()) maximum = 0.0f;
-        for (int64_t e = own.first; e < own.end; e += own.step) {
-            const float power = expf(alpha[e * a.num_heads + head] - maximum);
-            alpha[e * a.num_heads + head] = power;
-            sum += power;
-        }
-        sum = group.sum(sum);
-        const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
-        for (int64_t e = own.first; e < own.end; e += own.step) alpha[e * a.num_heads + head] *= inverse;
+        all = group.sum(all);
+        const float maximum = all.maximum == negative_infinity() ? 0.0f : all.maximum;
+        const float inverse = all.sum == 0.0f ? 0.0f : 1.0f / all.sum;
+        for (int64_t e = own.first; e < own.end; e += own.step)
+            alpha[e * a.num_heads + head] = expf(alpha[e * a.num_heads + head] - maximum) * inverse;
     }
 }
 
