@@ -15,7 +15,7 @@
 constexpr int BLOCK = 256;
 
 /* The maximum of some scores, and the sum of exp(score - maximum) over them. */
-struct running {
+struct __align__(8) running {
     float maximum, sum;
 
     DEVICE void add(float score) {
