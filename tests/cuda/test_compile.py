@@ -57,7 +57,7 @@ def test_a_host_compiler_takes_every_kernel_and_python_knows_its_parameters(sour
     assert {f"emulate_{name}" for name in kernels} <= functions
 
 
-@pytest.mark.covering
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("architecture", toolkit.LIMITS)
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
 def test_optimized_kernels_fit_the_registers_of_every_device(source, architecture):

@@ -76,9 +76,9 @@ def passes_of(model, dataset, owner, comm=MPI.COMM_SELF, order=0):
 
 
 @pytest.mark.parallel([1, 2])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("hidden, mapped_bits, bits, has_norm", [
-    (10, 6, None, True), (34, 4, 3, False), (16, 2, 2, True), (33, 8, None, True)])
+@pytest.mark.parametrize("kind, hidden, mapped_bits, bits, has_norm", [
+    ("gcn", 10, 6, None, True), ("gin", 34, 4, 3, False), ("sage", 16, 2, 2, True), ("gat", 33, 8, None, True),
+    ("sage", 33, 8, None, True), ("gat", 34, 4, 3, False)])
 def test_the_hosts_bits_come_from_the_device(kind, hidden, mapped_bits, bits, has_norm):
     comm, dataset = MPI.COMM_WORLD, easy_graph(spec=SMALL)
     model = some_model(kind, num_features=40, hidden=hidden, num_layers=3, has_norm=has_norm, mapped_bits=mapped_bits,
@@ -109,6 +109,7 @@ def star_of(dataset):
     return replace(dataset, indptr=indptr, indices=np.concatenate([others, np.zeros_like(others)]))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("longest", [55, 10**6])
 @pytest.mark.parametrize("mapped_bits", [2, 4, 8])
 def test_rows_of_many_entries_are_summed_to_the_same_bits(monkeypatch, mapped_bits, longest):
@@ -120,6 +121,7 @@ def test_rows_of_many_entries_are_summed_to_the_same_bits(monkeypatch, mapped_bi
     assert_same(found, expected)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize("form", list(FORM_ROWS))
 def test_every_form_and_order_of_blocks_gives_the_same_bits(monkeypatch, form, order):
@@ -152,6 +154,7 @@ def packed_graph(model, num_clusters, batch_size, num_features=40):
     return pack_features(model, batches, dataset.features[batches.node_id].astype(np.float32), degree)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("aggregation, kinds", [("tiles", SUMMED), ("gather", KINDS), ("auto", KINDS)])
 @pytest.mark.parametrize("hidden, mapped_bits", [(10, 6), (40, 4), (70, 3)])
 def test_batches_have_the_hosts_bits_by_tiles_and_by_gathering(aggregation, kinds, hidden, mapped_bits):
