@@ -176,7 +176,7 @@ MUTATIONS = [
              "np.minimum(starts + HUB_ENTRIES + 1, indptr[row + 1])",
              Tests("inference/test_device.py -m parallel[1] -k 'chunks or many_entries'")),
     Mutation("inference/device/fields.py", "halo rows are written behind the first row",
-             "first = self._num_inner", "first = 0",
+             "first, begin = self._num_inner, 0", "first, begin = 0, 0",
              Tests("inference/test_device.py -k 'bits_come and gcn'", 2)),
     Mutation("inference/device/batches.py", "a group is computed before it has come",
              "            streams_of(self._device).message.join()\n", "",
