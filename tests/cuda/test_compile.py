@@ -17,8 +17,9 @@ from hpcgnn.ops.cuda.signatures import signatures_of
 SOURCES = sorted(KERNELS.glob("*.cu"))
 TEST_SOURCES = sorted(Path(__file__).parent.rglob("*.cu"))
 ARCHITECTURES = (75, 80, 90)
-# Bytes that may be spilled: the bounds on registers of these let more blocks share a multiprocessor.
-SPILLED = {"quantize_rotated": 16, "dequantize_rotated": 80, "gather": 20, "edge_softmax_backward": 4}
+# Bytes that may be spilled, the most by NVRTC 12.8 and 12.9: the bounds on registers of these let more blocks share a
+# multiprocessor.
+SPILLED = {"quantize_rotated": 28, "dequantize_rotated": 80, "gather": 20, "edge_softmax_backward": 4}
 
 
 def test_there_are_kernels_to_compile():
