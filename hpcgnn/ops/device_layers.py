@@ -76,6 +76,7 @@ class Entries:
     hub : (num_rows,) int32 or None         place of each long row among hubs, or -1
     chunk_hub : (num_chunks,) int32 or None         the hub of each chunk of entries
     chunk_bounds : (num_chunks, 2) int64 or None    its entries
+    chunk_row : (num_chunks,) int64 array or None   its row, ascending; on the host
     num_hubs : int
     """
 
@@ -84,6 +85,7 @@ class Entries:
     hub: torch.Tensor | None = None
     chunk_hub: torch.Tensor | None = None
     chunk_bounds: torch.Tensor | None = None
+    chunk_row: np.ndarray | None = None
     num_hubs: int = 0
 
     @classmethod
@@ -103,8 +105,13 @@ class Entries:
             return cls(*arrays)
         hub = np.full(len(counts), -1, np.int32)
         hub[hubs] = np.arange(len(hubs))
-        chunk_hub = hub[np.searchsorted(indptr, bounds[:, 0], "right") - 1]
-        return cls(*arrays, *(torch.from_numpy(one).to(device) for one in (hub, chunk_hub, bounds)), len(hubs))
+        chunk_row = np.searchsorted(indptr, bounds[:, 0], "right") - 1
+        more = [torch.from_numpy(one).to(device) for one in (hub, hub[chunk_row], bounds)]
+        return cls(*arrays, *more, chunk_row, len(hubs))
+
+    def chunks(self, first: int, stop: int) -> slice:
+        """Return the chunks of rows first .. stop - 1."""
+        return slice(*np.searchsorted(self.chunk_row, (first, stop)).tolist())
 
 
 @dataclass(frozen=True)

@@ -141,10 +141,11 @@ def finish_neighbors(end: RowEnd, entries: Entries, first: int, stop: int) -> No
     if entries.num_hubs:
         hub_sums = torch.empty(entries.num_hubs, layer.dim, dtype=torch.int32, device=end.fields.device)
         act(hub_sums.zero_)
-        _start(_exactly("integer_rows", f"sum_chunks_{layer.field_bits}"),
-               blocks_of(len(entries.chunk_hub), PRODUCT_WARPS), 0,
-               {"chunk_hub": entries.chunk_hub, "chunk_begin": entries.chunk_bounds,
-                "num_chunks": len(entries.chunk_hub), "indices": entries.indices, "fields": end.fields,
+        chunks = entries.chunks(first, stop)
+        num_chunks = chunks.stop - chunks.start
+        _start(_exactly("integer_rows", f"sum_chunks_{layer.field_bits}"), blocks_of(num_chunks, PRODUCT_WARPS), 0,
+               {"chunk_hub": entries.chunk_hub[chunks], "chunk_begin": entries.chunk_bounds[chunks],
+                "num_chunks": num_chunks, "indices": entries.indices, "fields": end.fields,
                 "field_words": layer.field_words, "dim": layer.dim, "hub_sums": hub_sums})
     _finish(f"finish_neighbors_{layer.field_bits}", first, stop, {
         **end.arguments(), "indptr": entries.indptr, "indices": entries.indices, "fields": end.fields,
@@ -165,7 +166,8 @@ def finish_tiles(end: RowEnd, tiles: SlotTiles, columns: BitLines, form: str | N
 def finish_attended(end: RowEnd, entries: Entries, first: int, stop: int) -> None:
     """Attend to neighbors and the rows themselves, and finish the rows first .. stop - 1."""
     layer, heads, device = end.layer, end.layer.settings.attention, end.fields.device
-    num_codes = len(end.fields)
+    # Rows of others have come when the last ones are attended to, and are neighbors of none before.
+    num_codes = len(end.fields) if stop == len(end.nodes.degree) else len(end.nodes.degree)
     scores = [torch.empty(num_codes, heads.heads, dtype=torch.int64, device=device) for _ in range(2)]
     fields = {"fields": end.fields, "bits": layer.field_bits, "field_words": layer.field_words, "dim": layer.dim,
               "num_heads": heads.heads, "target": scores[0], "source": scores[1]}
