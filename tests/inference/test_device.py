@@ -109,7 +109,8 @@ def star_of(dataset):
     return replace(dataset, indptr=indptr, indices=np.concatenate([others, np.zeros_like(others)]))
 
 
-@pytest.mark.covering(1)
+@pytest.mark.covering
+@pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("longest", [55, 10**6])
 @pytest.mark.parametrize("mapped_bits", [2, 4, 8])
 def test_rows_of_many_entries_are_summed_to_the_same_bits(monkeypatch, mapped_bits, longest):
@@ -117,7 +118,8 @@ def test_rows_of_many_entries_are_summed_to_the_same_bits(monkeypatch, mapped_bi
     dataset = star_of(easy_graph(spec="synthetic:nodes=700,mean_degree=6,classes=4,features=8,signal=2"))
     model = some_model("gcn", num_features=8, hidden=66, num_layers=2, mapped_bits=mapped_bits)
     monkeypatch.setattr(device_layers, "HUB_ENTRIES", longest)
-    _, expected, found, _ = passes_of(model, dataset, np.zeros(dataset.num_nodes, np.int32))
+    comm = MPI.COMM_WORLD
+    _, expected, found, _ = passes_of(model, dataset, random_owner(dataset, comm.size), comm)
     assert_same(found, expected)
 
 
