@@ -239,8 +239,8 @@ def test_evaluations_come_back_from_a_checkpoint_as_they_were():
                          "gin, gat only; choose one of them"),
     ({"model": "gcn", "precision": "bf16"}, "quantize uniform can't be used with precision bf16: "),
     ({"model": "gcn", "rematerialize": True}, "quantize uniform can't be used with rematerialize: "),
-    ({"model": "gcn", "target_kb": 5.0}, "target_kb = 5.0 has no effect on quantize uniform, only on degree-aware; "
-                                         "leave it out or change --quantize"),
+    ({"model": "gcn", "target_kb": 5.0}, "target_kb = 5.0 has no effect on quantize uniform, only on degree-aware, "
+                                         "layer-aware; leave it out or change --quantize"),
     ({"model": "gcn", "quantize_bits": 9}, "quantize_bits must be at most 8, found 9"),
     ({"model": "gcn", "quantize": "none", "quantize_bits": 3}, "quantize_bits = 3 has no effect on quantize none"),
     ({"model": "gcn", "quantize": "degree-quant", "protect": "0.3,0.1"},
