@@ -171,7 +171,7 @@ MUTATIONS = [
     Mutation("ops/cuda/kernels/integer_rows.cu", "parts of a word are never widened on the way",
              "if (++count == WordSums<BITS>::MOST) {", "if (++count == 1 << 30) {",
              Tests("inference/test_device.py -m parallel[1] -k many_entries")),
-    Mutation("ops/device_layers.py", "chunks of a hub overlap",
+    Mutation("ops/device_rows.py", "chunks of a hub overlap",
              "np.minimum(starts + HUB_ENTRIES, indptr[row + 1])",
              "np.minimum(starts + HUB_ENTRIES + 1, indptr[row + 1])",
              Tests("inference/test_device.py -m parallel[1] -k 'chunks or many_entries'")),

@@ -18,16 +18,16 @@ from training_setup import easy_graph, random_owner
 
 from hpcgnn.errors import ConfigError, KernelError
 from hpcgnn.exchange.plan import ExchangePlan
-from hpcgnn.inference.batches.cut import cut_batches
+from hpcgnn.inference.batches.cut import cut_batches, runs_of_batches
 from hpcgnn.inference.batches.packed import PackedBatches
 from hpcgnn.inference.batches.run import BatchedRun, pack_features
 from hpcgnn.inference.code_exchange import CodeExchange
 from hpcgnn.inference.coded_rows import code_rows
-from hpcgnn.inference.device.batches import DeviceBatchedRun, groups_of
+from hpcgnn.inference.device.batches import DeviceBatchedRun
 from hpcgnn.inference.device.graph import DeviceGraphPass
 from hpcgnn.inference.forward import forward_codes
 from hpcgnn.inference.rank_neighborhood import RankNeighborhood
-from hpcgnn.ops import device_layers
+from hpcgnn.ops import device_layers, device_rows
 from hpcgnn.ops.cuda import device_layers as device_kernels
 from hpcgnn.ops.cuda.bit_gemm import FORM_ROWS
 from hpcgnn.ops.cuda.module import use_backend
@@ -117,7 +117,7 @@ def test_rows_of_many_entries_are_summed_to_the_same_bits(monkeypatch, mapped_bi
     # Of 699 entries each group of lanes has more than a byte or half a word can hold; or they are summed in chunks.
     dataset = star_of(easy_graph(spec="synthetic:nodes=700,mean_degree=6,classes=4,features=8,signal=2"))
     model = some_model("gcn", num_features=8, hidden=66, num_layers=2, mapped_bits=mapped_bits)
-    monkeypatch.setattr(device_layers, "HUB_ENTRIES", longest)
+    monkeypatch.setattr(device_rows, "HUB_ENTRIES", longest)
     comm = MPI.COMM_WORLD
     _, expected, found, _ = passes_of(model, dataset, random_owner(dataset, comm.size), comm)
     assert_same(found, expected)
@@ -144,7 +144,7 @@ def test_every_form_and_order_of_blocks_gives_the_same_bits(monkeypatch, form, o
 
 def test_chunks_cover_the_entries_of_long_rows_once():
     indptr = np.cumsum([0, 3, 512, 513, 0, 1300])
-    bounds, hubs = device_layers.hub_chunks(indptr)
+    bounds, hubs = device_rows.hub_chunks(indptr)
     np.testing.assert_array_equal(hubs, [2, 4])
     np.testing.assert_array_equal(bounds, [[515, 1027], [1027, 1028], [1028, 1540], [1540, 2052], [2052, 2328]])
 
@@ -195,8 +195,8 @@ def test_what_crosses_is_little_more_than_bits_of_features_and_tiles():
 
 
 def test_groups_are_batches_in_order_and_none_is_split():
-    assert groups_of(np.array([0, 10, 20, 90, 95, 100]), 25) == [(0, 2), (2, 3), (3, 5)]
-    assert groups_of(np.array([0]), 25) == []
+    assert list(runs_of_batches(np.array([0, 10, 20, 90, 95, 100]), 25)) == [(0, 2), (2, 3), (3, 5)]
+    assert list(runs_of_batches(np.array([0]), 25)) == []
 
 
 def test_batches_without_a_row_answer_nothing():

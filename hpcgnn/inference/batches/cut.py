@@ -6,6 +6,7 @@ where both are in one batch. Cluster-GCN keeps those; `keeps_all` does so too.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -65,6 +66,15 @@ class Batches:
         moved = np.repeat(row_begin[:-1] - self.row_begin[batches], counts)
         indices = self.indices[_ranges(self.indptr[rows], degree)] + np.repeat(moved, degree)
         return Batches(self.node_id[rows], row_begin, indptr, indices.astype(np.int32))
+
+
+def runs_of_batches(row_begin: np.ndarray, most_rows: int) -> Iterator[tuple[int, int]]:
+    """(first, last + 1) of runs of batches, in order, of at most so many rows together, or of one batch."""
+    first = 0
+    while first < len(row_begin) - 1:
+        end = max(first + 1, int(np.searchsorted(row_begin, row_begin[first] + most_rows, "right")) - 1)
+        yield first, end
+        first = end
 
 
 def cut_batches(indptr: np.ndarray, indices: np.ndarray, num_clusters: int, batch_size: int, *, keeps_all: bool = False,

@@ -14,6 +14,7 @@ import torch
 
 from hpcgnn.graph.normalization import degree_factor
 from hpcgnn.inference.batches.costs import AggregationCosts, BatchShapes, check_aggregation, choose
+from hpcgnn.inference.batches.cut import runs_of_batches
 from hpcgnn.inference.batches.packed import PackedBatches
 from hpcgnn.ops import batch_tiles
 from hpcgnn.ops.arena import empty
@@ -104,12 +105,7 @@ class BatchNeighborhood:
 
     def _blocks(self, dim: int) -> Iterator[tuple[int, int]]:
         """(first, last + 1) of batches whose sums have about BLOCK_ELEMENTS."""
-        row_begin, first = self._batches.row_begin, 0
-        rows = max(1, BLOCK_ELEMENTS // max(1, dim))
-        while first < self._batches.num_batches:
-            end = max(first + 1, int(np.searchsorted(row_begin, row_begin[first] + rows, "right")) - 1)
-            yield first, end
-            first = end
+        return runs_of_batches(self._batches.row_begin, max(1, BLOCK_ELEMENTS // max(1, dim)))
 
     def count(self, dim: int, bit_width: int) -> None:
         """Count sums of all batches' codes of so many columns and bits."""

@@ -14,27 +14,20 @@ import torch
 
 from hpcgnn.errors import ConfigError
 from hpcgnn.graph.normalization import degree_factor
+from hpcgnn.inference.batches.cut import runs_of_batches
 from hpcgnn.inference.batches.neighbors import AggregationCounts
-from hpcgnn.inference.batches.packed import PackedBatches
+from hpcgnn.inference.batches.packed import ALIGNMENT, PackedBatches
 from hpcgnn.inference.layers import is_summed, layers_of
 from hpcgnn.inference.neighborhood import REDUCTIONS
 from hpcgnn.ops.bit_gemm import padded
-from hpcgnn.ops.device_layers import (
-    DeviceLayer,
-    DeviceLayers,
-    DeviceNodes,
-    Entries,
-    RowPlanes,
-    SlotTiles,
-    slots_of,
-)
+from hpcgnn.ops.device_layers import DeviceLayer, DeviceLayers
+from hpcgnn.ops.device_rows import DeviceNodes, Entries, RowPlanes, SlotTiles, slots_of
 from hpcgnn.ops.streams import streams_of
 from hpcgnn.ops.tiles import TILE_COLUMNS, TILE_ROWS
 from hpcgnn.quantized.integer_model import IntegerModel
 
 GROUP_ROWS = 1 << 17      # of a group: what its layers make of them is some hundreds of MB
 KEPT_GROUPS = 2
-ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
@@ -106,7 +99,7 @@ class DeviceBatchedRun:
         self._reductions = [REDUCTIONS[one.kind] for one in model.convolutions]
         factors = [degree_factor(packed.batches.in_degree, name) for name in self._reductions]
         self._layers = [DeviceLayer(one, device) for one in layers_of(model, factors)]
-        self._groups = [self._group(first, end) for first, end in groups_of(packed.batches.row_begin, group_rows)]
+        self._groups = [self._group(first, end) for first, end in runs_of_batches(packed.batches.row_begin, group_rows)]
         self.counts, self.copies, self.copied_bytes = AggregationCounts(), 0, 0
         # As many groups as are on the device at a time keep their memory, and so what they launch.
         self._kept: list[tuple[torch.Tensor, DeviceLayers]] = []
@@ -210,13 +203,3 @@ class DeviceBatchedRun:
         self.counts.by_tiles += num_layers * tiles.num_batches
         self.counts.num_places += num_layers * places
         self.counts.num_jumped += num_layers * (places - int(tiles.num_tiles.sum()))
-
-
-def groups_of(row_begin: np.ndarray, most_rows: int) -> list[tuple[int, int]]:
-    """(first, last + 1) of runs of batches of at most so many rows together, or of one batch."""
-    found, first, num_batches = [], 0, len(row_begin) - 1
-    while first < num_batches:
-        end = max(first + 1, int(np.searchsorted(row_begin, row_begin[first] + most_rows, "right")) - 1)
-        found.append((first, end))
-        first = end
-    return found

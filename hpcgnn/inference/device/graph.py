@@ -14,7 +14,8 @@ from hpcgnn.inference.device.fields import FieldExchange
 from hpcgnn.inference.layers import layers_of
 from hpcgnn.inference.neighborhood import REDUCTIONS
 from hpcgnn.ops.bit_gemm import pack_codes
-from hpcgnn.ops.device_layers import DeviceLayer, DeviceLayers, DeviceNodes, Entries, RowPlanes
+from hpcgnn.ops.device_layers import DeviceLayer, DeviceLayers
+from hpcgnn.ops.device_rows import DeviceNodes, Entries, RowPlanes
 from hpcgnn.partition.partition import Partition
 from hpcgnn.quantized.integer_model import IntegerModel
 

@@ -25,14 +25,11 @@ from hpcgnn.ops.cuda.module import Kernel, act, kernel, recording
 from hpcgnn.ops.cuda.resident import on_device, resident
 from hpcgnn.ops.device_layers import (
     DeviceLayer,
-    DeviceNodes,
     DeviceScales,
-    Entries,
-    RowPlanes,
-    SlotTiles,
     WeightPlanes,
     padded_outputs,
 )
+from hpcgnn.ops.device_rows import DeviceNodes, Entries, RowPlanes, SlotTiles
 from hpcgnn.ops.tiles import TILE_ROWS
 
 BLOCK_ROWS = 8        # of kernels that finish rows
@@ -152,11 +149,11 @@ def finish_neighbors(end: RowEnd, entries: Entries, first: int, stop: int) -> No
         "hub": entries.hub, "hub_sums": hub_sums, "shift": 1 << (layer.field_bits - 1)})
 
 
-def finish_tiles(end: RowEnd, tiles: SlotTiles, columns: BitLines, form: str | None = None) -> None:
+def finish_tiles(end: RowEnd, tiles: SlotTiles, columns: BitLines) -> None:
     """Sum columns of neighbors by tiles and finish all rows."""
     found = end.arguments()
     is_small = len(tiles.column) < 2 * (len(tiles.begin) - 1)
-    form = checked_form(form, tiles.words.device, is_small)
+    form = checked_form(None, tiles.words.device, is_small)
     found |= dict(zip(("right", "num_right", "right_width", "num_right_steps"), right_arguments(columns), strict=True))
     found |= {"slot_row": tiles.slot_row, "begin": tiles.begin, "column": tiles.column, "words": tiles.words,
               "shift": 1 << (columns.bit_width - 1)}
