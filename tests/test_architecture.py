@@ -76,7 +76,7 @@ MAY_IMPORT = {
 LIBRARY_HOMES = {
     "mpi4py": ("launch", "exchange", "steps.clusters", "methods.method", "adaptive.controller", "adaptive.solving",
                "adaptive.assigning", "training", "inference", "library", "results"),
-    "cupy": ("ops.cuda.module",),
+    "cupy": ("ops.cuda.module", "ops.cuda.compiler"),
     "h5py": ("shards", "training.checkpoint", "training.rank_state", "inference.model_file", "inference.predictions",
              "results.answer_file"),
     "ogb": ("datasets.ogb",),

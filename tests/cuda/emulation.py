@@ -16,7 +16,8 @@ from pathlib import Path
 
 import torch
 
-from hpcgnn.ops.cuda.module import KERNELS, Launch
+from hpcgnn.ops.cuda.compiler import KERNELS
+from hpcgnn.ops.cuda.module import Launch
 from hpcgnn.ops.cuda.signatures import signatures_of
 
 EMULATION = Path(__file__).parent / "emulation"

@@ -11,7 +11,7 @@ import pytest
 from cuda import toolkit
 from cuda.emulation import CACHE, COMPILER, library_of
 
-from hpcgnn.ops.cuda.module import KERNELS
+from hpcgnn.ops.cuda.compiler import KERNELS
 from hpcgnn.ops.cuda.signatures import signatures_of
 
 SOURCES = sorted(KERNELS.glob("*.cu"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 import sys
 import types
@@ -11,14 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch._subclasses import FakeTensorMode
+from torch._subclasses import FakeTensor, FakeTensorMode
 
 import hpcgnn.ops.cuda.quantization as device_side
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.counter import FORWARD, CounterKey
 from hpcgnn.ops.cuda import module
 from hpcgnn.ops.cuda.arguments import SCALAR_TYPES
-from hpcgnn.ops.cuda.module import KERNELS, CupyBackend, kernel, use_backend
+from hpcgnn.ops.cuda.compiler import KERNELS
+from hpcgnn.ops.cuda.module import CupyBackend, kernel, use_backend
 from hpcgnn.ops.cuda.signatures import signatures_of
 from hpcgnn.ops.quantization import MessageLayout
 
@@ -32,6 +32,22 @@ class CpuMemory(CupyBackend):
     device_type = "cpu"
 
 
+class Entered:
+    """A device or a stream of cupy's, which is entered again and again."""
+
+    compute_capability = "90"
+
+    def __init__(self, inside, what):
+        self.inside, self.what = inside, what
+
+    def __enter__(self):
+        self.inside.append(self.what)
+        return self
+
+    def __exit__(self, *_):
+        self.inside.remove(self.what)
+
+
 class StandIn(types.ModuleType):
     """The part of cupy that the backend uses; keeps what it was told."""
 
@@ -41,15 +57,12 @@ class StandIn(types.ModuleType):
         self.cuda = types.SimpleNamespace(Device=lambda index: self._entered(("device", index)),
                                           ExternalStream=lambda pointer: self._entered(("stream", pointer)))
 
-    @contextlib.contextmanager
     def _entered(self, what):
-        self.inside.append(what)
-        yield
-        self.inside.remove(what)
+        return Entered(self.inside, what)
 
-    def RawModule(self, code, options):
+    def RawModule(self, path):
         assert ("device", DEVICE) in self.inside
-        self.modules.append((code, options))
+        self.modules.append(path)
         return types.SimpleNamespace(get_function=self._function)
 
     def _function(self, name):
@@ -75,6 +88,8 @@ def cupy(monkeypatch):
     """The stand-in, in place of cupy, and a device 3 with a stream of its own."""
     stand_in = StandIn()
     monkeypatch.setitem(sys.modules, "cupy", stand_in)
+    monkeypatch.setattr(module, "machine_code",
+                        lambda source, is_exact, capability: Path(f"{source.stem} {is_exact} {capability}"))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: DEVICE)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: types.SimpleNamespace(
         cuda_stream=STREAM if device == DEVICE else None))
@@ -161,21 +176,7 @@ def test_a_file_is_compiled_once_and_where_it_asks_without_fused_products(cupy):
         device_side.dequantize_rows(message, index, node_id, layout, rows, False)
     ints = torch.zeros(64, dtype=torch.int32)
     kernel(PRIMITIVES, "transpose")((1,), (32,), ints, ints)
-    sources, options = zip(*cupy.modules, strict=True)
-    assert sources == ((KERNELS / "quantization.cu").read_text(), PRIMITIVES.read_text())
-    assert all({"-std=c++17", f"-I{KERNELS}"} <= set(given) for given in options)
-    assert ["--fmad=false" in given for given in options] == [True, False]
-
-
-def test_a_changed_include_changes_the_options_by_which_cupy_keeps_what_it_compiled(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "KERNELS", tmp_path)
-    options = []
-    for text in ("constexpr int A = 1;", "constexpr int A = 2;", "constexpr int A = 1;"):
-        (tmp_path / "shared.cuh").write_text(text)
-        module._digest_of_includes.cache_clear()
-        options.append(module.compile_options(is_exact=False))
-    module._digest_of_includes.cache_clear()
-    assert options[0] != options[1] and options[0] == options[2]
+    assert cupy.modules == ["quantization True 90", "primitives False 90"]
 
 
 def test_absent_tensors_are_null_and_much_shared_memory_is_asked_for(cupy):
@@ -187,8 +188,9 @@ def test_absent_tensors_are_null_and_much_shared_memory_is_asked_for(cupy):
 
 
 def test_tensors_of_two_devices_are_refused(cupy):
-    with FakeTensorMode():    # has tensors of devices that are not there
-        first, second, host = (torch.empty(64, dtype=torch.int32, device=name) for name in ("cuda:0", "cuda:1", "cpu"))
+    mode, nothing = FakeTensorMode(), torch.empty(64, dtype=torch.int32, device="meta")
+    # Tensors of devices that are not there.
+    first, second, host = (FakeTensor(mode, nothing, torch.device(name)) for name in ("cuda:0", "cuda:1", "cpu"))
     with use_backend(CupyBackend()):
         launch = kernel(PRIMITIVES, "transpose")
         with pytest.raises(KernelError, match="kernel transpose was given tensors on cuda:0 and cuda:1"):

@@ -107,7 +107,8 @@ def test_an_mpi_that_reads_and_writes_the_memory_is_proven(stand_in):
 
 
 FAULTS = {"bytes": "64 bytes arrived from rank", "sum": "a sum over all ranks has other values",
-          "error": "MPI said MPI_ERR_BUFFER", "silence": "64 bytes between neighbors had not arrived after 1 s"}
+          "error": f"MPI said {MPI.Exception(MPI.ERR_BUFFER)}",
+          "silence": "64 bytes between neighbors had not arrived after 1 s"}
 
 
 @pytest.mark.parallel([1, 2, 3])

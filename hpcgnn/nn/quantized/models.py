@@ -98,8 +98,8 @@ class QuantizedStack(nn.Module):
             raise CollectiveError(INTEGERS_REFUSE)
         counts = count_in_degrees(graph, comm) if counts is None else counts
         x = graph.x
-        seen = comm.allreduce(np.array([not torch.isfinite(x).all(), bool((x < 0).any()), x.count_nonzero(), x.numel()],
-                                       np.int64))
+        counted = ~torch.isfinite(x).all(), (x < 0).any(), x.count_nonzero()
+        seen = comm.allreduce(np.array([*map(int, counted), x.numel()], np.int64))
         if seen[0]:
             raise CollectiveError("input rows to quantize hold NaN or infinity; expected finite features")
         model = cls(stack, scheme, counts, comm, has_negative_input=bool(seen[1]),

@@ -1,11 +1,10 @@
 """Kernels by file and name, what compiles them, and their launch with checked arguments.
 
-Tensors are torch's, in its memory and on its current stream; cupy compiles and launches, and is imported here only.
+Tensors are torch's, in its memory and on its current stream; cupy launches; compiler.py has what compiles.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
@@ -20,9 +19,9 @@ import torch
 
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.cuda.arguments import argument_of, checker_of
+from hpcgnn.ops.cuda.compiler import KERNELS, machine_code
 from hpcgnn.ops.cuda.signatures import Parameter, signatures_of
 
-KERNELS = Path(__file__).parent / "kernels"
 MAX_BLOCK_THREADS = 1024
 MAX_GRID = (2**31 - 1, 65535, 65535)
 STATIC_SHARED_BYTES = 48 << 10    # more has to be asked for, kernel by kernel
@@ -68,6 +67,7 @@ class CupyBackend:
 
     def __init__(self) -> None:
         self._modules: dict[tuple[Path, bool, int], object] = {}
+        self._streams: dict[int, object] = {}
 
     def launch(self, launch: Launch) -> None:
         """Start the kernel on torch's current stream of the tensors' device; returns at once."""
@@ -76,36 +76,26 @@ class CupyBackend:
         if self not in launch.ready:
             device = next((a.device.index for a in launch.arguments if isinstance(a, torch.Tensor)), None)
             device = torch.cuda.current_device() if device is None else device
-            launch.ready[self] = device, tuple(map(_as_scalar, launch.arguments))
-        device, arguments = launch.ready[self]
-        stream = torch.cuda.current_stream(device).cuda_stream
-        with cupy.cuda.Device(device), cupy.cuda.ExternalStream(stream):
-            function = self._module(cupy, launch, device).get_function(launch.name)
+            launch.ready[self] = device, self._function(cupy, launch, device), tuple(map(_as_scalar, launch.arguments))
+        device, function, arguments = launch.ready[self]
+        with cupy.cuda.Device(device), self._stream(cupy, torch.cuda.current_stream(device).cuda_stream):
             if launch.shared_bytes > STATIC_SHARED_BYTES:
                 function.max_dynamic_shared_size_bytes = launch.shared_bytes
             function(launch.grid, launch.block, arguments, shared_mem=launch.shared_bytes)
 
-    def _module(self, cupy, launch: Launch, device: int):
+    def _stream(self, cupy, pointer: int):
+        """cupy's name for a stream of torch's, which are a few that never end."""
+        if pointer not in self._streams:
+            self._streams[pointer] = cupy.cuda.ExternalStream(pointer)
+        return self._streams[pointer]
+
+    def _function(self, cupy, launch: Launch, device: int):
         key = (launch.source, launch.is_exact, device)
-        if key not in self._modules:
-            self._modules[key] = cupy.RawModule(code=launch.source.read_text(),
-                                                options=compile_options(launch.is_exact))
-        return self._modules[key]
-
-
-def compile_options(is_exact: bool) -> tuple[str, ...]:
-    """Return options that NVRTC compiles a kernel file with.
-
-    cupy keeps compiled files on disk by their own text and options, so the text of what they include is an option too.
-    """
-    return ("-std=c++17", f"-I{KERNELS}", f"-DHPCGNN_INCLUDED={_digest_of_includes()}",
-            *(("--fmad=false",) if is_exact else ()))
-
-
-@cache
-def _digest_of_includes() -> str:
-    texts = (path.read_bytes() for path in sorted(KERNELS.glob("*.cuh")))
-    return "0x" + hashlib.sha256(b"\0".join(texts)).hexdigest()[:15]
+        with cupy.cuda.Device(device) as chip:
+            if key not in self._modules:
+                code = machine_code(launch.source, launch.is_exact, int(chip.compute_capability))
+                self._modules[key] = cupy.RawModule(path=str(code))
+            return self._modules[key].get_function(launch.name)
 
 
 def _as_scalar(argument):
