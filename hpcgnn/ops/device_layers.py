@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -111,8 +112,8 @@ class DeviceLayer:
 class DeviceLayers:
     """Passes of the same layers over rows of one graph, or of some batches, convolution by convolution.
 
-    The first pass keeps what it launches, and those after it launch it again on the same memory: what is computed in
-    between and checked is the same every time.
+    The first pass keeps what it launches, and those after it launch it again on the same memory, on a GPU as CUDA
+    graphs: what is computed in between and checked is the same every time.
 
     Parameters
     ----------
@@ -124,6 +125,7 @@ class DeviceLayers:
 
     Attributes
     ----------
+    result_dims : (int, int)             columns of the results
     fields : list of (num_rows + num_others, field_words) int32
         mapped codes of each layer, once it has been mapped; those of every second one lie in the same memory
     """
@@ -143,9 +145,10 @@ class DeviceLayers:
         self.fields = [tables[number % 2][:(self._num_rows + num_others) * one.field_words].view(-1, one.field_words)
                        for number, one in enumerate(layers)]
         self._planes: list[RowPlanes | None] = [None] * len(layers)      # that the layer after reads
-        dims = layers[-1].out_dim, layers[-1].map.in_dim if len(layers) > 1 else 0
-        self._logits, self._hidden = (torch.empty(self._num_rows, dim, device=self._device) for dim in dims)
-        self._tapes: dict[tuple[int, ...], list[Callable[[], object]]] = {}
+        self.result_dims = result_dims(layers)
+        self._logits, self._hidden = (torch.empty(self._num_rows, dim, device=self._device)
+                                      for dim in self.result_dims)
+        self._tapes: dict[tuple[int, ...] | str, Any] = {}
 
     @property
     def dims(self) -> list[int]:
@@ -164,11 +167,10 @@ class DeviceLayers:
         """Map the rows that a convolution has made for the next one, if there is one."""
         self._again((number,), lambda: self._end(number))
 
-    def _again(self, key: tuple[int, ...], work: Callable[[], None]) -> None:
+    def _again(self, key: tuple[int, ...] | str, work: Callable[[], None]) -> None:
         """Do what was done under this key in an earlier pass, or the work."""
         if key in self._tapes:
-            for act in self._tapes[key]:
-                act()
+            self._tapes[key].replay()
             return
         with self._kernels.recording() as tape:
             work()
@@ -211,23 +213,28 @@ class DeviceLayers:
             self._rows = self._planes[number]
             self._map(number + 1)
 
-    def result(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return logits (num_rows, out_dim) and what the last layer reads (num_rows, its columns or 0), float32.
+    def copy_results(self, logits: torch.Tensor, hidden: torch.Tensor) -> None:
+        """Copy logits (num_rows, out_dim) and what the last layer reads (num_rows, its columns or 0) to float32 rows of
+        the host, which are there on return.
 
         Raises
         ------
         KernelError      a value that is NaN
         """
-        refuse(int(self._faults.item()))
-        return self._logits, self._hidden
+        logits.copy_(self._logits, non_blocking=True)
+        hidden.copy_(self._hidden, non_blocking=True)
+        refuse(int(self._faults.item()))      # which waits for all that was queued before
 
-    def forward(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Run all layers on rows that need no others; see `result`."""
-        self.begin()
+    def forward(self, logits: torch.Tensor, hidden: torch.Tensor) -> None:
+        """Run all layers on rows that need no others; see `copy_results`."""
+        self._again("pass", self._pass)
+        self.copy_results(logits, hidden)
+
+    def _pass(self) -> None:
+        self._begin()
         for number in range(len(self._layers)):
-            self.convolve(number, 0, self._num_rows)
-            self.end(number)
-        return self.result()
+            self._convolve(number, 0, self._num_rows)
+            self._end(number)
 
     def _begin_layer(self, number: int) -> None:
         layer = self._layers[number]
@@ -252,6 +259,11 @@ class DeviceLayers:
             self._kernels.finish_attended(end, self._sums, first, stop)
         else:
             self._kernels.finish_neighbors(end, self._sums, first, stop)
+
+
+def result_dims(layers: list[DeviceLayer]) -> tuple[int, int]:
+    """Return the columns of logits and of what the last layer reads, 0 where that is the input."""
+    return layers[-1].out_dim, layers[-1].map.in_dim if len(layers) > 1 else 0
 
 
 def padded_outputs(num_outputs: int) -> int:

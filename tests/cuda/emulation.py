@@ -118,6 +118,13 @@ class EmulatedBackend:
         if entry(ctypes.byref(described), pointers, ctypes.byref(fault)):
             raise EmulationFault(fault.text.decode() + _place_of(path, entry, launch, fault.place))
 
+    def captured(self, actions):
+        """Return what does the actions one after the other."""
+        def replay():
+            for action in actions:
+                action()
+        return replay
+
 
 def _extents_of(launch: Launch) -> ctypes.Array:
     extents = [_Extent(p.name.encode(), a.data_ptr(), a.data_ptr() + a.numel() * a.itemsize, not p.is_const)

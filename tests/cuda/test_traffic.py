@@ -21,7 +21,8 @@ MOST_MOVED = 1.2      # bytes of the sectors that a launch touches, by the bytes
 # address; scores of 8 bytes are gathered by themselves; packing reads bytes. A block folds pairs for a softmax, whose
 # halves the host's compiler loads one by one.
 MOST = {
-    "aggregate_f32": (1.18, 1.00), "aggregate_spilled_f32": (1.16, 1.00), "aggregate_f16": (2.65, 1.00),
+    "aggregate_wide_f32": (1.18, 1.00), "aggregate_spilled_f32": (1.16, 1.00), "aggregate_f16": (2.65, 1.00),
+    "aggregate_wide_f16": (1.09, 1.01),
     "aggregate_spilled_f16": (2.77, 1.00), "edge_softmax_lanes": (1.89, 1.00), "edge_softmax_warp": (1.57, 1.00),
     "edge_softmax_block": (1.57, 1.83), "sampled_products_f16": (1.08, 1.00), "quantize_f32": (2.30, 1.00),
     "dequantize_f32": (2.40, 1.00), "quantize_rotated_f32": (2.44, 1.54), "dequantize_rotated_f32": (2.44, 1.54),

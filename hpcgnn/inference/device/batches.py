@@ -17,10 +17,11 @@ from hpcgnn.graph.normalization import degree_factor
 from hpcgnn.inference.batches.cut import runs_of_batches
 from hpcgnn.inference.batches.neighbors import AggregationCounts
 from hpcgnn.inference.batches.packed import ALIGNMENT, PackedBatches
+from hpcgnn.inference.device.graph import host_rows
 from hpcgnn.inference.layers import is_summed, layers_of
 from hpcgnn.inference.neighborhood import REDUCTIONS
 from hpcgnn.ops.bit_gemm import padded
-from hpcgnn.ops.device_layers import DeviceLayer, DeviceLayers
+from hpcgnn.ops.device_layers import DeviceLayer, DeviceLayers, result_dims
 from hpcgnn.ops.device_rows import DeviceNodes, Entries, RowPlanes, SlotTiles, slots_of
 from hpcgnn.ops.streams import streams_of
 from hpcgnn.ops.tiles import TILE_COLUMNS, TILE_ROWS
@@ -99,6 +100,7 @@ class DeviceBatchedRun:
         self._reductions = [REDUCTIONS[one.kind] for one in model.convolutions]
         factors = [degree_factor(packed.batches.in_degree, name) for name in self._reductions]
         self._layers = [DeviceLayer(one, device) for one in layers_of(model, factors)]
+        self._result_dims = result_dims(self._layers)
         self._groups = [self._group(first, end) for first, end in runs_of_batches(packed.batches.row_begin, group_rows)]
         self.counts, self.copies, self.copied_bytes = AggregationCounts(), 0, 0
         # As many groups as are on the device at a time keep their memory, and so what they launch.
@@ -118,14 +120,14 @@ class DeviceBatchedRun:
         """
         self._count()
         memory = self._copy(0) if self._groups else None
-        results = []
-        for number in range(len(self._groups)):
+        results = host_rows(self._packed.batches.num_rows, self._result_dims, self._device)
+        for number, group in enumerate(self._groups):
             streams_of(self._device).message.join()
             layers = self._layers_of(number, memory)
             # The copy of the next group waits for nothing that this one computes.
             memory = self._copy(number + 1) if number + 1 < len(self._groups) else None
-            results.append([rows.to("cpu", copy=True).numpy() for rows in layers.forward()])
-        return tuple(np.concatenate([self._nothing(k), *(one[k] for one in results)]) for k in (0, 1))
+            layers.forward(*(rows[group.first:group.stop] for rows in results))
+        return tuple(rows.numpy() for rows in results)
 
     def _copy(self, number: int) -> torch.Tensor:
         """Queue the copy of a group to memory of the device, which it returns."""
@@ -138,10 +140,6 @@ class DeviceBatchedRun:
         self.copies += 1
         self.copied_bytes += memory.numel()
         return memory
-
-    def _nothing(self, which: int) -> np.ndarray:
-        last = self._layers[-1]
-        return np.empty((0, (last.out_dim, last.map.in_dim if len(self._layers) > 1 else 0)[which]), np.float32)
 
     def _group(self, first_batch: int, end_batch: int) -> GroupBuffer:
         """Pack the batches first_batch .. end_batch - 1 for one copy."""

@@ -16,6 +16,7 @@ from hpcgnn.inference.neighborhood import REDUCTIONS
 from hpcgnn.ops.bit_gemm import pack_codes
 from hpcgnn.ops.device_layers import DeviceLayer, DeviceLayers
 from hpcgnn.ops.device_rows import DeviceNodes, Entries, RowPlanes
+from hpcgnn.ops.streams import streams_of
 from hpcgnn.partition.partition import Partition
 from hpcgnn.quantized.integer_model import IntegerModel
 
@@ -38,7 +39,7 @@ class DeviceGraphPass:
 
     def __init__(self, model: IntegerModel, part: Partition, exchange: CodeExchange, rows: CodedRows,
                  device: torch.device):
-        self._part, self._num_layers = part, len(model.convolutions)
+        self._part, self._num_layers, self._device = part, len(model.convolutions), device
         in_degree = part.in_degree[:part.num_inner]
         factors = [degree_factor(in_degree, REDUCTIONS[one.kind]) for one in model.convolutions]
         nodes = DeviceNodes(_copied(in_degree.astype(np.int32), device),
@@ -58,16 +59,19 @@ class DeviceGraphPass:
         KernelError      a value that is NaN
         """
         part, layers = self._part, self._layers
+        results = host_rows(part.num_inner, layers.result_dims, self._device)
+        if self._exchange is None:
+            layers.forward(*results)
+            return tuple(rows.numpy() for rows in results)
         layers.begin()
         for number in range(self._num_layers):
-            arrival = self._exchange and self._exchange.start(layers.fields[number], layers.dims[number])
+            arrival = self._exchange.start(layers.fields[number], layers.dims[number])
             layers.convolve(number, 0, part.num_central)
-            if arrival is not None:
-                arrival.finish()
+            arrival.finish()
             layers.convolve(number, part.num_central, part.num_inner)
             layers.end(number)
-        logits, hidden = layers.result()      # which the next pass overwrites
-        return logits.to("cpu", copy=True).numpy(), hidden.to("cpu", copy=True).numpy()
+        layers.copy_results(*results)
+        return tuple(rows.numpy() for rows in results)
 
 
 def planes_of(rows: CodedRows) -> torch.Tensor:
@@ -75,6 +79,13 @@ def planes_of(rows: CodedRows) -> torch.Tensor:
     offset = 1 << (rows.bit_width - 1) if rows.codes.dtype == np.int8 else 0
     codes = (rows.codes.view(np.uint8) + np.uint8(offset)) & np.uint8((1 << rows.bit_width) - 1)
     return pack_codes(torch.from_numpy(codes), rows.bit_width, False).words
+
+
+def host_rows(num_rows: int, dims: tuple[int, ...], device: torch.device) -> tuple[torch.Tensor, ...]:
+    """Make room for float32 results (num_rows, dim) of each dim, in memory that the device writes by itself."""
+    memory = (streams_of(device).pinned(max(4 * num_rows * dim, 4)) for dim in dims)
+    return tuple(one[:4 * num_rows * dim].view(torch.float32).view(num_rows, dim)
+                 for one, dim in zip(memory, dims, strict=True))
 
 
 def copied_once(arrays: list[np.ndarray | None], device: torch.device) -> list[torch.Tensor | None]:

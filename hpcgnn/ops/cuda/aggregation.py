@@ -10,8 +10,10 @@ import torch
 
 from hpcgnn.ops.cuda.folds import fold_segments, fold_spilled, staging
 from hpcgnn.ops.cuda.resident import on_device
-from hpcgnn.ops.cuda.segments import Segments
+from hpcgnn.ops.cuda.segments import PAIR, Segments
 from hpcgnn.ops.cuda.storage import SUFFIX, alignment
+
+LANE_BYTES = 16     # that a lane loads at once, where rows allow it
 
 
 def multiply(matrix, near: torch.Tensor, far, out: torch.Tensor, tasks: np.ndarray, is_added: bool) -> None:
@@ -46,16 +48,28 @@ def launch(cut: Segments, matrix, near: torch.Tensor, far, out: torch.Tensor, is
     """
     dim, suffix, parts = near.shape[1], SUFFIX[near.dtype], staging(cut, near.shape[1], near)
     dense, packed = (far, None) if far is None or isinstance(far, torch.Tensor) else (None, far)
-    is_aligned = int(alignment(near, dense, out) >= 2)
+    columns = lane_columns(dim, entry_scale, near.itemsize)
+    is_aligned = int(alignment(near, dense, out) >= columns)
     row_scale, column_scale = _resident(matrix.row_scale, near), _resident(matrix.column_scale, near)
     num_heads = 1 if entry_scale is None else entry_scale.shape[1]
     split = len(near) if matrix.split is None else matrix.split
-    fold_segments("aggregation", f"aggregate_{_kind(num_heads, packed)}{'half_' if is_half else ''}{suffix}", cut,
-                  matrix, near, dim, row_scale, column_scale, near.detach(), None if dense is None else dense.detach(),
-                  split, dim, is_aligned, None if entry_scale is None else entry_scale.detach(),
-                  _resident(entry_index, near), num_heads, *_packed_arguments(packed, near), int(is_added), parts, out)
+    kind = f"{'' if columns == PAIR else 'wide_'}{_kind(num_heads, packed)}{'half_' if is_half else ''}"
+    fold_segments("aggregation", f"aggregate_{kind}{suffix}", cut, matrix, near, dim, row_scale, column_scale, near.detach(),
+                  None if dense is None else dense.detach(), split, dim, is_aligned,
+                  None if entry_scale is None else entry_scale.detach(), _resident(entry_index, near), num_heads,
+                  *_packed_arguments(packed, near), int(is_added), parts, out,
+                  lane_columns=columns)
     fold_spilled("aggregation", f"aggregate_spilled_{suffix}", cut, near, dim, None if is_half else row_scale,
                  is_aligned, int(is_added), parts, out)
+
+
+def lane_columns(dim: int, entry_scale: torch.Tensor | None, itemsize: int) -> int:
+    """Count the columns that a lane takes: those of 16 bytes, where rows and heads have a multiple of them, or a pair.
+
+    It decides in which order a row is summed, so no address does.
+    """
+    head_dim = dim if entry_scale is None else dim // entry_scale.shape[1]
+    return LANE_BYTES // itemsize if head_dim * itemsize % LANE_BYTES == 0 else PAIR
 
 
 def _kind(num_heads: int, packed) -> str:

@@ -7,15 +7,17 @@ import torch
 from hpcgnn.ops.aggregation import SparseRows
 from hpcgnn.ops.cuda.module import kernel
 from hpcgnn.ops.cuda.resident import on_device
-from hpcgnn.ops.cuda.segments import Segments, column_blocks
+from hpcgnn.ops.cuda.segments import PAIR, Segments, column_blocks
 
 THREADS = 256
 
 
 def fold_segments(file: str, name: str, cut: Segments, matrix: SparseRows, like: torch.Tensor, dim: int,
-                  *arguments) -> None:
-    """Start a kernel over all blocks of items and of columns; `arguments` follow the items and the matrix."""
-    over_entries(file, name, (cut.num_blocks, column_blocks(dim)), cut, matrix, like, *arguments)
+                  *arguments, lane_columns: int = PAIR) -> None:
+    """Start a kernel over all blocks of items and of columns, of which a lane has `lane_columns`; `arguments` follow
+    the items and the matrix.
+    """
+    over_entries(file, name, (cut.num_blocks, column_blocks(dim, lane_columns)), cut, matrix, like, *arguments)
 
 
 def over_entries(file: str, name: str, grid: tuple[int, ...], cut: Segments, matrix: SparseRows, like: torch.Tensor,

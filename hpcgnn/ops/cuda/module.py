@@ -59,6 +59,18 @@ class Backend(Protocol):
 
     def launch(self, launch: Launch) -> None: ...
 
+    def captured(self, actions: Sequence[Callable[[], object]]) -> Callable[[], object]: ...
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """Names a stream as CUDA's protocol for other libraries does: its version and the pointer."""
+
+    pointer: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.pointer
+
 
 class CupyBackend:
     """Kernels on the GPU that torch's tensors live on, each file compiled once a device."""
@@ -83,10 +95,26 @@ class CupyBackend:
                 function.max_dynamic_shared_size_bytes = launch.shared_bytes
             function(launch.grid, launch.block, arguments, shared_mem=launch.shared_bytes)
 
+    def captured(self, actions: Sequence[Callable[[], object]]) -> Callable[[], object]:
+        """Return the actions as one CUDA graph: launches and torch's operations on the device, on the same memory."""
+        graph, computing, aside = torch.cuda.CUDAGraph(), torch.cuda.current_stream(), torch.cuda.Stream()
+        aside.wait_stream(computing)
+        with torch.cuda.stream(aside):
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                for action in actions:
+                    action()
+            finally:
+                graph.capture_end()
+        computing.wait_stream(aside)
+        return graph.replay
+
     def _stream(self, cupy, pointer: int):
         """cupy's name for a stream of torch's, which are a few that never end."""
         if pointer not in self._streams:
-            self._streams[pointer] = cupy.cuda.ExternalStream(pointer)
+            # cupy 14.2 calls ExternalStream deprecated, and 14.0 has nothing else.
+            named = getattr(cupy.cuda.Stream, "from_external", None)
+            self._streams[pointer] = named(_Stream(pointer)) if named else cupy.cuda.ExternalStream(pointer)
         return self._streams[pointer]
 
     def _function(self, cupy, launch: Launch, device: int):
@@ -119,16 +147,28 @@ def use_backend(backend: Backend) -> Iterator[Backend]:
         _backend = before
 
 
-_tape: list[Callable[[], object]] | None = None
+class Tape:
+    """Holds what a block launched, to do it again on the same tensors and without a check; see `recording`."""
+
+    def __init__(self) -> None:
+        self.actions: list[Callable[[], object]] = []
+        self._all: Callable[[], object] | None = None
+
+    def replay(self) -> None:
+        """Do it again; a GPU has it as one graph from the first time on."""
+        if self._all is None:
+            self._all = _backend.captured(self.actions)
+        self._all()
+
+
+_tape: Tape | None = None
 
 
 @contextmanager
-def recording() -> Iterator[list[Callable[[], object]]]:
-    """Keep what the block launches, in the list that it gets: called one after the other, each does it again, on the
-    same tensors and without a check.
-    """
+def recording() -> Iterator[Tape]:
+    """Keep what the block launches on the tape that it gets."""
     global _tape
-    before, _tape = _tape, []
+    before, _tape = _tape, Tape()
     try:
         yield _tape
     finally:
@@ -139,7 +179,7 @@ def act(action: Callable[[], object]) -> None:
     """Do something between launches, which is kept with them."""
     action()
     if _tape is not None:
-        _tape.append(action)
+        _tape.actions.append(action)
 
 
 def _launch(launch: Launch) -> None:

@@ -18,7 +18,7 @@ WARP = 32
 LARGE = 1 << 20                    # items from which on a device has blocks enough of the larger shape
 SMALL_SHAPE, LARGE_SHAPE = (4, 64), (8, 128)     # warps a block, items a warp: HalfGNN asks for 64 edges at least
 LANES_ROW, WARP_ROW = 16, 512      # entries of the longest rows that 8 lanes take, and a warp
-COLUMNS_A_BLOCK = 2 * WARP         # a lane holds two columns
+PAIR = 2                           # columns of a lane, where it has no more
 LANE_COLUMNS = 8                   # that a lane takes at a time, where a sub-warp shares a row
 
 
@@ -137,6 +137,6 @@ def lanes_a_row(dim: int) -> int:
     return sub_warp(-(-dim // LANE_COLUMNS))
 
 
-def column_blocks(dim: int) -> int:
-    """Count the blocks of columns that a grid has beside its blocks of items."""
-    return -(-dim // COLUMNS_A_BLOCK)
+def column_blocks(dim: int, lane_columns: int = PAIR) -> int:
+    """Count the blocks of columns that a grid has beside its blocks of items: those of a warp."""
+    return -(-dim // (lane_columns * WARP))

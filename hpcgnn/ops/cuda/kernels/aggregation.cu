@@ -2,9 +2,10 @@
  * segments.cuh. Kernels named `half` sum in half arithmetic, the others in float32. */
 #include "aggregation.cuh"
 
-/* Pointers that a kernel's kind does not read may be null. */
-#define AGGREGATE(name, T, ARITHMETIC, SOURCE) \
-    extern "C" __global__ void __launch_bounds__(MAX_THREADS, 4) name( \
+/* Pointers that a kernel's kind does not read may be null. Kernels named `wide` have 16 bytes a lane: rows have a multiple
+ * of them, and so do the columns of a head. BLOCKS of a multiprocessor bound the registers, so that none is spilled. */
+#define AGGREGATE(name, T, ARITHMETIC, SOURCE, PAIRS, BLOCKS) \
+    extern "C" __global__ void __launch_bounds__(MAX_THREADS, BLOCKS) name( \
         const int64_t *offset, const int32_t *block_row, int64_t first_item, int64_t last_item, int items_a_block, \
         const int64_t *begin, const int64_t *end, const int32_t *indices, int64_t num_self, const float *row_scale, \
         const float *column_scale, const T *near, const T *far, int64_t split, int64_t dim, int is_aligned, \
@@ -15,25 +16,40 @@
         const segments rows = {offset, block_row, first_item, last_item, items_a_block, begin, end, num_self}; \
         const operands<T> from = {indices, column_scale, near, far, split, dim, is_aligned, entry_scale, entry_index, \
                                   num_heads, message, bit_width, payload_offset, parameter_offset}; \
-        const row_sum<arithmetic, SOURCE<arithmetic>> fold = {{from}, row_scale, dim, is_aligned, is_added, staging, \
-                                                              out}; \
+        const row_sum<arithmetic, SOURCE<arithmetic, PAIRS>, PAIRS> fold = {{from}, row_scale, dim, is_aligned, \
+                                                                            is_added, staging, out}; \
         fold_segments(fold, rows, dim, dim / num_heads); \
     }
-AGGREGATE(aggregate_f32, float, float_arithmetic, plain_source)
-AGGREGATE(aggregate_bf16, __nv_bfloat16, float_arithmetic, plain_source)
-AGGREGATE(aggregate_f16, __half, float_arithmetic, plain_source)
-AGGREGATE(aggregate_heads_f32, float, float_arithmetic, heads_source)
-AGGREGATE(aggregate_heads_bf16, __nv_bfloat16, float_arithmetic, heads_source)
-AGGREGATE(aggregate_heads_f16, __half, float_arithmetic, heads_source)
-AGGREGATE(aggregate_packed_f32, float, float_arithmetic, packed_source)
-AGGREGATE(aggregate_packed_bf16, __nv_bfloat16, float_arithmetic, packed_source)
-AGGREGATE(aggregate_packed_f16, __half, float_arithmetic, packed_source)
-AGGREGATE(aggregate_half_bf16, __nv_bfloat16, half_arithmetic, plain_source)
-AGGREGATE(aggregate_half_f16, __half, half_arithmetic, plain_source)
-AGGREGATE(aggregate_heads_half_bf16, __nv_bfloat16, half_arithmetic, heads_source)
-AGGREGATE(aggregate_heads_half_f16, __half, half_arithmetic, heads_source)
-AGGREGATE(aggregate_packed_half_bf16, __nv_bfloat16, half_arithmetic, packed_source)
-AGGREGATE(aggregate_packed_half_f16, __half, half_arithmetic, packed_source)
+AGGREGATE(aggregate_f32, float, float_arithmetic, plain_source, 1, 4)
+AGGREGATE(aggregate_wide_f32, float, float_arithmetic, plain_source, WIDE_PAIRS<float>, 4)
+AGGREGATE(aggregate_bf16, __nv_bfloat16, float_arithmetic, plain_source, 1, 4)
+AGGREGATE(aggregate_wide_bf16, __nv_bfloat16, float_arithmetic, plain_source, WIDE_PAIRS<__nv_bfloat16>, 4)
+AGGREGATE(aggregate_f16, __half, float_arithmetic, plain_source, 1, 4)
+AGGREGATE(aggregate_wide_f16, __half, float_arithmetic, plain_source, WIDE_PAIRS<__half>, 4)
+AGGREGATE(aggregate_half_bf16, __nv_bfloat16, half_arithmetic, plain_source, 1, 4)
+AGGREGATE(aggregate_wide_half_bf16, __nv_bfloat16, half_arithmetic, plain_source, WIDE_PAIRS<__nv_bfloat16>, 3)
+AGGREGATE(aggregate_half_f16, __half, half_arithmetic, plain_source, 1, 4)
+AGGREGATE(aggregate_wide_half_f16, __half, half_arithmetic, plain_source, WIDE_PAIRS<__half>, 3)
+AGGREGATE(aggregate_heads_f32, float, float_arithmetic, heads_source, 1, 4)
+AGGREGATE(aggregate_wide_heads_f32, float, float_arithmetic, heads_source, WIDE_PAIRS<float>, 4)
+AGGREGATE(aggregate_heads_bf16, __nv_bfloat16, float_arithmetic, heads_source, 1, 4)
+AGGREGATE(aggregate_wide_heads_bf16, __nv_bfloat16, float_arithmetic, heads_source, WIDE_PAIRS<__nv_bfloat16>, 4)
+AGGREGATE(aggregate_heads_f16, __half, float_arithmetic, heads_source, 1, 4)
+AGGREGATE(aggregate_wide_heads_f16, __half, float_arithmetic, heads_source, WIDE_PAIRS<__half>, 4)
+AGGREGATE(aggregate_heads_half_bf16, __nv_bfloat16, half_arithmetic, heads_source, 1, 4)
+AGGREGATE(aggregate_wide_heads_half_bf16, __nv_bfloat16, half_arithmetic, heads_source, WIDE_PAIRS<__nv_bfloat16>, 3)
+AGGREGATE(aggregate_heads_half_f16, __half, half_arithmetic, heads_source, 1, 4)
+AGGREGATE(aggregate_wide_heads_half_f16, __half, half_arithmetic, heads_source, WIDE_PAIRS<__half>, 3)
+AGGREGATE(aggregate_packed_f32, float, float_arithmetic, packed_source, 1, 4)
+AGGREGATE(aggregate_wide_packed_f32, float, float_arithmetic, packed_source, WIDE_PAIRS<float>, 3)
+AGGREGATE(aggregate_packed_bf16, __nv_bfloat16, float_arithmetic, packed_source, 1, 4)
+AGGREGATE(aggregate_wide_packed_bf16, __nv_bfloat16, float_arithmetic, packed_source, WIDE_PAIRS<__nv_bfloat16>, 3)
+AGGREGATE(aggregate_packed_f16, __half, float_arithmetic, packed_source, 1, 4)
+AGGREGATE(aggregate_wide_packed_f16, __half, float_arithmetic, packed_source, WIDE_PAIRS<__half>, 3)
+AGGREGATE(aggregate_packed_half_bf16, __nv_bfloat16, half_arithmetic, packed_source, 1, 4)
+AGGREGATE(aggregate_wide_packed_half_bf16, __nv_bfloat16, half_arithmetic, packed_source, WIDE_PAIRS<__nv_bfloat16>, 3)
+AGGREGATE(aggregate_packed_half_f16, __half, half_arithmetic, packed_source, 1, 4)
+AGGREGATE(aggregate_wide_packed_half_f16, __half, half_arithmetic, packed_source, WIDE_PAIRS<__half>, 3)
 
 /* Rows that several blocks share. After half arithmetic, whose parts are scaled already, row_scale is null. */
 #define AGGREGATE_SPILLED(T, suffix) \
@@ -41,8 +57,8 @@ AGGREGATE(aggregate_packed_half_f16, __half, half_arithmetic, packed_source)
         int num_spilled, const int32_t *row, const int32_t *first, const int32_t *last, int64_t dim, \
         const float *row_scale, int is_aligned, int is_added, float *staging, T *out) { \
         typedef float_arithmetic<T> arithmetic; \
-        const row_sum<arithmetic, plain_source<arithmetic>> fold = {{}, row_scale, dim, is_aligned, is_added, staging, \
-                                                                    out}; \
+        const row_sum<arithmetic, plain_source<arithmetic, 1>> fold = {{}, row_scale, dim, is_aligned, is_added, \
+                                                                       staging, out}; \
         fold_spilled(fold, dim, num_spilled, row, first, last); \
     }
 FOR_EACH_STORAGE(AGGREGATE_SPILLED)

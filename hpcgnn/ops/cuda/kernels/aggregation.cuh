@@ -4,8 +4,10 @@
  * column_scale for several heads. Row u is near[u] below `split`, else far[u - split], or decoded from a message of 1, 2,
  * 4 or 8 bits a value (zero_point + step * code).
  *
- * Threads: segments.cuh. A lane holds two columns; blockIdx.y counts blocks of 64 columns. Columns of all heads lie
- * side by side, so that heads share one pass over the entries.
+ * Threads: segments.cuh. A lane holds PAIRS pairs of columns: one, or, where rows and heads have a multiple of
+ * 16 bytes, so many; blockIdx.y counts blocks of a warp's columns. Columns of all heads lie side by side, so that
+ * heads share one pass over the entries. With pairs alone the instructions around each load were the limit: an H200
+ * issued one in 79 % of its cycles, at 7 % of its memory's rate.
  *
  * Determinism: segments.cuh; sums: arithmetic.cuh. */
 #ifndef HPCGNN_AGGREGATION_CUH
@@ -28,35 +30,35 @@ template <class T> struct operands {
 };
 
 /* The dense row that an item reads, or NO_ENTRY. */
-DEVICE auto &shared_columns() {
-    SHARED_ARRAY(int32_t, column, MAX_ITEMS);
-    return column;
+DEVICE item_array<int32_t> shared_columns() {
+    SHARED_ARRAY(int32_t, column, ITEM_PLACES);
+    return {column};
 }
 
-DEVICE auto &shared_weights() {
-    SHARED_ARRAY(uint32_t, weight, MAX_ITEMS);
-    return weight;
+DEVICE item_array<uint32_t> shared_weights() {
+    SHARED_ARRAY(uint32_t, weight, ITEM_PLACES);
+    return {weight};
 }
 
 /* What else names an item's operand: an entry, or where the codes of a packed row begin. */
-DEVICE auto &shared_places() {
-    SHARED_ARRAY(int64_t, place, MAX_ITEMS);
-    return place;
+DEVICE item_array<int64_t> shared_places() {
+    SHARED_ARRAY(int64_t, place, ITEM_PLACES);
+    return {place};
 }
 
-DEVICE auto &shared_widths() {
-    SHARED_ARRAY(int32_t, width, MAX_ITEMS);
-    return width;
+DEVICE item_array<int32_t> shared_widths() {
+    SHARED_ARRAY(int32_t, width, ITEM_PLACES);
+    return {width};
 }
 
-DEVICE auto &shared_zero_points() {
-    SHARED_ARRAY(float, zero_point, MAX_ITEMS);
-    return zero_point;
+DEVICE item_array<float> shared_zero_points() {
+    SHARED_ARRAY(float, zero_point, ITEM_PLACES);
+    return {zero_point};
 }
 
-DEVICE auto &shared_steps() {
-    SHARED_ARRAY(float, step, MAX_ITEMS);
-    return step;
+DEVICE item_array<float> shared_steps() {
+    SHARED_ARRAY(float, step, ITEM_PLACES);
+    return {step};
 }
 
 DEVICE int32_t column_of(const int32_t *indices, int64_t v, int64_t entry) {
@@ -64,16 +66,17 @@ DEVICE int32_t column_of(const int32_t *indices, int64_t v, int64_t entry) {
 }
 
 /* Zero where the item has no entry. */
-template <class T>
-DEVICE typename pair_of<T>::type load_dense(const operands<T> &from, int64_t u, const lane_columns &columns) {
-    if (u == NO_ENTRY) return no_pair<T>();
-    const T *table = u < from.split ? from.near : from.far;
-    return load_pair(table + (u < from.split ? u : u - from.split) * from.dim, columns, from.is_aligned);
+template <int PAIRS, class T>
+DEVICE lane_pairs<T, PAIRS> load_dense(const operands<T> &from, int32_t u, const lane_columns &columns) {
+    if (u == NO_ENTRY) return no_pairs<T, PAIRS>();
+    const int32_t split = static_cast<int32_t>(from.split), dim = static_cast<int32_t>(from.dim);
+    const T *table = u < split ? from.near : from.far;
+    return load_pairs<PAIRS>(table + static_cast<int64_t>(u < split ? u : u - split) * dim, columns, from.is_aligned);
 }
 
 /* Dense rows, one weight an entry, mirrored in shared memory. */
-template <class A> struct plain_source {
-    typedef typename pair_of<typename A::storage>::type loaded;
+template <class A, int PAIRS> struct plain_source {
+    typedef lane_pairs<typename A::storage, PAIRS> loaded;
     operands<typename A::storage> from;
 
     DEVICE void prepare_weight(int i, int64_t u, int64_t entry) const {
@@ -88,16 +91,16 @@ template <class A> struct plain_source {
         prepare_weight(i, column_of(from.indices, v, entry), entry);
     }
     DEVICE loaded load(int i, const lane_columns &columns) const {
-        return load_dense(from, shared_columns()[i], columns);
+        return load_dense<PAIRS>(from, shared_columns()[i], columns);
     }
     DEVICE typename A::operand weight(int i, const loaded &) const { return A::mirrored(shared_weights()[i]); }
-    DEVICE typename A::operand value(int, const loaded &x) const { return A::of(x); }
+    DEVICE typename A::operand value(int, const loaded &x, int p) const { return A::of(x.pair[p]); }
 };
 
 /* Dense rows, a weight an entry and head: each lane reads those of its columns' heads. */
-template <class A> struct heads_source {
+template <class A, int PAIRS> struct heads_source {
     struct loaded {
-        typename pair_of<typename A::storage>::type row;
+        lane_pairs<typename A::storage, PAIRS> row;
         float2 weight;
     };
     operands<typename A::storage> from;
@@ -108,13 +111,14 @@ template <class A> struct heads_source {
     }
     DEVICE loaded load(int i, const lane_columns &columns) const {
         const int64_t entry = shared_places()[i];
-        if (entry == NO_ENTRY) return {no_pair<typename A::storage>(), make_float2(0.0f, 0.0f)};
+        if (entry == NO_ENTRY) return {no_pairs<typename A::storage, PAIRS>(), make_float2(0.0f, 0.0f)};
         const float *weights = from.entry_scale + entry * from.num_heads;
-        return {load_dense(from, shared_columns()[i], columns),
-                make_float2(weights[columns.head], weights[columns.next_head])};
+        const float first = weights[columns.head];
+        return {load_dense<PAIRS>(from, shared_columns()[i], columns),
+                make_float2(first, PAIRS == 1 ? weights[columns.next_head] : first)};
     }
     DEVICE typename A::operand weight(int, const loaded &x) const { return A::of_floats(x.weight); }
-    DEVICE typename A::operand value(int, const loaded &x) const { return A::of(x.row); }
+    DEVICE typename A::operand value(int, const loaded &x, int p) const { return A::of(x.row.pair[p]); }
 };
 
 DEVICE float bf16_at(const uint8_t *bytes) {
@@ -122,16 +126,16 @@ DEVICE float bf16_at(const uint8_t *bytes) {
 }
 
 /* Far rows are decoded as they are read; near ones, and an item's weight, are as in plain_source. */
-template <class A> struct packed_source {
+template <class A, int PAIRS> struct packed_source {
     struct loaded {
-        typename pair_of<typename A::storage>::type row;
-        uint32_t codes; /* of both columns, the first one's in the lower bits */
+        lane_pairs<typename A::storage, PAIRS> row;
+        uint64_t codes; /* of all columns, the first one's in the lowest bits */
     };
     operands<typename A::storage> from;
 
     DEVICE void prepare(int i, int64_t v, int64_t entry) const {
         const int64_t u = column_of(from.indices, v, entry), far = u - from.split;
-        plain_source<A>{from}.prepare_weight(i, u, entry);
+        plain_source<A, PAIRS>{from}.prepare_weight(i, u, entry);
         shared_columns()[i] = static_cast<int32_t>(u);
         shared_widths()[i] = far < 0 ? 0 : from.bit_width[far];
         if (far < 0) return;
@@ -140,33 +144,37 @@ template <class A> struct packed_source {
         shared_zero_points()[i] = bf16_at(parameters);
         shared_steps()[i] = bf16_at(parameters + 2);
     }
-    /* The codes of two columns lie in one byte, or at 8 bits in two. */
+    /* The codes of a pair lie in one byte, or at 8 bits in two; those of more columns begin a byte or its half. */
     DEVICE loaded load(int i, const lane_columns &columns) const {
         const int bits = shared_widths()[i];
-        if (bits == 0) return {load_dense(from, shared_columns()[i], columns), 0};
+        if (bits == 0) return {load_dense<PAIRS>(from, shared_columns()[i], columns), 0};
         const int64_t bit = columns.first * bits;
         const uint8_t *byte = from.message + shared_places()[i] + bit / 8;
-        const uint32_t second = bits == 8 && columns.count == 2 ? byte[1] : 0;
-        return {no_pair<typename A::storage>(), (byte[0] | second << 8) >> bit % 8};
+        const int num_bytes = (columns.count * bits + 7) / 8;
+        uint64_t codes = 0;
+        for (int b = 0; b < num_bytes; b++) codes |= static_cast<uint64_t>(byte[b]) << 8 * b;
+        return {no_pairs<typename A::storage, PAIRS>(), codes >> bit % 8};
     }
     DEVICE typename A::operand weight(int i, const loaded &) const { return A::mirrored(shared_weights()[i]); }
-    DEVICE typename A::operand value(int i, const loaded &x) const {
+    DEVICE typename A::operand value(int i, const loaded &x, int p) const {
         const int bits = shared_widths()[i];
-        if (bits == 0) return A::of(x.row);
+        if (bits == 0) return A::of(x.row.pair[p]);
         const float zero_point = shared_zero_points()[i], step = shared_steps()[i];
-        const uint32_t mask = (1u << bits) - 1;
+        const uint32_t mask = (1u << bits) - 1, codes = static_cast<uint32_t>(x.codes >> 2 * p * bits);
         /* The products have 16 bits and are exact, so that it is all one whether additions are fused with them. */
-        return A::of_floats(make_float2(zero_point + step * static_cast<float>(x.codes & mask),
-                                        zero_point + step * static_cast<float>(x.codes >> bits & mask)));
+        return A::of_floats(make_float2(zero_point + step * static_cast<float>(codes & mask),
+                                        zero_point + step * static_cast<float>(codes >> bits & mask)));
     }
 };
 
-template <class A, class Source> struct row_sum {
+template <class A, class Source, int PAIRS = 1> struct row_sum {
     typedef typename A::storage T;
-    typedef typename A::sum sum;
+    struct sum {
+        typename A::sum of[PAIRS];
+    };
     typedef typename Source::loaded loaded;
-    typedef float2 part;
-    static constexpr int WORDS = 2;
+    typedef lane_pairs<float, PAIRS> part;
+    static constexpr int COLUMNS = 2 * PAIRS, WORDS = COLUMNS;
 
     Source source;
     const float *row_scale;
@@ -177,30 +185,55 @@ template <class A, class Source> struct row_sum {
 
     DEVICE void prepare(int i, int64_t v, int64_t entry) const { source.prepare(i, v, entry); }
     DEVICE loaded load(int i, const lane_columns &columns) const { return source.load(i, columns); }
-    DEVICE sum begin(int64_t v) const { return A::begin(row_scale, v); }
-    DEVICE void add(sum &s, int i, const loaded &x) const { A::add(s, source.weight(i, x), source.value(i, x)); }
-    DEVICE part close(sum &s) const { return A::close(s); }
+    DEVICE sum begin(int64_t v) const {
+        sum s;
+        for (int p = 0; p < PAIRS; p++) s.of[p] = A::begin(row_scale, v);
+        return s;
+    }
+    DEVICE void add(sum &s, int i, const loaded &x) const {
+        const typename A::operand weight = source.weight(i, x);
+        for (int p = 0; p < PAIRS; p++) A::add(s.of[p], weight, source.value(i, x, p));
+    }
+    DEVICE part close(sum &s) const {
+        part x;
+        for (int p = 0; p < PAIRS; p++) x.pair[p] = A::close(s.of[p]);
+        return x;
+    }
 
-    static DEVICE part none() { return make_float2(0.0f, 0.0f); }
-    static DEVICE void merge(part &into, part later) {
-        into.x += later.x;
-        into.y += later.y;
+    static DEVICE part none() { return no_pairs<float, PAIRS>(); }
+    static DEVICE void merge(part &into, const part &later) {
+        for (int p = 0; p < PAIRS; p++) {
+            into.pair[p].x += later.pair[p].x;
+            into.pair[p].y += later.pair[p].y;
+        }
     }
-    static DEVICE uint32_t word(part x, int w) { return __float_as_uint(w ? x.y : x.x); }
+    static DEVICE uint32_t word(const part &x, int w) {
+        return __float_as_uint(w % 2 ? x.pair[w / 2].y : x.pair[w / 2].x);
+    }
     static DEVICE part of_words(const uint32_t *words) {
-        return make_float2(__uint_as_float(words[0]), __uint_as_float(words[1]));
+        part x;
+        for (int p = 0; p < PAIRS; p++)
+            x.pair[p] = make_float2(__uint_as_float(words[2 * p]), __uint_as_float(words[2 * p + 1]));
+        return x;
     }
-    DEVICE void store(int64_t v, const lane_columns &columns, part x) const {
+    DEVICE void store(int64_t v, const lane_columns &columns, const part &x) const {
         const float scale = A::scale(row_scale, v);
-        float2 value = make_float2(scale * x.x, scale * x.y);
-        if (is_added) merge(value, widen(load_pair(out + v * dim, columns, is_aligned)));
-        store_pair(out + v * dim, columns, is_aligned, value);
+        T *row = out + v * dim;
+        part value;
+        for (int p = 0; p < PAIRS; p++) value.pair[p] = make_float2(scale * x.pair[p].x, scale * x.pair[p].y);
+        if (is_added) {
+            const lane_pairs<T, PAIRS> before = load_pairs<PAIRS>(row, columns, is_aligned);
+            part widened;
+            for (int p = 0; p < PAIRS; p++) widened.pair[p] = widen(before.pair[p]);
+            merge(value, widened);
+        }
+        store_pairs<PAIRS>(row, columns, is_aligned, value);
     }
-    DEVICE void stage(int64_t slot, const lane_columns &columns, part x) const {
-        store_pair(staging + slot * dim, columns, is_aligned, x);
+    DEVICE void stage(int64_t slot, const lane_columns &columns, const part &x) const {
+        store_pairs<PAIRS>(staging + slot * dim, columns, is_aligned, x);
     }
     DEVICE part staged(int64_t slot, const lane_columns &columns) const {
-        return load_pair(staging + slot * dim, columns, is_aligned);
+        return load_pairs<PAIRS>(staging + slot * dim, columns, is_aligned);
     }
 };
 #endif

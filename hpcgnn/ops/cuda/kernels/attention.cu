@@ -17,6 +17,7 @@
 #include "dots.cuh"
 
 constexpr int PRODUCTS_AHEAD = 2; /* a lane loads the columns of so many products before it shares the first */
+constexpr int PRODUCT_LANES = 8;   /* at most, of a product of an entry: more would share less work and shuffle more */
 constexpr int WARPS = MAX_THREADS / WARP_SIZE;
 
 struct entry_columns {
@@ -33,8 +34,8 @@ DEVICE void multiply_sampled(const segments &a, const int32_t *indices, const T 
                              int64_t head_dim, int vector, float *out) {
     const item_block block = open_block(a);
     prepare_items(a, block, entry_columns{indices});
-    const int lanes = power_of_two_from((head_dim + vector - 1) / vector), lane = threadIdx.x % lanes;
-    const int num_groups = blockDim.x / lanes, num_products = block.num_items * num_heads;
+    const int lanes = min(power_of_two_from((head_dim + vector - 1) / vector), PRODUCT_LANES);
+    const int lane = threadIdx.x % lanes, num_groups = blockDim.x / lanes, num_products = block.num_items * num_heads;
     for (int first = 0; first < num_products; first += PRODUCTS_AHEAD * num_groups) {
         float product[PRODUCTS_AHEAD];
         int64_t place[PRODUCTS_AHEAD];
@@ -42,8 +43,8 @@ DEVICE void multiply_sampled(const segments &a, const int32_t *indices, const T 
             const int p = first + k * num_groups + threadIdx.x / lanes;
             product[k] = 0.0f;
             place[k] = -1;
-            if (p >= num_products || shared_places()[p / num_heads] == NO_ENTRY) continue;
-            const int i = p / num_heads, head = p % num_heads;
+            const int i = num_heads == 1 ? p : p / num_heads, head = p - i * num_heads; /* a division is dear */
+            if (p >= num_products || shared_places()[i] == NO_ENTRY) continue;
             const int64_t v = block.first_row + shared_rows()[i], u = shared_columns()[i];
             place[k] = shared_places()[i] * num_heads + head;
             product[k] = partial_dot(left + (v * num_heads + head) * head_dim,
@@ -90,7 +91,7 @@ DEVICE void add_score_gradients(T *gradient, const float *vectors, const float *
     const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i >= num_rows * num_pairs) return;
     const int64_t u = i / num_pairs;
-    const lane_columns columns = columns_from(i % num_pairs * 2, dim, head_dim);
+    const lane_columns columns = columns_from<2>(i % num_pairs * 2, dim, head_dim);
     float2 sum = widen(load_pair(gradient + u * dim, columns, is_aligned));
     for (int k = 0; k < num_vectors; k++) {
         const float *of_row = score_gradient + (k * num_rows + u) * num_heads;
@@ -163,7 +164,7 @@ struct value_source {
         return place == NO_ENTRY ? make_float2(0.0f, 0.0f) : load_pair(values + place * num_heads, columns, 0);
     }
     DEVICE float2 weight(int, float2) const { return make_float2(1.0f, 1.0f); }
-    DEVICE float2 value(int, float2 x) const { return x; }
+    DEVICE float2 value(int, float2 x, int) const { return x; }
 };
 
 /* Rows that several blocks share are finished by aggregation.cu's aggregate_spilled. */

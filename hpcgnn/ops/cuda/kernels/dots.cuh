@@ -45,7 +45,9 @@ template <int VECTOR, class T> DEVICE void load_vector(const T *place, float (&x
 template <int VECTOR, class T, class U>
 DEVICE float partial_dot(const T *left, const U *right, int64_t dim, int lane, int num_lanes) {
     float sum = 0.0f;
-    for (int64_t j = static_cast<int64_t>(lane) * VECTOR; j < dim; j += static_cast<int64_t>(num_lanes) * VECTOR) {
+    const int end = static_cast<int>(dim), step = num_lanes * VECTOR;
+#pragma unroll 4
+    for (int j = lane * VECTOR; j < end; j += step) {
         float x[VECTOR], y[VECTOR];
         load_vector<VECTOR>(left + j, x);
         load_vector<VECTOR>(right + j, y);

@@ -28,7 +28,7 @@ template <class T> struct row_maximum {
     typedef maxima sum;
     typedef maxima part;
     typedef candidate<T> loaded;
-    static constexpr int WORDS = 4;
+    static constexpr int COLUMNS = 2, WORDS = 4;
 
     const int32_t *indices;
     const T *h;
@@ -113,7 +113,7 @@ template <class T> struct chosen_source {
                 make_int2(where[0], columns.count == 2 ? where[1] : -1)};
     }
     DEVICE float2 weight(int, const loaded &) const { return make_float2(1.0f, 1.0f); }
-    DEVICE float2 value(int i, const loaded &x) const {
+    DEVICE float2 value(int i, const loaded &x, int) const {
         const float2 gradients = widen(x.gradients);
         const int64_t u = shared_places()[i];
         return make_float2(x.where.x == u ? gradients.x : 0.0f, x.where.y == u ? gradients.y : 0.0f);

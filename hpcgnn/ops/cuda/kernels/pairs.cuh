@@ -1,23 +1,25 @@
-/* Two neighboring columns of a row as one value: the half2 of HalfGNN, Section 4.1.1, for every storage.
+/* Two neighboring columns of a row as one value: the half2 of HalfGNN, Section 4.1.1, for every storage; and what a lane
+ * holds of a row, one pair, or as many as 16 bytes have: the half8 of Section 4.1.2.
  *
- * A pair of 16-bit columns is one load of 4 bytes, so that 32 lanes read 128 bytes at once. Rows of an odd number of
- * columns do not all begin on a pair: there the two columns are loaded one by one (is_aligned is 0, for a whole
- * launch), and the last column is padded with zero in the register, never in memory. */
+ * A pair of 16-bit columns is one load of 4 bytes. Rows of an odd number of columns do not all begin on a pair: there
+ * the two columns are loaded one by one (is_aligned is 0, for a whole launch), and the last column is padded with zero
+ * in the register, never in memory. Several pairs are taken where rows have a multiple of 16 bytes; where they do not
+ * begin on one, columns are loaded one by one too, so that a sum's order depends on the shape alone. */
 #ifndef HPCGNN_PAIRS_CUH
 #define HPCGNN_PAIRS_CUH
 #include "device.cuh"
 
-/* The columns of one lane: `first`, and the next one where count is 2; none where count is 0. Heads share the columns
- * evenly; `head` is that of the first column, `next_head` that of the last one. */
+/* The columns of one lane: `first` and those behind it, `count` in all. Heads share the columns evenly; `head` is that
+ * of the first column, `next_head` that of the second one. Where a lane has more than a pair, all have the same head. */
 struct lane_columns {
     int64_t first;
     int count, head, next_head;
 };
 
-DEVICE lane_columns columns_from(int64_t first, int64_t dim, int64_t head_dim) {
-    const int count = first + 2 <= dim ? 2 : first < dim ? 1 : 0;
+template <int COLUMNS> DEVICE lane_columns columns_from(int64_t first, int64_t dim, int64_t head_dim) {
+    const int count = first + COLUMNS <= dim ? COLUMNS : first < dim ? 1 : 0;
     if (head_dim == dim) return {first, count, 0, 0};
-    return {first, count, static_cast<int>(first / head_dim), static_cast<int>((first + (count == 2)) / head_dim)};
+    return {first, count, static_cast<int>(first / head_dim), static_cast<int>((first + (count >= 2)) / head_dim)};
 }
 
 template <class T> struct pair_of;
@@ -61,6 +63,51 @@ template <class T> DEVICE void store_pair(T *row, const lane_columns &columns, i
     } else {
         place[0] = from_f32<T>(x.x);
         if (columns.count == 2) place[1] = from_f32<T>(x.y);
+    }
+}
+
+/* As many pairs as one load of 16 bytes takes. */
+template <class T> constexpr int WIDE_PAIRS = 8 / sizeof(T);
+
+/* Of one lane. */
+template <class T, int PAIRS> struct alignas(PAIRS * 2 * sizeof(T) < 16 ? PAIRS * 2 * sizeof(T) : 16) lane_pairs {
+    typename pair_of<T>::type pair[PAIRS];
+};
+
+template <class T, int PAIRS> constexpr int LANE_VECTORS = PAIRS * 2 * sizeof(T) / sizeof(uint4);
+
+template <class T, int PAIRS> DEVICE lane_pairs<T, PAIRS> no_pairs() {
+    lane_pairs<T, PAIRS> x;
+    for (int p = 0; p < PAIRS; p++) x.pair[p] = no_pair<T>();
+    return x;
+}
+
+template <int PAIRS, class T>
+DEVICE lane_pairs<T, PAIRS> load_pairs(const T *row, const lane_columns &columns, int is_aligned) {
+    lane_pairs<T, PAIRS> x;
+    if (PAIRS == 1) {
+        x.pair[0] = load_pair(row, columns, is_aligned);
+    } else if (!is_aligned) {
+        const T *from = row + columns.first;
+        for (int p = 0; p < PAIRS; p++) x.pair[p] = make_pair(from[2 * p], from[2 * p + 1]);
+    } else {
+        for (int k = 0; k < LANE_VECTORS<T, PAIRS>; k++)
+            reinterpret_cast<uint4 *>(&x)[k] = reinterpret_cast<const uint4 *>(row + columns.first)[k];
+    }
+    return x;
+}
+
+template <int PAIRS, class T>
+DEVICE void store_pairs(T *row, const lane_columns &columns, int is_aligned, const lane_pairs<float, PAIRS> &x) {
+    if (PAIRS == 1) {
+        store_pair(row, columns, is_aligned, x.pair[0]);
+    } else {
+        lane_pairs<T, PAIRS> stored;
+        for (int p = 0; p < PAIRS; p++) stored.pair[p] = narrow<T>(x.pair[p]);
+        for (int c = 0; c < 2 * PAIRS && !is_aligned; c++)
+            row[columns.first + c] = reinterpret_cast<const T *>(&stored)[c];
+        for (int k = 0; k < LANE_VECTORS<T, PAIRS> && is_aligned; k++)
+            reinterpret_cast<uint4 *>(row + columns.first)[k] = reinterpret_cast<const uint4 *>(&stored)[k];
     }
 }
 #endif

@@ -5,8 +5,8 @@
  * long tails cost alike.
  *
  * Threads. Phase 1: all threads of the block find the row of each item and put what names its operand into shared
- * memory. Phase 2: lanes lie along the columns, two a lane; where fewer than 64 columns are left, a warp is cut into
- * sub-warps. The sub-warps of a block take successive chunks of its items, in order.
+ * memory. Phase 2: lanes lie along the columns, Fold::COLUMNS a lane; where fewer are left than a warp has, it is cut
+ * into sub-warps. The sub-warps of a block take successive chunks of its items, in order.
  *
  * Determinism. A row inside one chunk is folded by one lane in the order of its items, and stored. Of a row that goes
  * on, each chunk leaves its part in shared memory, and the chunk that ends the row merges the parts in their order.
@@ -39,9 +39,18 @@ DEVICE auto &shared_bounds() {
     return bound;
 }
 
-DEVICE auto &shared_rows() {
-    SHARED_ARRAY(int32_t, row, MAX_ITEMS);
-    return row;
+/* An array of a block with an element an item. Sub-warps read items whose distance is a power of two: one place after
+ * every 32 is left out, so that they meet at different banks. */
+constexpr int ITEM_PLACES = MAX_ITEMS + MAX_ITEMS / WARP_SIZE;
+
+template <class T> struct item_array {
+    T *place;
+    DEVICE T &operator[](int i) const { return place[i + i / WARP_SIZE]; }
+};
+
+DEVICE item_array<int32_t> shared_rows() {
+    SHARED_ARRAY(int32_t, row, ITEM_PLACES);
+    return {row};
 }
 
 template <int WORDS> DEVICE auto &shared_parts() {
@@ -100,7 +109,7 @@ DEVICE int64_t entry_of(const segments &a, int64_t v, int64_t item) {
 
 /* Phase 1. Use is a functor of (i, v, entry): what item i of the block needs. */
 template <class Use> DEVICE void prepare_items(const segments &a, const item_block &block, const Use &use) {
-    auto &row = shared_rows();
+    const item_array<int32_t> row = shared_rows();
     for (int i = threadIdx.x; i < block.num_items; i += blockDim.x) {
         const int r = row_at(i, block.num_bounds);
         row[i] = r;
@@ -115,21 +124,22 @@ DEVICE int power_of_two_from(int64_t n) {
     return power;
 }
 
+template <int COLUMNS>
 DEVICE item_chunk open_chunk(const segments &a, const item_block &block, int64_t dim, int64_t head_dim) {
-    const int64_t first_column = static_cast<int64_t>(blockIdx.y) * 2 * WARP_SIZE;
+    const int64_t first_column = static_cast<int64_t>(blockIdx.y) * COLUMNS * WARP_SIZE;
     item_chunk chunk;
-    chunk.lanes = power_of_two_from((dim - first_column + 1) / 2);
+    chunk.lanes = power_of_two_from((dim - first_column + COLUMNS - 1) / COLUMNS);
     chunk.index = threadIdx.x / chunk.lanes;
     chunk.size = a.items_a_block / (blockDim.x / chunk.lanes);
     chunk.first = chunk.index * chunk.size;
     chunk.stop = min(chunk.first + chunk.size, block.num_items);
-    chunk.columns = columns_from(first_column + 2 * (threadIdx.x % chunk.lanes), dim, head_dim);
+    chunk.columns = columns_from<COLUMNS>(first_column + COLUMNS * (threadIdx.x % chunk.lanes), dim, head_dim);
     return chunk;
 }
 
 /* One lane's fold of its chunk. Fold has
  *   sum, loaded, part           in the middle of a row, of one operand, and of the row as far as it was read
- *   WORDS                       of 32 bits in a part
+ *   COLUMNS, WORDS              of a lane, and of 32 bits in a part
  *   begin(v), load(i, columns), add(sum, i, loaded), close(sum)      load only loads, so that it waits for nothing
  *   none(), merge(part, later), word(part, w), of_words(words)
  *   store(v, columns, part), stage(slot, columns, part), staged(slot, columns) */
@@ -168,7 +178,7 @@ template <class Fold> struct lane_fold {
     }
 
     DEVICE void read_chunk() {
-        auto &row_of = shared_rows();
+        const item_array<int32_t> row_of = shared_rows();
         int row = row_of[chunk.first];
         typename Fold::sum sum = fold.begin(block.first_row + row);
         for (int i = chunk.first; i < chunk.stop; i += LOADS_AHEAD) {
@@ -218,7 +228,7 @@ template <class Fold> struct lane_fold {
 template <class Fold> DEVICE void fold_segments(const Fold &fold, const segments &a, int64_t dim, int64_t head_dim) {
     const item_block block = open_block(a);
     prepare_items(a, block, fold);
-    const item_chunk chunk = open_chunk(a, block, dim, head_dim);
+    const item_chunk chunk = open_chunk<Fold::COLUMNS>(a, block, dim, head_dim);
     const bool is_busy = chunk.first < block.num_items && chunk.columns.count > 0;
     lane_fold<Fold> lane = {fold, block, chunk, Fold::none(), -1};
     if (is_busy) lane.read_chunk();
@@ -234,7 +244,7 @@ DEVICE void fold_spilled(const Fold &fold, int64_t dim, int num_spilled, const i
     const int64_t num_pairs = (dim + 1) / 2, i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i >= num_spilled * num_pairs) return;
     const int64_t k = i / num_pairs;
-    const lane_columns columns = columns_from(i % num_pairs * 2, dim, dim);
+    const lane_columns columns = columns_from<2>(i % num_pairs * 2, dim, dim);
     typename Fold::part part = Fold::none();
     for (int64_t b = first[k]; b < last[k]; b++) Fold::merge(part, fold.staged(2 * b, columns));
     Fold::merge(part, fold.staged(2 * last[k] + 1, columns));
