@@ -54,11 +54,10 @@ def launch(cut: Segments, matrix, near: torch.Tensor, far, out: torch.Tensor, is
     num_heads = 1 if entry_scale is None else entry_scale.shape[1]
     split = len(near) if matrix.split is None else matrix.split
     kind = f"{'' if columns == PAIR else 'wide_'}{_kind(num_heads, packed)}{'half_' if is_half else ''}"
-    fold_segments("aggregation", f"aggregate_{kind}{suffix}", cut, matrix, near, dim, row_scale, column_scale, near.detach(),
-                  None if dense is None else dense.detach(), split, dim, is_aligned,
+    fold_segments("aggregation", f"aggregate_{kind}{suffix}", cut, matrix, near, dim, row_scale, column_scale,
+                  near.detach(), None if dense is None else dense.detach(), split, dim, is_aligned,
                   None if entry_scale is None else entry_scale.detach(), _resident(entry_index, near), num_heads,
-                  *_packed_arguments(packed, near), int(is_added), parts, out,
-                  lane_columns=columns)
+                  *_packed_arguments(packed, near), int(is_added), parts, out, lane_columns=columns)
     fold_spilled("aggregation", f"aggregate_spilled_{suffix}", cut, near, dim, None if is_half else row_scale,
                  is_aligned, int(is_added), parts, out)
 
