@@ -40,7 +40,7 @@ DEVICE item_array<uint32_t> shared_weights() {
     return {weight};
 }
 
-/* What else names an item's operand: an entry, or where the codes of a packed row begin. */
+/* What else names an item's operand: an entry, or where a dense row or the codes of a packed one begin. */
 DEVICE item_array<int64_t> shared_places() {
     SHARED_ARRAY(int64_t, place, ITEM_PLACES);
     return {place};
@@ -65,16 +65,21 @@ DEVICE int32_t column_of(const int32_t *indices, int64_t v, int64_t entry) {
     return static_cast<int32_t>(entry >= 0 ? indices[entry] : entry == OWN_ROW ? v : NO_ENTRY);
 }
 
-/* Zero where the item has no entry. */
-template <int PAIRS, class T>
-DEVICE lane_pairs<T, PAIRS> load_dense(const operands<T> &from, int32_t u, const lane_columns &columns) {
-    if (u == NO_ENTRY) return no_pairs<T, PAIRS>();
-    const int32_t split = static_cast<int32_t>(from.split), dim = static_cast<int32_t>(from.dim);
-    const T *table = u < split ? from.near : from.far;
-    return load_pairs<PAIRS>(table + static_cast<int64_t>(u < split ? u : u - split) * dim, columns, from.is_aligned);
+/* Where dense row u begins, NULL for NO_ENTRY. */
+template <class T> DEVICE const T *dense_row(const operands<T> &from, int32_t u) {
+    if (u == NO_ENTRY) return nullptr;
+    const bool is_near = u < from.split;
+    return (is_near ? from.near : from.far) + (is_near ? u : u - from.split) * from.dim;
 }
 
-/* Dense rows, one weight an entry, mirrored in shared memory. */
+/* Zeros where the item has no entry. */
+template <int PAIRS, class T>
+DEVICE lane_pairs<T, PAIRS> load_dense(const operands<T> &from, const T *row, const lane_columns &columns) {
+    return row ? load_pairs<PAIRS>(row, columns, from.is_aligned) : no_pairs<T, PAIRS>();
+}
+
+/* Dense rows, one weight an entry, mirrored in shared memory. Where an item's row begins is found out once, and not by
+ * every lane. */
 template <class A, int PAIRS> struct plain_source {
     typedef lane_pairs<typename A::storage, PAIRS> loaded;
     operands<typename A::storage> from;
@@ -87,11 +92,13 @@ template <class A, int PAIRS> struct plain_source {
         shared_weights()[i] = A::mirror(weight);
     }
     DEVICE void prepare(int i, int64_t v, int64_t entry) const {
-        shared_columns()[i] = column_of(from.indices, v, entry);
-        prepare_weight(i, column_of(from.indices, v, entry), entry);
+        const int32_t u = column_of(from.indices, v, entry);
+        shared_places()[i] = reinterpret_cast<int64_t>(dense_row(from, u));
+        prepare_weight(i, u, entry);
     }
     DEVICE loaded load(int i, const lane_columns &columns) const {
-        return load_dense<PAIRS>(from, shared_columns()[i], columns);
+        typedef typename A::storage T;
+        return load_dense<PAIRS>(from, reinterpret_cast<const T *>(shared_places()[i]), columns);
     }
     DEVICE typename A::operand weight(int i, const loaded &) const { return A::mirrored(shared_weights()[i]); }
     DEVICE typename A::operand value(int, const loaded &x, int p) const { return A::of(x.pair[p]); }
@@ -114,7 +121,7 @@ template <class A, int PAIRS> struct heads_source {
         if (entry == NO_ENTRY) return {no_pairs<typename A::storage, PAIRS>(), make_float2(0.0f, 0.0f)};
         const float *weights = from.entry_scale + entry * from.num_heads;
         const float first = weights[columns.head];
-        return {load_dense<PAIRS>(from, shared_columns()[i], columns),
+        return {load_dense<PAIRS>(from, dense_row(from, shared_columns()[i]), columns),
                 make_float2(first, PAIRS == 1 ? weights[columns.next_head] : first)};
     }
     DEVICE typename A::operand weight(int, const loaded &x) const { return A::of_floats(x.weight); }
@@ -147,7 +154,7 @@ template <class A, int PAIRS> struct packed_source {
     /* The codes of a pair lie in one byte, or at 8 bits in two; those of more columns begin a byte or its half. */
     DEVICE loaded load(int i, const lane_columns &columns) const {
         const int bits = shared_widths()[i];
-        if (bits == 0) return {load_dense<PAIRS>(from, shared_columns()[i], columns), 0};
+        if (bits == 0) return {load_dense<PAIRS>(from, dense_row(from, shared_columns()[i]), columns), 0};
         const int64_t bit = columns.first * bits;
         const uint8_t *byte = from.message + shared_places()[i] + bit / 8;
         const int num_bytes = (columns.count * bits + 7) / 8;

@@ -3,8 +3,7 @@
  *
  * A pair of 16-bit columns is one load of 4 bytes. Rows of an odd number of columns do not all begin on a pair: there
  * the two columns are loaded one by one (is_aligned is 0, for a whole launch), and the last column is padded with zero
- * in the register, never in memory. Several pairs are taken where rows have a multiple of 16 bytes; where they do not
- * begin on one, columns are loaded one by one too, so that a sum's order depends on the shape alone. */
+ * in the register, never in memory. Several pairs are taken where every row of a launch begins on 16 bytes. */
 #ifndef HPCGNN_PAIRS_CUH
 #define HPCGNN_PAIRS_CUH
 #include "device.cuh"
@@ -87,9 +86,6 @@ DEVICE lane_pairs<T, PAIRS> load_pairs(const T *row, const lane_columns &columns
     lane_pairs<T, PAIRS> x;
     if (PAIRS == 1) {
         x.pair[0] = load_pair(row, columns, is_aligned);
-    } else if (!is_aligned) {
-        const T *from = row + columns.first;
-        for (int p = 0; p < PAIRS; p++) x.pair[p] = make_pair(from[2 * p], from[2 * p + 1]);
     } else {
         for (int k = 0; k < LANE_VECTORS<T, PAIRS>; k++)
             reinterpret_cast<uint4 *>(&x)[k] = reinterpret_cast<const uint4 *>(row + columns.first)[k];
@@ -104,9 +100,7 @@ DEVICE void store_pairs(T *row, const lane_columns &columns, int is_aligned, con
     } else {
         lane_pairs<T, PAIRS> stored;
         for (int p = 0; p < PAIRS; p++) stored.pair[p] = narrow<T>(x.pair[p]);
-        for (int c = 0; c < 2 * PAIRS && !is_aligned; c++)
-            row[columns.first + c] = reinterpret_cast<const T *>(&stored)[c];
-        for (int k = 0; k < LANE_VECTORS<T, PAIRS> && is_aligned; k++)
+        for (int k = 0; k < LANE_VECTORS<T, PAIRS>; k++)
             reinterpret_cast<uint4 *>(row + columns.first)[k] = reinterpret_cast<const uint4 *>(&stored)[k];
     }
 }

@@ -177,25 +177,26 @@ template <class Fold> struct lane_fold {
         }
     }
 
-    DEVICE void read_chunk() {
+    template <int COUNT> DEVICE void read_items(int first, int &row, typename Fold::sum &sum) {
         const item_array<int32_t> row_of = shared_rows();
-        int row = row_of[chunk.first];
-        typename Fold::sum sum = fold.begin(block.first_row + row);
-        for (int i = chunk.first; i < chunk.stop; i += LOADS_AHEAD) {
-            typename Fold::loaded loaded[LOADS_AHEAD];
-            for (int k = 0; k < LOADS_AHEAD; k++)
-                if (i + k < chunk.stop) loaded[k] = fold.load(i + k, chunk.columns);
-            for (int k = 0; k < LOADS_AHEAD; k++) {
-                if (i + k >= chunk.stop) break;
-                const int next = row_of[i + k];
-                if (next != row) {
-                    leave(row, fold.close(sum));
-                    row = next;
-                    sum = fold.begin(block.first_row + row);
-                }
-                fold.add(sum, i + k, loaded[k]);
+        typename Fold::loaded loaded[COUNT];
+        for (int k = 0; k < COUNT; k++) loaded[k] = fold.load(first + k, chunk.columns);
+        for (int k = 0; k < COUNT; k++) {
+            const int next = row_of[first + k];
+            if (next != row) {
+                leave(row, fold.close(sum));
+                row = next;
+                sum = fold.begin(block.first_row + row);
             }
+            fold.add(sum, first + k, loaded[k]);
         }
+    }
+
+    DEVICE void read_chunk() {
+        int row = shared_rows()[chunk.first], i = chunk.first;
+        typename Fold::sum sum = fold.begin(block.first_row + row);
+        for (; i + LOADS_AHEAD <= chunk.stop; i += LOADS_AHEAD) read_items<LOADS_AHEAD>(i, row, sum);
+        for (; i < chunk.stop; i++) read_items<1>(i, row, sum);
         leave(row, fold.close(sum));
     }
 
