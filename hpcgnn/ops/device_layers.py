@@ -145,12 +145,18 @@ class DeviceLayers:
         self._planes: list[RowPlanes | None] = [None] * len(layers)      # that the layer after reads
         dims = layers[-1].out_dim, layers[-1].map.in_dim if len(layers) > 1 else 0
         self._logits, self._hidden = (torch.empty(self._num_rows, dim, device=self._device) for dim in dims)
+        self._made = [rows.words, *tables, self._logits, self._hidden]      # rows of any form, that all passes share
         self._tapes: dict[tuple[int, ...], list[Callable[[], object]]] = {}
 
     @property
     def dims(self) -> list[int]:
         """Return the codes of a row of each layer's fields."""
         return [one.dim for one in self._layers]
+
+    @property
+    def row_bytes(self) -> int:
+        """Count the bytes of the first layer's rows and, behind the first pass, of all that is made of them."""
+        return sum(one.nbytes for one in self._made)
 
     def begin(self) -> None:
         """Forget a pass before, and map the rows for the first convolution."""
@@ -181,13 +187,17 @@ class DeviceLayers:
     def _map(self, number: int) -> None:
         """Map the rows that a convolution reads to codes that are summed, in `fields` and, for tiles, by column."""
         layer, tiles = self._layers[number], self._sums if isinstance(self._sums, SlotTiles) else None
-        self._columns = None if tiles is None else self._kernels.empty_columns(layer, tiles)
+        self._columns = None
+        if tiles is not None:
+            self._columns = self._kernels.empty_columns(layer, tiles)
+            self._made.append(self._columns.words)
         factor = self._nodes.factors[number] if layer.settings.scales_mapped else None
         fields = self.fields[number][:self._num_rows] if tiles is None or layer.needs_fields else None
         self._kernels.map_codes(layer, self._rows, self._nodes.degree, factor, fields, tiles, self._columns,
                                 self._faults)
         # Maps of the row itself are read when these rows' planes are still there.
         self._own = None if layer.own is None else self._kernels.map_sums(self._rows, layer.own)
+        self._made += [] if self._own is None else [self._own]
 
     def _convolve(self, number: int, first: int, stop: int) -> None:
         layer, is_last = self._layers[number], number == len(self._layers) - 1
@@ -203,6 +213,7 @@ class DeviceLayers:
             between = self._between
             self._sum(number, first, stop, values=None, target=between, ends_layer=False)
             sums = self._kernels.map_sums(between, layer.second, first, stop)
+            self._made.append(sums)
             self._kernels.finish_second(layer, sums, self._nodes, first, stop, values, target,
                                         None if is_last else self._layers[number + 1].rows, is_last, self._faults)
 
@@ -221,23 +232,31 @@ class DeviceLayers:
         refuse(int(self._faults.item()))
         return self._logits, self._hidden
 
-    def forward(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Run all layers on rows that need no others; see `result`."""
+    def queue(self) -> None:
+        """Have the device run all layers on rows that need no others; the host waits for nothing."""
         self.begin()
         for number in range(len(self._layers)):
             self.convolve(number, 0, self._num_rows)
             self.end(number)
+
+    def forward(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Run all layers; see `queue` and `result`."""
+        self.queue()
         return self.result()
 
     def _begin_layer(self, number: int) -> None:
         layer = self._layers[number]
         if number + 1 < len(self._layers):
             scales = self._layers[number + 1].rows
-            self._planes[number] = RowPlanes.empty(self._num_rows, layer.out_dim, scales.bit_width, scales.is_signed,
-                                                   self._device)
+            self._planes[number] = self._empty_planes(layer.out_dim, scales)
         if layer.second is not None:
             scales = layer.second_rows
-            self._between = RowPlanes.empty(self._num_rows, layer.dim, scales.bit_width, scales.is_signed, self._device)
+            self._between = self._empty_planes(layer.dim, scales)
+
+    def _empty_planes(self, length: int, scales: DeviceScales) -> RowPlanes:
+        planes = RowPlanes.empty(self._num_rows, length, scales.bit_width, scales.is_signed, self._device)
+        self._made.append(planes.words)
+        return planes
 
     def _sum(self, number: int, first: int, stop: int, values: torch.Tensor | None, target: RowPlanes | None,
              ends_layer: bool) -> None:

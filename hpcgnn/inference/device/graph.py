@@ -57,6 +57,12 @@ class DeviceGraphPass:
         ------
         KernelError      a value that is NaN
         """
+        self.queue()
+        logits, hidden = self.result()
+        return logits.to("cpu", copy=True).numpy(), hidden.to("cpu", copy=True).numpy()
+
+    def queue(self) -> None:
+        """Collective: have the device compute a pass; the host waits for nothing but messages of other ranks."""
         part, layers = self._part, self._layers
         layers.begin()
         for number in range(self._num_layers):
@@ -66,8 +72,20 @@ class DeviceGraphPass:
                 arrival.finish()
             layers.convolve(number, part.num_central, part.num_inner)
             layers.end(number)
-        logits, hidden = layers.result()      # which the next pass overwrites
-        return logits.to("cpu", copy=True).numpy(), hidden.to("cpu", copy=True).numpy()
+
+    def result(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return logits and embeddings of the last pass on the device, which the next one overwrites.
+
+        Raises
+        ------
+        KernelError      a value that is NaN
+        """
+        return self._layers.result()
+
+    @property
+    def row_bytes(self) -> int:
+        """Count the bytes of the rows on the device in all their forms, once a pass has made them."""
+        return self._layers.row_bytes
 
 
 def planes_of(rows: CodedRows) -> torch.Tensor:
