@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,6 @@ from hpcgnn.ops.aggregation import SparseRows, from_csr, multiply
 from hpcgnn.ops.dense import map_rows
 from hpcgnn.ops.pointwise import Activation
 
-STORED = ("weight", "bias", "second", "second_bias", "own")     # as rows are; a LayerNorm is float32
-
 
 class FloatBatches:
     """Runs a stack over batches, all of them in one product.
@@ -25,13 +22,18 @@ class FloatBatches:
     Parameters
     ----------
     features : (num_rows, num_features) float32, in the order of the batches
-    storage : float32 or bfloat16, of rows and weights
+    storage : float32, bfloat16 or float16, of rows and weights; a LayerNorm is float32
+    device : what torch calls the place of rows and weights
+
+    Attributes
+    ----------
+    features : (num_rows, num_features) of `storage`, on the device
     """
 
     def __init__(self, stack: list[FloatConvolution], batches: Batches, features: np.ndarray,
-                 storage: torch.dtype = torch.float32):
-        self._stack = [_stored(layer, storage) for layer in stack]
-        self._features = torch.from_numpy(features).to(storage)
+                 storage: torch.dtype = torch.float32, device: str = "cpu"):
+        self._stack = [layer.stored(storage, device) for layer in stack]
+        self.features = torch.from_numpy(features).to(device, storage)
         self._matrix = _matrix_of(stack[0].kind, batches)
 
     @property
@@ -39,11 +41,15 @@ class FloatBatches:
         """Count the bytes of the features and of the rows that are in memory at once in the widest layer."""
         columns = [(0 if number == 0 else layer.weight.shape[1]) + 2 * len(layer.weight)
                    + (0 if layer.second is None else len(layer.second)) for number, layer in enumerate(self._stack)]
-        return self._features.nbytes + len(self._features) * max(columns) * self._features.element_size()
+        return self.features.nbytes + len(self.features) * max(columns) * self.features.element_size()
 
     def forward(self, seen: list[SeenRows] | None = None) -> np.ndarray:
-        """Return logits (num_rows, num_classes); `seen` gets what each convolution sees."""
-        h = self._features
+        """Return logits (num_rows, num_classes) float32 on the host; `seen` gets what each convolution sees there."""
+        return self.compute(seen).float().cpu().numpy()
+
+    def compute(self, seen: list[SeenRows] | None = None) -> torch.Tensor:
+        """Return logits where the features lie and as they are stored; a device is not waited for."""
+        h = self.features
         for number, layer in enumerate(self._stack):
             mapped = map_rows(h, layer.weight)
             z = multiply(self._matrix, mapped).add_(layer.bias)
@@ -58,18 +64,13 @@ class FloatBatches:
                 scaled = mapped if factor is None else mapped * torch.from_numpy(factor)[:, None]
                 seen.append((h, scaled) if layer.second is None else (h, scaled, hidden))
             h = z if number + 1 == len(self._stack) else _activated(layer, z)
-        return h.float().numpy()
+        return h
 
 
 def _activated(layer: FloatConvolution, rows: torch.Tensor) -> torch.Tensor:
     """LayerNorm where there is one, and ReLU, where the rows lie."""
     activation = Activation.of(rows, 0.0, None, None, layer.norm_weight, layer.norm_bias, layer.norm_eps)
     return activation.forward(rows, rows)[0]
-
-
-def _stored(layer: FloatConvolution, storage: torch.dtype) -> FloatConvolution:
-    tensors = {name: getattr(layer, name) for name in STORED}
-    return replace(layer, **{name: None if tensor is None else tensor.to(storage) for name, tensor in tensors.items()})
 
 
 def _matrix_of(kind: str, batches: Batches) -> SparseRows:

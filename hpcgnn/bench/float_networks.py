@@ -5,7 +5,7 @@ Nothing is run here: hpcgnn.bench.float_batches does, and peers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -23,6 +23,7 @@ from hpcgnn.quantized.integer_model import (
 
 LEAST_SIGNED_BITS = 2
 SUMMED_KINDS = ("gcn", "gin", "sage")
+STORED, NORMS = ("weight", "bias", "second", "second_bias", "own"), ("norm_weight", "norm_bias")
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,13 @@ class FloatConvolution:
     @property
     def out_dim(self) -> int:
         return len(self.weight if self.second is None else self.second)
+
+    def stored(self, storage: torch.dtype, device: str, norm_storage: torch.dtype = torch.float32) -> FloatConvolution:
+        """Return the convolution with its numbers on a device, as rows are stored there; a LayerNorm as it asks."""
+        types = dict.fromkeys(STORED, storage) | dict.fromkeys(NORMS, norm_storage)
+        tensors = {name: (getattr(self, name), dtype) for name, dtype in types.items()}
+        return replace(self, **{name: None if tensor is None else tensor.to(device, dtype)
+                                for name, (tensor, dtype) in tensors.items()})
 
 
 # What a convolution sees of its rows in one pass: these, the mapped ones, and gin's hidden ones.

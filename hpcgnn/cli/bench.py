@@ -29,6 +29,7 @@ from hpcgnn.units import size_text
 
 PATH, FILE = click.Path(path_type=Path), click.Path(path_type=Path, dir_okay=False)
 PRECISIONS = ("fp32", "fp16", "bf16")
+ON_DEVICE = ("bits", "inference", "kernels")     # benchmarks that a GPU has too
 
 
 @click.group("bench", cls=SharedOptionsGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -37,15 +38,19 @@ PRECISIONS = ("fp32", "fp16", "bf16")
               help="[default: 1 for bits, packages and combination, else as many as there are cores]")
 @click.option("--out", type=PATH, help="Folder for bench.json, table.txt and bench.png; the first two are written anew "
                                        "after every row.")
+@click.option("--device", type=click.Choice(("cpu", "cuda")), default="cpu", show_default=True,
+              help=f"cuda is for {', '.join(ON_DEVICE)}.")
 @click.pass_context
-def command(ctx: click.Context, repeat: int | None, threads: int | None, out: Path | None) -> None:
+def command(ctx: click.Context, repeat: int | None, threads: int | None, out: Path | None, device: str) -> None:
     """Measure kernels, epochs and exchanges against the machine's ceilings and against peers.
 
     The options may stand behind the command too.
     """
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)      # a training that was begun here ends too
     ctx.call_on_close(lambda: signal.signal(signal.SIGTERM, before))
-    ctx.obj = Shared(repeat, threads, out)
+    if device != "cpu" and ctx.invoked_subcommand not in ON_DEVICE:
+        raise click.UsageError(f"--device {device} is not for this benchmark, but for {', '.join(ON_DEVICE)}")
+    ctx.obj = Shared(repeat, threads, out, device)
 
 
 def _peer_option(peers: tuple[str, ...], more: str = ""):
@@ -53,7 +58,6 @@ def _peer_option(peers: tuple[str, ...], more: str = ""):
                         help=f"Compare with these, of {', '.join(peers)}{more}. [default: none]")
 
 
-_device_option = click.option("--device", type=click.Choice(("cpu", "cuda")), default="cpu", show_default=True)
 _graphs_argument = click.argument("graphs", metavar="[GRAPH]...", nargs=-1)
 
 
@@ -61,18 +65,17 @@ _graphs_argument = click.argument("graphs", metavar="[GRAPH]...", nargs=-1)
 @_graphs_argument
 @click.option("--widths", default="256,64,41", show_default=True, help="Columns of the rows in products.")
 @click.option("--precision", default="fp32,bf16", show_default=True, help="Of rows, but for messages.")
-@_device_option
 @_peer_option(tuple(PEERS))
 @click.pass_obj
-def kernels(shared: Shared, graphs: tuple[str, ...], widths: str, precision: str, device: str, peer: str) -> None:
+def kernels(shared: Shared, graphs: tuple[str, ...], widths: str, precision: str, peer: str) -> None:
     """Measure ceilings, messages, pointwise work, and products over each GRAPH: an .npz archive, or drawn:ARCS.
 
-    On a GPU torch is the one peer, with cuSPARSE in it.
+    On a GPU, with --device cuda, torch is the one peer, with cuSPARSE in it.
     """
-    peers = parse_peers(peer, tuple(PEERS) if device == "cpu" else ("torch",))
+    peers = parse_peers(peer, tuple(PEERS) if shared.device == "cpu" else ("torch",))
     columns = parse_list("--widths", widths, int)
     precisions = parse_choices("--precision", precision, PRECISIONS)
-    machine, place = open_place("kernels", shared, device, shared.threads or environment.available_cores())
+    machine, place = open_place("kernels", shared, shared.threads or environment.available_cores())
     check_graphs(graphs)
     from hpcgnn.bench.kernels import KernelBenchmark
 
@@ -83,14 +86,14 @@ def kernels(shared: Shared, graphs: tuple[str, ...], widths: str, precision: str
 @command.command("bits")
 @_graphs_argument
 @click.option("--clusters", type=click.IntRange(min=1), default=1500, show_default=True, help="Of METIS.")
-@_device_option
 @click.pass_obj
-def bits(shared: Shared, graphs: tuple[str, ...], clusters: int, device: str) -> None:
+def bits(shared: Shared, graphs: tuple[str, ...], clusters: int) -> None:
     """Measure products of bits against torch's int8 and floats, and what jumping and reuse of tiles gain.
 
-    Each GRAPH, an .npz archive or drawn:ARCS, is cut into clusters, whose batches are multiplied too.
+    Each GRAPH, an .npz archive or drawn:ARCS, is cut into clusters, whose batches are multiplied too; with
+    --device cuda on a GPU.
     """
-    machine, place = open_place("bits", shared, device, shared.threads or 1)
+    machine, place = open_place("bits", shared, shared.threads or 1)
     check_graphs(graphs)
     from hpcgnn.bench.bits import BitsBenchmark
 
@@ -211,7 +214,7 @@ def ranks(shared: Shared, ranks: str, neighbors: str) -> None:
 @click.pass_obj
 def packages(shared: Shared) -> None:
     """Encode and decode Adaptive-Packages: GB of dense rows a second, and the size of each format."""
-    machine, place = open_place("packages", shared, "cpu", shared.threads or 1)
+    machine, place = open_place("packages", shared, shared.threads or 1)
     from hpcgnn.bench.packages import PackageBenchmark
 
     finish("packages", machine, PackageBenchmark(place), shared)
@@ -221,7 +224,7 @@ def packages(shared: Shared) -> None:
 @click.pass_obj
 def combination(shared: Shared) -> None:
     """Multiply codes by weight codes: dense, by bits, and skipping zeros, against torch's int8 and fp32."""
-    machine, place = open_place("combination", shared, "cpu", shared.threads or 1, repeat=11)
+    machine, place = open_place("combination", shared, shared.threads or 1, repeat=11)
     from hpcgnn.bench.combination import CombinationBenchmark
 
     finish("combination", machine, CombinationBenchmark(place), shared)
@@ -280,16 +283,17 @@ def inference(shared: Shared, sources: tuple[Path, ...], model: str, bits: str, 
 
     FILE is a graph, an .npz archive, or a model of hpcgnn quantize, an .h5 file: each model answers for the graph that
     it was made on, whose archive must be named too. torch as a peer is its sparse product with linear maps in float32,
-    and with those that it quantizes to int8 dynamically.
+    and with those that it quantizes to int8 dynamically. With --device cuda everything lies on a GPU, torch is the one
+    peer, in float32 and float16, and batches are timed with copies to and from the GPU too.
     """
-    peers = parse_peers(peer, ("dgl", "torch"))
+    peers = parse_peers(peer, ("dgl", "torch") if shared.device == "cpu" else ("torch",))
     models = parse_choices("--model", model, ("gcn", "gin", "sage"))
     widths = parse_list("--bits", bits, int)
     if min(widths) < 2 or max(widths) > 8:
         raise click.UsageError(f"--bits is {bits!r}; expected 2 to 8")
     trained = tuple(path for path in sources if path.suffix == ".h5")
     graphs = tuple(path for path in sources if path.suffix != ".h5")
-    machine, place = open_place("inference", shared, "cpu", shared.threads or environment.available_cores(), repeat=11)
+    machine, place = open_place("inference", shared, shared.threads or environment.available_cores(), repeat=11)
     from hpcgnn.bench.inference import InferenceBenchmark
 
     finish("inference", machine, InferenceBenchmark(place, graphs, trained, models, widths, clusters, peers), shared)
@@ -310,7 +314,7 @@ def dram(shared: Shared, source: Path, buffer_kb: float, policy: str, shuffle: b
     --out also gets dram.json and dram.png; bench.json only where --widths are timed.
     """
     columns = parse_list("--widths", widths, int) if widths else ()
-    machine, place = open_place("dram", shared, "cpu", shared.threads or environment.available_cores())
+    machine, place = open_place("dram", shared, shared.threads or environment.available_cores())
     from hpcgnn.bench import dram as measured
     from hpcgnn.bench.graphs import read_topology
     from hpcgnn.bench.result import why_no_picture

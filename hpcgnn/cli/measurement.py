@@ -21,13 +21,14 @@ DEVICE_REPEAT, DEVICE_SECONDS = 20, 0.2     # of a contestant on a GPU, where a 
 
 @dataclass(frozen=True)
 class Shared:
-    """Holds the options of the group, which are the same for every benchmark, None where one was not given; and the
-    steps that somebody may watch.
+    """Holds the options of the group, which are the same for every benchmark, None where one was not given, and the
+    device, "cpu" or "cuda"; and the steps that somebody may watch.
     """
 
     repeat: int | None = None
     threads: int | None = None
     out: Path | None = None
+    device: str = "cpu"
     steps: Steps = field(default_factory=Steps.watched, compare=False)
 
     def refuse_threads(self, reason: str) -> None:
@@ -71,26 +72,26 @@ def prepare_output(out: Path | None) -> None:
         open_folder(out)
 
 
-def open_place(kind: str, shared: Shared, device: str, threads: int, repeat: int = 7) -> tuple[dict[str, Any], Any]:
+def open_place(kind: str, shared: Shared, threads: int, repeat: int = 7) -> tuple[dict[str, Any], Any]:
     """Start anew with so many threads, check the device and the folder, say where the benchmark runs, and return the
     machine and the Place.
     """
     environment.run_in(environment.with_kept_memory(environment.thread_environment(threads)))
-    if device == "cuda":
+    if shared.device == "cuda":
         from hpcgnn.bench import chip
 
         chip.check_device()
     prepare_output(shared.out)
     machine = announce(kind, threads)
-    place = place_of(device, shared, repeat)
+    place = place_of(shared, repeat)
     return {**machine, **place.describe()}, place
 
 
-def place_of(device: str, shared: Shared, repeat: int) -> Any:
+def place_of(shared: Shared, repeat: int) -> Any:
     """Return the Place that the benchmark runs in; on the host each contestant is timed `repeat` times."""
     from hpcgnn.bench.timing import Effort
 
-    if device == "cpu":
+    if shared.device == "cpu":
         from hpcgnn.bench.host import HostPlace
 
         return HostPlace(Effort(shared.repeat or repeat), begin=shared.steps.begin)

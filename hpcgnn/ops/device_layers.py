@@ -149,11 +149,17 @@ class DeviceLayers:
         self._logits, self._hidden = (torch.empty(self._num_rows, dim, device=self._device)
                                       for dim in self.result_dims)
         self._tapes: dict[tuple[int, ...] | str, Any] = {}
+        self._made = [rows.words, *tables, self._logits, self._hidden]      # rows of any form, that all passes share
 
     @property
     def dims(self) -> list[int]:
         """Return the codes of a row of each layer's fields."""
         return [one.dim for one in self._layers]
+
+    @property
+    def row_bytes(self) -> int:
+        """Count the bytes of the first layer's rows and, behind the first pass, of all that is made of them."""
+        return sum(one.nbytes for one in self._made)
 
     def begin(self) -> None:
         """Forget a pass before, and map the rows for the first convolution."""
@@ -183,13 +189,17 @@ class DeviceLayers:
     def _map(self, number: int) -> None:
         """Map the rows that a convolution reads to codes that are summed, in `fields` and, for tiles, by column."""
         layer, tiles = self._layers[number], self._sums if isinstance(self._sums, SlotTiles) else None
-        self._columns = None if tiles is None else self._kernels.empty_columns(layer, tiles)
+        self._columns = None
+        if tiles is not None:
+            self._columns = self._kernels.empty_columns(layer, tiles)
+            self._made.append(self._columns.words)
         factor = self._nodes.factors[number] if layer.settings.scales_mapped else None
         fields = self.fields[number][:self._num_rows] if tiles is None or layer.needs_fields else None
         self._kernels.map_codes(layer, self._rows, self._nodes.degree, factor, fields, tiles, self._columns,
                                 self._faults)
         # Maps of the row itself are read when these rows' planes are still there.
         self._own = None if layer.own is None else self._kernels.map_sums(self._rows, layer.own)
+        self._made += [] if self._own is None else [self._own]
 
     def _convolve(self, number: int, first: int, stop: int) -> None:
         layer, is_last = self._layers[number], number == len(self._layers) - 1
@@ -205,6 +215,7 @@ class DeviceLayers:
             between = self._between
             self._sum(number, first, stop, values=None, target=between, ends_layer=False)
             sums = self._kernels.map_sums(between, layer.second, first, stop)
+            self._made.append(sums)
             self._kernels.finish_second(layer, sums, self._nodes, first, stop, values, target,
                                         None if is_last else self._layers[number + 1].rows, is_last, self._faults)
 
@@ -225,9 +236,18 @@ class DeviceLayers:
         hidden.copy_(self._hidden, non_blocking=True)
         refuse(int(self._faults.item()))      # which waits for all that was queued before
 
+    def result(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return both results on the device, which the next pass overwrites; errors as of `copy_results`."""
+        refuse(int(self._faults.item()))
+        return self._logits, self._hidden
+
+    def queue(self) -> None:
+        """Have the device run all layers on rows that need no others; the host waits for nothing."""
+        self._again("pass", self._pass)
+
     def forward(self, logits: torch.Tensor, hidden: torch.Tensor) -> None:
         """Run all layers on rows that need no others; see `copy_results`."""
-        self._again("pass", self._pass)
+        self.queue()
         self.copy_results(logits, hidden)
 
     def _pass(self) -> None:
@@ -240,11 +260,15 @@ class DeviceLayers:
         layer = self._layers[number]
         if number + 1 < len(self._layers):
             scales = self._layers[number + 1].rows
-            self._planes[number] = RowPlanes.empty(self._num_rows, layer.out_dim, scales.bit_width, scales.is_signed,
-                                                   self._device)
+            self._planes[number] = self._empty_planes(layer.out_dim, scales)
         if layer.second is not None:
             scales = layer.second_rows
-            self._between = RowPlanes.empty(self._num_rows, layer.dim, scales.bit_width, scales.is_signed, self._device)
+            self._between = self._empty_planes(layer.dim, scales)
+
+    def _empty_planes(self, length: int, scales: DeviceScales) -> RowPlanes:
+        planes = RowPlanes.empty(self._num_rows, length, scales.bit_width, scales.is_signed, self._device)
+        self._made.append(planes.words)
+        return planes
 
     def _sum(self, number: int, first: int, stop: int, values: torch.Tensor | None, target: RowPlanes | None,
              ends_layer: bool) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,11 +17,12 @@ import torch
 from cuda.emulation import COMPILER, EmulatedBackend
 
 from hpcgnn.__main__ import main
-from hpcgnn.bench import bits, chip, device, kernels, products
+from hpcgnn.bench import bits, chip, device, inference, kernels, products
 from hpcgnn.bench.bits import ALL_TILES, GATHER, INT8, JUMPED, ONCE_A_PLANE, BitsBenchmark
 from hpcgnn.bench.chip import Chip
 from hpcgnn.bench.device import DevicePlace
 from hpcgnn.bench.graphs import arcs_that_fit, draw_power_law
+from hpcgnn.bench.inference import InferenceBenchmark
 from hpcgnn.bench.kernels import BITS, KernelBenchmark
 from hpcgnn.bench.machine import describe_machine
 from hpcgnn.bench.peers.spmm import CUSPARSE
@@ -337,7 +339,9 @@ def found_device(monkeypatch):
 @pytest.mark.parametrize("kind, module, name, arguments", [
     ("kernels", kernels, "KernelBenchmark", ("a.npz", "drawn:2e6", "--widths", "8", "--precision", "fp16", "--peer",
                                              "torch")),
-    ("bits", bits, "BitsBenchmark", ("a.npz", "drawn:2e6", "--clusters", "5"))])
+    ("bits", bits, "BitsBenchmark", ("a.npz", "drawn:2e6", "--clusters", "5")),
+    ("inference", inference, "InferenceBenchmark", ("a.npz", "m.h5", "--bits", "2", "--model", "gin", "--clusters", "5",
+                                                    "--peer", "torch"))])
 def test_a_command_measures_on_the_device_what_its_options_say(found_device, monkeypatch, tmp_path, capsys, kind,
                                                                module, name, arguments):
     seen = []
@@ -351,7 +355,9 @@ def test_a_command_measures_on_the_device_what_its_options_say(found_device, mon
     (found,) = seen
     assert found.place == DevicePlace(Effort(7, 0.2), chip=CHIP) and found.place.name == "cuda"
     expected = {"kernels": KernelBenchmark(found.place, ("a.npz", "drawn:2e6"), (8,), ("fp16",), ("torch",)),
-                "bits": BitsBenchmark(found.place, ("a.npz", "drawn:2e6"), 5)}
+                "bits": BitsBenchmark(found.place, ("a.npz", "drawn:2e6"), 5),
+                "inference": InferenceBenchmark(found.place, (Path("a.npz"),), (Path("m.h5"),), ("gin",), (2,), 5,
+                                                ("torch",))}
     assert found == expected[kind]
     printed = capsys.readouterr().out
     assert "2.00 GB/s" in printed and "50 %" in printed and "Stand-in 9000, compute capability 9.0" in printed
@@ -359,11 +365,11 @@ def test_a_command_measures_on_the_device_what_its_options_say(found_device, mon
     assert json.loads((tmp_path / "bench.json").read_text())["machine"]["chip"]["l2_bytes"] == 1 << 20
 
 
-@pytest.mark.parametrize("kind", ["kernels", "bits"])
+@pytest.mark.parametrize("kind", [("kernels",), ("bits",), ("inference", "a.npz")])
 def test_without_a_gpu_the_command_says_so_in_one_sentence(monkeypatch, capsys, tmp_path, kind):
     monkeypatch.setattr("hpcgnn.bench.environment.run_in", lambda environment: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert run(kind, "--device", "cuda", "--out", str(tmp_path / "out")) == 1
+    assert run(*kind, "--device", "cuda", "--out", str(tmp_path / "out")) == 1
     printed = capsys.readouterr().err
     assert printed.startswith("hpcgnn: --device cuda needs a GPU with CUDA, and torch ")
     assert printed.count("\n") == 1 and not (tmp_path / "out").exists()

@@ -13,16 +13,20 @@ import torch
 from hpcgnn.bench.bits import BitsBenchmark
 from hpcgnn.bench.chip import Chip
 from hpcgnn.bench.device import DevicePlace
+from hpcgnn.bench.float_batches import FloatBatches
+from hpcgnn.bench.float_networks import random_stack
 from hpcgnn.bench.graphs import draw_power_law
 from hpcgnn.bench.kernels import KernelBenchmark
 from hpcgnn.bench.timing import Effort
 from hpcgnn.errors import KernelError
+from hpcgnn.inference.batches.cut import Batches
 from hpcgnn.ops import dispatch
 from hpcgnn.ops.aggregation import add_product, from_csr
 from hpcgnn.ops.cuda.module import use_backend
 
 CHIP = Chip("Stand-in 9000", (9, 0), 1, 1 << 30, 1 << 20)
 META = "meta"
+ADDMM = torch.addmm
 
 
 class Recorder:
@@ -75,6 +79,16 @@ def test_a_tensor_that_stayed_on_the_host_is_found(backend, place):
     with pytest.raises(KernelError, match="found a tensor on cpu, while kernels run on meta"):
         add_product(from_csr(np.array([0, 1]), np.zeros(1, np.int32), 1), place.random_rows(1, 4), None,
                     torch.ones(1, 4))
+
+
+@pytest.mark.parametrize("kind", ["gcn", "gin", "sage"])
+def test_a_float_network_keeps_its_rows_and_weights_on_the_device(backend, place, monkeypatch, kind):
+    monkeypatch.setattr(torch, "addmm", ADDMM)      # of dense rows
+    whole = Batches(np.arange(3), np.array([0, 3]), np.array([0, 1, 2, 3]), np.array([1, 2, 0], np.int32))
+    for storage in (torch.float32, torch.float16, torch.bfloat16):
+        side = FloatBatches(random_stack(kind, [5, 8, 4], 8), whole, np.zeros((3, 5), np.float32), storage, place.name)
+        found = side.compute()
+        assert (found.shape, found.dtype, found.device.type) == ((3, 4), storage, META)
 
 
 def test_everything_that_meets_lies_on_the_device(backend, place, tmp_path):

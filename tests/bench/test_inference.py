@@ -5,12 +5,11 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
-import scipy.sparse
 import torch
+from inference_setup import float_oracle, some_work, trained_file, write_archive
 from integer_models import some_model
 
 from hpcgnn.__main__ import main
@@ -18,53 +17,11 @@ from hpcgnn.bench.float_batches import FloatBatches
 from hpcgnn.bench.float_networks import float_stack, integer_model, random_stack
 from hpcgnn.bench.inference import HIDDEN, LAYERS
 from hpcgnn.bench.peers.torch_batches import TorchBatches
-from hpcgnn.inference.batches.cut import cut_batches
 from hpcgnn.inference.batches.run import BatchedRun, pack_features
 from hpcgnn.inference.model_file import write_model
 from hpcgnn.shards.fingerprint import Fingerprint
 
 KINDS = ("gcn", "gin", "sage")
-
-
-def some_graph(num_nodes=120, seed=0):
-    """A symmetric graph, and features from 0 to 1."""
-    rng = np.random.default_rng(seed)
-    chosen = np.triu(rng.random((num_nodes, num_nodes)) < 0.1, 1)
-    matrix = scipy.sparse.csr_matrix(chosen | chosen.T)
-    features = rng.uniform(0, 1, (num_nodes, 20)).astype(np.float32)
-    return matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32), features
-
-
-def some_work(kind, num_clusters=8, batch_size=2, has_norm=True):
-    indptr, indices, features = some_graph()
-    batches = cut_batches(indptr, indices, num_clusters, batch_size)
-    in_degree = np.diff(indptr)[batches.node_id]
-    return random_stack(kind, [20, 8, 8, 3], 8, has_norm), batches, features[batches.node_id], in_degree
-
-
-def float_oracle(stack, batches, h):
-    """Dense, in float64."""
-    shape = batches.num_rows, batches.num_rows
-    matrix = scipy.sparse.csr_matrix((np.ones(len(batches.indices)), batches.indices, batches.indptr), shape).toarray()
-    if stack[0].kind == "gcn":
-        matrix += np.eye(len(matrix))
-        factor = 1 / np.sqrt(matrix.sum(axis=1))
-        matrix *= factor[:, None] * factor
-    for number, layer in enumerate(stack):
-        mapped = h @ layer.weight.double().numpy().T
-        if layer.kind == "gcn":
-            z = matrix @ mapped
-        elif layer.kind == "sage":
-            mean = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
-            z = mean @ mapped + h @ layer.own.double().numpy().T
-        else:
-            z = np.maximum(matrix @ mapped + (1 + layer.epsilon) * mapped, 0) @ layer.second.double().numpy().T
-        if layer.norm_weight is not None:
-            centered = z - z.mean(axis=1, keepdims=True)
-            z = centered / np.sqrt((centered**2).mean(axis=1, keepdims=True) + layer.norm_eps)
-            z = z * layer.norm_weight.double().numpy() + layer.norm_bias.double().numpy()
-        h = z if number + 1 == len(stack) else np.maximum(z, 0)
-    return h
 
 
 @pytest.mark.parametrize("side", [FloatBatches, TorchBatches])
@@ -133,10 +90,7 @@ def test_weights_of_a_stack_are_the_same_each_time():
 
 @pytest.fixture
 def archive(tmp_path):
-    indptr, indices, features = some_graph()
-    np.savez(tmp_path / "made.npz", indptr=indptr, indices=indices, features=features,
-             labels=np.arange(len(features)) % 4)
-    return tmp_path / "made.npz"
+    return write_archive(tmp_path / "made.npz")
 
 
 def run(arguments, monkeypatch):
@@ -171,16 +125,6 @@ def test_a_whole_graph_is_measured_too(archive, tmp_path, capsys, monkeypatch):
         assert set(row["seconds"]) == {"hpcgnn", "hpcgnn fp32", "hpcgnn bf16", "torch fp32", "torch int8"}
         assert 0 < row["row_bytes"] < row["bf16_row_bytes"]
     assert "tiles" not in printed.out and "times as long; features and rows take" in printed.out
-
-
-def trained_file(path, kind, num_nodes=120, name="made"):
-    """A model file of the archive's graph, as hpcgnn quantize writes it."""
-    stack, batches, rows, _ = some_work(kind)
-    seen = []
-    FloatBatches(stack, batches, rows).forward(seen)
-    model = replace(integer_model(stack, 4, seen, name), num_nodes=num_nodes)
-    write_model(path, model, Fingerprint("0" * 32, "1" * 32, "2" * 32))
-    return path
 
 
 def test_models_from_files_answer_for_the_graph_that_they_were_made_on(archive, tmp_path, capsys, monkeypatch):

@@ -148,6 +148,9 @@ def test_an_exchange_on_one_rank_is_refused():
     (["exchange", "--threads", "2"], 2,
      "--threads is not for this benchmark: set OMP_NUM_THREADS for the ranks"),
     (["packages", "--repeat"], 2, "--repeat needs a value"),
+    (["packages", "--device", "cuda"], 2,
+     "--device cuda is not for this benchmark, but for bits, inference, kernels"),
+    (["inference", "g.npz", "--device", "cuda", "--peer", "dgl"], 1, "--peer has 'dgl'; expected a list of torch"),
 ])
 def test_what_can_not_be_measured_is_refused_before_anything_is(arguments, status, complaint, capsys):
     with pytest.raises(SystemExit) as stop:
@@ -163,16 +166,16 @@ def test_a_source_that_is_missing_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("arguments", [
-    ["--repeat", "4", "--threads", "2", "--out", "F", "packages"],
-    ["packages", "--repeat", "4", "--threads", "2", "--out", "F"],
-    ["--repeat=4", "packages", "--out=F", "--threads", "2"]])
+    ["--repeat", "4", "--threads", "2", "--out", "F", "--device", "cuda", "kernels"],
+    ["kernels", "--repeat", "4", "--threads", "2", "--out", "F", "--device", "cuda"],
+    ["--repeat=4", "kernels", "--out=F", "--device=cuda", "--threads", "2"]])
 def test_the_groups_options_stand_before_or_behind_the_command(arguments, monkeypatch):
     seen = []
     monkeypatch.setattr(bench, "open_place", lambda kind, shared, *more, **settings: (seen.append(shared), None))
-    monkeypatch.setattr(bench, "finish", lambda kind, machine, benchmark, out: None)
+    monkeypatch.setattr(bench, "finish", lambda *arguments: None)
     with pytest.raises(SystemExit) as stop:
         main(["bench", *arguments])
-    assert not stop.value.code and seen == [bench.Shared(4, 2, Path("F"))]
+    assert not stop.value.code and seen == [bench.Shared(4, 2, Path("F"), "cuda")]
 
 
 def test_a_graph_that_can_not_be_drawn_is_refused_before_anything_is(capsys, monkeypatch):

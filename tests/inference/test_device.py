@@ -178,6 +178,28 @@ def test_batches_have_the_hosts_bits_by_tiles_and_by_gathering(aggregation, kind
             assert copied == [*run.group_bytes] * 2
 
 
+@pytest.mark.parametrize("kind, aggregation", [("gcn", "tiles"), ("sage", "gather"), ("gin", "auto")])
+def test_resident_batches_have_the_hosts_bits_and_nothing_crosses(kind, aggregation):
+    model = some_model(kind, num_features=40, hidden=10, num_layers=3, has_norm=True)
+    packed = packed_graph(model, 6, 2)
+    expected = BatchedRun(model, packed, "gather").forward()
+    with some_device() as (device, streams):
+        run = DeviceBatchedRun(model, packed, device, aggregation, group_rows=50)
+        resident = run.resident()
+        row_bytes = []
+        for _ in range(2):
+            resident.queue()
+            row_bytes.append(resident.row_bytes)
+        groups = resident.result()
+        assert len(groups) == len(run.group_bytes) == 3
+        assert_same([np.concatenate([rows.cpu().numpy() for rows in one]) for one in zip(*groups, strict=True)],
+                    expected)
+    assert run.copies == 0 and (streams is None or not streams.log)
+    # Features, fields, planes, logits and embeddings; a pass makes none of them twice.
+    floats = sum(rows.nbytes for rows in expected)
+    assert row_bytes[0] == row_bytes[1] > packed.features.words.nbytes + floats
+
+
 def test_what_crosses_is_little_more_than_bits_of_features_and_tiles():
     model = some_model("gcn", num_features=400, hidden=10, num_layers=2, bits=2)
     dataset = easy_graph(spec="synthetic:nodes=300,mean_degree=6,classes=4,features=400,signal=2")

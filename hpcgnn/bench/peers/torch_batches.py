@@ -28,19 +28,28 @@ class TorchBatches:
     ----------
     stack : list of FloatConvolution
     features : (num_rows, num_features) float32, in the order of the batches
-    is_int8 : bool      maps are dynamically quantized: int8 weights, and rows that become 8 bits in each product
+    is_int8 : bool      maps are dynamically quantized: int8 weights, and rows that become 8 bits in each product; on
+                        the host, in float32
+    storage : of rows, weights and the sparse matrix
+    device : what torch calls the place where all of them lie
     """
 
-    def __init__(self, stack: list[FloatConvolution], batches: Batches, features: np.ndarray, is_int8: bool = False):
-        self._stack, self._features = stack, torch.from_numpy(features)
-        self._matrix = _matrix_of(stack[0], batches)
+    def __init__(self, stack: list[FloatConvolution], batches: Batches, features: np.ndarray, is_int8: bool = False,
+                 storage: torch.dtype = torch.float32, device: str = "cpu"):
+        self._stack = stack = [one.stored(storage, device, norm_storage=storage) for one in stack]
+        self._features = torch.from_numpy(features).to(device, storage)
+        self._matrix = _matrix_of(stack[0], batches, storage, device)
         self._maps = [[None if weight is None else _linear(weight, bias, is_int8)
                        for weight, bias in ((one.weight, None), (one.own, None), (one.second, one.second_bias))]
                       for one in stack]
 
-    @torch.inference_mode()
     def forward(self) -> np.ndarray:
-        """Return logits (num_rows, num_classes)."""
+        """Return logits (num_rows, num_classes) float32 on the host."""
+        return self.compute().float().cpu().numpy()
+
+    @torch.inference_mode()
+    def compute(self) -> torch.Tensor:
+        """Return logits where the features lie and as they are stored; a device is not waited for."""
         h = self._features
         for number, (layer, (first, own, second)) in enumerate(zip(self._stack, self._maps, strict=True)):
             z = self._matrix @ first(h) + layer.bias
@@ -51,7 +60,7 @@ class TorchBatches:
             if number + 1 < len(self._stack):
                 z = F.relu(normalized(layer, z))
             h = z
-        return h.numpy()
+        return h
 
 
 def normalized(layer: FloatConvolution, rows: torch.Tensor) -> torch.Tensor:
@@ -61,7 +70,7 @@ def normalized(layer: FloatConvolution, rows: torch.Tensor) -> torch.Tensor:
 
 
 def _linear(weight: torch.Tensor, bias: torch.Tensor | None, is_int8: bool) -> nn.Module:
-    made = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
+    made = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device=weight.device, dtype=weight.dtype)
     made.weight.data.copy_(weight)
     if bias is not None:
         made.bias.data.copy_(bias)
@@ -72,8 +81,10 @@ def _linear(weight: torch.Tensor, bias: torch.Tensor | None, is_int8: bool) -> n
         return torch.ao.quantization.quantize_dynamic(nn.Sequential(made), {nn.Linear}, torch.qint8)
 
 
-def _matrix_of(layer: FloatConvolution, batches: Batches) -> torch.Tensor:
-    """The sums over neighbors, with the row itself where the kind adds it, as one CSR of float32."""
+def _matrix_of(layer: FloatConvolution, batches: Batches, storage: torch.dtype, device: str) -> torch.Tensor:
+    """The sums over neighbors, with the row itself where the kind adds it, as one CSR; with indices of 32 bits on a
+    device, where they are the faster ones.
+    """
     size = batches.num_rows
     matrix = scipy.sparse.csr_matrix((np.ones(len(batches.indices), np.float32), batches.indices, batches.indptr),
                                      (size, size))
@@ -85,8 +96,9 @@ def _matrix_of(layer: FloatConvolution, batches: Batches) -> torch.Tensor:
     else:
         matrix = scipy.sparse.diags(degree_factor(batches.in_degree, "mean")) @ matrix
     matrix = matrix.tocsr().astype(np.float32)
+    index = np.int64 if device == "cpu" else np.int32
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse (CSR tensor support|invariant checks)", UserWarning)
-        return torch.sparse_csr_tensor(torch.from_numpy(matrix.indptr.astype(np.int64)),
-                                       torch.from_numpy(matrix.indices.astype(np.int64)),
-                                       torch.from_numpy(matrix.data), size=(size, size))
+        return torch.sparse_csr_tensor(torch.from_numpy(matrix.indptr.astype(index)).to(device),
+                                       torch.from_numpy(matrix.indices.astype(index)).to(device),
+                                       torch.from_numpy(matrix.data).to(device, storage), size=(size, size))

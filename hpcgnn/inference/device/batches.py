@@ -129,6 +129,11 @@ class DeviceBatchedRun:
             layers.forward(*(rows[group.first:group.stop] for rows in results))
         return tuple(rows.numpy() for rows in results)
 
+    def resident(self) -> ResidentRun:
+        """Copy all groups to the device, for passes that bring nothing and leave there what they find."""
+        return ResidentRun([self._layers_over(group, group.views(group.memory.to(self._device)))
+                            for group in self._groups])
+
     def _copy(self, number: int) -> torch.Tensor:
         """Queue the copy of a group to memory of the device, which it returns."""
         streams, group = streams_of(self._device), self._groups[number]
@@ -201,3 +206,34 @@ class DeviceBatchedRun:
         self.counts.by_tiles += num_layers * tiles.num_batches
         self.counts.num_places += num_layers * places
         self.counts.num_jumped += num_layers * (places - int(tiles.num_tiles.sum()))
+
+
+class ResidentRun:
+    """Passes over groups of batches that all lie on the device, where logits and embeddings stay.
+
+    Parameters
+    ----------
+    groups : list of DeviceLayers
+    """
+
+    def __init__(self, groups: list[DeviceLayers]):
+        self._groups = groups
+
+    def queue(self) -> None:
+        """Have the device compute a pass; the host waits for nothing."""
+        for layers in self._groups:
+            layers.queue()
+
+    def result(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return logits and embeddings of each group's rows, which the next pass overwrites.
+
+        Raises
+        ------
+        KernelError      a value that is NaN
+        """
+        return [layers.result() for layers in self._groups]
+
+    @property
+    def row_bytes(self) -> int:
+        """Count the bytes of the rows on the device in all their forms, once a pass has made them."""
+        return sum(layers.row_bytes for layers in self._groups)

@@ -58,11 +58,17 @@ class DeviceGraphPass:
         ------
         KernelError      a value that is NaN
         """
+        self.queue()
+        results = host_rows(self._part.num_inner, self._layers.result_dims, self._device)
+        self._layers.copy_results(*results)
+        return tuple(rows.numpy() for rows in results)
+
+    def queue(self) -> None:
+        """Collective: have the device compute a pass; the host waits for nothing but messages of other ranks."""
         part, layers = self._part, self._layers
-        results = host_rows(part.num_inner, layers.result_dims, self._device)
         if self._exchange is None:
-            layers.forward(*results)
-            return tuple(rows.numpy() for rows in results)
+            layers.queue()
+            return
         layers.begin()
         for number in range(self._num_layers):
             arrival = self._exchange.start(layers.fields[number], layers.dims[number])
@@ -70,8 +76,20 @@ class DeviceGraphPass:
             arrival.finish()
             layers.convolve(number, part.num_central, part.num_inner)
             layers.end(number)
-        layers.copy_results(*results)
-        return tuple(rows.numpy() for rows in results)
+
+    def result(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return logits and embeddings of the last pass on the device, which the next one overwrites.
+
+        Raises
+        ------
+        KernelError      a value that is NaN
+        """
+        return self._layers.result()
+
+    @property
+    def row_bytes(self) -> int:
+        """Count the bytes of the rows on the device in all their forms, once a pass has made them."""
+        return self._layers.row_bytes
 
 
 def planes_of(rows: CodedRows) -> torch.Tensor:

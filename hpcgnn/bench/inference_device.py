@@ -1,0 +1,162 @@
+"""Sides of `hpcgnn bench inference` on a device: integers as `hpcgnn infer --device cuda` runs them, floats by hpcgnn's
+kernels, and torch.
+
+A resident pass finds its features on the device and leaves its logits there; one with copies brings both across. All
+integer sides have the host's bits, which is checked before anything is timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpcgnn.bench.device import BUSY_SECONDS
+from hpcgnn.bench.float_batches import FloatBatches
+from hpcgnn.bench.float_networks import FloatConvolution
+from hpcgnn.bench.inference_host import bit_rows
+from hpcgnn.bench.inference_work import (
+    BF16,
+    FP32,
+    PASSES,
+    WAYS,
+    BatchedGraph,
+    against_floats,
+    batch_summary,
+    check_same,
+    float_summary,
+    in_a_row,
+    of_batches,
+)
+from hpcgnn.bench.peers.torch_batches import TorchBatches
+from hpcgnn.bench.place import Place, admit
+from hpcgnn.bench.timing import OURS, Measurement, wall_seconds
+from hpcgnn.inference.batches.run import BatchedRun, pack_features
+from hpcgnn.inference.device.batches import DeviceBatchedRun, ResidentRun
+from hpcgnn.inference.device.graph import DeviceGraphPass
+from hpcgnn.inference.graph_pass import GraphPass
+from hpcgnn.ops.streams import streams_of
+from hpcgnn.quantized.integer_model import IntegerModel
+
+FP16 = "hpcgnn fp16"
+FLOATS = {FP32: torch.float32, FP16: torch.float16, BF16: torch.bfloat16}
+PEERS = {"torch fp32": torch.float32, "torch fp16": torch.float16}
+OURS_COPIED, FP16_COPIED = f"{OURS}, with copies", f"{FP16}, with copies"
+HOST = "the host"
+REMARK = (f"each time is of {PASSES} passes in a row between CUDA events, queued while the device is busy with other "
+          f"work for {1e3 * BUSY_SECONDS:g} ms at least: Python is timed only where it takes longer; features lie on "
+          "the device, and logits stay there")
+COPY_REMARK = (f"{OURS_COPIED}: passes of hpcgnn infer, for which packed batches come from pinned memory, logits and "
+               f"embeddings go back, and the host waits for each group of batches; {FP16_COPIED}: features come in "
+               "float16 from pinned memory and logits go back there, while arcs stay on the device")
+NO_INT8 = "torch int8 is left out: torch quantizes its linear maps dynamically on the host alone"
+
+Sides = dict[str, Callable[[], object]]
+
+
+class CopiedFloats:
+    """Passes of floats whose features come from pinned memory, and whose logits go back to it.
+
+    Parameters
+    ----------
+    side : FloatBatches      on the device; its features are written in every pass
+    """
+
+    def __init__(self, side: FloatBatches):
+        self._side = side
+        self._features, self._logits = (_pinned_as(rows) for rows in (side.features, side.compute()))
+        self._features.copy_(side.features)
+
+    @property
+    def copied_bytes(self) -> int:
+        """Count the bytes that cross in a pass, both ways."""
+        return self._features.nbytes + self._logits.nbytes
+
+    def compute(self) -> torch.Tensor:
+        """Queue a pass; return its logits (num_rows, num_classes), which are there when the device has come so far."""
+        self._side.features.copy_(self._features, non_blocking=True)
+        return self._logits.copy_(self._side.compute(), non_blocking=True)
+
+
+def _pinned_as(rows: torch.Tensor) -> torch.Tensor:
+    return streams_of(rows.device).pinned(rows.nbytes).view(rows.dtype).view(rows.shape)
+
+
+def float_sides(work: BatchedGraph, stack: list[FloatConvolution], peers: tuple[str, ...],
+                place: Place) -> dict[str, Any]:
+    """Return the float sides by name, with all that they read on the device."""
+    sides: dict[str, Any] = {name: FloatBatches(stack, work.batches, work.features, storage, place.name)
+                             for name, storage in FLOATS.items()}
+    if "torch" in peers:
+        sides |= {name: TorchBatches(stack, work.batches, work.features, storage=storage, device=place.name)
+                  for name, storage in PEERS.items()}
+    return sides
+
+
+def measure_whole(case: str, work: BatchedGraph, model: IntegerModel, others: dict[str, Any],
+                  place: Place) -> Measurement:
+    """Time resident passes over the whole graph; `others` are its `float_sides`.
+
+    Raises
+    ------
+    AssertionError      logits that are not the host's
+    """
+    rows = bit_rows(work, model)
+    run = DeviceGraphPass(model, work.part, work.alone, rows.coded(), torch.device(place.name))
+    run.queue()
+    logits = run.result()[0].cpu().numpy()
+    check_same(case, {HOST: GraphPass(model, work.part, work.alone, rows).forward()[0], OURS: logits})
+    measured = _measure(case, work, place, {OURS: run.queue}, others, {}, [REMARK])
+    measured.details |= against_floats(measured, logits, run.row_bytes, {name: others[name] for name in FLOATS})
+    measured.remarks.append(float_summary(case, measured.details))
+    return measured
+
+
+def measure_batches(case: str, work: BatchedGraph, model: IntegerModel, others: dict[str, Any],
+                    place: Place) -> Measurement:
+    """Time passes over all batches, resident by every way, and with copies; `others` are their `float_sides`.
+
+    Raises
+    ------
+    AssertionError      ways that disagree, or logits that are not the host's
+    """
+    packed = pack_features(model, work.batches, work.features, work.in_degree)
+    runs = {way: DeviceBatchedRun(model, packed, torch.device(place.name), way) for way in WAYS}
+    residents = {way: run.resident() for way, run in runs.items()}
+    logits = BatchedRun(model, packed, "gather").forward()[0]
+    check_same(case, {HOST: logits, **{way: _logits_of(resident) for way, resident in residents.items()},
+                      **{f"{way}, with copies": run.forward()[0] for way, run in runs.items()}})
+    copied = CopiedFloats(others[FP16])
+    ours = {OURS: residents["auto"].queue, "tiles": residents["tiles"].queue, "gather": residents["gather"].queue}
+    measured = _measure(case, work, place, ours, others,
+                        {OURS_COPIED: runs["auto"].forward, FP16_COPIED: copied.compute}, [REMARK, COPY_REMARK])
+    measured.details |= against_floats(measured, logits, residents["auto"].row_bytes,
+                                       {name: others[name] for name in FLOATS})
+    measured.details |= of_batches(packed, runs, measured)
+    measured.details |= {"copied_bytes": sum(runs["auto"].group_bytes), "fp16_copied_bytes": copied.copied_bytes}
+    measured.remarks.append(batch_summary(case, measured.details))
+    return measured
+
+
+def _logits_of(resident: ResidentRun) -> np.ndarray:
+    resident.queue()
+    return np.concatenate([logits.cpu().numpy() for logits, _ in resident.result()])
+
+
+def _measure(case: str, work: BatchedGraph, place: Place, ours: Sides, others: dict[str, Any], copied: Sides,
+             remarks: list[str]) -> Measurement:
+    """Time resident sides and those with copies, without peers that refuse, and note what the host takes to queue."""
+    peers, refusals = admit({name: others[name].compute for name in PEERS if name in others}, case)
+    resident = {**ours, **{name: others[name].compute for name in FLOATS}, **peers}
+    contestants = {name: in_a_row(side) for name, side in {**resident, **copied}.items()}
+    remarks = [*remarks, *([NO_INT8] if peers or refusals else []), *refusals]
+    measured = place.measure("inference", case, work.amount, "s", contestants, remarks)
+    queued = {name: wall_seconds(contestants[name]) for name in resident}
+    measured.details["queue_seconds"] = queued
+    slow = [name for name in resident if queued[name] > max(BUSY_SECONDS, measured.median(name))]
+    if slow:
+        measured.remarks.append(f"{case}: Python takes longer to queue than the device to compute {', '.join(slow)}, "
+                                "and may be what is timed")
+    return measured

@@ -1,0 +1,99 @@
+"""Sides of `hpcgnn bench inference` on the host: integers in one call for all batches, floats, and peers."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+
+from hpcgnn.bench.float_batches import FloatBatches
+from hpcgnn.bench.float_networks import FloatConvolution
+from hpcgnn.bench.inference_work import (
+    BF16,
+    FP32,
+    PASSES,
+    WAYS,
+    BatchedGraph,
+    against_floats,
+    batch_summary,
+    check_same,
+    float_summary,
+    in_a_row,
+    of_batches,
+)
+from hpcgnn.bench.peers.dgl_batches import DglBatches
+from hpcgnn.bench.peers.torch_batches import TorchBatches
+from hpcgnn.bench.place import Place
+from hpcgnn.bench.timing import OURS, Measurement, wall_seconds
+from hpcgnn.inference.batches.packed import PackedBatches
+from hpcgnn.inference.batches.run import BatchedRun, pack_features
+from hpcgnn.inference.coded_rows import BitRows, code_rows
+from hpcgnn.inference.graph_pass import GraphPass
+from hpcgnn.quantized.integer_model import IntegerModel
+
+FLOATS = {FP32: torch.float32, BF16: torch.bfloat16}
+ONCE = "dgl, one batch"
+ROW_REMARK = f"each time is of {PASSES} passes in a row"
+REMARK = (f"{ROW_REMARK}; {ONCE}: all clusters in one block-diagonal graph, where dgl goes "
+          "batch after batch; hpcgnn takes all batches in one call, a thread a batch; floats of hpcgnn and torch are "
+          "of one graph")
+
+
+def float_sides(work: BatchedGraph, stack: list[FloatConvolution], peers: tuple[str, ...],
+                place: Place) -> dict[str, Any]:
+    """Return the float sides by name, torch's int8 among them."""
+    batches, features = work.batches, work.features
+    sides: dict[str, Any] = {name: FloatBatches(stack, batches, features, storage) for name, storage in FLOATS.items()}
+    if "torch" in peers:
+        sides |= {"torch fp32": TorchBatches(stack, batches, features),
+                  "torch int8": TorchBatches(stack, batches, features, is_int8=True)}
+    if "dgl" in peers:
+        sides["dgl"] = DglBatches(stack, batches, features)
+    if "dgl" in peers and work.part is None:
+        sides[ONCE] = DglBatches(stack, batches.joined(), features)
+    return sides
+
+
+def measure_whole(case: str, work: BatchedGraph, model: IntegerModel, others: dict[str, Any],
+                  place: Place) -> Measurement:
+    """Time passes over the whole graph; `others` are its `float_sides`."""
+    rows = bit_rows(work, model)
+    run = GraphPass(model, work.part, work.alone, rows)
+    contestants = {name: in_a_row(side.forward) for name, side in {OURS: run, **others}.items()}
+    measured = place.measure("inference", case, work.amount, "s", contestants, [ROW_REMARK])
+    row_bytes = rows.bits.nbytes + run.row_bytes
+    measured.details |= against_floats(measured, run.forward()[0], row_bytes, {name: others[name] for name in FLOATS})
+    measured.remarks.append(float_summary(case, measured.details))
+    return measured
+
+
+def measure_batches(case: str, work: BatchedGraph, model: IntegerModel, others: dict[str, Any],
+                    place: Place) -> Measurement:
+    """Time passes over all batches, by every way; `others` are their `float_sides`.
+
+    Raises
+    ------
+    AssertionError      ways that disagree
+    """
+    packed = pack_features(model, work.batches, work.features, work.in_degree)
+    load_seconds = wall_seconds(partial(PackedBatches.load, packed.buffer))
+    runs = {way: BatchedRun(model, packed, way) for way in WAYS}
+    # Sides that read the same rows are kept apart: one would find them in the caches.
+    sides = {OURS: runs["auto"], FP32: others[FP32], "tiles": runs["tiles"], BF16: others[BF16],
+             "gather": runs["gather"], **others}
+    answers = {way: run.forward()[0] for way, run in runs.items()}
+    check_same(case, answers)
+    measured = place.measure("inference", case, work.amount, "s",
+                             {name: in_a_row(side.forward) for name, side in sides.items()}, [REMARK])
+    measured.details |= against_floats(measured, answers["auto"], runs["auto"].row_bytes,
+                                       {name: others[name] for name in FLOATS})
+    measured.details |= of_batches(packed, runs, measured) | {"load_seconds": load_seconds}
+    measured.remarks.append(batch_summary(case, measured.details))
+    return measured
+
+
+def bit_rows(work: BatchedGraph, model: IntegerModel) -> BitRows:
+    """Return the codes that the first convolution reads, as the host keeps them."""
+    scale = model.convolutions[0].rows
+    return BitRows.of(code_rows(scale, work.features, work.in_degree), scale, work.in_degree)

@@ -1,0 +1,129 @@
+"""What `hpcgnn bench inference` measures and tells on the host and on a device alike: batches or a whole graph, passes
+in a row, and how integers stand beside floats. Nothing is timed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from hpcgnn.bench.timing import Measurement
+from hpcgnn.datasets.dataset import GraphDataset
+from hpcgnn.exchange.plan import ExchangePlan
+from hpcgnn.exchange.stand_in import StandInComm
+from hpcgnn.inference.batches.cut import Batches, cut_batches
+from hpcgnn.inference.batches.packed import PackedBatches
+from hpcgnn.inference.code_exchange import CodeExchange
+from hpcgnn.partition.build import build_partition
+from hpcgnn.partition.partition import Partition
+
+PASSES = 3      # in a row: the first one finds the caches full of another side's rows
+WAYS = ("auto", "tiles", "gather")
+FP32, BF16 = "hpcgnn fp32", "hpcgnn bf16"
+
+
+@dataclass(frozen=True)
+class BatchedGraph:
+    """Holds a graph cut into batches, or as a whole, and then as a part too: features (num_rows, num_features) float32
+    and in-degrees in the rows' order.
+    """
+
+    name: str
+    num_classes: int
+    batches: Batches
+    features: np.ndarray
+    in_degree: np.ndarray
+    part: Partition | None = None
+
+    @classmethod
+    def whole(cls, dataset: GraphDataset) -> BatchedGraph:
+        """Take all rows and arcs as one batch."""
+        part = build_partition(dataset, np.zeros(dataset.num_nodes, np.int32), 0, 1)
+        batches = Batches(part.inner_id, np.array([0, part.num_inner]), part.indptr, part.indices)
+        return cls(dataset.name, dataset.num_classes, batches, np.ascontiguousarray(part.features, np.float32),
+                   part.in_degree[:part.num_inner], part)
+
+    @classmethod
+    def of(cls, dataset: GraphDataset, num_clusters: int, batch_size: int) -> BatchedGraph:
+        """Cut a graph; arcs between clusters are left out."""
+        batches = cut_batches(dataset.indptr, dataset.indices, num_clusters, batch_size, name=dataset.name)
+        rows = dataset.features[batches.node_id]
+        rows = rows.toarray() if scipy.sparse.issparse(rows) else np.asarray(rows)
+        return cls(dataset.name, dataset.num_classes, batches, np.ascontiguousarray(rows, np.float32),
+                   dataset.in_degree()[batches.node_id])
+
+    @property
+    def alone(self) -> CodeExchange:
+        """Return the exchange of the whole graph's one part, which has no other to meet."""
+        return CodeExchange(StandInComm(0, 1), ExchangePlan.build(self.part))
+
+    @property
+    def amount(self) -> float:
+        """Return the rows of all passes of one time, in 1e6."""
+        return PASSES * self.batches.num_rows / 1e6
+
+    def case(self, kind: str, layers: int, hidden: int) -> str:
+        """Say what is measured."""
+        cut = f"{self.batches.num_batches} batches of {self.batches.num_rows / self.batches.num_batches:.0f} nodes"
+        return f"{self.name}, {kind} {layers} x {hidden}, {cut if self.part is None else 'whole'}"
+
+
+def in_a_row(work: Callable[[], object]) -> Callable[[], None]:
+    """Return work that is this one, PASSES times."""
+    return partial(_repeat, work)
+
+
+def _repeat(work: Callable[[], object]) -> None:
+    for _ in range(PASSES):
+        work()
+
+
+def check_same(case: str, answers: dict[str, np.ndarray]) -> None:
+    """Compare logits of several sides.
+
+    Raises
+    ------
+    AssertionError      a side whose bits are not the first one's
+    """
+    first = next(iter(answers))
+    for name, answer in answers.items():
+        if answer.tobytes() != answers[first].tobytes():
+            raise AssertionError(f"{case}: {name} and {first} disagree")
+
+
+def against_floats(measured: Measurement, logits: np.ndarray, row_bytes: int, floats: dict[str, Any]) -> dict[str, Any]:
+    """Return what bench.json holds of the integer side, of which logits (num_rows, num_classes) and bytes are given,
+    beside the FloatBatches of these names.
+    """
+    same = (floats[FP32].forward().argmax(1) == logits.argmax(1)).mean()
+    return {"best_float_over_ours": min(measured.median(name) for name in floats) / measured.median(),
+            "same_class_as_fp32": float(same), "row_bytes": row_bytes, "bf16_row_bytes": floats[BF16].row_bytes}
+
+
+def of_batches(packed: PackedBatches, runs: dict[str, Any], measured: Measurement) -> dict[str, Any]:
+    """Return what bench.json holds of passes in batches by each of WAYS, of which every run has made one at least."""
+    counts, tiles = runs["auto"].counts, runs["tiles"].counts
+    better = min(measured.median("tiles"), measured.median("gather"))
+    return {"zero_tile_share": tiles.num_jumped / max(tiles.num_places, 1),
+            "tile_choice_share": counts.by_tiles / max(counts.by_tiles + counts.by_gather, 1),
+            "auto_over_better": measured.median() / better,
+            "packed_bytes": packed.nbytes, "float_bytes": 4 * packed.batches.num_rows * packed.features.shape[1]}
+
+
+def float_summary(case: str, details: dict[str, Any]) -> str:
+    """Say in a sentence what `against_floats` has found."""
+    return (f"{case}: the best float of hpcgnn takes {details['best_float_over_ours']:.2f} times as long; features and "
+            f"rows take {details['row_bytes'] / 1e6:.1f} MB, in bfloat16 {details['bf16_row_bytes'] / 1e6:.1f} MB; "
+            f"{100 * details['same_class_as_fp32']:.1f} % of the classes are fp32's")
+
+
+def batch_summary(case: str, details: dict[str, Any]) -> str:
+    """Say in a sentence what `against_floats` and `of_batches` have found."""
+    return (f"{float_summary(case, details)}; {100 * details['zero_tile_share']:.1f} % of the tiles are zero and "
+            f"jumped, auto takes tiles for {100 * details['tile_choice_share']:.0f} % of the sums and "
+            f"{details['auto_over_better']:.2f} of the better side's seconds")
