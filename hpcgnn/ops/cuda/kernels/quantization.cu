@@ -22,27 +22,27 @@ DEVICE row_scale affine_scale(const T *row, int64_t dim, int bit_width, row_rang
     return fitted_scale(row, dim, bit_width, summary, lanes);
 }
 
-template <bool is_nearest> DEVICE uint32_t code_of(float x, row_scale scale, float top, uint32_t draw) {
+template <bool is_nearest, bool is_tiny> DEVICE uint32_t code_of(float x, row_scale scale, float top, uint32_t draw) {
     const float noise = is_nearest ? 0.5f : __fmul_rn(static_cast<float>(draw) + 0.5f, 0x1p-16f);
     const float distance = x - scale.zero_point;
-    float code = (scale.is_tiny ? __fdiv_rn(distance, scale.step) : __fmul_rn(distance, scale.inverse)) + noise;
+    float code = (is_tiny ? __fdiv_rn(distance, scale.step) : __fmul_rn(distance, scale.inverse)) + noise;
     if (is_nearest) code = code > 0.0f ? code : 0.0f; /* may be below code 0 */
     return static_cast<uint32_t>(code < top ? code : top);
 }
 
-/* A group of codes as b bytes. */
-template <bool is_nearest>
+/* A group of codes as b bytes; steps whose reciprocal is too large divide, which costs more than all the rest. */
+template <bool is_nearest, bool is_tiny>
 DEVICE void code_group(const uint32_t (&bits)[GROUP], int num, int bit_width, row_scale scale, uint4 draws,
                        uint8_t *out) {
     const float top = static_cast<float>((1 << bit_width) - 1);
-    uint64_t codes = 0;
+    uint32_t words[2] = {0, 0}; /* of four codes each, the last one first */
 #pragma unroll
-    for (int i = 0; i < GROUP; i++)
-        if (i < num) {
-            const uint64_t code = code_of<is_nearest>(__uint_as_float(bits[i]), scale, top, philox_draw(draws, i));
-            codes |= code << i * bit_width;
-        }
-    const uint32_t words[2] = {static_cast<uint32_t>(codes), static_cast<uint32_t>(codes >> 32)};
+    for (int i = GROUP - 1; i >= 0; i--) {
+        const float x = i < num ? __uint_as_float(bits[i]) : scale.zero_point; /* whose code is 0 */
+        words[i / 4] = words[i / 4] << bit_width |
+                       code_of<is_nearest, is_tiny>(x, scale, top, philox_draw(draws, i));
+    }
+    if (bit_width < 8) words[0] |= words[1] << 4 * bit_width, words[1] = 0;
     store_bytes(out, (num * bit_width + 7) / 8, words);
 }
 
@@ -70,7 +70,11 @@ DEVICE void quantize_row(const T *rows, message_rows m, int64_t i, counter_key k
                                        : philox_block(key, m.node_id[i], static_cast<uint32_t>(j / PHILOX_DRAWS));
         uint32_t bits[GROUP];
         load_group(row, j, num, bits);
-        code_group<is_nearest>(bits, num, bit_width, scale, draws, payload + j / GROUP * bit_width);
+        uint8_t *const out = payload + j / GROUP * bit_width;
+        if (scale.is_tiny)
+            code_group<is_nearest, true>(bits, num, bit_width, scale, draws, out);
+        else
+            code_group<is_nearest, false>(bits, num, bit_width, scale, draws, out);
     }
 }
 
@@ -79,12 +83,12 @@ DEVICE void decode_group(const uint8_t *in, int num, int bit_width, float zero_p
                          uint32_t (&bits)[GROUP]) {
     uint32_t words[2];
     load_bytes(in, (num * bit_width + 7) / 8, words);
-    const uint64_t codes = static_cast<uint64_t>(words[1]) << 32 | words[0];
+    if (bit_width < 8) words[1] = words[0] >> 4 * bit_width;
     const uint32_t top = (1u << bit_width) - 1u;
 #pragma unroll
     for (int i = 0; i < GROUP; i++) {
-        const float code = static_cast<float>(static_cast<uint32_t>(codes >> i * bit_width) & top);
-        bits[i] = __float_as_uint(zero_point + __fmul_rn(step, code));
+        bits[i] = __float_as_uint(zero_point + __fmul_rn(step, static_cast<float>(words[i / 4] & top)));
+        words[i / 4] >>= bit_width;
     }
 }
 

@@ -37,9 +37,10 @@ DEVICE bool is_aligned(const void *address, int bytes) {
 
 /* The first `num` of N words' bytes, little-endian; the others read as 0. */
 template <int N> DEVICE void load_bytes(const uint8_t *in, int num, uint32_t (&words)[N]) {
-    const bool is_whole = num == 4 * N && is_aligned(in, 4);
+    const bool is_by_word = is_aligned(in, 4);
 #pragma unroll
     for (int w = 0; w < N; w++) {
+        const bool is_whole = is_by_word && num >= 4 * w + 4;
         words[w] = is_whole ? reinterpret_cast<const uint32_t *>(in)[w] : 0;
         if (is_whole) continue;
 #pragma unroll
@@ -49,10 +50,10 @@ template <int N> DEVICE void load_bytes(const uint8_t *in, int num, uint32_t (&w
 }
 
 template <int N> DEVICE void store_bytes(uint8_t *out, int num, const uint32_t (&words)[N]) {
-    const bool is_whole = num == 4 * N && is_aligned(out, 4);
+    const bool is_by_word = is_aligned(out, 4);
 #pragma unroll
     for (int w = 0; w < N; w++) {
-        if (is_whole) {
+        if (is_by_word && num >= 4 * w + 4) {
             reinterpret_cast<uint32_t *>(out)[w] = words[w];
             continue;
         }

@@ -76,8 +76,7 @@ DEVICE row_scale scale_of_line(double first, double last, int top) {
 
 /* All lanes start at column 0, so that the sign of a row of zeros is that of its first. */
 template <typename T> DEVICE row_range range_of(const T *row, int64_t dim, row_lanes lanes) {
-    float low = load_f32(row, 0), high = low;
-    bool is_finite = true;
+    float low = load_f32(row, 0), high = low, none = 0.0f; /* NaN behind a value that is not finite */
     for (int64_t j = static_cast<int64_t>(lanes.lane) * GROUP; j < dim; j += lanes.width * GROUP) {
         const int num = dim - j < GROUP ? static_cast<int>(dim - j) : GROUP;
         uint32_t bits[GROUP];
@@ -88,7 +87,7 @@ template <typename T> DEVICE row_range range_of(const T *row, int64_t dim, row_l
             const float x = __uint_as_float(bits[i]);
             low = x < low ? x : low;
             high = x > high ? x : high;
-            is_finite = is_finite && (bits[i] & 0x7f800000u) != 0x7f800000u;
+            none = fmaf(x, 0.0f, none);
         }
     }
     for (int step = lanes.width / 2; step; step /= 2) {
@@ -96,7 +95,7 @@ template <typename T> DEVICE row_range range_of(const T *row, int64_t dim, row_l
         low = lower < low ? lower : low;
         high = upper > high ? upper : high;
     }
-    is_finite = __all_sync(lanes.mask, is_finite);
+    const bool is_finite = __all_sync(lanes.mask, none == 0.0f);
     return {low + 0.0f, high, is_finite && low >= -LARGEST_MAGNITUDE && high <= LARGEST_MAGNITUDE};
 }
 
