@@ -48,9 +48,9 @@ AGGREGATE(aggregate_wide_packed_bf16, __nv_bfloat16, float_arithmetic, packed_so
 AGGREGATE(aggregate_packed_f16, __half, float_arithmetic, packed_source, 1, 4)
 AGGREGATE(aggregate_wide_packed_f16, __half, float_arithmetic, packed_source, WIDE_PAIRS<__half>, 3)
 AGGREGATE(aggregate_packed_half_bf16, __nv_bfloat16, half_arithmetic, packed_source, 1, 4)
-AGGREGATE(aggregate_wide_packed_half_bf16, __nv_bfloat16, half_arithmetic, packed_source, WIDE_PAIRS<__nv_bfloat16>, 3)
+AGGREGATE(aggregate_wide_packed_half_bf16, __nv_bfloat16, half_arithmetic, packed_source, WIDE_PAIRS<__nv_bfloat16>, 2)
 AGGREGATE(aggregate_packed_half_f16, __half, half_arithmetic, packed_source, 1, 4)
-AGGREGATE(aggregate_wide_packed_half_f16, __half, half_arithmetic, packed_source, WIDE_PAIRS<__half>, 3)
+AGGREGATE(aggregate_wide_packed_half_f16, __half, half_arithmetic, packed_source, WIDE_PAIRS<__half>, 2)
 
 /* Rows that several blocks share. After half arithmetic, whose parts are scaled already, row_scale is null. */
 #define AGGREGATE_SPILLED(T, suffix) \

@@ -40,12 +40,12 @@ DEVICE auto &shared_bounds() {
 }
 
 /* An array of a block with an element an item. Sub-warps read items whose distance is a power of two: one place after
- * every 32 is left out, so that they meet at different banks. */
-constexpr int ITEM_PLACES = MAX_ITEMS + MAX_ITEMS / WARP_SIZE;
+ * every 128 bytes is left out, so that they meet at different banks. */
+constexpr int RUN_BYTES = 128, ITEM_PLACES = MAX_ITEMS + MAX_ITEMS / (RUN_BYTES / 8);
 
 template <class T> struct item_array {
     T *place;
-    DEVICE T &operator[](int i) const { return place[i + i / WARP_SIZE]; }
+    DEVICE T &operator[](int i) const { return place[i + i / static_cast<int>(RUN_BYTES / sizeof(T))]; }
 };
 
 DEVICE item_array<int32_t> shared_rows() {
