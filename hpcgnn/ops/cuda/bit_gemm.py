@@ -79,7 +79,7 @@ def packing_warps(num_rows: int, num_columns: int, is_by_column: bool) -> int:
 
 
 def product_blocks(num_rows: int, num_column_groups: int, form: str, num_shares: int = 1) -> int:
-    """Count the blocks of a product of lines: rows of PRODUCT_WARPS / num_shares warps, and one group of columns each."""
+    """Count the blocks of a product of lines: rows of PRODUCT_WARPS / num_shares warps, a group of columns each."""
     return blocks_of(num_rows, PRODUCT_WARPS // num_shares * FORM_ROWS[form]) * num_column_groups
 
 

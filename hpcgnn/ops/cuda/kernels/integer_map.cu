@@ -25,9 +25,9 @@ struct RowPlanes {
         if (slot >= num_slots) return -1;
         return slot_row ? slot_row[slot] : slot;
     }
-    /* Chunks begin on 16 bytes, and a row has all or none of the words of a quad. */
+    /* Quads lie on 16 bytes, and so a row has room for its last one, whose words beyond row_words meet zeros. */
     DEVICE bool is_whole() const {
-        return ((plane_stride | row_stride | row_words) % STEP_WORDS | reinterpret_cast<uintptr_t>(words) % 16) == 0;
+        return ((plane_stride | row_stride) % STEP_WORDS | reinterpret_cast<uintptr_t>(words) % 16) == 0;
     }
 };
 
