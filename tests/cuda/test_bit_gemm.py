@@ -11,11 +11,12 @@ from hpcgnn.errors import KernelError
 from hpcgnn.ops import bit_gemm as contract
 from hpcgnn.ops.bit_gemm import BitLines, CodeRange, LineValues, Rescaling, padded, words_of
 from hpcgnn.ops.cuda import bit_gemm
-from hpcgnn.ops.cuda.bit_gemm import FORM_ROWS, checked_form, form_of, packing_warps, product_blocks
+from hpcgnn.ops.cuda.bit_gemm import FORM_ROWS, checked_form, form_of, packing_warps, product_blocks, shares_of
 from hpcgnn.ops.host import bit_gemm as host
 
 WIDTHS = range(1, 9)
 FORMS = list(FORM_ROWS)
+SHARES = (1, 2, 4)      # of a product's steps, a warp each
 one_order = pytest.mark.parametrize("device", [1], indirect=True)    # of blocks, where others would take long
 
 
@@ -39,8 +40,9 @@ def sides(left, right, left_width, right_width, device):
     return lines_of(left, left_width, False, device), lines_of(right, right_width, True, device)
 
 
-def product(left, right, left_width, right_width, device, form):
-    return bit_gemm.multiply_bits(*sides(left, right, left_width, right_width, device), None, None, form).cpu()
+def product(left, right, left_width, right_width, device, form, num_shares=None):
+    both = sides(left, right, left_width, right_width, device)
+    return bit_gemm.multiply_bits(*both, None, None, form, num_shares).cpu()
 
 
 def exact(left, right):
@@ -78,6 +80,30 @@ def test_products_of_odd_shapes_equal_int64(device, form, shape):
     m, k, n = shape
     left, right = random_codes((m, k), 2), random_codes((k, n), 3, 1)
     assert np.array_equal(product(left, right, 2, 3, device, form), exact(left, right))
+
+
+@pytest.mark.covering
+@one_order
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("num_shares", SHARES)
+@pytest.mark.parametrize("left_width", WIDTHS)
+def test_shares_of_the_steps_sum_to_the_product_at_all_widths(device, form, num_shares, left_width):
+    # Five chunks, of which the last has one step of four; 13 columns are one pair of tiles, 40 are three in two groups.
+    for right_width, num_columns in ((1, 13), (9 - left_width, 40), (8, 13)):
+        left = random_codes((19, 2060), left_width)
+        right = random_codes((2060, num_columns), right_width, 1)
+        found = product(left, right, left_width, right_width, device, form, num_shares)
+        assert np.array_equal(found, exact(left, right))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("num_shares", SHARES)
+@pytest.mark.parametrize("shape", [(1, 1, 1), (9, 512, 33), (70, 530, 5), (33, 1600, 17), (5, 5000, 3), (3, 0, 2)])
+def test_a_share_without_a_chunk_and_rows_beyond_the_last_add_nothing(device, form, num_shares, shape):
+    m, k, n = shape
+    for widths in ((1, 2), (3, 1)):
+        left, right = random_codes((m, k), widths[0]), random_codes((k, n), widths[1], 1)
+        assert np.array_equal(product(left, right, *widths, device, form, num_shares), exact(left, right))
 
 
 def test_the_sum_over_planes_is_the_product():
@@ -152,15 +178,17 @@ def finished(left, right, how, low, step, offset, bit_width):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("shape", [(5, 40, 3), (17, 200, 33), (3, 130, 140)])
 @pytest.mark.parametrize("is_by_row, has_relu", [(False, False), (True, True)])
-def test_the_end_of_a_product_scales_activates_and_quantizes_bit_for_bit(device, form, shape, is_by_row, has_relu):
+@pytest.mark.parametrize("num_shares", [1, 4])
+def test_the_end_of_a_product_scales_activates_and_quantizes_bit_for_bit(device, form, shape, is_by_row, has_relu,
+                                                                         num_shares):
     m, k, n = shape
     left, right = random_codes((m, k), 2), random_codes((k, n), 3, 1)
     gain, bias = (torch.from_numpy(np.random.default_rng(seed).normal(size=m if is_by_row else n).astype(np.float32))
                   .to(device) for seed in (5, 6))
     how = rescaling(m, n, device, gain=gain, bias=bias, is_by_row=is_by_row, has_relu=has_relu)
     both = sides(left, right, 2, 3, device)
-    assert np.array_equal(bit_gemm.multiply_bits(*both, how, None, form).cpu(), rescaled(left, right, how))
-    lines = bit_gemm.multiply_bits(*both, how, CodeRange(5, -20.0, 3.0, 0.5), form)
+    assert np.array_equal(bit_gemm.multiply_bits(*both, how, None, form, num_shares).cpu(), rescaled(left, right, how))
+    lines = bit_gemm.multiply_bits(*both, how, CodeRange(5, -20.0, 3.0, 0.5), form, num_shares)
     assert (lines.num_lines, lines.length) == (m, n)
     # Words of padding too: nothing is left as it was allocated.
     assert np.array_equal(lines.words.cpu(), packed_words(finished(left, right, how, -20.0, 3.0, 0.5, 5), 5))
@@ -222,15 +250,34 @@ def test_a_form_that_there_is_not_is_refused():
         checked_form("mma32", torch.device("cpu"), False)
 
 
+@pytest.mark.parametrize("num_rows, num_groups, num_steps, least_rows, num_shares", [
+    (2048, 1, 16, 1, 4), (8192, 1, 64, 1, 4), (16384, 1, 128, 1, 2), (32768, 1, 256, 1, 1), (8192, 4, 64, 1, 1),
+    (2048, 1, 4, 1, 1), (2048, 1, 5, 1, 2), (2048, 1, 12, 1, 2), (2048, 1, 13, 1, 4), (2048, 1, 0, 1, 1),
+    (2048, 1, 16, 32, 2), (2048, 1, 16, 64, 1), (0, 1, 16, 1, 4)])
+def test_steps_are_divided_where_blocks_are_few_and_chunks_are_enough(num_rows, num_groups, num_steps, least_rows,
+                                                                      num_shares):
+    assert shares_of(num_rows, num_groups, num_steps, "mma16", 132, least_rows) == num_shares
+    assert shares_of(num_rows, num_groups, num_steps, "mma16", 0, least_rows) == 1
+
+
+def test_a_product_of_few_rows_divides_its_steps_by_itself(emulated, monkeypatch):
+    left, right = random_codes((40, 1100), 1), random_codes((1100, 5), 2, 1)
+    found = []
+    monkeypatch.setattr(bit_gemm, "shares_of", lambda *known: found.append(shares_of(*known)) or found[-1])
+    assert np.array_equal(product(left, right, 1, 2, "cpu", None), exact(left, right))
+    assert found == [2] and emulated.launches[-1][1] == (2, 1, 1)      # three chunks; 32 of 40 rows a block
+
+
+@pytest.mark.parametrize("num_shares", SHARES)
 @pytest.mark.parametrize("form", FORMS)
-def test_every_element_of_a_product_belongs_to_one_warp(form):
-    rows_a_block = 4 * FORM_ROWS[form]
+def test_every_element_of_a_product_belongs_to_one_warp(form, num_shares):
+    rows_a_block = 4 // num_shares * FORM_ROWS[form]
     for num_rows in (0, 1, 31, 32, 33, 64, 65, 1000):
         for num_groups in (1, 5):
-            num_blocks, left_over = divmod(product_blocks(num_rows, num_groups, form), num_groups)
+            num_blocks, left_over = divmod(product_blocks(num_rows, num_groups, form, num_shares), num_groups)
             assert left_over == 0
             assert num_rows <= num_blocks * rows_a_block < num_rows + rows_a_block
-    assert product_blocks(7, 0, form) == 0
+    assert product_blocks(7, 0, form, num_shares) == 0
 
 
 def test_every_word_belongs_to_one_warp():

@@ -142,6 +142,31 @@ def test_every_form_and_order_of_blocks_gives_the_same_bits(monkeypatch, form, o
     assert_same(found, expected)
 
 
+@pytest.mark.covering
+@pytest.mark.parametrize("num_shares", [1, 2, 4])
+@pytest.mark.parametrize("form", list(FORM_ROWS))
+@pytest.mark.parametrize("num_features, hidden", [(1100, 40), (150, 600)])     # three chunks; two, not on 16 bytes
+@pytest.mark.parametrize("bits", [2, 5])
+def test_maps_whose_steps_warps_divide_give_the_same_bits(monkeypatch, form, num_shares, num_features, hidden, bits):
+    dataset = easy_graph(spec=SMALL.replace("features=40", f"features={num_features}"))
+    model = some_model("sage", num_features=num_features, hidden=hidden, num_layers=2, mapped_bits=5, bits=bits)
+    packed = packed_graph(model, 4, 2, num_features)
+    answered = BatchedRun(model, packed, "gather").forward()
+    divided = []
+
+    def shares(num_rows, num_groups, num_steps, form, num_processors, least_rows=1):
+        divided.append(min(num_shares, 4 * FORM_ROWS[form] // least_rows))
+        return divided[-1]
+
+    monkeypatch.setattr(device_kernels, "checked_form", lambda asked, device, is_small: form)
+    monkeypatch.setattr(device_kernels, "shares_of", shares)
+    _, expected, found, _ = passes_of(model, dataset, np.zeros(90, np.int32))
+    assert_same(found, expected)
+    assert max(divided) == num_shares
+    with some_device() as (device, _):
+        assert_same(DeviceBatchedRun(model, packed, device, "tiles").forward(), answered)
+
+
 def test_chunks_cover_the_entries_of_long_rows_once():
     indptr = np.cumsum([0, 3, 512, 513, 0, 1300])
     bounds, hubs = device_rows.hub_chunks(indptr)
@@ -150,7 +175,7 @@ def test_chunks_cover_the_entries_of_long_rows_once():
 
 
 def packed_graph(model, num_clusters, batch_size, num_features=40):
-    dataset = easy_graph(spec=SMALL)
+    dataset = easy_graph(spec=SMALL.replace("features=40", f"features={num_features}"))
     batches = cut_batches(dataset.indptr, dataset.indices, num_clusters, batch_size, keeps_all=True)
     degree = dataset.in_degree()[batches.node_id]
     return pack_features(model, batches, dataset.features[batches.node_id].astype(np.float32), degree)

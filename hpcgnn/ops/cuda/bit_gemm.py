@@ -6,7 +6,7 @@ Contracts are already checked. `product_end` serves every product of bits, also 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import torch
 
@@ -16,12 +16,14 @@ from hpcgnn.ops.cuda.module import kernel
 
 WARP = 32
 PACKING_WARPS = 8       # of a block
-PRODUCT_WARPS = 4       # of a block; each has other rows
+PRODUCT_WARPS = 4       # of a block; each has other rows, or another share of the steps of the same rows
 END_COLUMNS = 32        # of a warp
 STEP_WORDS = 4
+CHUNK_STEPS = 4         # that a share has whole
 FORM_ROWS = {"popcount": 8, "mma8": 8, "mma16": 16}     # of a warp
 AND_CAPABILITY = (8, 0)          # tensor cores multiply bits by AND from here on, and up to the next one,
 SOFTWARE_CAPABILITY = (10, 0)    # from where on a sequence of common instructions stands for them
+EMULATED_PROCESSORS = 132        # of the emulated device
 
 _packing = partial(kernel, "bit_packing", is_exact=True)
 _product = partial(kernel, "bit_gemm", is_exact=True)
@@ -76,9 +78,36 @@ def packing_warps(num_rows: int, num_columns: int, is_by_column: bool) -> int:
     return lines * -(-length // WORD_BITS)
 
 
-def product_blocks(num_rows: int, num_column_groups: int, form: str) -> int:
-    """Count the blocks of a product of lines: PRODUCT_WARPS times the form's rows, and one group of columns each."""
-    return blocks_of(num_rows, PRODUCT_WARPS * FORM_ROWS[form]) * num_column_groups
+def product_blocks(num_rows: int, num_column_groups: int, form: str, num_shares: int = 1) -> int:
+    """Count the blocks of a product of lines: rows of PRODUCT_WARPS / num_shares warps, a group of columns each."""
+    return blocks_of(num_rows, PRODUCT_WARPS // num_shares * FORM_ROWS[form]) * num_column_groups
+
+
+@cache
+def processors_of(device: torch.device) -> int:
+    """Count the multiprocessors of a device."""
+    if device.type != "cuda":
+        return EMULATED_PROCESSORS
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def shares_of(num_rows: int, num_column_groups: int, num_steps: int, form: str, num_processors: int,
+              least_rows: int = 1) -> int:
+    """Return how many warps of a block divide the steps of its rows.
+
+    As many as give each multiprocessor two blocks, where whole rows a warp give it fewer; but each share has a chunk of
+    steps, and a block at least `least_rows` rows.
+
+    Returns
+    -------
+    1, 2 or 4
+    """
+    num_shares = 1
+    while (2 * num_shares <= min(PRODUCT_WARPS, blocks_of(num_steps, CHUNK_STEPS))
+           and PRODUCT_WARPS // (2 * num_shares) * FORM_ROWS[form] >= least_rows
+           and product_blocks(num_rows, num_column_groups, form, num_shares) < 2 * num_processors):
+        num_shares *= 2
+    return num_shares
 
 
 def pack_codes(codes: torch.Tensor, lines: BitLines, is_by_column: bool) -> None:
@@ -113,15 +142,20 @@ def sum_lines(lines: BitLines) -> torch.Tensor:
 
 
 def multiply_bits(left: BitLines, right: BitLines, rescaling: Rescaling | None, codes: CodeRange | None,
-                  form: str | None = None) -> torch.Tensor | BitLines:
-    """Return the product of lines, finished as the arguments say; `form` of FORM_ROWS, or that of the chip."""
-    is_small = left.num_lines <= PRODUCT_WARPS * FORM_ROWS["mma8"]
-    form = checked_form(form, right.words.device, is_small)
+                  form: str | None = None, num_shares: int | None = None) -> torch.Tensor | BitLines:
+    """Return the product of lines, finished as the arguments say; `form` of FORM_ROWS, or that of the chip, and
+    `num_shares` of 1, 2 and 4, or as `shares_of` says.
+    """
+    device = right.words.device
+    form = checked_form(form, device, is_small=left.num_lines <= PRODUCT_WARPS * FORM_ROWS["mma8"])
     end = product_end(left.num_lines, right, rescaling, codes)
-    num_blocks = product_blocks(left.num_lines, end.num_column_groups, form)
+    words, num_padded, num_planes, num_steps = right_arguments(right)
+    if num_shares is None:
+        num_shares = shares_of(left.num_lines, end.num_column_groups, num_steps, form, processors_of(device))
     _product(f"multiply_{form}")(
-        (num_blocks,), (PRODUCT_WARPS * WARP,), left.words, left.words.shape[1], left.bit_width,
-        *right_arguments(right), end.num_column_groups, *end.arguments)
+        (product_blocks(left.num_lines, end.num_column_groups, form, num_shares),), (PRODUCT_WARPS * WARP,),
+        left.words, left.words.shape[1], left.bit_width, words, num_padded, num_planes, num_steps, num_shares,
+        end.num_column_groups, *end.arguments)
     return end.result
 
 

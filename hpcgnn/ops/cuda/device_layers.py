@@ -17,9 +17,13 @@ from hpcgnn.ops.cuda.bit_gemm import (
     END_COLUMNS,
     FORM_ROWS,
     PRODUCT_WARPS,
+    WARP,
     blocks_of,
     checked_form,
+    processors_of,
+    product_blocks,
     right_arguments,
+    shares_of,
 )
 from hpcgnn.ops.cuda.module import Kernel, act, kernel, recording
 from hpcgnn.ops.cuda.resident import on_device, resident
@@ -195,15 +199,18 @@ def finish_second(layer: DeviceLayer, sums: torch.Tensor, nodes: DeviceNodes, fi
 
 
 def _map(rows: RowPlanes, weights: WeightPlanes, found: dict[str, Any]) -> None:
-    num_slots = found.get("num_slots", rows.num_rows)
-    form = checked_form(None, rows.words.device, is_small=num_slots <= PRODUCT_WARPS * FORM_ROWS["mma8"])
+    num_slots, device = found.get("num_slots", rows.num_rows), rows.words.device
+    form = checked_form(None, device, is_small=num_slots <= PRODUCT_WARPS * FORM_ROWS["mma8"])
     num_groups = blocks_of(weights.num_outputs, END_COLUMNS)
     words, num_padded, num_planes, num_steps = right_arguments(weights.lines)
-    num_blocks = blocks_of(num_slots, PRODUCT_WARPS * FORM_ROWS[form]) * num_groups
+    # A warp makes a word of a column of 32 slots.
+    num_shares = shares_of(num_slots, num_groups, num_steps, form, processors_of(device),
+                           least_rows=WARP if "planes" in found else 1)
+    num_blocks = product_blocks(num_slots, num_groups, form, num_shares)
     _start(_exactly("integer_map", f"map_{form}"), num_blocks, 0, {
         "rows": rows.words, "plane_stride": rows.plane_stride, "row_stride": rows.row_stride,
         "row_words": -(-rows.length // 32), "num_row_planes": rows.bit_width, "num_slots": num_slots, "weights": words,
-        "num_weights": num_padded, "num_weight_planes": num_planes, "num_steps": num_steps,
+        "num_weights": num_padded, "num_weight_planes": num_planes, "num_steps": num_steps, "num_shares": num_shares,
         "num_column_groups": num_groups, "num_outputs": weights.num_outputs,
         "correction": weights.correction(rows.offset), **found})
 

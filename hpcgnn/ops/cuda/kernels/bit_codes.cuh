@@ -19,11 +19,6 @@ struct Lines {
         if (line >= num_lines || step >= num_steps) return 0;
         return words[((plane * num_lines + line) * num_steps + step) * STEP_WORDS + w];
     }
-    /* Words 4 * number and the three behind it. */
-    DEVICE uint4 quad(int32_t plane, int64_t line, int64_t number) const {
-        if (line >= num_lines || number >= num_steps) return make_uint4(0, 0, 0, 0);
-        return reinterpret_cast<const uint4 *>(words)[(plane * num_lines + line) * num_steps + number];
-    }
 };
 
 /* floor((value - low) / step + offset), clamped to [0, largest]; each operation rounds alone, as on the host. */

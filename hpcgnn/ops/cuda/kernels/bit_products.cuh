@@ -6,24 +6,60 @@
  * rows: those of small products keep twice as many warps busy; popcount takes words of 32 bits on the common cores, on
  * every chip. The tensor cores of sm_75 have XOR only: AND made of it, (popc(a) + popc(b) - popc(a XOR b)) / 2, takes
  * six shuffles a tile, so popcount is taken there too; and from sm_100 on, whose tensor cores have no bits: a sequence of
- * common instructions stands for the products. */
+ * common instructions stands for the products.
+ * Threads: a warp has 8 or 16 rows times 32 columns. Of a block's warps num_shares have the same ones and other chunks
+ * of four steps of 128 bits, and their sums meet in shared memory; so a product of few rows keeps more warps busy. Words
+ * go from memory, those of columns mostly from the first-level cache, to the registers of the lanes that multiply them;
+ * those of several planes of the rows are asked for before the first is multiplied.
+ * Determinism: integers, whose sums have no order. */
 #ifndef HPCGNN_BIT_PRODUCTS_CUH
 #define HPCGNN_BIT_PRODUCTS_CUH
 #include "product_end.cuh"
 
 #define WARPS 4
-#define CHUNK_STEPS 4 /* steps whose words lie in shared memory, a multiple of 2 */
-#define STEP_CHUNK (STEP_WORDS * END_COLUMNS + 8) /* words of four steps that are stored at once have other banks */
-#define PLANE_CHUNK (CHUNK_STEPS * STEP_CHUNK)
-#define CHUNK_WORDS (LARGEST_BIT_WIDTH * PLANE_CHUNK)
-#define PLANE_WORDS (CHUNK_STEPS * STEP_WORDS * END_COLUMNS)
+#define CHUNK_STEPS 4
+#define CHUNKS_AHEAD 2 /* of the rows' only plane, that are asked for at once */
+#define TILE_COLUMNS 8
+#define COLUMN_TILES (END_COLUMNS / TILE_COLUMNS)
 #define MOST_ROWS 16
+#define BLOCK_SUMS (WARPS * MOST_ROWS * END_COLUMNS)
 
 /* Of the 16 words of a line's chunk number 4 * w + e is word w of step e: any order serves a product whose sides have
  * the same one, and so a lane loads the words that it has of four steps as 16 bytes. */
 struct Quad {
     uint32_t step[CHUNK_STEPS];
-    DEVICE explicit Quad(const uint4 &words) : step{words.x, words.y, words.z, words.w} {}
+};
+
+/* All quads of eights of lines, of planes and of chunks, before any is looked at. */
+template <int32_t CHUNKS, int32_t PLANES, int32_t EIGHTS, typename Lines>
+DEVICE void load_quads(const Lines &lines, int32_t first_plane, int32_t step, int32_t stride,
+                       Quad (&quads)[CHUNKS][PLANES][EIGHTS]) {
+    for (int32_t c = 0; c < CHUNKS; c++)
+        for (int32_t i = 0; i < PLANES; i++)
+            for (int32_t k = 0; k < EIGHTS; k++) quads[c][i][k] = lines.quad(first_plane + i, k, step + c * stride);
+}
+
+/* Where lane l reads word l % 4 of line l / 4 and of every eighth one behind it; zeros outside. */
+struct LaneLines {
+    const uint4 *first;
+    int64_t plane_stride; /* in quads */
+    int32_t num_planes, num_eights, num_steps;
+
+    DEVICE LaneLines(const Lines &lines, int64_t first_line)
+        : first(reinterpret_cast<const uint4 *>(lines.words) + (first_line + lane_number() / 4) * lines.num_steps +
+                lane_number() % 4),
+          plane_stride(lines.num_lines * lines.num_steps), num_planes(lines.num_planes),
+          num_eights((int32_t)((lines.num_lines - first_line - lane_number() / 4 + 7) / 8)),
+          num_steps((int32_t)lines.num_steps) {}
+
+    DEVICE Quad quad(int32_t plane, int32_t eight, int32_t step) const {
+        if (plane >= num_planes || eight >= num_eights || step + lane_number() % 4 >= num_steps) return {};
+        const uint4 words = first[plane * plane_stride + (8 * eight * num_steps + step)];
+        return {{words.x, words.y, words.z, words.w}};
+    }
+    template <typename Quads> DEVICE void load(int32_t first_plane, int32_t step, int32_t stride, Quads &quads) const {
+        load_quads(*this, first_plane, step, stride, quads);
+    }
 };
 
 /* Where the sum of a row and a column lies in shared memory. Rows, columns of 32 rows and fragments are read and written
@@ -38,131 +74,168 @@ DEVICE int32_t plane_weight(int32_t place, bool is_negative) {
     return is_negative ? -weight : weight;
 }
 
-/* Sums of 8 rows in every lane, for the column of the lane. A lane loads the words of one of 8 rows, as mma8 does. */
+/* Each form adds the products of a plane's chunk of its rows, quads of 8 each, with that of a plane of num_tiles tiles
+ * of 8 columns, and stores the sums of the warp's rows, of which `first` is the first one of the block.
+ *
+ * A lane has the parts of the sums of 8 rows that its words of the columns add. */
 struct PopcountForm {
-    static constexpr int32_t ROWS = 8;
-    static constexpr bool IS_BY_WORD = true; /* in shared memory, the words of all columns lie together */
-    uint32_t left[CHUNK_STEPS];
-    int32_t sum[ROWS];
+    static constexpr int32_t ROWS = 8, PLANES_AHEAD = 2;
+    static constexpr bool IS_AHEAD = false; /* two tiles' columns are asked for while two others are multiplied */
+    int32_t sum[COLUMN_TILES][ROWS];
 
-    template <typename Rows> DEVICE void load(const Rows &lines, int32_t plane, int64_t first_row, int64_t first_step) {
-        const Quad quad(lines.quad(plane, first_row + lane_number() / 4, first_step + lane_number() % 4));
-        for (int32_t e = 0; e < CHUNK_STEPS; e++) left[e] = quad.step[e];
-    }
-    template <typename Words> DEVICE void add(const Words &right, int32_t num_planes, int32_t shift, bool is_signed) {
+    template <int32_t PAIR> DEVICE void add(const Quad (&rows)[1], const Quad (&columns)[2], int32_t weight) {
         for (int32_t e = 0; e < CHUNK_STEPS; e++)
-            for (int32_t w = 0; w < STEP_WORDS; w++) {
-                uint32_t row[ROWS];
-                for (int32_t r = 0; r < ROWS; r++) row[r] = __shfl_sync(FULL_WARP, left[e], 4 * r + w);
-                for (int32_t j = 0; j < num_planes; j++) {
-                    const int32_t place = j * PLANE_CHUNK + e * STEP_CHUNK + w * END_COLUMNS;
-                    const uint32_t column = right[place + lane_number()];
-                    const int32_t weight = plane_weight(shift + j, is_signed && j + 1 == num_planes);
-                    for (int32_t r = 0; r < ROWS; r++) sum[r] += __popc(row[r] & column) * weight;
-                }
+            for (int32_t r = 0; r < ROWS; r++) {
+                const uint32_t row = __shfl_sync(FULL_WARP, rows[0].step[e], 4 * r + lane_number() % 4);
+                for (int32_t u = 0; u < 2; u++)
+                    sum[2 * PAIR + u][r] += __popc(row & columns[u].step[e]) * weight;
             }
     }
-    /* The sums of the warp's rows, of which `first` is the first one of the block. */
     template <typename Sums> DEVICE void store(Sums &sums, int32_t first) const {
-        for (int32_t r = 0; r < ROWS; r++) sums[sum_place(first + r, lane_number())] = sum[r];
+        for (int32_t r = 0; r < ROWS; r++) {
+            int32_t own = 0; /* of tile lane % 4 */
+            for (int32_t t = 0; t < COLUMN_TILES; t++) {
+                int32_t whole = sum[t][r];
+                for (int32_t step = 1; step < 4; step *= 2) whole += __shfl_xor_sync(FULL_WARP, whole, step);
+                if (lane_number() % 4 == t) own = whole;
+            }
+            sums[sum_place(first + r, TILE_COLUMNS * (lane_number() % 4) + lane_number() / 4)] = own;
+        }
     }
 };
 
 /* Fragments of m8n8k128: a lane has word lane % 4 of row lane / 4 of the left, of column lane / 4 of the right, and the
  * sums of row lane / 4, columns 2 * (lane % 4) and the next. */
 struct Mma8Form {
-    static constexpr int32_t ROWS = 8;
-    static constexpr bool IS_BY_WORD = false;
-    uint32_t left[CHUNK_STEPS];
-    int32_t sum[4][2];
+    static constexpr int32_t ROWS = 8, PLANES_AHEAD = 4;
+    static constexpr bool IS_AHEAD = true;
+    int32_t sum[COLUMN_TILES][2];
 
-    template <typename Rows> DEVICE void load(const Rows &lines, int32_t plane, int64_t first_row, int64_t first_step) {
-        const Quad quad(lines.quad(plane, first_row + lane_number() / 4, first_step + lane_number() % 4));
-        for (int32_t e = 0; e < CHUNK_STEPS; e++) left[e] = quad.step[e];
-    }
-    template <typename Words> DEVICE void add(const Words &right, int32_t num_planes, int32_t shift, bool is_signed) {
-        for (int32_t j = 0; j < num_planes; j++) {
-            const int32_t weight = plane_weight(shift + j, is_signed && j + 1 == num_planes);
-            for (int32_t t = 0; t < 4; t++) {
-                const int32_t first = j * PLANE_CHUNK + t * WARP_SIZE + lane_number();
-                int32_t ones[2] = {0, 0};
-                for (int32_t e = 0; e < CHUNK_STEPS; e++)
-                    mma_m8n8k128_b1_and_popc(ones[0], ones[1], left[e], right[first + e * STEP_CHUNK]);
-                for (int32_t k = 0; k < 2; k++) sum[t][k] += ones[k] * weight;
-            }
-        }
+    template <int32_t PAIR> DEVICE void add(const Quad (&rows)[1], const Quad (&columns)[2], int32_t weight) {
+        int32_t ones[2][2] = {};
+        for (int32_t e = 0; e < CHUNK_STEPS; e++)
+            for (int32_t u = 0; u < 2; u++)
+                mma_m8n8k128_b1_and_popc(ones[u][0], ones[u][1], rows[0].step[e], columns[u].step[e]);
+        for (int32_t u = 0; u < 2; u++)
+            for (int32_t k = 0; k < 2; k++) sum[2 * PAIR + u][k] += ones[u][k] * weight;
     }
     template <typename Sums> DEVICE void store(Sums &sums, int32_t first) const {
-        for (int32_t t = 0; t < 4; t++)
+        for (int32_t t = 0; t < COLUMN_TILES; t++)
             for (int32_t k = 0; k < 2; k++)
-                sums[sum_place(first + lane_number() / 4, 8 * t + 2 * (lane_number() % 4) + k)] = sum[t][k];
+                sums[sum_place(first + lane_number() / 4, TILE_COLUMNS * t + 2 * (lane_number() % 4) + k)] = sum[t][k];
     }
 };
 
 /* Fragments of m16n8k256: those of m8n8k128 for rows 0 to 7 and 8 to 15, and for two steps. */
 struct Mma16Form {
-    static constexpr int32_t ROWS = 16;
-    static constexpr bool IS_BY_WORD = false;
-    uint32_t left[CHUNK_STEPS / 2][4];
-    int32_t sum[4][4];
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+    static constexpr int32_t ROWS = 16, PLANES_AHEAD = 2; /* what stands for the products takes registers */
+#else
+    static constexpr int32_t ROWS = 16, PLANES_AHEAD = 4;
+#endif
+    static constexpr bool IS_AHEAD = true;
+    int32_t sum[COLUMN_TILES][4];
 
-    template <typename Rows> DEVICE void load(const Rows &lines, int32_t plane, int64_t first_row, int64_t first_step) {
-        for (int32_t half = 0; half < 2; half++) {
-            const int64_t row = first_row + lane_number() / 4 + half * 8;
-            const Quad quad(lines.quad(plane, row, first_step + lane_number() % 4));
-            for (int32_t e = 0; e < CHUNK_STEPS; e++) left[e / 2][e % 2 * 2 + half] = quad.step[e];
-        }
-    }
-    template <typename Words> DEVICE void add(const Words &right, int32_t num_planes, int32_t shift, bool is_signed) {
-        for (int32_t j = 0; j < num_planes; j++) {
-            const int32_t weight = plane_weight(shift + j, is_signed && j + 1 == num_planes);
-            for (int32_t t = 0; t < 4; t++) {
-                const int32_t first = j * PLANE_CHUNK + t * WARP_SIZE + lane_number();
-                int32_t ones[4] = {0, 0, 0, 0};
-                for (int32_t e = 0; e < CHUNK_STEPS; e += 2) {
-                    const uint32_t columns[2] = {right[first + e * STEP_CHUNK], right[first + (e + 1) * STEP_CHUNK]};
-                    mma_m16n8k256_b1_and_popc(ones, left[e / 2], columns);
-                }
-                for (int32_t k = 0; k < 4; k++) sum[t][k] += ones[k] * weight;
+    template <int32_t PAIR> DEVICE void add(const Quad (&rows)[2], const Quad (&columns)[2], int32_t weight) {
+        int32_t ones[2][4] = {};
+        for (int32_t e = 0; e < CHUNK_STEPS; e += 2)
+            for (int32_t u = 0; u < 2; u++) {
+                const uint32_t left[4] = {rows[0].step[e], rows[1].step[e], rows[0].step[e + 1], rows[1].step[e + 1]};
+                const uint32_t right[2] = {columns[u].step[e], columns[u].step[e + 1]};
+                mma_m16n8k256_b1_and_popc(ones[u], left, right);
             }
-        }
+        for (int32_t u = 0; u < 2; u++)
+            for (int32_t k = 0; k < 4; k++) sum[2 * PAIR + u][k] += ones[u][k] * weight;
     }
     template <typename Sums> DEVICE void store(Sums &sums, int32_t first) const {
-        for (int32_t t = 0; t < 4; t++)
+        for (int32_t t = 0; t < COLUMN_TILES; t++)
             for (int32_t k = 0; k < 4; k++)
-                sums[sum_place(first + k / 2 * 8 + lane_number() / 4, 8 * t + 2 * (lane_number() % 4) + k % 2)] =
-                    sum[t][k];
+                sums[sum_place(first + k / 2 * 8 + lane_number() / 4,
+                               TILE_COLUMNS * t + 2 * (lane_number() % 4) + k % 2)] = sum[t][k];
     }
 };
 
-/* All threads: every plane of CHUNK_STEPS steps of 32 columns, zeros where there are none. A word of a column lies at
- * [plane][step][word][column], or at [plane][step][column][word], which are 8 columns of a fragment after another. */
-template <typename Words>
-DEVICE void stage_columns(const Lines &right, int64_t first_column, int64_t first_step, bool is_by_word,
-                          Words &words) {
-    for (int32_t k = (int32_t)threadIdx.x; k < right.num_planes * PLANE_WORDS; k += (int32_t)blockDim.x) {
-        const int32_t e = k % CHUNK_STEPS, w = k / CHUNK_STEPS % STEP_WORDS;
-        const int32_t column = k / (STEP_WORDS * CHUNK_STEPS) % END_COLUMNS, plane = k / PLANE_WORDS;
-        const int32_t place = is_by_word ? w * END_COLUMNS + column : column * STEP_WORDS + w;
-        words[plane * PLANE_CHUNK + e * STEP_CHUNK + place] =
-            right.word(plane, first_column + column, first_step + w, e);
+/* What a warp of a block has: rows from the block's `row` on, and every num_shares-th chunk from number `share` on. */
+struct WarpWork {
+    int32_t share, num_shares, row, block_rows;
+
+    template <typename Form> DEVICE static WarpWork of(int32_t num_shares) {
+        const int32_t warp = (int32_t)threadIdx.x / WARP_SIZE;
+        return {warp % num_shares, num_shares, warp / num_shares * Form::ROWS, WARPS / num_shares * Form::ROWS};
+    }
+    /* Sums of a share lie behind those of the share before. */
+    DEVICE int32_t first_place() const { return share * block_rows + row; }
+
+    /* After a barrier: the sum of a row of the block and a column. */
+    template <typename Sums> DEVICE int32_t whole_sum(const Sums &sums, int32_t row, int32_t column) const {
+        int32_t whole = 0;
+        for (int32_t s = 0; s < num_shares; s++) whole += sums[sum_place(s * block_rows + row, column)];
+        return whole;
+    }
+};
+
+/* Tiles 2 * PAIR and the next. */
+template <int32_t PAIR>
+DEVICE void load_columns(const LaneLines &right, int32_t plane, int32_t step, Quad (&columns)[2]) {
+    for (int32_t u = 0; u < 2; u++) columns[u] = right.quad(plane, 2 * PAIR + u, step);
+}
+
+template <int32_t PAIR, int32_t PLANES, typename Form>
+DEVICE void add_pair(Form &form, const Quad (&rows)[PLANES][Form::ROWS / 8], int32_t num_planes,
+                     const Quad (&columns)[2], int32_t place, bool is_negative) {
+#pragma unroll
+    for (int32_t i = 0; i < PLANES; i++) {
+        if (i >= num_planes) break; /* all lanes of the warp, as below */
+        form.template add<PAIR>(rows[i], columns, plane_weight(place + i, is_negative));
     }
 }
 
-/* All threads: adds the products of this warp's rows, Form::ROWS from first_row on, with 32 columns; a warp whose rows
- * are beyond the last one stages columns with the others. */
-template <typename Form, typename Rows, typename Words>
-DEVICE void add_products(Form &form, const Rows &left, int32_t num_left_planes, bool is_inside, int64_t first_row,
-                         const Lines &right, int64_t first_column, bool is_signed, Words &columns) {
-    for (int64_t step = 0; step < right.num_steps; step += CHUNK_STEPS) {
-        __syncthreads(); /* the chunk before has been multiplied */
-        stage_columns(right, first_column, step, Form::IS_BY_WORD, columns);
-        __syncthreads();
-        for (int32_t i = 0; i < num_left_planes; i++) {
-            if (!is_inside) break; /* all lanes of the warp */
-            form.load(left, i, first_row, step);
-            form.add(columns, right.num_planes, i, is_signed);
+/* The planes first_plane .. first_plane + PLANES - 1 of the rows: those of a chunk are asked for at once, or one of
+ * CHUNKS_AHEAD chunks. */
+template <int32_t PLANES, typename Form, typename Rows>
+DEVICE void add_planes(Form &form, const Rows &left, int32_t first_plane, const LaneLines &right, bool has_pairs,
+                       bool is_signed, const WarpWork &work) {
+    constexpr int32_t CHUNKS = PLANES == 1 ? CHUNKS_AHEAD : 1;
+    const int32_t stride = work.num_shares * CHUNK_STEPS, num_planes = left.num_planes - first_plane;
+    Quad columns[2][2];
+    if (Form::IS_AHEAD) load_columns<0>(right, 0, work.share * CHUNK_STEPS, columns[0]);
+#pragma unroll 1
+    for (int32_t step = work.share * CHUNK_STEPS; step < right.num_steps; step += CHUNKS * stride) {
+        Quad rows[CHUNKS][PLANES][Form::ROWS / 8];
+        left.load(first_plane, step, stride, rows);
+#pragma unroll
+        for (int32_t c = 0; c < CHUNKS; c++) {
+            const int32_t at = step + c * stride;
+            if (at >= right.num_steps) break;
+#pragma unroll 1
+            for (int32_t j = 0; j < right.num_planes; j++) {
+                const bool is_last = j + 1 == right.num_planes, is_negative = is_signed && is_last;
+                if (!Form::IS_AHEAD) load_columns<0>(right, j, at, columns[0]);
+                else if (has_pairs) load_columns<1>(right, j, at, columns[1]);
+                add_pair<0, PLANES>(form, rows[c], num_planes, columns[0], first_plane + j, is_negative);
+                const int32_t next = is_last ? 0 : j + 1;
+                if (Form::IS_AHEAD) load_columns<0>(right, next, is_last ? at + stride : at, columns[0]);
+                else if (has_pairs) load_columns<1>(right, j, at, columns[0]);
+                if (has_pairs)
+                    add_pair<1, PLANES>(form, rows[c], num_planes, columns[Form::IS_AHEAD], first_plane + j,
+                                        is_negative);
+            }
         }
     }
+}
+
+/* All lanes of a warp: adds the products of its rows, in the chunks of its share, with 32 columns. */
+template <typename Form, typename Rows>
+DEVICE void add_products(Form &form, const Rows &left, const Lines &right, int64_t first_column, bool is_signed,
+                         const WarpWork &work) {
+    const LaneLines columns(right, first_column);
+    const bool has_pairs = right.num_lines - first_column > 2 * TILE_COLUMNS;
+    if (left.num_planes == 1) {
+        add_planes<1>(form, left, 0, columns, has_pairs, is_signed, work);
+        return;
+    }
+#pragma unroll 1
+    for (int32_t i = 0; i < left.num_planes; i += Form::PLANES_AHEAD)
+        add_planes<Form::PLANES_AHEAD>(form, left, i, columns, has_pairs, is_signed, work);
 }
 #endif

@@ -4,8 +4,9 @@
  * Maths: of rows with half a range added, sum[v, j] = sum over planes of 2^(i + k) popcount(rows_i[v] AND weights_k[j]),
  * the weights' highest plane negative, less correction[j], that half range times the sum of weights of output j. The
  * code of (sum * row_step[v]) * ratio[j] has step 1 (quantized/integer_model.py, B).
- * Threads: a block has 32 or 64 slots of rows times 32 outputs; bit_products.cuh has what a warp does. The block's sums
- * meet in shared memory, from where a thread makes a word of fields, and a warp the words of all planes of a column.
+ * Threads: a block has 8 to 64 slots of rows times 32 outputs; bit_products.cuh has what a warp does. The block's sums
+ * meet in shared memory, from where a thread makes a word of fields, and a warp the words of all planes of a column; a
+ * thread knows the row and the scale of a slot, which it asks for before the product.
  * Slots: batches begin at multiples of 128 slots, so that no tile of an adjacency belongs to two; slot_row says which
  * row a slot has, or -1, NULL that slots are rows.
  * Determinism: integers, one thread an element; flags of faults are or-ed. */
@@ -24,18 +25,55 @@ struct RowPlanes {
         if (slot >= num_slots) return -1;
         return slot_row ? slot_row[slot] : slot;
     }
-    /* Words 4 * number and the three behind it, as 16 bytes where they lie so. */
-    DEVICE uint4 quad(int32_t plane, int64_t slot, int64_t number) const {
-        const int64_t row = row_of(slot), first = number * STEP_WORDS;
-        if (row < 0 || first >= row_words) return make_uint4(0, 0, 0, 0);
-        const uint32_t *own = words + plane * plane_stride + row * row_stride + first;
-        if (first + 3 < row_words && reinterpret_cast<uintptr_t>(own) % 16 == 0)
-            return *reinterpret_cast<const uint4 *>(own);
-        uint32_t some[STEP_WORDS] = {0, 0, 0, 0};
-        for (int32_t w = 0; w < STEP_WORDS; w++)
-            if (first + w < row_words) some[w] = own[w];
-        return make_uint4(some[0], some[1], some[2], some[3]);
+    /* Quads lie on 16 bytes, and so a row has room for its last one, whose words beyond row_words meet zeros. */
+    DEVICE bool is_whole() const {
+        return ((plane_stride | row_stride) % STEP_WORDS | reinterpret_cast<uintptr_t>(words) % 16) == 0;
     }
+};
+
+/* Where lane l reads word l % 4 of the row of slot l / 4 and of every eighth slot behind it; zeros outside. */
+template <int32_t EIGHTS> struct LaneRows {
+    const uint32_t *line[EIGHTS]; /* NULL where there is none */
+    const RowPlanes &rows;
+    int32_t num_planes;
+
+    DEVICE LaneRows(const RowPlanes &rows, int32_t num_planes, int64_t first_slot) : rows(rows), num_planes(num_planes) {
+        for (int32_t k = 0; k < EIGHTS; k++) {
+            const int64_t row = rows.row_of(first_slot + 8 * k + lane_number() / 4);
+            line[k] = row < 0 ? nullptr : rows.words + row * rows.row_stride + lane_number() % 4 * STEP_WORDS;
+        }
+    }
+    template <typename Quads> DEVICE void load(int32_t first_plane, int32_t step, int32_t stride, Quads &quads) const {
+        if (rows.is_whole()) load_quads(WholeQuads{*this}, first_plane, step, stride, quads);
+        else load_quads(WordQuads{*this}, first_plane, step, stride, quads);
+    }
+
+  private:
+    /* Words that the row has from this lane's first one on; 0 or less where there is none. */
+    DEVICE int32_t num_left(int32_t plane, int32_t k, int32_t step) const {
+        return line[k] && plane < num_planes ? rows.row_words - (step + lane_number() % 4) * STEP_WORDS : 0;
+    }
+    DEVICE const uint32_t *words(int32_t plane, int32_t k, int32_t step) const {
+        return line[k] + plane * rows.plane_stride + step * STEP_WORDS;
+    }
+    struct WholeQuads {
+        const LaneRows &lane;
+        DEVICE Quad quad(int32_t plane, int32_t k, int32_t step) const {
+            if (lane.num_left(plane, k, step) <= 0) return {};
+            const uint4 words = *reinterpret_cast<const uint4 *>(lane.words(plane, k, step));
+            return {{words.x, words.y, words.z, words.w}};
+        }
+    };
+    struct WordQuads {
+        const LaneRows &lane;
+        DEVICE Quad quad(int32_t plane, int32_t k, int32_t step) const {
+            const int32_t num_left = lane.num_left(plane, k, step);
+            Quad quad = {};
+            for (int32_t e = 0; e < CHUNK_STEPS; e++)
+                if (e < num_left) quad.step[e] = lane.words(plane, k, step)[e];
+            return quad;
+        }
+    };
 };
 
 /* sums, or one or both of fields and planes are not NULL. */
@@ -56,32 +94,45 @@ struct MapEnd {
     int32_t *faults;
 };
 
-/* All threads: the block's sums become signed codes where they lie. Returns the thread's faults. */
-template <typename Sums>
-DEVICE int32_t code_sums(const MapEnd &end, const RowPlanes &rows, int64_t first_slot, int32_t num_slots,
-                         int64_t first_column, Sums &sums) {
+/* What the scale of a slot's row is made of. */
+struct SlotScale {
+    int32_t degree;
+    float factor;
+};
+
+DEVICE SlotScale scale_of_slot(const MapEnd &end, const RowPlanes &rows, int64_t slot, bool is_inside) {
+    const int64_t row = is_inside && end.degree ? rows.row_of(slot) : -1;
+    if (row < 0) return {0, 1.0f};
+    return {end.degree[row], end.row_factor ? end.row_factor[row] : 1.0f};
+}
+
+/* All threads: the block's sums become signed codes at the places of the first share. Returns the thread's faults. */
+template <typename Sums, typename SlotRows, typename Scales>
+DEVICE int32_t code_sums(const MapEnd &end, const WarpWork &work, int64_t first_column, const SlotRows &slot_rows,
+                         const Scales &scales, Sums &sums) {
+    const int64_t column = first_column + lane_number();
+    if (column >= end.num_outputs) return 0;
+    const int32_t correction = end.correction[column];
+    const float ratio = end.ratio[column];
     int32_t faults = 0;
-    for (int32_t k = (int32_t)threadIdx.x; k < num_slots * END_COLUMNS; k += (int32_t)blockDim.x) {
-        const int32_t at = sum_place(k / END_COLUMNS, k % END_COLUMNS);
-        const int64_t row = rows.row_of(first_slot + k / END_COLUMNS), column = first_column + k % END_COLUMNS;
-        if (row < 0 || column >= end.num_outputs) continue;
-        float scale = end.step.of(end.degree[row]);
-        if (end.row_factor) scale = __fmul_rn(scale, end.row_factor[row]);
-        const float x = __fmul_rn(__fmul_rn((float)(sums[at] - end.correction[column]), scale), end.ratio[column]);
+    for (int32_t slot = (int32_t)threadIdx.x / WARP_SIZE; slot < work.block_rows; slot += WARPS) {
+        if (slot_rows[slot] < 0) continue;
+        const int32_t sum = work.whole_sum(sums, slot, lane_number());
+        const float x = __fmul_rn(__fmul_rn((float)(sum - correction), scales[slot]), ratio);
         if (x != x) faults = ROW_HAS_NAN;
-        sums[at] = signed_code(x, 1.0f, end.limit);
+        sums[sum_place(slot, lane_number())] = signed_code(x, 1.0f, end.limit);
     }
     return faults;
 }
 
 /* A thread a word of fields; columns that there are not have codes of 0. */
-template <typename Sums>
-DEVICE void store_fields(const MapEnd &end, const RowPlanes &rows, int64_t first_slot, int32_t num_slots,
-                         int64_t first_column, const Sums &sums) {
+template <typename Sums, typename SlotRows>
+DEVICE void store_fields(const MapEnd &end, int32_t num_slots, int64_t first_column, const SlotRows &slot_rows,
+                         const Sums &sums) {
     const int32_t num_codes = codes_a_word(end.field_bits), group_words = END_COLUMNS / num_codes;
     for (int32_t k = (int32_t)threadIdx.x; k < num_slots * group_words; k += (int32_t)blockDim.x) {
         const int32_t slot = k / group_words, word = k % group_words;
-        const int64_t row = rows.row_of(first_slot + slot), place = first_column / num_codes + word;
+        const int64_t row = slot_rows[slot], place = first_column / num_codes + word;
         if (row < 0 || place >= end.field_words) continue;
         uint32_t fields = 0;
         for (int32_t q = 0; q < num_codes; q++) {
@@ -94,14 +145,14 @@ DEVICE void store_fields(const MapEnd &end, const RowPlanes &rows, int64_t first
 }
 
 /* A warp a column and 32 slots; zeros where a slot has no row. */
-template <typename Sums>
-DEVICE void store_columns(const MapEnd &end, const RowPlanes &rows, int64_t first_slot, int32_t num_slots,
-                          int64_t first_column, const Sums &sums) {
+template <typename Sums, typename SlotRows>
+DEVICE void store_columns(const MapEnd &end, int64_t first_slot, int32_t num_slots, int64_t first_column,
+                          const SlotRows &slot_rows, const Sums &sums) {
     for (int32_t k = (int32_t)threadIdx.x / WARP_SIZE; k < num_slots / WARP_SIZE * END_COLUMNS; k += WARPS) {
         const int32_t slot = k / END_COLUMNS * WARP_SIZE + lane_number();
         const int64_t column = first_column + k % END_COLUMNS;
         if (column >= end.num_padded) continue; /* all lanes of the warp */
-        const bool is_inside = column < end.num_outputs && rows.row_of(first_slot + slot) >= 0;
+        const bool is_inside = column < end.num_outputs && slot_rows[slot] >= 0;
         const int32_t code = is_inside ? sums[sum_place(slot, k % END_COLUMNS)] + (1 << (end.bit_width - 1)) : 0;
         store_planes((uint32_t)code, end.bit_width,
                      end.planes + column * end.slot_words + (first_slot + slot) / WARP_SIZE,
@@ -109,31 +160,55 @@ DEVICE void store_columns(const MapEnd &end, const RowPlanes &rows, int64_t firs
     }
 }
 
+/* A warp a row of sums. */
+template <typename Sums, typename SlotRows>
+DEVICE void store_sums(const MapEnd &end, const WarpWork &work, int64_t first_column, const SlotRows &slot_rows,
+                       const Sums &sums) {
+    const int64_t column = first_column + lane_number();
+    if (column >= end.num_outputs) return;
+    const int32_t correction = end.correction[column];
+    for (int32_t slot = (int32_t)threadIdx.x / WARP_SIZE; slot < work.block_rows; slot += WARPS) {
+        const int64_t row = slot_rows[slot];
+        if (row >= 0) end.sums[row * end.num_outputs + column] = work.whole_sum(sums, slot, lane_number()) - correction;
+    }
+}
+
 template <typename Form>
-DEVICE void map_rows(const RowPlanes &rows, int32_t num_row_planes, const Lines &weights, int64_t num_column_groups,
-                     const MapEnd &end) {
-    SHARED_ARRAY(uint32_t, columns, CHUNK_WORDS);
-    SHARED_ARRAY(int32_t, sums, WARPS * MOST_ROWS * END_COLUMNS);
-    const int32_t warp = (int32_t)threadIdx.x / WARP_SIZE, num_slots = WARPS * Form::ROWS;
-    const int64_t first_column = blockIdx.x % num_column_groups * END_COLUMNS;
-    const int64_t first_slot = blockIdx.x / num_column_groups * num_slots, own_slot = first_slot + warp * Form::ROWS;
+DEVICE Form multiply_rows(const RowPlanes &rows, int32_t num_row_planes, int64_t first_slot, const Lines &weights,
+                          int64_t first_column, const WarpWork &work) {
     Form form = {};
-    add_products(form, rows, num_row_planes, own_slot < rows.num_slots, own_slot, weights, first_column, true, columns);
-    form.store(sums, warp * Form::ROWS);
+    if (first_slot >= rows.num_slots) return form; /* all lanes of the warp */
+    const LaneRows<Form::ROWS / 8> own(rows, num_row_planes, first_slot);
+    add_products(form, own, weights, first_column, true, work);
+    return form;
+}
+
+template <typename Form>
+DEVICE void map_rows(const RowPlanes &rows, int32_t num_row_planes, const Lines &weights, int32_t num_shares,
+                     int32_t num_column_groups, const MapEnd &end) {
+    SHARED_ARRAY(int32_t, sums, BLOCK_SUMS);
+    SHARED_ARRAY(int32_t, slot_rows, WARPS * MOST_ROWS);
+    SHARED_ARRAY(float, scales, WARPS * MOST_ROWS);
+    const WarpWork work = WarpWork::of<Form>(num_shares);
+    const int32_t block = (int32_t)blockIdx.x, own_slot = (int32_t)threadIdx.x;
+    const int64_t first_column = (int64_t)(block % num_column_groups) * END_COLUMNS;
+    const int64_t first_slot = (int64_t)(block / num_column_groups) * work.block_rows;
+    const SlotScale own = scale_of_slot(end, rows, first_slot + own_slot, own_slot < work.block_rows);
+    const Form form = multiply_rows<Form>(rows, num_row_planes, first_slot + work.row, weights, first_column, work);
+    form.store(sums, work.first_place());
+    if (own_slot < work.block_rows) {
+        slot_rows[own_slot] = (int32_t)rows.row_of(first_slot + own_slot);
+        if (!end.sums) scales[own_slot] = __fmul_rn(end.step.of(own.degree), own.factor);
+    }
     __syncthreads();
     if (end.sums) {
-        for (int32_t r = 0; r < Form::ROWS; r++) {
-            const int64_t row = rows.row_of(own_slot + r), column = first_column + lane_number();
-            if (row >= 0 && column < end.num_outputs)
-                end.sums[row * end.num_outputs + column] =
-                    sums[sum_place(warp * Form::ROWS + r, lane_number())] - end.correction[column];
-        }
+        store_sums(end, work, first_column, slot_rows, sums);
         return;
     }
-    const int32_t faults = code_sums(end, rows, first_slot, num_slots, first_column, sums);
+    const int32_t faults = code_sums(end, work, first_column, slot_rows, scales, sums);
     __syncthreads();
-    if (end.fields) store_fields(end, rows, first_slot, num_slots, first_column, sums);
-    if (end.planes) store_columns(end, rows, first_slot, num_slots, first_column, sums);
+    if (end.fields) store_fields(end, work.block_rows, first_column, slot_rows, sums);
+    if (end.planes) store_columns(end, first_slot, work.block_rows, first_column, slot_rows, sums);
     if (faults) atomicOr(end.faults, faults);
 }
 
@@ -141,13 +216,13 @@ DEVICE void map_rows(const RowPlanes &rows, int32_t num_row_planes, const Lines 
     extern "C" __global__ void name( \
         const uint32_t *rows, int64_t plane_stride, int64_t row_stride, int32_t row_words, int32_t num_row_planes, \
         const int32_t *slot_row, int64_t num_slots, const uint32_t *weights, int64_t num_weights, \
-        int32_t num_weight_planes, int64_t num_steps, int64_t num_column_groups, int64_t num_outputs, \
-        const int32_t *correction, int32_t *sums, const int32_t *degree, const float *step, int32_t num_entries, \
-        const float *row_factor, const float *ratio, float limit, uint32_t *fields, int32_t field_bits, \
-        int64_t field_words, uint32_t *planes, int32_t bit_width, int64_t num_padded, int64_t slot_words, \
-        int32_t *faults) { \
+        int32_t num_weight_planes, int64_t num_steps, int32_t num_shares, int32_t num_column_groups, \
+        int64_t num_outputs, const int32_t *correction, int32_t *sums, const int32_t *degree, const float *step, \
+        int32_t num_entries, const float *row_factor, const float *ratio, float limit, uint32_t *fields, \
+        int32_t field_bits, int64_t field_words, uint32_t *planes, int32_t bit_width, int64_t num_padded, \
+        int64_t slot_words, int32_t *faults) { \
         map_rows<Form>({rows, plane_stride, row_stride, row_words, slot_row, num_slots}, num_row_planes, \
-                       {weights, num_weights, num_steps, num_weight_planes}, num_column_groups, \
+                       {weights, num_weights, num_steps, num_weight_planes}, num_shares, num_column_groups, \
                        {num_outputs, correction, sums, degree, {step, num_entries}, row_factor, ratio, limit, fields, \
                         field_bits, field_words, planes, bit_width, num_padded, slot_words, faults}); \
     }
