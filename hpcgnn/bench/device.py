@@ -56,7 +56,7 @@ class DevicePlace(Place):
     chip: Chip = field(default_factory=Chip.current)
 
     wide_float = torch.float16
-    sums_in_half = True
+    is_device = True
 
     def seconds_of(self, work: Work, is_hot: bool = False) -> float:
         """Flush the L2 cache, and time the work by events."""

@@ -54,7 +54,7 @@ class HostPlace(Place):
     num_rows: int = 85_000
 
     wide_float = torch.float32
-    sums_in_half = False
+    is_device = False
 
     def seconds_of(self, work: Work, is_hot: bool = False) -> float:
         """See `Place`."""

@@ -37,7 +37,7 @@ class Place(ABC):
     stream_bytes : int       length of the streams of its ceilings
     num_rows : int           rows of a message and of pointwise work, beyond every cache
     wide_float : torch.dtype what peers multiply codes in, beside int8
-    sums_in_half : bool      whether `hpcgnn.ops.aggregation.use_half_sums` changes anything here
+    is_device : bool         kernels of hpcgnn.ops.cuda run here, whose choices can be left out
     begin : Begin            is told of each piece of work before it is timed
     """
 
@@ -48,7 +48,7 @@ class Place(ABC):
     begin: Begin = field(default=say_nothing, compare=False, repr=False)
 
     wide_float: ClassVar[torch.dtype]
-    sums_in_half: ClassVar[bool]
+    is_device: ClassVar[bool]
 
     @abstractmethod
     def seconds_of(self, work: Work, is_hot: bool = False) -> float:

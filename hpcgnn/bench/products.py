@@ -10,14 +10,16 @@ from functools import partial
 
 import torch
 
+from hpcgnn.bench.ablations import sddmm_ablations, spmm_ablations
 from hpcgnn.bench.graphs import Topology
-from hpcgnn.bench.peers.spmm import mean_peers, sampled_peers
+from hpcgnn.bench.peers.spmm import mean_peers, sampled_peers, weights_of_arcs
 from hpcgnn.bench.place import PRECISION, Contestants, Place, admit
 from hpcgnn.bench.timing import CEILING, OURS, Measurement
 from hpcgnn.ops.aggregation import SparseRows, from_csr, multiply
 from hpcgnn.ops.attention import sampled_products
 
 OURS_FP32, HALF_ARITHMETIC = "hpcgnn fp32", "half arithmetic"    # contestants where rows are narrower
+WITH_VALUES = "with values"                                      # on a device
 
 
 def measure_products(place: Place, graph: Topology, widths: tuple[int, ...], precisions: tuple[str, ...],
@@ -34,7 +36,8 @@ def measure_products(place: Place, graph: Topology, widths: tuple[int, ...], pre
 
 def measure_mean(place: Place, graph: Topology, matrix: SparseRows, width: int, precision: str,
                  products: dict) -> Measurement:
-    """Measure SpMM; beside it our float32, and on a device HalfGNN's half arithmetic, of the same rows.
+    """Measure SpMM; beside it our float32, and on a device HalfGNN's half arithmetic and its ablations, of the same
+    rows, and weights of arcs as cuSPARSE reads them.
 
     Parameters
     ----------
@@ -45,10 +48,14 @@ def measure_mean(place: Place, graph: Topology, matrix: SparseRows, width: int, 
                            f"spmm in {precision}")
     remarks += [f"{peer} has no {precision} product" for peer, product in products.items() if product is None]
     contestants: Contestants = {CEILING: place.gathering(rows, graph.indices), OURS: partial(multiply, matrix, rows)}
+    if place.is_device:
+        # cuSPARSE reads a weight of every arc; a mean needs none, which is our choice.
+        weighted = replace(matrix, row_scale=None, entry_scale=weights_of_arcs(graph))
+        contestants |= {WITH_VALUES: partial(multiply, weighted, rows), **spmm_ablations(matrix, rows)}
     if precision != "fp32":
         contestants[OURS_FP32] = partial(multiply, matrix, rows.float())
         contestants[HALF_ARITHMETIC] = (
-            partial(multiply, replace(matrix, has_half_sums=True), rows) if place.sums_in_half else None)
+            partial(multiply, replace(matrix, has_half_sums=True), rows) if place.is_device else None)
     return place.measure("spmm", _case(graph, width, precision), _gigabytes(graph, rows), "GB/s", contestants | peers,
                          remarks)
 
@@ -61,6 +68,8 @@ def measure_sampled(place: Place, graph: Topology, matrix: SparseRows, width: in
                            f"sddmm in {precision}")
     contestants: Contestants = {CEILING: place.gathering(right, graph.indices),
                                 OURS: partial(sampled_products, matrix, left, right, 1)}
+    if place.is_device:
+        contestants |= sddmm_ablations(matrix, left, right)
     if precision != "fp32":
         contestants[OURS_FP32] = partial(sampled_products, matrix, left.float(), right.float(), 1)
     return place.measure("sddmm", _case(graph, width, precision), _gigabytes(graph, right), "GB/s",

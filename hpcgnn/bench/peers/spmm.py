@@ -42,7 +42,7 @@ def sampled_peers(graph: Topology, precision: str, peers: tuple[str, ...], place
 
 def weights_of(graph: Topology, precision: str, place: str) -> torch.Tensor:
     """Return the mean as torch's sparse matrix; with indices of 32 bits on a device, where they are the faster ones."""
-    values = torch.from_numpy(_weights(graph)).to(place, PRECISION[precision])
+    values = torch.from_numpy(weights_of_arcs(graph)).to(place, PRECISION[precision])
     return _sparse_tensor(graph, values, np.int64 if place == HOST else np.int32)
 
 
@@ -54,7 +54,8 @@ def _sparse_tensor(graph: Topology, values: torch.Tensor, index: type = np.int64
         return torch.sparse_csr_tensor(indptr, indices, values, size=(graph.num_nodes, graph.num_nodes))
 
 
-def _weights(graph: Topology) -> np.ndarray:
+def weights_of_arcs(graph: Topology) -> np.ndarray:
+    """Return what makes a sum a mean, (num_edges,) float32."""
     return np.repeat(graph.inverse_degree, np.diff(graph.indptr))
 
 
@@ -94,7 +95,8 @@ def scipy_product(graph: Topology, precision: str) -> Product | None:
     if precision != "fp32":
         return None
     shape = graph.num_nodes, graph.num_nodes
-    matrix = scipy.sparse.csr_matrix((_weights(graph), graph.indices, graph.indptr.astype(np.int32)), shape=shape)
+    arcs = weights_of_arcs(graph), graph.indices, graph.indptr.astype(np.int32)
+    matrix = scipy.sparse.csr_matrix(arcs, shape=shape)
     return lambda rows: matrix @ rows.numpy()
 
 

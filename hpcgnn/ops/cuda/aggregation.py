@@ -37,18 +37,20 @@ def _is_half(matrix, near: torch.Tensor) -> bool:
 
 
 def launch(cut: Segments, matrix, near: torch.Tensor, far, out: torch.Tensor, is_added: bool, is_half: bool,
-           entry_scale: torch.Tensor | None = None, entry_index: np.ndarray | None = None) -> None:
+           entry_scale: torch.Tensor | None = None, entry_index: np.ndarray | None = None,
+           columns: int | None = None) -> None:
     """The blocks' fold, then that of the rows that several blocks share, in float32 or half arithmetic.
 
     Parameters
     ----------
     cut : Segments                    the rows, one at least, and their blocks
     is_half : bool                    for near of bfloat16 or float16
+    columns : int                     of a lane, where it is not to be `lane_columns`
     others : as in `hpcgnn.ops.aggregation`
     """
     dim, suffix, parts = near.shape[1], SUFFIX[near.dtype], staging(cut, near.shape[1], near)
     dense, packed = (far, None) if far is None or isinstance(far, torch.Tensor) else (None, far)
-    columns = lane_columns(dim, entry_scale, near.itemsize)
+    columns = columns or lane_columns(dim, entry_scale, near.itemsize)
     is_aligned = int(alignment(near, dense, out) >= columns)
     if columns > PAIR and not is_aligned:      # of rows inside of some other memory: as slow as it is rare
         aside = [rows if rows is None else rows.clone() for rows in (near, dense, out)]

@@ -98,13 +98,16 @@ def take_entries(value: torch.Tensor, entry_index: np.ndarray) -> torch.Tensor:
     return out
 
 
-def sampled_products(matrix, left: torch.Tensor, right: torch.Tensor, num_heads: int) -> torch.Tensor:
-    """Return <left row, right row> of each entry over each head's columns, (num_entries, num_heads) float32."""
+def sampled_products(matrix, left: torch.Tensor, right: torch.Tensor, num_heads: int,
+                     vector: int | None = None) -> torch.Tensor:
+    """Return <left row, right row> of each entry over each head's columns, (num_entries, num_heads) float32; `vector`
+    columns a load, or as many as there can be.
+    """
     out = torch.empty((len(matrix.indices), num_heads), device=left.device)
     if out.numel() and matrix.num_rows:
         cut, head_dim = matrix.geometry.segments(0, matrix.num_rows), left.shape[1] // num_heads
         over_entries("attention", f"sampled_products_{SUFFIX[left.dtype]}", (cut.num_blocks,), cut, matrix, left,
-                     left.detach(), right.detach(), num_heads, head_dim, _vector(head_dim, left, right), out)
+                     left.detach(), right.detach(), num_heads, head_dim, vector or _vector(head_dim, left, right), out)
     return out
 
 
