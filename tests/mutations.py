@@ -56,6 +56,7 @@ STEPS_OF_TWO = Tests("steps/test_steps.py -k 'constants and gcn and 8'", 2)
 BOUNDS = Tests("ops/test_bounds.py")
 ROTATED = Tests("cuda/test_rotation.py -x")
 DEVICE_PASS = Tests("inference/test_device.py -m parallel[1] -x -k 'bits_come and (gcn or sage)'")
+SHARED_STEPS = Tests("cuda/test_bit_gemm.py -m 'not parallel' -x -k share")
 ROTATED_ROWS = Tests("exchange/test_rotated.py", 2)
 PLAN = Tests("exchange/test_plan.py")
 IN_MESSAGE, READ_AGAIN = Tests("exchange/test_halo.py -k lie_in_messages", 3), Tests("exchange/test_halo.py -k read", 2)
@@ -165,7 +166,13 @@ MUTATIONS = [
     Mutation("ops/cuda/kernels/bit_products.cuh", "the highest plane of a weight is positive",
              "return is_negative ? -weight : weight;", "return weight;", DEVICE_PASS),
     Mutation("ops/cuda/kernels/integer_map.cu", "half a range stays in the sums of signed rows",
-             "(float)(sums[at] - end.correction[column])", "(float)sums[at]", DEVICE_PASS),
+             "(float)(sum - correction)", "(float)sum", DEVICE_PASS),
+    Mutation("ops/cuda/kernels/bit_products.cuh", "a share takes the chunks of the first one",
+             "for (int32_t step = work.share * CHUNK_STEPS;", "for (int32_t step = 0;", SHARED_STEPS),
+    Mutation("ops/cuda/kernels/bit_products.cuh", "the sums of the first share are the whole",
+             "s < num_shares; s++) whole", "s < 1; s++) whole", SHARED_STEPS),
+    Mutation("ops/cuda/bit_gemm.py", "a block has fewer slots than a word of a column",
+             ">= least_rows\n", ">= 1\n", Tests("cuda/test_bit_gemm.py -k steps_are_divided")),
     Mutation("ops/cuda/kernels/integer_finish.cuh", "what was added to every entry stays in the sum",
              "if (end.shift) sum -= end.shift * end.count[row];", "", DEVICE_PASS),
     Mutation("ops/cuda/kernels/integer_rows.cu", "parts of a word are never widened on the way",

@@ -107,8 +107,8 @@ def _activation(dim: int, dtype: torch.dtype) -> None:
     pointwise.activate_backward(rows, rows, *arguments, moments, torch.empty_like(rows))
 
 
-def _bit_product() -> None:
-    codes = np.random.default_rng(0).integers(0, 16, (256, 512), dtype=np.uint8)
+def _bit_product(length: int) -> None:
+    codes = np.random.default_rng(0).integers(0, 16, (256, length), dtype=np.uint8)
     left = pack_codes(torch.from_numpy(codes), 4, False)
     bit_gemm.multiply_bits(left, pack_codes(torch.from_numpy(codes[:64].T.copy()), 4, True), None, None)
 
@@ -145,7 +145,8 @@ CASES: dict[str, Callable[[], Callable[[], object]]] = {
     "message of 2 bits, rotated, 64": lambda: lambda: _message(64, 2, "rotated"),
     "norm, ReLU, dropout fp32, 64": lambda: lambda: _activation(64, torch.float32),
     "maximum fp32, 64": lambda: lambda: maximum.maximum(_matrix(), rows_of(NUM_ROWS, 64)),
-    "product of bits, 256 x 512 x 64": lambda: _bit_product,
+    "product of bits, 256 x 512 x 64": lambda: lambda: _bit_product(512),
+    "product of bits, 256 x 2048 x 64": lambda: lambda: _bit_product(2048),     # steps are divided among warps
     "tiles of bits, 64": lambda: _tiles,
     **{f"{kind}, whole graph": lambda kind=kind: _pass(kind, False) for kind in ("gcn", "gin", "sage", "gat")},
     **{f"{kind}, batches": lambda kind=kind: _pass(kind, True) for kind in ("gcn", "gin", "sage")},

@@ -30,7 +30,8 @@ DEVICE void multiply_lines(const Lines &left, const Lines &right, int32_t num_sh
         int64_t num_columns, int32_t *sums, float *values, uint32_t *planes, const float *row_step, \
         const float *row_zero, const float *row_sum, const float *column_step, const float *column_zero, \
         const float *column_sum, float length, const float *gain, const float *bias, int32_t is_by_row, \
-        int32_t has_relu, float low, float step, float offset, int32_t bit_width, int64_t num_padded, int64_t line_words) { \
+        int32_t has_relu, float low, float step, float offset, int32_t bit_width, int64_t num_padded, \
+        int64_t line_words) { \
         multiply_lines<Form>({left, num_left, num_steps, left_width}, {right, num_right, num_steps, right_width}, \
                              num_shares, num_column_groups, ProductEnd PRODUCT_END); \
     }

@@ -62,10 +62,10 @@ struct LaneLines {
     }
 };
 
-/* Where the sum of a row and a column lies in shared memory. Rows, columns of 32 rows and fragments are read and written
- * by all 32 banks at once. */
+/* Where the sum of a row and a column lies in shared memory. Rows, columns of 32 rows, fragments and every 2nd to 16th
+ * column of as many rows are read and written by all 32 banks at once. */
 DEVICE int32_t sum_place(int32_t row, int32_t column) {
-    return row * END_COLUMNS + (column ^ (row % 4 * 8 + row / 4 % 8));
+    return row * END_COLUMNS + (column ^ row % 32 ^ row / 2 % 4 * 8);
 }
 
 /* 2^place of an int32, negative where asked for. */
@@ -74,13 +74,14 @@ DEVICE int32_t plane_weight(int32_t place, bool is_negative) {
     return is_negative ? -weight : weight;
 }
 
-/* Each form adds the products of a plane's chunk of its rows, quads of 8 each, with that of a plane of num_tiles tiles
- * of 8 columns, and stores the sums of the warp's rows, of which `first` is the first one of the block.
+/* Each form adds the products of a chunk of a plane of its rows with that of a plane of two tiles of 8 columns, number
+ * 2 * PAIR and the next, and stores the sums at those of row `first` and the following ones. IS_AHEAD: a pair is asked
+ * for while the one before it is multiplied, as far as there are registers.
  *
- * A lane has the parts of the sums of 8 rows that its words of the columns add. */
+ * A lane has the parts of the sums of 8 rows and 4 columns that its own words add. */
 struct PopcountForm {
     static constexpr int32_t ROWS = 8, PLANES_AHEAD = 2;
-    static constexpr bool IS_AHEAD = false; /* two tiles' columns are asked for while two others are multiplied */
+    static constexpr bool IS_AHEAD = false;
     int32_t sum[COLUMN_TILES][ROWS];
 
     template <int32_t PAIR> DEVICE void add(const Quad (&rows)[1], const Quad (&columns)[2], int32_t weight) {
@@ -174,7 +175,6 @@ struct WarpWork {
     }
 };
 
-/* Tiles 2 * PAIR and the next. */
 template <int32_t PAIR>
 DEVICE void load_columns(const LaneLines &right, int32_t plane, int32_t step, Quad (&columns)[2]) {
     for (int32_t u = 0; u < 2; u++) columns[u] = right.quad(plane, 2 * PAIR + u, step);
@@ -193,7 +193,7 @@ DEVICE void add_pair(Form &form, const Quad (&rows)[PLANES][Form::ROWS / 8], int
 /* The planes first_plane .. first_plane + PLANES - 1 of the rows: those of a chunk are asked for at once, or one of
  * CHUNKS_AHEAD chunks. */
 template <int32_t PLANES, typename Form, typename Rows>
-DEVICE void add_planes(Form &form, const Rows &left, int32_t first_plane, const LaneLines &right, bool has_pairs,
+DEVICE void add_planes(Form &form, const Rows &left, int32_t first_plane, const LaneLines &right, bool has_second,
                        bool is_signed, const WarpWork &work) {
     constexpr int32_t CHUNKS = PLANES == 1 ? CHUNKS_AHEAD : 1;
     const int32_t stride = work.num_shares * CHUNK_STEPS, num_planes = left.num_planes - first_plane;
@@ -211,12 +211,12 @@ DEVICE void add_planes(Form &form, const Rows &left, int32_t first_plane, const 
             for (int32_t j = 0; j < right.num_planes; j++) {
                 const bool is_last = j + 1 == right.num_planes, is_negative = is_signed && is_last;
                 if (!Form::IS_AHEAD) load_columns<0>(right, j, at, columns[0]);
-                else if (has_pairs) load_columns<1>(right, j, at, columns[1]);
+                else if (has_second) load_columns<1>(right, j, at, columns[1]);
                 add_pair<0, PLANES>(form, rows[c], num_planes, columns[0], first_plane + j, is_negative);
                 const int32_t next = is_last ? 0 : j + 1;
                 if (Form::IS_AHEAD) load_columns<0>(right, next, is_last ? at + stride : at, columns[0]);
-                else if (has_pairs) load_columns<1>(right, j, at, columns[0]);
-                if (has_pairs)
+                else if (has_second) load_columns<1>(right, j, at, columns[0]);
+                if (has_second)
                     add_pair<1, PLANES>(form, rows[c], num_planes, columns[Form::IS_AHEAD], first_plane + j,
                                         is_negative);
             }
@@ -224,18 +224,19 @@ DEVICE void add_planes(Form &form, const Rows &left, int32_t first_plane, const 
     }
 }
 
-/* All lanes of a warp: adds the products of its rows, in the chunks of its share, with 32 columns. */
+/* All lanes of a warp: adds the products of its rows, in the chunks of its share, with 32 columns; zeros of a second pair
+ * of tiles are left out. */
 template <typename Form, typename Rows>
 DEVICE void add_products(Form &form, const Rows &left, const Lines &right, int64_t first_column, bool is_signed,
                          const WarpWork &work) {
     const LaneLines columns(right, first_column);
-    const bool has_pairs = right.num_lines - first_column > 2 * TILE_COLUMNS;
+    const bool has_second = right.num_lines - first_column > 2 * TILE_COLUMNS;
     if (left.num_planes == 1) {
-        add_planes<1>(form, left, 0, columns, has_pairs, is_signed, work);
+        add_planes<1>(form, left, 0, columns, has_second, is_signed, work);
         return;
     }
 #pragma unroll 1
     for (int32_t i = 0; i < left.num_planes; i += Form::PLANES_AHEAD)
-        add_planes<Form::PLANES_AHEAD>(form, left, i, columns, has_pairs, is_signed, work);
+        add_planes<Form::PLANES_AHEAD>(form, left, i, columns, has_second, is_signed, work);
 }
 #endif
