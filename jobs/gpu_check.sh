@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU, from a clone and without a network: builds the extension in place, runs the tests of the
 # kernels, exchange and training on the device, compiles every kernel by nvcc for sm_75, sm_80 and sm_90, runs
-# compute-sanitizer over one case of each kernel test, and measures `hpcgnn bench kernels|bits --device cuda`.
+# compute-sanitizer over one case of each kernel test, and measures `hpcgnn bench kernels|bits|inference --device cuda`.
 # Needs CUDA, and a Python with torch, cupy, mpi4py and what the package and pytest need. Each part has a time limit,
-# under 8 minutes in all; one that fails stops no other. Leaves gpu-check.log, and bench.json and table.txt in a folder a
+# under 9 minutes in all; one that fails stops no other. Leaves gpu-check.log, and bench.json and table.txt in a folder a
 # benchmark. The last line, `N parts passed, N failed, N left out`, and the exit status say how it went.
 #   HPCGNN_PYTHON            the interpreter                               default: python3
-#   HPCGNN_DATASETS          folder with ogbn_arxiv_nofeat.npz and topo_uk2007_100k.npz; unset: drawn graphs only
+#   HPCGNN_DATASETS          folder with ogbn_arxiv_nofeat.npz, topo_uk2007_100k.npz and pubmed.npz; unset: drawn graphs only
 #   HPCGNN_GPU_CHECK_SCALE   times the limits, for a slow machine          default: 1
 #   OUT                      folder of the results                         default: build/gpu-check
 set -euo pipefail
@@ -58,7 +58,7 @@ run_tests() {
         --ignore tests/cuda/test_planted_faults.py
     if has pytest_mpi h5py; then
         part "tests of exchange and training" 40 "${pytest[@]}" "${serial[@]}" "${many[@]}" tests/exchange \
-            tests/training tests/inference/test_device.py tests/cli/test_infer_device.py -k "device or cuda"
+            tests/training tests/inference/test_device.py tests/cli/test_infer_device.py -k "device or cuda or gpu"
     else
         leave_out "tests of exchange and training" "mpi-pytest or h5py is not installed"
     fi
@@ -95,6 +95,12 @@ run_benchmarks() {
         fi
     done
     part "benchmark of bits" 35 "$python" -m hpcgnn bench bits --device cuda --out "$out/bits"
+    if [[ -f ${HPCGNN_DATASETS:-}/pubmed.npz ]]; then
+        part "benchmark of inference" 40 "$python" -m hpcgnn bench --repeat 10 inference "$HPCGNN_DATASETS/pubmed.npz" \
+            --device cuda --peer torch --out "$out/inference"
+    else
+        leave_out "benchmark of inference" "pubmed.npz is not in HPCGNN_DATASETS"
+    fi
     part "benchmark of kernels" 75 "$python" -m hpcgnn bench kernels --device cuda --peer torch --widths 64,256 \
         --precision fp32,fp16,bf16 --out "$out/kernels" "${graphs[@]}" drawn:100e6
 }

@@ -23,7 +23,7 @@ from hpcgnn.inference.batches.packed import PackedBatches
 from hpcgnn.inference.batches.run import BatchedRun, pack_features
 from hpcgnn.inference.code_exchange import CodeExchange
 from hpcgnn.inference.coded_rows import code_rows
-from hpcgnn.inference.device.batches import DeviceBatchedRun
+from hpcgnn.inference.device.batches import DeviceBatchedRun, tiles_are_faster
 from hpcgnn.inference.device.graph import DeviceGraphPass
 from hpcgnn.inference.forward import forward_codes
 from hpcgnn.inference.rank_neighborhood import RankNeighborhood
@@ -193,7 +193,8 @@ def test_batches_have_the_hosts_bits_by_tiles_and_by_gathering(aggregation, kind
             run = DeviceBatchedRun(model, packed, device, aggregation, group_rows=50)
             assert_same(run.forward(), expected)
             assert_same(run.forward(), expected)
-        takes_tiles = aggregation == "tiles" or (aggregation == "auto" and kind != "gat")
+        is_worth_it = tiles_are_faster(len(packed.batches.indices), len(packed.tiles.column), mapped_bits)
+        takes_tiles = aggregation == "tiles" or (aggregation == "auto" and kind != "gat" and is_worth_it)
         counts = run.counts
         assert (counts.by_tiles, counts.by_gather) == ((2 * 3 * 3, 0) if takes_tiles else (0, 2 * 3 * 3))
         # One copy a group of batches, and nothing else, in the form that is packed.
@@ -201,6 +202,21 @@ def test_batches_have_the_hosts_bits_by_tiles_and_by_gathering(aggregation, kind
         if streams is not None:
             copied = [num_bytes for event, num_bytes in streams.log if event == "copy"]
             assert copied == [*run.group_bytes] * 2
+
+
+def test_tiles_are_taken_where_they_have_three_arcs_a_plane():
+    assert tiles_are_faster(24, 2, 4) and not tiles_are_faster(23, 2, 4) and not tiles_are_faster(24, 2, 5)
+
+
+@pytest.mark.parametrize("mapped_bits, takes_tiles", [(2, True), (8, False)])
+def test_auto_takes_what_is_said_to_be_faster(mapped_bits, takes_tiles):
+    model = some_model("gcn", num_features=40, num_layers=2, mapped_bits=mapped_bits)
+    packed = packed_graph(model, 6, 2)
+    assert 2 * 3 <= len(packed.batches.indices) / len(packed.tiles.column) < 8 * 3
+    with some_device() as (device, _):
+        run = DeviceBatchedRun(model, packed, device, "auto")
+        run.forward()
+    assert (run.counts.by_tiles > 0, run.counts.by_gather > 0) == (takes_tiles, not takes_tiles)
 
 
 @pytest.mark.parametrize("kind, aggregation", [("gcn", "tiles"), ("sage", "gather"), ("gin", "auto")])

@@ -29,6 +29,7 @@ from hpcgnn.quantized.integer_model import IntegerModel
 
 GROUP_ROWS = 1 << 17      # of a group: what its layers make of them is some hundreds of MB
 KEPT_GROUPS = 2
+LEAST_ENTRIES = 3         # of a tile and plane, from which on tiles are the faster sums
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,16 @@ class GroupBuffer:
         return found
 
 
+def tiles_are_faster(num_entries: int, num_tiles: int, num_planes: int) -> bool:
+    """Tell whether sums by tiles of bits take less time than by rows of packed codes.
+
+    A tile meets every plane, however few arcs it has; a packed code is read once. On an H200 with 8.8 arcs a tile, tiles
+    took 0.7 to 1.04 of the time of gathering at 2 planes, 1.02 to 1.2 at 4 and 1.25 to 1.35 at 8
+    (data/benchmarks/gpu.md).
+    """
+    return num_entries >= LEAST_ENTRIES * num_tiles * num_planes
+
+
 class DeviceBatchedRun:
     """Passes of one model over the same batches.
 
@@ -77,7 +88,8 @@ class DeviceBatchedRun:
     model : IntegerModel
     packed : PackedBatches                       codes of the model's first convolution
     device : torch.device
-    aggregation : {"auto", "tiles", "gather"}    auto is tiles, but for attention, which weighs rows one by one
+    aggregation : {"auto", "tiles", "gather"}    auto is what `tiles_are_faster` says, and gather for attention, which
+                                                 weighs rows one by one
 
     Attributes
     ----------
@@ -96,10 +108,12 @@ class DeviceBatchedRun:
             raise ConfigError("attention weighs neighbors one by one, which tiles of bits can't; use "
                               "--aggregation gather")
         self._packed, self._device = packed, device
-        self._takes_tiles = aggregation != "gather" and is_summed(model)
         self._reductions = [REDUCTIONS[one.kind] for one in model.convolutions]
         factors = [degree_factor(packed.batches.in_degree, name) for name in self._reductions]
         self._layers = [DeviceLayer(one, device) for one in layers_of(model, factors)]
+        num_planes = max(one.settings.mapped_bits for one in self._layers)
+        self._takes_tiles = aggregation == "tiles" or (aggregation == "auto" and is_summed(model) and tiles_are_faster(
+            len(packed.batches.indices), len(packed.tiles.column), num_planes))
         self._result_dims = result_dims(self._layers)
         self._groups = [self._group(first, end) for first, end in runs_of_batches(packed.batches.row_begin, group_rows)]
         self.counts, self.copies, self.copied_bytes = AggregationCounts(), 0, 0
