@@ -3,7 +3,7 @@
 # kernels, exchange and training on the device, compiles every kernel by nvcc for sm_75, sm_80 and sm_90, runs
 # compute-sanitizer over one case of each kernel test, and measures `hpcgnn bench kernels|bits|inference --device cuda`.
 # Needs CUDA, and a Python with torch, cupy, mpi4py and what the package and pytest need. Each part has a time limit,
-# under 9 minutes in all; one that fails stops no other. Leaves gpu-check.log, and bench.json and table.txt in a folder a
+# under 8 minutes in all; one that fails stops no other. Leaves gpu-check.log, and bench.json and table.txt in a folder a
 # benchmark. The last line, `N parts passed, N failed, N left out`, and the exit status say how it went.
 #   HPCGNN_PYTHON            the interpreter                               default: python3
 #   HPCGNN_DATASETS          folder with ogbn_arxiv_nofeat.npz, topo_uk2007_100k.npz and pubmed.npz; unset: drawn graphs only
@@ -64,7 +64,7 @@ run_tests() {
     fi
     if command -v nvcc >/dev/null; then
         # One file, whose tests are dealt out one by one.
-        part "nvcc" 45 "${pytest[@]}" "${serial[@]}" "${many[@]/loadfile/load}" tests/cuda/test_compile.py -k nvcc
+        part "nvcc" 40 "${pytest[@]}" "${serial[@]}" "${many[@]/loadfile/load}" tests/cuda/test_compile.py -k nvcc
     else
         leave_out "nvcc" "it is not on PATH"
     fi
@@ -77,7 +77,7 @@ run_sanitizer() {
     for tool in memcheck racecheck; do
         if command -v compute-sanitizer >/dev/null; then
             # torch's allocator would hide an access beyond a tensor inside of one large allocation.
-            part "$tool" 42 env PYTORCH_NO_CUDA_MEMORY_CACHING=1 PYTHONPATH="jobs${PYTHONPATH:+:$PYTHONPATH}" \
+            part "$tool" 40 env PYTORCH_NO_CUDA_MEMORY_CACHING=1 PYTHONPATH="jobs${PYTHONPATH:+:$PYTHONPATH}" \
                 compute-sanitizer --tool "$tool" --error-exitcode 9 --report-api-errors no "$@"
         else
             leave_out "$tool" "compute-sanitizer is not on PATH"
@@ -94,19 +94,19 @@ run_benchmarks() {
             printf '\n%s.npz is not in HPCGNN_DATASETS; the benchmarks go without it\n' "$name"
         fi
     done
-    part "benchmark of bits" 35 "$python" -m hpcgnn bench bits --device cuda --out "$out/bits"
+    part "benchmark of bits" 30 "$python" -m hpcgnn bench bits --device cuda --out "$out/bits"
     if [[ -f ${HPCGNN_DATASETS:-}/pubmed.npz ]]; then
         part "benchmark of inference" 40 "$python" -m hpcgnn bench --repeat 10 inference "$HPCGNN_DATASETS/pubmed.npz" \
             --device cuda --peer torch --out "$out/inference"
     else
         leave_out "benchmark of inference" "pubmed.npz is not in HPCGNN_DATASETS"
     fi
-    part "benchmark of kernels" 75 "$python" -m hpcgnn bench kernels --device cuda --peer torch --widths 64,256 \
+    part "benchmark of kernels" 60 "$python" -m hpcgnn bench kernels --device cuda --peer torch --widths 64,256 \
         --precision fp32,fp16,bf16 --out "$out/kernels" "${graphs[@]}" drawn:100e6
 }
 
 check() {
-    part "build" 90 "$python" setup.py -q build_ext --inplace
+    part "build" 80 "$python" setup.py -q build_ext --inplace
     run_tests
     run_benchmarks
     printf '\nresults: %s, after %d s\n' "$out" "$SECONDS"

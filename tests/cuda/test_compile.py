@@ -18,7 +18,7 @@ SOURCES = sorted(KERNELS.glob("*.cu"))
 TEST_SOURCES = sorted(Path(__file__).parent.rglob("*.cu"))
 ARCHITECTURES = (75, 80, 90)
 # Bytes that may be spilled, the most by NVRTC 12.8 and 12.9: the bounds on registers of these let more blocks share a
-# multiprocessor. Wide sums spill on sm_100 alone; with a block less they spill nothing, and took 10 % longer on an H200.
+# multiprocessor. Wide sums spill on sm_100 alone; a block less would spill nothing, and took 10 % longer on an H200.
 SPILLED = {"quantize_rotated": 28, "dequantize_rotated": 80, "gather": 20, "edge_softmax_backward": 4,
            "aggregate_wide": 48, "aggregate_wide_heads": 48, "aggregate_wide_packed": 48}
 

@@ -21,10 +21,10 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "jobs/gpu_check.sh"
 TOOLS = ("bash", "dirname", "env", "mkdir", "tee", "timeout", "sleep")
 PARTS = ["build", "tests of kernels", "tests of exchange and training", "nvcc", "memcheck", "racecheck",
-         "benchmark of bits", "benchmark of kernels"]
+         "benchmark of bits", "benchmark of inference", "benchmark of kernels"]
 # Of a part's command, a word that no other has.
 WORDS = dict(zip(PARTS, ("setup.py", "test_emulation", "tests/exchange", "-k nvcc", "--tool memcheck",
-                         "--tool racecheck", "bench bits", "bench kernels"), strict=True))
+                         "--tool racecheck", "bench bits", "--repeat 10 inference", "bench kernels"), strict=True))
 
 spec = importlib.util.spec_from_file_location("gpu_prerequisites", ROOT / "jobs/gpu_prerequisites.py")
 prerequisites = importlib.util.module_from_spec(spec)
@@ -38,9 +38,10 @@ def write_program(path, text):
 
 @pytest.fixture
 def clone(tmp_path):
-    """A clone with nothing but the script, and a PATH with nothing but what it calls."""
-    for folder in ("jobs", "bin"):
+    """A clone with nothing but the script, a PATH with nothing but what it calls, and one graph."""
+    for folder in ("jobs", "bin", "graphs"):
         (tmp_path / folder).mkdir()
+    (tmp_path / "graphs/pubmed.npz").touch()
     shutil.copy(SCRIPT, tmp_path / "jobs")
     for tool in TOOLS:
         (tmp_path / "bin" / tool).symlink_to(shutil.which(tool))
@@ -58,20 +59,22 @@ esac
 def check(clone, **environment):
     """Status, printed lines, and the commands that were asked for."""
     done = subprocess.run([clone / "jobs/gpu_check.sh"], capture_output=True, text=True, cwd="/", timeout=60,
-                          env={"PATH": str(clone / "bin"), "HOW": "exit 3", **environment})
+                          env={"PATH": str(clone / "bin"), "HOW": "exit 3", "HPCGNN_DATASETS": str(clone / "graphs"),
+                               **environment})
     asked = clone / "asked"
     return done.returncode, done.stdout.splitlines(), asked.read_text().splitlines() if asked.exists() else []
 
 
 def test_all_parts_run_and_the_results_name_the_machine(clone):
-    (clone / "graphs").mkdir()
     (clone / "graphs/ogbn_arxiv_nofeat.npz").touch()
-    status, lines, asked = check(clone, HPCGNN_DATASETS=str(clone / "graphs"), OUT=str(clone / "out"))
+    status, lines, asked = check(clone, OUT=str(clone / "out"))
     assert status == 0
-    assert lines[0] == "Stand-in 9000" and lines[-1] == "8 parts passed, 0 failed, 0 left out"
+    assert lines[0] == "Stand-in 9000" and lines[-1] == "9 parts passed, 0 failed, 0 left out"
     assert [line[3:] for line in lines if line.startswith("== ")] == PARTS
     assert all(WORDS[part] in command for part, command in zip(PARTS, asked, strict=True))
-    assert asked[-2] == f"-m hpcgnn bench bits --device cuda --out {clone}/out/bits"
+    assert asked[-3] == f"-m hpcgnn bench bits --device cuda --out {clone}/out/bits"
+    assert asked[-2] == (f"-m hpcgnn bench --repeat 10 inference {clone}/graphs/pubmed.npz --device cuda --peer torch "
+                         f"--out {clone}/out/inference")
     assert asked[-1] == ("-m hpcgnn bench kernels --device cuda --peer torch --widths 64,256 "
                          f"--precision fp32,fp16,bf16 --out {clone}/out/kernels "
                          f"{clone}/graphs/ogbn_arxiv_nofeat.npz drawn:100e6")
@@ -85,12 +88,12 @@ def test_a_part_that_fails_stops_no_other(clone, part):
     assert status == 1
     assert len(asked) == len(PARTS)
     assert any(line.startswith(f"-- {part} failed after ") and line.endswith(" with status 3") for line in lines)
-    assert lines[-2:] == [f"failed: [{part}]", "7 parts passed, 1 failed, 0 left out"]
+    assert lines[-2:] == [f"failed: [{part}]", "8 parts passed, 1 failed, 0 left out"]
 
 
 def test_a_part_that_hangs_is_ended_at_its_limit(clone):
     script = clone / "jobs/gpu_check.sh"
-    script.write_text(script.read_text().replace('part "nvcc" 45', 'part "nvcc" 1'))
+    script.write_text(script.read_text().replace('part "nvcc" 40', 'part "nvcc" 1'))
     status, lines, asked = check(clone, FAILING=WORDS["nvcc"], HOW="sleep 30")
     assert status == 1 and len(asked) == len(PARTS)
     assert any(re.fullmatch(r"-- nvcc failed after \d s with status 124, its limit of 1 s", line) for line in lines)
@@ -106,8 +109,9 @@ def test_the_limits_are_under_eight_minutes():
 def test_tools_and_packages_that_are_not_there_are_left_out(clone):
     for tool in ("nvcc", "compute-sanitizer"):
         (clone / "bin" / tool).unlink()
-    status, lines, asked = check(clone, MISSING="h5py pytest_mpi xdist")
-    assert status == 0 and lines[-1] == "4 parts passed, 0 failed, 4 left out"
+    status, lines, asked = check(clone, MISSING="h5py pytest_mpi xdist", HPCGNN_DATASETS="")
+    assert status == 0 and lines[-1] == "4 parts passed, 0 failed, 5 left out"
+    assert "== benchmark of inference: left out, pubmed.npz is not in HPCGNN_DATASETS" in lines
     assert not any("parallel" in command or "numprocesses" in command for command in asked)
 
 

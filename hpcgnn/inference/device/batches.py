@@ -73,8 +73,8 @@ class GroupBuffer:
 def tiles_are_faster(num_entries: int, num_tiles: int, num_planes: int) -> bool:
     """Tell whether sums by tiles of bits take less time than by rows of packed codes.
 
-    A tile meets every plane, however few arcs it has; a packed code is read once. On an H200 with 8.8 arcs a tile, tiles
-    took 0.7 to 1.04 of the time of gathering at 2 planes, 1.02 to 1.2 at 4 and 1.25 to 1.35 at 8
+    A tile meets every plane, however few arcs it has; a packed code is read once. On an H200, with 8.8 arcs a tile,
+    tiles took 0.7 to 1.04 of the time of gathering at 2 planes, 1.02 to 1.2 at 4 and 1.25 to 1.35 at 8
     (data/benchmarks/gpu.md).
     """
     return num_entries >= LEAST_ENTRIES * num_tiles * num_planes
