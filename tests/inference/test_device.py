@@ -211,7 +211,7 @@ def test_tiles_are_taken_where_they_have_three_arcs_a_plane():
 @pytest.mark.parametrize("mapped_bits, takes_tiles", [(2, True), (8, False)])
 def test_auto_takes_what_is_said_to_be_faster(mapped_bits, takes_tiles):
     model = some_model("gcn", num_features=40, num_layers=2, mapped_bits=mapped_bits)
-    packed = packed_graph(model, 6, 2)
+    packed = packed_graph(model, 10, 1)
     assert 2 * 3 <= len(packed.batches.indices) / len(packed.tiles.column) < 8 * 3
     with some_device() as (device, _):
         run = DeviceBatchedRun(model, packed, device, "auto")
