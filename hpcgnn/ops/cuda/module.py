@@ -229,6 +229,8 @@ class Kernel:
         return self._checkers_of[device_type]
 
     def _extent(self, what: str, sizes: Sequence[int], limits: tuple[int, ...]) -> tuple[int, int, int]:
+        if len(sizes) == 1 and type(sizes[0]) is int and 0 <= sizes[0] <= limits[0]:      # as nearly all are
+            return sizes[0], 1, 1
         extent = tuple([operator.index(size) for size in sizes]) + (1,) * (3 - len(sizes))
         if len(extent) != 3 or any(not 0 <= size <= limit for size, limit in zip(extent, limits, strict=True)):
             raise KernelError(f"kernel {self.name} was given a {what} of {tuple(sizes)}, allowed is up to {limits}")
@@ -241,8 +243,9 @@ class Kernel:
             raise KernelError(f"kernel {self.name} needs {parameter}, found {wrong}") from None
 
     def _check_devices(self, arguments: tuple) -> None:
-        devices = {argument.device for argument in arguments if isinstance(argument, torch.Tensor)}
-        if len(devices) > 1:
+        tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
+        if len({argument.get_device() for argument in tensors}) > 1:      # numbers, since all are of one type
+            devices = {argument.device for argument in tensors}
             raise KernelError(f"kernel {self.name} was given tensors on {' and '.join(sorted(map(str, devices)))}")
 
 

@@ -11,8 +11,11 @@ def alignment(*rows: torch.Tensor | None) -> int:
     """Elements that one load may take at once wherever it begins: the largest power of two that every given matrix's
     address and number of columns are a multiple of, at most 16 bytes.
     """
-    elements = min(16 // matrix.itemsize for matrix in rows if matrix is not None)
-    while any(matrix.shape[1] % elements or matrix.data_ptr() % (elements * matrix.itemsize)
-              for matrix in rows if matrix is not None):
-        elements //= 2
+    elements = 16
+    for matrix in rows:
+        if matrix is not None:
+            size, num_columns, address = matrix.itemsize, matrix.shape[1], matrix.data_ptr()
+            elements = min(elements, 16 // size)
+            while num_columns % elements or address % (elements * size):
+                elements //= 2
     return elements
