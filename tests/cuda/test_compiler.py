@@ -116,6 +116,16 @@ def test_a_folder_that_cannot_be_written_is_told_with_its_variable(nvrtc, tmp_pa
         machine_code(tmp_path / "sum.cu", False, 90)
 
 
+def test_nothing_is_left_of_code_that_cannot_be_written(nvrtc, tmp_path, monkeypatch):
+    def full(unfinished, kept):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(compiler.os, "replace", full)
+    with pytest.raises(KernelError, match=r"can't keep compiled kernels in .* \(No space left on device\)"):
+        machine_code(tmp_path / "sum.cu", False, 90)
+    assert list((tmp_path / "kept").iterdir()) == []
+
+
 def test_the_users_cache_is_taken_where_no_folder_is_named(monkeypatch, tmp_path):
     monkeypatch.delenv("HPCGNN_KERNEL_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -90,9 +90,11 @@ def _headers() -> Path:
 def _write(kept: Path, code: bytes) -> None:
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=kept.parent, prefix=kept.stem, delete=False) as unfinished:
-            unfinished.write(code)
-        os.replace(unfinished.name, kept)
+        # In a folder of its own, which goes whatever happens to what is written there.
+        with tempfile.TemporaryDirectory(dir=kept.parent, prefix=kept.stem) as folder:
+            unfinished = Path(folder) / kept.name
+            unfinished.write_bytes(code)
+            os.replace(unfinished, kept)
     except OSError as reason:
         raise KernelError(f"can't keep compiled kernels in {kept.parent} ({reason.strerror}); set {FOLDER_VARIABLE} to "
                           "a folder that can be written") from None
