@@ -91,6 +91,7 @@ PRODUCT = Tests("ops/test_aggregation.py ops/test_two_tables.py")
 MODELS = Tests("nn/test_models.py", 2)
 BIAS = Tests("nn/test_kept_rows.py -m parallel[1] -k bias_is_added")
 BLOCKWISE = Tests("nn/test_kept_rows.py -m parallel[1] -k block_by_block")
+DEVICE_SUMS = Tests("cuda/test_aggregation.py")
 ARENA = Tests("ops/test_arena.py ops/test_pieces.py")
 REACH = Tests("training/test_reach.py", 2)
 SERIAL = Tests("training/test_equals_serial.py -k with_dropout", 2)
@@ -163,6 +164,14 @@ MUTATIONS = [
              "self.num_blocks(num_rows) * self.stride", ROTATED),
     Mutation("ops/cuda/rotation.py", "two rows of a warp meet in the banks", " + BANKS // 2", "", ROTATED),
     # Passes of integer models on a device.
+    Mutation("ops/cuda/kernels/segments.cuh", "the last item of a chunk is left out",
+             "for (; i < chunk.stop; i++)", "for (; i + 1 < chunk.stop; i++)", DEVICE_SUMS),
+    Mutation("ops/cuda/kernels/aggregation.cuh", "a lane reads the codes of one byte", "b < num_bytes", "b < 1",
+             DEVICE_SUMS),
+    Mutation("ops/cuda/aggregation.py", "rows off 16 bytes are loaded by 16 bytes", "if columns > PAIR and not is_aligned",
+             "if False", DEVICE_SUMS),
+    Mutation("inference/device/batches.py", "a tile is worth it for one plane", "num_tiles * num_planes", "num_tiles",
+             Tests("inference/test_device.py -k 'tiles_are_taken or auto_takes'")),
     Mutation("ops/cuda/kernels/bit_products.cuh", "the highest plane of a weight is positive",
              "return is_negative ? -weight : weight;", "return weight;", DEVICE_PASS),
     Mutation("ops/cuda/kernels/integer_map.cu", "half a range stays in the sums of signed rows",
