@@ -111,7 +111,7 @@ def infer_in_parallel(comm, request: Request) -> None:
             click.echo(opened.remark)
         click.echo(model_line(opened.model))
         click.echo(scores_line(opened.score, scores))
-        click.echo(time_line(seconds, repeat, opened.float_seconds, opened.precision, comm.size))
+        click.echo(time_line(seconds, repeat, opened.float_seconds, comm.size))
         click.echo(f"model: {size_text(opened.num_bytes)}, weights {size_text(opened.model.weight_bits / 8)}")
         click.echo(features_line(memory))
         if device is not None:
@@ -195,8 +195,8 @@ def scores_line(score: str, scores: dict[str, float]) -> str:
     return f"{score}: " + ", ".join(f"{split} {100 * value:.2f} %" for split, value in scores.items())
 
 
-def time_line(seconds: float, repeat: int, float_seconds: float | None, precision: str, num_ranks: int) -> str:
+def time_line(seconds: float, repeat: int, float_seconds: float | None, num_ranks: int) -> str:
     """Return the time of a pass, and of one in floats where it was timed, as a sentence."""
-    against = "" if float_seconds is None else (f"; in {precision} {time_text(float_seconds)}, "
+    against = "" if float_seconds is None else (f"; in float32 {time_text(float_seconds)}, "
                                                 f"{float_seconds / seconds:.2f} times as long")
     return f"time: {time_text(seconds)} a pass on {num_ranks} ranks, median of {repeat}{against}"

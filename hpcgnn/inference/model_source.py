@@ -173,7 +173,6 @@ class OpenedModel:
     num_bytes : int                  of its file, or of its numbers where it has none
     score : str                      that it is judged by
     float_seconds : float or None    median of a pass in floats, of a run folder
-    precision : str                  that these floats have, as the run was trained
     remark : str or None             a sentence where the model was made on another graph
     """
 
@@ -181,7 +180,6 @@ class OpenedModel:
     num_bytes: int
     score: str
     float_seconds: float | None
-    precision: str = "fp32"
     remark: str | None = None
 
 
@@ -208,11 +206,10 @@ def open_model(comm: MPI.Comm, path: Path, shards: Path, info: GraphInfo, bits: 
         raise CollectiveError(f"{path} is a model file and has widths of its own; leave --bits and --row-bits out, or "
                               "name the run folder")
     score = "micro_f1" if info.is_multi_label else "accuracy"
-    return OpenedModel(model, Path(path).stat().st_size, score, None,
-                       remark=other_graph_line(str(path), made_on, info))
+    return OpenedModel(model, Path(path).stat().st_size, score, None, other_graph_line(str(path), made_on, info))
 
 
 def _of_run(run: TrainedRun, bits: int | None, row_bits: int | None, repeat: int) -> OpenedModel:
     model = run.integer_model(bits, row_bits)
     return OpenedModel(model, payload_bytes(model), run.session.score.name,
-                       statistics.median(run.forward_seconds(repeat)), run.session.config.precision, run.remark)
+                       statistics.median(run.forward_seconds(repeat)), run.remark)
