@@ -104,5 +104,4 @@ def test_everything_that_meets_lies_on_the_device(backend, place, tmp_path):
                       {"ceiling", "product", "quantize + pack", "batches", "reuse"}]
     assert backend.names >= {"gather_rows", "multiply_bits_mma16", "quantize_f32", "dequantize_f32",
                              "quantize_rotated_f32", "dequantize_rotated_f32", "mask_rows_f16",
-                             "normalize_backward_bf16", "multiply_mma16", "aggregate_wide_f32",
-                             "aggregate_wide_half_f16"}
+                             "normalize_backward_bf16", "multiply_mma16", "aggregate_f32", "aggregate_half_f16"}

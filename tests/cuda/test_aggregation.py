@@ -22,6 +22,7 @@ from cuda.emulation import EmulatedBackend
 
 from hpcgnn.ops import aggregation as host
 from hpcgnn.ops.aggregation import PackedRows, SparseRows
+from hpcgnn.ops.cuda import aggregation as device_side
 from hpcgnn.ops.cuda.module import use_backend
 from hpcgnn.ops.quantization import MessageLayout
 
@@ -173,3 +174,11 @@ def test_all_orders_of_blocks_give_the_same_bits(device):
         found = multiply(matrix, h)
         with use_backend(EmulatedBackend(0)):
             assert torch.equal(found, multiply(matrix, h))
+
+
+@pytest.mark.parametrize("dim, num_heads, itemsize, columns", [
+    (64, 1, 2, 8), (32, 1, 2, 8), (24, 1, 2, 2), (41, 1, 2, 2), (16, 1, 4, 4), (12, 1, 4, 2), (32, 2, 2, 8),
+    (64, 16, 2, 2)])
+def test_a_lane_has_sixteen_bytes_of_wide_rows_and_heads(dim, num_heads, itemsize, columns):
+    weights = None if num_heads == 1 else torch.empty(1, num_heads)
+    assert device_side.lane_columns(dim, weights, itemsize) == columns

@@ -13,7 +13,8 @@ from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.ops.cuda.segments import PAIR, Segments
 from hpcgnn.ops.cuda.storage import SUFFIX, alignment
 
-LANE_BYTES = 16     # that a lane loads at once, where rows allow it
+LANE_BYTES = 16           # that a lane loads at once, where rows allow it
+LEAST_WIDE_LANES = 4      # of a row
 
 
 def multiply(matrix, near: torch.Tensor, far, out: torch.Tensor, tasks: np.ndarray, is_added: bool) -> None:
@@ -71,12 +72,15 @@ def launch(cut: Segments, matrix, near: torch.Tensor, far, out: torch.Tensor, is
 
 
 def lane_columns(dim: int, entry_scale: torch.Tensor | None, itemsize: int) -> int:
-    """Count the columns that a lane takes: those of 16 bytes, where rows and heads have a multiple of them, or a pair.
+    """Count the columns that a lane takes: those of 16 bytes, where heads have a multiple of them and rows four at
+    least, or a pair. With fewer lanes a row a block has so many sub-warps that adding their parts of a hub's row is
+    most of its work.
 
     It decides in which order a row is summed, so no address does.
     """
     head_dim = dim if entry_scale is None else dim // entry_scale.shape[1]
-    return LANE_BYTES // itemsize if head_dim * itemsize % LANE_BYTES == 0 else PAIR
+    is_wide = head_dim * itemsize % LANE_BYTES == 0 and dim * itemsize >= LEAST_WIDE_LANES * LANE_BYTES
+    return LANE_BYTES // itemsize if is_wide else PAIR
 
 
 def _kind(num_heads: int, packed) -> str:
