@@ -144,8 +144,17 @@ def test_no_packed_row_is_read_by_a_span_without_any(device):
 @pytest.mark.parametrize("dim", [4, 64])
 def test_rows_that_begin_off_a_pair_of_columns_give_the_same_bits(device, dim, dtype):
     matrix, h = matrix_of(), rows_of(NUM_COLUMNS, dim, dtype)
-    shifted = torch.cat([torch.zeros(1, dtype=dtype), h.flatten()]).to(device)[1:].view(NUM_COLUMNS, dim)
+    shifted = off_a_pair(h.to(device))
     assert torch.equal(multiply(matrix, shifted), multiply(matrix, h.to(device)))
+    start = rows_of(matrix.num_rows, dim, dtype, seed=4).to(device)
+    expected = multiply(matrix, h.to(device), out=start.clone())
+    for near in (h.to(device), shifted):      # sums are added to rows that begin there too
+        assert torch.equal(multiply(matrix, near, out=off_a_pair(start)), expected)
+
+
+def off_a_pair(rows):
+    """A copy that begins one element behind the start of its memory."""
+    return torch.cat([rows.new_zeros(1), rows.flatten()])[1:].view(rows.shape)
 
 
 @pytest.mark.parametrize("num_rows, num_columns, dim", [(0, 5, 4), (5, 0, 4), (0, 0, 4), (5, 6, 0), (1, 1, 1)])

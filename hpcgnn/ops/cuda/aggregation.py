@@ -54,10 +54,11 @@ def launch(cut: Segments, matrix, near: torch.Tensor, far, out: torch.Tensor, is
     columns = columns or lane_columns(dim, entry_scale, near.itemsize)
     is_aligned = int(alignment(near, dense, out) >= columns)
     if columns > PAIR and not is_aligned:      # of rows inside of some other memory: as slow as it is rare
-        aside = [rows if rows is None else rows.clone() for rows in (near, dense, out)]
+        aside = [rows if rows is None or alignment(rows) >= columns else rows.clone() for rows in (near, dense, out)]
         launch(cut, matrix, aside[0], aside[1] if packed is None else packed, aside[2], is_added, is_half, entry_scale,
                entry_index)
-        out.copy_(aside[2])
+        if aside[2] is not out:
+            out.copy_(aside[2])
         return
     row_scale, column_scale = _resident(matrix.row_scale, near), _resident(matrix.column_scale, near)
     num_heads = 1 if entry_scale is None else entry_scale.shape[1]
