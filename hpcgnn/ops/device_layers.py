@@ -101,7 +101,8 @@ class DeviceLayer:
         self.vectors = None
         if layer.attention is not None:
             fixed = fixed_vectors(layer.attention.vectors, layer.attention.heads)
-            self.vectors = torch.from_numpy(fixed.astype(np.int64)).to(device)
+            # Copied also where the host stands for a device, so that it begins where torch's memory does.
+            self.vectors = torch.from_numpy(fixed).to(device, torch.int64, copy=True)
 
     @property
     def needs_fields(self) -> bool:
