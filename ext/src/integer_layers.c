@@ -177,13 +177,13 @@ int64_t batch_space_bytes(batch_tiles a, layer_stack m) {
     return parts_of_space(sizes_of(&a, &m), begin);
 }
 
-/* One allocation for all parts of a thread's space; NULL where memory is short. */
+/* One allocation for all parts of a thread's space; NULL where memory is short. What is in it is left as it comes: rows
+ * past a block's last one and columns past a row's are read, and what comes of them goes nowhere. */
 static char *make_space(space_sizes most, batch_space *space) {
     int64_t begin[NUM_PARTS];
     const int64_t total = parts_of_space(most, begin);
     char *memory = aligned(total);
     if (!memory) return NULL;
-    memset(memory, 0, (size_t)total);
     *space = (batch_space){(uint8_t *)memory + begin[0], (uint16_t *)(memory + begin[1]), (int32_t *)(memory + begin[2]),
                            (int32_t *)(memory + begin[3]), (int32_t *)(memory + begin[4]),
                            {(uint8_t *)memory + begin[5], (uint8_t *)memory + begin[6]}, (uint8_t *)memory + begin[7],

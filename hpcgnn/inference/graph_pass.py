@@ -70,11 +70,14 @@ class GraphPass:
     def _convolve(self, number: int, logits: np.ndarray, hidden: np.ndarray) -> None:
         part, mapped = self._part, self._layers.mapped[number]
         arrival = self._exchange.start(mapped, self._model.convolutions[number].mapped.bit_width)
+        done = 0
         for first, stop in blocks(0, part.num_central):
+            if arrival.poll():      # all other rows at once, then
+                break
             self._layers.convolve(number, first, stop, logits, hidden)
-            arrival.poll()
+            done = stop
         arrival.finish_into(mapped, part.num_inner)
-        self._layers.convolve(number, part.num_central, part.num_inner, logits, hidden)
+        self._layers.convolve(number, done, part.num_inner, logits, hidden)
 
     def _codes(self, number: int) -> LayerRows:
         if number == 0:
