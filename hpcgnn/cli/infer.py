@@ -39,7 +39,8 @@ BITS = click.IntRange(2, 8)
 def command(model: Path, shards: Path, out: Path | None, repeat: int, **options: Any) -> None:
     """Answer for every node of the graph in SHARDS with MODEL, on integers, one MPI rank a part.
 
-    MODEL is a file of hpcgnn quantize, or a run folder, whose model is then quantized first and timed in floats too.
+    MODEL is a file of hpcgnn quantize, or a run folder, whose model is then quantized first. Float models of its shape
+    are timed too then, in float32 and bfloat16.
     """
     if options["clusters"] is None and any(options[name] for name in ("batch_size", "between_clusters", "aggregation")):
         raise click.UsageError("--batch-size, --between-clusters and --aggregation are of batches; add --clusters")
@@ -195,8 +196,8 @@ def scores_line(score: str, scores: dict[str, float]) -> str:
     return f"{score}: " + ", ".join(f"{split} {100 * value:.2f} %" for split, value in scores.items())
 
 
-def time_line(seconds: float, repeat: int, float_seconds: float | None, num_ranks: int) -> str:
-    """Return the time of a pass, and of one in floats where it was timed, as a sentence."""
-    against = "" if float_seconds is None else (f"; in float32 {time_text(float_seconds)}, "
-                                                f"{float_seconds / seconds:.2f} times as long")
+def time_line(seconds: float, repeat: int, float_seconds: dict[str, float], num_ranks: int) -> str:
+    """Return the time of a pass, and of those in floats that were timed, as a sentence."""
+    against = "".join(f"; in {name} {time_text(of_floats)}, {of_floats / seconds:.2f} times as long"
+                      for name, of_floats in float_seconds.items())
     return f"time: {time_text(seconds)} a pass on {num_ranks} ranks, median of {repeat}{against}"

@@ -35,6 +35,8 @@ from hpcgnn.training.session import Session, check_task
 KEPT = ("model", "layers", "hidden", "heads", "norm", "dropout", "score", "seed", "quantize", "quantize_bits",
         "target_kb", "size_weight", "quantize_gradient", "protect")
 
+FLOATS = {"float32": "fp32", "bfloat16": "bf16"}      # whose passes are timed beside integers, and their precisions
+
 ConfigOf = Callable[[dict[str, Any], Path], TrainConfig]
 
 
@@ -92,16 +94,21 @@ class TrainedRun:
         session = self.session
         return evaluate(session.comm, self.model, session.graph, session.objective, session.score)
 
-    @torch.no_grad()
-    def forward_seconds(self, repeat: int) -> list[float]:
-        """Collective: return seconds of the slowest rank for each of so many passes in floats."""
-        session, seconds = self.session, []
-        for _ in range(repeat):
-            session.comm.Barrier()
-            started = time.perf_counter()
-            session.graph.begin_forward(seed=0, epoch=0, is_training=False)
-            self.model(session.graph, session.graph.x)
-            seconds.append(session.comm.allreduce(time.perf_counter() - started, MPI.MAX))
+    def float_seconds(self, shards: Path, repeat: int) -> dict[str, float]:
+        """Collective: return the seconds of a pass of a float model of the same shape, by the type of its rows; each is
+        the median of so many, of the slowest rank. Its weights are drawn: seconds do not depend on them.
+
+        Parameters
+        ----------
+        shards : Path      that the session was opened on
+        """
+        seconds, config = {}, replace(self.session.config, quantize="none")
+        for name, precision in FLOATS.items():
+            session = self.session
+            if precision != config.precision:
+                session = Session.open(session.comm, shards, replace(config, precision=precision), session.info, Recipe())
+            model = replace(session, config=replace(config, precision=precision)).new_model(config.seed)
+            seconds[name] = statistics.median(_forward_seconds(session, model.eval(), repeat))
         return seconds
 
     def integer_model(self, bits: int | None, row_bits: int | None) -> IntegerModel:
@@ -172,14 +179,14 @@ class OpenedModel:
     model : IntegerModel
     num_bytes : int                  of its file, or of its numbers where it has none
     score : str                      that it is judged by
-    float_seconds : float or None    median of a pass in floats, of a run folder
+    float_seconds : dict             of a run folder, see `TrainedRun.float_seconds`; empty for a file
     remark : str or None             a sentence where the model was made on another graph
     """
 
     model: IntegerModel
     num_bytes: int
     score: str
-    float_seconds: float | None
+    float_seconds: dict[str, float]
     remark: str | None = None
 
 
@@ -199,17 +206,30 @@ def open_model(comm: MPI.Comm, path: Path, shards: Path, info: GraphInfo, bits: 
     """
     together(comm, lambda: check_task(info.name, info.task))
     if Path(path).is_dir():
-        return _of_run(TrainedRun.open(comm, path, shards, info, other_graph, device=device), bits, row_bits, repeat)
+        return _of_run(TrainedRun.open(comm, path, shards, info, other_graph, device=device), shards, bits, row_bits, repeat)
     model, made_on = together(comm, lambda: read_model(path))
     together(comm, lambda: check_graph(str(path), model, made_on, info, other_graph))
     if bits is not None or row_bits is not None:
         raise CollectiveError(f"{path} is a model file and has widths of its own; leave --bits and --row-bits out, or "
                               "name the run folder")
     score = "micro_f1" if info.is_multi_label else "accuracy"
-    return OpenedModel(model, Path(path).stat().st_size, score, None, other_graph_line(str(path), made_on, info))
+    return OpenedModel(model, Path(path).stat().st_size, score, {}, other_graph_line(str(path), made_on, info))
 
 
-def _of_run(run: TrainedRun, bits: int | None, row_bits: int | None, repeat: int) -> OpenedModel:
+def _of_run(run: TrainedRun, shards: Path, bits: int | None, row_bits: int | None, repeat: int) -> OpenedModel:
     model = run.integer_model(bits, row_bits)
-    return OpenedModel(model, payload_bytes(model), run.session.score.name,
-                       statistics.median(run.forward_seconds(repeat)), run.remark)
+    return OpenedModel(model, payload_bytes(model), run.session.score.name, run.float_seconds(shards, repeat),
+                       run.remark)
+
+
+@torch.no_grad()
+def _forward_seconds(session: Session, model: nn.Module, repeat: int) -> list[float]:
+    """Collective: return seconds of the slowest rank for each of so many passes in floats."""
+    seconds = []
+    for _ in range(repeat):
+        session.comm.Barrier()
+        started = time.perf_counter()
+        session.graph.begin_forward(seed=0, epoch=0, is_training=False)
+        model(session.graph, session.graph.x)
+        seconds.append(session.comm.allreduce(time.perf_counter() - started, MPI.MAX))
+    return seconds

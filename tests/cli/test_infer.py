@@ -73,7 +73,8 @@ def test_a_run_folder_is_quantized_on_the_fly_and_timed_in_floats(hpcgnn, shards
     files = on_rank_zero(MPI.COMM_WORLD, lambda: sorted((shared_path / "run").iterdir()))
     status, printed, complaints = hpcgnn("infer", shared_path / "run", shards, "--bits", 6, "--repeat", 2)
     assert (status, complaints) == (0, "")
-    assert "weights of 6 bits, rows of " in printed and "in float32" in printed.splitlines()[2]
+    time = printed.splitlines()[2]
+    assert "weights of 6 bits, rows of " in printed and "; in float32 " in time and "; in bfloat16 " in time
     assert on_rank_zero(MPI.COMM_WORLD, lambda: sorted((shared_path / "run").iterdir())) == files
 
 
