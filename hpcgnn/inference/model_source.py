@@ -106,7 +106,8 @@ class TrainedRun:
         for name, precision in FLOATS.items():
             session = self.session
             if precision != config.precision:
-                session = Session.open(session.comm, shards, replace(config, precision=precision), session.info, Recipe())
+                session = Session.open(session.comm, shards, replace(config, precision=precision), session.info,
+                                       Recipe())
             model = replace(session, config=replace(config, precision=precision)).new_model(config.seed)
             seconds[name] = statistics.median(_forward_seconds(session, model.eval(), repeat))
         return seconds
@@ -206,7 +207,8 @@ def open_model(comm: MPI.Comm, path: Path, shards: Path, info: GraphInfo, bits: 
     """
     together(comm, lambda: check_task(info.name, info.task))
     if Path(path).is_dir():
-        return _of_run(TrainedRun.open(comm, path, shards, info, other_graph, device=device), shards, bits, row_bits, repeat)
+        run = TrainedRun.open(comm, path, shards, info, other_graph, device=device)
+        return _of_run(run, shards, bits, row_bits, repeat)
     model, made_on = together(comm, lambda: read_model(path))
     together(comm, lambda: check_graph(str(path), model, made_on, info, other_graph))
     if bits is not None or row_bits is not None:
