@@ -5,12 +5,15 @@ kernels/aggregation.cuh has the maths, kernels/segments.cuh the threads, segment
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 
-from hpcgnn.ops.cuda.folds import fold_segments, fold_spilled, staging
+from hpcgnn.ops.cuda.folds import THREADS, entry_arguments, spilled_arguments, spilled_grid, staging
+from hpcgnn.ops.cuda.module import LATER, BoundKernel, kernel
 from hpcgnn.ops.cuda.resident import on_device
-from hpcgnn.ops.cuda.segments import PAIR, Segments
+from hpcgnn.ops.cuda.segments import PAIR, Segments, column_blocks
 from hpcgnn.ops.cuda.storage import SUFFIX, alignment
 
 LANE_BYTES = 16           # that a lane loads at once, where rows allow it
@@ -49,10 +52,10 @@ def launch(cut: Segments, matrix, near: torch.Tensor, far, out: torch.Tensor, is
     columns : int                     of a lane, where it is not to be `lane_columns`
     others : as in `hpcgnn.ops.aggregation`
     """
-    dim, suffix, parts = near.shape[1], SUFFIX[near.dtype], staging(cut, near.shape[1], near)
+    dim = near.shape[1]
     dense, packed = (far, None) if far is None or isinstance(far, torch.Tensor) else (None, far)
     columns = columns or lane_columns(dim, entry_scale, near.itemsize)
-    is_aligned = int(alignment(near, dense, out) >= columns)
+    is_aligned = alignment(near, dense, out) >= columns
     if columns > PAIR and not is_aligned:      # of rows inside of some other memory: as slow as it is rare
         aside = [rows if rows is None or alignment(rows) >= columns else rows.clone() for rows in (near, dense, out)]
         launch(cut, matrix, aside[0], aside[1] if packed is None else packed, aside[2], is_added, is_half, entry_scale,
@@ -60,16 +63,44 @@ def launch(cut: Segments, matrix, near: torch.Tensor, far, out: torch.Tensor, is
         if aside[2] is not out:
             out.copy_(aside[2])
         return
-    row_scale, column_scale = _resident(matrix.row_scale, near), _resident(matrix.column_scale, near)
     num_heads = 1 if entry_scale is None else entry_scale.shape[1]
     split = len(near) if matrix.split is None else matrix.split
     kind = f"{'' if columns == PAIR else 'wide_'}{_kind(num_heads, packed)}{'half_' if is_half else ''}"
-    fold_segments("aggregation", f"aggregate_{kind}{suffix}", cut, matrix, near, dim, row_scale, column_scale,
-                  near.detach(), None if dense is None else dense.detach(), split, dim, is_aligned,
-                  None if entry_scale is None else entry_scale.detach(), _resident(entry_index, near), num_heads,
-                  *_packed_arguments(packed, near), int(is_added), parts, out, lane_columns=columns)
-    fold_spilled("aggregation", f"aggregate_spilled_{suffix}", cut, near, dim, None if is_half else row_scale,
-                 is_aligned, int(is_added), parts, out)
+    form = _Form(kind, dim, columns, int(is_aligned), split, num_heads, int(is_added))
+    key = "aggregate", cut.start, cut.stop, cut.items_a_block, near.dtype, near.device, form
+    bound = matrix.geometry.bound
+    if key not in bound:
+        bound[key] = _bind(cut, matrix, near, form, is_half)
+    fold, fold_spilled = bound[key]
+    parts = staging(cut, dim, near)
+    fold(near, dense, entry_scale, _resident(entry_index, near), *_packed_arguments(packed, near), parts, out)
+    fold_spilled(parts, out)
+
+
+class _Form(NamedTuple):
+    """What two products of the same rows of a matrix may differ in, beside their tensors."""
+
+    kind: str
+    dim: int
+    columns: int
+    is_aligned: int
+    split: int
+    num_heads: int
+    is_added: int
+
+
+def _bind(cut: Segments, matrix, near: torch.Tensor, form: _Form, is_half: bool) -> tuple[BoundKernel, BoundKernel]:
+    """Return the blocks' fold and that of shared rows, which lack the tensors that are given at each launch."""
+    suffix, dim = SUFFIX[near.dtype], form.dim
+    row_scale, column_scale = _resident(matrix.row_scale, near), _resident(matrix.column_scale, near)
+    fold = kernel("aggregation", f"aggregate_{form.kind}{suffix}").bind(
+        (cut.num_blocks, column_blocks(dim, form.columns)), (cut.threads,), *entry_arguments(cut, matrix, near),
+        row_scale, column_scale, LATER, LATER, form.split, dim, form.is_aligned, LATER, LATER, form.num_heads,
+        LATER, LATER, LATER, LATER, form.is_added, LATER, LATER)
+    spilled = kernel("aggregation", f"aggregate_spilled_{suffix}").bind(
+        spilled_grid(cut, dim), (THREADS,), *spilled_arguments(cut, dim, near), None if is_half else row_scale,
+        form.is_aligned, form.is_added, LATER, LATER)
+    return fold, spilled
 
 
 def lane_columns(dim: int, entry_scale: torch.Tensor | None, itemsize: int) -> int:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from hpcgnn.ops.cuda.folds import THREADS, fold_segments, fold_spilled, over_entries, staging
-from hpcgnn.ops.cuda.module import kernel
+from hpcgnn.ops.cuda.folds import THREADS, entry_arguments, fold_segments, fold_spilled, staging
+from hpcgnn.ops.cuda.module import LATER, BoundKernel, kernel
 from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.ops.cuda.segments import WARP, sub_warp
 from hpcgnn.ops.cuda.storage import SUFFIX, alignment
@@ -68,13 +68,22 @@ def edge_softmax_backward(matrix, target: torch.Tensor, source: torch.Tensor, sl
 
 def _over_rows(name: str, matrix, target: torch.Tensor, source: torch.Tensor, slope: float, *arguments) -> None:
     """Threads for each row by its length."""
-    if target.shape[1] == 0:
+    num_heads, bound = target.shape[1], matrix.geometry.bound
+    if num_heads == 0:
         return
-    arrays = (on_device(array, target) for array in (matrix.begin, matrix.end, matrix.indices))
-    scores = *arrays, target.shape[1], target.detach(), source.detach(), slope
-    for rows, (suffix, threads) in zip(matrix.geometry.rows_by_length, ROW_THREADS.items(), strict=True):
-        kernel("softmax", f"{name}_{suffix}")((-(-len(rows) * threads // THREADS),), (THREADS,), len(rows),
-                                              on_device(rows, target), *scores, *arguments)
+    key = name, num_heads, slope, target.device
+    if key not in bound:
+        bound[key] = _bind_over_rows(name, matrix, target, slope, len(arguments))
+    for start in bound[key]:
+        start(target, source, *arguments)
+
+
+def _bind_over_rows(name: str, matrix, target: torch.Tensor, slope: float, num_later: int) -> tuple[BoundKernel, ...]:
+    arrays = [on_device(array, target) for array in (matrix.begin, matrix.end, matrix.indices)]
+    return tuple(kernel("softmax", f"{name}_{suffix}").bind(
+        (-(-len(rows) * threads // THREADS),), (THREADS,), len(rows), on_device(rows, target), *arrays,
+        target.shape[1], LATER, LATER, slope, *[LATER] * num_later)
+        for rows, (suffix, threads) in zip(matrix.geometry.rows_by_length, ROW_THREADS.items(), strict=True))
 
 
 def sum_entries(matrix, value: torch.Tensor, entry_index: np.ndarray) -> torch.Tensor:
@@ -106,8 +115,13 @@ def sampled_products(matrix, left: torch.Tensor, right: torch.Tensor, num_heads:
     out = torch.empty((len(matrix.indices), num_heads), device=left.device)
     if out.numel() and matrix.num_rows:
         cut, head_dim = matrix.geometry.segments(0, matrix.num_rows), left.shape[1] // num_heads
-        over_entries("attention", f"sampled_products_{SUFFIX[left.dtype]}", (cut.num_blocks,), cut, matrix, left,
-                     left.detach(), right.detach(), num_heads, head_dim, vector or _vector(head_dim, left, right), out)
+        vector = vector or _vector(head_dim, left, right)
+        key, bound = ("sampled_products", left.dtype, left.device, num_heads, head_dim, vector), matrix.geometry.bound
+        if key not in bound:
+            bound[key] = kernel("attention", f"sampled_products_{SUFFIX[left.dtype]}").bind(
+                (cut.num_blocks,), (cut.threads,), *entry_arguments(cut, matrix, left), LATER, LATER, num_heads,
+                head_dim, vector, LATER),
+        bound[key][0](left, right, out)
     return out
 
 
