@@ -49,6 +49,7 @@ def launch(cut: Segments, matrix, near: torch.Tensor, far, out: torch.Tensor, is
     ----------
     cut : Segments                    the rows, one at least, and their blocks
     is_half : bool                    for near of bfloat16 or float16
+    entry_scale : (num_weights, num_heads) float32, or of near's type
     columns : int                     of a lane, where it is not to be `lane_columns`
     others : as in `hpcgnn.ops.aggregation`
     """
@@ -72,8 +73,9 @@ def launch(cut: Segments, matrix, near: torch.Tensor, far, out: torch.Tensor, is
     if key not in bound:
         bound[key] = _bind(cut, matrix, near, form, is_half)
     fold, fold_spilled = bound[key]
-    parts = staging(cut, dim, near)
-    fold(near, dense, entry_scale, _resident(entry_index, near), *_packed_arguments(packed, near), parts, out)
+    parts, is_whole = staging(cut, dim, near), entry_scale is None or entry_scale.dtype == torch.float32
+    weights = (entry_scale, None) if is_whole else (None, entry_scale)
+    fold(near, dense, *weights, _resident(entry_index, near), *_packed_arguments(packed, near), parts, out)
     fold_spilled(parts, out)
 
 
@@ -95,7 +97,7 @@ def _bind(cut: Segments, matrix, near: torch.Tensor, form: _Form, is_half: bool)
     row_scale, column_scale = _resident(matrix.row_scale, near), _resident(matrix.column_scale, near)
     fold = kernel("aggregation", f"aggregate_{form.kind}{suffix}").bind(
         (cut.num_blocks, column_blocks(dim, form.columns)), (cut.threads,), *entry_arguments(cut, matrix, near),
-        row_scale, column_scale, LATER, LATER, form.split, dim, form.is_aligned, LATER, LATER, form.num_heads,
+        row_scale, column_scale, LATER, LATER, form.split, dim, form.is_aligned, LATER, LATER, LATER, form.num_heads,
         LATER, LATER, LATER, LATER, form.is_added, LATER, LATER)
     spilled = kernel("aggregation", f"aggregate_spilled_{suffix}").bind(
         spilled_grid(cut, dim), (THREADS,), *spilled_arguments(cut, dim, near), None if is_half else row_scale,

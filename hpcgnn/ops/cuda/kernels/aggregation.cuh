@@ -1,7 +1,7 @@
 /* Aggregation (SpMM): out[v] = row_scale[v] * sum over the entries e = (v, u) of row v of weight(e) * row u, stored
  * once, or added to out[v]. weight(e) is column_scale[u] * entry_scale[entry(e) * num_heads + head] with entry(e) =
  * entry_index[e], or e itself; each factor is 1 where its pointer is null, entry_scale also for an implied self-loop, and
- * column_scale for several heads. Row u is near[u] below `split`, else far[u - split], or decoded from a message of 1, 2,
+ * column_scale for several heads. entry_scale is float32, or of the rows' storage, as attention's weights are. Row u is near[u] below `split`, else far[u - split], or decoded from a message of 1, 2,
  * 4 or 8 bits a value (zero_point + step * code).
  *
  * Threads: segments.cuh. A lane holds PAIRS pairs of columns: one, or, where rows and heads have a multiple of
@@ -15,6 +15,15 @@
 #include "arithmetic.cuh"
 #include "segments.cuh"
 
+/* Weights of entries: in float32, or, where that pointer is null, in the storage of the rows. */
+template <class T> struct entry_weights {
+    const float *whole;
+    const T *stored;
+
+    DEVICE bool exist() const { return whole || stored; }
+    DEVICE float operator[](int64_t place) const { return whole ? whole[place] : to_f32(stored[place]); }
+};
+
 /* What the entries of a row are multiplied with. */
 template <class T> struct operands {
     const int32_t *indices;
@@ -22,7 +31,7 @@ template <class T> struct operands {
     const T *near, *far;
     int64_t split, dim;
     int is_aligned;
-    const float *entry_scale;
+    entry_weights<T> entry_scale;
     const int64_t *entry_index;
     int num_heads;
     const uint8_t *message, *bit_width;
@@ -87,7 +96,7 @@ template <class A, int PAIRS> struct plain_source {
     DEVICE void prepare_weight(int i, int64_t u, int64_t entry) const {
         float weight = 1.0f;
         if (u != NO_ENTRY && from.column_scale) weight = from.column_scale[u];
-        if (entry >= 0 && from.entry_scale)
+        if (entry >= 0 && from.entry_scale.exist())
             weight *= from.entry_scale[from.entry_index ? from.entry_index[entry] : entry];
         shared_weights()[i] = A::mirror(weight);
     }
@@ -119,10 +128,10 @@ template <class A, int PAIRS> struct heads_source {
     DEVICE loaded load(int i, const lane_columns &columns) const {
         const int64_t entry = shared_places()[i];
         if (entry == NO_ENTRY) return {no_pairs<typename A::storage, PAIRS>(), make_float2(0.0f, 0.0f)};
-        const float *weights = from.entry_scale + entry * from.num_heads;
-        const float first = weights[columns.head];
+        const int64_t place = entry * from.num_heads;
+        const float first = from.entry_scale[place + columns.head];
         return {load_dense<PAIRS>(from, dense_row(from, shared_columns()[i]), columns),
-                make_float2(first, PAIRS == 1 ? weights[columns.next_head] : first)};
+                make_float2(first, PAIRS == 1 ? from.entry_scale[place + columns.next_head] : first)};
     }
     DEVICE typename A::operand weight(int, const loaded &x) const { return A::of_floats(x.weight); }
     DEVICE typename A::operand value(int, const loaded &x, int p) const { return A::of(x.row.pair[p]); }
