@@ -149,6 +149,7 @@ CASES: dict[str, Callable[[], Callable[[], object]]] = {
     "spmm fp32, 64": lambda: lambda: _spmm(64, torch.float32),
     "spmm fp16, 64": lambda: lambda: _spmm(64, torch.float16),
     "spmm fp16, 41": lambda: lambda: _spmm(41, torch.float16),
+    "spmm fp16, 42": lambda: lambda: _spmm(42, torch.float16),
     "edge softmax, 4 heads": lambda: lambda: _softmax(4, torch.float32),
     "edge softmax fp16, 8 heads": lambda: lambda: _softmax(8, torch.float16),
     "attention's sum fp16, 8 x 8": lambda: lambda: _weighted(torch.float16),

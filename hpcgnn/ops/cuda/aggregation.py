@@ -56,8 +56,8 @@ def launch(cut: Segments, matrix, near: torch.Tensor, far, out: torch.Tensor, is
     dim = near.shape[1]
     dense, packed = (far, None) if far is None or isinstance(far, torch.Tensor) else (None, far)
     columns = columns or lane_columns(dim, entry_scale, near.itemsize)
-    is_aligned = alignment(near, dense, out) >= columns
-    if columns > PAIR and not is_aligned:      # of rows inside of some other memory: as slow as it is rare
+    is_aligned, is_ragged = alignment(near, dense, out) >= columns, columns > PAIR and dim % PAIR == 1
+    if columns > PAIR and not is_aligned and not is_ragged:      # inside of some other memory: as slow as it is rare
         aside = [rows if rows is None or alignment(rows) >= columns else rows.clone() for rows in (near, dense, out)]
         launch(cut, matrix, aside[0], aside[1] if packed is None else packed, aside[2], is_added, is_half, entry_scale,
                entry_index)
@@ -66,8 +66,9 @@ def launch(cut: Segments, matrix, near: torch.Tensor, far, out: torch.Tensor, is
         return
     num_heads = 1 if entry_scale is None else entry_scale.shape[1]
     split = len(near) if matrix.split is None else matrix.split
-    kind = f"{'' if columns == PAIR else 'wide_'}{_kind(num_heads, packed)}{'half_' if is_half else ''}"
-    form = _Form(kind, dim, columns, int(is_aligned), split, num_heads, int(is_added))
+    lanes = "ragged_" if is_ragged else "wide_" if columns > PAIR else ""
+    form = _Form(f"{lanes}{_kind(num_heads, packed)}{'half_' if is_half else ''}", dim, columns, int(is_aligned),
+                 len(near), 0 if dense is None else len(dense), split, num_heads, int(is_added))
     key = "aggregate", cut.start, cut.stop, cut.items_a_block, near.dtype, near.device, form
     bound = matrix.geometry.bound
     if key not in bound:
@@ -86,6 +87,8 @@ class _Form(NamedTuple):
     dim: int
     columns: int
     is_aligned: int
+    num_near: int
+    num_far: int
     split: int
     num_heads: int
     is_added: int
@@ -97,8 +100,8 @@ def _bind(cut: Segments, matrix, near: torch.Tensor, form: _Form, is_half: bool)
     row_scale, column_scale = _resident(matrix.row_scale, near), _resident(matrix.column_scale, near)
     fold = kernel("aggregation", f"aggregate_{form.kind}{suffix}").bind(
         (cut.num_blocks, column_blocks(dim, form.columns)), (cut.threads,), *entry_arguments(cut, matrix, near),
-        row_scale, column_scale, LATER, LATER, form.split, dim, form.is_aligned, LATER, LATER, LATER, form.num_heads,
-        LATER, LATER, LATER, LATER, form.is_added, LATER, LATER)
+        row_scale, column_scale, LATER, LATER, form.num_near, form.num_far, form.split, dim, form.is_aligned, LATER,
+        LATER, LATER, form.num_heads, LATER, LATER, LATER, LATER, form.is_added, LATER, LATER)
     spilled = kernel("aggregation", f"aggregate_spilled_{suffix}").bind(
         spilled_grid(cut, dim), (THREADS,), *spilled_arguments(cut, dim, near), None if is_half else row_scale,
         form.is_aligned, form.is_added, LATER, LATER)
@@ -106,14 +109,15 @@ def _bind(cut: Segments, matrix, near: torch.Tensor, form: _Form, is_half: bool)
 
 
 def lane_columns(dim: int, entry_scale: torch.Tensor | None, itemsize: int) -> int:
-    """Count the columns that a lane takes: those of 16 bytes, where heads have a multiple of them and rows four at
-    least, or a pair. With fewer lanes a row a block has so many sub-warps that adding their parts of a hub's row is
-    most of its work.
+    """Count the columns that a lane takes: a pair, or those of 16 bytes where rows have four lanes of them at least,
+    and every head has a multiple of them. With fewer lanes a row a block has so many sub-warps that adding their parts
+    of a hub's row is most of its work. Lanes of an odd row of one head have 16 bytes too, as it begins on no pair.
 
     It decides in which order a row is summed, so no address does.
     """
-    head_dim = dim if entry_scale is None else dim // entry_scale.shape[1]
-    is_wide = head_dim * itemsize % LANE_BYTES == 0 and dim * itemsize >= LEAST_WIDE_LANES * LANE_BYTES
+    num_heads = 1 if entry_scale is None else entry_scale.shape[1]
+    is_whole = dim // num_heads * itemsize % LANE_BYTES == 0 or (num_heads == 1 and dim % PAIR)
+    is_wide = is_whole and dim * itemsize > (LEAST_WIDE_LANES - 1) * LANE_BYTES
     return LANE_BYTES // itemsize if is_wide else PAIR
 
 
