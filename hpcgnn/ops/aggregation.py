@@ -231,7 +231,7 @@ def multiply_weighted(matrix: SparseRows, near: torch.Tensor, entry_scale: torch
     Parameters
     ----------
     near : (matrix.num_columns, dim) float32, bfloat16 or float16
-    entry_scale : (num_weights, num_heads) float32      num_heads divides dim
+    entry_scale : (num_weights, num_heads) float32, on a device also of near's type     num_heads divides dim
     entry_index : (num_entries,) int64          the row of entry_scale for each entry; none is the entry's own number
 
     Returns
@@ -244,7 +244,7 @@ def multiply_weighted(matrix: SparseRows, near: torch.Tensor, entry_scale: torch
     """
     out = empty((matrix.num_rows, near.shape[-1]), near.dtype, near.device)
     _check_tables(matrix, near, None, out)
-    _check_entry_scale(matrix, near.shape[1], entry_scale, entry_index)
+    _check_entry_scale(matrix, near, entry_scale, entry_index)
     backend_of("aggregation", near).multiply_weighted(matrix, near, entry_scale, entry_index, out)
     return out
 
@@ -270,9 +270,11 @@ def _check_packed(packed: PackedRows, dim: int) -> None:
     packed.check(dim)
 
 
-def _check_entry_scale(matrix: SparseRows, dim: int, entry_scale: torch.Tensor, entry_index: np.ndarray | None):
+def _check_entry_scale(matrix: SparseRows, near: torch.Tensor, entry_scale: torch.Tensor,
+                       entry_index: np.ndarray | None) -> None:
+    dim, stored = near.shape[1], backend_of("attention", near).entry_dtype(near)
     num_scales = len(entry_scale) if entry_index is not None else len(matrix.indices)
-    check_rows(entry_scale, num_scales, "aggregation", torch.float32)
+    check_rows(entry_scale, num_scales, "aggregation", *{torch.float32, stored})
     if entry_index is not None and (entry_index.dtype != np.int64 or len(entry_index) != len(matrix.indices)):
         raise KernelError(f"aggregation needs an int64 entry_index of {len(matrix.indices)} entries, "
                           f"found {entry_index.dtype} of {len(entry_index)}")

@@ -1,6 +1,7 @@
 """Attention over a row's entries: scores, edge softmax and products sampled at the entries (SDDMM), with backwards.
 
-Rows are float32, bfloat16 or float16; scores, weights of entries and every sum are float32.
+Rows are float32, bfloat16 or float16; scores of rows and every sum are float32. What an entry has, its weight, product
+and gradients, is float32 on the host, and on a device of the rows' type: `entry_dtype` of the backend.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def head_scores(rows: torch.Tensor, vectors: torch.Tensor, num_heads: int) -> to
     return backend_of("attention", rows).head_scores(rows, vectors, num_heads)
 
 
-def edge_softmax(matrix: SparseRows, target: torch.Tensor, source: torch.Tensor, slope: float) -> torch.Tensor:
+def edge_softmax(matrix: SparseRows, target: torch.Tensor, source: torch.Tensor, slope: float,
+                 dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """alpha[e, head] = softmax over the entries e = (v, u) of row v of LeakyReLU(target[v, head] + source[u, head]).
 
     Parameters
@@ -48,25 +50,31 @@ def edge_softmax(matrix: SparseRows, target: torch.Tensor, source: torch.Tensor,
     source : (matrix.num_columns, num_heads) float32     minus infinity for an absent column: its alpha is 0, and a row
                                                          that has no other column gets zeros
     slope : float                            of LeakyReLU below 0
+    dtype : torch.dtype                      of alpha; the host has float32 alone
 
     Returns
     -------
-    (num_entries, num_heads) float32
+    (num_entries, num_heads) of dtype        computed in float32 and rounded once: off by 2^-11 of itself in float16
+                                             (2^-25 below 2^-14), by 2^-8 of itself in bfloat16
 
     Raises
     ------
     KernelError      types or shapes that disagree; self-loops that are not stored
 
     Reference: Velickovic et al., ICLR 2018, Eq. (3). The row's maximum is subtracted first, so that no exponential
-    overflows (HalfGNN, Section 3.1.2).
+    overflows (HalfGNN, Section 3.1.2), and alpha stays in the range of 16 bits (Section 4.4).
     """
     _check_scores(matrix, target, source)
-    return backend_of("attention", target).edge_softmax(matrix, target, source, slope)
+    return backend_of("attention", target).edge_softmax(matrix, target, source, slope, dtype)
 
 
 def edge_softmax_backward(matrix: SparseRows, target: torch.Tensor, source: torch.Tensor, slope: float,
                           alpha: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
     """Gradients of `edge_softmax`: `gradient` of alpha becomes, in place, that of target[v] + source[u] at each entry.
+
+    Parameters
+    ----------
+    alpha, gradient : (num_entries, num_heads) float32, on a device also bfloat16 or float16, both alike
 
     Returns
     -------
@@ -77,8 +85,9 @@ def edge_softmax_backward(matrix: SparseRows, target: torch.Tensor, source: torc
     KernelError      types or shapes that disagree
     """
     _check_scores(matrix, target, source)
+    check_rows(alpha, len(matrix.indices), "attention", *_entry_dtypes(alpha))
+    check_rows(gradient, len(matrix.indices), "attention", alpha.dtype)
     for value in (alpha, gradient):
-        check_rows(value, len(matrix.indices), "attention", torch.float32)
         _check_equal_heads(value, target)
     return backend_of("attention", target).edge_softmax_backward(matrix, target, source, slope, alpha, gradient)
 
@@ -88,7 +97,7 @@ def sum_entries(matrix: SparseRows, value: torch.Tensor, entry_index: np.ndarray
 
     Parameters
     ----------
-    value : (num_values, num_heads) float32
+    value : (num_values, num_heads) float32, on a device also bfloat16 or float16
     entry_index : (num_entries,) int64       rows of value
 
     Returns
@@ -99,7 +108,7 @@ def sum_entries(matrix: SparseRows, value: torch.Tensor, entry_index: np.ndarray
     ------
     KernelError      types or shapes that disagree
     """
-    check_rows(value, len(value), "attention", torch.float32)
+    check_rows(value, len(value), "attention", *_entry_dtypes(value))
     _check_index(matrix, entry_index)
     return backend_of("attention", value).sum_entries(matrix, value, entry_index)
 
@@ -113,11 +122,14 @@ def sampled_products(matrix: SparseRows, left: torch.Tensor, right: torch.Tensor
 
     Returns
     -------
-    (num_entries, num_heads) float32
+    (num_entries, num_heads)      float32, on a device of the rows' type: summed in float32 and rounded once, so that in
+                                  float16 a product above 65,504 is infinite, and no other
 
     Raises
     ------
     KernelError      types or shapes that disagree
+
+    Reference: HalfGNN, Sections 4.2 and 4.4. Deviation: sums are float32.
     """
     _check_heads(left, matrix.num_rows, num_heads)
     check_rows(right, matrix.num_columns, "attention", left.dtype)
@@ -135,7 +147,8 @@ class _Attend(torch.autograd.Function):
         score = head_scores(z, vectors, num_heads)
         if is_present is not None:
             score[1].index_fill_(0, on_device(np.flatnonzero(~is_present), score), -torch.inf)
-        alpha = edge_softmax(matrix, score[0, :matrix.num_rows], score[1], slope)
+        alpha = edge_softmax(matrix, score[0, :matrix.num_rows], score[1], slope,
+                             backend_of("attention", z).entry_dtype(z))
         ctx.save_for_backward(z, vectors, score, alpha, entry_weight)
         ctx.structure = matrix, transposed, entry_index, slope
         return multiply_weighted(matrix, z, _weighed(alpha, entry_weight))
@@ -158,7 +171,12 @@ class _Attend(torch.autograd.Function):
 
 
 def _weighed(value: torch.Tensor, entry_weight: torch.Tensor | None) -> torch.Tensor:
-    return value if entry_weight is None else value * entry_weight[:, None]
+    """Return the products in the type of `value`, multiplied in float32."""
+    return value if entry_weight is None else torch.mul(value, entry_weight[:, None], out=torch.empty_like(value))
+
+
+def _entry_dtypes(value: torch.Tensor) -> set[torch.dtype]:
+    return {torch.float32, backend_of("attention", value).entry_dtype(value)}
 
 
 def attend(z: torch.Tensor, vectors: torch.Tensor, matrix: SparseRows, transposed: SparseRows,

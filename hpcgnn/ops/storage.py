@@ -9,14 +9,14 @@ from hpcgnn.errors import KernelError
 STORAGES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def check_rows(rows: torch.Tensor, num_rows: int, operation: str, dtype: torch.dtype | None = None) -> None:
-    """Check that `rows` is a contiguous matrix of `num_rows` rows in a storage type, or in `dtype` where given.
+def check_rows(rows: torch.Tensor, num_rows: int, operation: str, *dtypes: torch.dtype) -> None:
+    """Check that `rows` is a contiguous matrix of `num_rows` rows in a storage type, or in one of `dtypes` where given.
 
     Raises
     ------
     KernelError      with what was found
     """
-    allowed = STORAGES if dtype is None else (dtype,)
+    allowed = dtypes or STORAGES
     if rows.dtype not in allowed or rows.ndim != 2 or len(rows) != num_rows or not rows.is_contiguous():
         names = " or ".join(str(allowed_type).removeprefix("torch.") for allowed_type in allowed)
         raise KernelError(f"{operation} needs contiguous {names} of {num_rows} rows, "

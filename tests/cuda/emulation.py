@@ -112,8 +112,9 @@ class EmulatedBackend:
         if self._counts:
             self.traffic.append((launch, Traffic()))
             described.counts = ctypes.pointer(self.traffic[-1][1])
-        values = [_c_value(argument) for argument in launch.arguments]
-        pointers = (ctypes.c_void_p * max(len(values), 1))(*map(ctypes.addressof, values))
+        values = ctypes.create_string_buffer(launch.packed, max(len(launch.packed), 1))
+        offset = launch.kernel.arguments_on(self.device_type).offset
+        pointers = (ctypes.c_void_p * max(len(offset), 1))(*[ctypes.addressof(values) + one for one in offset])
         fault = _Fault()
         if entry(ctypes.byref(described), pointers, ctypes.byref(fault)):
             raise EmulationFault(fault.text.decode() + _place_of(path, entry, launch, fault.place))
@@ -130,13 +131,6 @@ def _extents_of(launch: Launch) -> ctypes.Array:
     extents = [_Extent(p.name.encode(), a.data_ptr(), a.data_ptr() + a.numel() * a.itemsize, not p.is_const)
                for p, a in zip(launch.parameters, launch.arguments, strict=True) if isinstance(a, torch.Tensor)]
     return (_Extent * len(extents))(*extents)
-
-
-def _c_value(argument):
-    """A ctypes buffer with the bytes that the kernel's parameter has."""
-    if argument is None or isinstance(argument, torch.Tensor):
-        return ctypes.c_void_p(None if argument is None else argument.data_ptr())
-    return ctypes.create_string_buffer(argument.tobytes(), argument.nbytes)
 
 
 @cache

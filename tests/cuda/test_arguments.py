@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 import pytest
 import torch
 
 from hpcgnn.errors import KernelError
-from hpcgnn.ops.cuda.arguments import SCALAR_TYPES, TENSOR_DTYPES, argument_of
+from hpcgnn.ops.cuda.arguments import SCALAR_TYPES, TENSOR_DTYPES, ArgumentList, argument_of
 from hpcgnn.ops.cuda.signatures import Parameter
 
 INTEGERS = [name for name, kind in SCALAR_TYPES.items() if issubclass(kind, np.integer)]
@@ -55,3 +57,44 @@ def test_a_pointer_takes_the_torch_type_of_its_bits_and_no_other(pointee, dtype)
     for other in set(TENSOR_DTYPES.values()) - {dtype}:
         with pytest.raises(KernelError, match=f"a tensor of {other}"):
             argument_of(parameter, torch.zeros(3, dtype=other), "cpu")
+
+
+PARAMETERS = (Parameter("flag", "uint8_t", False, False), Parameter("rows", "float", True, True),
+              Parameter("n", "int", False, False), Parameter("size", "int64_t", False, False),
+              Parameter("scale", "float", False, False), Parameter("draws", "uint32_t", False, False),
+              Parameter("rate", "double", False, False))
+
+
+def test_arguments_are_packed_as_the_fields_of_a_structure_in_c():
+    class Fields(ctypes.Structure):
+        _fields_ = [("flag", ctypes.c_uint8), ("rows", ctypes.c_void_p), ("n", ctypes.c_int), ("size", ctypes.c_int64),
+                    ("scale", ctypes.c_float), ("draws", ctypes.c_uint32), ("rate", ctypes.c_double)]
+
+    listed, rows = ArgumentList("some", PARAMETERS, "cpu"), torch.zeros(3)
+    assert listed.offset == tuple(getattr(Fields, name).offset for name, _ in Fields._fields_)
+    for numbers in ((255, rows, -3, 2**63 - 1, 0.1, 2**32 - 1, 0.1), (True, None, np.int64(4), np.int8(-1), 1, 0, 2),
+                    (0, rows, -2**31, -2**63, float("-inf"), 7, np.float32(0.5))):
+        packed, device = listed.packed(numbers)
+        found = Fields.from_buffer_copy(packed)
+        address = None if numbers[1] is None else rows.data_ptr()
+        assert (found.flag, found.rows, found.n, found.size) == (int(numbers[0]), address, *map(int, numbers[2:4]))
+        assert (found.scale, found.draws, found.rate) == (np.float32(numbers[4]), numbers[5], numbers[6])
+        assert device == (None if numbers[1] is None else torch.device("cpu"))
+
+
+@pytest.mark.parametrize("place, wrong, says", [
+    (0, 256, "256, out of its range"), (0, -1, "-1, out of its range"), (2, 2**31, "out of its range"),
+    (3, 1.0, "no integer"), (4, 1e39, "out of its range"), (2, torch.tensor(3), "Tensor"),
+    (4, torch.tensor(3.0), "Tensor"), (1, 8, "no tensor"),
+    (3, np.array(3), "ndarray"), (6, None, "NoneType"), (1, torch.zeros(3, dtype=torch.float64), "torch.float64"),
+    (1, torch.zeros(3, 2).T, "not contiguous"), (1, torch.empty(3, device="meta"), "a tensor on meta")])
+def test_what_one_argument_may_not_be_is_refused_also_after_it_was_right(place, wrong, says):
+    """Types that were seen together are not looked at again; values are."""
+    listed = ArgumentList("some", PARAMETERS, "cpu")
+    right = [1, torch.zeros(3), 2, 3, 4.0, 5, 6.0]
+    for _ in range(2):
+        listed.packed(right)
+        with pytest.raises(KernelError, match=f"kernel some needs .*{PARAMETERS[place].name}, found .*{says}"):
+            listed.packed([*right[:place], wrong, *right[place + 1:]])
+    with pytest.raises(KernelError, match="takes 7 arguments, found 6"):
+        listed.packed(right[:6])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import reference_attention as reference
 import torch
-from cuda.aggregation_cases import NUM_COLUMNS, NUM_ROWS, STORAGES, matrix_of, rows_of
+from cuda.aggregation_cases import NUM_COLUMNS, NUM_ROWS, ROUNDING, SMALLEST, STORAGES, matrix_of, rows_of
 from cuda.emulation import EmulatedBackend
 
 from hpcgnn.ops.aggregation import SparseRows, from_csr
@@ -116,7 +116,10 @@ def test_sampled_products_equal_the_oracle_at_every_width_of_loads(device, num_h
     expected, magnitude = (reference.sampled_products(indptr_of(csr), csr.indices, change(wide(left)),
                                                       change(wide(right)), num_heads) for change in (np.array, abs))
     difference = abs(wide(found)[named(matrix)] - expected)
-    assert (difference <= (head_dim + 1) * 2.0**-24 * magnitude).all()
+    stored_as = 0.0 if dtype == torch.float32 else ROUNDING[dtype]
+    assert found.dtype == dtype
+    bound = (head_dim + 1) * 2.0**-24 * magnitude * (1 + stored_as) + stored_as * abs(expected)
+    assert (difference <= bound + SMALLEST[dtype]).all()
 
 
 @pytest.mark.parametrize("dtype, widest", [(torch.float32, 4), (torch.bfloat16, 8), (torch.float16, 8)])
@@ -192,6 +195,16 @@ def test_sums_of_4_096_ones_are_4_096(device, dtype):
     assert (cuda.sampled_products(one, long, long, 1) == 4096).all()
 
 
+def test_what_is_above_the_largest_float16_is_infinite_and_no_sum_before_it_is(device):
+    """Sums of 4,096 products; the first one's parts pass 65,504 many times."""
+    one = from_csr(np.array([0, 1]), np.zeros(1, np.int32), 1)
+    signs = torch.tensor([1.0, -1.0]).repeat(2048)
+    for left, right, expected in ((2048 * signs, 2048 + 0 * signs, 0.0), (4.0 + 0 * signs, 4.0 + 0 * signs, torch.inf),
+                                  (4.0 + 0 * signs, 3.5 + 0 * signs, 57344.0)):
+        found = cuda.sampled_products(one, *(rows.half()[None].to(device) for rows in (left, right)), 1)
+        assert found.item() == expected
+
+
 @pytest.mark.parametrize("num_rows, num_columns, num_heads", [(0, 0, 2), (0, 5, 2), (3, 5, 2), (3, 5, 0)])
 def test_no_entries_give_zeros(device, num_rows, num_columns, num_heads):
     matrix = from_csr(np.zeros(num_rows + 1, np.int64), np.empty(0, np.int32), num_columns)
@@ -209,17 +222,18 @@ def test_no_entries_give_zeros(device, num_rows, num_columns, num_heads):
         assert cuda.head_scores_backward(rows, rows.clone(), vectors, torch.zeros_like(score)).shape == vectors.shape
 
 
-def test_all_orders_of_blocks_give_the_same_bits(device):
+@pytest.mark.parametrize("dtype", STORAGES)
+def test_all_orders_of_blocks_give_the_same_bits(device, dtype):
     """Compared with the ascending order: the fixture shuffles blocks by its seed."""
     if device == "cuda":
         pytest.skip("a device does not let its order of blocks be chosen")
     matrix = stored(matrix_of())
     target, source = rows_of(NUM_ROWS, 3), rows_of(NUM_COLUMNS, 3, seed=2)
-    left, right = (rows_of(n, 30, torch.float16, seed=n) for n in (NUM_ROWS, NUM_COLUMNS))
+    left, right = (rows_of(n, 30, dtype, seed=n) for n in (NUM_ROWS, NUM_COLUMNS))
     vectors, index = rows_of(2, 30, seed=5), np.arange(len(matrix.indices))
 
     def everything():
-        alpha, gradient = cuda.edge_softmax(matrix, target, source, SLOPE), rows_of(len(index), 3)
+        alpha, gradient = cuda.edge_softmax(matrix, target, source, SLOPE, dtype), rows_of(len(index), 3, dtype)
         of_target = cuda.edge_softmax_backward(matrix, target, source, SLOPE, alpha, gradient)
         score, of_rows = cuda.head_scores(left, vectors, 3), left.clone()
         return (alpha, gradient, of_target, score, cuda.head_scores_backward(left, of_rows, vectors, score), of_rows,

@@ -19,8 +19,8 @@ TEST_SOURCES = sorted(Path(__file__).parent.rglob("*.cu"))
 ARCHITECTURES = (75, 80, 90)
 # Bytes that may be spilled, the most by NVRTC 12.8 and 12.9: the bounds on registers of these let more blocks share a
 # multiprocessor. Wide sums spill on sm_100 alone; a block less would spill nothing, and took 10 % longer on an H200.
-SPILLED = {"quantize_rotated": 28, "dequantize_rotated": 80, "gather": 20, "edge_softmax_backward": 4,
-           "aggregate_wide": 36, "aggregate_wide_heads": 48, "aggregate_wide_packed": 28}
+SPILLED = {"quantize_rotated": 28, "dequantize_rotated": 80, "gather": 20, "aggregate_wide": 36,
+           "aggregate_wide_heads": 48, "aggregate_wide_packed": 28}
 
 
 def test_there_are_kernels_to_compile():
@@ -68,7 +68,7 @@ def test_optimized_kernels_fit_the_registers_of_every_device(source, architectur
     found = toolkit.needs_of(source, architecture)
     assert set(found) == set(signatures_of(source.read_text()))
     for name, needs in found.items():
-        assert needs.spilled <= SPILLED.get(name.rsplit("_", 1)[0], 0), name
+        assert needs.spilled <= SPILLED.get(name.rsplit("_", 1)[0], 0), (name, needs)
         assert needs.registers <= 136 and needs.shared_bytes <= 48 << 10, name
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
 import types
@@ -19,11 +20,11 @@ from hpcgnn.ops.counter import FORWARD, CounterKey
 from hpcgnn.ops.cuda import module
 from hpcgnn.ops.cuda.arguments import SCALAR_TYPES
 from hpcgnn.ops.cuda.compiler import KERNELS
-from hpcgnn.ops.cuda.module import CupyBackend, kernel, use_backend
+from hpcgnn.ops.cuda.module import LATER, CupyBackend, kernel, use_backend
 from hpcgnn.ops.cuda.signatures import signatures_of
 from hpcgnn.ops.quantization import MessageLayout
 
-STREAM, DEVICE = 0xabc0, 3
+STREAM, DEVICE, ELSEWHERE = 0xabc0, 3, 1
 PRIMITIVES = Path(__file__).parent / "primitives.cu"
 
 
@@ -34,7 +35,7 @@ class CpuMemory(CupyBackend):
 
 
 class Entered:
-    """A device or a stream of cupy's, which is entered again and again."""
+    """A device of cupy's, which is entered again and again."""
 
     compute_capability = "90"
 
@@ -54,13 +55,16 @@ class StandIn(types.ModuleType):
 
     def __init__(self):
         super().__init__("cupy")
-        self.modules, self.calls, self.inside = [], [], []
+        self.modules, self.functions, self.calls, self.inside, self.current = [], [], [], [], ELSEWHERE
+        self.parameters = {name: one for source in (*KERNELS.glob("*.cu"), PRIMITIVES)
+                           for name, one in signatures_of(source.read_text()).items()}
         self.cuda = types.SimpleNamespace(
-            Device=lambda index: self._entered(("device", index)),
-            Stream=types.SimpleNamespace(from_external=lambda it: self._entered(("stream", it.__cuda_stream__()[1]))))
+            Device=lambda index: Entered(self.inside, ("device", index)),
+            runtime=types.SimpleNamespace(getDevice=lambda: self.current, setDevice=self._set_device),
+            driver=types.SimpleNamespace(launchKernel=self._launch))
 
-    def _entered(self, what):
-        return Entered(self.inside, what)
+    def _set_device(self, index):
+        self.current = index
 
     def RawModule(self, path):
         assert ("device", DEVICE) in self.inside
@@ -68,21 +72,35 @@ class StandIn(types.ModuleType):
         return types.SimpleNamespace(get_function=self._function)
 
     def _function(self, name):
-        return Function(name, self)
+        self.functions.append(Function(name, len(self.functions) + 1))
+        return self.functions[-1]
+
+    def _launch(self, function, *shape_and_stream):
+        """As cuLaunchKernel: it has read the arguments, whose addresses it gets, when it returns."""
+        x, y, z, threads_x, threads_y, threads_z, shared_mem, stream, places, extra = shape_and_stream
+        started = self.functions[function - 1]
+        assert extra == 0
+        self.calls.append(types.SimpleNamespace(
+            name=started.name, grid=(x, y, z), block=(threads_x, threads_y, threads_z), shared_mem=shared_mem,
+            limit=started.max_dynamic_shared_size_bytes, device=self.current, stream=stream,
+            arguments=read_arguments(places, self.parameters[started.name])))
+
+
+def read_arguments(places, parameters):
+    """The numbers at the addresses that lie at `places`, one a parameter."""
+    addresses = (ctypes.c_void_p * len(parameters)).from_address(places)
+    kinds = [np.uint64 if one.is_pointer else SCALAR_TYPES[one.type] for one in parameters]
+    return [np.frombuffer(ctypes.string_at(place, np.dtype(kind).itemsize), kind)[0]
+            for place, kind in zip(addresses, kinds, strict=True)]
 
 
 class Function:
-    """A compiled kernel, with the limit that may be set on it; each call is kept with what it was inside of."""
+    """A compiled kernel, with the limit that may be set on it, and what the driver calls it."""
 
     max_dynamic_shared_size_bytes = None
 
-    def __init__(self, name, stand_in):
-        self.name, self.stand_in = name, stand_in
-
-    def __call__(self, grid, block, arguments, shared_mem):
-        self.stand_in.calls.append(types.SimpleNamespace(
-            name=self.name, grid=grid, block=block, arguments=arguments, shared_mem=shared_mem,
-            limit=self.max_dynamic_shared_size_bytes, inside=list(self.stand_in.inside)))
+    def __init__(self, name, pointer):
+        self.name, self.kernel = name, types.SimpleNamespace(ptr=pointer)
 
 
 @pytest.fixture
@@ -93,17 +111,14 @@ def cupy(monkeypatch):
     monkeypatch.setattr(module, "machine_code",
                         lambda source, is_exact, capability: Path(f"{source.stem} {is_exact} {capability}"))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: DEVICE)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: types.SimpleNamespace(
-        cuda_stream=STREAM if device == DEVICE else None))
+    monkeypatch.setattr(module, "current_stream", lambda device: STREAM if device == DEVICE else None)
     with use_backend(CpuMemory()):
         yield stand_in
 
 
 def sent(call, source):
-    """Arguments by the parameter's name; each must have the bytes of its C type."""
+    """Arguments by the parameter's name."""
     parameters = signatures_of(source.read_text())[call.name]
-    for parameter, argument in zip(parameters, call.arguments, strict=True):
-        assert type(argument) is (np.uint64 if parameter.is_pointer else SCALAR_TYPES[parameter.type])
     return {parameter.name: argument.item() for parameter, argument in zip(parameters, call.arguments, strict=True)}
 
 
@@ -169,7 +184,8 @@ def test_rotating_sends_the_shape_of_a_pass_and_both_keys(cupy, is_nearest):
 def test_launches_run_on_the_current_stream_of_the_device(cupy):
     layout, rows, index, node_id, message = message_of(torch.float32, 8, 6)
     device_side.dequantize_rows(message, index, node_id, layout, rows, False)
-    assert cupy.calls[0].inside == [("device", DEVICE), ("stream", STREAM)] and cupy.inside == []
+    assert (cupy.calls[0].device, cupy.calls[0].stream) == (DEVICE, STREAM)
+    assert cupy.inside == [] and cupy.current == ELSEWHERE      # the caller's device is what it was
 
 
 def test_a_file_is_compiled_once_and_where_it_asks_without_fused_products(cupy):
@@ -201,6 +217,40 @@ def test_tensors_of_two_devices_are_refused(cupy):
         with pytest.raises(KernelError, match=r"transpose needs int \*out, found a tensor on cpu"):
             launch((1,), (32,), first, host)
     assert cupy.calls == []
+
+
+def test_a_bound_kernel_sends_what_a_call_sends_and_new_tensors_each_time(cupy):
+    call = kernel(PRIMITIVES, "reverse")
+    first, second, out = (torch.zeros(64, dtype=torch.int32) for _ in range(3))
+    bound = call.bind((2,), (32,), LATER, out, shared_bytes=128)
+    for numbers in (first, second, None):
+        bound(numbers)
+        call((2,), (32,), numbers, out, shared_bytes=128)
+        assert sent(cupy.calls[-2], PRIMITIVES) == sent(cupy.calls[-1], PRIMITIVES)
+        assert cupy.calls[-2].grid == cupy.calls[-1].grid and cupy.calls[-2].shared_mem == 128
+    assert [sent(one, PRIMITIVES)["in"] for one in cupy.calls[::2]] == [first.data_ptr(), second.data_ptr(), 0]
+    call.bind((0,), (32,), LATER, out)(first)      # no blocks: nothing is started
+    assert len(cupy.calls) == 6
+
+
+@pytest.mark.parametrize("wrong, says", [
+    (torch.zeros(64), "a tensor of torch.float32"), (torch.zeros(8, 8, dtype=torch.int32).T, "not contiguous"),
+    (torch.empty(64, dtype=torch.int32, device="meta"), "a tensor on meta"), (np.zeros(64, np.int32), "no tensor"),
+    (3, "int, which is no tensor")])
+def test_a_bound_kernel_refuses_the_tensors_that_a_call_refuses(cupy, wrong, says):
+    right = torch.zeros(64, dtype=torch.int32)
+    call = kernel(PRIMITIVES, "reverse")
+    bound = call.bind((2,), (32,), LATER, right)
+    for _ in range(2):      # a refusal is not remembered as a pass
+        bound(right)
+        call((2,), (32,), right, right)
+        for start in (bound, lambda numbers: call((2,), (32,), numbers, right)):
+            with pytest.raises(KernelError, match=f"kernel reverse needs const int .in, found .*{says}"):
+                start(wrong)
+    with pytest.raises(KernelError, match="takes 2 arguments, found 1"):
+        call.bind((2,), (32,), LATER)
+    with pytest.raises(KernelError, match=r"needs int .out, found a tensor of torch.float32"):
+        call.bind((2,), (32,), LATER, torch.zeros(64))
 
 
 def test_cupy_is_not_imported_before_the_first_launch():

@@ -17,14 +17,20 @@ MOST_MOVED = 1.2      # bytes of the sectors that a launch touches, by the bytes
 
 # By kernel: bytes of sectors by bytes that requests ask for, and turns at the banks by the least; five percent above
 # what was found, since addresses differ from run to run. Where the first is above 2, lanes have neighboring groups of
-# eight columns in two loads of 16 bytes, whose sectors the first-level cache has; rows of 41 halves begin at any
-# address; scores of 8 bytes are gathered by themselves; packing reads bytes. A block folds pairs for a softmax, whose
-# halves the host's compiler loads one by one.
+# eight columns in two loads of 16 bytes, whose sectors the first-level cache has; what blocks share of rows of 41
+# halves is stored one by one; scores of 8 bytes are gathered by themselves; packing reads bytes. A block folds pairs
+# for a softmax, whose halves the host's compiler loads one by one.
 MOST = {
-    "aggregate_wide_f32": (1.18, 1.00), "aggregate_spilled_f32": (1.16, 1.00), "aggregate_f16": (2.65, 1.00),
-    "aggregate_wide_f16": (1.09, 1.01),
-    "aggregate_spilled_f16": (2.77, 1.00), "edge_softmax_lanes": (1.89, 1.00), "edge_softmax_warp": (1.57, 1.00),
-    "edge_softmax_block": (1.57, 1.83), "sampled_products_f16": (1.08, 1.00), "quantize_f32": (2.30, 1.00),
+    "aggregate_wide_f32": (1.18, 1.00), "aggregate_spilled_f32": (1.16, 1.00), "aggregate_f16": (1.43, 1.00),
+    "aggregate_wide_f16": (1.09, 1.01), "aggregate_ragged_f16": (1.44, 1.01), "aggregate_spilled_f16": (2.77, 1.00),
+    "aggregate_wide_heads_f16": (1.20, 1.01),
+    "edge_softmax_lanes_f32": (1.89, 1.00), "edge_softmax_warp_f32": (1.57, 1.00),
+    "edge_softmax_block_f32": (1.57, 1.83), "edge_softmax_backward_lanes_f32": (1.81, 1.00),
+    "edge_softmax_backward_warp_f32": (1.47, 1.00), "edge_softmax_backward_block_f32": (1.49, 1.00),
+    "edge_softmax_lanes_f16": (2.18, 1.00), "edge_softmax_warp_f16": (2.10, 1.00),
+    "edge_softmax_block_f16": (2.10, 1.83), "edge_softmax_backward_lanes_f16": (2.12, 1.00),
+    "edge_softmax_backward_warp_f16": (1.67, 1.00), "edge_softmax_backward_block_f16": (1.80, 1.00),
+    "take_entries_f16": (1.26, 1.00), "sampled_products_f16": (1.08, 1.00), "quantize_f32": (2.30, 1.00),
     "dequantize_f32": (2.40, 1.00), "quantize_rotated_f32": (2.44, 1.54), "dequantize_rotated_f32": (2.44, 1.54),
     "normalize_rows_f32": (2.09, 1.00), "normalize_backward_f32": (2.09, 1.00), "sum_columns_f32": (1.05, 1.00),
     "maximum_f32": (1.24, 1.00), "maximum_spilled_f32": (1.63, 1.00), "pack_codes_of_rows": (4.21, 1.00),

@@ -35,7 +35,7 @@ from hpcgnn.inference.device.graph import DeviceGraphPass
 from hpcgnn.ops.aggregation import SparseRows, from_csr
 from hpcgnn.ops.bit_gemm import pack_codes
 from hpcgnn.ops.counter import FORWARD, CounterKey
-from hpcgnn.ops.cuda import attention, bit_gemm, maximum, pointwise, quantization, tiles
+from hpcgnn.ops.cuda import aggregation, attention, bit_gemm, maximum, pointwise, quantization, tiles
 from hpcgnn.ops.cuda.module import use_backend
 from hpcgnn.ops.dispatch import device_kernels_on_cpu
 from hpcgnn.ops.quantization import MessageLayout
@@ -84,8 +84,18 @@ def _spmm(dim: int, dtype: torch.dtype) -> None:
     multiply(_matrix(), rows_of(NUM_ROWS, dim, dtype))
 
 
-def _softmax() -> None:
-    attention.edge_softmax(_matrix(), rows_of(NUM_ROWS, 4), rows_of(NUM_ROWS, 4, seed=2), 0.2)
+def _softmax(num_heads: int, dtype: torch.dtype) -> None:
+    """Forward and backward, with what entries have in `dtype`."""
+    matrix, scores = _matrix(), (rows_of(NUM_ROWS, num_heads), rows_of(NUM_ROWS, num_heads, seed=2), 0.2)
+    alpha = attention.edge_softmax(matrix, *scores, dtype)
+    attention.edge_softmax_backward(matrix, *scores, alpha, torch.ones_like(alpha))
+
+
+def _weighted(dtype: torch.dtype) -> None:
+    """A sum of rows of halves, 8 heads of 8 columns, with weights in `dtype` that are laid in its order first."""
+    matrix, rows = _matrix(), rows_of(NUM_ROWS, 64, torch.float16)
+    weights, index = torch.ones(len(matrix.indices), 8, dtype=dtype), np.arange(len(matrix.indices))
+    aggregation.multiply_weighted(matrix, rows, attention.take_entries(weights, index), None, torch.empty_like(rows))
 
 
 def _sampled(dim: int, dtype: torch.dtype) -> None:
@@ -139,7 +149,10 @@ CASES: dict[str, Callable[[], Callable[[], object]]] = {
     "spmm fp32, 64": lambda: lambda: _spmm(64, torch.float32),
     "spmm fp16, 64": lambda: lambda: _spmm(64, torch.float16),
     "spmm fp16, 41": lambda: lambda: _spmm(41, torch.float16),
-    "edge softmax, 4 heads": lambda: _softmax,
+    "spmm fp16, 42": lambda: lambda: _spmm(42, torch.float16),
+    "edge softmax, 4 heads": lambda: lambda: _softmax(4, torch.float32),
+    "edge softmax fp16, 8 heads": lambda: lambda: _softmax(8, torch.float16),
+    "attention's sum fp16, 8 x 8": lambda: lambda: _weighted(torch.float16),
     "sddmm fp16, 4 x 16": lambda: lambda: _sampled(64, torch.float16),
     "message of 4 bits, 64": lambda: lambda: _message(64, 4),
     "message of 2 bits, rotated, 64": lambda: lambda: _message(64, 2, "rotated"),

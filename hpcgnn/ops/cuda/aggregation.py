@@ -5,12 +5,15 @@ kernels/aggregation.cuh has the maths, kernels/segments.cuh the threads, segment
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 
-from hpcgnn.ops.cuda.folds import fold_segments, fold_spilled, staging
+from hpcgnn.ops.cuda.folds import THREADS, entry_arguments, spilled_arguments, spilled_grid, staging
+from hpcgnn.ops.cuda.module import LATER, BoundKernel, kernel
 from hpcgnn.ops.cuda.resident import on_device
-from hpcgnn.ops.cuda.segments import PAIR, Segments
+from hpcgnn.ops.cuda.segments import PAIR, Segments, column_blocks
 from hpcgnn.ops.cuda.storage import SUFFIX, alignment
 
 LANE_BYTES = 16           # that a lane loads at once, where rows allow it
@@ -46,41 +49,75 @@ def launch(cut: Segments, matrix, near: torch.Tensor, far, out: torch.Tensor, is
     ----------
     cut : Segments                    the rows, one at least, and their blocks
     is_half : bool                    for near of bfloat16 or float16
+    entry_scale : (num_weights, num_heads) float32, or of near's type
     columns : int                     of a lane, where it is not to be `lane_columns`
     others : as in `hpcgnn.ops.aggregation`
     """
-    dim, suffix, parts = near.shape[1], SUFFIX[near.dtype], staging(cut, near.shape[1], near)
+    dim = near.shape[1]
     dense, packed = (far, None) if far is None or isinstance(far, torch.Tensor) else (None, far)
     columns = columns or lane_columns(dim, entry_scale, near.itemsize)
-    is_aligned = int(alignment(near, dense, out) >= columns)
-    if columns > PAIR and not is_aligned:      # of rows inside of some other memory: as slow as it is rare
+    is_aligned, is_ragged = alignment(near, dense, out) >= columns, columns > PAIR and dim % PAIR == 1
+    if columns > PAIR and not is_aligned and not is_ragged:      # inside of some other memory: as slow as it is rare
         aside = [rows if rows is None or alignment(rows) >= columns else rows.clone() for rows in (near, dense, out)]
         launch(cut, matrix, aside[0], aside[1] if packed is None else packed, aside[2], is_added, is_half, entry_scale,
                entry_index)
         if aside[2] is not out:
             out.copy_(aside[2])
         return
-    row_scale, column_scale = _resident(matrix.row_scale, near), _resident(matrix.column_scale, near)
     num_heads = 1 if entry_scale is None else entry_scale.shape[1]
     split = len(near) if matrix.split is None else matrix.split
-    kind = f"{'' if columns == PAIR else 'wide_'}{_kind(num_heads, packed)}{'half_' if is_half else ''}"
-    fold_segments("aggregation", f"aggregate_{kind}{suffix}", cut, matrix, near, dim, row_scale, column_scale,
-                  near.detach(), None if dense is None else dense.detach(), split, dim, is_aligned,
-                  None if entry_scale is None else entry_scale.detach(), _resident(entry_index, near), num_heads,
-                  *_packed_arguments(packed, near), int(is_added), parts, out, lane_columns=columns)
-    fold_spilled("aggregation", f"aggregate_spilled_{suffix}", cut, near, dim, None if is_half else row_scale,
-                 is_aligned, int(is_added), parts, out)
+    lanes = "ragged_" if is_ragged else "wide_" if columns > PAIR else ""
+    form = _Form(f"{lanes}{_kind(num_heads, packed)}{'half_' if is_half else ''}", dim, columns, int(is_aligned),
+                 len(near), 0 if dense is None else len(dense), split, num_heads, int(is_added))
+    key = "aggregate", cut.start, cut.stop, cut.items_a_block, near.dtype, near.device, form
+    bound = matrix.geometry.bound
+    if key not in bound:
+        bound[key] = _bind(cut, matrix, near, form, is_half)
+    fold, fold_spilled = bound[key]
+    parts, is_whole = staging(cut, dim, near), entry_scale is None or entry_scale.dtype == torch.float32
+    weights = (entry_scale, None) if is_whole else (None, entry_scale)
+    fold(near, dense, *weights, _resident(entry_index, near), *_packed_arguments(packed, near), parts, out)
+    fold_spilled(parts, out)
+
+
+class _Form(NamedTuple):
+    """What two products of the same rows of a matrix may differ in, beside their tensors."""
+
+    kind: str
+    dim: int
+    columns: int
+    is_aligned: int
+    num_near: int
+    num_far: int
+    split: int
+    num_heads: int
+    is_added: int
+
+
+def _bind(cut: Segments, matrix, near: torch.Tensor, form: _Form, is_half: bool) -> tuple[BoundKernel, BoundKernel]:
+    """Return the blocks' fold and that of shared rows, which lack the tensors that are given at each launch."""
+    suffix, dim = SUFFIX[near.dtype], form.dim
+    row_scale, column_scale = _resident(matrix.row_scale, near), _resident(matrix.column_scale, near)
+    fold = kernel("aggregation", f"aggregate_{form.kind}{suffix}").bind(
+        (cut.num_blocks, column_blocks(dim, form.columns)), (cut.threads,), *entry_arguments(cut, matrix, near),
+        row_scale, column_scale, LATER, LATER, form.num_near, form.num_far, form.split, dim, form.is_aligned, LATER,
+        LATER, LATER, form.num_heads, LATER, LATER, LATER, LATER, form.is_added, LATER, LATER)
+    spilled = kernel("aggregation", f"aggregate_spilled_{suffix}").bind(
+        spilled_grid(cut, dim), (THREADS,), *spilled_arguments(cut, dim, near), None if is_half else row_scale,
+        form.is_aligned, form.is_added, LATER, LATER)
+    return fold, spilled
 
 
 def lane_columns(dim: int, entry_scale: torch.Tensor | None, itemsize: int) -> int:
-    """Count the columns that a lane takes: those of 16 bytes, where heads have a multiple of them and rows four at
-    least, or a pair. With fewer lanes a row a block has so many sub-warps that adding their parts of a hub's row is
-    most of its work.
+    """Count the columns that a lane takes: a pair, or those of 16 bytes where rows have four lanes of them at least,
+    and every head has a multiple of them. With fewer lanes a row a block has so many sub-warps that adding their parts
+    of a hub's row is most of its work. Lanes of an odd row of one head have 16 bytes too, as it begins on no pair.
 
     It decides in which order a row is summed, so no address does.
     """
-    head_dim = dim if entry_scale is None else dim // entry_scale.shape[1]
-    is_wide = head_dim * itemsize % LANE_BYTES == 0 and dim * itemsize >= LEAST_WIDE_LANES * LANE_BYTES
+    num_heads = 1 if entry_scale is None else entry_scale.shape[1]
+    is_whole = dim // num_heads * itemsize % LANE_BYTES == 0 or (num_heads == 1 and dim % PAIR)
+    is_wide = is_whole and dim * itemsize > (LEAST_WIDE_LANES - 1) * LANE_BYTES
     return LANE_BYTES // itemsize if is_wide else PAIR
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from hpcgnn.ops.cuda.folds import THREADS, fold_segments, fold_spilled, over_entries, staging
-from hpcgnn.ops.cuda.module import kernel
+from hpcgnn.ops.cuda.folds import THREADS, entry_arguments, fold_segments, fold_spilled, staging
+from hpcgnn.ops.cuda.module import LATER, BoundKernel, kernel
 from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.ops.cuda.segments import WARP, sub_warp
 from hpcgnn.ops.cuda.storage import SUFFIX, alignment
@@ -51,9 +51,15 @@ def head_scores_backward(rows: torch.Tensor, gradient: torch.Tensor, vectors: to
     return of_vectors
 
 
-def edge_softmax(matrix, target: torch.Tensor, source: torch.Tensor, slope: float) -> torch.Tensor:
-    """Return the softmax over each row's entries, (num_entries, num_heads) float32."""
-    alpha = torch.empty((len(matrix.indices), target.shape[1]), device=target.device)
+def entry_dtype(rows: torch.Tensor) -> torch.dtype:
+    """Return what values of entries beside these rows are stored in: their own type."""
+    return rows.dtype
+
+
+def edge_softmax(matrix, target: torch.Tensor, source: torch.Tensor, slope: float,
+                 dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Return the softmax over each row's entries, (num_entries, num_heads) of `dtype`."""
+    alpha = torch.empty((len(matrix.indices), target.shape[1]), dtype=dtype, device=target.device)
     _over_rows("edge_softmax", matrix, target, source, slope, alpha)
     return alpha
 
@@ -68,13 +74,23 @@ def edge_softmax_backward(matrix, target: torch.Tensor, source: torch.Tensor, sl
 
 def _over_rows(name: str, matrix, target: torch.Tensor, source: torch.Tensor, slope: float, *arguments) -> None:
     """Threads for each row by its length."""
-    if target.shape[1] == 0:
+    num_heads, bound = target.shape[1], matrix.geometry.bound
+    if num_heads == 0:
         return
-    arrays = (on_device(array, target) for array in (matrix.begin, matrix.end, matrix.indices))
-    scores = *arrays, target.shape[1], target.detach(), source.detach(), slope
-    for rows, (suffix, threads) in zip(matrix.geometry.rows_by_length, ROW_THREADS.items(), strict=True):
-        kernel("softmax", f"{name}_{suffix}")((-(-len(rows) * threads // THREADS),), (THREADS,), len(rows),
-                                              on_device(rows, target), *scores, *arguments)
+    key = name, num_heads, slope, target.device, arguments[0].dtype
+    if key not in bound:
+        bound[key] = _bind_over_rows(name, matrix, target, slope, arguments)
+    for start in bound[key]:
+        start(target, source, *arguments)
+
+
+def _bind_over_rows(name: str, matrix, target: torch.Tensor, slope: float, arguments: tuple) -> tuple[BoundKernel, ...]:
+    arrays = [on_device(array, target) for array in (matrix.begin, matrix.end, matrix.indices)]
+    storage = SUFFIX[arguments[0].dtype]
+    return tuple(kernel("softmax", f"{name}_{size}_{storage}").bind(
+        (-(-len(rows) * threads // THREADS),), (THREADS,), len(rows), on_device(rows, target), *arrays,
+        target.shape[1], LATER, LATER, slope, *[LATER] * len(arguments))
+        for rows, (size, threads) in zip(matrix.geometry.rows_by_length, ROW_THREADS.items(), strict=True))
 
 
 def sum_entries(matrix, value: torch.Tensor, entry_index: np.ndarray) -> torch.Tensor:
@@ -84,30 +100,36 @@ def sum_entries(matrix, value: torch.Tensor, entry_index: np.ndarray) -> torch.T
     if out.numel():
         cut = matrix.geometry.segments(0, matrix.num_rows)
         parts = staging(cut, num_heads, value)
-        fold_segments("attention", "sum_entries", cut, matrix, value, num_heads, on_device(entry_index, value),
-                      value.detach(), num_heads, parts, out)
+        fold_segments("attention", f"sum_entries_{SUFFIX[value.dtype]}", cut, matrix, value, num_heads,
+                      on_device(entry_index, value), value.detach(), num_heads, parts, out)
         fold_spilled("aggregation", "aggregate_spilled_f32", cut, value, num_heads, None, 0, 0, parts, out)
     return out
 
 
 def take_entries(value: torch.Tensor, entry_index: np.ndarray) -> torch.Tensor:
-    """Return value[entry_index], (num_entries, num_heads) float32."""
-    out = torch.empty((len(entry_index), value.shape[1]), device=value.device)
-    kernel("attention", "take_entries")((-(-out.numel() // THREADS),), (THREADS,), on_device(entry_index, value),
-                                        len(entry_index), value.shape[1], value.detach(), out)
+    """Return value[entry_index], (num_entries, num_heads) of value's type."""
+    out = torch.empty((len(entry_index), value.shape[1]), dtype=value.dtype, device=value.device)
+    kernel("attention", f"take_entries_{SUFFIX[value.dtype]}")(
+        (-(-out.numel() // THREADS),), (THREADS,), on_device(entry_index, value), len(entry_index), value.shape[1],
+        value.detach(), out)
     return out
 
 
 def sampled_products(matrix, left: torch.Tensor, right: torch.Tensor, num_heads: int,
                      vector: int | None = None) -> torch.Tensor:
-    """Return <left row, right row> of each entry over each head's columns, (num_entries, num_heads) float32; `vector`
-    columns a load, or as many as there can be.
+    """Return <left row, right row> of each entry over each head's columns, (num_entries, num_heads) of the rows' type;
+    `vector` columns a load, or as many as there can be.
     """
-    out = torch.empty((len(matrix.indices), num_heads), device=left.device)
+    out = torch.empty((len(matrix.indices), num_heads), dtype=left.dtype, device=left.device)
     if out.numel() and matrix.num_rows:
         cut, head_dim = matrix.geometry.segments(0, matrix.num_rows), left.shape[1] // num_heads
-        over_entries("attention", f"sampled_products_{SUFFIX[left.dtype]}", (cut.num_blocks,), cut, matrix, left,
-                     left.detach(), right.detach(), num_heads, head_dim, vector or _vector(head_dim, left, right), out)
+        vector = vector or _vector(head_dim, left, right)
+        key, bound = ("sampled_products", left.dtype, left.device, num_heads, head_dim, vector), matrix.geometry.bound
+        if key not in bound:
+            bound[key] = kernel("attention", f"sampled_products_{SUFFIX[left.dtype]}").bind(
+                (cut.num_blocks,), (cut.threads,), *entry_arguments(cut, matrix, left), LATER, LATER, num_heads,
+                head_dim, vector, LATER),
+        bound[key][0](left, right, out)
     return out
 
 

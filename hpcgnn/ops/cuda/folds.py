@@ -23,17 +23,30 @@ def fold_segments(file: str, name: str, cut: Segments, matrix: SparseRows, like:
 def over_entries(file: str, name: str, grid: tuple[int, ...], cut: Segments, matrix: SparseRows, like: torch.Tensor,
                  *arguments) -> None:
     """Start a kernel whose first parameters are the items and the matrix."""
-    kernel(file, name)(grid, (cut.threads,), on_device(cut.offset, like), on_device(cut.block_row, like), cut.start,
-                       cut.stop, cut.items_a_block, on_device(matrix.begin, like), on_device(matrix.end, like),
-                       on_device(matrix.indices, like), matrix.num_self, *arguments)
+    kernel(file, name)(grid, (cut.threads,), *entry_arguments(cut, matrix, like), *arguments)
+
+
+def entry_arguments(cut: Segments, matrix: SparseRows, like: torch.Tensor) -> tuple:
+    """Return the first arguments of such a kernel."""
+    return (on_device(cut.offset, like), on_device(cut.block_row, like), cut.start, cut.stop, cut.items_a_block,
+            on_device(matrix.begin, like), on_device(matrix.end, like), on_device(matrix.indices, like),
+            matrix.num_self)
 
 
 def fold_spilled(file: str, name: str, cut: Segments, like: torch.Tensor, dim: int, *arguments) -> None:
     """Start the kernel that follows, a thread a pair of columns; `arguments` follow the rows and dim."""
-    num_spilled = len(cut.spilled_row)
+    kernel(file, name)(spilled_grid(cut, dim), (THREADS,), *spilled_arguments(cut, dim, like), *arguments)
+
+
+def spilled_grid(cut: Segments, dim: int) -> tuple[int]:
+    """Return the blocks of that kernel."""
+    return (-(-len(cut.spilled_row) * -(-dim // 2) // THREADS),)
+
+
+def spilled_arguments(cut: Segments, dim: int, like: torch.Tensor) -> tuple:
+    """Return its first arguments."""
     spilled = (on_device(array, like) for array in (cut.spilled_row, cut.spilled_first, cut.spilled_last))
-    kernel(file, name)((-(-num_spilled * -(-dim // 2) // THREADS),), (THREADS,), num_spilled, *spilled, dim,
-                       *arguments)
+    return len(cut.spilled_row), *spilled, dim
 
 
 def staging(cut: Segments, dim: int, like: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:

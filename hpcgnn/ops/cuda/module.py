@@ -1,55 +1,71 @@
 """Kernels by file and name, what compiles them, and their launch with checked arguments.
 
-Tensors are torch's, in its memory and on its current stream; cupy launches; compiler.py has what compiles.
+Tensors are torch's, in its memory and on its current stream; cupy loads and launches; compiler.py has what compiles,
+arguments.py what checks.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from threading import Lock
 from typing import Protocol
 
-import numpy as np
 import torch
 
 from hpcgnn.errors import KernelError
-from hpcgnn.ops.cuda.arguments import argument_of, checker_of
+from hpcgnn.ops.cuda.arguments import ArgumentList, Unusual
 from hpcgnn.ops.cuda.compiler import KERNELS, machine_code
 from hpcgnn.ops.cuda.signatures import Parameter, signatures_of
 
 MAX_BLOCK_THREADS = 1024
 MAX_GRID = (2**31 - 1, 65535, 65535)
 STATIC_SHARED_BYTES = 48 << 10    # more has to be asked for, kernel by kernel
+LATER = object()      # stands for a tensor that a bound kernel gets at each launch
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class Launch:
-    """One checked start of a kernel.
+    """One checked start of a kernel, never changed.
 
     Attributes
     ----------
-    source : path of the .cu file
-    is_exact : no multiplication is fused with an addition
+    kernel : Kernel
     grid, block : three int each
     shared_bytes : dynamic shared memory of a block
-    arguments : torch.Tensor, None or NumPy scalar of the parameter's type, in the order of `parameters`
-    ready : what a backend has made of it, for the next time
+    arguments : torch.Tensor, None or a number for each of the kernel's parameters
+    packed : their bytes, at the offsets of `Kernel.arguments_on`
+    device : of the tensors, None where there is none
     """
 
-    source: Path
-    name: str
-    is_exact: bool
-    parameters: tuple[Parameter, ...]
+    kernel: Kernel
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared_bytes: int
-    arguments: tuple
-    ready: dict = field(default_factory=dict, compare=False, repr=False)
+    arguments: Sequence
+    packed: bytes
+    device: torch.device | None
+
+    @property
+    def source(self) -> Path:
+        """Return the path of the .cu file."""
+        return self.kernel.source
+
+    @property
+    def name(self) -> str:
+        """Return the kernel's name."""
+        return self.kernel.name
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Return the parameters of the kernel, beside `arguments`."""
+        return self.kernel.parameters
 
 
 class Backend(Protocol):
@@ -62,38 +78,52 @@ class Backend(Protocol):
     def captured(self, actions: Sequence[Callable[[], object]]) -> Callable[[], object]: ...
 
 
-@dataclass(frozen=True)
-class _Stream:
-    """Names a stream as CUDA's protocol for other libraries does: its version and the pointer."""
+class _Ready:
+    """A kernel on one device, and the memory from which the driver reads its arguments."""
 
-    pointer: int
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self.pointer
+    def __init__(self, function, index: int, offset: tuple[int, ...], num_bytes: int) -> None:
+        self.function, self.index, self.pointer = function, index, function.kernel.ptr
+        self.bytes = bytearray(num_bytes)
+        held = (ctypes.c_char * num_bytes).from_buffer(self.bytes)
+        self._places = (ctypes.c_void_p * max(len(offset), 1))(*[ctypes.addressof(held) + one for one in offset])
+        self.places = ctypes.addressof(self._places)
 
 
 class CupyBackend:
-    """Kernels on the GPU that torch's tensors live on, each file compiled once a device."""
+    """Kernels on the GPU that torch's tensors live on, each file compiled once a device.
+
+    cupy loads them, and its binding of the driver starts them: cupy's own start makes an object an argument.
+    """
 
     device_type = "cuda"
 
     def __init__(self) -> None:
         self._modules: dict[tuple[Path, bool, int], object] = {}
-        self._streams: dict[int, object] = {}
+        self._ready: dict[tuple[Kernel, torch.device], _Ready] = {}
+        self._is_packing = Lock()      # the driver has read the arguments when it returns
 
     def launch(self, launch: Launch) -> None:
         """Start the kernel on torch's current stream of the tensors' device; returns at once."""
         import cupy
 
-        if self not in launch.ready:
-            device = next((a.device.index for a in launch.arguments if isinstance(a, torch.Tensor)), None)
-            device = torch.cuda.current_device() if device is None else device
-            launch.ready[self] = device, self._function(cupy, launch, device), tuple(map(_as_scalar, launch.arguments))
-        device, function, arguments = launch.ready[self]
-        with cupy.cuda.Device(device), self._stream(cupy, torch.cuda.current_stream(device).cuda_stream):
-            if launch.shared_bytes > STATIC_SHARED_BYTES:
-                function.max_dynamic_shared_size_bytes = launch.shared_bytes
-            function(launch.grid, launch.block, arguments, shared_mem=launch.shared_bytes)
+        device = launch.device
+        if device is None or device.index is None:
+            device = torch.device("cuda", torch.cuda.current_device())
+        ready = self._ready.get((launch.kernel, device)) or self._made_ready(cupy, launch, device)
+        if launch.shared_bytes > STATIC_SHARED_BYTES:
+            with cupy.cuda.Device(ready.index):
+                ready.function.max_dynamic_shared_size_bytes = launch.shared_bytes
+        runtime, stream = cupy.cuda.runtime, current_stream(ready.index)
+        before = runtime.getDevice()
+        runtime.setDevice(ready.index)      # also where it was before: its context is this thread's then
+        try:
+            with self._is_packing:
+                ready.bytes[:] = launch.packed
+                cupy.cuda.driver.launchKernel(ready.pointer, *launch.grid, *launch.block, launch.shared_bytes, stream,
+                                              ready.places, 0)
+        finally:
+            if before != ready.index:
+                runtime.setDevice(before)
 
     def captured(self, actions: Sequence[Callable[[], object]]) -> Callable[[], object]:
         """Return the actions as one CUDA graph: launches and torch's operations on the device, on the same memory."""
@@ -109,28 +139,25 @@ class CupyBackend:
         computing.wait_stream(aside)
         return graph.replay
 
-    def _stream(self, cupy, pointer: int):
-        """cupy's name for a stream of torch's, which are a few that never end."""
-        if pointer not in self._streams:
-            # cupy 14.2 calls ExternalStream deprecated, and 14.0 has nothing else.
-            named = getattr(cupy.cuda.Stream, "from_external", None)
-            self._streams[pointer] = named(_Stream(pointer)) if named else cupy.cuda.ExternalStream(pointer)
-        return self._streams[pointer]
+    def _made_ready(self, cupy, launch: Launch, device: torch.device) -> _Ready:
+        kernel, offset = launch.kernel, launch.kernel.arguments_on(self.device_type).offset
+        function = self._function(cupy, kernel, device.index)
+        self._ready[kernel, device] = _Ready(function, device.index, offset, len(launch.packed))
+        return self._ready[kernel, device]
 
-    def _function(self, cupy, launch: Launch, device: int):
-        key = (launch.source, launch.is_exact, device)
+    def _function(self, cupy, kernel: Kernel, device: int):
+        key = (kernel.source, kernel.is_exact, device)
         with cupy.cuda.Device(device) as chip:
             if key not in self._modules:
-                code = machine_code(launch.source, launch.is_exact, int(chip.compute_capability))
+                code = machine_code(kernel.source, kernel.is_exact, int(chip.compute_capability))
                 self._modules[key] = cupy.RawModule(path=str(code))
-            return self._modules[key].get_function(launch.name)
+            return self._modules[key].get_function(kernel.name)
 
 
-def _as_scalar(argument):
-    """A pointer as a number of its size: a kernel's arguments are passed by value."""
-    if argument is None:
-        return np.uint64(0)
-    return np.uint64(argument.data_ptr()) if isinstance(argument, torch.Tensor) else argument
+def current_stream(device: int) -> int:
+    """Return the pointer of torch's current stream of a device; a torch with CUDA tells it without an object."""
+    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    return torch.cuda.current_stream(device).cuda_stream if raw is None else raw(device)
 
 
 _backend: Backend = CupyBackend()
@@ -186,12 +213,18 @@ def _launch(launch: Launch) -> None:
     _backend.launch(launch)
 
 
+def _start(launch: Launch) -> None:
+    _backend.launch(launch)
+    if _tape is not None:
+        _tape.actions.append(partial(_launch, launch))
+
+
 class Kernel:
     """A kernel of kernels/FILE.cu, called with its grid, its block and its arguments."""
 
     def __init__(self, source: Path, name: str, parameters: tuple[Parameter, ...], is_exact: bool) -> None:
         self.source, self.name, self.parameters, self.is_exact = source, name, parameters, is_exact
-        self._checkers_of: dict[str, list[Callable]] = {}
+        self._arguments_on: dict[str, ArgumentList] = {}
 
     def __call__(self, grid: Sequence[int], block: Sequence[int], *arguments, shared_bytes: int = 0) -> None:
         """Start the kernel; a grid without blocks starts nothing.
@@ -207,26 +240,32 @@ class Kernel:
         KernelError      a wrong number of arguments; one that is not of its parameter's type, out of its range, not
                          contiguous or on another device; a grid or block that no device takes
         """
-        if len(arguments) != len(self.parameters):
-            raise KernelError(f"kernel {self.name} takes {len(self.parameters)} arguments, found {len(arguments)}")
-        try:
-            checked = tuple([check(argument) for check, argument in
-                             zip(self._checkers(_backend.device_type), arguments, strict=True)])
-        except KernelError:
-            checked = tuple(self._checked(parameter, argument)
-                            for parameter, argument in zip(self.parameters, arguments, strict=True))
-        self._check_devices(checked)
+        packed, device = self.arguments_on(_backend.device_type).packed(arguments)
+        grid, block = self._shape(grid, block)
+        if 0 not in grid:
+            _start(Launch(self, grid, block, operator.index(shared_bytes), arguments, packed, device))
+
+    def bind(self, grid: Sequence[int], block: Sequence[int], *arguments, shared_bytes: int = 0) -> BoundKernel:
+        """Return the kernel with all arguments but those that are LATER, which stand for pointers.
+
+        Raises
+        ------
+        KernelError      as a call does
+        """
+        shape = *self._shape(grid, block), operator.index(shared_bytes)
+        return BoundKernel(self, _backend.device_type, shape, arguments)
+
+    def arguments_on(self, device_type: str) -> ArgumentList:
+        """Return how arguments are checked whose tensors are on devices of one type."""
+        if device_type not in self._arguments_on:
+            self._arguments_on[device_type] = ArgumentList(self.name, self.parameters, device_type)
+        return self._arguments_on[device_type]
+
+    def _shape(self, grid: Sequence[int], block: Sequence[int]) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
         grid, block = self._extent("grid", grid, MAX_GRID), self._extent("block", block, (MAX_BLOCK_THREADS,) * 3)
         if math.prod(block) > MAX_BLOCK_THREADS or 0 in block:
             raise KernelError(f"kernel {self.name} needs blocks of 1 to {MAX_BLOCK_THREADS} threads, found {block}")
-        if 0 not in grid:
-            act(partial(_launch, Launch(self.source, self.name, self.is_exact, self.parameters, grid, block,
-                                        operator.index(shared_bytes), checked)))
-
-    def _checkers(self, device_type: str) -> list[Callable]:
-        if device_type not in self._checkers_of:
-            self._checkers_of[device_type] = [checker_of(one, device_type) for one in self.parameters]
-        return self._checkers_of[device_type]
+        return grid, block
 
     def _extent(self, what: str, sizes: Sequence[int], limits: tuple[int, ...]) -> tuple[int, int, int]:
         if len(sizes) == 1 and type(sizes[0]) is int and 0 <= sizes[0] <= limits[0]:      # as nearly all are
@@ -236,17 +275,42 @@ class Kernel:
             raise KernelError(f"kernel {self.name} was given a {what} of {tuple(sizes)}, allowed is up to {limits}")
         return extent
 
-    def _checked(self, parameter: Parameter, argument):
-        try:
-            return argument_of(parameter, argument, _backend.device_type)
-        except KernelError as wrong:
-            raise KernelError(f"kernel {self.name} needs {parameter}, found {wrong}") from None
 
-    def _check_devices(self, arguments: tuple) -> None:
-        tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
-        if len({argument.get_device() for argument in tensors}) > 1:      # numbers, since all are of one type
-            devices = {argument.device for argument in tensors}
-            raise KernelError(f"kernel {self.name} was given tensors on {' and '.join(sorted(map(str, devices)))}")
+class BoundKernel:
+    """A kernel whose launches differ by some tensors only: everything else is checked once, and lives as long.
+
+    Parameters
+    ----------
+    shape : tuple        of the grid, the block and its shared bytes
+    """
+
+    def __init__(self, kernel: Kernel, device_type: str, shape: tuple, arguments: Sequence) -> None:
+        listed = kernel.arguments_on(device_type)
+        later = [place for place, argument in enumerate(arguments) if argument is LATER]
+        self._kernel, self._list, self._shape, self._is_empty = kernel, listed, shape, 0 in shape[0]
+        self._arguments = [None if argument is LATER else argument for argument in arguments]
+        self._values = listed.check(self._arguments)
+        self._device = listed.point(self._values, listed.pointers, None)
+        self._later = [both for both in listed.pointers if both[0] in later]
+
+    def __call__(self, *tensors: torch.Tensor | None) -> None:
+        """Start the kernel with tensors in the places that were left, in their order.
+
+        Raises
+        ------
+        KernelError      as `Kernel`
+        """
+        if self._is_empty:
+            return
+        arguments, values = self._arguments.copy(), self._values.copy()
+        for (place, _), tensor in zip(self._later, tensors, strict=True):
+            arguments[place] = values[place] = tensor
+        try:
+            device = self._list.point(values, self._later, self._device)
+        except (Unusual, AttributeError):
+            self._list.check(arguments)
+            raise
+        _start(Launch(self._kernel, *self._shape, arguments, self._list.pack(*values), device))
 
 
 @cache

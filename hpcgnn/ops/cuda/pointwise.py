@@ -42,8 +42,8 @@ def activate(rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | N
         return _mask(rows, rows, node_id, key, threshold, out), moments
     out, lanes = torch.empty_like(rows) if out is None else out, lanes_a_row(dim)
     _kernel(f"normalize_rows_{SUFFIX[rows.dtype]}")(
-        (-(-num_rows * lanes // BLOCK_THREADS) if dim else 0,), (BLOCK_THREADS,), rows.detach(),
-        *_dropout_arguments(rows, node_id, key, threshold), weight.detach(), bias.detach(), eps, moments, out, lanes,
+        (-(-num_rows * lanes // BLOCK_THREADS) if dim else 0,), (BLOCK_THREADS,), rows,
+        *_dropout_arguments(rows, node_id, key, threshold), weight, bias, eps, moments, out, lanes,
         num_rows, dim, _is_vector(rows, weight, bias, out))
     return out, moments
 
@@ -63,8 +63,8 @@ def activate_backward(gradient: torch.Tensor, rows: torch.Tensor, node_id: np.nd
     num_blocks = num_blocks if dim else 0
     sums = torch.empty(num_blocks * (BLOCK_THREADS // lanes), 2 * dim, device=rows.device)
     _kernel(f"normalize_backward_{SUFFIX[rows.dtype]}")(
-        (num_blocks,), (BLOCK_THREADS,), rows.detach(), gradient.detach(),
-        *_dropout_arguments(rows, node_id, key, threshold), weight.detach(), bias.detach(), moments, out,
+        (num_blocks,), (BLOCK_THREADS,), rows, gradient,
+        *_dropout_arguments(rows, node_id, key, threshold), weight, bias, moments, out,
         sums, rows_a_block, lanes, num_rows, dim, _is_vector(rows, gradient, weight, bias, out, sums))
     weight_gradient, bias_gradient = column_sums(sums).view(2, dim)
     return weight_gradient, bias_gradient
@@ -91,15 +91,15 @@ def _mask(values: torch.Tensor, rectifier: torch.Tensor | None, node_id: np.ndar
     num_rows, dim = values.shape
     out = torch.empty_like(values) if out is None else out
     _kernel(f"mask_rows_{SUFFIX[values.dtype]}")(
-        (mask_blocks(num_rows, dim),), (BLOCK_THREADS,), values.detach(),
-        None if rectifier is None else rectifier.detach(), *_dropout_arguments(values, node_id, key, threshold), out,
+        (mask_blocks(num_rows, dim),), (BLOCK_THREADS,), values,
+        None if rectifier is None else rectifier, *_dropout_arguments(values, node_id, key, threshold), out,
         num_rows, dim, _is_vector(values, out, *(() if rectifier is None else (rectifier,))))
     return out
 
 
 def _is_vector(*matrices: torch.Tensor) -> bool:
     """Tell whether lanes load and store whole vectors: rows of whole eights, on addresses of vectors."""
-    return all(m.shape[-1] % LANE_COLUMNS == 0 and m.data_ptr() % VECTOR_BYTES == 0 for m in matrices)
+    return all([m.shape[-1] % LANE_COLUMNS == 0 and m.data_ptr() % VECTOR_BYTES == 0 for m in matrices])
 
 
 def _dropout_arguments(rows: torch.Tensor, node_id: np.ndarray | None, key: CounterKey | None, threshold: int) -> tuple:

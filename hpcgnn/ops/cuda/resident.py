@@ -49,13 +49,13 @@ def on_device(array: np.ndarray, like: torch.Tensor) -> torch.Tensor:
     ------
     KernelError      an array that is not contiguous
     """
-    if like.device.type == "cpu" or not isinstance(array, ResidentArray):
-        return _copy(array, like.device)
-    if array.copies is None:
-        array.copies = {}
-    if like.device not in array.copies:
-        array.copies[like.device] = _copy(array, like.device)
-    return array.copies[like.device]
+    device, copies = like.device, getattr(array, "copies", None)
+    if copies is not None and device in copies:
+        return copies[device]
+    copy = _copy(array, device)
+    if isinstance(array, ResidentArray) and device.type != "cpu":
+        array.copies = {**(copies or {}), device: copy}
+    return copy
 
 
 def _copy(array: np.ndarray, device: torch.device) -> torch.Tensor:

@@ -104,12 +104,17 @@ class Geometry:
     Parameters
     ----------
     matrix : Rows
+
+    Attributes
+    ----------
+    bound : dict      launches over this matrix whose arguments are checked, by what they differ in; see `Kernel.bind`
     """
 
     def __init__(self, matrix: Rows):
         self.offset = resident(item_offsets(matrix))
         self._begin, self._end = matrix.begin, matrix.end
         self._segments: dict[tuple[int, int], Segments] = {}
+        self.bound: dict[tuple, tuple] = {}
 
     def segments(self, first_row: int, last_row: int) -> Segments:
         """Return the segments of the rows first_row .. last_row - 1, of which there is one at least."""

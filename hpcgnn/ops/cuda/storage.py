@@ -14,8 +14,7 @@ def alignment(*rows: torch.Tensor | None) -> int:
     elements = 16
     for matrix in rows:
         if matrix is not None:
-            size, num_columns, address = matrix.itemsize, matrix.shape[1], matrix.data_ptr()
-            elements = min(elements, 16 // size)
-            while num_columns % elements or address % (elements * size):
-                elements //= 2
+            size = matrix.itemsize
+            multiple = 16 | matrix.shape[1] * size | matrix.data_ptr()
+            elements = min(elements, (multiple & -multiple) // size)
     return elements

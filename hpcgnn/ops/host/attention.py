@@ -28,8 +28,14 @@ def head_scores_backward(rows: torch.Tensor, gradient: torch.Tensor, vectors: to
     return torch.from_numpy(partial.sum(axis=0, dtype=np.float64).astype(np.float32))
 
 
-def edge_softmax(matrix, target: torch.Tensor, source: torch.Tensor, slope: float) -> torch.Tensor:
-    """Return the softmax over each row's entries, (num_entries, num_heads) float32."""
+def entry_dtype(rows: torch.Tensor) -> torch.dtype:
+    """Return what values of entries beside these rows are stored in: float32, whatever the rows are."""
+    return torch.float32
+
+
+def edge_softmax(matrix, target: torch.Tensor, source: torch.Tensor, slope: float,
+                 dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Return the softmax over each row's entries, (num_entries, num_heads) float32, which `dtype` is."""
     alpha = empty((len(matrix.indices), target.shape[1]))
     kernels.edge_softmax(matrix.begin, matrix.end, matrix.tasks, matrix.indices, target.detach().numpy(),
                          source.detach().numpy(), slope, alpha.numpy())

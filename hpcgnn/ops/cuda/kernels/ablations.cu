@@ -68,8 +68,8 @@ DEVICE void multiply_by_row(const int64_t *begin, const int64_t *end, const int3
         const int64_t *begin, const int64_t *end, const int32_t *indices, int64_t num_self, const float *row_scale, \
         const T *near, int64_t num_near, int64_t dim, T *out) { \
         typedef float_arithmetic<T> arithmetic; \
-        const operands<T> from = {indices, nullptr, near, nullptr, num_near, dim, 1, nullptr, nullptr, 1, \
-                                  nullptr, nullptr, nullptr, nullptr}; \
+        const operands<T> from = {indices, nullptr, near, nullptr, num_near, dim, 1, {}, nullptr, 1, \
+                                  nullptr, nullptr, nullptr, nullptr, num_near, 0}; \
         multiply_atomically<arithmetic, WIDE_PAIRS<T>>( \
             {offset, block_row, first_item, last_item, items_a_block, begin, end, num_self}, from, row_scale, dim, out); \
     } \

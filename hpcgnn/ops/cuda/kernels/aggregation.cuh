@@ -1,11 +1,11 @@
 /* Aggregation (SpMM): out[v] = row_scale[v] * sum over the entries e = (v, u) of row v of weight(e) * row u, stored
  * once, or added to out[v]. weight(e) is column_scale[u] * entry_scale[entry(e) * num_heads + head] with entry(e) =
  * entry_index[e], or e itself; each factor is 1 where its pointer is null, entry_scale also for an implied self-loop, and
- * column_scale for several heads. Row u is near[u] below `split`, else far[u - split], or decoded from a message of 1, 2,
+ * column_scale for several heads. entry_scale is float32, or of the rows' storage, as attention's weights are. Row u is near[u] below `split`, else far[u - split], or decoded from a message of 1, 2,
  * 4 or 8 bits a value (zero_point + step * code).
  *
- * Threads: segments.cuh. A lane holds PAIRS pairs of columns: one, or, where rows and heads have a multiple of
- * 16 bytes, so many; blockIdx.y counts blocks of a warp's columns. Columns of all heads lie side by side, so that
+ * Threads: segments.cuh. A lane holds PAIRS pairs of columns: one, or those of 16 bytes, where heads have a multiple
+ * of so many or there is one, whose rows may begin at any address (ragged_rows.cuh); blockIdx.y counts blocks of a warp's columns. Columns of all heads lie side by side, so that
  * heads share one pass over the entries. With pairs alone the instructions around each load were the limit: an H200
  * issued one in 79 % of its cycles, at 7 % of its memory's rate.
  *
@@ -13,7 +13,17 @@
 #ifndef HPCGNN_AGGREGATION_CUH
 #define HPCGNN_AGGREGATION_CUH
 #include "arithmetic.cuh"
+#include "ragged_rows.cuh"
 #include "segments.cuh"
+
+/* Weights of entries: in float32, or, where that pointer is null, in the storage of the rows. */
+template <class T> struct entry_weights {
+    const float *whole;
+    const T *stored;
+
+    DEVICE bool exist() const { return whole || stored; }
+    DEVICE float operator[](int64_t place) const { return whole ? whole[place] : to_f32(stored[place]); }
+};
 
 /* What the entries of a row are multiplied with. */
 template <class T> struct operands {
@@ -22,11 +32,12 @@ template <class T> struct operands {
     const T *near, *far;
     int64_t split, dim;
     int is_aligned;
-    const float *entry_scale;
+    entry_weights<T> entry_scale;
     const int64_t *entry_index;
     int num_heads;
     const uint8_t *message, *bit_width;
     const int64_t *payload_offset, *parameter_offset;
+    int64_t num_near, num_far; /* rows of the tables */
 };
 
 /* The dense row that an item reads, or NO_ENTRY. */
@@ -87,7 +98,7 @@ template <class A, int PAIRS> struct plain_source {
     DEVICE void prepare_weight(int i, int64_t u, int64_t entry) const {
         float weight = 1.0f;
         if (u != NO_ENTRY && from.column_scale) weight = from.column_scale[u];
-        if (entry >= 0 && from.entry_scale)
+        if (entry >= 0 && from.entry_scale.exist())
             weight *= from.entry_scale[from.entry_index ? from.entry_index[entry] : entry];
         shared_weights()[i] = A::mirror(weight);
     }
@@ -119,10 +130,10 @@ template <class A, int PAIRS> struct heads_source {
     DEVICE loaded load(int i, const lane_columns &columns) const {
         const int64_t entry = shared_places()[i];
         if (entry == NO_ENTRY) return {no_pairs<typename A::storage, PAIRS>(), make_float2(0.0f, 0.0f)};
-        const float *weights = from.entry_scale + entry * from.num_heads;
-        const float first = weights[columns.head];
+        const int64_t place = entry * from.num_heads;
+        const float first = from.entry_scale[place + columns.head];
         return {load_dense<PAIRS>(from, dense_row(from, shared_columns()[i]), columns),
-                make_float2(first, PAIRS == 1 ? weights[columns.next_head] : first)};
+                make_float2(first, PAIRS == 1 ? from.entry_scale[place + columns.next_head] : first)};
     }
     DEVICE typename A::operand weight(int, const loaded &x) const { return A::of_floats(x.weight); }
     DEVICE typename A::operand value(int, const loaded &x, int p) const { return A::of(x.row.pair[p]); }
@@ -155,6 +166,9 @@ template <class A, int PAIRS> struct packed_source {
     DEVICE loaded load(int i, const lane_columns &columns) const {
         const int bits = shared_widths()[i];
         if (bits == 0) return {load_dense<PAIRS>(from, dense_row(from, shared_columns()[i]), columns), 0};
+        return load_codes(i, bits, columns);
+    }
+    DEVICE loaded load_codes(int i, int bits, const lane_columns &columns) const {
         const int64_t bit = columns.first * bits;
         const uint8_t *byte = from.message + shared_places()[i] + bit / 8;
         const int num_bytes = (columns.count * bits + 7) / 8;
@@ -174,7 +188,62 @@ template <class A, int PAIRS> struct packed_source {
     }
 };
 
-template <class A, class Source, int PAIRS = 1> struct row_sum {
+/* Where dense row u begins, 0 for NO_ENTRY. */
+template <class T> DEVICE int64_t ragged_place(const operands<T> &from, int32_t u) {
+    if (u == NO_ENTRY) return 0;
+    return static_cast<int64_t>(u < from.split ? ragged_row(from.near, u, from.num_near, from.dim)
+                                               : ragged_row(from.far, u - from.split, from.num_far, from.dim));
+}
+
+/* As plain_source, of rows that begin at any address: what is loaded is opened where it is added. */
+template <class A, int PAIRS> struct ragged_source {
+    typedef ragged_words loaded;
+    operands<typename A::storage> from;
+
+    DEVICE void prepare(int i, int64_t v, int64_t entry) const {
+        const int32_t u = column_of(from.indices, v, entry);
+        shared_places()[i] = ragged_place(from, u);
+        plain_source<A, PAIRS>{from}.prepare_weight(i, u, entry);
+    }
+    DEVICE loaded load(int i, const lane_columns &columns) const {
+        return load_ragged<typename A::storage>(static_cast<uintptr_t>(shared_places()[i]), columns);
+    }
+    static DEVICE lane_pairs<typename A::storage, PAIRS> opened(const loaded &x) {
+        return ::opened<typename A::storage>(x);
+    }
+    template <class Row> DEVICE typename A::operand weight(int i, const Row &) const {
+        return A::mirrored(shared_weights()[i]);
+    }
+    template <class Row> DEVICE typename A::operand value(int, const Row &x, int p) const { return A::of(x.pair[p]); }
+};
+
+/* As packed_source, of rows that begin at any address. */
+template <class A, int PAIRS> struct ragged_packed_source {
+    struct loaded {
+        ragged_words row;
+        uint64_t codes;
+    };
+    packed_source<A, PAIRS> packed;
+
+    DEVICE void prepare(int i, int64_t v, int64_t entry) const {
+        packed.prepare(i, v, entry);
+        if (shared_widths()[i] == 0) shared_places()[i] = ragged_place(packed.from, shared_columns()[i]);
+    }
+    DEVICE loaded load(int i, const lane_columns &columns) const {
+        const int bits = shared_widths()[i];
+        if (bits) return {{}, packed.load_codes(i, bits, columns).codes};
+        return {load_ragged<typename A::storage>(static_cast<uintptr_t>(shared_places()[i]), columns), 0};
+    }
+    static DEVICE typename packed_source<A, PAIRS>::loaded opened(const loaded &x) {
+        return {::opened<typename A::storage>(x.row), x.codes};
+    }
+    template <class Row> DEVICE typename A::operand weight(int i, const Row &x) const { return packed.weight(i, x); }
+    template <class Row> DEVICE typename A::operand value(int i, const Row &x, int p) const {
+        return packed.value(i, x, p);
+    }
+};
+
+template <class A, class Source, int PAIRS = 1, bool IS_RAGGED = false> struct row_sum {
     typedef typename A::storage T;
     struct sum {
         typename A::sum of[PAIRS];
@@ -191,13 +260,26 @@ template <class A, class Source, int PAIRS = 1> struct row_sum {
     T *out;
 
     DEVICE void prepare(int i, int64_t v, int64_t entry) const { source.prepare(i, v, entry); }
-    DEVICE loaded load(int i, const lane_columns &columns) const { return source.load(i, columns); }
+    DEVICE loaded load(int i, const lane_columns &columns) const { return source.load(i, own(columns)); }
+    /* Lanes have whole pairs or words, but for the last one of a ragged row. */
+    DEVICE lane_columns own(const lane_columns &columns) const {
+        if constexpr (IS_RAGGED)
+            return {columns.first, static_cast<int>(min(dim - columns.first, static_cast<int64_t>(COLUMNS))), 0, 0};
+        else
+            return columns;
+    }
     DEVICE sum begin(int64_t v) const {
         sum s;
         for (int p = 0; p < PAIRS; p++) s.of[p] = A::begin(row_scale, v);
         return s;
     }
     DEVICE void add(sum &s, int i, const loaded &x) const {
+        if constexpr (IS_RAGGED)
+            add_opened(s, i, Source::opened(x));
+        else
+            add_opened(s, i, x);
+    }
+    template <class Opened> DEVICE void add_opened(sum &s, int i, const Opened &x) const {
         const typename A::operand weight = source.weight(i, x);
         for (int p = 0; p < PAIRS; p++) A::add(s.of[p], weight, source.value(i, x, p));
     }
@@ -229,15 +311,25 @@ template <class A, class Source, int PAIRS = 1> struct row_sum {
         part value;
         for (int p = 0; p < PAIRS; p++) value.pair[p] = make_float2(scale * x.pair[p].x, scale * x.pair[p].y);
         if (is_added) {
-            const lane_pairs<T, PAIRS> before = load_pairs<PAIRS>(row, columns, is_aligned);
+            lane_pairs<T, PAIRS> before;
+            if constexpr (IS_RAGGED) /* its neighbors are being stored */
+                before = ::opened<T>(load_ragged<T>(reinterpret_cast<uintptr_t>(row) | OWN_LOADS, own(columns)));
+            else
+                before = load_pairs<PAIRS>(row, columns, is_aligned);
             part widened;
             for (int p = 0; p < PAIRS; p++) widened.pair[p] = widen(before.pair[p]);
             merge(value, widened);
         }
-        store_pairs<PAIRS>(row, columns, is_aligned, value);
+        put(row, columns, value);
     }
     DEVICE void stage(int64_t slot, const lane_columns &columns, const part &x) const {
-        store_pairs<PAIRS>(staging + slot * dim, columns, is_aligned, x);
+        put(staging + slot * dim, columns, x);
+    }
+    template <class Stored> DEVICE void put(Stored *row, const lane_columns &columns, const part &x) const {
+        if constexpr (IS_RAGGED)
+            store_ragged<PAIRS>(row, own(columns), x);
+        else
+            store_pairs<PAIRS>(row, columns, is_aligned, x);
     }
     DEVICE part staged(int64_t slot, const lane_columns &columns) const {
         return load_pairs<PAIRS>(staging + slot * dim, columns, is_aligned);

@@ -12,7 +12,8 @@
  * TASK_ROWS rows of 32 columns, a warp every eighth row; all others a thread an element, or a pair of them.
  *
  * Determinism: every sum has one order, of columns, entries or rows; there are no atomics. All sums are float32, but
- * those over blocks of rows, which are float64. */
+ * those over blocks of rows, which are float64. What an entry has is rounded to the storage of the rows, once, when it is
+ * stored (HalfGNN, Section 4.4); scores and sums of rows are float32. */
 #include "aggregation.cuh"
 #include "dots.cuh"
 
@@ -31,7 +32,7 @@ struct entry_columns {
 
 template <class T>
 DEVICE void multiply_sampled(const segments &a, const int32_t *indices, const T *left, const T *right, int num_heads,
-                             int64_t head_dim, int vector, float *out) {
+                             int64_t head_dim, int vector, T *out) {
     const item_block block = open_block(a);
     prepare_items(a, block, entry_columns{indices});
     const int lanes = min(power_of_two_from((head_dim + vector - 1) / vector), PRODUCT_LANES);
@@ -52,7 +53,7 @@ DEVICE void multiply_sampled(const segments &a, const int32_t *indices, const T 
         }
         for (int k = 0; k < PRODUCTS_AHEAD; k++) {
             const float sum = sum_of_lanes(product[k], lanes);
-            if (lane == 0 && place[k] >= 0) out[place[k]] = sum;
+            if (lane == 0 && place[k] >= 0) store_f32(out, place[k], sum);
         }
     }
 }
@@ -61,7 +62,7 @@ DEVICE void multiply_sampled(const segments &a, const int32_t *indices, const T 
     extern "C" __global__ void __launch_bounds__(MAX_THREADS) sampled_products_##suffix( \
         const int64_t *offset, const int32_t *block_row, int64_t first_item, int64_t last_item, int items_a_block, \
         const int64_t *begin, const int64_t *end, const int32_t *indices, int64_t num_self, const T *left, \
-        const T *right, int num_heads, int64_t head_dim, int vector, float *out) { \
+        const T *right, int num_heads, int64_t head_dim, int vector, T *out) { \
         multiply_sampled({offset, block_row, first_item, last_item, items_a_block, begin, end, num_self}, indices, \
                          left, right, num_heads, head_dim, vector, out); \
     }
@@ -150,10 +151,10 @@ extern "C" __global__ void sum_tasks(const float *partial, int64_t num_tasks, in
 }
 
 /* Values of entries, by an index. */
-struct value_source {
+template <class T> struct value_source {
     typedef float2 loaded;
     const int64_t *entry_index;
-    const float *values;
+    const T *values;
     int64_t num_heads;
 
     DEVICE void prepare(int i, int64_t, int64_t entry) const {
@@ -161,25 +162,27 @@ struct value_source {
     }
     DEVICE float2 load(int i, const lane_columns &columns) const {
         const int64_t place = shared_places()[i];
-        return place == NO_ENTRY ? make_float2(0.0f, 0.0f) : load_pair(values + place * num_heads, columns, 0);
+        if (place == NO_ENTRY) return make_float2(0.0f, 0.0f);
+        return widen(load_pair(values + place * num_heads, columns, 0));
     }
     DEVICE float2 weight(int, float2) const { return make_float2(1.0f, 1.0f); }
     DEVICE float2 value(int, float2 x, int) const { return x; }
 };
 
 /* Rows that several blocks share are finished by aggregation.cu's aggregate_spilled. */
-extern "C" __global__ void __launch_bounds__(MAX_THREADS) sum_entries(
-    const int64_t *offset, const int32_t *block_row, int64_t first_item, int64_t last_item, int items_a_block,
-    const int64_t *begin, const int64_t *end, const int32_t *indices, int64_t num_self, const int64_t *entry_index,
-    const float *value, int64_t num_heads, float *staging, float *out) {
-    const row_sum<float_arithmetic<float>, value_source> fold = {{entry_index, value, num_heads}, nullptr, num_heads,
-                                                                 0, 0, staging, out};
-    fold_segments(fold, {offset, block_row, first_item, last_item, items_a_block, begin, end, num_self}, num_heads,
-                  num_heads);
-}
-
-extern "C" __global__ void take_entries(const int64_t *entry_index, int64_t num_entries, int64_t num_heads,
-                                        const float *value, float *out) {
-    const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (i < num_entries * num_heads) out[i] = value[entry_index[i / num_heads] * num_heads + i % num_heads];
-}
+#define VALUES_OF_ENTRIES(T, suffix) \
+    extern "C" __global__ void __launch_bounds__(MAX_THREADS) sum_entries_##suffix( \
+        const int64_t *offset, const int32_t *block_row, int64_t first_item, int64_t last_item, int items_a_block, \
+        const int64_t *begin, const int64_t *end, const int32_t *indices, int64_t num_self, \
+        const int64_t *entry_index, const T *value, int64_t num_heads, float *staging, float *out) { \
+        const row_sum<float_arithmetic<float>, value_source<T>> fold = {{entry_index, value, num_heads}, nullptr, \
+                                                                        num_heads, 0, 0, staging, out}; \
+        fold_segments(fold, {offset, block_row, first_item, last_item, items_a_block, begin, end, num_self}, \
+                      num_heads, num_heads); \
+    } \
+    extern "C" __global__ void take_entries_##suffix(const int64_t *entry_index, int64_t num_entries, \
+                                                     int64_t num_heads, const T *value, T *out) { \
+        const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; \
+        if (i < num_entries * num_heads) out[i] = value[entry_index[i / num_heads] * num_heads + i % num_heads]; \
+    }
+FOR_EACH_STORAGE(VALUES_OF_ENTRIES)

@@ -3,13 +3,18 @@
  * in (0, 1]. A score of minus infinity has alpha 0, also in a row that has no other. Backward, with the gradient g of
  * alpha: d[e] = LeakyReLU'(target[v] + source[u]) * alpha[e] * (g[e] - sum of alpha g), put in place of g, and summed
  * over a row. Entries are read twice: once for the maximum and the sum, which is scaled down where a larger score comes
- * (Milakov and Gimelshein, Online normalizer calculation for softmax, 2018), and once to be written.
+ * (Milakov and Gimelshein, Online normalizer calculation for softmax, 2018), and once to be written. For 16 bits a score is
+ * added up again then, and never stored: it would be rounded before the maximum is subtracted.
+ *
+ * alpha, g and d are of one storage, rounded once, when they are stored; scores and sums are float32 (HalfGNN, Section
+ * 4.4: what stays in the range of 16 bits is kept in them). alpha is off by 2^-11 of itself in float16, or by 2^-25 where
+ * it is below 2^-14, and by 2^-8 of itself in bfloat16. The sum of d over a row is of what was not rounded.
  *
  * Threads: 8 lanes a short row, a warp a longer one, a block a long one. Lanes lie along the heads first, then along
  * the entries; heads that are more than the lanes take turns.
  *
  * Determinism: a thread takes every so-many-th entry in ascending order; lanes are joined by halves, warps in their
- * order. All in float32. */
+ * order. All arithmetic is in float32. */
 #include "pairs.cuh"
 
 constexpr int BLOCK = 256;
@@ -107,7 +112,10 @@ DEVICE float leaky(float score, float slope) {
     return score > 0.0f || score == negative_infinity() ? score : slope * score;
 }
 
-template <int THREADS> DEVICE void softmax_row(const scored_rows &a, int64_t v, float *alpha) {
+/* Scores wait in alpha's place between the passes, where that rounds nothing. */
+template <class T> constexpr bool KEEPS_SCORES = sizeof(T) == sizeof(float);
+
+template <int THREADS, class T> DEVICE void softmax_row(const scored_rows &a, int64_t v, T *alpha) {
     const row_threads<THREADS> group(a.num_heads);
     for (int turn = 0; turn < a.num_heads; turn += group.width) {
         const int head = turn + group.head();
@@ -115,32 +123,38 @@ template <int THREADS> DEVICE void softmax_row(const scored_rows &a, int64_t v, 
         running all = {negative_infinity(), 0.0f};
         for (int64_t e = own.first; e < own.end; e += own.step) {
             const float score = leaky(a.score(v, e, head), a.slope);
-            alpha[e * a.num_heads + head] = score;
+            if constexpr (KEEPS_SCORES<T>) alpha[e * a.num_heads + head] = score;
             all.add(score);
         }
         all = group.sum(all);
         const float maximum = all.maximum == negative_infinity() ? 0.0f : all.maximum;
         const float inverse = all.sum == 0.0f ? 0.0f : 1.0f / all.sum;
-        for (int64_t e = own.first; e < own.end; e += own.step)
-            alpha[e * a.num_heads + head] = expf(alpha[e * a.num_heads + head] - maximum) * inverse;
+        for (int64_t e = own.first; e < own.end; e += own.step) {
+            const int64_t place = e * a.num_heads + head;
+            const float score = KEEPS_SCORES<T> ? load_f32(alpha, place) : leaky(a.score(v, e, head), a.slope);
+            store_f32(alpha, place, expf(score - maximum) * inverse);
+        }
     }
 }
 
-template <int THREADS>
-DEVICE void softmax_backward_row(const scored_rows &a, int64_t v, const float *alpha, float *gradient,
+template <int THREADS, class T>
+DEVICE void softmax_backward_row(const scored_rows &a, int64_t v, const T *alpha, T *gradient,
                                  float *target_gradient) {
     const row_threads<THREADS> group(a.num_heads);
     for (int turn = 0; turn < a.num_heads; turn += group.width) {
         const int head = turn + group.head();
         const thread_entries own = a.entries(group, v, head);
         float mean = 0.0f, sum = 0.0f;
-        for (int64_t e = own.first; e < own.end; e += own.step)
-            mean = fmaf(alpha[e * a.num_heads + head], gradient[e * a.num_heads + head], mean);
+        for (int64_t e = own.first; e < own.end; e += own.step) {
+            const int64_t place = e * a.num_heads + head;
+            mean = fmaf(load_f32(alpha, place), load_f32(gradient, place), mean);
+        }
         mean = group.sum(mean);
         for (int64_t e = own.first; e < own.end; e += own.step) {
-            const float d_score = alpha[e * a.num_heads + head] * (gradient[e * a.num_heads + head] - mean);
+            const int64_t place = e * a.num_heads + head;
+            const float d_score = load_f32(alpha, place) * (load_f32(gradient, place) - mean);
             const float d = a.score(v, e, head) > 0.0f ? d_score : a.slope * d_score;
-            gradient[e * a.num_heads + head] = d;
+            store_f32(gradient, place, d);
             sum += d;
         }
         sum = group.sum(sum);
@@ -148,21 +162,21 @@ DEVICE void softmax_backward_row(const scored_rows &a, int64_t v, const float *a
     }
 }
 
-#define EDGE_SOFTMAX(THREADS, suffix) \
-    extern "C" __global__ void __launch_bounds__(BLOCK) edge_softmax_##suffix( \
+#define EDGE_SOFTMAX_OF(THREADS, size, T, suffix) \
+    extern "C" __global__ void __launch_bounds__(BLOCK, 6) edge_softmax_##size##_##suffix( \
         int num_rows, const int32_t *row, const int64_t *begin, const int64_t *end, const int32_t *indices, \
-        int num_heads, const float *target, const float *source, float slope, float *alpha) { \
+        int num_heads, const float *target, const float *source, float slope, T *alpha) { \
         const int64_t v = row_of_group<THREADS>(num_rows, row); \
         softmax_row<THREADS>({begin, end, indices, num_heads, target, source, slope}, v, alpha); \
     } \
-    extern "C" __global__ void __launch_bounds__(BLOCK) edge_softmax_backward_##suffix( \
+    extern "C" __global__ void __launch_bounds__(BLOCK, 6) edge_softmax_backward_##size##_##suffix( \
         int num_rows, const int32_t *row, const int64_t *begin, const int64_t *end, const int32_t *indices, \
-        int num_heads, const float *target, const float *source, float slope, const float *alpha, float *gradient, \
+        int num_heads, const float *target, const float *source, float slope, const T *alpha, T *gradient, \
         float *target_gradient) { \
         const int64_t v = row_of_group<THREADS>(num_rows, row); \
         softmax_backward_row<THREADS>({begin, end, indices, num_heads, target, source, slope}, v, alpha, gradient, \
                                       target_gradient); \
     }
-EDGE_SOFTMAX(8, lanes)
-EDGE_SOFTMAX(32, warp)
-EDGE_SOFTMAX(256, block)
+#define EDGE_SOFTMAX(T, suffix) \
+    EDGE_SOFTMAX_OF(8, lanes, T, suffix) EDGE_SOFTMAX_OF(32, warp, T, suffix) EDGE_SOFTMAX_OF(256, block, T, suffix)
+FOR_EACH_STORAGE(EDGE_SOFTMAX)
