@@ -85,7 +85,7 @@ class LocalGraph:
     ----------
     x : (num_inner, num_features)                 the input rows; `halo(x)` costs no message
     edge_weight : (num_edges,) float32 tensor beside `edge_index`, or None
-    degree : (num_inner + num_halo,)              `weighted_degree`, `kept_degree`, or else `in_degree`
+    degree : (num_inner + num_halo,)              `kept_degree`, `weighted_degree`, or else `in_degree`
     stored_bits : {2, 4, 8} or None               of the rows that layers keep for the backward pass; None: as they are
 
     Raises
@@ -104,8 +104,8 @@ class LocalGraph:
         self._x_all, self.x = features, features[:self.num_inner]
         self.edge_weight = None if edge_weight is None else torch.from_numpy(edge_weight).to(features.device)
         self._edge_weight = None if edge_weight is None else resident(edge_weight)
-        known = (weighted_degree, kept_degree, in_degree)
-        self.degree = next(degree for degree in known if degree is not None)
+        normalizing = in_degree if weighted_degree is None else weighted_degree
+        self.degree = normalizing if kept_degree is None else kept_degree
         self._indptr, self._indices = resident(indptr), resident(indices)
         self._exchange, self.num_within, self.has_half_sums = exchange, num_within, has_half_sums
         self._num_back = num_within if num_back is None else num_back

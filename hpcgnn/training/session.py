@@ -142,7 +142,8 @@ class Session:
         graph = LocalGraph(part.indptr, part.indices, node_id, in_degree, features, exchange,
                            reach.num_within if reach else None, config.overlap, config.sums == "half", part.edge_weight,
                            exchange.weighted_degree(part, device),
-                           far_arcs=None if messages.sums is None else messages.sums.arcs, kept_degree=part.in_degree)
+                           far_arcs=None if messages.sums is None else messages.sums.arcs,
+                           kept_degree=None if whole is None else part.in_degree)
         graph.stored_bits = config.stored_bits
         rows_within = comm.allreduce(np.array(reach.num_within)).tolist() if reach else []
         degree_counts = None if config.quantize == "none" else count_in_degrees(graph, comm)
