@@ -16,7 +16,6 @@ from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.exchange.reach import tell_owners
 from hpcgnn.exchange.swap import swap
 from hpcgnn.launch import together
-from hpcgnn.nn.edge_weights import INTEGERS_REFUSE
 from hpcgnn.partition.batch_clusters import arc_groups, batch_clusters
 from hpcgnn.partition.partition import Partition
 
@@ -70,7 +69,7 @@ def within_batches(comm: MPI.Comm, part: Partition, num_clusters: int, batch_siz
     """Collective: leave out the arcs that inference in batches cuts, and the halo rows that no arc reads any more.
 
     The clusters are those of `hpcgnn.inference.batches.cut.cut_batches`, so the arcs are too, and in-degrees are
-    within batches. Ranks keep their inner rows in their order.
+    within batches. Ranks keep their inner rows in their order. Rank 0 has the arcs of the whole graph for a while.
 
     Parameters
     ----------
@@ -111,7 +110,8 @@ def within_batches(comm: MPI.Comm, part: Partition, num_clusters: int, batch_siz
 def _refuse_weights(part: Partition) -> None:
     """Raises ConfigError where arcs have weights."""
     if part.edge_weight is not None:
-        raise ConfigError(INTEGERS_REFUSE)
+        raise ConfigError("hpcgnn infer answers in batches without edge weights, and this graph has them; leave "
+                          "clusters out, or preprocess the graph without weights")
 
 
 def _groups_of_rows(comm: MPI.Comm, part: Partition, num_clusters: int, batch_size: int,

@@ -121,7 +121,8 @@ class Session:
         objective = together(comm, lambda: Objective.build(comm, part.labels, masks, device, loss))
         score = together(comm, lambda: _score_of(config, recipe, objective.task, info))
         if config.quantize != "none" or config.clusters:
-            together(comm, lambda: check_task(info.name, objective.task))
+            advice = "use float rows on the whole graph" if config.clusters else "use float rows"
+            together(comm, lambda: check_task(info.name, objective.task, advice))
         counted = {split: getattr(info, f"num_{split}") for split in objective.num_global}
         if objective.num_global != counted:
             raise CollectiveError(f"{shards} has {objective.num_global} nodes in the splits of its parts, and graph.h5 "
@@ -308,15 +309,15 @@ def _score_of(config: TrainConfig, recipe: Recipe, task: str, info: GraphInfo) -
     return choose_score(score, task, info.num_classes, info.name) if isinstance(score, str) else score
 
 
-def check_task(dataset: str, task: str) -> None:
-    """Refuse integers for a task that they have no answers for.
+def check_task(dataset: str, task: str, advice: str = "use float rows") -> None:
+    """Refuse integers for a task that they have no answers for, and end the sentence with some advice.
 
     Raises
     ------
     TrainingError      a regression
     """
     if task == REGRESSION:
-        raise TrainingError(f"{dataset} is a regression, and models of integers answer with classes; use float rows")
+        raise TrainingError(f"{dataset} is a regression, and models of integers answer with classes; {advice}")
 
 
 def take_from_rank_zero(comm: MPI.Comm, model: nn.Module) -> None:
