@@ -32,6 +32,7 @@ SCHEDULES = ("constant", "cosine", "linear")
 SLOWEST_LINK = 0.001
 AS_THEY_ARE = 32          # bits of rows that are kept without codes
 AUTO, BY_ROW, MOST_STEPS = "auto", "rows:", 4096      # steps an epoch
+CLUSTERS_A_BATCH = 16                  # of inference in batches
 DEFAULT_AVERAGE = 0.25                 # of the steps of an epoch
 # Headings of help.
 MODEL, TRAINING, MESSAGES, RUN, GPU = "Model", "Training", "Messages", "Run", "GPU"
@@ -49,6 +50,8 @@ STEPS_CLASHES = (
     Clash("pre_aggregation", "on", "a step has some of the rows that a sum is made of; choose one"),
     *(Clash("quantize", scheme, "its steps and widths are fitted to all rows of a layer; choose one")
       for scheme in QUANTIZED))
+NO_BATCHES = f"hpcgnn infer answers in batches with {', '.join(QUANTIZED_MODELS)} only; choose one of them"
+CLUSTERS_CLASHES = tuple(Clash("model", model, NO_BATCHES) for model in MODELS if model not in QUANTIZED_MODELS)
 NO_INTEGERS = f"integer convolutions exist for {', '.join(QUANTIZED_MODELS)} only; choose one of them"
 # What a value of a setting of the run can't be joined with; methods know their own.
 CLASHES = {
@@ -118,6 +121,13 @@ class TrainConfig:
     average: float = setting(DEFAULT_AVERAGE, "Scores, and what is saved for predictions, are of weights averaged over "
                              "so large a share of an epoch's steps; of one step or less they are the weights "
                              "themselves. 0 never averages.", low=0.0, high=1000.0, group=TRAINING, has_flag=False)
+    clusters: int = setting(0, "Train, and score, on the arcs that hpcgnn infer --clusters reads with as many METIS "
+                            "clusters: those between clusters are left out. 0 is the whole graph.",
+                            low=0, group=TRAINING, has_flag=False)
+    between_clusters: bool = setting(False, "Keep the arcs between clusters of one batch, as infer --between-clusters "
+                                     "does.", group=TRAINING, has_flag=False)
+    batch_size: int = setting(CLUSTERS_A_BATCH, "Clusters a batch of infer, where arcs between them are kept.", low=1,
+                              group=TRAINING, has_flag=False)
     lr: float = setting(0.01, "Learning rate of Adam.", low=0.0, group=TRAINING, is_common=True)
     clip_norm: float = setting(0.0, "Largest norm of a step's gradient, of all weights; longer ones are scaled to it. "
                                "0 clips nothing.", low=0.0, group=TRAINING, has_flag=False)
@@ -224,6 +234,7 @@ class TrainConfig:
             raise ConfigError(f"model must be one of {', '.join(MODELS)}, or MODULE:CLASS, found {self.model!r}")
         parse_arguments(self.model_args)
         self._check_steps()
+        self._check_clusters()
         if self.model_args and ":" not in self.model:
             raise ConfigError(f"model_args has no effect on model {self.model}, only on your own as MODULE:CLASS; "
                               "leave it out, or change --model")
@@ -273,6 +284,29 @@ class TrainConfig:
             raise ConfigError(f"steps {self.steps} can't be used with method {self.method.name}: it compares rows of "
                               "one epoch with the next's, which are no longer computed together; choose vanilla, "
                               "uniform or random")
+
+    def _check_clusters(self) -> None:
+        """Check the clusters whose arcs are trained on, and what can't be joined with them.
+
+        Raises
+        ------
+        ConfigError
+        """
+        if not self.clusters and self.between_clusters:
+            raise ConfigError("between_clusters has no effect on the whole graph; leave it out, or set clusters too")
+        if not self.between_clusters and self.batch_size != CLUSTERS_A_BATCH:
+            raise ConfigError(f"batch_size {self.batch_size} has no effect where arcs between clusters are left out; "
+                              "leave it out, or set clusters and between_clusters too")
+        if not self.clusters:
+            return
+        others, owner = {own.name: getattr(self, own.name) for own in fields(self)}, f"clusters {self.clusters}"
+        for clash in CLUSTERS_CLASHES:
+            clash.check(others, owner)
+        if ":" in self.model:
+            raise ConfigError(f"{owner} can't be used with model {self.model}: {NO_BATCHES}")
+        if self.steps != "1":
+            raise ConfigError(f"{owner} can't be used with steps {self.steps}: a step reads the rows of other steps as "
+                              "they last were, and batches read no other; choose one")
 
     @property
     def fixed_steps(self) -> tuple[int | None, bool]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from hpcgnn.config import CLUSTERS_A_BATCH
 from hpcgnn.units import size_text, time_text
 
 BITS = click.IntRange(2, 8)
@@ -24,7 +25,7 @@ BITS = click.IntRange(2, 8)
 @click.option("--other-graph", is_flag=True, help="Answer for a graph that the model was not made on.")
 @click.option("--clusters", type=click.IntRange(min=1), help="Answer in batches of so many METIS clusters "
               "of the whole graph; arcs between clusters are left out. [default: the whole graph at once]")
-@click.option("--batch-size", type=click.IntRange(min=1), help="Clusters a batch. [default: 16]")
+@click.option("--batch-size", type=click.IntRange(min=1), help=f"Clusters a batch. [default: {CLUSTERS_A_BATCH}]")
 @click.option("--between-clusters", is_flag=True, help="Keep the arcs between clusters of one batch.")
 @click.option("--aggregation", type=click.Choice(("auto", "tiles", "gather")),
               help="Of batches: by tiles of bits, by gathering rows, or auto: what is faster for each. [default: auto]")
@@ -79,6 +80,14 @@ class Request:
     packages: Path | None
     out: Path | None
 
+    @property
+    def cut(self):
+        """Return the ClusterCut of its batches, None for the whole graph."""
+        from hpcgnn.inference.batches.cluster_cut import ClusterCut
+
+        return None if self.clusters is None else ClusterCut(
+            self.clusters, self.batch_size or CLUSTERS_A_BATCH, self.between_clusters)
+
 
 def infer_in_parallel(comm, request: Request) -> None:
     """Collective: open the model, run and time it, write its answers, and print on rank 0 what they are worth."""
@@ -96,10 +105,10 @@ def infer_in_parallel(comm, request: Request) -> None:
     together(comm, lambda: check_writable(out) if out is not None and comm.rank == 0 else None)
     device = None if request.device == "cpu" else choose_device(comm, request.device)
     opened = open_model(comm, request.model, request.shards, info, request.bits, request.row_bits, request.other_graph,
-                        repeat, request.device)
+                        repeat, request.device, request.cut)
     run = IntegerRun.open(comm, opened.model, request.shards, info, request.pack_features, device)
     watch_closely(comm, request.timeout)
-    batched = None if request.clusters is None else run_in_batches(run, request)
+    batched = None if request.cut is None else run_in_batches(run, request.cut, request.aggregation or "auto")
     (logits, embeddings), seconds = timed(comm, (batched or run).forward, repeat)
     scores = run.scores(logits, opened.score)
     sent = [comm.allreduce(num_bytes) // repeat for num_bytes in (run.exchange.sent_bytes, run.exchange.float_bytes)]
@@ -108,8 +117,8 @@ def infer_in_parallel(comm, request: Request) -> None:
     if out is not None:
         write_predictions(comm, out, opened.model, info.num_nodes, run.part.inner_id, logits, embeddings)
     if comm.rank == 0:
-        if opened.remark is not None:
-            click.echo(opened.remark)
+        for remark in opened.remarks:
+            click.echo(remark)
         click.echo(model_line(opened.model))
         click.echo(scores_line(opened.score, scores))
         click.echo(time_line(seconds, repeat, opened.float_seconds, comm.size))
@@ -143,15 +152,14 @@ def store_packages(run, folder: Path) -> None:
         click.echo(f"packages: {folder}")
 
 
-def run_in_batches(run, request: Request):
-    """Collective: the DealtRun that answers as an IntegerRun does, within batches."""
+def run_in_batches(run, cut, aggregation: str = "auto"):
+    """Collective: the DealtRun that answers as an IntegerRun does, within batches of a ClusterCut."""
     from hpcgnn.inference.batches.distribution import DealtBatches, DealtRun
     from hpcgnn.launch import together
 
     coded = together(run.comm, lambda: run.rows.coded(run.model.convolutions[0].rows, run.in_degree)).coded()
-    dealt = DealtBatches.deal(run.comm, run.part, request.clusters, request.batch_size or 16,
-                              keeps_all=request.between_clusters)
-    return DealtRun(dealt, run.model, coded.codes, run.in_degree, request.aggregation or "auto", run.device)
+    dealt = DealtBatches.deal(run.comm, run.part, cut.clusters, cut.batch_size, keeps_all=cut.between_clusters)
+    return DealtRun(dealt, run.model, coded.codes, run.in_degree, aggregation, run.device)
 
 
 def batches_line(batched, repeat: int) -> str:

@@ -25,7 +25,8 @@ def command(run_folder: Path, shards: Path, bits: int | None, row_bits: int | No
     """Make integers of the best model of RUN_FOLDER, and write them to a file for hpcgnn infer.
 
     A run of hpcgnn train --quantize is exported as it is. Any other run is calibrated on the graph in SHARDS, one MPI
-    rank a part: every step is the one of least squared error.
+    rank a part: every step is the one of least squared error. A run that was trained in clusters is calibrated, and
+    scored before and after, on the arcs that it was trained on.
     """
     # MPI is started, and the threads shared out, before torch is imported.
     from hpcgnn.launch import run_parallel
@@ -37,6 +38,7 @@ def command(run_folder: Path, shards: Path, bits: int | None, row_bits: int | No
 def quantize_in_parallel(comm, run_folder: Path, shards: Path, bits: int | None, row_bits: int | None,
                          other_graph: bool, device: str, out: Path) -> None:
     """Collective: export or calibrate, write the file on rank 0, and print what it costs and keeps."""
+    from hpcgnn.cli.infer import run_in_batches
     from hpcgnn.launch import choose_device, together
     from hpcgnn.training.graph_info import read_shared_info
 
@@ -53,14 +55,17 @@ def quantize_in_parallel(comm, run_folder: Path, shards: Path, bits: int | None,
     place = None if device == "cpu" else choose_device(comm, device)
     trained = TrainedRun.open(comm, run_folder, shards, info, other_graph, device=device)
     model = trained.integer_model(bits, row_bits)
-    together(comm, lambda: write_model(out, model, info.fingerprint) if comm.rank == 0 else None)
+    together(comm, lambda: write_model(out, model, info.fingerprint, trained.cut) if comm.rank == 0 else None)
     before, score = trained.evaluate(), trained.session.score.name
     run = IntegerRun.open(comm, model, shards, info, device=place)
-    after = run.scores(run.forward()[0], score)
-    memory = run.memory()
+    answering = run if trained.cut is None else run_in_batches(run, trained.cut)
+    after = run.scores(answering.forward()[0], score)
+    memory = run.memory(is_in_batches=trained.cut is not None)
     if comm.rank == 0:
         if trained.remark is not None:
             click.echo(trained.remark)
+        if trained.cut is not None:
+            click.echo(f"trained in {trained.cut.clusters} clusters, and scored on their arcs: {trained.cut.flags}")
         print_result(model, score, before, after, memory, out)
 
 

@@ -78,12 +78,14 @@ class LocalGraph:
     weighted_degree : (num_inner + num_halo,) float32     sums of the in-neighbors' weights in the whole graph, see
                                                           `hpcgnn.graph.normalization.weighted_degree`; None without
     far_arcs : FarArcs or None                 of hops behind the input, where these read other rows than the halo ones
+    kept_degree : (num_inner + num_halo,) int32, or None     in-degrees that sums are normalized by, where arcs were
+                                                             left out; None where they are `in_degree`
 
     Attributes
     ----------
     x : (num_inner, num_features)                 the input rows; `halo(x)` costs no message
     edge_weight : (num_edges,) float32 tensor beside `edge_index`, or None
-    degree : (num_inner + num_halo,)              `weighted_degree`, or in-degrees without weights
+    degree : (num_inner + num_halo,)              `kept_degree`, `weighted_degree`, or else `in_degree`
     stored_bits : {2, 4, 8} or None               of the rows that layers keep for the backward pass; None: as they are
 
     Raises
@@ -95,14 +97,15 @@ class LocalGraph:
                  features: torch.Tensor, exchange: Exchange, num_within: list[int] | None = None,
                  overlaps: bool = True, has_half_sums: bool = False, edge_weight: np.ndarray | None = None,
                  weighted_degree: np.ndarray | None = None, num_back: list[int] | None = None,
-                 far_arcs: FarArcs | None = None):
+                 far_arcs: FarArcs | None = None, kept_degree: np.ndarray | None = None):
         check_edge_weight(edge_weight, weighted_degree, len(indices), len(node_id))
         self.num_inner, self.num_rows = len(indptr) - 1, len(node_id)
         self.node_id, self.in_degree = node_id, in_degree
         self._x_all, self.x = features, features[:self.num_inner]
         self.edge_weight = None if edge_weight is None else torch.from_numpy(edge_weight).to(features.device)
         self._edge_weight = None if edge_weight is None else resident(edge_weight)
-        self.degree = in_degree if weighted_degree is None else weighted_degree
+        normalizing = in_degree if weighted_degree is None else weighted_degree
+        self.degree = normalizing if kept_degree is None else kept_degree
         self._indptr, self._indices = resident(indptr), resident(indices)
         self._exchange, self.num_within, self.has_half_sums = exchange, num_within, has_half_sums
         self._num_back = num_within if num_back is None else num_back

@@ -1,7 +1,8 @@
 """Integer models as sealed HDF5 files. What is read is checked as if somebody had forged it.
 
 Format 2. Attributes: `dataset`, `scheme` (str), `fingerprint` (JSON, as in graph.h5), `num_nodes`, `num_features`,
-`num_classes`, `num_convolutions` (int), `is_multi_label` (bool). Group `convolutions/NUMBER` of each
+`num_classes`, `num_convolutions` (int), `is_multi_label` (bool), and `trained_cut` (JSON) where the model was trained
+in clusters. Group `convolutions/NUMBER` of each
 convolution, first to last:
 
     attributes kind, epsilon, heads, averages_heads
@@ -24,7 +25,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from hpcgnn.errors import CheckpointError, KernelError
+from hpcgnn.errors import CheckpointError, ConfigError, KernelError
+from hpcgnn.inference.batches.cluster_cut import ClusterCut
 from hpcgnn.inference.code_packing import pack_codes, packed_bytes, unpack_codes
 from hpcgnn.inference.model_check import check_model
 from hpcgnn.quantized.integer_model import (
@@ -48,12 +50,13 @@ REALS = ("bias", "second_bias", "attention")
 MALFORMED = (KeyError, OSError, RuntimeError, TypeError, ValueError)
 
 
-def write_model(path: Path, model: IntegerModel, fingerprint: Fingerprint) -> None:
+def write_model(path: Path, model: IntegerModel, fingerprint: Fingerprint, cut: ClusterCut | None = None) -> None:
     """Replace the model at `path`; what was there stays if anything fails.
 
     Parameters
     ----------
     fingerprint : Fingerprint      of the shards that the model was made on
+    cut : ClusterCut or None       that it was trained in; None is the whole graph
 
     Raises
     ------
@@ -66,6 +69,8 @@ def write_model(path: Path, model: IntegerModel, fingerprint: Fingerprint) -> No
         for name in SCALARS:
             file.attrs[name] = getattr(model, name)
         file.attrs["fingerprint"] = json.dumps(asdict(fingerprint))
+        if cut is not None:
+            file.attrs["trained_cut"] = json.dumps(asdict(cut))
         file.attrs["num_convolutions"] = len(model.convolutions)
         for number, convolution in enumerate(model.convolutions):
             _store_convolution(file.create_group(f"convolutions/{number}"), convolution)
@@ -143,6 +148,17 @@ def _load_model(file: h5py.File, file_bytes: int) -> IntegerModel:
         raise KernelError(f"{len(groups)} convolutions where {number} are named")
     return IntegerModel([load.convolution(groups[str(i)]) for i in range(number)],
                         **{name: _scalar(file, name, kind) for name, kind in SCALARS.items()})
+
+
+def read_trained_cut(path: Path) -> ClusterCut | None:
+    """Read the clusters that a model was trained in, None where that was the whole graph; errors as of `read_model`."""
+    with open_sealed(path, KIND, VERSION, error=CheckpointError, advice=ADVICE) as file:
+        if "trained_cut" not in file.attrs:
+            return None
+        try:
+            return ClusterCut(**json.loads(_scalar(file, "trained_cut", str)))
+        except (ConfigError, KernelError) as error:
+            raise CheckpointError(f"{path} names no cut of a graph: {error}; {ADVICE}") from error
 
 
 def _load_fingerprint(file: h5py.File) -> Fingerprint:

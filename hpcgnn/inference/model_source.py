@@ -16,10 +16,11 @@ import torch
 from mpi4py import MPI
 from torch import nn
 
-from hpcgnn.config import QUANTIZED_MODELS, TrainConfig, check_keys
+from hpcgnn.config import CLUSTERS_A_BATCH, QUANTIZED_MODELS, TrainConfig, check_keys
 from hpcgnn.errors import CheckpointError, CollectiveError, ConfigError
+from hpcgnn.inference.batches.cluster_cut import NAMES, ClusterCut
 from hpcgnn.inference.graph_check import check_dataset, check_graph, other_graph_line
-from hpcgnn.inference.model_file import payload_bytes, read_model
+from hpcgnn.inference.model_file import payload_bytes, read_model, read_trained_cut
 from hpcgnn.launch import together
 from hpcgnn.nn.quantized.models import QuantizedStack, calibrate
 from hpcgnn.quantized.integer_model import IntegerModel
@@ -33,7 +34,7 @@ from hpcgnn.training.session import Session, check_task
 
 # What a model is built and scored from; how it was trained has no say in its answers.
 KEPT = ("model", "layers", "hidden", "heads", "norm", "dropout", "score", "seed", "quantize", "quantize_bits",
-        "target_kb", "size_weight", "quantize_gradient", "protect")
+        "target_kb", "size_weight", "quantize_gradient", "protect", *NAMES)
 
 FLOATS = {"float32": "fp32", "bfloat16": "bf16"}      # whose passes are timed beside integers, and their precisions
 
@@ -42,18 +43,21 @@ ConfigOf = Callable[[dict[str, Any], Path], TrainConfig]
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A run folder's model, of the best validation score, and its graph.
+    """A run folder's model, of the best validation score, and its graph: of the arcs that it was trained on, unless the
+    settings that it is opened under say otherwise.
 
     Attributes
     ----------
     session : Session
     model : ConvolutionStack or QuantizedStack
     remark : str or None             a sentence where it was trained on another graph
+    cut : ClusterCut or None         that it was trained in; None is the whole graph
     """
 
     session: Session
     model: nn.Module
     remark: str | None = None
+    cut: ClusterCut | None = None
 
     @classmethod
     def open(cls, comm: MPI.Comm, folder: Path, shards: Path, info: GraphInfo, other_graph: bool = False,
@@ -82,7 +86,8 @@ class TrainedRun:
         model = replace(session, config=config).new_model(config.seed)
         check_shapes(replace(checkpoint, model=checkpoint.best_model), model.state_dict())
         model.load_state_dict(checkpoint.best_model)
-        return cls(session, model.eval(), other_graph_line(source, checkpoint.fingerprint, info))
+        return cls(session, model.eval(), other_graph_line(source, checkpoint.fingerprint, info),
+                   ClusterCut.of(checkpoint.settings))
 
     @property
     def is_quantized(self) -> bool:
@@ -157,6 +162,11 @@ def integer_config(settings: dict[str, Any], folder: Path) -> TrainConfig:
     return answering
 
 
+def whole_graph_config(settings: dict[str, Any], folder: Path) -> TrainConfig:
+    """Return `integer_config` with all arcs, whatever clusters the run was trained in; errors as there."""
+    return replace(integer_config(settings, folder), clusters=0, batch_size=CLUSTERS_A_BATCH, between_clusters=False)
+
+
 def read_best(folder: Path) -> Checkpoint:
     """Read the checkpoint of a run folder, whose `best_model` holds the weights of the best validation score.
 
@@ -181,18 +191,18 @@ class OpenedModel:
     num_bytes : int                  of its file, or of its numbers where it has none
     score : str                      that it is judged by
     float_seconds : dict             of a run folder, see `TrainedRun.float_seconds`; empty for a file
-    remark : str or None             a sentence where the model was made on another graph
+    remarks : list of str            sentences where the model was made on another graph, or trained on other arcs
     """
 
     model: IntegerModel
     num_bytes: int
     score: str
     float_seconds: dict[str, float]
-    remark: str | None = None
+    remarks: list[str]
 
 
 def open_model(comm: MPI.Comm, path: Path, shards: Path, info: GraphInfo, bits: int | None, row_bits: int | None,
-               other_graph: bool, repeat: int, device: str = "cpu") -> OpenedModel:
+               other_graph: bool, repeat: int, device: str = "cpu", answered: ClusterCut | None = None) -> OpenedModel:
     """Collective: read a model file, or quantize the model of a run folder and time it in floats.
 
     Parameters
@@ -200,6 +210,8 @@ def open_model(comm: MPI.Comm, path: Path, shards: Path, info: GraphInfo, bits: 
     bits, row_bits : see `TrainedRun.integer_model`
     repeat : int                     passes in floats to time
     device : {"cpu", "cuda"}         where they run
+    answered : ClusterCut or None    in which the model is to answer; from the whole graph, None, it is calibrated and
+                                     timed there too, whatever clusters it was trained in
 
     Raises
     ------
@@ -207,21 +219,30 @@ def open_model(comm: MPI.Comm, path: Path, shards: Path, info: GraphInfo, bits: 
     """
     together(comm, lambda: check_task(info.name, info.task))
     if Path(path).is_dir():
-        run = TrainedRun.open(comm, path, shards, info, other_graph, device=device)
-        return _of_run(run, shards, bits, row_bits, repeat)
-    model, made_on = together(comm, lambda: read_model(path))
+        config_of = whole_graph_config if answered is None else integer_config
+        run = TrainedRun.open(comm, path, shards, info, other_graph, config_of, device=device)
+        remarks = _remarks(f"the model of {path}", run.remark, run.cut, answered)
+        return _of_run(run, shards, bits, row_bits, repeat, remarks)
+    (model, made_on), cut = together(comm, lambda: (read_model(path), read_trained_cut(path)))
     together(comm, lambda: check_graph(str(path), model, made_on, info, other_graph))
     if bits is not None or row_bits is not None:
         raise CollectiveError(f"{path} is a model file and has widths of its own; leave --bits and --row-bits out, or "
                               "name the run folder")
     score = "micro_f1" if info.is_multi_label else "accuracy"
-    return OpenedModel(model, Path(path).stat().st_size, score, {}, other_graph_line(str(path), made_on, info))
+    remarks = _remarks(str(path), other_graph_line(str(path), made_on, info), cut, answered)
+    return OpenedModel(model, Path(path).stat().st_size, score, {}, remarks)
 
 
-def _of_run(run: TrainedRun, shards: Path, bits: int | None, row_bits: int | None, repeat: int) -> OpenedModel:
+def _remarks(source: str, of_graph: str | None, cut: ClusterCut | None, answered: ClusterCut | None) -> list[str]:
+    """Return what users must know of the graph that a model was trained on, and of its arcs."""
+    of_arcs = None if cut is None else cut.remark(source, answered)
+    return [sentence for sentence in (of_graph, of_arcs) if sentence is not None]
+
+
+def _of_run(run: TrainedRun, shards: Path, bits: int | None, row_bits: int | None, repeat: int,
+            remarks: list[str]) -> OpenedModel:
     model = run.integer_model(bits, row_bits)
-    return OpenedModel(model, payload_bytes(model), run.session.score.name, run.float_seconds(shards, repeat),
-                       run.remark)
+    return OpenedModel(model, payload_bytes(model), run.session.score.name, run.float_seconds(shards, repeat), remarks)
 
 
 @torch.no_grad()

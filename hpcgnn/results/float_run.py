@@ -138,6 +138,9 @@ def remarks_of(trained: TrainedRun, folder: Path, settings: dict[str, Any]) -> l
     if trained.is_quantized:
         remarks.append(f"{folder} was trained with --quantize {settings['quantize']}, and its answers are rounded as "
                        "in training; hpcgnn infer gives those of its integers")
+    if trained.cut is not None:
+        remarks.append(f"{folder} was trained in {trained.cut.clusters} clusters, and answers from the same arcs as "
+                       f"hpcgnn infer {trained.cut.flags}")
     if settings.get("score") == OWN:
         remarks.append(f"{folder} was trained with a score of its own, which only its program knows; scores here are "
                        f"{trained.session.score.name}")

@@ -16,7 +16,7 @@ from hpcgnn.training.summary import software_versions
 
 # What a checkpoint's weights were made for; everything else may change when a run is resumed.
 FIXED_BY_CHECKPOINT = ("model", "layers", "hidden", "heads", "norm", "jump", "seed", "weight_decay_layers",
-                       "precision", "quantize", "quantize_bits")
+                       "precision", "quantize", "quantize_bits", "clusters", "batch_size", "between_clusters")
 
 
 def find_checkpoint(folder: RunFolder, info: GraphInfo, asked: dict[str, Any],

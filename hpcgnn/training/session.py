@@ -37,6 +37,7 @@ from hpcgnn.steps.dealing import num_steps_of
 from hpcgnn.steps.step_graphs import StepGraphs
 from hpcgnn.training.adam import WeightGroup
 from hpcgnn.training.alike import Traits, check_alike
+from hpcgnn.training.batch_graph import Degrees, within_batches
 from hpcgnn.training.exchanges import Exchanges, rotated_rows
 from hpcgnn.training.fastest import with_fastest_precision
 from hpcgnn.training.graph_info import read_shared_info
@@ -103,22 +104,25 @@ class Session:
 
         Raises
         ------
-        CollectiveError      a shard that is missing, damaged or for another number of ranks; no training node; an
-                             instruction set forced that a rank's processor lacks; ranks that round differently; a GPU
-                             or a transport that was asked for and can't be used
+        CollectiveError      a shard that is missing, damaged or for another number of ranks; no training node; clusters
+                             of a graph with edge weights, or one that METIS can't cut; an instruction set forced that
+                             a rank's processor lacks; ranks that round differently; a GPU or a transport that was asked
+                             for and can't be used
         """
         info = info or read_shared_info(comm, shards)
         device = choose_device(comm, config.device)
         check_alike(comm, together(comm, Traits.of_this_rank))
         part = together(comm, lambda: read_partition(shards, comm.rank, comm.size, info))
         check_peers(comm, part, info.run_id)
+        part, whole = _in_batches(comm, part, config)
         part, reach = _within_reach(comm, part, config)
         masks = {"train": part.train_mask, "val": part.val_mask, "test": part.test_mask}
         loss = together(comm, lambda: own_or_named("loss", config.loss, recipe.loss))
         objective = together(comm, lambda: Objective.build(comm, part.labels, masks, device, loss))
         score = together(comm, lambda: _score_of(config, recipe, objective.task, info))
-        if config.quantize != "none":
-            together(comm, lambda: check_task(info.name, objective.task))
+        if config.quantize != "none" or config.clusters:
+            advice = "use float rows on the whole graph" if config.clusters else "use float rows"
+            together(comm, lambda: check_task(info.name, objective.task, advice))
         counted = {split: getattr(info, f"num_{split}") for split in objective.num_global}
         if objective.num_global != counted:
             raise CollectiveError(f"{shards} has {objective.num_global} nodes in the splits of its parts, and graph.h5 "
@@ -134,11 +138,13 @@ class Session:
         exchange = messages.exchange
         stored = torch.from_numpy(part.features.astype(np.float32, copy=False)).to(STORAGE[config.precision])
         features = exchange.input_rows(stored.to(device))
-        graph = LocalGraph(part.indptr, part.indices, np.concatenate([part.inner_id, part.halo_id]), part.in_degree,
-                           features, exchange, reach.num_within if reach else None,
-                           config.overlap, config.sums == "half", part.edge_weight,
+        node_id = np.concatenate([part.inner_id, part.halo_id])
+        in_degree = part.in_degree if whole is None else whole.of(node_id)
+        graph = LocalGraph(part.indptr, part.indices, node_id, in_degree, features, exchange,
+                           reach.num_within if reach else None, config.overlap, config.sums == "half", part.edge_weight,
                            exchange.weighted_degree(part, device),
-                           far_arcs=None if messages.sums is None else messages.sums.arcs)
+                           far_arcs=None if messages.sums is None else messages.sums.arcs,
+                           kept_degree=None if whole is None else part.in_degree)
         graph.stored_bits = config.stored_bits
         rows_within = comm.allreduce(np.array(reach.num_within)).tolist() if reach else []
         degree_counts = None if config.quantize == "none" else count_in_degrees(graph, comm)
@@ -266,6 +272,17 @@ def scheme_of(config: TrainConfig) -> QuantizationScheme:
                               config.quantize_gradient == "local", parse_protection(config.protect))
 
 
+def _in_batches(comm: MPI.Comm, part: Partition, config: TrainConfig) -> tuple[Partition, Degrees | None]:
+    """Collective: leave out the arcs that batches cut, and keep the in-degrees of before, where the settings say so.
+
+    Integer models choose steps and widths of a row by its in-degree in the whole graph, in batches too.
+    """
+    if not config.clusters:
+        return part, None
+    return (within_batches(comm, part, config.clusters, config.batch_size, config.between_clusters),
+            Degrees.of_part(part))
+
+
 def _within_reach(comm: MPI.Comm, part: Partition, config: TrainConfig) -> tuple[Partition, Reach | None]:
     """Collective: number the rows by their hops to the loss, where epochs compute no others."""
     if config.epoch_rows == "all":
@@ -292,15 +309,15 @@ def _score_of(config: TrainConfig, recipe: Recipe, task: str, info: GraphInfo) -
     return choose_score(score, task, info.num_classes, info.name) if isinstance(score, str) else score
 
 
-def check_task(dataset: str, task: str) -> None:
-    """Refuse integers for a task that they have no answers for.
+def check_task(dataset: str, task: str, advice: str = "use float rows") -> None:
+    """Refuse integers for a task that they have no answers for, and end the sentence with some advice.
 
     Raises
     ------
     TrainingError      a regression
     """
     if task == REGRESSION:
-        raise TrainingError(f"{dataset} is a regression, and models of integers answer with classes; use float rows")
+        raise TrainingError(f"{dataset} is a regression, and models of integers answer with classes; {advice}")
 
 
 def take_from_rank_zero(comm: MPI.Comm, model: nn.Module) -> None:

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import scipy.sparse
 
-from hpcgnn.errors import ConfigError
-from hpcgnn.partition.metis import metis_parts
+from hpcgnn.partition.batch_clusters import arc_groups, batch_clusters
 
 
 @dataclass(frozen=True)
@@ -94,35 +93,19 @@ def cut_batches(indptr: np.ndarray, indices: np.ndarray, num_clusters: int, batc
 
     Reference: QGTC, Section 4.1; Chiang et al., KDD 2019, Section 3.2, for `keeps_all`.
     """
-    if num_clusters < 1 or batch_size < 1:
-        raise ConfigError(f"{name} can't be cut into {num_clusters} clusters with {batch_size} a batch; "
-                          "both must be 1 or more")
-    num_nodes = len(indptr) - 1
-    arcs = scipy.sparse.csr_matrix((np.ones(len(indices), np.int8), indices, indptr), shape=(num_nodes, num_nodes))
-    cluster = _clusters(arcs, min(num_clusters, num_nodes), name)
-    batch = cluster // batch_size
-    group = batch if keeps_all else cluster
+    cluster = batch_clusters(indptr, indices, num_clusters, batch_size, name)
+    batch, group, num_nodes = cluster // batch_size, arc_groups(cluster, batch_size, keeps_all), len(cluster)
     target = np.repeat(np.arange(num_nodes), np.diff(indptr))
     is_kept = group[target] == group[indices]
     order = np.argsort(cluster, kind="stable")
     row_of = np.empty(num_nodes, np.int64)
     row_of[order] = np.arange(num_nodes)
     kept = scipy.sparse.csr_matrix((np.ones(int(is_kept.sum()), np.int8), (row_of[target[is_kept]],
-                                    row_of[np.asarray(indices)[is_kept]])), shape=arcs.shape)
+                                    row_of[np.asarray(indices)[is_kept]])), shape=(num_nodes, num_nodes))
     kept.sort_indices()
     ends = np.flatnonzero(np.diff(batch[order], append=-1)) + 1
     return Batches(order.astype(np.int64), np.concatenate([[0], ends]).astype(np.int64),
                    kept.indptr.astype(np.int64), kept.indices.astype(np.int32))
-
-
-def _clusters(arcs: scipy.sparse.csr_matrix, num_clusters: int, name: str) -> np.ndarray:
-    """Return (num_nodes,) int32; some cluster may be empty."""
-    both = (arcs + arcs.T).tocsr()
-    both.setdiag(0)
-    both.eliminate_zeros()
-    if num_clusters < 2 or not both.nnz:
-        return np.zeros(arcs.shape[0], np.int32)
-    return metis_parts(both.indptr, both.indices, num_clusters, "cut", 0, name=name, advice="ask for fewer clusters")
 
 
 def _ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:

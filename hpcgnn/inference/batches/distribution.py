@@ -10,7 +10,6 @@ from dataclasses import astuple, dataclass
 from typing import TypeVar
 
 import numpy as np
-import scipy.sparse
 import torch
 from mpi4py import MPI
 
@@ -22,6 +21,7 @@ from hpcgnn.inference.device.batches import DeviceBatchedRun
 from hpcgnn.launch import together
 from hpcgnn.partition.partition import Partition
 from hpcgnn.quantized.integer_model import IntegerModel
+from hpcgnn.training.batch_graph import gather_arcs
 
 Counts = TypeVar("Counts")
 
@@ -55,10 +55,9 @@ class DealtBatches:
         ------
         CollectiveError      on all ranks, where rank 0 can't cut the graph
         """
-        node_id = np.concatenate([part.inner_id, part.halo_id])
-        arcs = comm.gather((part.inner_id, np.diff(part.indptr), node_id[part.indices]))
+        arcs = gather_arcs(comm, part)
         cut = together(comm, lambda: None if arcs is None else cut_batches(
-            *_joined(arcs, part.num_nodes_global), num_clusters, batch_size, keeps_all=keeps_all))
+            *arcs, num_clusters, batch_size, keeps_all=keeps_all))
         shares = None if cut is None else [cut.chosen(np.arange(r, cut.num_batches, comm.size))
                                            for r in range(comm.size)]
         batches = comm.scatter(shares)
@@ -137,15 +136,6 @@ class DealtRun:
 def _summed(comm: MPI.Comm, own: Counts) -> Counts:
     """Collective: sum all ranks' counts, field by field."""
     return type(own)(*map(sum, zip(*comm.allgather(astuple(own)), strict=True)))
-
-
-def _joined(arcs: list[tuple[np.ndarray, np.ndarray, np.ndarray]], num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """(indptr, indices) of the whole graph from each part's (inner ids, in-degrees, sources); ascending sources."""
-    target = np.concatenate([np.repeat(ids, degree) for ids, degree, _ in arcs])
-    source = np.concatenate([ids for _, _, ids in arcs])
-    whole = scipy.sparse.csr_matrix((np.ones(len(source), np.int8), (target, source)), shape=(num_nodes, num_nodes))
-    whole.sort_indices()
-    return whole.indptr.astype(np.int64), whole.indices
 
 
 def _scattered(parts: list[np.ndarray], places: list[np.ndarray], like: np.ndarray, num_rows: int) -> np.ndarray:

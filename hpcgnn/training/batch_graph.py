@@ -1,0 +1,147 @@
+"""The graph that inference in batches reads: the arcs of all ranks on rank 0, and each part without those that are cut.
+
+What becomes of a part afterwards, training or answering, is not known here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import scipy.sparse
+from mpi4py import MPI
+
+from hpcgnn.errors import ConfigError
+from hpcgnn.exchange.plan import ExchangePlan
+from hpcgnn.exchange.reach import tell_owners
+from hpcgnn.exchange.swap import swap
+from hpcgnn.launch import together
+from hpcgnn.partition.batch_clusters import arc_groups, batch_clusters
+from hpcgnn.partition.partition import Partition
+
+
+@dataclass(frozen=True)
+class Degrees:
+    """In-degrees in the whole graph, found by node.
+
+    Attributes
+    ----------
+    node_id : (num_rows,) int64, ascending
+    in_degree : (num_rows,) int32
+    """
+
+    node_id: np.ndarray
+    in_degree: np.ndarray
+
+    @classmethod
+    def of_part(cls, part: Partition) -> Degrees:
+        """Return those of a part's inner and halo rows, as its shard has them."""
+        node_id = np.concatenate([part.inner_id, part.halo_id])
+        order = np.argsort(node_id)
+        return cls(node_id[order], part.in_degree[order])
+
+    def of(self, node_id: np.ndarray) -> np.ndarray:
+        """Return the in-degrees of some of these nodes, (n,) int32."""
+        return self.in_degree[np.searchsorted(self.node_id, node_id)]
+
+
+def gather_arcs(comm: MPI.Comm, part: Partition) -> tuple[np.ndarray, np.ndarray] | None:
+    """Collective: return the CSR of the whole graph on rank 0, and None on the others.
+
+    Returns
+    -------
+    indptr : (num_nodes + 1,) int64, indices : (num_edges,) int32      by destination, sources ascending: the same
+                                                                       however the graph was partitioned
+    """
+    node_id = np.concatenate([part.inner_id, part.halo_id])
+    arcs = comm.gather((part.inner_id, np.diff(part.indptr), node_id[part.indices]))
+    if arcs is None:
+        return None
+    target = np.concatenate([np.repeat(ids, degree) for ids, degree, _ in arcs])
+    source = np.concatenate([ids for _, _, ids in arcs])
+    shape = part.num_nodes_global, part.num_nodes_global
+    whole = scipy.sparse.csr_matrix((np.ones(len(source), np.int8), (target, source)), shape=shape)
+    whole.sort_indices()
+    return whole.indptr.astype(np.int64), whole.indices
+
+
+def within_batches(comm: MPI.Comm, part: Partition, num_clusters: int, batch_size: int, keeps_all: bool) -> Partition:
+    """Collective: leave out the arcs that inference in batches cuts, and the halo rows that no arc reads any more.
+
+    The clusters are those of `hpcgnn.inference.batches.cut.cut_batches`, so the arcs are too, and in-degrees are
+    within batches. Ranks keep their inner rows in their order. Rank 0 has the arcs of the whole graph for a while.
+
+    Parameters
+    ----------
+    num_clusters, batch_size : int       clusters of the whole graph, and clusters a batch
+    keeps_all : bool                     keep the arcs between clusters of one batch
+
+    Returns
+    -------
+    part : Partition      its in_degree counts the arcs that are left, and no row is counted as central
+
+    Raises
+    ------
+    CollectiveError      arcs with weights, which batches don't read; a graph that rank 0 can't cut
+    """
+    together(comm, lambda: _refuse_weights(part))
+    group = _groups_of_rows(comm, part, num_clusters, batch_size, keeps_all)
+    target = np.repeat(np.arange(part.num_inner), np.diff(part.indptr))
+    is_kept = group[target] == group[part.indices]
+    degree = np.bincount(target[is_kept], minlength=part.num_inner).astype(np.int32)
+    indices = part.indices[is_kept]
+    is_read = np.zeros(part.num_inner + part.num_halo, bool)
+    is_read[indices] = True
+    is_read[:part.num_inner] = True
+    new_row = (np.cumsum(is_read) - 1).astype(np.int32)
+    plan, reads_halo = ExchangePlan.build(part), is_read[part.num_inner:]
+    sent = _sent(comm, plan, part, reads_halo)
+    halo_degree = _degrees_of_halo(comm, plan, degree)[reads_halo]
+    boundary = part.boundary_index[sent]
+    importance = part.importance[is_read]
+    importance[:part.num_inner][np.bincount(boundary, minlength=part.num_inner) == 0] = 0
+    return replace(
+        part, num_central=0, halo_id=part.halo_id[reads_halo], halo_offset=_offset_of(part.halo_offset, reads_halo),
+        boundary_index=boundary, boundary_offset=_offset_of(part.boundary_offset, sent),
+        indptr=np.concatenate([[0], np.cumsum(degree)]).astype(np.int64), indices=new_row[indices],
+        in_degree=np.concatenate([degree, halo_degree]), importance=importance)
+
+
+def _refuse_weights(part: Partition) -> None:
+    """Raises ConfigError where arcs have weights."""
+    if part.edge_weight is not None:
+        raise ConfigError("hpcgnn infer answers in batches without edge weights, and this graph has them; leave "
+                          "clusters out, or preprocess the graph without weights")
+
+
+def _groups_of_rows(comm: MPI.Comm, part: Partition, num_clusters: int, batch_size: int,
+                    keeps_all: bool) -> np.ndarray:
+    """Collective: return the group of each row, (num_inner + num_halo,) int32; see `arc_groups`."""
+    arcs = gather_arcs(comm, part)
+    group = together(comm, lambda: None if arcs is None else arc_groups(
+        batch_clusters(*arcs, num_clusters, batch_size), batch_size, keeps_all))
+    known = comm.gather(np.concatenate([part.inner_id, part.halo_id]))
+    return comm.scatter(None if known is None else [group[node_id] for node_id in known])
+
+
+def _sent(comm: MPI.Comm, plan: ExchangePlan, part: Partition, reads_halo: np.ndarray) -> np.ndarray:
+    """Collective: return which rows of the boundary lists their receivers still read, (num_sent,) bool."""
+    sent = np.zeros(len(part.boundary_index), bool)
+    for peer, told in zip(plan.peers, tell_owners(comm, plan, reads_halo.astype(np.uint8)), strict=True):
+        sent[part.boundary_offset[peer]:part.boundary_offset[peer + 1]] = told
+    return sent
+
+
+def _degrees_of_halo(comm: MPI.Comm, plan: ExchangePlan, degree: np.ndarray) -> np.ndarray:
+    """Collective: return what owners say of the halo rows' degrees, (num_halo,) int32."""
+    halo = np.empty(plan.num_halo, np.int32)
+    told = [np.empty(len(rows), np.int32) for rows in plan.halo]
+    swap(comm, plan.peers, [np.ascontiguousarray(degree[rows.index]) for rows in plan.boundary], told)
+    for rows, values in zip(plan.halo, told, strict=True):
+        halo[rows.index] = values
+    return halo
+
+
+def _offset_of(offset: np.ndarray, is_kept: np.ndarray) -> np.ndarray:
+    """Return where each rank's rows begin after some are left out, (num_parts + 1,) int64."""
+    return np.concatenate([[0], np.cumsum(is_kept)])[offset].astype(np.int64)
