@@ -162,14 +162,21 @@ DEVICE void softmax_backward_row(const scored_rows &a, int64_t v, const T *alpha
     }
 }
 
+/* Of a multiprocessor, for 40 registers a thread; before sm_80 it has 1,024 threads. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#define RESIDENT_BLOCKS 4
+#else
+#define RESIDENT_BLOCKS 6
+#endif
+
 #define EDGE_SOFTMAX_OF(THREADS, size, T, suffix) \
-    extern "C" __global__ void __launch_bounds__(BLOCK, 6) edge_softmax_##size##_##suffix( \
+    extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT_BLOCKS) edge_softmax_##size##_##suffix( \
         int num_rows, const int32_t *row, const int64_t *begin, const int64_t *end, const int32_t *indices, \
         int num_heads, const float *target, const float *source, float slope, T *alpha) { \
         const int64_t v = row_of_group<THREADS>(num_rows, row); \
         softmax_row<THREADS>({begin, end, indices, num_heads, target, source, slope}, v, alpha); \
     } \
-    extern "C" __global__ void __launch_bounds__(BLOCK, 6) edge_softmax_backward_##size##_##suffix( \
+    extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT_BLOCKS) edge_softmax_backward_##size##_##suffix( \
         int num_rows, const int32_t *row, const int64_t *begin, const int64_t *end, const int32_t *indices, \
         int num_heads, const float *target, const float *source, float slope, const T *alpha, T *gradient, \
         float *target_gradient) { \
