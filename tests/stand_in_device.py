@@ -16,6 +16,7 @@ from mpi4py import MPI
 
 from hpcgnn.ops import aggregation, quantization
 from hpcgnn.ops.host import aggregation as host_aggregation
+from hpcgnn.ops.host import attention as host_attention
 from hpcgnn.ops.host import quantization as host_quantization
 
 UNWRITTEN = 0xCD
@@ -240,6 +241,7 @@ class _Aggregation:
         host_aggregation.multiply(matrix, near, far, out, tasks, is_added)
 
     multiply_weighted = staticmethod(host_aggregation.multiply_weighted)
+    entry_dtype = staticmethod(host_attention.entry_dtype)
 
 
 def _array(message):
