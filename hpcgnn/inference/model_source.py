@@ -36,8 +36,6 @@ from hpcgnn.training.session import Session, check_task
 KEPT = ("model", "layers", "hidden", "heads", "norm", "dropout", "score", "seed", "quantize", "quantize_bits",
         "target_kb", "size_weight", "quantize_gradient", "protect", *NAMES)
 
-FLOATS = {"float32": "fp32", "bfloat16": "bf16"}      # whose passes are timed beside integers, and their precisions
-
 ConfigOf = Callable[[dict[str, Any], Path], TrainConfig]
 
 
@@ -98,24 +96,6 @@ class TrainedRun:
         """Collective: return scores of the model as it was trained."""
         session = self.session
         return evaluate(session.comm, self.model, session.graph, session.objective, session.score)
-
-    def float_seconds(self, shards: Path, repeat: int) -> dict[str, float]:
-        """Collective: return the seconds of a pass of a float model of the same shape, by the type of its rows; each is
-        the median of so many, of the slowest rank. Its weights are drawn: seconds do not depend on them.
-
-        Parameters
-        ----------
-        shards : Path      that the session was opened on
-        """
-        seconds, config = {}, replace(self.session.config, quantize="none")
-        for name, precision in FLOATS.items():
-            session = self.session
-            if precision != config.precision:
-                session = Session.open(session.comm, shards, replace(config, precision=precision), session.info,
-                                       Recipe())
-            model = replace(session, config=replace(config, precision=precision)).new_model(config.seed)
-            seconds[name] = statistics.median(_forward_seconds(session, model.eval(), repeat))
-        return seconds
 
     def integer_model(self, bits: int | None, row_bits: int | None) -> IntegerModel:
         """Collective: make integers of the model: calibrate a float one on this graph, export one trained as integers.
@@ -190,7 +170,8 @@ class OpenedModel:
     model : IntegerModel
     num_bytes : int                  of its file, or of its numbers where it has none
     score : str                      that it is judged by
-    float_seconds : dict             of a run folder, see `TrainedRun.float_seconds`; empty for a file
+    float_seconds : dict             of a run folder: of a pass of a float model of its shape, by the type of its rows,
+                                     "float32" and "bfloat16"; empty for a file
     remarks : list of str            sentences where the model was made on another graph, or trained on other arcs
     """
 
@@ -221,8 +202,13 @@ def open_model(comm: MPI.Comm, path: Path, shards: Path, info: GraphInfo, bits: 
     if Path(path).is_dir():
         config_of = whole_graph_config if answered is None else integer_config
         run = TrainedRun.open(comm, path, shards, info, other_graph, config_of, device=device)
+        model, config, score = run.integer_model(bits, row_bits), run.session.config, run.session.score.name
         remarks = _remarks(f"the model of {path}", run.remark, run.cut, answered)
-        return _of_run(run, shards, bits, row_bits, repeat, remarks)
+        seconds = {"float32": _float_seconds(run.session, repeat)}
+        del run      # the rows of one precision are in memory at a time
+        config = replace(config, precision="bf16", quantize="none")
+        seconds["bfloat16"] = _float_seconds(Session.open(comm, shards, config, info, Recipe()), repeat)
+        return OpenedModel(model, payload_bytes(model), score, seconds, remarks)
     (model, made_on), cut = together(comm, lambda: (read_model(path), read_trained_cut(path)))
     together(comm, lambda: check_graph(str(path), model, made_on, info, other_graph))
     if bits is not None or row_bits is not None:
@@ -239,20 +225,17 @@ def _remarks(source: str, of_graph: str | None, cut: ClusterCut | None, answered
     return [sentence for sentence in (of_graph, of_arcs) if sentence is not None]
 
 
-def _of_run(run: TrainedRun, shards: Path, bits: int | None, row_bits: int | None, repeat: int,
-            remarks: list[str]) -> OpenedModel:
-    model = run.integer_model(bits, row_bits)
-    return OpenedModel(model, payload_bytes(model), run.session.score.name, run.float_seconds(shards, repeat), remarks)
-
-
 @torch.no_grad()
-def _forward_seconds(session: Session, model: nn.Module, repeat: int) -> list[float]:
-    """Collective: return seconds of the slowest rank for each of so many passes in floats."""
-    seconds = []
+def _float_seconds(session: Session, repeat: int) -> float:
+    """Collective: return seconds of a pass in floats, the median of so many of the slowest rank. The model has the
+    shape that the session's settings say, and drawn weights: seconds do not depend on them.
+    """
+    floats, seconds = replace(session, config=replace(session.config, quantize="none")), []
+    model = floats.new_model(session.config.seed).eval()
     for _ in range(repeat):
         session.comm.Barrier()
         started = time.perf_counter()
         session.graph.begin_forward(seed=0, epoch=0, is_training=False)
         model(session.graph, session.graph.x)
         seconds.append(session.comm.allreduce(time.perf_counter() - started, MPI.MAX))
-    return seconds
+    return statistics.median(seconds)
