@@ -3,22 +3,21 @@
 #include "aggregation.cuh"
 
 /* Pointers that a kernel's kind does not read may be null. Kernels named `wide` have 16 bytes a lane: every row begins on
- * 16 bytes, and so do the columns of every head. Kernels named `ragged` have as many of rows that begin anywhere. BLOCKS of a multiprocessor bound the registers, so that hardly one is
- * spilled. */
+ * 16 bytes, and so do the columns of every head. Kernels named `ragged` have as many of rows that begin anywhere.
+ * BLOCKS of a multiprocessor bound the registers, so that hardly one is spilled. */
 #define AGGREGATE_ROWS(name, T, ARITHMETIC, SOURCE, PAIRS, BLOCKS, IS_RAGGED) \
     extern "C" __global__ void __launch_bounds__(MAX_THREADS, BLOCKS) name( \
         const int64_t *offset, const int32_t *block_row, int64_t first_item, int64_t last_item, int items_a_block, \
         const int64_t *begin, const int64_t *end, const int32_t *indices, int64_t num_self, const float *row_scale, \
         const float *column_scale, const T *near, const T *far, int64_t num_near, int64_t num_far, int64_t split, \
-        int64_t dim, int is_aligned, \
-        const float *entry_scale, const T *stored_scale, const int64_t *entry_index, int num_heads, const uint8_t *message, \
-        const uint8_t *bit_width, const int64_t *payload_offset, const int64_t *parameter_offset, int is_added, \
-        float *staging, T *out) { \
+        int64_t dim, int is_aligned, const float *entry_scale, const T *stored_scale, const int64_t *entry_index, \
+        int num_heads, const uint8_t *message, const uint8_t *bit_width, const int64_t *payload_offset, \
+        const int64_t *parameter_offset, int is_added, float *staging, T *out) { \
         typedef ARITHMETIC<T> arithmetic; \
         const segments rows = {offset, block_row, first_item, last_item, items_a_block, begin, end, num_self}; \
         const operands<T> from = {indices, column_scale, near, far, split, dim, is_aligned, {entry_scale, stored_scale}, \
-                                  entry_index, num_heads, message, bit_width, payload_offset, parameter_offset, num_near, \
-                                  num_far}; \
+                                  entry_index, num_heads, message, bit_width, payload_offset, parameter_offset, \
+                                  num_near, num_far}; \
         const row_sum<arithmetic, SOURCE<arithmetic, PAIRS>, PAIRS, IS_RAGGED> fold = { \
             {from}, row_scale, dim, is_aligned, is_added, staging, out}; \
         fold_segments(fold, rows, dim, dim / num_heads); \

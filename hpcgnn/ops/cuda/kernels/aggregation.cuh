@@ -1,13 +1,15 @@
 /* Aggregation (SpMM): out[v] = row_scale[v] * sum over the entries e = (v, u) of row v of weight(e) * row u, stored
  * once, or added to out[v]. weight(e) is column_scale[u] * entry_scale[entry(e) * num_heads + head] with entry(e) =
  * entry_index[e], or e itself; each factor is 1 where its pointer is null, entry_scale also for an implied self-loop, and
- * column_scale for several heads. entry_scale is float32, or of the rows' storage, as attention's weights are. Row u is near[u] below `split`, else far[u - split], or decoded from a message of 1, 2,
- * 4 or 8 bits a value (zero_point + step * code).
+ * column_scale for several heads. entry_scale is float32, or of the rows' storage, as attention's weights are. Row u is
+ * near[u] below `split`, else far[u - split], or decoded from a message of 1, 2, 4 or 8 bits a value (zero_point + step *
+ * code).
  *
  * Threads: segments.cuh. A lane holds PAIRS pairs of columns: one, or those of 16 bytes, where heads have a multiple
- * of so many or there is one, whose rows may begin at any address (ragged_rows.cuh); blockIdx.y counts blocks of a warp's columns. Columns of all heads lie side by side, so that
- * heads share one pass over the entries. With pairs alone the instructions around each load were the limit: an H200
- * issued one in 79 % of its cycles, at 7 % of its memory's rate.
+ * of so many or there is one, whose rows may begin at any address (ragged_rows.cuh); blockIdx.y counts blocks of a
+ * warp's columns. Columns of all heads lie side by side, so that heads share one pass over the entries. With pairs alone
+ * the instructions around each load were the limit: an H200 issued one in 79 % of its cycles, at 7 % of its memory's
+ * rate.
  *
  * Determinism: segments.cuh; sums: arithmetic.cuh. */
 #ifndef HPCGNN_AGGREGATION_CUH
