@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pty
+import select
 
 import pytest
 
@@ -15,10 +16,18 @@ from hpcgnn.cli.steps import CLEAR_LINE, Steps
 
 @pytest.fixture
 def terminal():
-    """A terminal's file to write to, and a function that reads what it was given."""
+    """A terminal's file to write to, and a function that reads what it was given since: as much as is expected, and
+    what else is there (the kernel may hand over a line in pieces; what comes later is read with the next)."""
     master, slave = pty.openpty()
+
+    def seen(expected: str) -> str:
+        text = ""
+        while len(text) < len(expected) and select.select([master], [], [], 10)[0]:
+            text += os.read(master, 10_000).decode()
+        return text
+
     with os.fdopen(slave, "w", buffering=1) as stream:
-        yield stream, lambda: os.read(master, 10_000).decode()
+        yield stream, seen
     os.close(master)
 
 
@@ -26,12 +35,14 @@ def test_on_a_terminal_a_finding_takes_the_place_of_its_step(terminal, capsys):
     stream, seen = terminal
     with Steps(stream) as steps:
         steps.begin("draws rows")
-        assert seen() == f"{CLEAR_LINE}        0 s  draws rows .."
+        step = f"{CLEAR_LINE}        0 s  draws rows .."
+        assert seen(step) == step
         steps.end("decode", "1.20 ms")
-        assert seen() == f"{CLEAR_LINE}        0 s  decode: 1.20 ms\r\n"
+        finding = f"{CLEAR_LINE}        0 s  decode: 1.20 ms\r\n"
+        assert seen(finding) == finding
         steps.begin("draws more rows")
-        seen()
-    assert seen() == CLEAR_LINE and capsys.readouterr() == ("", "")
+    step = f"{CLEAR_LINE}        0 s  draws more rows .."
+    assert seen(step + CLEAR_LINE) == step + CLEAR_LINE and capsys.readouterr() == ("", "")
 
 
 def test_in_a_file_that_asks_for_progress_each_step_is_a_line(monkeypatch):
@@ -55,7 +66,8 @@ def test_a_long_step_is_cut_to_the_terminals_width(terminal, monkeypatch):
     stream, seen = terminal
     monkeypatch.setattr("os.get_terminal_size", lambda file: os.terminal_size((20, 5)))
     Steps(stream).begin("draws rows of very many columns")
-    assert seen() == f"{CLEAR_LINE}        0 s  draws "
+    step = f"{CLEAR_LINE}        0 s  draws "
+    assert seen(step) == step
 
 
 def test_a_step_is_said_before_its_first_call_and_not_among_its_repetitions():
