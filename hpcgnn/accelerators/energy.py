@@ -1,10 +1,9 @@
 """Joules of counted events: DRAM by the bit, SRAM by the byte and the buffer's size, operations by their kind, and what
-leaks while a design runs. Constants and their sources are in configurations/energy.toml.
+leaks while a design runs. Constants and their sources are in configurations/reference/energy.toml.
 """
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -12,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tomllib
 
 from hpcgnn.accelerators.design import Design
 from hpcgnn.errors import ConfigError
 
-FILE = Path(__file__).parent / "configurations" / "energy.toml"
+FILE = Path(__file__).parent / "configurations" / "reference" / "energy.toml"
 PJ = 1e-12
 TRANSFERS = ("read:", "write:")
 
@@ -81,8 +81,8 @@ def operation_pj(design: Design, unit: str) -> float:
 
 
 def leakage_mw(design: Design) -> float:
-    """Return what leaks: the assumed share of Table IV's power, of buffers by their KB; all designs' logic leaks as much
-    as MEGA's, whose area the compared configurations have (§VI-A).
+    """Return what leaks: the assumed share of the power in Table IV, of buffers by their KB; all logic leaks as
+    much as MEGA's, whose area the compared configurations have (§VI-A).
     """
     table = constants()
     of_buffers = sum(entry["power_mw"] for entry in table["buffers"].values())

@@ -38,7 +38,7 @@ class FeatureCounts:
         first = np.arange(NUM_SLICES) * self.slice_dim
         columns = np.clip(self.dim - first, 0, self.slice_dim)
         if num_rows and ((self.nonzeros < 0).any() or (self.nonzeros > columns).any()):
-            raise ConfigError(f"a slice of {self.slice_dim} columns has fewer values than 0 or more than it has columns")
+            raise ConfigError(f"a slice of {self.slice_dim} columns has fewer values than 0, or more than columns")
 
     @property
     def num_rows(self) -> int:

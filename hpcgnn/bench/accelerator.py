@@ -15,7 +15,6 @@ from typing import Any
 
 from hpcgnn.accelerators.design import Design
 from hpcgnn.accelerators.simulate import Outcome, simulate
-from hpcgnn.accelerators.workload import Workload
 from hpcgnn.bench.accelerator_workload import read_workloads
 from hpcgnn.errors import ConfigError
 

@@ -1,12 +1,11 @@
-"""Tables of `hpcgnn bench accelerator`: cycles and what waits, bytes of DRAM, joules, and averages beside the paper's."""
+"""Tables of `hpcgnn bench accelerator`: cycles and what waits, bytes of DRAM, joules, and means beside the paper's."""
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
+import tomllib
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -17,7 +16,7 @@ from hpcgnn.accelerators.simulate import Outcome
 from hpcgnn.units import size_text
 
 FIRST = "mega"                  # whose gain over the others is told
-PAPER = Path(designs.FOLDER) / "paper.toml"
+PAPER = designs.FOLDER / "reference" / "paper.toml"
 MEASURES: dict[str, Callable[[Outcome], float]] = {
     "speedup": lambda outcome: outcome.cycles,
     "dram": lambda outcome: outcome.timing.dram_bytes,
@@ -68,7 +67,8 @@ def _table(workload: str, rows: list[Outcome]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, title=workload, title_justify="left", caption=CAPTION, caption_justify="left",
                   collapse_padding=True, pad_edge=False)
     table.add_column("design", no_wrap=True)
-    for heading in ("cycles", "of the first", "busiest", "waits", "DRAM", *kinds, "mJ", "DRAM", "SRAM", "units", "leaks"):
+    for heading in ("cycles", "of the first", "busiest", "waits", "DRAM", *kinds, "mJ", "DRAM", "SRAM", "units",
+                    "leaks"):
         table.add_column(heading, justify="right")
     for outcome in rows:
         busy, waiting = waiting_share(outcome)

@@ -117,7 +117,7 @@ def trained_workload(dataset: GraphDataset, model: IntegerModel, name: str) -> W
             products.append(Product(f"layer {number + 1}, second map", joined(seconds[number]),
                                     len(convolution.second.codes), 0))
     # Rows stand in the order of the part, and so do its arcs.
-    indptr, indices = arcs_of_model(work.part.indptr, work.part.indices[:work.part.indptr[-1]], model.convolutions[0].kind)
+    indptr, indices = arcs_of_model(work.part.indptr, work.part.indices, model.convolutions[0].kind)
     return Workload(name, indptr, indices, tuple(products))
 
 

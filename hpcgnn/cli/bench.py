@@ -360,4 +360,4 @@ def accelerator(shared: Shared, sources: tuple[str, ...], designs: str, sweep: s
     """
     from hpcgnn.cli.accelerator import model_accelerators
 
-    model_accelerators(shared, sources, tuple(parse_list("--designs", designs, str)), sweep)
+    model_accelerators(shared, sources, tuple(dict.fromkeys(designs.split(","))), sweep)
