@@ -68,5 +68,5 @@ def test_a_file_that_is_no_design_is_refused(tmp_path, old, new, complaint):
 
 
 def test_a_design_that_is_not_there_is_refused_with_those_that_are():
-    with pytest.raises(ConfigError, match="there is no design meg; choose a file, or one of .*mega"):
+    with pytest.raises(ConfigError, match=r"there is no design meg; choose a file, or one of .*mega"):
         read_design("meg")
