@@ -27,7 +27,7 @@ typedef struct {
     int64_t open_row, precharge, activate, column[2];
 } dram_bank;
 
-/* Clocks of the last commands. `issued` is a ring of the last queue_depth commands for columns, the oldest at `turn`. */
+/* Clocks of the last commands; `issued` is a ring of the last queue_depth commands for columns, the oldest at `turn`. */
 typedef struct {
     int64_t last_activate, last_column[2];
     int64_t group_activate[MAX_GROUPS], group_column[MAX_GROUPS][2];
@@ -169,7 +169,7 @@ static inline void serve_open_run(const dram_parameters *d, dram_channel *c, int
 }
 
 /* Serve the bursts first, first + num_channels, ... before `end`, all of one channel; how many rows were open. As soon
- * as each bank group has had a burst of the rows, later ones wait for their predecessor alone, till a refresh is due. */
+ * as each bank group has had a burst of the rows, later ones wait for the one before alone, till a refresh is due. */
 static inline int64_t serve_stream(const dram_parameters *d, dram_channel *c, int64_t first, int64_t end,
                                    int64_t ready, int is_write) {
     const int64_t channels = d->num_channels;

@@ -101,6 +101,24 @@ def test_one_read_takes_an_activation_a_read_and_a_transfer():
     assert Memory(dram).serve(requests(4096, 1), 100, is_write=True) == 100 + 6 + 4 + 2       # nRCDW + nCWL + nBL
 
 
+@pytest.mark.parametrize(("address", "clocks"), [(0, 4), (64 * 64, 4), (64 * 16, 2), (64 * 32, 2)])
+def test_a_read_comes_later_after_a_write_of_its_bank_group_than_of_another(address, clocks):
+    """All rows are open: nCWL + nBL after the write, and nWTRL = 4 or nWTRS = 2 clocks, it is read in nCL + nBL."""
+    memory = Memory(read_dram("hbm1"))
+    memory.serve(requests(np.arange(64) * 64, 64))
+    written = memory.serve(requests(0, 64), 100, is_write=True)
+    assert written == 100 + 4 + 2
+    assert memory.serve(requests(address, 64), 100) == written + clocks + 7 + 2
+
+
+def test_a_write_comes_when_the_data_of_the_read_before_it_has_left_the_lines():
+    """nCL + nCCDS + 2 - nCWL = 7 clocks after the read."""
+    memory = Memory(read_dram("hbm1"))
+    memory.serve(requests(np.arange(64) * 64, 64))
+    assert memory.serve(requests(0, 64), 100) == 100 + 7 + 2
+    assert memory.serve(requests(64 * 16, 64), 100, is_write=True) == 100 + 7 + 4 + 2
+
+
 def test_the_published_hbm_has_256_gb_per_s():
     dram = read_dram("hbm1")
     assert dram.peak_gb_per_s == 256
