@@ -27,7 +27,7 @@ typedef struct {
     int64_t open_row, precharge, activate, column[2];
 } dram_bank;
 
-/* Clocks of the last commands; `issued` is a ring of the last queue_depth commands for columns, the oldest at `turn`. */
+/* Clocks of the last commands; `issued` is a ring of those for the last queue_depth columns, the oldest at `turn`. */
 typedef struct {
     int64_t last_activate, last_column[2];
     int64_t group_activate[MAX_GROUPS], group_column[MAX_GROUPS][2];
