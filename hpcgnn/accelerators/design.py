@@ -11,6 +11,11 @@ import tomllib
 
 from hpcgnn.errors import ConfigError
 
+try:
+    import tomllib
+except ModuleNotFoundError:      # Python 3.10
+    import tomli as tomllib
+
 FOLDER = Path(__file__).parent / "configurations"
 SECTIONS = {"design", "units", "buffers", "rules"}
 

@@ -60,5 +60,5 @@ def simulate(design: Design, workload: Workload, changes: Mapping[str, Any] | No
     elif design.bit_width:
         workload = workload.at_width(design.bit_width)
     timing = run(DATAFLOWS[design.kind](design, workload), read_dram(design.dram), design.clock_ghz)
-    energy = energy_of(design, timing.events, timing.dram_bytes, timing.cycles)
+    energy = energy_of(design, timing.events(), timing.dram_bytes, timing.cycles)
     return Outcome(workload.name, design.name, changes, timing, energy)

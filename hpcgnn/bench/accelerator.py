@@ -115,7 +115,7 @@ def record(outcome: Outcome, seconds: float) -> dict[str, Any]:
     """Return what accelerator.json holds of an outcome."""
     return {"workload": outcome.workload, "design": outcome.design, "changes": dict(outcome.changes),
             "cycles": outcome.cycles, "energy_joules": {**asdict(outcome.energy), "total": outcome.energy.total},
-            "timing": outcome.timing.as_json(), "model_seconds": seconds}
+            "timing": asdict(outcome.timing), "model_seconds": seconds}
 
 
 def write_outcomes(folder: Path, machine: dict[str, Any], records: list[dict[str, Any]]) -> None:

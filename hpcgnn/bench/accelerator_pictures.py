@@ -31,7 +31,7 @@ def draw_outcomes(path: Path, outcomes: list[Outcome]) -> None:
     for row, workload in zip(panels, workloads, strict=True):
         shown = [outcome for outcome in outcomes if outcome.workload == workload]
         _draw_cycles(row[0], workload, shown)
-        _draw_stack(row[1], shown, {kind: [outcome.timing.bytes_by_kind[kind] / 1e6 for outcome in shown]
+        _draw_stack(row[1], shown, {kind: [outcome.timing.dram_bytes_by_kind().get(kind, 0) / 1e6 for outcome in shown]
                                     for kind in kinds_of(shown)}, "MB of DRAM (Fig. 16)")
         _draw_stack(row[2], shown, {label: [1e3 * getattr(outcome.energy, part) for outcome in shown]
                                     for label, part in ENERGY_PARTS.items()}, "mJ (Fig. 17, 18)")

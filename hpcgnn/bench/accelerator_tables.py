@@ -24,8 +24,8 @@ MEASURES: dict[str, Callable[[Outcome], float]] = {
 }
 HEADINGS = {"speedup": "speed-up", "dram": "DRAM reduction", "energy": "energy saving"}
 WIDTH = 150
-CAPTION = ("busiest: the unit with the most busy cycles of each pass, as a share of all cycles; waits: cycles in which "
-           "it waits for reads or writes of DRAM; DRAM counts whole bursts")
+CAPTION = ("busiest: the unit with the most busy cycles of each pass, as a share of all cycles; waits: cycles "
+           "that would not be there if DRAM answered at once; DRAM counts whole bursts")
 
 
 def name_of(outcome: Outcome) -> str:
@@ -40,16 +40,15 @@ def _said(value: object) -> str:
 
 def kinds_of(outcomes: list[Outcome]) -> list[str]:
     """Return the kinds of requests that any outcome has."""
-    return [kind for kind in KINDS if any(outcome.timing.bytes_by_kind[kind] for outcome in outcomes)]
+    return [kind for kind in KINDS if any(kind in outcome.timing.dram_bytes_by_kind() for outcome in outcomes)]
 
 
 def waiting_share(outcome: Outcome) -> tuple[float, float]:
-    """Return the shares of all cycles that the busiest unit of each pass is busy, and waits for DRAM."""
+    """Return the shares of all cycles in which the busiest unit of each pass works, and which DRAM costs."""
     busy = waiting = 0
     for one in outcome.timing.passes:
-        stage = max(one.busy, key=one.busy.__getitem__)
-        busy += one.busy[stage]
-        waiting += one.stalls[stage]["dram reads"] + one.stalls[stage]["dram writes"]
+        busy += max((stage.busy_cycles for stage in one.stages), default=0)
+        waiting += one.dram_stall_cycles
     cycles = max(outcome.cycles, 1)
     return busy / cycles, waiting / cycles
 
@@ -76,7 +75,7 @@ def _table(workload: str, rows: list[Outcome]) -> Table:
         joules = (energy.total, energy.dram, energy.sram, energy.processing, energy.leakage)
         table.add_row(name_of(outcome), f"{outcome.cycles:,}", f"{outcome.cycles / max(rows[0].cycles, 1):.2f}",
                       f"{100 * busy:.0f} %", f"{100 * waiting:.0f} %", size_text(outcome.timing.dram_bytes),
-                      *(size_text(outcome.timing.bytes_by_kind[kind]) for kind in kinds),
+                      *(size_text(outcome.timing.dram_bytes_by_kind().get(kind, 0)) for kind in kinds),
                       *(f"{1e3 * part:.3g}" for part in joules))
     return table
 
