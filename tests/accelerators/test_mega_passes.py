@@ -1,0 +1,260 @@
+"""Passes of MEGA: every byte that must move does, operations are those of the products, and requests are sound."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from mega_setup import MODELS, bytes_by_kind, random_rows, small_design, small_workload, total_events, walked
+from reference_mega import condense
+
+from hpcgnn.accelerators.design import read_design
+from hpcgnn.accelerators.mega import passes
+from hpcgnn.accelerators.mega.rules import SCHEDULES, Rules
+from hpcgnn.accelerators.mega.storage import stored_rows
+from hpcgnn.accelerators.schedule import KINDS
+from hpcgnn.accelerators.subgraphs import subgraphs_of
+from hpcgnn.accelerators.workload import Product, Workload
+from hpcgnn.errors import ConfigError
+
+SHAPES = {"usual": {}, "hub": {"hub": True}, "no arcs": {"num_arcs": 0}, "one node": {"num_nodes": 1, "num_arcs": 0},
+          "one node with an arc": {"num_nodes": 1, "num_arcs": 1}, "all rows zero": {"density": 0}}
+
+
+def all_blocks(design, workload):
+    return [run for _, blocks in walked(design, workload) for run in blocks]
+
+
+def spans(blocks, side, *kinds):
+    """What requests of these kinds ask for, as sorted (first byte, last byte + 1)."""
+    asked = [(int(address), int(address + size)) for run in blocks for _, address, size, kind in zip(
+        *getattr(run, side), strict=True) if KINDS[kind] in kinds]
+    return sorted(asked)
+
+
+def touched(asked):
+    """Different bytes of spans."""
+    total, end = 0, -1
+    for first, last in asked:
+        total, end = total + max(last - max(first, end), 0), max(end, last)
+    return total
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("storage", ["package", "bitmap"])
+def test_blocks_are_sound(shape, model, schedule, storage):
+    design = small_design(schedule=schedule, storage=storage)
+    workload = small_workload(model, **SHAPES[shape])
+    for one, blocks in walked(design, workload):
+        assert sum(len(run.cycles) for run in blocks)
+        for run in blocks:
+            assert run.cycles.shape[1] == len(one.stages) and run.cycles.dtype == np.int64 and (run.cycles >= 0).all()
+            for asked in (run.reads, run.writes):
+                assert [field.dtype for field in asked] == [np.int32, np.int64, np.int64, np.uint8]
+                assert (np.diff(asked.block) >= 0).all() and (asked.num_bytes > 0).all() and (asked.address >= 0).all()
+                assert not len(asked.block) or (asked.block[0] >= 0 and asked.block[-1] < len(run.cycles))
+            names = {f"{side}:{name}" for side in ("read", "write") for name in design.buffers} | set(design.units)
+            assert set(run.events) <= names and all(type(count) is int and count >= 0 for count in run.events.values())
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_regions_of_different_kinds_do_not_overlap(model, schedule):
+    blocks = all_blocks(small_design(schedule=schedule, buffers__combination=0.5), small_workload(model))
+    owner = {}
+    for side in ("reads", "writes"):
+        for kind in set(KINDS) - {"output rows"}:       # of which the next layer's input rows are made
+            for first, last in spans(blocks, side, kind):
+                for byte in range(first, last):
+                    assert owner.setdefault(byte, kind) == kind
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_pass_can_be_walked_again(model, schedule):
+    for one in passes(small_design(schedule=schedule), small_workload(model)):
+        first, second = list(one.blocks()), list(one.blocks())
+        assert len(first) == len(second)
+        for a, b in zip(first, second, strict=True):
+            assert np.array_equal(a.cycles, b.cycles) and a.events == b.events
+            assert all(np.array_equal(x, y) for x, y in zip(a.reads + a.writes, b.reads + b.writes, strict=True))
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("storage", ["package", "bitmap"])
+def test_every_row_of_x_is_read_once_and_every_next_one_is_written_once(model, storage):
+    design, workload = small_design(storage=storage), small_workload(model)
+    rules = Rules(design)
+    order = subgraphs_of(workload.indptr, workload.indices, 32 if model != "narrow" else 512).order
+    stored = []
+    for product in workload.products:
+        rows = replace(product.rows, nonzeros=product.rows.nonzeros[order], bit_width=product.rows.bit_width[order])
+        stored.append(stored_rows(rows, rules).num_bytes)
+    through_dram = stored[0] + sum(number for number in stored[1:] if number > 256)
+    blocks = all_blocks(design, workload)
+    read = spans(blocks, "reads", "input rows", "positions")
+    assert touched(read) == sum(last - first for first, last in read) == through_dram
+    last = workload.products[-1]
+    sums = workload.num_nodes * -(-16 * (last.aggregated_dim or last.combined_dim) // 8)
+    written = spans(blocks, "writes", "output rows")
+    assert touched(written) == sum(last - first for first, last in written) == through_dram - stored[0] + sums
+
+
+def test_x_that_the_input_buffer_holds_stays_there():
+    workload = small_workload("gin")
+    blocks = all_blocks(small_design(buffers__input=64), workload)
+    first = stored_rows(workload.products[0].rows, Rules(small_design())).num_bytes
+    assert abs(touched(spans(blocks, "reads", "input rows", "positions")) - first) < 200      # rows are in other order
+    assert touched(spans(blocks, "writes", "output rows")) == workload.num_nodes * 6
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_arc_is_read_once_a_product_that_sums(schedule):
+    workload = small_workload("sage")
+    dropped = round(0.1 * workload.num_arcs) if schedule == "gcod" else 0
+    blocks = all_blocks(small_design(schedule=schedule, column_bytes=1, edge_bytes=1000), workload)
+    read = spans(blocks, "reads", "edges")
+    num_bytes = sum(last - first for first, last in read)
+    assert touched(read) == num_bytes and num_bytes // 1000 == 2 * (workload.num_arcs - dropped)
+    num_columns = num_bytes % 1000
+    assert 2 * workload.num_nodes <= num_columns       # each row has an arc to itself
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("model", MODELS)
+def test_operations_are_those_of_the_products(schedule, model):
+    workload = small_workload(model)
+    num_nodes, products = workload.num_nodes, workload.products
+    num_arcs = workload.num_arcs
+    if schedule == "gcod" and model != "narrow":        # which is one subgraph
+        num_arcs -= round(0.1 * num_arcs)
+    events = total_events(all_blocks(small_design(schedule=schedule), workload))
+    nonzeros = [product.rows.row_nonzeros() for product in products]
+    assert events["bse"] == sum(
+        int((count * np.maximum(product.rows.bit_width, 2)).sum()) * product.combined_dim
+        for count, product in zip(nonzeros, products, strict=True))
+    assert events["decoder"] == sum(int(count.sum()) * -(-product.combined_dim // 32)
+                                    for count, product in zip(nonzeros, products, strict=True))
+    assert events["crossbar"] == sum(int(count.sum()) * -(-product.combined_dim // 16)
+                                     for count, product in zip(nonzeros, products, strict=True))
+    own = sum(num_nodes * product.aggregated_dim for product in products
+              if 0 < product.aggregated_dim < product.combined_dim)
+    macs = sum(num_arcs * product.aggregated_dim for product in products) + own
+    assert events["aggregation_unit"] == macs
+    assert events["encoder"] == sum(num_nodes * (product.aggregated_dim or product.combined_dim)
+                                    for product in products[:-1])
+    sums = sum(num_nodes * product.aggregated_dim for product in products)
+    assert events["write:aggregation"] == 2 * macs and events["read:aggregation"] == 2 * (macs + sums)
+
+
+def test_dram_fills_buffers_and_is_filled_from_them():
+    design, workload = small_design(), small_workload("sage")
+    blocks = all_blocks(design, workload)
+    events, read = total_events(blocks), bytes_by_kind(blocks, "reads")
+    assert events["write:weight"] == read["weights"]
+    assert events["write:edge"] == read["edges"] + read["lists"]
+    rows_in_order = workload.num_nodes * (8 + 8) + workload.num_nodes * (2 + 2)     # both halves, 4 bits a value
+    assert events["write:combination"] == read["combined rows"] + rows_in_order
+    assert events["write:sparse"] - read["condensed rows"] == 2 * read["lists"]     # 8 bytes a copy, 4 an ID
+
+
+def aggregation_by_loop(workload, design, first_only):
+    """Cycles of adding each source to its arcs, 16 columns on 256 units, and of rows' own halves: by row where it is
+    for the first subgraph, else by subgraph.
+    """
+    rows = subgraphs_of(workload.indptr, workload.indices, 32).rows
+    cluster = rows.cluster_of_rows()
+    arcs = {}
+    for row in range(rows.num_rows):
+        for source in rows.indices[rows.indptr[row]:rows.indptr[row + 1]].tolist():
+            key = (cluster[row], source)
+            arcs[key] = arcs.get(key, 0) + 1
+    cycles = np.zeros(rows.num_rows if first_only else rows.num_clusters, int)
+    for (subgraph, source), num_arcs in arcs.items():
+        if (subgraph == 0) == first_only:
+            cycles[source if first_only else subgraph] += -(-num_arcs // (design.units["aggregation_unit"] // 16))
+    for row in range(rows.num_rows):
+        if (cluster[row] == 0) == first_only:
+            cycles[row if first_only else cluster[row]] += 1
+    return cycles
+
+
+@pytest.mark.parametrize("units", [16, 32, 256])
+def test_stages_are_busy_as_long_as_their_engines(units):
+    design, workload = small_design(schedule="metis", units__aggregation_unit=units), small_workload("sage", hub=True)
+    (_, combining), (_, aggregating) = walked(design, workload)[:2]
+    first, second = (np.concatenate([run.cycles for run in blocks]) for blocks in (combining, aggregating))
+    rows = workload.products[0].rows
+    groups = -(-rows.nonzeros.max(axis=1) // 8) * np.maximum(rows.bit_width, 2)
+    assert first[:, 0].sum() == np.maximum(groups, 1).sum() + 3 * len(first)
+    at_once = aggregation_by_loop(workload, design, True)
+    assert first[:, 1].sum() == at_once.sum() + 2 * (first[:, 1] > 0).sum() and (first[:, 1] > 0).sum() > 5
+    assert second[:, 0].tolist() == (aggregation_by_loop(workload, design, False)[1:] + 2).tolist()
+    assert first[:, 2].sum() == first[-1, 2] and first[-1, 2] + second[:, 1].sum() == workload.num_nodes
+
+
+@pytest.mark.parametrize(("num_fifos", "port_bytes"), [(16, 64), (2, 64), (1, 1)])
+def test_the_condense_unit_works_beside_the_aggregation_engine(num_fifos, port_bytes):
+    workload, changes = small_workload(), {"buffers__combination": 0.5, "rows_a_block": 1}
+    with_copies = small_design(units__condense_unit=num_fifos, sparse_port_bytes=port_bytes, **changes)
+    both, alone = (np.concatenate([run.cycles[:, 1] for run in walked(design, workload)[0][1]])
+                   for design in (with_copies, small_design(schedule="metis", **changes)))
+    rows = subgraphs_of(workload.indptr, workload.indices, 32).rows
+    cluster = np.repeat(rows.cluster_of_rows(), np.diff(rows.indptr))
+    lists = [np.setdiff1d(rows.indices[cluster == c], np.arange(rows.start[c], rows.start[c + 1])).tolist()
+             for c in range(1, rows.num_clusters)]
+    cycles, _, _ = condense(lists, rows.num_rows, num_fifos, 8, port_bytes, 8, 128)
+    assert both.tolist() == np.maximum(alone, cycles).tolist() and (both > alone).any()
+
+
+@pytest.mark.parametrize("storage", ["package", "bitmap"])
+def test_one_width_for_all_rows_takes_the_cycles_of_the_widest(storage):
+    workload = small_workload()
+    mixed, wide = (walked(small_design(storage=storage, **change), workload)[0][1]
+                   for change in ({}, {"design__bit_width": 8}))
+    cycles = [sum(run.cycles[:, 0].sum() for run in blocks) for blocks in (mixed, wide)]
+    assert cycles[0] < cycles[1] if storage == "package" else cycles[0] == cycles[1]
+
+
+@pytest.mark.parametrize(("buffer", "kinds", "schedule"), [
+    ("input", ("weights", "input rows", "positions"), "condense"), ("weight", ("weights",), "condense"),
+    ("combination", ("combined rows",), "naive"), ("aggregation", ("combined rows", "condensed rows"), "condense-ids")])
+@pytest.mark.parametrize("model", ["gcn", "sage", "gin"])
+def test_a_wider_buffer_never_reads_more(buffer, kinds, schedule, model):
+    workload, before = small_workload(model, num_nodes=300, num_arcs=1500), np.inf
+    for size in (0.25, 0.5, 1, 2, 4, 8, 64):
+        design = small_design(schedule=schedule, **{"buffers__combination": 4, f"buffers__{buffer}": size})
+        read = bytes_by_kind(all_blocks(design, workload), "reads")
+        now = sum(read[kind] for kind in kinds)
+        assert now <= before
+        before = now
+
+
+def test_a_design_that_lacks_a_number_is_refused():
+    design = small_design()
+    for section, name in (("units", "bse"), ("buffers", "sparse"), ("rules", "line_bytes")):
+        less = {key: value for key, value in getattr(design, section).items() if key != name}
+        with pytest.raises(ConfigError, match=f"lacks {name}"):
+            passes(replace(design, **{section: less}), small_workload())
+
+
+@pytest.mark.parametrize(("change", "complaint"), [
+    ({"schedule": "other"}, "choose one of condense"), ({"storage": "csr"}, "choose one of package"),
+    ({"policy": "random"}, "choose one of lru"), ({"rows_a_block": 0}, "whole number of 1 or more"),
+    ({"package_lengths": [64, 32, 192]}, "do not descend"), ({"units__bse": 31}, "make no C-PE"),
+    ({"buffers__aggregation": 0.03}, "hold no row of 16 columns")])
+def test_a_design_that_can_not_be_is_refused(change, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        passes(small_design(**change), small_workload())
+
+
+def test_the_design_of_table_4_is_read():
+    design = read_design("mega")
+    assert sum(design.buffers.values()) == 392 and Rules(design).pes_per_tile == 32
+    workload = small_workload(num_nodes=40, num_arcs=100)
+    rows = Product("wide", random_rows(40, 1433, density=0.02), 128, 128)
+    whole = Workload("wide", workload.indptr, workload.indices, (rows,))
+    assert [one.name for one in passes(design, whole)] == ["wide combination"]
