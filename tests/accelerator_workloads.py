@@ -1,4 +1,4 @@
-"""Small workloads and designs for tests of accelerators, and a walk over a pass that checks what every pass keeps to."""
+"""Small workloads and designs for tests of accelerators, and a walk over a pass that checks what each keeps to."""
 
 from __future__ import annotations
 
