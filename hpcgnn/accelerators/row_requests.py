@@ -60,6 +60,13 @@ def in_order(*requests: Requests) -> Requests:
     return Requests(*(array[order] for array in joined))
 
 
+def by_address(*requests: Requests) -> Requests:
+    """Return all requests by their blocks; within a block in the order of their addresses."""
+    joined = [np.concatenate(arrays) for arrays in zip(*requests, strict=True)]
+    order = np.lexsort((joined[1], joined[0]))
+    return Requests(*(array[order] for array in joined))
+
+
 def runs_of(work: np.ndarray, limit: int = WORK_A_RUN) -> Iterator[tuple[int, int]]:
     """Cut blocks into runs whose work stays within a limit, or that have one block only.
 
