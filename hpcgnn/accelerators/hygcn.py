@@ -1,0 +1,243 @@
+"""HyGCN, Yan et al., HPCA 2020: (AX)W by intervals and windows, without the sparsity of features; or A(XW), as MEGA's
+HyGCN-C.
+
+How long a request takes is not known here.
+
+Aggregation goes through intervals of rows. Windows of sources, which slide and shrink, are loaded for each interval
+(hygcn_windows); SIMD cores add them to sums in the Aggregation Buffer, and a systolic array multiplies an interval's
+sums with W while the next interval is aggregated. assumed, where the paper is silent: a block is an interval, or a
+slice of its columns; W is kept where the Weight Buffer holds all of it, else it is read for each interval; arcs lie
+interval after interval in CSC, with an id for each arc and an offset for each row; sums are `sum_bits` wide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from hpcgnn.accelerators.design import Design
+from hpcgnn.accelerators.hygcn_plan import Array, Plan, array_of, checked_order, plan_of, simd_cycles
+from hpcgnn.accelerators.hygcn_windows import Windows, windows_of
+from hpcgnn.accelerators.row_requests import (
+    block_starts,
+    in_order,
+    own_dim,
+    requests_of,
+    result_dim,
+    runs_of,
+    size_in_bytes,
+)
+from hpcgnn.accelerators.schedule import NO_REQUESTS, AddressSpace, Blocks, Pass, Requests
+from hpcgnn.accelerators.workload import Product, Workload
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A product with its addresses in DRAM.
+
+    Attributes
+    ----------
+    input_at, weights_at, edges_at, result_at : int      X, W, arcs, and what the product gives
+    combined_at, own_at : int                            of A(XW): the columns of XW that are aggregated, and the others
+    """
+
+    design: Design
+    workload: Workload
+    product: Product
+    input_at: int
+    weights_at: int
+    edges_at: int
+    result_at: int
+    combined_at: int = 0
+    own_at: int = 0
+
+    def num_bytes(self, num_values: np.ndarray | int) -> np.ndarray | int:
+        """Return the bytes of so many values."""
+        return size_in_bytes(num_values, self.design.bit_width)
+
+    @property
+    def is_resident(self) -> bool:
+        """Whether the Weight Buffer holds all of W."""
+        size = self.num_bytes(self.product.rows.dim * self.product.combined_dim)
+        return size <= self.design.buffer_bytes("weight")
+
+
+def passes(design: Design, workload: Workload) -> list[Pass]:
+    """Return HyGCN's passes: one for each product, or two with A(XW).
+
+    Raises
+    ------
+    ConfigError      the design's units don't fit together, or its order is unknown
+    """
+    order, array = checked_order(design), array_of(design)
+    space, made = AddressSpace(), []
+    edges_at = space.reserve(design.rules["id_bytes"] * (workload.num_nodes + workload.num_arcs))
+    input_at = space.reserve(_matrix_bytes(design, workload, workload.products[0].rows.dim))
+    for index, product in enumerate(workload.products):
+        dims = [result_dim(product)] + [after.rows.dim for after in workload.products[index + 1:index + 2]]
+        weights_at = space.reserve(size_in_bytes(product.rows.dim * product.combined_dim, design.bit_width))
+        result_at = space.reserve(_matrix_bytes(design, workload, max(dims)))
+        layer = Layer(design, workload, product, input_at, weights_at, edges_at, result_at)
+        if product.aggregated_dim and order == "combination-first":
+            made += _combination_first(layer, array, space)
+        elif product.aggregated_dim:
+            plan = plan_of(design, product.rows.dim, product.combined_dim, array.rows)
+            made.append(Pass(f"{product.name} aggregation, combination", ("aggregation", "combination"),
+                             partial(_interval_blocks, layer, plan, array), buffered_until=0))
+        else:
+            made.append(Pass(f"{product.name} combination", ("combination",),
+                             partial(_combination_blocks, layer, array, ((result_at, product.combined_dim),),
+                                     "output rows")))
+        input_at = result_at
+    return made
+
+
+def _matrix_bytes(design: Design, workload: Workload, dim: int) -> int:
+    return workload.num_nodes * size_in_bytes(dim, design.bit_width)
+
+
+def _combination_first(layer: Layer, array: Array, space: AddressSpace) -> list[Pass]:
+    design, product = layer.design, layer.product
+    own = own_dim(product)
+    combined_at = space.reserve(_matrix_bytes(design, layer.workload, product.aggregated_dim))
+    own_at = space.reserve(_matrix_bytes(design, layer.workload, own))
+    parts = ((combined_at, product.aggregated_dim), (own_at, own))
+    layer = Layer(design, layer.workload, product, layer.input_at, layer.weights_at, layer.edges_at, layer.result_at,
+                  combined_at, own_at)
+    plan = plan_of(design, product.aggregated_dim, product.aggregated_dim, 1)
+    return [Pass(f"{product.name} combination", ("combination",),
+                 partial(_combination_blocks, layer, array, parts, "combined rows")),
+            Pass(f"{product.name} aggregation", ("aggregation",), partial(_interval_blocks, layer, plan, None))]
+
+
+def _combination_blocks(layer: Layer, array: Array, parts: tuple[tuple[int, int], ...], kind: str) -> Iterator[Blocks]:
+    """Yield blocks of XW: rows stream through the Input Buffer, results wait in the Output Buffer.
+
+    assumed: a block has as many rows as half the Output Buffer holds results of.
+    """
+    design, product = layer.design, layer.product
+    results = design.buffer_bytes("output") // 2 * 8 // design.rules["sum_bits"]
+    start = block_starts(layer.workload.num_nodes, max(1, results // product.combined_dim))
+    row_bytes = layer.num_bytes(product.rows.dim)
+    for first, last in runs_of(np.arange(len(start))):
+        rows, block = np.diff(start[first:last + 1]), np.arange(last - first)
+        weights = _weight_requests(layer, first + block, np.array([0, product.rows.dim]), block)
+        inputs = requests_of("input rows", block, layer.input_at + start[first:last] * row_bytes, rows * row_bytes)
+        writes = [requests_of(kind, block, at + start[first:last] * layer.num_bytes(dim), rows * layer.num_bytes(dim))
+                  for at, dim in parts]
+        events = _multiplied(layer, array, rows, product.rows.dim, weights)
+        events["write:input"] = events["read:input"] = int((rows * row_bytes).sum())
+        cycles = array.cycles(rows, product.rows.dim, product.combined_dim)
+        yield Blocks(cycles[:, None], in_order(weights, inputs), in_order(*writes), events)
+
+
+def _interval_blocks(layer: Layer, plan: Plan, array: Array | None) -> Iterator[Blocks]:
+    """Yield the blocks of intervals, each slice by slice: aggregated, and multiplied where there is an array."""
+    indptr = layer.workload.indptr
+    start, num_slices = block_starts(layer.workload.num_nodes, plan.rows_a_block), len(plan.slice_start) - 1
+    work = (indptr[start] + np.arange(len(start))) * num_slices
+    for first, last in runs_of(work):
+        yield _blocks_of_intervals(layer, plan, array, start[first:last + 1])
+
+
+def _blocks_of_intervals(layer: Layer, plan: Plan, array: Array | None, start: np.ndarray) -> Blocks:
+    design, product = layer.design, layer.product
+    num_slices, rows = len(plan.slice_start) - 1, np.repeat(np.diff(start), len(plan.slice_start) - 1)
+    arcs = np.repeat(np.diff(layer.workload.indptr[start]), num_slices)
+    block, interval = np.arange(len(rows)), np.repeat(np.arange(len(start) - 1), num_slices)
+    depth = np.tile(np.diff(plan.slice_start), len(start) - 1)
+    is_last = block % num_slices == num_slices - 1
+    own = own_dim(product) if array is None else 0
+    reads = [_edge_requests(layer, start, interval, block, rows, arcs),
+             _source_requests(layer, plan, array, start), _own_requests(layer, plan, array, start)]
+    cycles = [simd_cycles(design, arcs, depth) + is_last * simd_cycles(design, rows, own)]
+    events = _aggregated(layer, int((arcs * depth).sum()) + own * int((rows * is_last).sum()), reads)
+    if array is not None:
+        weights = _weight_requests(layer, start[0] // plan.rows_a_block + interval, plan.slice_start, block)
+        reads.append(weights)
+        cycles.append(array.cycles(rows, depth, product.combined_dim))
+        multiplied = _multiplied(layer, array, rows, depth, weights)
+        multiplied["read:aggregation"] = int((rows * depth).sum()) * design.rules["sum_bits"] // 8
+        events = {name: events.get(name, 0) + multiplied.get(name, 0) for name in [*events, *multiplied]}
+    row_bytes = layer.num_bytes(result_dim(product))
+    writes = requests_of("output rows", block[is_last], layer.result_at + start[:-1] * row_bytes,
+                         rows[is_last] * row_bytes)
+    return Blocks(np.stack(cycles, axis=1), in_order(*reads), writes, events)
+
+
+def _edge_requests(layer: Layer, start: np.ndarray, interval: np.ndarray, block: np.ndarray, rows: np.ndarray,
+                   arcs: np.ndarray) -> Requests:
+    begin = start[:-1] + layer.workload.indptr[start[:-1]]
+    id_bytes = layer.design.rules["id_bytes"]
+    return requests_of("edges", block, layer.edges_at + id_bytes * begin[interval], id_bytes * (rows + arcs))
+
+
+def _source_requests(layer: Layer, plan: Plan, array: Array | None, start: np.ndarray) -> Requests:
+    """Return the rows that windows load; with one slice a window's rows are one request."""
+    indptr = layer.workload.indptr
+    degree = indptr[start[0] + 1:start[-1] + 1] - indptr[start[0]:start[-1]]
+    interval = np.repeat(np.arange(start[-1] - start[0]) // plan.rows_a_block, degree)
+    windows = windows_of(interval, layer.workload.indices[indptr[start[0]]:indptr[start[-1]]],
+                         layer.workload.num_nodes, plan.window_rows)
+    at, kind = (layer.combined_at, "combined rows") if array is None else (layer.input_at, "input rows")
+    dim = layer.product.aggregated_dim if array is None else layer.product.rows.dim
+    return _slices_of(layer, plan, windows, at, dim, kind)
+
+
+def _own_requests(layer: Layer, plan: Plan, array: Array | None, start: np.ndarray) -> Requests:
+    """Return an interval's own rows, where a product adds them: slices of X, or columns of XW beside the others."""
+    if not own_dim(layer.product):
+        return NO_REQUESTS
+    rows, num_slices = np.diff(start), len(plan.slice_start) - 1
+    if array is not None:
+        return _slices_of(layer, plan, Windows(np.arange(len(rows)), start[:-1], rows), layer.input_at,
+                          layer.product.rows.dim, "input rows")
+    row_bytes = layer.num_bytes(own_dim(layer.product))
+    return requests_of("combined rows", np.arange(1, len(rows) + 1) * num_slices - 1,
+                       layer.own_at + start[:-1] * row_bytes, rows * row_bytes)
+
+
+def _slices_of(layer: Layer, plan: Plan, windows: Windows, at: int, dim: int, kind: str) -> Requests:
+    """Return the requests for windows of each slice of a matrix of `dim` columns at an address."""
+    num_slices, row_bytes = len(plan.slice_start) - 1, layer.num_bytes(dim)
+    if num_slices == 1:
+        return requests_of(kind, windows.interval, at + windows.first_row * row_bytes, windows.num_rows * row_bytes)
+    before = np.cumsum(windows.num_rows) - windows.num_rows
+    row = np.arange(windows.num_rows.sum()) + np.repeat(windows.first_row - before, windows.num_rows)
+    interval = np.repeat(windows.interval, windows.num_rows)
+    slice_at = layer.num_bytes(plan.slice_start)
+    block = (interval[:, None] * num_slices + np.arange(num_slices)).ravel()
+    order = np.argsort(block, kind="stable")
+    address = (at + row[:, None] * row_bytes + slice_at[:-1]).ravel()
+    return requests_of(kind, block[order], address[order], np.tile(np.diff(slice_at), len(row))[order])
+
+
+def _weight_requests(layer: Layer, interval: np.ndarray, slice_start: np.ndarray, block: np.ndarray) -> Requests:
+    """Return the rows of W that each block's slice is multiplied with; for the first interval only where W stays."""
+    slice_at = layer.num_bytes(slice_start * layer.product.combined_dim)
+    index = np.arange(len(block)) % (len(slice_start) - 1)
+    needed = (interval == 0) if layer.is_resident else np.ones(len(block), bool)
+    return requests_of("weights", block, layer.weights_at + slice_at[index], np.diff(slice_at)[index] * needed)
+
+
+def _aggregated(layer: Layer, num_sums: int, reads: list[Requests]) -> dict[str, int]:
+    """Return the events of so many additions, each with a value from the Input Buffer."""
+    edges, rows = int(reads[0].num_bytes.sum()), sum(int(read.num_bytes.sum()) for read in reads[1:])
+    sum_bytes = num_sums * layer.design.rules["sum_bits"] // 8
+    return {"simd": num_sums, "write:edge": edges, "read:edge": edges, "write:input": rows,
+            "read:input": int(layer.num_bytes(num_sums)), "read:aggregation": sum_bytes, "write:aggregation": sum_bytes}
+
+
+def _multiplied(layer: Layer, array: Array, rows: np.ndarray, depth: np.ndarray | int, weights: Requests
+                ) -> dict[str, int]:
+    """Return the events of (rows, depth) times W in each block: W is read from its buffer once for each group of rows
+    that the array takes, and a result is read and written once for each slice.
+    """
+    columns, sum_bits = layer.product.combined_dim, layer.design.rules["sum_bits"]
+    result_bytes = int(rows.sum()) * columns * sum_bits // 8
+    return {"mac": int((rows * depth).sum()) * columns, "write:weight": int(weights.num_bytes.sum()),
+            "read:weight": int(layer.num_bytes((-(-rows // array.rows) * depth).sum() * columns)),
+            "write:output": result_bytes, "read:output": result_bytes}
