@@ -56,4 +56,4 @@ for dataset in cora citeseer pubmed; do
         files+=("$run.h5")
     done
 done
-hpcgnn bench accelerator "${files[@]}" drawn:nell drawn:reddit --out "$out"
+hpcgnn bench accelerator "${files[@]}" drawn:nell:gcn drawn:reddit:sage --out "$out"

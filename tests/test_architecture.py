@@ -84,8 +84,8 @@ LIBRARY_HOMES = {
     "ogb": ("datasets.ogb",),
     "kaminpar": ("partition",),
     "pymetis": ("partition",),
-    "hpcgnn._ext": ("_ext", "accelerators", "datasets.cleaning", "graph.batch", "ops.host", "partition", "quantized.package",
-                    "quantized.package_positions", "quantized.package_writer", "bench.host"),
+    "hpcgnn._ext": ("_ext", "accelerators", "datasets.cleaning", "graph.batch", "ops.host", "partition",
+                    "quantized.package", "quantized.package_positions", "quantized.package_writer", "bench.host"),
 }
 # Decisions that are pure functions of what rank 0 was told: they know neither messages nor their rows.
 DECISIONS = {f"adaptive.{name}" for name in (

@@ -4,6 +4,7 @@ leaks while a design runs. Constants and their sources are in configurations/ref
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -11,10 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tomllib
 
 from hpcgnn.accelerators.design import Design
 from hpcgnn.errors import ConfigError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 FILE = Path(__file__).parent / "configurations" / "reference" / "energy.toml"
 PJ = 1e-12

@@ -85,19 +85,18 @@ class AcceleratorBenchmark:
 
     Attributes
     ----------
-    sources, kinds : see read_workloads
+    sources : see read_workloads
     designs : tuple of Design
     sweep : Sweep or None
     """
 
     sources: tuple[str, ...]
-    kinds: tuple[str, ...]
     designs: tuple[Design, ...]
     sweep: Sweep | None = None
 
     def outcomes(self, begin: Callable[[str], None]) -> Iterator[tuple[Outcome, float]]:
         """Yield each outcome and the seconds that its model took; `begin` is told what is under way."""
-        for workload in read_workloads(self.sources, self.kinds):
+        for workload in read_workloads(self.sources):
             for design, changes in self._points():
                 begin(f"models {workload.name} on {design.name}")
                 started = time.perf_counter()

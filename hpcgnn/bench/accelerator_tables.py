@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 
 import numpy as np
-import tomllib
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -13,7 +13,11 @@ from rich.table import Table
 from hpcgnn.accelerators import design as designs
 from hpcgnn.accelerators.schedule import KINDS
 from hpcgnn.accelerators.simulate import Outcome
-from hpcgnn.units import size_text
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 FIRST = "mega"                  # whose gain over the others is told
 PAPER = designs.FOLDER / "reference" / "paper.toml"
@@ -66,18 +70,24 @@ def _table(workload: str, rows: list[Outcome]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, title=workload, title_justify="left", caption=CAPTION, caption_justify="left",
                   collapse_padding=True, pad_edge=False)
     table.add_column("design", no_wrap=True)
-    for heading in ("cycles", "of the first", "busiest", "waits", "DRAM", *kinds, "mJ", "DRAM", "SRAM", "units",
-                    "leaks"):
-        table.add_column(heading, justify="right")
+    for heading in ("10^3 cycles", "of the first", "busiest %", "waits %", "MB of DRAM", *kinds, "mJ in all", "DRAM",
+                    "SRAM", "units", "leaks"):
+        table.add_column(heading, justify="right", min_width=max(map(len, heading.split())))
     for outcome in rows:
         busy, waiting = waiting_share(outcome)
         energy = outcome.energy
         joules = (energy.total, energy.dram, energy.sram, energy.processing, energy.leakage)
-        table.add_row(name_of(outcome), f"{outcome.cycles:,}", f"{outcome.cycles / max(rows[0].cycles, 1):.2f}",
-                      f"{100 * busy:.0f} %", f"{100 * waiting:.0f} %", size_text(outcome.timing.dram_bytes),
-                      *(size_text(outcome.timing.dram_bytes_by_kind().get(kind, 0)) for kind in kinds),
-                      *(f"{1e3 * part:.3g}" for part in joules))
+        moved = outcome.timing.dram_bytes_by_kind()
+        table.add_row(name_of(outcome), _short(outcome.cycles / 1e3), f"{outcome.cycles / max(rows[0].cycles, 1):.2f}",
+                      f"{100 * busy:.0f}", f"{100 * waiting:.0f}", _short(outcome.timing.dram_bytes / 1e6),
+                      *(_short(moved[kind] / 1e6) if kind in moved else "" for kind in kinds),
+                      *(_short(1e3 * part) for part in joules))
     return table
+
+
+def _short(number: float) -> str:
+    """Three digits, and all of them before the point."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}" if number >= 0.001 or not number else f"{number:.1e}"
 
 
 def gains(outcomes: list[Outcome]) -> Iterator[tuple[str, str, dict[str, float]]]:

@@ -62,13 +62,13 @@ DRAWN_GRAPHS = {
 }
 
 
-def read_workloads(sources: tuple[str, ...], kinds: tuple[str, ...]) -> Iterator[Workload]:
-    """Yield the workload of each trained model, or those of all `kinds` for each graph that no model was made on.
+def read_workloads(sources: tuple[str, ...]) -> Iterator[Workload]:
+    """Yield the workload of each trained model, and those of gcn, gin and sage for each graph that no model was made on.
 
     Parameters
     ----------
-    sources : of .npz archives, model files (.h5), and drawn:NAME with a name of DRAWN_GRAPHS
-    kinds : of HIDDEN, of drawn models
+    sources : of .npz archives, model files (.h5), and drawn:NAME with a name of DRAWN_GRAPHS; a graph with ":gcn",
+              ":gin" or ":sage" behind it gets this model alone
 
     Raises
     ------
@@ -77,7 +77,9 @@ def read_workloads(sources: tuple[str, ...], kinds: tuple[str, ...]) -> Iterator
     waiting = {path: read_model(path)[0] for path in (Path(one) for one in sources if one.endswith(".h5"))}
     for path, model in waiting.items():
         check_kinds(path, model)
-    for source in (one for one in sources if not one.endswith(".h5")):
+    for said in (one for one in sources if not one.endswith(".h5")):
+        source, _, kind = said.rpartition(":")
+        source, kinds = (source, (kind,)) if kind in HIDDEN else (said, tuple(HIDDEN))
         if source.startswith(DRAWN):
             yield from drawn_workloads(source.removeprefix(DRAWN), kinds)
             continue

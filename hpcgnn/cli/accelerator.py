@@ -25,14 +25,13 @@ def model_accelerators(shared: Shared, sources: tuple[str, ...], names: tuple[st
     from hpcgnn.bench import accelerator as modeled
     from hpcgnn.bench.accelerator_pictures import draw_outcomes
     from hpcgnn.bench.accelerator_tables import print_gains, print_outcomes
-    from hpcgnn.bench.accelerator_workload import HIDDEN
     from hpcgnn.bench.result import why_no_picture
 
     designs = tuple(read_design(name) for name in names)
     points = None if sweep is None else modeled.Sweep.parse(sweep)
     prepare_output(shared.out)
     machine = announce("accelerator", 1)
-    benchmark = modeled.AcceleratorBenchmark(sources, tuple(HIDDEN), designs, points)
+    benchmark = modeled.AcceleratorBenchmark(sources, designs, points)
     outcomes, records = [], []
     with shared.steps as steps:
         steps.begin("reads graphs and models")

@@ -355,8 +355,8 @@ def accelerator(shared: Shared, sources: tuple[str, ...], designs: str, sweep: s
 
     FILE is a graph, an .npz archive, or a model of hpcgnn quantize, an .h5 file: each model answers for the graph that
     it was made on, whose archive must be named too. A graph without a model gets GCN, GIN and SAGE of two layers with
-    assumed widths; drawn:nell, drawn:reddit and drawn:products are drawn as large as these. --out gets accelerator.json
-    and accelerator.png.
+    assumed widths, or one of them (GRAPH.npz:gcn); drawn:nell, drawn:reddit and drawn:products are drawn as large as
+    these. --out gets accelerator.json and accelerator.png.
     """
     from hpcgnn.cli.accelerator import model_accelerators
 
