@@ -9,16 +9,17 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hpcgnn.accelerators.design import Design
 from hpcgnn.accelerators.simulate import Outcome, simulate
+from hpcgnn.bench.accelerator_degrees import DegreeValues
 from hpcgnn.bench.accelerator_workload import read_workloads
 from hpcgnn.errors import ConfigError
 
-JSON, PICTURE = "accelerator.json", "accelerator.png"
+JSON, PICTURE, DEGREES = "accelerator.json", "accelerator.png", "degrees.png"
 MOST_POINTS = 64      # of a sweep
 
 
@@ -88,15 +89,17 @@ class AcceleratorBenchmark:
     sources : see read_workloads
     designs : tuple of Design
     sweep : Sweep or None
+    degrees : list of DegreeValues       of the trained models that have been read
     """
 
     sources: tuple[str, ...]
     designs: tuple[Design, ...]
     sweep: Sweep | None = None
+    degrees: list[DegreeValues] = field(default_factory=list)
 
     def outcomes(self, begin: Callable[[str], None]) -> Iterator[tuple[Outcome, float]]:
         """Yield each outcome and the seconds that its model took; `begin` is told what is under way."""
-        for workload in read_workloads(self.sources):
+        for workload in read_workloads(self.sources, self.degrees):
             for design, changes in self._points():
                 begin(f"models {workload.name} on {design.name}")
                 started = time.perf_counter()
@@ -117,14 +120,17 @@ def record(outcome: Outcome, seconds: float) -> dict[str, Any]:
             "timing": asdict(outcome.timing), "model_seconds": seconds}
 
 
-def write_outcomes(folder: Path, machine: dict[str, Any], records: list[dict[str, Any]]) -> None:
+def write_outcomes(folder: Path, machine: dict[str, Any], records: list[dict[str, Any]],
+                   degrees: list[DegreeValues]) -> None:
     """Write accelerator.json.
 
     Raises
     ------
     ConfigError      the file can't be written
     """
+    by_degree = {one.name: {"in_degree": one.in_degree.tolist(), "mean": one.mean.tolist()} for one in degrees}
     try:
-        (folder / JSON).write_text(json.dumps({"machine": machine, "outcomes": records}, indent=1) + "\n")
+        (folder / JSON).write_text(json.dumps({"machine": machine, "outcomes": records, "by_degree": by_degree},
+                                              indent=1) + "\n")
     except OSError as error:
         raise ConfigError(f"{folder} can't take {JSON}: {error}") from error

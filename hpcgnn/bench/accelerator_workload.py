@@ -13,6 +13,7 @@ import numpy as np
 import scipy.sparse
 
 from hpcgnn.accelerators.workload import NUM_SLICES, FeatureCounts, Product, Workload
+from hpcgnn.bench.accelerator_degrees import DegreeValues, values_by_degree
 from hpcgnn.bench.graphs import DRAWN, Topology
 from hpcgnn.bench.inference import check_kinds, is_of
 from hpcgnn.bench.inference_host import bit_rows
@@ -62,13 +63,14 @@ DRAWN_GRAPHS = {
 }
 
 
-def read_workloads(sources: tuple[str, ...]) -> Iterator[Workload]:
-    """Yield the workload of each trained model, and those of gcn, gin and sage for each graph that no model was made on.
+def read_workloads(sources: tuple[str, ...], seen: list[DegreeValues]) -> Iterator[Workload]:
+    """Yield the workload of each trained model, and of gcn, gin and sage for each graph that no model was made on.
 
     Parameters
     ----------
     sources : of .npz archives, model files (.h5), and drawn:NAME with a name of DRAWN_GRAPHS; a graph with ":gcn",
               ":gin" or ":sage" behind it gets this model alone
+    seen : is given what a trained model's values are by in-degree
 
     Raises
     ------
@@ -85,8 +87,11 @@ def read_workloads(sources: tuple[str, ...]) -> Iterator[Workload]:
             continue
         dataset = load_source(f"npz:{source}", SourceOptions(features="auto", normalize_features="auto"))
         fitting = [path for path, model in waiting.items() if is_of(model, dataset)]
+        work = BatchedGraph.whole(dataset) if fitting else None
         for path in fitting:
-            yield trained_workload(dataset, waiting.pop(path), path.stem)
+            model = waiting.pop(path)
+            seen.append(values_by_degree(path.stem, work, model))
+            yield trained_workload(work, model, path.stem)
         if not fitting:
             for kind in kinds:
                 yield untrained_workload(dataset, kind)
@@ -95,9 +100,8 @@ def read_workloads(sources: tuple[str, ...]) -> Iterator[Workload]:
                           "name its archive too")
 
 
-def trained_workload(dataset: GraphDataset, model: IntegerModel, name: str) -> Workload:
-    """Answer once with an integer model, and count the codes that each of its maps reads."""
-    work = BatchedGraph.whole(dataset)
+def trained_workload(work: BatchedGraph, model: IntegerModel, name: str) -> Workload:
+    """Answer once with an integer model for a whole graph, and count the codes that each of its maps reads."""
     firsts: list[FeatureCounts] = []
     seconds: list[list[FeatureCounts]] = []
 
@@ -232,22 +236,28 @@ def arcs_of_model(indptr: np.ndarray, indices: np.ndarray, kind: str) -> tuple[n
     num_nodes = len(indptr) - 1
     if kind == "sage":
         return sampled(indptr, indices, NUM_SAMPLED, np.random.default_rng(SEED))
-    row = np.concatenate([np.repeat(np.arange(num_nodes), np.diff(indptr)), np.arange(num_nodes)])
-    column = np.concatenate([indices, np.arange(num_nodes, dtype=indices.dtype)])
-    order = np.argsort(row * np.int64(num_nodes) + column, kind="stable")
-    return indptr + np.arange(num_nodes + 1), column[order].astype(np.int32)
+    nodes = np.arange(num_nodes, dtype=np.int32)
+    row = np.repeat(nodes, np.diff(indptr))
+    column = np.empty(len(indices) + num_nodes, np.int32)
+    # An arc moves by the nodes whose own arc stands before it.
+    column[np.arange(len(indices)) + row + (indices > row)] = indices
+    column[indptr[:-1] + nodes + np.bincount(row[indices < row], minlength=num_nodes)] = nodes
+    return indptr + np.arange(num_nodes + 1), column
 
 
 def sampled(indptr: np.ndarray, indices: np.ndarray, most: int,
             rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Keep at most so many arcs of each row, drawn without replacement; types as of arcs_of_model."""
+    """Keep at most so many arcs of each row, drawn systematically: every arc of a row is as likely as any other, and
+    those that are kept stand equally far apart. Types as of arcs_of_model.
+    """
     num_arcs = np.diff(indptr)
-    row = np.repeat(np.arange(len(num_arcs)), num_arcs)
-    order = np.lexsort((rng.random(len(indices)), row))
-    rank = np.empty(len(indices), np.int64)
-    rank[order] = np.arange(len(indices)) - np.repeat(indptr[:-1], num_arcs)
-    kept = rank < most
-    return np.concatenate([[0], np.cumsum(np.minimum(num_arcs, most))]).astype(np.int64), indices[kept].astype(np.int32)
+    num_kept = np.minimum(num_arcs, most)
+    start = np.concatenate([[0], np.cumsum(num_kept)]).astype(np.int64)
+    rank = np.arange(start[-1]) - np.repeat(start[:-1], num_kept)
+    begin = np.where(num_arcs > most, rng.random(len(num_arcs)), 0)
+    step = num_arcs / np.maximum(num_kept, 1)
+    place = ((rank + np.repeat(begin, num_kept)) * np.repeat(step, num_kept)).astype(np.int64)
+    return start, indices[np.repeat(indptr[:-1], num_kept) + place].astype(np.int32)
 
 
 def _feature_counts(features: np.ndarray | scipy.sparse.csr_matrix) -> np.ndarray:

@@ -23,6 +23,7 @@ def model_accelerators(shared: Shared, sources: tuple[str, ...], names: tuple[st
     environment.run_in(environment.with_kept_memory(environment.thread_environment(environment.available_cores())))
     from hpcgnn.accelerators.design import read_design
     from hpcgnn.bench import accelerator as modeled
+    from hpcgnn.bench.accelerator_degrees import draw_degrees
     from hpcgnn.bench.accelerator_pictures import draw_outcomes
     from hpcgnn.bench.accelerator_tables import print_gains, print_outcomes
     from hpcgnn.bench.result import why_no_picture
@@ -42,11 +43,12 @@ def model_accelerators(shared: Shared, sources: tuple[str, ...], names: tuple[st
                       f"{outcome.cycles:,} cycles, modeled in {time_text(seconds)}")
             steps.begin("goes on")
             if shared.out is not None:
-                modeled.write_outcomes(shared.out, machine, records)
+                modeled.write_outcomes(shared.out, machine, records, benchmark.degrees)
     print_outcomes(outcomes)
     print_gains(outcomes)
     if shared.out is not None:
         missing = why_no_picture(modeled.PICTURE)
         if missing is None:
             draw_outcomes(shared.out / modeled.PICTURE, outcomes)
+            draw_degrees(shared.out / modeled.DEGREES, benchmark.degrees)
         say_results(shared.out, missing)

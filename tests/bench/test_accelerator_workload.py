@@ -46,7 +46,7 @@ def test_counts_of_packages_are_those_of_their_codes():
     ("gin", [(10, 9, 9), (9, 9, 0), (9, 9, 9), (9, 3, 0)]),
 ])
 def test_a_trained_model_has_a_product_for_each_map(dataset, kind, shape):
-    workload = built.trained_workload(dataset, model_of(dataset, kind), "drawn")
+    workload = built.trained_workload(BatchedGraph.whole(dataset), model_of(dataset, kind), "drawn")
     found = [(product.rows.dim, product.combined_dim, product.aggregated_dim) for product in workload.products]
     assert found == shape and workload.num_nodes == 60
     assert all(product.rows.row_nonzeros().sum() > 0 for product in workload.products)
@@ -56,7 +56,7 @@ def test_a_trained_model_has_a_product_for_each_map(dataset, kind, shape):
 
 def test_the_first_product_reads_the_features_themselves(dataset):
     """At 8 bits no feature of the largest ones of its row becomes zero, and a zero stays one."""
-    workload = built.trained_workload(dataset, model_of(dataset, "gcn", bits=8), "drawn")
+    workload = built.trained_workload(BatchedGraph.whole(dataset), model_of(dataset, "gcn", bits=8), "drawn")
     part = BatchedGraph.whole(dataset).part
     counts = np.count_nonzero(part.features, axis=1)
     assert (workload.products[0].rows.row_nonzeros() <= counts).all()
