@@ -6,7 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from mega_setup import MODELS, bytes_by_kind, random_rows, small_design, small_workload, total_events, walked
+from mega_setup import (
+    MODELS,
+    ROWS_A_SUBGRAPH,
+    bytes_by_kind,
+    random_rows,
+    small_design,
+    small_workload,
+    total_events,
+    walked,
+)
 from reference_mega import condense
 
 from hpcgnn.accelerators.design import read_design
@@ -88,7 +97,7 @@ def test_a_pass_can_be_walked_again(model, schedule):
 def test_every_row_of_x_is_read_once_and_every_next_one_is_written_once(model, storage):
     design, workload = small_design(storage=storage), small_workload(model)
     rules = Rules(design)
-    order = subgraphs_of(workload.indptr, workload.indices, 32 if model != "narrow" else 512).order
+    order = subgraphs_of(workload.indptr, workload.indices, ROWS_A_SUBGRAPH[model]).order
     stored = []
     for product in workload.products:
         rows = replace(product.rows, nonzeros=product.rows.nonzeros[order], bit_width=product.rows.bit_width[order])
@@ -159,6 +168,47 @@ def test_dram_fills_buffers_and_is_filled_from_them():
     rows_in_order = workload.num_nodes * (8 + 8) + workload.num_nodes * (2 + 2)     # both halves, 4 bits a value
     assert events["write:combination"] == read["combined rows"] + rows_in_order
     assert events["write:sparse"] - read["condensed rows"] == 2 * read["lists"]     # 8 bytes a copy, 4 an ID
+
+
+@pytest.mark.parametrize("schedule", ["condense", "metis"])
+def test_the_row_of_a_source_is_read_once_a_subgraph(schedule):
+    workload = small_workload("sage")
+    events = total_events(walked(small_design(schedule=schedule, buffers__combination=1), workload)[1][1])
+    rows = subgraphs_of(workload.indptr, workload.indices, 32).rows
+    cluster = rows.cluster_of_rows()
+    pairs = np.unique(np.stack([np.repeat(cluster, np.diff(rows.indptr)), rows.indices]), axis=1)
+    pairs = pairs[:, pairs[0] > 0]
+    num_own = (cluster[pairs[1]] == pairs[0]).sum()
+    num_others = pairs.shape[1] - num_own
+    own_halves = (workload.num_nodes - rows.start[1]) * 8
+    assert events["read:sparse"] == (num_others * 8 if schedule == "condense" else 0)
+    assert events["read:combination"] + events["read:sparse"] == pairs.shape[1] * 8 + own_halves
+    assert events["condense_unit"] == (pairs.shape[1] if schedule == "condense" else 0)
+
+
+@pytest.mark.parametrize(("halves", "leaves"), [(1.2, False), (0.9, True)])
+def test_x_leaves_where_half_of_the_input_buffer_does_not_hold_it(halves, leaves):
+    workload = small_workload("wide")
+    order = subgraphs_of(workload.indptr, workload.indices, 12).order
+    wide, rows = workload.products[0], random_rows(workload.num_nodes, 40, seed=7)
+    workload = replace(workload, products=(wide, Product("next", rows, 3, 3)))
+    placed = replace(rows, nonzeros=rows.nonzeros[order], bit_width=rows.bit_width[order])
+    num_bytes = stored_rows(placed, Rules(small_design())).num_bytes
+    blocks = [run for one, runs in walked(small_design(buffers__input=2 * halves * num_bytes / 1024), workload)[:2]
+              for run in runs]
+    assert bytes_by_kind(blocks, "writes")["output rows"] == num_bytes * leaves
+    events, first = total_events(blocks), bytes_by_kind(blocks, "reads")
+    first = first["input rows"] + first["positions"]
+    assert events["write:input"] == first + num_bytes
+    assert events["read:input"] == 3 * first + num_bytes * leaves      # 80 columns pass 32 C-PEs three times
+
+
+def test_subgraphs_are_one_where_the_sums_of_a_narrow_layer_fit_together():
+    names = [one.name for one, _ in walked(small_design(), small_workload("gcn"))]
+    assert names == ["product 0 combination", "product 0 aggregation", "product 1 combination"]
+    smaller = small_design(buffers__aggregation=1)
+    first, second = (blocks for one, blocks in walked(smaller, small_workload("gcn")) if "aggregation" in one.name)
+    assert [sum(len(run.cycles) for run in blocks) for blocks in (first, second)] == [7, 1]
 
 
 def aggregation_by_loop(workload, design, first_only):
