@@ -19,11 +19,13 @@ from mega_setup import (
 from reference_mega import condense
 
 from hpcgnn.accelerators.design import read_design
+from hpcgnn.accelerators.mega import combining as combining_module
 from hpcgnn.accelerators.mega import passes
+from hpcgnn.accelerators.mega import source_reads as source_reads_module
 from hpcgnn.accelerators.mega.rules import SCHEDULES, Rules
 from hpcgnn.accelerators.mega.storage import stored_rows
 from hpcgnn.accelerators.schedule import KINDS
-from hpcgnn.accelerators.subgraphs import subgraphs_of
+from hpcgnn.accelerators.subgraphs import blocks_of, subgraphs_of
 from hpcgnn.accelerators.workload import Product, Workload
 from hpcgnn.errors import ConfigError
 
@@ -121,15 +123,52 @@ def test_x_that_the_input_buffer_holds_stays_there():
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_every_arc_is_read_once_a_product_that_sums(schedule):
+def test_every_arc_is_read_once_a_product_and_every_source_once_a_subgraph(schedule):
     workload = small_workload("sage")
     dropped = round(0.1 * workload.num_arcs) if schedule == "gcod" else 0
     blocks = all_blocks(small_design(schedule=schedule, column_bytes=1, edge_bytes=1000), workload)
     read = spans(blocks, "reads", "edges")
     num_bytes = sum(last - first for first, last in read)
     assert touched(read) == num_bytes and num_bytes // 1000 == 2 * (workload.num_arcs - dropped)
-    num_columns = num_bytes % 1000
-    assert 2 * workload.num_nodes <= num_columns       # each row has an arc to itself
+    cut = subgraphs_of if SCHEDULES[schedule][0] else blocks_of
+    rows = cut(workload.indptr, workload.indices, 32).rows
+    pairs = np.unique(np.repeat(rows.cluster_of_rows(), np.diff(rows.indptr)) * rows.num_rows + rows.indices)
+    num_columns = len(pairs) + workload.num_nodes       # the second product has one subgraph
+    assert num_bytes % 1000 == num_columns or (dropped and num_bytes % 1000 < num_columns)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_halves_of_rows_are_written_if_a_later_subgraph_reads_them(schedule):
+    workload = small_workload("sage")
+    (_, combining), (_, aggregating) = walked(small_design(schedule=schedule, buffers__combination=1), workload)[:2]
+    cut = subgraphs_of if SCHEDULES[schedule][0] else blocks_of
+    num_later = workload.num_nodes - int(cut(workload.indptr, workload.indices, 32).rows.start[1])
+    first_halves = num_later if schedule.startswith("condense") else workload.num_nodes
+    written, read = spans(combining, "writes", "combined rows"), spans(aggregating, "reads", "combined rows")
+    assert touched(written) == sum(last - first for first, last in written) == (num_later + first_halves) * 8
+    own = spans(aggregating, "reads", "combined rows")[-1]
+    assert own[1] == written[-1][1] and touched(read) >= num_later * 8 + own[1] - own[0]
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_runs_of_other_lengths_are_of_the_same_blocks(model, schedule, monkeypatch):
+    design, workload = small_design(schedule=schedule, buffers__combination=0.5), small_workload(model)
+    whole = walked(design, workload)
+    monkeypatch.setattr(combining_module, "BLOCKS_A_RUN", 2)
+    monkeypatch.setattr(source_reads_module, "ENTRIES_A_RUN", 100)
+    for (_, one), (_, many) in zip(whole, walked(design, workload), strict=True):
+        assert len(one) == 1 and (len(many) > 1 or len(one[0].cycles) <= 6)
+        assert np.array_equal(one[0].cycles, np.concatenate([run.cycles for run in many]))
+        assert total_events(one) == total_events(many)
+        before = np.cumsum([0] + [len(run.cycles) for run in many])
+        for side in ("reads", "writes"):
+            asked = [getattr(run, side) for run in many]
+            block = np.concatenate([part.block + first for part, first in zip(asked, before[:-1], strict=True)])
+            assert np.array_equal(getattr(one[0], side).block, block)
+            for field in ("address", "num_bytes", "kind"):
+                assert np.array_equal(getattr(getattr(one[0], side), field),
+                                      np.concatenate([getattr(part, field) for part in asked]))
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

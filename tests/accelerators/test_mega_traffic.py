@@ -118,6 +118,8 @@ def test_each_subgraph_reads_the_lines_where_its_rows_lie(schedule, line_bytes, 
             assert (address - first) % line_bytes == num_bytes % line_bytes == 0
             read[block] += range((address - first) // line_bytes, (address - first + num_bytes) // line_bytes)
     expected = lines_by_loop(rows, schedule, row_bytes, line_bytes, capacity)
+    if schedule == "condense":
+        assert read == [sorted(lines) for lines in read]
     if schedule == "naive":
         assert read == expected
     else:

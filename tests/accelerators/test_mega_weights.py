@@ -48,6 +48,8 @@ def test_w_is_loaded_by_the_cheapest_way_that_fits(num_rows, dim, combined_dim, 
         assert loads.name != "by need" or (loads.load == window).sum() == count[first:last].sum()
         offset, size = loads.offset[loads.load == window], loads.num_bytes[loads.load == window]
         assert (offset[1:] >= (offset + size)[:-1]).all()
+        evenly = [place * dim // len(offset) * of_row for place in range(len(offset))]
+        assert loads.name != "by need" or offset.tolist() == evenly
         assert not len(offset) or (offset[0] == 0 and offset[-1] + size[-1] <= dim * of_row)
 
 
