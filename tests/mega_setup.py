@@ -49,7 +49,8 @@ def random_rows(num_rows, dim, seed=0, density=0.4, widths=(1, 2, 3, 4, 8)):
 
 
 MODELS = {"gcn": ((20, 16, 16), (16, 3, 3)), "sage": ((20, 32, 16), (16, 6, 3)),
-          "gin": ((20, 16, 16), (16, 16, 0), (16, 3, 3), (3, 3, 0)), "narrow": ((1, 1, 1),)}
+          "gin": ((20, 16, 16), (16, 16, 0), (16, 3, 3), (3, 3, 0)), "narrow": ((1, 1, 1),), "wide": ((20, 80, 40),)}
+ROWS_A_SUBGRAPH = {"gcn": 32, "sage": 32, "gin": 32, "narrow": 512, "wide": 12}     # with TINY buffers
 
 
 def small_workload(model="gcn", num_nodes=120, num_arcs=500, seed=0, hub=False, density=0.4):

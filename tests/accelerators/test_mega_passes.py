@@ -1,4 +1,4 @@
-"""Passes of MEGA: every byte that must move does, operations are those of the products, and requests are sound."""
+"""Passes of MEGA: every byte that must move does, and requests are sound."""
 
 from __future__ import annotations
 
@@ -6,15 +6,25 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from mega_setup import MODELS, bytes_by_kind, random_rows, small_design, small_workload, total_events, walked
-from reference_mega import condense
+from mega_setup import (
+    MODELS,
+    ROWS_A_SUBGRAPH,
+    bytes_by_kind,
+    random_rows,
+    small_design,
+    small_workload,
+    total_events,
+    walked,
+)
 
 from hpcgnn.accelerators.design import read_design
+from hpcgnn.accelerators.mega import combining as combining_module
 from hpcgnn.accelerators.mega import passes
+from hpcgnn.accelerators.mega import source_reads as source_reads_module
 from hpcgnn.accelerators.mega.rules import SCHEDULES, Rules
 from hpcgnn.accelerators.mega.storage import stored_rows
 from hpcgnn.accelerators.schedule import KINDS
-from hpcgnn.accelerators.subgraphs import subgraphs_of
+from hpcgnn.accelerators.subgraphs import blocks_of, subgraphs_of
 from hpcgnn.accelerators.workload import Product, Workload
 from hpcgnn.errors import ConfigError
 
@@ -88,7 +98,7 @@ def test_a_pass_can_be_walked_again(model, schedule):
 def test_every_row_of_x_is_read_once_and_every_next_one_is_written_once(model, storage):
     design, workload = small_design(storage=storage), small_workload(model)
     rules = Rules(design)
-    order = subgraphs_of(workload.indptr, workload.indices, 32 if model != "narrow" else 512).order
+    order = subgraphs_of(workload.indptr, workload.indices, ROWS_A_SUBGRAPH[model]).order
     stored = []
     for product in workload.products:
         rows = replace(product.rows, nonzeros=product.rows.nonzeros[order], bit_width=product.rows.bit_width[order])
@@ -112,111 +122,60 @@ def test_x_that_the_input_buffer_holds_stays_there():
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_every_arc_is_read_once_a_product_that_sums(schedule):
+def test_every_arc_is_read_once_a_product_and_every_source_once_a_subgraph(schedule):
     workload = small_workload("sage")
     dropped = round(0.1 * workload.num_arcs) if schedule == "gcod" else 0
     blocks = all_blocks(small_design(schedule=schedule, column_bytes=1, edge_bytes=1000), workload)
     read = spans(blocks, "reads", "edges")
     num_bytes = sum(last - first for first, last in read)
     assert touched(read) == num_bytes and num_bytes // 1000 == 2 * (workload.num_arcs - dropped)
-    num_columns = num_bytes % 1000
-    assert 2 * workload.num_nodes <= num_columns       # each row has an arc to itself
+    cut = subgraphs_of if SCHEDULES[schedule][0] else blocks_of
+    rows = cut(workload.indptr, workload.indices, 32).rows
+    pairs = np.unique(np.repeat(rows.cluster_of_rows(), np.diff(rows.indptr)) * rows.num_rows + rows.indices)
+    num_columns = len(pairs) + workload.num_nodes       # the second product has one subgraph
+    assert num_bytes % 1000 == num_columns or (dropped and num_bytes % 1000 < num_columns)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
+def test_halves_of_rows_are_written_if_a_later_subgraph_reads_them(schedule):
+    workload = small_workload("sage")
+    (_, combining), (_, aggregating) = walked(small_design(schedule=schedule, buffers__combination=1), workload)[:2]
+    cut = subgraphs_of if SCHEDULES[schedule][0] else blocks_of
+    num_later = workload.num_nodes - int(cut(workload.indptr, workload.indices, 32).rows.start[1])
+    first_halves = num_later if schedule.startswith("condense") else workload.num_nodes
+    written, read = spans(combining, "writes", "combined rows"), spans(aggregating, "reads", "combined rows")
+    assert touched(written) == sum(last - first for first, last in written) == (num_later + first_halves) * 8
+    own = spans(aggregating, "reads", "combined rows")[-1]
+    assert own[1] == written[-1][1] and touched(read) >= num_later * 8 + own[1] - own[0]
+
+
 @pytest.mark.parametrize("model", MODELS)
-def test_operations_are_those_of_the_products(schedule, model):
-    workload = small_workload(model)
-    num_nodes, products = workload.num_nodes, workload.products
-    num_arcs = workload.num_arcs
-    if schedule == "gcod" and model != "narrow":        # which is one subgraph
-        num_arcs -= round(0.1 * num_arcs)
-    events = total_events(all_blocks(small_design(schedule=schedule), workload))
-    nonzeros = [product.rows.row_nonzeros() for product in products]
-    assert events["bse"] == sum(
-        int((count * np.maximum(product.rows.bit_width, 2)).sum()) * product.combined_dim
-        for count, product in zip(nonzeros, products, strict=True))
-    assert events["decoder"] == sum(int(count.sum()) * -(-product.combined_dim // 32)
-                                    for count, product in zip(nonzeros, products, strict=True))
-    assert events["crossbar"] == sum(int(count.sum()) * -(-product.combined_dim // 16)
-                                     for count, product in zip(nonzeros, products, strict=True))
-    own = sum(num_nodes * product.aggregated_dim for product in products
-              if 0 < product.aggregated_dim < product.combined_dim)
-    macs = sum(num_arcs * product.aggregated_dim for product in products) + own
-    assert events["aggregation_unit"] == macs
-    assert events["encoder"] == sum(num_nodes * (product.aggregated_dim or product.combined_dim)
-                                    for product in products[:-1])
-    sums = sum(num_nodes * product.aggregated_dim for product in products)
-    assert events["write:aggregation"] == 2 * macs and events["read:aggregation"] == 2 * (macs + sums)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_runs_of_other_lengths_are_of_the_same_blocks(model, schedule, monkeypatch):
+    design, workload = small_design(schedule=schedule, buffers__combination=0.5), small_workload(model)
+    whole = walked(design, workload)
+    monkeypatch.setattr(combining_module, "BLOCKS_A_RUN", 2)
+    monkeypatch.setattr(source_reads_module, "ENTRIES_A_RUN", 100)
+    for (_, one), (_, many) in zip(whole, walked(design, workload), strict=True):
+        assert len(one) == 1 and (len(many) > 1 or len(one[0].cycles) <= 6)
+        assert np.array_equal(one[0].cycles, np.concatenate([run.cycles for run in many]))
+        assert total_events(one) == total_events(many)
+        before = np.cumsum([0] + [len(run.cycles) for run in many])
+        for side in ("reads", "writes"):
+            asked = [getattr(run, side) for run in many]
+            block = np.concatenate([part.block + first for part, first in zip(asked, before[:-1], strict=True)])
+            assert np.array_equal(getattr(one[0], side).block, block)
+            for field in ("address", "num_bytes", "kind"):
+                assert np.array_equal(getattr(getattr(one[0], side), field),
+                                      np.concatenate([getattr(part, field) for part in asked]))
 
 
-def test_dram_fills_buffers_and_is_filled_from_them():
-    design, workload = small_design(), small_workload("sage")
-    blocks = all_blocks(design, workload)
-    events, read = total_events(blocks), bytes_by_kind(blocks, "reads")
-    assert events["write:weight"] == read["weights"]
-    assert events["write:edge"] == read["edges"] + read["lists"]
-    rows_in_order = workload.num_nodes * (8 + 8) + workload.num_nodes * (2 + 2)     # both halves, 4 bits a value
-    assert events["write:combination"] == read["combined rows"] + rows_in_order
-    assert events["write:sparse"] - read["condensed rows"] == 2 * read["lists"]     # 8 bytes a copy, 4 an ID
-
-
-def aggregation_by_loop(workload, design, first_only):
-    """Cycles of adding each source to its arcs, 16 columns on 256 units, and of rows' own halves: by row where it is
-    for the first subgraph, else by subgraph.
-    """
-    rows = subgraphs_of(workload.indptr, workload.indices, 32).rows
-    cluster = rows.cluster_of_rows()
-    arcs = {}
-    for row in range(rows.num_rows):
-        for source in rows.indices[rows.indptr[row]:rows.indptr[row + 1]].tolist():
-            key = (cluster[row], source)
-            arcs[key] = arcs.get(key, 0) + 1
-    cycles = np.zeros(rows.num_rows if first_only else rows.num_clusters, int)
-    for (subgraph, source), num_arcs in arcs.items():
-        if (subgraph == 0) == first_only:
-            cycles[source if first_only else subgraph] += -(-num_arcs // (design.units["aggregation_unit"] // 16))
-    for row in range(rows.num_rows):
-        if (cluster[row] == 0) == first_only:
-            cycles[row if first_only else cluster[row]] += 1
-    return cycles
-
-
-@pytest.mark.parametrize("units", [16, 32, 256])
-def test_stages_are_busy_as_long_as_their_engines(units):
-    design, workload = small_design(schedule="metis", units__aggregation_unit=units), small_workload("sage", hub=True)
-    (_, combining), (_, aggregating) = walked(design, workload)[:2]
-    first, second = (np.concatenate([run.cycles for run in blocks]) for blocks in (combining, aggregating))
-    rows = workload.products[0].rows
-    groups = -(-rows.nonzeros.max(axis=1) // 8) * np.maximum(rows.bit_width, 2)
-    assert first[:, 0].sum() == np.maximum(groups, 1).sum() + 3 * len(first)
-    at_once = aggregation_by_loop(workload, design, True)
-    assert first[:, 1].sum() == at_once.sum() + 2 * (first[:, 1] > 0).sum() and (first[:, 1] > 0).sum() > 5
-    assert second[:, 0].tolist() == (aggregation_by_loop(workload, design, False)[1:] + 2).tolist()
-    assert first[:, 2].sum() == first[-1, 2] and first[-1, 2] + second[:, 1].sum() == workload.num_nodes
-
-
-@pytest.mark.parametrize(("num_fifos", "port_bytes"), [(16, 64), (2, 64), (1, 1)])
-def test_the_condense_unit_works_beside_the_aggregation_engine(num_fifos, port_bytes):
-    workload, changes = small_workload(), {"buffers__combination": 0.5, "rows_a_block": 1}
-    with_copies = small_design(units__condense_unit=num_fifos, sparse_port_bytes=port_bytes, **changes)
-    both, alone = (np.concatenate([run.cycles[:, 1] for run in walked(design, workload)[0][1]])
-                   for design in (with_copies, small_design(schedule="metis", **changes)))
-    rows = subgraphs_of(workload.indptr, workload.indices, 32).rows
-    cluster = np.repeat(rows.cluster_of_rows(), np.diff(rows.indptr))
-    lists = [np.setdiff1d(rows.indices[cluster == c], np.arange(rows.start[c], rows.start[c + 1])).tolist()
-             for c in range(1, rows.num_clusters)]
-    cycles, _, _ = condense(lists, rows.num_rows, num_fifos, 8, port_bytes, 8, 128)
-    assert both.tolist() == np.maximum(alone, cycles).tolist() and (both > alone).any()
-
-
-@pytest.mark.parametrize("storage", ["package", "bitmap"])
-def test_one_width_for_all_rows_takes_the_cycles_of_the_widest(storage):
-    workload = small_workload()
-    mixed, wide = (walked(small_design(storage=storage, **change), workload)[0][1]
-                   for change in ({}, {"design__bit_width": 8}))
-    cycles = [sum(run.cycles[:, 0].sum() for run in blocks) for blocks in (mixed, wide)]
-    assert cycles[0] < cycles[1] if storage == "package" else cycles[0] == cycles[1]
+def test_subgraphs_are_one_where_the_sums_of_a_narrow_layer_fit_together():
+    names = [one.name for one, _ in walked(small_design(), small_workload("gcn"))]
+    assert names == ["product 0 combination", "product 0 aggregation", "product 1 combination"]
+    smaller = small_design(buffers__aggregation=1)
+    first, second = (blocks for one, blocks in walked(smaller, small_workload("gcn")) if "aggregation" in one.name)
+    assert [sum(len(run.cycles) for run in blocks) for blocks in (first, second)] == [7, 1]
 
 
 @pytest.mark.parametrize(("buffer", "kinds", "schedule"), [

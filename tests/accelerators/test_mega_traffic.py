@@ -74,6 +74,58 @@ def test_rows_of_xw_are_read_as_counted(schedule, fused, dim, num_nodes, num_arc
     assert written["combined rows"] == (num_nodes - skipped) * row_bytes
 
 
+def lines_of(rows, row_bytes, line_bytes):
+    return [line for row in rows for line in range(row * row_bytes // line_bytes,
+                                                   ((row + 1) * row_bytes - 1) // line_bytes + 1)]
+
+
+def lines_by_loop(rows, schedule, row_bytes, line_bytes, capacity):
+    """Lines of XW that each subgraph but the first reads, with the held ones in a plain list, the latest used last."""
+    held, cluster, read = [], rows.cluster_of_rows(), []
+    for subgraph in range(1, rows.num_clusters):
+        sources = rows.indices[rows.indptr[rows.start[subgraph]]:rows.indptr[rows.start[subgraph + 1]]].tolist()
+        others = [source for source in sources if cluster[source] != subgraph]
+        if schedule != "naive":
+            sources = [source for source in sources if cluster[source] == subgraph]
+        read.append([])
+        for line in lines_of(sources, row_bytes, line_bytes):
+            if line in held:
+                held.remove(line)
+            else:
+                read[-1].append(line)
+            held = [*held, line][-capacity:]
+        if schedule == "metis":
+            read[-1] += sorted(set(lines_of(others, row_bytes, line_bytes)))
+        if schedule == "metis-arcs":
+            read[-1] += lines_of(others, row_bytes, line_bytes)
+    return read
+
+
+@pytest.mark.parametrize("dim", [5, 16, 32])
+@pytest.mark.parametrize("line_bytes", [4, 16, 24])
+@pytest.mark.parametrize("schedule", ["condense", "metis", "metis-arcs", "naive"])
+def test_each_subgraph_reads_the_lines_where_its_rows_lie(schedule, line_bytes, dim):
+    design = small_design(schedule=schedule, line_bytes=line_bytes, buffers__combination=0.375, buffers__sparse=0.125)
+    workload, row_bytes = one_product(dim, 200, 900, 3), -(-dim // 2)
+    rows, buffer = expected_rows(workload, design, schedule), halved_buffer(design)
+    capacity = (buffer.dense() if schedule == "condense" else buffer).num_bytes // line_bytes
+    (_, combining), (_, (aggregating,)) = walked(design, workload)
+    first = min(int(run.writes.address[run.writes.kind == 4].min()) for run in combining)
+    first -= int(rows.start[1]) * row_bytes if schedule == "condense" else 0
+    read = [[] for _ in aggregating.cycles]
+    for block, address, num_bytes, kind in zip(*aggregating.reads, strict=True):
+        if kind == 4:
+            assert (address - first) % line_bytes == num_bytes % line_bytes == 0
+            read[block] += range((address - first) // line_bytes, (address - first + num_bytes) // line_bytes)
+    expected = lines_by_loop(rows, schedule, row_bytes, line_bytes, capacity)
+    if schedule == "condense":
+        assert read == [sorted(lines) for lines in read]
+    if schedule == "naive":
+        assert read == expected
+    else:
+        assert [sorted(lines) for lines in read] == [sorted(lines) for lines in expected]
+
+
 def test_gcod_drops_the_arcs_that_are_counted_as_dropped():
     design = small_design(schedule="gcod", fuse_first_subgraph=False, buffers__combination=0.375)
     workload = one_product(16, 200, 900, 0)

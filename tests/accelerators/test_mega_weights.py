@@ -36,8 +36,7 @@ def test_w_is_loaded_by_the_cheapest_way_that_fits(num_rows, dim, combined_dim, 
     half, of_row = int(weight_kb * 512), -(-combined_dim // 2)
     windows = windows_by_loop(row_bytes, count, input_kb * 512, np.inf)
     scarce = windows_by_loop(row_bytes, count, input_kb * 512, max(half // of_row, 1))
-    needed = sum(min(int(count[first:last].sum()), dim) for first, last in pairwise(scarce))
-    ways = {"by need": needed * of_row}
+    ways = {"by need": int(count.sum()) * of_row}
     if dim * 16 <= half:
         ways["streamed"] = (len(windows) - 1) * dim * of_row
     if dim * of_row <= half:
@@ -45,9 +44,12 @@ def test_w_is_loaded_by_the_cheapest_way_that_fits(num_rows, dim, combined_dim, 
     assert loads.num_bytes.sum() == min(ways.values()) == ways[loads.name]
     assert loads.window_start.tolist() == (scarce if loads.name == "by need" else windows)
     assert (np.diff(loads.load) >= 0).all()
-    for window in range(len(loads.window_start) - 1):
+    for window, (first, last) in enumerate(pairwise(loads.window_start)):
+        assert loads.name != "by need" or (loads.load == window).sum() == count[first:last].sum()
         offset, size = loads.offset[loads.load == window], loads.num_bytes[loads.load == window]
         assert (offset[1:] >= (offset + size)[:-1]).all()
+        evenly = [place * dim // len(offset) * of_row for place in range(len(offset))]
+        assert loads.name != "by need" or offset.tolist() == evenly
         assert not len(offset) or (offset[0] == 0 and offset[-1] + size[-1] <= dim * of_row)
 
 

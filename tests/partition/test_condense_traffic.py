@@ -84,9 +84,9 @@ def test_fetched_lines_are_those_that_are_counted_cluster_by_cluster(sizes, num_
 
 def test_lines_are_listed_in_the_order_in_which_they_are_fetched():
     rows = ClusteredRows(np.array([0, 2, 4]), np.array([0, 2, 4, 6, 7]), np.array([1, 3, 0, 1, 0, 2, 3], np.int32))
-    run, = fetched_lines(rows, 8, Buffer(16, 8))
-    assert run.line.tolist() == [1, 3, 0, 1, 2, 3]
-    assert run.is_sparse.tolist() == [False, True, False, False, False, False] and run.start.tolist() == [0, 4, 6]
+    run, = fetched_lines(rows, 16, Buffer(32, 8))       # two lines a row, and room for two rows
+    assert run.line.tolist() == [2, 3, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7]
+    assert run.is_sparse.tolist() == [False] * 2 + [True] * 2 + [False] * 8 and run.start.tolist() == [0, 8, 12]
 
 
 def test_a_buffer_that_holds_everything_reads_each_line_once():

@@ -21,7 +21,7 @@ def source_cycles(num_arcs: np.ndarray, aggregated_dim: int, rules: Rules) -> np
     units = rules.units("aggregation_unit")
     if aggregated_dim > units:
         return num_arcs * -(-aggregated_dim // units)
-    return -(-num_arcs // (units // max(aggregated_dim, 1)))
+    return -(-num_arcs // (units // aggregated_dim))
 
 
 def encoder_cycles(num_rows: np.ndarray | int, dim: int, rules: Rules):

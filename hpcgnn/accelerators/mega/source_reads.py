@@ -32,7 +32,7 @@ def source_reads(layer: Layer, places: Places) -> Iterator[Run]:
         return
     how, buffer = layer.rules.sparse_reads, layer.rules.row_buffer
     rows = layer.connections.later if how == "gather" else layer.connections.later_dense
-    for run in fetched_lines(rows, layer.row_bytes, buffer.dense() if how == "condense" else buffer):
+    for run in fetched_lines(rows, layer.row_bytes, buffer.dense() if how == "condense" else buffer, ENTRIES_A_RUN):
         first, last = run.first_cluster, run.first_cluster + len(run.start) - 1
         parts = [_fetched(run, layer, places, in_order=how != "gather")]
         if how == "condense":

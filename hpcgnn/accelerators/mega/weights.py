@@ -38,7 +38,8 @@ def weight_loads(row_end: np.ndarray, count: np.ndarray, dim: int, combined_dim:
     the half of the Input Buffer: assumed, either all of it, in blocks of the columns that are multiplied at once, where
     such a block fits; or the rows of W that the window has values for. Of two that can be, the one that reads fewer
     bytes. Assumed: no two values of a window share a column, and the rows of W that it needs lie evenly apart, since
-    counts do not say where values stand.
+    counts do not say where values stand. Windows of the second kind have no more values than half of the Weight Buffer
+    has rows of W, but for a window of one row, whose values take turns.
 
     Parameters
     ----------
@@ -53,7 +54,7 @@ def weight_loads(row_end: np.ndarray, count: np.ndarray, dim: int, combined_dim:
     if num_bytes <= half:
         return WeightLoads("resident", windows, *(np.array([number]) for number in (0, 0, num_bytes)))
     scarce = _windows([(row_end, rules.half("input")), (count_end, max(half // weight_row_bytes, 1))])
-    needed = np.minimum(np.diff(count_end[scarce]), dim)
+    needed = np.diff(count_end[scarce])
     streamed_bytes = (len(windows) - 1) * num_bytes
     if dim * bytes_of(rules.pes_per_tile, rules["weight_bits"]) <= half and (
             streamed_bytes <= int(needed.sum()) * weight_row_bytes):
@@ -61,7 +62,7 @@ def weight_loads(row_end: np.ndarray, count: np.ndarray, dim: int, combined_dim:
         return WeightLoads("streamed", windows, load, np.zeros_like(load), np.full_like(load, num_bytes))
     load = np.repeat(np.arange(len(needed)), needed)
     place = np.arange(len(load)) - np.repeat(np.cumsum(needed) - needed, needed)
-    offset = place * dim // np.maximum(needed[load], 1) * weight_row_bytes
+    offset = place * dim // needed[load] * weight_row_bytes
     return WeightLoads("by need", scarce, load, offset, np.full(len(load), weight_row_bytes))
 
 
