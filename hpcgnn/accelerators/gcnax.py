@@ -23,10 +23,10 @@ from hpcgnn.accelerators.compressed_rows import starts_of
 from hpcgnn.accelerators.design import Design
 from hpcgnn.accelerators.gcnax_tiles import NOWHERE, Ends, Tiles, arc_tiles, feature_tiles, with_panels
 from hpcgnn.accelerators.gcnax_tiling import Shape, Tiling, best_tilings
+from hpcgnn.accelerators.needs import check_needs, check_own_columns
 from hpcgnn.accelerators.row_requests import block_starts, in_order, own_dim, requests_of, result_dim, size_in_bytes
 from hpcgnn.accelerators.schedule import AddressSpace, Blocks, Pass, Requests
 from hpcgnn.accelerators.workload import Product, Workload
-from hpcgnn.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -96,15 +96,15 @@ def passes(design: Design, workload: Workload) -> list[Pass]:
 
     Raises
     ------
-    ConfigError      a product adds other columns than it aggregates, or a buffer can't hold a value
+    ConfigError      the design lacks something, a product adds other columns than it aggregates, or a buffer can't
+                     hold a value
     """
+    check_needs(design, ("mac",), ("sparse", "dense", "output"), ("sum_bits", "id_bytes"))
+    check_own_columns(design, workload)
     space, made, value_bytes = AddressSpace(), [], _value_bytes(design)
     edges_at = space.reserve(workload.num_arcs * design.rules["id_bytes"])
     input_at = space.reserve(int(workload.products[0].rows.row_nonzeros().sum()) * value_bytes)
     for index, product in enumerate(workload.products):
-        if own_dim(product) not in (0, product.aggregated_dim):
-            raise ConfigError(f"{product.name} adds {own_dim(product)} columns to {product.aggregated_dim}; GCNAX adds "
-                              "equally many")
         result = _result_start(design, workload, index)
         result += space.reserve(result[-1])
         made += _product_passes(design, workload, product, space, (input_at, edges_at), result)

@@ -19,8 +19,10 @@ from functools import partial
 import numpy as np
 
 from hpcgnn.accelerators.design import Design
-from hpcgnn.accelerators.hygcn_plan import Array, Plan, array_of, checked_order, plan_of, simd_cycles
+from hpcgnn.accelerators.hybrid_engines import Array, array_of, checked_order, simd_cycles
+from hpcgnn.accelerators.hygcn_plan import Plan, plan_of
 from hpcgnn.accelerators.hygcn_windows import Windows, windows_of
+from hpcgnn.accelerators.needs import check_needs
 from hpcgnn.accelerators.row_requests import (
     block_starts,
     in_order,
@@ -70,8 +72,10 @@ def passes(design: Design, workload: Workload) -> list[Pass]:
 
     Raises
     ------
-    ConfigError      the design's units don't fit together, or its order is unknown
+    ConfigError      the design lacks something, its units don't fit together, or its order is unknown
     """
+    check_needs(design, ("mac", "simd"), ("input", "edge", "weight", "output", "aggregation"),
+                ("simd_width", "systolic_rows", "sum_bits", "id_bytes"))
     order, array = checked_order(design), array_of(design)
     space, made = AddressSpace(), []
     edges_at = space.reserve(design.rules["id_bytes"] * (workload.num_nodes + workload.num_arcs))

@@ -249,13 +249,6 @@ def test_a_buffer_for_no_value_is_refused():
         passes(gcnax_design(dense=0.001), random_workload(8, 4, 4, (2, 2)))
 
 
-def test_other_columns_than_aggregated_ones_are_refused():
-    workload = random_workload(8, 4, 4, (2, 2))
-    product = workload.products[0].__class__("uneven", workload.products[0].rows, 3, 2)
-    with pytest.raises(ConfigError, match="uneven adds 1 columns to 2"):
-        passes(gcnax_design(), workload.__class__("made", workload.indptr, workload.indices, (product,)))
-
-
 def test_small_and_large_runs_make_the_same_blocks(monkeypatch):
     workload, design = random_workload(7, 60, 400, (20, 9), has_hub=True), gcnax_design()
     whole = [walk(made, design) for made in passes(design, workload)]

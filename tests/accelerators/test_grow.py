@@ -15,7 +15,6 @@ from hpcgnn.accelerators.grow import block_start_of, passes
 from hpcgnn.accelerators.grow_layer import combination_plan
 from hpcgnn.accelerators.row_requests import own_dim, result_dim
 from hpcgnn.accelerators.subgraphs import subgraphs_of
-from hpcgnn.errors import ConfigError
 
 RULES = {"rows_a_cluster": 6, "seed": 0, "runahead": 3, "sum_bits": 32, "id_bytes": 4, "list_id_bytes": 3}
 SHAPES = [
@@ -172,8 +171,3 @@ def test_what_is_read_was_written_before():
 
 def test_blocks_end_where_clusters_do():
     assert block_start_of(np.array([0, 4, 4, 5, 12]), 3).tolist() == [0, 3, 4, 5, 8, 11, 12]
-
-
-def test_no_row_ahead_is_refused():
-    with pytest.raises(ConfigError, match="0 rows ahead"):
-        passes(grow(runahead=0), random_workload(8, 4, 4, (2, 2)))

@@ -228,8 +228,7 @@ def test_engines_in_step_share_more_than_engines_far_apart():
 
 
 @pytest.mark.parametrize(("changes", "words"), [
-    ({"rules.order": "both"}, "order 'both'"), ({"units.mac": 7}, "7 MACs"),
-    ({"rules.strip_rows": 0}, "strips of 0 rows"), ({"rules.slice_columns": 0}, "slices of 0 columns")])
+    ({"rules.order": "both"}, "order 'both'"), ({"units.mac": 7}, "7 MACs")])
 def test_what_does_not_fit_is_refused(changes, words):
     with pytest.raises(ConfigError, match=words):
         passes(sgcn().changed(changes), random_workload(8, 4, 4, (2, 2)))
