@@ -21,7 +21,7 @@ import numpy as np
 
 from hpcgnn.accelerators.compressed_rows import starts_of
 from hpcgnn.accelerators.design import Design
-from hpcgnn.accelerators.gcnax_tiles import NOWHERE, Ends, Tiles, arc_tiles, feature_tiles, with_panels
+from hpcgnn.accelerators.gcnax_tiles import NOWHERE, ArcTiles, Ends, Tiles, arc_tiles, feature_tiles, with_panels
 from hpcgnn.accelerators.gcnax_tiling import Shape, Tiling, best_tilings
 from hpcgnn.accelerators.needs import check_needs, check_own_columns
 from hpcgnn.accelerators.row_requests import block_starts, in_order, own_dim, requests_of, result_dim, size_in_bytes
@@ -78,7 +78,7 @@ class Phase:
     design: Design
     tiling: Tiling
     columns: np.ndarray
-    runs: object
+    runs: list[Tiles] | ArcTiles
     ends: Ends
     sparse_at: int
     value_bytes: int
