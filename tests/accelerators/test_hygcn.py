@@ -21,6 +21,7 @@ WORKLOADS = [
     {"num_nodes": 12, "num_arcs": 0, "dims": (4, 2)},
     {"num_nodes": 1, "num_arcs": 1, "dims": (1, 1)},
     {"num_nodes": 12, "num_arcs": 20, "dims": (20, 3), "has_hub": True, "own": True},
+    {"num_nodes": 9, "num_arcs": 20, "dims": (3, 40), "own": True},
 ]
 
 
