@@ -7,8 +7,8 @@ of MACs. For aggregation the graph is cut by METIS; the rows of the current clus
 (HDN) fill the cache before it begins, and any other row is read from DRAM when it is needed. `runahead` rows are taken
 ahead, so that their misses overlap: they are a block, and a row that several of them miss is read once. assumed, where
 the paper is silent or MEGA's columns are wider than its own: rows of a cluster that the cluster doesn't read stay out;
-the Output Buffer holds the sums of all rows of a block; ids and offsets take `id_bytes`, those of the list
-`list_id_bytes` (its 12 KB name 4,096 rows); a value of the adjacency matrix is 0 or 1 and takes no byte (MEGA, §IV).
+the Output Buffer holds the sums of all rows of a block; ids and offsets take `id_bytes`, those of the list of cached
+rows `list_id_bytes`; a value of the adjacency matrix is 0 or 1 and takes no byte (MEGA, §IV).
 """
 
 from __future__ import annotations
