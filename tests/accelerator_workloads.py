@@ -47,6 +47,16 @@ def random_workload(seed, num_nodes, num_arcs, dims, density=0.4, own=False, las
     return Workload("made", indptr, indices, tuple(products))
 
 
+def columns_left(product):
+    """Columns of a product's result."""
+    return product.aggregated_dim if product.aggregated_dim else product.combined_dim
+
+
+def columns_added(product):
+    """Combined columns that are added to the row that they came from."""
+    return product.combined_dim - columns_left(product)
+
+
 class Walked(NamedTuple):
     """A pass, block by block: lists of (kind, address, bytes) that a block reads and writes, and its cycles; and all
     events.

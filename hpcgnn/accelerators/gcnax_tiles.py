@@ -58,10 +58,6 @@ def arc_tiles(indptr: np.ndarray, indices: np.ndarray, tiling: Tiling) -> tuple[
             at = indptr[start[tile]] - indptr[start[begin]]
             first[tile], last[tile] = np.minimum.reduceat(k, at), np.maximum.reduceat(k, at)
     ends = Ends(first, last)
-    if tiling.order.index("k") < tiling.order.index("m"):
-        arcs = scipy.sparse.csr_matrix((np.ones(len(indices), np.int8), indices, indptr), shape=(num_rows, num_rows))
-        arcs = arcs.tocsc()
-        indptr, indices = arcs.indptr.astype(np.int64), arcs.indices
     return ArcTiles(indptr, indices, tiling, ends), ends
 
 
@@ -70,7 +66,8 @@ class ArcTiles:
 
     Parameters
     ----------
-    indptr, indices      arcs by destination where the loop over m is outside that over k, else by source
+    indptr, indices      arcs by destination; they are laid out by source, at each iteration and until its end, where
+                         the loop over k is outside that over m
     """
 
     def __init__(self, indptr: np.ndarray, indices: np.ndarray, tiling: Tiling, ends: Ends) -> None:
@@ -78,31 +75,39 @@ class ArcTiles:
         self.is_by_rows = tiling.order.index("m") < tiling.order.index("k")
 
     def __iter__(self) -> Iterator[Tiles]:
-        outer, inner = self.tiling.rows, self.tiling.depth
+        outer, inner, indptr, indices = self.tiling.rows, self.tiling.depth, self.indptr, self.indices
         if not self.is_by_rows:
             outer, inner = inner, outer
+            indptr, indices = _by_source(indptr, indices)
             yield from self._empty_rows()
-        num_rows = len(self.indptr) - 1
+        num_rows = len(indptr) - 1
         start, stride = block_starts(num_rows, outer), -(-num_rows // inner)
-        for begin, end in runs_of(self.indptr[start] + np.arange(len(start)), WORK_A_RUN):
-            tiles = self._run(begin, end, start, inner, stride)
+        for begin, end in runs_of(indptr[start] + np.arange(len(start)), WORK_A_RUN):
+            first, last = int(indptr[start[begin]]), int(indptr[start[end]])
+            tile = np.repeat(np.arange(begin, end), np.diff(indptr[start[begin:end + 1]]))
+            key, count = np.unique(tile * stride + indices[first:last] // inner, return_counts=True)
+            tiles = self._run(key // stride, key % stride, count, first, np.arange(begin, end))
             if len(tiles.m):
                 yield tiles
 
-    def _run(self, begin: int, end: int, start: np.ndarray, inner: int, stride: int) -> Tiles:
-        first, last = self.indptr[start[begin]], self.indptr[start[end]]
-        tile = np.repeat(np.arange(begin, end), np.diff(self.indptr[start[begin:end + 1]]))
-        key, count = np.unique(tile * stride + self.indices[first:last] // inner, return_counts=True)
+    def _run(self, outer: np.ndarray, inner: np.ndarray, count: np.ndarray, before: int, tiles: np.ndarray) -> Tiles:
         if not self.is_by_rows:
-            return _ordered(key % stride, key // stride, count, int(first), self.tiling)
-        m, k, count = _with_empty_rows(key // stride, key % stride, count, self.ends, np.arange(begin, end))
-        return _ordered(m, k, count, int(first), self.tiling)
+            return _ordered(inner, outer, count, before, self.tiling)
+        m, k, count = _with_empty_rows(outer, inner, count, self.ends, tiles)
+        return _ordered(m, k, count, before, self.tiling)
 
     def _empty_rows(self) -> Iterator[Tiles]:
         nothing = np.empty(0, np.int64)
         m, k, count = _with_empty_rows(nothing, nothing, nothing, self.ends, np.arange(len(self.ends.first)))
         if len(m):
             yield _ordered(m, k, count, 0, self.tiling)
+
+
+def _by_source(indptr: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    num_nodes = len(indptr) - 1
+    arcs = scipy.sparse.csr_matrix((np.ones(len(indices), np.int8), indices, indptr), shape=(num_nodes, num_nodes))
+    arcs = arcs.tocsc()
+    return arcs.indptr.astype(np.int64), arcs.indices
 
 
 def _ends(m: np.ndarray, k: np.ndarray, num_tile_rows: int) -> Ends:

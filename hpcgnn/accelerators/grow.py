@@ -7,8 +7,8 @@ of MACs. For aggregation the graph is cut by METIS; the rows of the current clus
 (HDN) fill the cache before it begins, and any other row is read from DRAM when it is needed. `runahead` rows are taken
 ahead, so that their misses overlap: they are a block, and a row that several of them miss is read once. assumed, where
 the paper is silent or MEGA's columns are wider than its own: rows of a cluster that the cluster doesn't read stay out;
-the Output Buffer holds the sums of all rows of a block; ids and offsets take `id_bytes`, those of the list
-`list_id_bytes` (its 12 KB name 4,096 rows); a value of the adjacency matrix is 0 or 1 and takes no byte (MEGA, §IV).
+the Output Buffer holds the sums of all rows of a block; ids and offsets take `id_bytes`, those of the list of cached
+rows `list_id_bytes`; a value of the adjacency matrix is 0 or 1 and takes no byte (MEGA, §IV).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import numpy as np
 from hpcgnn.accelerators.compressed_rows import compressed_start, result_start, starts_of
 from hpcgnn.accelerators.design import Design
 from hpcgnn.accelerators.grow_layer import Layer, combination_blocks
-from hpcgnn.accelerators.row_requests import in_order, own_dim, requests_of, runs_of, size_in_bytes
+from hpcgnn.accelerators.needs import check_needs
+from hpcgnn.accelerators.row_requests import distinct, in_order, own_dim, requests_of, runs_of, size_in_bytes
 from hpcgnn.accelerators.schedule import NO_REQUESTS, AddressSpace, Blocks, Pass, Requests
 from hpcgnn.accelerators.subgraphs import Subgraphs, subgraphs_of
 from hpcgnn.accelerators.workload import Workload
-from hpcgnn.errors import ConfigError
 from hpcgnn.partition.condense import ClusteredRows
 
 
@@ -35,11 +35,11 @@ def passes(design: Design, workload: Workload) -> list[Pass]:
 
     Raises
     ------
-    ConfigError      rules.runahead or rules.rows_a_cluster is below 1, or METIS gave up
+    ConfigError      the design lacks something, or METIS gave up
     """
-    if design.rules["runahead"] < 1:
-        raise ConfigError(f"{design.name} takes {design.rules['runahead']} rows ahead; expected one at least")
-    graph = subgraphs_of(workload.indptr, workload.indices, design.rules["rows_a_cluster"], design.rules["seed"])
+    check_needs(design, ("mac",), ("sparse", "list", "cache", "output"),
+                ("rows_a_cluster", "runahead", "sum_bits", "id_bytes", "list_id_bytes"))
+    graph = subgraphs_of(workload.indptr, workload.indices, design.rules["rows_a_cluster"], design.rules.get("seed", 0))
     workload = _laid_out(workload, graph)
     made = []
     for layer in _layers(design, workload, graph.rows):
@@ -162,7 +162,7 @@ def _misses(layer: Layer, is_cached: np.ndarray, start: np.ndarray, arcs: np.nda
     cluster = np.searchsorted(graph.start, start[:-1], side="right") - 1
     begin, end = graph.start[cluster][block], graph.start[cluster + 1][block]
     hits = is_cached[source] & (source >= begin) & (source < end)
-    key = np.unique(block[~hits] * graph.num_rows + source[~hits])
+    key = distinct(block[~hits] * graph.num_rows + source[~hits])
     return (_rows_of_combined(layer, key // graph.num_rows, key % graph.num_rows, 0, layer.product.aggregated_dim),
             int(hits.sum()))
 

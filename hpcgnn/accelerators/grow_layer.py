@@ -12,7 +12,7 @@ import numpy as np
 
 from hpcgnn.accelerators.design import Design
 from hpcgnn.accelerators.feature_columns import nonzeros_before, spread_columns
-from hpcgnn.accelerators.row_requests import in_order, requests_of, runs_of, size_in_bytes
+from hpcgnn.accelerators.row_requests import distinct, in_order, requests_of, runs_of, size_in_bytes
 from hpcgnn.accelerators.schedule import NO_REQUESTS, Blocks, Requests
 from hpcgnn.accelerators.workload import FeatureCounts, Product
 from hpcgnn.partition.condense import ClusteredRows
@@ -133,7 +133,7 @@ def _missed_weights(layer: Layer, plan: CombinationPlan, first: int, last: int, 
     row, column = spread_columns(rows, layer.block_start[first], layer.block_start[last])
     row, column = row[column >= plan.num_cached], column[column >= plan.num_cached]
     block = np.searchsorted(layer.block_start, row, side="right") - 1 - first
-    key = np.unique(block * rows.dim + column)
+    key = distinct(block * rows.dim + column)
     return requests_of("weights", key // rows.dim, panel_at + key % rows.dim * row_bytes, row_bytes)
 
 

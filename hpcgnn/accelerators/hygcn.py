@@ -13,14 +13,15 @@ interval after interval in CSC, with an id for each arc and an offset for each r
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from hpcgnn.accelerators.design import Design
-from hpcgnn.accelerators.hygcn_plan import Array, Plan, array_of, checked_order, plan_of, simd_cycles
-from hpcgnn.accelerators.hygcn_windows import Windows, windows_of
+from hpcgnn.accelerators.hybrid_engines import Array, array_of, checked_order, simd_cycles
+from hpcgnn.accelerators.hygcn_layer import Layer, edge_requests, own_requests, source_requests, weight_requests
+from hpcgnn.accelerators.hygcn_plan import Plan, plan_of
+from hpcgnn.accelerators.needs import check_needs
 from hpcgnn.accelerators.row_requests import (
     block_starts,
     in_order,
@@ -30,39 +31,8 @@ from hpcgnn.accelerators.row_requests import (
     runs_of,
     size_in_bytes,
 )
-from hpcgnn.accelerators.schedule import NO_REQUESTS, AddressSpace, Blocks, Pass, Requests
-from hpcgnn.accelerators.workload import Product, Workload
-
-
-@dataclass(frozen=True)
-class Layer:
-    """A product with its addresses in DRAM.
-
-    Attributes
-    ----------
-    input_at, weights_at, edges_at, result_at : int      X, W, arcs, and what the product gives
-    combined_at, own_at : int                            of A(XW): the columns of XW that are aggregated, and the others
-    """
-
-    design: Design
-    workload: Workload
-    product: Product
-    input_at: int
-    weights_at: int
-    edges_at: int
-    result_at: int
-    combined_at: int = 0
-    own_at: int = 0
-
-    def num_bytes(self, num_values: np.ndarray | int) -> np.ndarray | int:
-        """Return the bytes of so many values."""
-        return size_in_bytes(num_values, self.design.bit_width)
-
-    @property
-    def is_resident(self) -> bool:
-        """Whether the Weight Buffer holds all of W."""
-        size = self.num_bytes(self.product.rows.dim * self.product.combined_dim)
-        return size <= self.design.buffer_bytes("weight")
+from hpcgnn.accelerators.schedule import AddressSpace, Blocks, Pass, Requests
+from hpcgnn.accelerators.workload import Workload
 
 
 def passes(design: Design, workload: Workload) -> list[Pass]:
@@ -70,8 +40,10 @@ def passes(design: Design, workload: Workload) -> list[Pass]:
 
     Raises
     ------
-    ConfigError      the design's units don't fit together, or its order is unknown
+    ConfigError      the design lacks something, its units don't fit together, or its order is unknown
     """
+    check_needs(design, ("mac", "simd"), ("input", "edge", "weight", "output", "aggregation"),
+                ("simd_width", "systolic_rows", "sum_bits", "id_bytes"))
     order, array = checked_order(design), array_of(design)
     space, made = AddressSpace(), []
     edges_at = space.reserve(design.rules["id_bytes"] * (workload.num_nodes + workload.num_arcs))
@@ -124,7 +96,7 @@ def _combination_blocks(layer: Layer, array: Array, parts: tuple[tuple[int, int]
     row_bytes = layer.num_bytes(product.rows.dim)
     for first, last in runs_of(np.arange(len(start))):
         rows, block = np.diff(start[first:last + 1]), np.arange(last - first)
-        weights = _weight_requests(layer, first + block, np.array([0, product.rows.dim]), block)
+        weights = weight_requests(layer, first + block, np.array([0, product.rows.dim]), block)
         inputs = requests_of("input rows", block, layer.input_at + start[first:last] * row_bytes, rows * row_bytes)
         writes = [requests_of(kind, block, at + start[first:last] * layer.num_bytes(dim), rows * layer.num_bytes(dim))
                   for at, dim in parts]
@@ -151,12 +123,12 @@ def _blocks_of_intervals(layer: Layer, plan: Plan, array: Array | None, start: n
     depth = np.tile(np.diff(plan.slice_start), len(start) - 1)
     is_last = block % num_slices == num_slices - 1
     own = own_dim(product) if array is None else 0
-    reads = [_edge_requests(layer, start, interval, block, rows, arcs),
-             _source_requests(layer, plan, array, start), _own_requests(layer, plan, array, start)]
+    reads = [edge_requests(layer, start, interval, block, rows, arcs),
+             source_requests(layer, plan, array is None, start), own_requests(layer, plan, array is None, start)]
     cycles = [simd_cycles(design, arcs, depth) + is_last * simd_cycles(design, rows, own)]
     events = _aggregated(layer, int((arcs * depth).sum()) + own * int((rows * is_last).sum()), reads)
     if array is not None:
-        weights = _weight_requests(layer, start[0] // plan.rows_a_block + interval, plan.slice_start, block)
+        weights = weight_requests(layer, start[0] // plan.rows_a_block + interval, plan.slice_start, block)
         reads.append(weights)
         cycles.append(array.cycles(rows, depth, product.combined_dim))
         multiplied = _multiplied(layer, array, rows, depth, weights)
@@ -166,61 +138,6 @@ def _blocks_of_intervals(layer: Layer, plan: Plan, array: Array | None, start: n
     writes = requests_of("output rows", block[is_last], layer.result_at + start[:-1] * row_bytes,
                          rows[is_last] * row_bytes)
     return Blocks(np.stack(cycles, axis=1), in_order(*reads), writes, events)
-
-
-def _edge_requests(layer: Layer, start: np.ndarray, interval: np.ndarray, block: np.ndarray, rows: np.ndarray,
-                   arcs: np.ndarray) -> Requests:
-    begin = start[:-1] + layer.workload.indptr[start[:-1]]
-    id_bytes = layer.design.rules["id_bytes"]
-    return requests_of("edges", block, layer.edges_at + id_bytes * begin[interval], id_bytes * (rows + arcs))
-
-
-def _source_requests(layer: Layer, plan: Plan, array: Array | None, start: np.ndarray) -> Requests:
-    """Return the rows that windows load; with one slice a window's rows are one request."""
-    indptr = layer.workload.indptr
-    degree = indptr[start[0] + 1:start[-1] + 1] - indptr[start[0]:start[-1]]
-    interval = np.repeat(np.arange(start[-1] - start[0]) // plan.rows_a_block, degree)
-    windows = windows_of(interval, layer.workload.indices[indptr[start[0]]:indptr[start[-1]]],
-                         layer.workload.num_nodes, plan.window_rows)
-    at, kind = (layer.combined_at, "combined rows") if array is None else (layer.input_at, "input rows")
-    dim = layer.product.aggregated_dim if array is None else layer.product.rows.dim
-    return _slices_of(layer, plan, windows, at, dim, kind)
-
-
-def _own_requests(layer: Layer, plan: Plan, array: Array | None, start: np.ndarray) -> Requests:
-    """Return an interval's own rows, where a product adds them: slices of X, or columns of XW beside the others."""
-    if not own_dim(layer.product):
-        return NO_REQUESTS
-    rows, num_slices = np.diff(start), len(plan.slice_start) - 1
-    if array is not None:
-        return _slices_of(layer, plan, Windows(np.arange(len(rows)), start[:-1], rows), layer.input_at,
-                          layer.product.rows.dim, "input rows")
-    row_bytes = layer.num_bytes(own_dim(layer.product))
-    return requests_of("combined rows", np.arange(1, len(rows) + 1) * num_slices - 1,
-                       layer.own_at + start[:-1] * row_bytes, rows * row_bytes)
-
-
-def _slices_of(layer: Layer, plan: Plan, windows: Windows, at: int, dim: int, kind: str) -> Requests:
-    """Return the requests for windows of each slice of a matrix of `dim` columns at an address."""
-    num_slices, row_bytes = len(plan.slice_start) - 1, layer.num_bytes(dim)
-    if num_slices == 1:
-        return requests_of(kind, windows.interval, at + windows.first_row * row_bytes, windows.num_rows * row_bytes)
-    before = np.cumsum(windows.num_rows) - windows.num_rows
-    row = np.arange(windows.num_rows.sum()) + np.repeat(windows.first_row - before, windows.num_rows)
-    interval = np.repeat(windows.interval, windows.num_rows)
-    slice_at = layer.num_bytes(plan.slice_start)
-    block = (interval[:, None] * num_slices + np.arange(num_slices)).ravel()
-    order = np.argsort(block, kind="stable")
-    address = (at + row[:, None] * row_bytes + slice_at[:-1]).ravel()
-    return requests_of(kind, block[order], address[order], np.tile(np.diff(slice_at), len(row))[order])
-
-
-def _weight_requests(layer: Layer, interval: np.ndarray, slice_start: np.ndarray, block: np.ndarray) -> Requests:
-    """Return the rows of W that each block's slice is multiplied with; for the first interval only where W stays."""
-    slice_at = layer.num_bytes(slice_start * layer.product.combined_dim)
-    index = np.arange(len(block)) % (len(slice_start) - 1)
-    needed = (interval == 0) if layer.is_resident else np.ones(len(block), bool)
-    return requests_of("weights", block, layer.weights_at + slice_at[index], np.diff(slice_at)[index] * needed)
 
 
 def _aggregated(layer: Layer, num_sums: int, reads: list[Requests]) -> dict[str, int]:

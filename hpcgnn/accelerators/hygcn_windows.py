@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hpcgnn.accelerators.row_requests import distinct
+
 
 class Windows(NamedTuple):
     """Rows that are loaded for intervals, a window's one after the other.
@@ -35,7 +37,7 @@ def windows_of(interval: np.ndarray, source: np.ndarray, num_nodes: int, height:
     height : int                             rows that the input buffer's half holds
     """
     stride = num_nodes + height
-    key = np.unique(interval.astype(np.int64) * stride + source)
+    key = distinct(interval.astype(np.int64) * stride + source)
     if not len(key):
         return Windows(*(np.empty(0, np.int64) for _ in Windows._fields))
     is_first = _first_of_windows(key, stride, height)

@@ -22,7 +22,8 @@ import numpy as np
 from hpcgnn.accelerators.compressed_rows import compressed_start, starts_of
 from hpcgnn.accelerators.design import Design
 from hpcgnn.accelerators.feature_columns import spread_columns
-from hpcgnn.accelerators.hygcn_plan import Array, array_of, checked_order
+from hpcgnn.accelerators.hybrid_engines import Array, array_of, checked_order
+from hpcgnn.accelerators.needs import check_needs, check_own_columns
 from hpcgnn.accelerators.row_requests import (
     block_starts,
     by_address,
@@ -37,7 +38,6 @@ from hpcgnn.accelerators.schedule import AddressSpace, Blocks, Pass
 from hpcgnn.accelerators.sgcn_aggregation import Aggregation, Names, aggregation_blocks
 from hpcgnn.accelerators.sgcn_rows import SlicedRows, compressed_rows, dense_rows, slices_of
 from hpcgnn.accelerators.workload import Product, Workload
-from hpcgnn.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -67,19 +67,16 @@ def passes(design: Design, workload: Workload) -> list[Pass]:
 
     Raises
     ------
-    ConfigError      the design's units don't fit together, its order is unknown, it has no rows in a strip or no
-                     columns in a slice, or a product adds other columns than it aggregates
+    ConfigError      the design lacks something, its units don't fit together, its order is unknown, or a product
+                     adds other columns than it aggregates
     """
+    check_needs(design, ("mac", "simd"), ("cache", "weight", "output", "edge"),
+                ("slice_columns", "strip_rows", "simd_width", "systolic_rows", "sum_bits", "id_bytes"))
+    check_own_columns(design, workload)
     order, array, space, made = checked_order(design), array_of(design), AddressSpace(), []
-    if min(design.rules["strip_rows"], design.rules["slice_columns"]) < 1:
-        raise ConfigError(f"{design.name} has strips of {design.rules['strip_rows']} rows and slices of "
-                          f"{design.rules['slice_columns']} columns; expected one at least")
     arcs = _arcs(design, workload, space)
-    rows = None if design.rules["sparse_input"] else compressed_rows(space, design, workload.products[0].rows)
+    rows = None if design.rules.get("sparse_input") else compressed_rows(space, design, workload.products[0].rows)
     for index, product in enumerate(workload.products):
-        if own_dim(product) not in (0, product.aggregated_dim):
-            raise ConfigError(f"{product.name} adds {own_dim(product)} columns to {product.aggregated_dim}; SGCN adds "
-                              "equally many")
         result = _result(design, workload, index, space)
         if order == "aggregation-first" and product.aggregated_dim and rows is not None:
             made.append(_aggregation_first(design, array, product, space, arcs, rows, result))

@@ -11,7 +11,7 @@ import numpy as np
 
 from hpcgnn.accelerators.compressed_rows import starts_of
 from hpcgnn.accelerators.design import Design
-from hpcgnn.accelerators.hygcn_plan import Array
+from hpcgnn.accelerators.hybrid_engines import Array
 from hpcgnn.accelerators.row_cache import RowCache
 from hpcgnn.accelerators.row_requests import block_starts, by_address, in_order, requests_of, runs_of, size_in_bytes
 from hpcgnn.accelerators.schedule import Blocks, Requests

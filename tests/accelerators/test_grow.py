@@ -6,16 +6,15 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from accelerator_workloads import covered, made_design, random_workload, walk
+from accelerator_workloads import columns_added, columns_left, covered, made_design, random_workload, walk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcgnn.accelerators.feature_columns import spread_columns
 from hpcgnn.accelerators.grow import block_start_of, passes
 from hpcgnn.accelerators.grow_layer import combination_plan
-from hpcgnn.accelerators.row_requests import own_dim, result_dim
 from hpcgnn.accelerators.subgraphs import subgraphs_of
-from hpcgnn.errors import ConfigError
+from hpcgnn.accelerators.workload import FeatureCounts, Product
 
 RULES = {"rows_a_cluster": 6, "seed": 0, "runahead": 3, "sum_bits": 32, "id_bytes": 4, "list_id_bytes": 3}
 SHAPES = [
@@ -43,7 +42,7 @@ def runs_of_rows(graph, ahead):
 
 def aggregation_by_loop(design, graph, product):
     """(combined bytes, list bytes, edge bytes, cycles) of each block."""
-    size, dim, own = design.bit_width // 8, product.aggregated_dim, own_dim(product)
+    size, dim, own = design.bit_width // 8, product.aggregated_dim, columns_added(product)
     capacity = min(int(design.buffers["cache"] * 1024) // (dim * size), int(design.buffers["list"] * 1024) // 3)
     blocks, seen = [], set()
     for cluster, rows in runs_of_rows(graph, design.rules["runahead"]):
@@ -87,13 +86,13 @@ def test_passes_are_what_loops_over_rows_and_arcs_count(shape, options):
             assert [sizes(block, "edges") for block in walked.reads] == [block[2] for block in expected]
             assert walked.cycles == [block[3] for block in expected]
             assert walked.events["mac"] == (workload.num_arcs * product.aggregated_dim
-                                            + workload.num_nodes * own_dim(product))
+                                            + workload.num_nodes * columns_added(product))
             combination = walked
         if index + 1 < len(workload.products):
             after = workload.products[index + 1].rows
             written = 4 * workload.num_nodes + (4 + size) * int(after.nonzeros.sum())
         else:
-            written = workload.num_nodes * result_dim(product) * size
+            written = workload.num_nodes * columns_left(product) * size
         assert combination.written_bytes("output rows") == written
     assert next(made, None) is None
 
@@ -142,6 +141,13 @@ def test_no_other_number_of_panels_reads_less(seed, dim, columns, density, cache
     assert num_bytes(len(plan.panel_start) - 1, plan.num_cached) <= least
 
 
+def test_panels_are_no_narrower_for_rows_of_weights_that_few_values_need():
+    rows = FeatureCounts(np.full((4, 4), 1, np.int32), np.full(4, 32, np.uint8), 40)
+    # The cache holds 13 of 40 rows, or 39 of panels of 3 columns.
+    plan = combination_plan(grow(cache=468 / 1024), Product("sparse", rows, 9, 9))
+    assert plan.panel_start.tolist() == [0, 9] and plan.num_cached == 13
+
+
 @given(st.integers(0, 2**32), st.integers(1, 20), st.booleans())
 @settings(max_examples=25, deadline=None)
 def test_a_wider_cache_never_reads_more(seed, rows, has_hub):
@@ -170,10 +176,14 @@ def test_what_is_read_was_written_before():
             assert kind != "output rows" or read == written
 
 
+def test_each_rows_own_columns_are_read_from_where_they_were_written():
+    workload, design = random_workload(6, 20, 30, (9, 5), own=True), grow()
+    combination, aggregation = (walk(made, design) for made in passes(design, workload))
+    first = min(address for block in combination.writes for _, address, _ in block)
+    read = covered(request for block in aggregation.reads for request in block if request[0] == "combined rows")
+    own = {first + 40 * row + byte for row in range(20) for byte in range(20, 40)}
+    assert own <= read
+
+
 def test_blocks_end_where_clusters_do():
     assert block_start_of(np.array([0, 4, 4, 5, 12]), 3).tolist() == [0, 3, 4, 5, 8, 11, 12]
-
-
-def test_no_row_ahead_is_refused():
-    with pytest.raises(ConfigError, match="0 rows ahead"):
-        passes(grow(runahead=0), random_workload(8, 4, 4, (2, 2)))

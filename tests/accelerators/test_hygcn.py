@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from accelerator_workloads import made_design, random_workload, walk
+from accelerator_workloads import columns_added, columns_left, made_design, random_workload, walk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcgnn.accelerators.hygcn import passes
 from hpcgnn.accelerators.hygcn_windows import windows_of
-from hpcgnn.accelerators.row_requests import own_dim, result_dim
 from hpcgnn.errors import ConfigError
 
 RULES = {"order": "aggregation-first", "simd_width": 2, "systolic_rows": 2, "sum_bits": 32, "id_bytes": 4}
@@ -22,6 +21,7 @@ WORKLOADS = [
     {"num_nodes": 12, "num_arcs": 0, "dims": (4, 2)},
     {"num_nodes": 1, "num_arcs": 1, "dims": (1, 1)},
     {"num_nodes": 12, "num_arcs": 20, "dims": (20, 3), "has_hub": True, "own": True},
+    {"num_nodes": 9, "num_arcs": 20, "dims": (3, 40), "own": True},
 ]
 
 
@@ -70,8 +70,8 @@ def blocks_by_loop(design, workload, product, dim, results, with_array):
         for begin in range(0, dim, width):
             columns = min(width, dim - begin)
             steps = len(arcs) * -(-columns // 2)
-            own = len(rows) * own_dim(product) and (len(rows) * columns * size if with_array else
-                                                    (begin + width >= dim) * len(rows) * own_dim(product) * size)
+            own = len(rows) * columns_added(product) and (len(rows) * columns * size if with_array else
+                                                    (begin + width >= dim) * len(rows) * columns_added(product) * size)
             cycles = [-(-steps // 2)]
             if with_array:
                 weights = columns * product.combined_dim * size * (not is_resident or first == 0)
@@ -79,7 +79,7 @@ def blocks_by_loop(design, workload, product, dim, results, with_array):
             else:
                 weights = 0
                 if begin + width >= dim:
-                    cycles[0] += -(-len(rows) * -(-own_dim(product) // 2) // 2)
+                    cycles[0] += -(-len(rows) * -(-columns_added(product) // 2) // 2)
             blocks.append((loaded * columns * size, weights, 4 * (len(rows) + len(arcs)), own, tuple(cycles)))
     return blocks
 
@@ -108,7 +108,7 @@ def test_aggregation_first_is_what_loops_over_arcs_count(shape, bit_width, buffe
         arcs, nodes = workload.num_arcs, workload.num_nodes
         assert walked.events["simd"] == arcs * product.rows.dim
         assert walked.events["mac"] == nodes * product.rows.dim * product.combined_dim
-        assert walked.written_bytes("output rows") == nodes * result_dim(product) * bit_width // 8
+        assert walked.written_bytes("output rows") == nodes * columns_left(product) * bit_width // 8
 
 
 @pytest.mark.parametrize("shape", WORKLOADS)
@@ -137,8 +137,8 @@ def test_combination_first_multiplies_and_then_aggregates(shape, buffers):
         assert [sizes(block, "combined rows") for block in walked.reads] == [
             rows + own for rows, _, _, own, _ in expected]
         assert [sizes(block, "edges") for block in walked.reads] == [edges for _, _, edges, _, _ in expected]
-        assert walked.events["simd"] == workload.num_arcs * aggregated + nodes * own_dim(product)
-        assert walked.written_bytes("output rows") == nodes * result_dim(product) * 4
+        assert walked.events["simd"] == workload.num_arcs * aggregated + nodes * columns_added(product)
+        assert walked.written_bytes("output rows") == nodes * columns_left(product) * 4
     assert next(made, None) is None
 
 

@@ -6,10 +6,10 @@ from importlib import import_module
 
 import numpy as np
 import pytest
-from accelerator_workloads import random_workload, walk
+from accelerator_workloads import columns_left, covered, random_workload, walk
 
 from hpcgnn.accelerators.design import read_design
-from hpcgnn.accelerators.row_requests import result_dim
+from hpcgnn.errors import ConfigError
 
 MATCHED = {"hygcn": (16, 64), "hygcn-8bit": (16, 64), "hygcn-combination-first": (16, 64), "gcnax": (32, 0),
            "gcnax-8bit": (32, 0), "grow": (32, 0), "sgcn": (16, 64), "sgcn-aggregation-first": (16, 64)}
@@ -51,8 +51,8 @@ def test_every_design_reads_what_it_needs_and_writes_each_result_once(name, shap
     aggregated = [product for product in workload.products if product.aggregated_dim]
     assert total["edges"] >= 4 * workload.num_arcs * len(aggregated)
     results = [request for w in walked for block in w.writes for request in block if request[0] == "output rows"]
-    assert len({address for _, address, _ in results}) == len(results)
-    assert walked[-1].written_bytes("output rows") == workload.num_nodes * result_dim(last) * size
+    assert len(covered(results)) == sum(num_bytes for _, _, num_bytes in results)
+    assert walked[-1].written_bytes("output rows") == workload.num_nodes * columns_left(last) * size
     # Without arcs (AX)W needs no row.
     read = [product for product in workload.products if workload.num_arcs or not product.aggregated_dim]
     assert total["input rows"] >= sum(int(product.rows.nonzeros.sum()) for product in read) * size
@@ -92,3 +92,59 @@ def test_large_and_small_runs_have_the_same_blocks(name, monkeypatch):
 
     monkeypatch.setattr(row_requests.runs_of, "__defaults__", (1,))
     assert np.all([walk(made, design) == one for made, one in zip(passes_of(design, workload), whole, strict=True)])
+
+
+# From which buffer, and for which kinds of reads; columns that a row adds of its own pass by in GCNAX and GROW.
+FILLED = {
+    "hygcn": {"edge": ("edges",), "weight": ("weights",), "input": ("input rows", "combined rows")},
+    "gcnax": {"sparse": ("edges", "input rows"), "dense": ("weights", "combined rows")},
+    "grow": {"sparse": ("edges", "input rows"), "list": ("lists",)},
+    "sgcn": {"edge": ("edges",), "cache": ("combined rows",)},
+}
+
+
+@pytest.mark.parametrize("name", DESIGNS)
+def test_what_comes_from_dram_is_written_into_a_buffer_once(name):
+    workload, design = random_workload(5, 90, 400, (40, 16, 7), has_hub=True), read_design(name)
+    for made in passes_of(design, workload):
+        walked = walk(made, design)
+        if design.kind == "sgcn" and made.name.endswith("combination"):
+            continue        # engines and array take rows of W from different buffers
+        for buffer, kinds in FILLED[design.kind].items():
+            written = walked.events.get(f"write:{buffer}", 0)
+            assert written == sum(walked.read_bytes(kind) for kind in kinds), (made.name, buffer)
+            assert walked.events.get(f"read:{buffer}", 0) >= written * (buffer != "list")
+
+
+@pytest.mark.parametrize("name", DESIGNS)
+def test_every_operation_takes_a_lane_for_a_cycle(name):
+    workload, design = random_workload(6, 90, 400, (40, 16, 7), own=True), read_design(name)
+    for made in passes_of(design, workload):
+        walked = walk(made, design)
+        units = {"multiply": "mac", "combination": "mac", "aggregation": "simd"}
+        for index, stage in enumerate(made.stages):
+            cycles = sum(block[index] for block in walked.cycles)
+            assert cycles * design.units[units[stage]] >= walked.events[units[stage]] > 0
+
+
+@pytest.mark.parametrize("name", ["hygcn", "gcnax", "grow", "sgcn"])
+def test_a_design_that_lacks_something_is_refused(name):
+    workload, design = random_workload(7, 5, 5, (3, 2)), read_design(name)
+    for section in ("units", "buffers", "rules"):
+        kept = dict(getattr(design, section))
+        del kept["sum_bits" if section == "rules" else next(iter(kept))]
+        with pytest.raises(ConfigError, match=f"lacks {section}"):
+            passes_of(design.__class__(**vars(design) | {section: kept}), workload)
+    for path, value in (("rules.id_bytes", 0), ("rules.sum_bits", "32"), ("units.mac", 1.5), ("rules.id_bytes", True)):
+        with pytest.raises(ConfigError, match=f"{path} of {name} is .*; expected a whole number"):
+            passes_of(design.changed({path: value}), workload)
+    with pytest.raises(ConfigError, match="bit_width of"):
+        passes_of(design.changed({"design.bit_width": 0}), workload)
+
+
+@pytest.mark.parametrize("name", ["gcnax", "sgcn"])
+def test_other_columns_than_as_many_as_aggregated_ones_are_refused(name):
+    workload = random_workload(8, 4, 4, (2, 2))
+    product = workload.products[0].__class__("uneven", workload.products[0].rows, 3, 2)
+    with pytest.raises(ConfigError, match="uneven adds 1 columns to 2"):
+        passes_of(read_design(name), workload.__class__("made", workload.indptr, workload.indices, (product,)))

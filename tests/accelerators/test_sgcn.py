@@ -6,10 +6,9 @@ from math import ceil
 
 import numpy as np
 import pytest
-from accelerator_workloads import covered, made_design, random_workload, walk
+from accelerator_workloads import columns_added, columns_left, covered, made_design, random_workload, walk
 
 from hpcgnn.accelerators.feature_columns import spread_columns
-from hpcgnn.accelerators.row_requests import own_dim, result_dim
 from hpcgnn.accelerators.sgcn import passes
 from hpcgnn.errors import ConfigError
 
@@ -101,7 +100,7 @@ def sizes_of(block, *kinds):
 def stored_bytes(workload, index, size):
     """Bytes of the rows that a product leaves."""
     if index + 1 == len(workload.products):
-        return workload.num_nodes * result_dim(workload.products[index]) * size
+        return workload.num_nodes * columns_left(workload.products[index]) * size
     after = workload.products[index + 1].rows
     return workload.num_nodes * sum(ceil(w / 8) for w in widths_of(after.dim)) + int(after.nonzeros.sum()) * size
 
@@ -140,7 +139,7 @@ def test_combination_first_is_what_loops_count(shape, options):
     workload, design = random_workload(2, **shape), sgcn(**options)
     made, size, capacity = iter(passes(design, workload)), design.bit_width // 8, int(design.buffers["cache"] * 1024)
     for index, product in enumerate(workload.products):
-        aggregated, nodes, own = product.aggregated_dim, workload.num_nodes, bool(own_dim(product))
+        aggregated, nodes, own = product.aggregated_dim, workload.num_nodes, bool(columns_added(product))
         widths = widths_of(aggregated) if aggregated else widths_of(product.combined_dim)
         walked = walk(next(made), design)
         if index == 0 and design.rules["sparse_input"]:
@@ -153,7 +152,7 @@ def test_combination_first_is_what_loops_count(shape, options):
             assert walked.written_bytes("combined rows") == nodes * product.combined_dim * size
             walked = walk(next(made), design)
             check_engines(walked, names_of_arcs(workload), widths, ("combined rows", "edges"), size, capacity, own)
-            assert walked.events["simd"] == workload.num_arcs * aggregated + nodes * own_dim(product)
+            assert walked.events["simd"] == workload.num_arcs * aggregated + nodes * columns_added(product)
         assert walked.written_bytes("output rows") == stored_bytes(workload, index, size)
     assert next(made, None) is None
 
@@ -173,7 +172,7 @@ def test_aggregation_first_reads_compressed_rows_through_the_cache(shape, option
         expected = [block for width, held in zip(widths, values, strict=True)
                     for block in aggregation_by_loop(names, held, ceil(width / 8), size, capacity, nodes, 0)]
         own = [0] * len(expected)
-        if own_dim(product):
+        if columns_added(product):
             own = [sum(ceil(width / 8) + held[row] * size for row, _ in taken)
                    for width, held in zip(widths, values, strict=True) for taken in rounds]
         assert [sizes_of(block, "input rows") for block in walked.reads] == [
@@ -183,7 +182,7 @@ def test_aggregation_first_reads_compressed_rows_through_the_cache(shape, option
             for (_, cycles), (width, taken) in zip(expected, ((w, t) for w in widths for t in rounds), strict=True)]
         is_resident = sum(widths) * columns * size <= design.buffers["weight"] * 1024
         assert walked.read_bytes("weights") == sum(widths) * columns * size * (1 if is_resident else len(rounds))
-        assert walked.read_bytes("partial sums") == (len(widths) - 1) * nodes * result_dim(product) * 4
+        assert walked.read_bytes("partial sums") == (len(widths) - 1) * nodes * columns_left(product) * 4
         assert walked.written_bytes("partial sums") == walked.read_bytes("partial sums")
         assert walked.written_bytes("output rows") == stored_bytes(workload, index, size)
         assert walked.events["mac"] == nodes * product.rows.dim * columns
@@ -228,8 +227,7 @@ def test_engines_in_step_share_more_than_engines_far_apart():
 
 
 @pytest.mark.parametrize(("changes", "words"), [
-    ({"rules.order": "both"}, "order 'both'"), ({"units.mac": 7}, "7 MACs"),
-    ({"rules.strip_rows": 0}, "strips of 0 rows"), ({"rules.slice_columns": 0}, "slices of 0 columns")])
+    ({"rules.order": "both"}, "order 'both'"), ({"units.mac": 7}, "7 MACs")])
 def test_what_does_not_fit_is_refused(changes, words):
     with pytest.raises(ConfigError, match=words):
         passes(sgcn().changed(changes), random_workload(8, 4, 4, (2, 2)))
