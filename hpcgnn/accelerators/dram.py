@@ -32,7 +32,8 @@ class Dram:
     num_channels, num_bank_groups, banks_per_group, num_rows : int      powers of two
     channel_bits, burst_length : int      bits of a transfer, transfers of a burst
     row_bytes : int                       of a row of one bank
-    queue_depth : int                     bursts of a channel that commands may be given for ahead of their turn
+    queue_depth : int                     bursts of a channel that commands may be given for at a time
+    scheduling : str                      "first-ready" or "in-order", see Memory
     mapping : tuple of str                fields of an address above those within a burst, the lowest first
     timings : mapping of str to int
     """
@@ -47,6 +48,7 @@ class Dram:
     num_rows: int
     row_bytes: int
     queue_depth: int
+    scheduling: str
     mapping: tuple[str, ...]
     timings: Mapping[str, int]
 
@@ -83,6 +85,7 @@ class Dram:
         written = t["cwl"] + burst
         return {
             **_shifts(self), **_runs(self, spacing), "queue_depth": self.queue_depth,
+            "first_ready": int(self.scheduling == "first-ready"),
             "latency": [t["cl"] + burst, written], "activate_to_column": [t["rcd_read"], t["rcd_write"]],
             "column_to_precharge": [t["rtp"], written + t["wr"]],
             "turnaround": [written + t["wtr_s"], to_write], "turnaround_in_group": [written + t["wtr_l"], to_write],

@@ -25,16 +25,16 @@ def requests(address, num_bytes, kind=0):
 
 def random_dram(rng):
     """Few banks and rows, other timings; a refresh, if any, comes often."""
-    published = read_dram("hbm1").timings
+    published = read_dram("hbm1", scheduling="in-order").timings
     timings = {name: int(rng.integers(1, 2 * value + 1)) for name, value in published.items()}
     timings["cwl"] = min(timings["cwl"], timings["cl"])
     timings["rfc"] = int(rng.integers(1, 40))
     timings["refi"] = int(rng.choice([0, 400]))
-    return read_dram("hbm1", num_channels=int(rng.choice([1, 2, 4])), num_bank_groups=int(rng.choice([1, 2, 4])),
+    return read_dram("hbm1", scheduling="in-order", num_channels=int(rng.choice([1, 2, 4])), num_bank_groups=int(rng.choice([1, 2, 4])),
                      banks_per_group=int(rng.choice([1, 2])), row_bytes=int(rng.choice([128, 256, 512])),
                      burst_length=int(rng.choice([2, 4, 8])) if rng.random() < 0.3 else 4, num_rows=64,
                      queue_depth=int(rng.choice([1, 2, 5, 32])), mapping=MAPPINGS[rng.integers(len(MAPPINGS))],
-                     **timings) if rng.random() < 0.8 else read_dram("hbm1", num_channels=2, num_rows=64)
+                     **timings) if rng.random() < 0.8 else read_dram("hbm1", scheduling="in-order", num_channels=2, num_rows=64)
 
 
 def random_calls(rng, dram):
@@ -82,7 +82,7 @@ def test_bursts_are_served_as_clock_by_clock_with_each_command_tried(seed):
 @pytest.mark.parametrize("seed", range(60))
 def test_a_stream_takes_as_long_as_its_bursts_asked_for_one_by_one(seed):
     rng = np.random.default_rng(seed)
-    dram = random_dram(rng) if seed % 2 else read_dram("hbm1", num_channels=2)
+    dram = random_dram(rng) if seed % 2 else read_dram("hbm1", scheduling="in-order", num_channels=2)
     whole, single = Memory(dram), Memory(dram)
     for _ in range(4):
         is_write, ready = bool(rng.integers(2)), int(rng.integers(0, 4000))
@@ -96,7 +96,7 @@ def test_a_stream_takes_as_long_as_its_bursts_asked_for_one_by_one(seed):
 
 
 def test_one_read_takes_an_activation_a_read_and_a_transfer():
-    dram = read_dram("hbm1")
+    dram = read_dram("hbm1", scheduling="in-order")
     assert Memory(dram).serve(requests(4096, 1), 100) == 100 + 7 + 7 + 2      # nRCDR + nCL + nBL
     assert Memory(dram).serve(requests(4096, 1), 100, is_write=True) == 100 + 6 + 4 + 2       # nRCDW + nCWL + nBL
 
@@ -104,7 +104,7 @@ def test_one_read_takes_an_activation_a_read_and_a_transfer():
 @pytest.mark.parametrize(("address", "clocks"), [(0, 4), (64 * 64, 4), (64 * 16, 2), (64 * 32, 2)])
 def test_a_read_comes_later_after_a_write_of_its_bank_group_than_of_another(address, clocks):
     """All rows are open: nCWL + nBL after the write, and nWTRL = 4 or nWTRS = 2 clocks, it is read in nCL + nBL."""
-    memory = Memory(read_dram("hbm1"))
+    memory = Memory(read_dram("hbm1", scheduling="in-order"))
     memory.serve(requests(np.arange(64) * 64, 64))
     written = memory.serve(requests(0, 64), 100, is_write=True)
     assert written == 100 + 4 + 2
@@ -113,14 +113,14 @@ def test_a_read_comes_later_after_a_write_of_its_bank_group_than_of_another(addr
 
 def test_a_write_comes_when_the_data_of_the_read_before_it_has_left_the_lines():
     """nCL + nCCDS + 2 - nCWL = 7 clocks after the read."""
-    memory = Memory(read_dram("hbm1"))
+    memory = Memory(read_dram("hbm1", scheduling="in-order"))
     memory.serve(requests(np.arange(64) * 64, 64))
     assert memory.serve(requests(0, 64), 100) == 100 + 7 + 2
     assert memory.serve(requests(64 * 16, 64), 100, is_write=True) == 100 + 7 + 4 + 2
 
 
 def test_the_published_hbm_has_256_gb_per_s():
-    dram = read_dram("hbm1")
+    dram = read_dram("hbm1", scheduling="in-order")
     assert dram.peak_gb_per_s == 256
     assert dram.burst_bytes == 64
     assert dram.cycles_per_clock(1.0) == 2
@@ -129,7 +129,7 @@ def test_the_published_hbm_has_256_gb_per_s():
 @pytest.mark.parametrize("num_bytes", [1 << 16, 1 << 24])
 def test_a_stream_without_refresh_reaches_the_peak_after_its_first_rows_are_open(num_bytes):
     """Four activations, 4 clocks apart, come before the fourth burst of a channel; all other rows open in time."""
-    dram = read_dram("hbm1", refi=0)
+    dram = read_dram("hbm1", scheduling="in-order", refi=0)
     bursts_per_channel = num_bytes // 64 // 16
     assert Memory(dram).serve(requests(0, num_bytes)) == 3 * 4 + 7 + (bursts_per_channel - 4) * 2 + 7 + 2
 
@@ -138,13 +138,13 @@ def test_a_stream_pays_each_change_of_rows_where_no_command_comes_ahead_of_its_t
     """One bank of one channel: 16 bursts 3 clocks apart, then read to precharge, precharge to activate, activate to
     read: 7 + 7 + 7 clocks. The open row is held for longer than nRAS = 17.
     """
-    dram = read_dram("hbm1", refi=0, num_channels=1, num_bank_groups=1, banks_per_group=1, queue_depth=1)
+    dram = read_dram("hbm1", scheduling="in-order", refi=0, num_channels=1, num_bank_groups=1, banks_per_group=1, queue_depth=1)
     num_rows = 50
     assert Memory(dram).serve(requests(0, num_rows * 1024)) == num_rows * (7 + 15 * 3) + (num_rows - 1) * 14 + 9
 
 
 def test_a_stream_loses_a_refresh_in_each_interval_and_little_more():
-    dram = read_dram("hbm1")
+    dram = read_dram("hbm1", scheduling="in-order")
     memory, num_bytes = Memory(dram), 1 << 28
     clocks = memory.serve(requests(0, num_bytes))
     at_peak = num_bytes // 64 // 16 * 2
@@ -154,7 +154,7 @@ def test_a_stream_loses_a_refresh_in_each_interval_and_little_more():
 
 
 def test_changes_of_rows_in_one_bank_are_an_activation_cycle_apart():
-    dram = read_dram("hbm1", refi=0)
+    dram = read_dram("hbm1", scheduling="in-order", refi=0)
     row_stride = 16 * 4 * 4 * 1024          # channels x groups x banks x bytes
     order = np.random.default_rng(0).permutation(1000)
     memory = Memory(dram)
@@ -164,19 +164,19 @@ def test_changes_of_rows_in_one_bank_are_an_activation_cycle_apart():
 
 def test_bursts_in_new_rows_of_all_banks_are_limited_by_four_activations():
     """All 16 banks of one channel in turn, groups first: nFAW = 20 clocks for four of them, 4 clocks (nRRDS) apart."""
-    dram = read_dram("hbm1", refi=0, num_channels=1, mapping=["channel", "bank group", "bank", "row", "column"])
+    dram = read_dram("hbm1", scheduling="in-order", refi=0, num_channels=1, mapping=["channel", "bank group", "bank", "row", "column"])
     num_bursts = 4000
     clocks = Memory(dram).serve(requests(np.arange(num_bursts) * 64, 64))
     assert clocks == (num_bursts // 4 - 1) * 20 + 3 * 4 + 7 + 7 + 2
 
 
 def test_channels_work_in_parallel():
-    dram = read_dram("hbm1")
+    dram = read_dram("hbm1", scheduling="in-order")
     assert Memory(dram).serve(requests(np.arange(16) * 64, 64)) == Memory(dram).serve(requests(0, 64))
 
 
 def test_a_request_moves_all_of_the_bursts_that_it_touches():
-    memory = Memory(read_dram("hbm1"))
+    memory = Memory(read_dram("hbm1", scheduling="in-order"))
     memory.serve(requests([63, 200, 4096], [2, 1, 64], kind=KINDS.index("edges")))
     memory.serve(requests(0, 64, kind=KINDS.index("output rows")), is_write=True)
     edges = memory.traffic()["edges"]
@@ -188,7 +188,7 @@ def test_a_request_moves_all_of_the_bursts_that_it_touches():
 @pytest.mark.parametrize("seed", range(20))
 def test_no_list_is_faster_than_the_peak_and_the_second_call_finds_the_rows_open(seed):
     rng = np.random.default_rng(seed)
-    dram = read_dram("hbm1", refi=0)
+    dram = read_dram("hbm1", scheduling="in-order", refi=0)
     memory = Memory(dram)
     listed = requests(rng.integers(0, 4000, 300) * 64, rng.integers(1, 300, 300))
     clocks = memory.serve(listed)
@@ -203,9 +203,9 @@ def test_no_list_is_faster_than_the_peak_and_the_second_call_finds_the_rows_open
 def test_without_refresh_no_slower_timing_serves_any_list_earlier(seed):
     """Which bursts hit does not depend on time, so that each clock is a largest of sums of timings."""
     rng = np.random.default_rng(seed)
-    published = read_dram("hbm1", refi=0, num_channels=2)
+    published = read_dram("hbm1", scheduling="in-order", refi=0, num_channels=2)
     name = str(rng.choice([name for name in published.timings if name not in ("refi", "rfc", "cwl")]))
-    slower = read_dram("hbm1", refi=0, num_channels=2, **{name: published.timings[name] + int(rng.integers(1, 9))})
+    slower = read_dram("hbm1", scheduling="in-order", refi=0, num_channels=2, **{name: published.timings[name] + int(rng.integers(1, 9))})
     fast, slow = Memory(published), Memory(slower)
     for _ in range(5):
         listed = requests(rng.integers(0, 1 << 12, 50) * 64, rng.integers(1, 2000, 50))
@@ -214,7 +214,7 @@ def test_without_refresh_no_slower_timing_serves_any_list_earlier(seed):
 
 
 def test_no_request_is_done_at_once():
-    assert Memory(read_dram("hbm1")).serve(NO_REQUESTS, 77) == 77
+    assert Memory(read_dram("hbm1", scheduling="in-order")).serve(NO_REQUESTS, 77) == 77
 
 
 @pytest.mark.parametrize("changes", [
@@ -225,7 +225,7 @@ def test_no_request_is_done_at_once():
     {"mapping": ["channel", "channel", "column", "bank", "row"]}, {"unknown": 1}, {"num_rows": 1 << 30}])
 def test_a_dram_that_can_not_be_is_refused(changes):
     with pytest.raises(ConfigError):
-        read_dram("hbm1", **changes)
+        read_dram("hbm1", scheduling="in-order", **changes)
 
 
 @pytest.mark.parametrize("text", ["", "[dram]\n", "not toml", "[dram]\n[timings]\n[more]\n", "dram = 1\ntimings = 2\n"])
@@ -243,6 +243,6 @@ def test_a_file_that_is_no_dram_is_refused(tmp_path, text):
     ("kind", np.array([0])), ("num_bytes", np.array([1, 2])), ("address", np.array([0.5])),
     ("block", np.array([-1], np.int32))])
 def test_requests_outside_their_contract_are_refused(field, value):
-    memory = Memory(read_dram("hbm1"))
+    memory = Memory(read_dram("hbm1", scheduling="in-order"))
     with pytest.raises(ConfigError):
         memory.serve(requests(0, 64)._replace(**{field: value}))
