@@ -121,7 +121,7 @@ static inline void begin_steady(const dram_parameters *d, dram_window *w, steady
 /* Put the last bursts into the window; how many rows were open of those that left it. When a burst entered does not
  * matter any more. */
 static inline int64_t end_steady(const dram_parameters *d, dram_channel *c, dram_window *w, const steady_stream *s,
-                                 uint8_t kind) {
+                                 int is_write, uint8_t kind) {
     const int64_t num_before = d->queue_depth - 1;
     int64_t num_misses = s->num_opened;
     w->num_entered += s->num_entered - num_before;
@@ -131,8 +131,9 @@ static inline int64_t end_steady(const dram_parameters *d, dram_channel *c, dram
         const uint8_t is_opened = i < num_before ? s->opened_in_window[i] : is_of_run ? s->opened_in_run[in_run] : 0;
         const burst_plan plan = place_burst(d, c, s->burst + (i - num_before - s->num_entered) * d->num_channels);
         const int64_t bank = plan.bank - c->bank;
-        const int16_t slot = append(w, bank, (waiting_burst){plan.row, s->before, w->num_entered++, -1, kind, is_opened});
-        if (w->hit[bank] < 0) make_hit(d, c, w, bank, slot, 0);
+        const int16_t slot =
+            append(w, bank, (waiting_burst){plan.row, s->before, w->num_entered++, -1, kind, is_opened});
+        if (w->hit[bank] < 0) make_hit(d, c, w, bank, slot, is_write);
         num_misses -= is_opened;
     }
     return s->num_entered - num_misses;
@@ -158,7 +159,7 @@ static inline int64_t serve_steady(const dram_parameters *d, dram_channel *c, dr
     begin_steady(d, w, &s);
     while (num_more && s.burst < end) num_more = serve_part_of_run(d, c, &s, end, is_write);
     note_steady_columns(d, c, &s);
-    counts[kind][ROW_HITS] += end_steady(d, c, w, &s, kind);
+    counts[kind][ROW_HITS] += end_steady(d, c, w, &s, is_write, kind);
     return s.num_entered;
 }
 

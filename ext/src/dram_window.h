@@ -1,6 +1,7 @@
 /* A channel that serves what is ready first, and of that what came first: bursts wait in a window, and each command is
- * given to the burst that may have it earliest. A list of requests is drained before commands of the next one are
- * chosen, which come after its commands of the same sort, but not after all of them. */
+ * given to the burst that may have it earliest. Between commands nothing happens, so that clocks in between are left
+ * out. A list of requests is drained before commands of the next one are chosen; these come after its commands of the
+ * same sort, but not after all of them. */
 #ifndef HPCGNN_DRAM_WINDOW_H
 #define HPCGNN_DRAM_WINDOW_H
 #include "dram_channel.h"
@@ -48,7 +49,8 @@ typedef struct {
 
 static inline first_clocks first_columns(const dram_parameters *d, const dram_channel *c, int is_write) {
     first_clocks first;
-    first.of_channel = later(c->last_column[is_write] + d->spacing, c->last_column[!is_write] + d->turnaround[is_write]);
+    first.of_channel =
+        later(c->last_column[is_write] + d->spacing, c->last_column[!is_write] + d->turnaround[is_write]);
     for (int64_t g = 0; g < d->num_groups; g++)
         first.of_group[g] = later(c->group_column[g][is_write] + d->spacing_in_group,
                                   c->group_column[g][!is_write] + d->turnaround_in_group[is_write]);
@@ -57,7 +59,8 @@ static inline first_clocks first_columns(const dram_parameters *d, const dram_ch
 
 static inline first_clocks first_activates(const dram_parameters *d, const dram_channel *c) {
     first_clocks first;
-    first.of_channel = later(c->last_activate + d->activate_spacing, c->activates[c->activate_turn] + d->four_activates);
+    first.of_channel =
+        later(c->last_activate + d->activate_spacing, c->activates[c->activate_turn] + d->four_activates);
     for (int64_t g = 0; g < d->num_groups; g++)
         first.of_group[g] = c->group_activate[g] + d->activate_spacing_in_group;
     return first;
