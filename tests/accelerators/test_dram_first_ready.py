@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from random_requests import random_calls, random_dram, requests
 
+from hpcgnn._ext import dram_timing
 from hpcgnn.accelerators.dram import Memory, read_dram
 
 ONE_BANK = {"refi": 0, "num_channels": 1, "num_bank_groups": 1, "banks_per_group": 1}
@@ -64,6 +65,17 @@ def test_no_burst_overtakes_another_before_it_is_in_the_queue(queue_depth, misse
     assert memory.traffic()["weights"].row_misses == misses
 
 
+@pytest.mark.parametrize(("ccd_l", "misses"), [(3, 3), (4, 4)])
+def test_a_row_is_kept_open_for_a_hit_that_enters_at_the_clock_of_its_closing_but_no_later(ccd_l, misses):
+    """Row 0 is read at 7 and row 1 waits for its closing at nRAS = 17; the other bank is read at 14 and at 14 + nCCDL,
+    which lets another burst of row 0 into a queue of two.
+    """
+    dram = read_dram("hbm1", **{**ONE_BANK, "banks_per_group": 2}, queue_depth=2, ccd_l=ccd_l)
+    memory = Memory(dram)
+    memory.serve(requests([0, 2048, 1024, 1024, 0], 64))
+    assert memory.traffic()["weights"].row_misses == misses
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_a_queue_of_one_burst_leaves_nothing_to_choose(seed):
     rng = np.random.default_rng(seed)
@@ -74,6 +86,33 @@ def test_a_queue_of_one_burst_leaves_nothing_to_choose(seed):
         ends.append([memory.serve(requests(*np.array([(address, size) for address, size, _ in listed]).T), ready, write)
                      for ready, write, listed in calls])
     assert ends[0] == ends[1]
+
+
+def ends_alike(dram, lists, is_write):
+    """Whether lists of (address, num_bytes) leave a channel alike when each burst is a request of its own."""
+    whole, single = Memory(dram), Memory(dram)
+    for listed in lists:
+        numbers = np.concatenate([np.arange(address // 64, (address + size) // 64) for address, size in listed])
+        clock = whole.serve(requests(*np.array(listed).T), 0, is_write)
+        if clock != single.serve(requests(numbers * 64, 64), 0, is_write):
+            return False
+    return np.array_equal(whole.channels[:dram_timing.CHANNEL_WORDS], single.channels[:dram_timing.CHANNEL_WORDS])
+
+
+@pytest.mark.parametrize("is_write", [False, True])
+@pytest.mark.parametrize("changes", [{}, {"queue_depth": 8}, {"faw": 64}, {"rcd_read": 40}])
+def test_streams_that_begin_and_end_near_a_change_of_rows_are_as_their_bursts(changes, is_write):
+    """64 bursts lie in the rows of one bank of each group; the stream begins in the second ones, which are open, comes
+    after a burst in the third ones, ends in these, and one in the fourth ones, which are closed, comes after it.
+    """
+    dram = read_dram("hbm1", refi=0, num_channels=1, **changes)
+    another_row = 4 * 4096
+    for first in range(64):
+        for end in (*range(1, 40), 64, 65, 130):
+            before = (another_row + 2 * 4096 + (first + end) % 4 * 64, 64)
+            stream = (4096 + first * 64, (64 - first + end) * 64)
+            after = (3 * 4096 + end % 4 * 64, 64)
+            assert ends_alike(dram, [[(4096, 4096), before], [before, stream, after]], is_write), (first, end)
 
 
 def times_of_both(rng, num_lists=40):
