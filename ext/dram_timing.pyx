@@ -12,14 +12,16 @@ cdef extern from "dram_timing.h":
     int64_t c_serve_all "serve_all" (dram_state, request_list, int64_t, int, kind_counts *) nogil
 
 LIMITS = {"banks": MAX_BANKS, "groups": MAX_GROUPS, "queue": MAX_QUEUE}
+CHANNEL_WORDS = sizeof(dram_channel) // sizeof(int64_t)
 
 
 def closed_channels(dram_parameters dram):
-    """Return the state of all channels before the first command; parameters are a dict, by the names of the struct."""
-    cdef int64_t[::1] words = np.zeros(dram.num_channels * sizeof(dram_channel) // sizeof(int64_t), np.int64)
-    cdef dram_state state
-    state.dram, state.channel = &dram, <dram_channel *>&words[0]
-    c_close_channels(state)
+    """Return the state of all channels, then that of their windows, before the first command; parameters are a dict, by
+    the names of the struct.
+    """
+    cdef int64_t num_bytes = dram.num_channels * (sizeof(dram_channel) + sizeof(dram_window))
+    cdef int64_t[::1] words = np.zeros(num_bytes // sizeof(int64_t), np.int64)
+    c_close_channels(dram_state_of(&dram, words))
     return np.asarray(words)
 
 
@@ -36,9 +38,8 @@ def serve_all(dram_parameters dram, int64_t[::1] channels, requests, int64_t rea
               int64_t[:, ::1] counts):
     """Serve at least one request; the clock at which the last data has moved."""
     cdef request_list listed = request_list_of(requests[0], requests[1], requests[2], requests[3])
-    cdef dram_state state
+    cdef dram_state state = dram_state_of(&dram, channels)
     cdef int64_t done
-    state.dram, state.channel = &dram, <dram_channel *>&channels[0]
     with nogil:
         done = c_serve_all(state, listed, ready, is_write, <kind_counts *>&counts[0, 0])
     return done

@@ -27,7 +27,7 @@ LARGEST_NUM_STAGES = MAX_STAGES
 
 cdef timed_dram timed(const dram_parameters *dram, int64_t[::1] channels, ratio, int64_t[:, :, ::1] counts):
     cdef timed_dram t
-    t.dram.dram, t.dram.channel = dram, <dram_channel *>&channels[0]
+    t.dram = dram_state_of(dram, channels)
     t.ratio.cycles, t.ratio.clocks = ratio
     t.counts[0], t.counts[1] = <kind_counts *>&counts[0, 0, 0], <kind_counts *>&counts[1, 0, 0]
     return t

@@ -105,7 +105,7 @@ def refresh_all(history, rows, due, precharge_to_activate):
     return clock
 
 
-def serve_channel(dram, bursts):
+def serve_channel(dram, bursts, _):
     """Clocks of the columns of one channel's bursts, and whether each hit an open row."""
     history, rows, columns, missed, start = History(dram), {}, [], [], 0
     interval = dram.timings["refi"] or math.inf
@@ -133,7 +133,7 @@ def place(dram, number):
     return place["channel"], place["bank group"], place["bank"], place["row"]
 
 
-def serve(dram, calls):
+def serve(dram, calls, serve_channel=serve_channel):
     """When each call is done, and (kind, is_write, is_hit) of all bursts; a call is (ready, is_write, requests)."""
     channels, calls_of = [[] for _ in range(dram.num_channels)], [[] for _ in range(dram.num_channels)]
     for i, (ready, is_write, requests) in enumerate(calls):
@@ -144,7 +144,7 @@ def serve(dram, calls):
                 calls_of[channel].append(i)
     done, found = [ready for ready, _, _ in calls], []
     for bursts, numbers in zip(channels, calls_of, strict=True):
-        for burst, call, column, is_hit in zip(bursts, numbers, *serve_channel(dram, bursts), strict=True):
+        for burst, call, column, is_hit in zip(bursts, numbers, *serve_channel(dram, bursts, numbers), strict=True):
             latency = dram.timings["cwl" if burst.is_write else "cl"] + dram.burst_length // 2
             done[call] = max(done[call], column + latency)
             found.append((burst.kind, burst.is_write, is_hit))

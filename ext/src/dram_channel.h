@@ -1,4 +1,4 @@
-/* When each burst of a DRAM's requests is transferred; also included by the timeline, which asks for many of them. */
+/* A channel of DRAM: which commands its timings allow, refreshes, and bursts that are served in their order. */
 #ifndef HPCGNN_DRAM_CHANNEL_H
 #define HPCGNN_DRAM_CHANNEL_H
 #include <stdint.h>
@@ -16,13 +16,14 @@ typedef int64_t kind_counts[NUM_COUNTS];
 typedef struct {
     int64_t num_channels, num_groups, banks_per_group, num_rows;
     int64_t burst_shift, channel_shift, group_shift, bank_shift, row_shift;
-    int64_t run_length, run_groups, run_spacing, queue_depth;
+    int64_t run_length, run_groups, run_spacing, queue_depth, first_ready;
     int64_t latency[2], activate_to_column[2], column_to_precharge[2], turnaround[2], turnaround_in_group[2];
     int64_t spacing, spacing_in_group, activate_spacing, activate_spacing_in_group, four_activates;
     int64_t activate_to_precharge, activate_to_activate, precharge_to_activate, refresh_interval, refresh_time;
 } dram_parameters;
 
-/* open_row is -1 of a closed bank; the others are the first clock that a command may be given at. */
+/* open_row is -1 of a closed bank; the others are the first clock that a command may be given at, where a bank is
+ * closed, precharge is the clock at which it was. */
 typedef struct {
     int64_t open_row, precharge, activate, column[2];
 } dram_bank;
@@ -41,11 +42,6 @@ typedef struct {
     const int64_t *address, *num_bytes;
     const uint8_t *kind;
 } request_list;
-
-typedef struct {
-    const dram_parameters *dram;
-    dram_channel *channel;
-} dram_state;
 
 /* The commands that one burst needs. */
 typedef struct {
@@ -66,31 +62,41 @@ static inline burst_plan place_burst(const dram_parameters *d, dram_channel *c, 
     return plan;
 }
 
-/* The first clock at which the row may be activated: rows are activated in the order of their bursts. */
-static inline int64_t time_to_activate(const dram_parameters *d, const dram_channel *c, const burst_plan *plan,
-                                       int64_t entered) {
-    const dram_bank *bank = plan->bank;
+/* The first clock at which its bank and its group allow to activate a row; a bank that is open is closed before. */
+static inline int64_t time_of_bank(const dram_parameters *d, const dram_channel *c, const dram_bank *bank,
+                                   int64_t group, int64_t entered) {
     int64_t t = later(entered, c->refreshed);
     if (bank->open_row >= 0) t = later(t, later(entered, bank->precharge) + d->precharge_to_activate);
     t = later(t, bank->activate);
-    t = later(t, c->last_activate + d->activate_spacing);
-    t = later(t, c->group_activate[plan->group] + d->activate_spacing_in_group);
+    return later(t, c->group_activate[group] + d->activate_spacing_in_group);
+}
+
+/* The same of the channel, after all activations before. */
+static inline int64_t time_to_activate(const dram_parameters *d, const dram_channel *c, const dram_bank *bank,
+                                       int64_t group, int64_t entered) {
+    const int64_t t = later(time_of_bank(d, c, bank, group, entered), c->last_activate + d->activate_spacing);
     return later(t, c->activates[c->activate_turn] + d->four_activates);
 }
 
-/* Columns are read and written in the order of their bursts, too. */
-static inline void plan_commands(const dram_parameters *d, const dram_channel *c, burst_plan *plan, int64_t entered,
-                                 int is_write) {
-    const int64_t *in_group = c->group_column[plan->group];
+/* The same of a column of an open row in the group, after all columns before. */
+static inline int64_t time_of_column(const dram_parameters *d, const dram_channel *c, int64_t group, int64_t entered,
+                                     int is_write) {
+    const int64_t *in_group = c->group_column[group];
     int64_t t = later(entered, c->last_column[is_write] + d->spacing);
     t = later(t, c->last_column[!is_write] + d->turnaround[is_write]);
     t = later(t, in_group[is_write] + d->spacing_in_group);
-    t = later(t, in_group[!is_write] + d->turnaround_in_group[is_write]);
+    return later(t, in_group[!is_write] + d->turnaround_in_group[is_write]);
+}
+
+/* Rows are activated, and columns read and written, in the order of their bursts. */
+static inline void plan_commands(const dram_parameters *d, const dram_channel *c, burst_plan *plan, int64_t entered,
+                                 int is_write) {
+    const int64_t t = time_of_column(d, c, plan->group, entered, is_write);
     plan->is_hit = plan->bank->open_row == plan->row;
     if (plan->is_hit) {
         plan->column = later(t, plan->bank->column[is_write]);
     } else {
-        plan->activate = time_to_activate(d, c, plan, entered);
+        plan->activate = time_to_activate(d, c, plan->bank, plan->group, entered);
         plan->column = later(t, plan->activate + d->activate_to_column[is_write]);
     }
 }
@@ -99,15 +105,16 @@ static inline void plan_commands(const dram_parameters *d, const dram_channel *c
 static inline void refresh(const dram_parameters *d, dram_channel *c, int64_t entered) {
     int64_t begin = c->refresh_due;
     int is_open = 0;
-    for (int64_t i = 0; i < d->num_groups * d->banks_per_group; i++)
-        if (c->bank[i].open_row >= 0) {
-            begin = later(begin, c->bank[i].precharge);
-            c->bank[i].open_row = -1;
+    for (int64_t i = 0; i < d->num_groups * d->banks_per_group; i++) {
+        dram_bank *bank = &c->bank[i];
+        if (bank->open_row >= 0) {
+            bank->precharge = later(bank->precharge, c->refresh_due);
+            bank->open_row = -1;
             is_open = 1;
         }
-    if (is_open) {
-        begin += d->precharge_to_activate;
-    } else if (entered > begin) {
+        begin = later(begin, bank->precharge + d->precharge_to_activate);
+    }
+    if (!is_open && entered > begin) {
         begin += (entered - begin) / d->refresh_interval * d->refresh_interval;
         c->refresh_due = begin;
     }
@@ -194,41 +201,4 @@ static inline int64_t serve_stream(const dram_parameters *d, dram_channel *c, in
     return num_hits;
 }
 
-/* The clock at which the last burst's column is asked for. */
-static inline int64_t serve_bursts(dram_state state, int64_t first, int64_t end, int64_t ready, int is_write,
-                                   int64_t *num_hits) {
-    const dram_parameters *d = state.dram;
-    int64_t last = LONG_AGO, hits = 0;
-    if (d->run_length > 1 && end - first > 2 * d->num_channels * d->run_groups) {
-        for (int64_t burst = first; burst < first + d->num_channels; burst++) {
-            dram_channel *c = &state.channel[burst & (d->num_channels - 1)];
-            hits += serve_stream(d, c, burst, end, ready, is_write);
-            last = later(last, c->last_column[is_write]);
-        }
-    } else {
-        for (int64_t burst = first; burst < end; burst++) {
-            dram_channel *c = &state.channel[field(burst, d->channel_shift, d->num_channels)];
-            hits += serve_burst(d, c, burst, ready, is_write);
-            last = later(last, c->last_column[is_write]);
-        }
-    }
-    *num_hits = hits;
-    return last;
-}
-
-/* Serve requests from..to-1, ready at one clock, and count them by kind; the clock at which the last data has moved. */
-static inline int64_t serve_requests(dram_state state, const request_list *requests, int64_t from, int64_t to,
-                                     int64_t ready, int is_write, kind_counts *counts) {
-    int64_t last = LONG_AGO;
-    for (int64_t i = from; i < to; i++) {
-        const int64_t begin = requests->address[i], end = begin + requests->num_bytes[i];
-        const int64_t first = begin >> state.dram->burst_shift, stop = ((end - 1) >> state.dram->burst_shift) + 1;
-        int64_t *count = counts[requests->kind[i]], num_hits;
-        last = later(last, serve_bursts(state, first, stop, ready, is_write, &num_hits));
-        count[REQUESTED_BYTES] += end - begin;
-        count[BURSTS] += stop - first;
-        count[ROW_HITS] += num_hits;
-    }
-    return last + state.dram->latency[is_write];
-}
 #endif

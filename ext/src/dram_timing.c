@@ -12,8 +12,19 @@ static void close_channel(const dram_parameters *d, dram_channel *c) {
     c->refresh_due = d->refresh_interval;
 }
 
+static void empty_window(dram_window *w) {
+    for (int i = 0; i < MAX_BANKS; i++) w->first[i] = w->last[i] = w->hit[i] = -1;
+    for (int i = 0; i < MAX_QUEUE; i++) w->burst[i] = (waiting_burst){.next = (int16_t)(i + 1)};
+    w->num_waiting = w->num_entered = w->free = 0;
+    w->hit_banks = w->miss_banks = 0;
+    w->column.is_known = w->activate.is_known = 0;
+}
+
 void close_channels(dram_state state) {
-    for (int64_t i = 0; i < state.dram->num_channels; i++) close_channel(state.dram, &state.channel[i]);
+    for (int64_t i = 0; i < state.dram->num_channels; i++) {
+        close_channel(state.dram, &state.channel[i]);
+        empty_window(&state.window[i]);
+    }
 }
 
 int64_t first_bad_request(request_list requests, int64_t first_block, int64_t end_block, int64_t num_kinds,

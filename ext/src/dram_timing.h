@@ -1,9 +1,9 @@
 /* DRAM as a whole: its first state, its requests' check, and their service. */
 #ifndef HPCGNN_DRAM_TIMING_H
 #define HPCGNN_DRAM_TIMING_H
-#include "dram_channel.h"
+#include "dram_service.h"
 
-/* Close all banks and forget all commands. */
+/* Close all banks, and forget all commands and bursts. */
 void close_channels(dram_state state);
 
 /* The first request whose block is before the last one's, or outside first_block..end_block-1, that has no bytes or

@@ -1,7 +1,7 @@
 /* How the blocks of a pass follow each other through stages of units, and when DRAM serves their requests. */
 #ifndef HPCGNN_TIMELINE_H
 #define HPCGNN_TIMELINE_H
-#include "dram_channel.h"
+#include "dram_service.h"
 
 /* What a stage waits for. The last stage's way out are the writes, the other stages' the next stage. */
 enum { DRAM_READS, UPSTREAM, DOWNSTREAM, DRAM_WRITES, NUM_CAUSES, MAX_STAGES = 16 };

@@ -32,7 +32,8 @@ class Dram:
     num_channels, num_bank_groups, banks_per_group, num_rows : int      powers of two
     channel_bits, burst_length : int      bits of a transfer, transfers of a burst
     row_bytes : int                       of a row of one bank
-    queue_depth : int                     bursts of a channel that commands may be given for ahead of their turn
+    queue_depth : int                     bursts of a channel that commands may be given for at a time
+    scheduling : str                      "first-ready" or "in-order", see Memory
     mapping : tuple of str                fields of an address above those within a burst, the lowest first
     timings : mapping of str to int
     """
@@ -47,6 +48,7 @@ class Dram:
     num_rows: int
     row_bytes: int
     queue_depth: int
+    scheduling: str
     mapping: tuple[str, ...]
     timings: Mapping[str, int]
 
@@ -83,6 +85,7 @@ class Dram:
         written = t["cwl"] + burst
         return {
             **_shifts(self), **_runs(self, spacing), "queue_depth": self.queue_depth,
+            "first_ready": int(self.scheduling == "first-ready"),
             "latency": [t["cl"] + burst, written], "activate_to_column": [t["rcd_read"], t["rcd_write"]],
             "column_to_precharge": [t["rtp"], written + t["wr"]],
             "turnaround": [written + t["wtr_s"], to_write], "turnaround_in_group": [written + t["wtr_l"], to_write],
@@ -183,10 +186,25 @@ def as_arrays(requests: Requests, what: str, first_block: int, end_block: int, c
 class Memory:
     """A DRAM at work: its open rows, and when its last commands were given. Time counts in clocks of the DRAM, from 0.
 
-    Each channel serves its bursts in the order of the requests; channels work in parallel. A row is left open till
-    another one of its bank is asked for, or all banks are refreshed. Rows are activated in the order of the bursts,
-    too, but ahead of their turn, as far as the queue reaches. Assumed: buses of commands are never short, and no row is
-    opened for a burst that has to wait for a refresh.
+    A row is left open till another one of its bank is asked for, or all banks are refreshed; channels work in parallel.
+
+    "first-ready" is Ramulator's default (FRFCFS_PriorHit in Scheduler.h, with the queue of Controller.h). A channel's
+    queue holds the bursts that are ready, the first ones alone if they are too many; a burst leaves it with its column,
+    which makes room. At each clock, the oldest burst whose row is open and whose column the timings allow has it; an
+    open row that none in the queue asks for is closed when one asks for another row of its bank; and the oldest burst
+    has its row activated whose bank is closed and whose activation the timings allow. Bursts of one call are reordered,
+    those of a later call are not served before them: its columns and activations come after theirs, though it may
+    enter the queue, and open rows of its own, before theirs are read. A call is done with its last burst.
+
+    Left out of Ramulator: reads and writes share a queue, and turn when the calls do, not by how full two queues are;
+    a read is not answered from a write that waits; rows and columns have command buses of their own, as HBM has, where
+    Ramulator gives one command in a clock; closing a row never waits for a bus.
+
+    "in-order" serves columns and activates rows in the order of the bursts, rows ahead of their turn as far as the
+    queue reaches.
+
+    Assumed: no row is opened whose column can not come before the next refresh. A burst that has its row opened, even
+    if a refresh closes it again before its column, counts as one miss.
     """
 
     def __init__(self, dram: Dram) -> None:

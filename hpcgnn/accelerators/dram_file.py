@@ -20,9 +20,11 @@ else:
 
 FOLDER = Path(__file__).parent / "configurations" / "dram"
 FIELDS = ("clock_ghz", "num_channels", "channel_bits", "burst_length", "num_bank_groups", "banks_per_group", "num_rows",
-          "row_bytes", "queue_depth", "mapping")
+          "row_bytes", "queue_depth", "scheduling", "mapping")
 TIMINGS = ("rcd_read", "rcd_write", "rp", "cl", "cwl", "ccd_s", "ccd_l", "ras", "rc", "rrd_s", "rrd_l", "faw", "rtp",
            "wr", "wtr_s", "wtr_l", "refi", "rfc")
+SCHEDULING = ("first-ready", "in-order")
+NO_WHOLE_NUMBERS = {"clock_ghz", "scheduling", "mapping"}
 ADDRESS_FIELDS = {"channel", "bank group", "column", "bank", "row"}
 
 
@@ -68,11 +70,13 @@ def checked(path: Path, organization: Mapping[str, Any], timings: Mapping[str, A
         raise ConfigError(f"clock_ghz of {path} is {clock!r}; expected a number from 0.001 to 100")
     for name, value in {**organization, **timings}.items():
         least = 0 if name == "refi" else 1
-        if name not in ("clock_ghz", "mapping") and (type(value) is not int or not least <= value < 1 << 32):
+        if name not in NO_WHOLE_NUMBERS and (type(value) is not int or not least <= value < 1 << 32):
             raise ConfigError(f"{name} of {path} is {value!r}; expected a whole number from {least} on")
-    for name in set(FIELDS) - {"clock_ghz", "queue_depth", "mapping"}:
+    for name in set(FIELDS) - {*NO_WHOLE_NUMBERS, "queue_depth"}:
         if organization[name] & (organization[name] - 1):
             raise ConfigError(f"{name} of {path} is {organization[name]}; expected a power of two")
+    if organization["scheduling"] not in SCHEDULING:
+        raise ConfigError(f"scheduling of {path} is {organization['scheduling']!r}; expected {' or '.join(SCHEDULING)}")
     mapping = organization["mapping"]
     if not isinstance(mapping, (list, tuple)) or sorted(map(str, mapping)) != sorted(ADDRESS_FIELDS):
         raise ConfigError(f"mapping of {path} is {mapping!r}; expected an order of {', '.join(sorted(ADDRESS_FIELDS))}")
