@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 
 cdef extern from "condense_traffic.h":
     ctypedef struct clustered_rows:
@@ -15,7 +15,13 @@ cdef extern from "condense_traffic.h":
         int is_lru
         int32_t *newer
         int32_t *older
+    ctypedef struct line_list:
+        int64_t num_lines
+        int32_t *line
+        uint8_t *is_sparse
     void c_fetch_lines "fetch_lines" (clustered_rows, int64_t, line_buffer, int64_t *) nogil
+    void c_list_fetched_lines "list_fetched_lines" (clustered_rows, int64_t, int64_t, int64_t, line_buffer *,
+                                                    line_list *, int64_t *) nogil
 
 
 def fetch_lines(const int64_t[::1] start, const int64_t[::1] indptr, const int32_t[::1] indices, int64_t row_bytes,
@@ -36,3 +42,24 @@ def fetch_lines(const int64_t[::1] start, const int64_t[::1] indptr, const int32
     with nogil:
         c_fetch_lines(rows, row_bytes, buffer, fetched)
     return fetched[0], fetched[1]
+
+
+def list_fetched_lines(const int64_t[::1] start, const int64_t[::1] indptr, const int32_t[::1] indices,
+                       int64_t first, int64_t last, int64_t row_bytes, int64_t line_bytes, int64_t capacity,
+                       bint is_lru, int32_t[::1] newer, int32_t[::1] older, int64_t[::1] num_held,
+                       int32_t[::1] line, uint8_t[::1] is_sparse, int64_t[::1] end):
+    """List into `line` and `is_sparse`, which have room, what clusters first .. last - 1 fetch, and where each ends.
+
+    The buffer is `newer`, `older` (one more than there are lines; at first -1, in the last entry its own index) and
+    `num_held`, a single number that is 0 at first.
+    """
+    cdef clustered_rows rows
+    cdef line_buffer buffer
+    cdef line_list lines
+    rows.num_clusters, rows.start, rows.indptr, rows.indices = start.shape[0] - 1, &start[0], &indptr[0], &indices[0]
+    buffer.line_bytes, buffer.capacity, buffer.num_held = line_bytes, capacity, num_held[0]
+    buffer.num_lines, buffer.is_lru, buffer.newer, buffer.older = newer.shape[0] - 1, is_lru, &newer[0], &older[0]
+    lines.num_lines, lines.line, lines.is_sparse = 0, &line[0], &is_sparse[0]
+    with nogil:
+        c_list_fetched_lines(rows, first, last, row_bytes, &buffer, &lines, &end[0])
+    num_held[0] = buffer.num_held

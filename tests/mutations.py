@@ -5,29 +5,8 @@ Only data: nothing here runs. `tests/test_mutations.py` keeps the list from rott
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Tests:
-    """Arguments of pytest, files below tests/ first, and the ranks that run them."""
-
-    __test__ = False
-
-    arguments: str
-    ranks: int = 1
-
-
-@dataclass(frozen=True)
-class Mutation:
-    """A fault in a file below hpcgnn/: `old`, which stands there exactly once, becomes `new`."""
-
-    file: str
-    fault: str
-    old: str
-    new: str
-    caught_by: Tests
-
+from accelerator_mutations import ACCELERATOR_MUTATIONS
+from mutation import Mutation, Tests
 
 SORTED, PIECES_OF_ROWS = Tests("datasets/test_arcs.py"), Tests("datasets/test_row_files.py")
 TREATED = Tests("datasets/test_features.py -k 'any_piece or block'")
@@ -763,4 +742,5 @@ MUTATIONS = [
              Tests("planning/test_cluster.py")),
     Mutation("planning/predictions.py", "what does not fit is recommended", "if one.fits]\n    if not fitting",
              "]\n    if not fitting", Tests("planning/test_predictions.py -k recommended")),
+    *ACCELERATOR_MUTATIONS,
 ]

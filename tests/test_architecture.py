@@ -61,11 +61,13 @@ MAY_IMPORT = {
                              "exchange", "settings", "methods", "config", "nn", "training", "inference", "pyg",
                              "report", "results"},
     "planning": FOUNDATION | {"datasets", "partition", "shards", "ops", "methods", "config"},
+    # Models of hardware, from counts: no tensor, no rank.
+    "accelerators": {"errors", "partition", "quantized"},
     "bench": FOUNDATION | {"launch", "threads", "units", "datasets", "partition", "quantized", "shards", "ops", "graph",
-                           "exchange", "adaptive", "nn", "training", "inference", "report"},
+                           "exchange", "adaptive", "nn", "training", "inference", "report", "accelerators"},
     "cli": FOUNDATION | {"launch", "launched", "units", "datasets", "partition", "quantized", "shards", "ops", "graph",
                          "exchange", "adaptive", "settings", "methods", "config", "nn", "training", "inference",
-                         "report", "pyg", "results", "library", "bench", "planning"},
+                         "report", "pyg", "results", "library", "bench", "planning", "accelerators"},
     "command_line": {"errors", "launched", "cli"},
     "__main__": {"stop_signals", "command_line"},
     # For type checkers; at run time when first used.
@@ -82,8 +84,8 @@ LIBRARY_HOMES = {
     "ogb": ("datasets.ogb",),
     "kaminpar": ("partition",),
     "pymetis": ("partition",),
-    "hpcgnn._ext": ("_ext", "datasets.cleaning", "graph.batch", "ops.host", "partition", "quantized.package",
-                    "quantized.package_positions", "quantized.package_writer", "bench.host"),
+    "hpcgnn._ext": ("_ext", "accelerators", "datasets.cleaning", "graph.batch", "ops.host", "partition",
+                    "quantized.package", "quantized.package_positions", "quantized.package_writer", "bench.host"),
 }
 # Decisions that are pure functions of what rank 0 was told: they know neither messages nor their rows.
 DECISIONS = {f"adaptive.{name}" for name in (

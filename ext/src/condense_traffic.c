@@ -1,5 +1,7 @@
 #include "condense_traffic.h"
 
+#include <stddef.h>
+
 static void take_out(line_buffer *buffer, int32_t line) {
     const int32_t newer = buffer->newer[line], older = buffer->older[line];
     buffer->older[newer] = older;
@@ -29,15 +31,31 @@ static int use_line(line_buffer *buffer, int32_t line) {
     return !is_held;
 }
 
-static void use_sources(clustered_rows rows, int64_t c, int64_t row_bytes, line_buffer *buffer, int64_t *fetched) {
+/* Appends what is fetched to `list`, whose end moves on; nothing where it is NULL. */
+static void use_sources(clustered_rows rows, int64_t c, int64_t row_bytes, line_buffer *buffer, int64_t *fetched,
+                        line_list *list) {
     for (int64_t e = rows.indptr[rows.start[c]]; e < rows.indptr[rows.start[c + 1]]; e++) {
         const int64_t u = rows.indices[e], last = ((u + 1) * row_bytes - 1) / buffer->line_bytes;
         const int is_sparse = u < rows.start[c] || u >= rows.start[c + 1];
-        for (int64_t line = u * row_bytes / buffer->line_bytes; line <= last; line++)
-            fetched[is_sparse] += use_line(buffer, (int32_t)line);
+        for (int64_t line = u * row_bytes / buffer->line_bytes; line <= last; line++) {
+            if (!use_line(buffer, (int32_t)line)) continue;
+            fetched[is_sparse]++;
+            if (!list) continue;
+            list->is_sparse[list->num_lines] = (uint8_t)is_sparse;
+            list->line[list->num_lines++] = (int32_t)line;
+        }
     }
 }
 
 void fetch_lines(clustered_rows rows, int64_t row_bytes, line_buffer buffer, int64_t *fetched) {
-    for (int64_t c = 0; c < rows.num_clusters; c++) use_sources(rows, c, row_bytes, &buffer, fetched);
+    for (int64_t c = 0; c < rows.num_clusters; c++) use_sources(rows, c, row_bytes, &buffer, fetched, NULL);
+}
+
+void list_fetched_lines(clustered_rows rows, int64_t first, int64_t last, int64_t row_bytes, line_buffer *buffer,
+                        line_list *list, int64_t *end) {
+    int64_t fetched[2] = {0, 0};
+    for (int64_t c = first; c < last; c++) {
+        use_sources(rows, c, row_bytes, buffer, fetched, list);
+        end[c - first] = list->num_lines;
+    }
 }

@@ -12,7 +12,19 @@ typedef struct {
     int32_t *newer, *older;
 } line_buffer;
 
+/* Lines in the order in which they were fetched, and whether each was for a source of another cluster. */
+typedef struct {
+    int64_t num_lines;
+    int32_t *line;
+    uint8_t *is_sparse;
+} line_list;
+
 /* Lines fetched while each row's sources are read in order, row after row; a source u lies in the bytes
  * u*row_bytes .. (u+1)*row_bytes-1. fetched[0] counts sources of the row's own cluster, fetched[1] the others. */
 void fetch_lines(clustered_rows rows, int64_t row_bytes, line_buffer buffer, int64_t *fetched);
+
+/* The same for clusters first .. last - 1, where the buffer and the list stand: lists each line, and in end[c - first]
+ * how many there are once cluster c is done. */
+void list_fetched_lines(clustered_rows rows, int64_t first, int64_t last, int64_t row_bytes, line_buffer *buffer,
+                        line_list *list, int64_t *end);
 #endif

@@ -65,12 +65,12 @@ class InferenceBenchmark:
         """
         waiting = {path: read_model(path)[0] for path in self.trained}
         for path, model in waiting.items():
-            _check_kinds(path, model)
+            check_kinds(path, model)
         for source in self.sources:
             dataset = load_source(f"npz:{source}", SourceOptions(features="auto", normalize_features="auto"))
             work = BatchedGraph.of(dataset, self.num_clusters, self.batch_size) if self.num_clusters \
                 else BatchedGraph.whole(dataset)
-            fitting = [path for path, model in waiting.items() if _is_of(model, dataset)]
+            fitting = [path for path, model in waiting.items() if is_of(model, dataset)]
             for path in fitting:
                 yield self._measure_trained(work, path, waiting.pop(path))
             if not self.trained:
@@ -106,12 +106,14 @@ class InferenceBenchmark:
         return measure(case, work, model, others, self.place)
 
 
-def _is_of(model: IntegerModel, dataset: GraphDataset) -> bool:
+def is_of(model: IntegerModel, dataset: GraphDataset) -> bool:
+    """Tell whether a model was made on a graph."""
     found = dataset.name, dataset.num_nodes, dataset.features.shape[1]
     return found == (model.dataset, model.num_nodes, model.num_features)
 
 
-def _check_kinds(path: Path, model: IntegerModel) -> None:
+def check_kinds(path: Path, model: IntegerModel) -> None:
+    """Raise ConfigError for a model whose convolutions are no plain sums."""
     kinds = sorted({one.kind for one in model.convolutions} - set(SUMMED_KINDS))
     if kinds:
         raise ConfigError(f"{path} is a model of {', '.join(kinds)}; expected one of {', '.join(SUMMED_KINDS)}")

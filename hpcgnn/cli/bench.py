@@ -303,12 +303,11 @@ def inference(shared: Shared, sources: tuple[Path, ...], model: str, bits: str, 
 @click.argument("source", type=FILE, metavar="FILE.npz")
 @click.option("--buffer-kb", type=click.FloatRange(min=0, min_open=True), default=128.0, show_default=True,
               help="KiB of the buffer in front of DRAM.")
-@click.option("--policy", type=click.Choice(("lru", "fifo")), default="lru", show_default=True)
 @click.option("--shuffle", is_flag=True, help="Shuffle the ids first.")
 @click.option("--widths", default="", metavar="LIST",
               help="Also time the aggregation of fp32 rows of so many columns. [default: none]")
 @click.pass_obj
-def dram(shared: Shared, source: Path, buffer_kb: float, policy: str, shuffle: bool, widths: str) -> None:
+def dram(shared: Shared, source: Path, buffer_kb: float, shuffle: bool, widths: str) -> None:
     """Count the bytes that an aggregation of FILE.npz reads from DRAM, by scheme and order of rows: MEGA, Fig. 6, 20b.
 
     --out also gets dram.json and dram.png; bench.json only where --widths are timed.
@@ -323,7 +322,7 @@ def dram(shared: Shared, source: Path, buffer_kb: float, policy: str, shuffle: b
     graph = read_topology(source)
     if shuffle:
         graph = measured.shuffled(graph, measured.SEED)
-    buffer = Buffer(int(buffer_kb * 1024), measured.LINE_BYTES, policy, measured.SPARSE_SHARE)
+    buffer = Buffer(int(buffer_kb * 1024), measured.LINE_BYTES, sparse_share=measured.SPARSE_SHARE)
     benchmark = measured.DramBenchmark(place, graph, buffer, measured.PRUNED_SHARE, columns)
     counts = []
     with shared.steps as steps:
@@ -332,13 +331,33 @@ def dram(shared: Shared, source: Path, buffer_kb: float, policy: str, shuffle: b
             counts.append((group, name, traffic))
             steps.end(f"{group}: {name}", size_text(traffic.total_bytes))
             steps.begin("counts the next one")
-    title = (f"{graph.name}: {measured.DIM} x {measured.BITS} bit, {policy} buffer of {buffer_kb:g} KiB, "
+    title = (f"{graph.name}: {measured.DIM} x {measured.BITS} bit, {buffer.policy} buffer of {buffer_kb:g} KiB, "
              f"lines of {measured.LINE_BYTES} bytes")
     measured.show_traffic(title, counts)
     if shared.out is not None:
-        settings = {"title": title, "buffer_kb": buffer_kb, "policy": policy, "pruned": measured.PRUNED_SHARE,
+        settings = {"title": title, "buffer_kb": buffer_kb, "policy": buffer.policy, "pruned": measured.PRUNED_SHARE,
                     "shuffle": shuffle}
         measured.write_traffic(shared.out, settings, machine, counts)
         say_results(shared.out, why_no_picture(measured.PICTURE))
     if columns:
         finish("dram", machine, benchmark, shared)
+
+
+@command.command("accelerator")
+@click.argument("sources", metavar="FILE...", nargs=-1, required=True)
+@click.option("--designs", default="mega,hygcn,gcnax,grow,sgcn", show_default=True, metavar="LIST",
+              help="Accelerators: names that come with hpcgnn, and TOML files of your own.")
+@click.option("--sweep", metavar="PATH=VALUES", help="Run the first design with other numbers instead, as in "
+              "buffers.input=16:256 (doubling), rules.schedule=condense,metis or workload.bit_width=1,2,4,8.")
+@click.pass_obj
+def accelerator(shared: Shared, sources: tuple[str, ...], designs: str, sweep: str | None) -> None:
+    """Model cycles, DRAM and energy of inferences on MEGA's accelerator, HyGCN, GCNAX, GROW and SGCN.
+
+    FILE is a graph, an .npz archive, or a model of hpcgnn quantize, an .h5 file: each model answers for the graph that
+    it was made on, whose archive must be named too. A graph without a model gets GCN, GIN and SAGE of two layers with
+    assumed widths, or one of them (GRAPH.npz:gcn); drawn:nell, drawn:reddit and drawn:products are drawn as large as
+    these. --out gets accelerator.json and accelerator.png.
+    """
+    from hpcgnn.cli.accelerator import model_accelerators
+
+    model_accelerators(shared, sources, tuple(dict.fromkeys(designs.split(","))), sweep)

@@ -45,18 +45,21 @@ def forward(model: IntegerModel, rows: np.ndarray, in_degree: np.ndarray,
 
 
 def forward_codes(model: IntegerModel, coded: LayerRows, in_degree: np.ndarray, neighborhood: CodeNeighborhood,
-                  observe: Callable[[LayerRows], None] | None = None) -> tuple[np.ndarray, np.ndarray]:
+                  observe: Callable[[LayerRows], None] | None = None,
+                  observe_second: Callable[[int, CodedRows], None] | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Collective: run the pass of `forward` from the codes of the first convolution's rows.
 
     Parameters
     ----------
-    observe : function or None       is shown the codes that each convolution reads
+    observe : function or None            is shown the codes that each convolution reads
+    observe_second : function or None     is shown the first row of a block, and the block's codes that the second map
+                                          of gin reads
     """
     embeddings, last = np.empty((len(in_degree), 0), np.float32), len(model.convolutions) - 1
     for number, convolution in enumerate(model.convolutions):
         if observe is not None:
             observe(coded)
-        layer = _Layer(convolution, coded, in_degree, neighborhood)
+        layer = _Layer(convolution, coded, in_degree, neighborhood, observe_second)
         if number < last:
             coded, values = layer.hidden(model.convolutions[number + 1].rows, keeps_values=number + 1 == last)
             embeddings = embeddings if values is None else values
@@ -71,6 +74,7 @@ class _Layer:
     coded: LayerRows
     in_degree: np.ndarray
     neighborhood: CodeNeighborhood
+    observe_second: Callable[[int, CodedRows], None] | None = None
 
     def hidden(self, scale: RowScale, keeps_values: bool) -> tuple[CodedRows, np.ndarray | None]:
         """Collective: return codes of the next convolution's rows, and these rows where they are kept."""
@@ -147,6 +151,8 @@ class _Layer:
         for first, sums, epilogue in blocks:
             between = CodedRows.empty(convolution.second_rows, self.in_degree[first:first + len(sums)], sums.shape[1])
             rescale(sums, replace(epilogue, rectifies=True), between.target(0, len(sums)))
+            if self.observe_second is not None:
+                self.observe_second(first, between)
             second = between.product(0, len(sums), convolution.second)
             yield first, second, Epilogue(row_scale=between.step, column_scale=convolution.second.scale.step,
                                           bias=convolution.second_bias)

@@ -6,17 +6,20 @@ are produced, and sums.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from hpcgnn._ext import condense_traffic as kernels
 from hpcgnn.errors import ConfigError
-from hpcgnn.partition.condense import ClusteredRows, condensed_regions
+from hpcgnn.partition.condense import ClusteredRows, CondensedRegions, condensed_regions
 
 POLICIES = ("lru", "fifo")
 MOST_LINES = np.iinfo(np.int32).max
 BYTES_AN_ID = 4
+ENTRIES_A_RUN = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -90,15 +93,52 @@ def gather_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> DramT
     ------
     ConfigError                           a buffer that can't be, or rows of more lines than 32-bit numbers can name
     """
-    buffer.check()
-    if row_bytes < 1 or rows.num_rows * row_bytes // buffer.line_bytes >= MOST_LINES:
-        raise ConfigError(f"{rows.num_rows} rows of {row_bytes} bytes do not make 1 to {MOST_LINES} lines of "
-                          f"{buffer.line_bytes} bytes; choose wider lines")
+    _check_lines(rows, row_bytes, buffer)
     dense, sparse = kernels.fetch_lines(
         np.ascontiguousarray(rows.start, np.int64), np.ascontiguousarray(rows.indptr, np.int64),
         np.ascontiguousarray(rows.indices, np.int32), row_bytes, buffer.line_bytes,
         buffer.num_bytes // buffer.line_bytes, buffer.policy == "lru")
     return DramTraffic(dense * buffer.line_bytes, sparse * buffer.line_bytes)
+
+
+class FetchedLines(NamedTuple):
+    """Lines that a run of clusters reads from DRAM, in the order in which they are read.
+
+    Attributes
+    ----------
+    first_cluster : int
+    start : (num_clusters + 1,) int64     cluster first_cluster + i reads line[start[i]:start[i + 1]]
+    line : (num_lines,) int32             its bytes are line * line_bytes .. (line + 1) * line_bytes - 1
+    is_sparse : (num_lines,) bool         whether it is read for a source of another cluster
+    """
+
+    first_cluster: int
+    start: np.ndarray
+    line: np.ndarray
+    is_sparse: np.ndarray
+
+
+def fetched_lines(rows: ClusteredRows, row_bytes: int, buffer: Buffer,
+                  entries_a_run: int = ENTRIES_A_RUN) -> Iterator[FetchedLines]:
+    """Yield the lines that gather_traffic counts, for runs of clusters that have about so many entries; parameters and
+    errors as there.
+    """
+    _check_lines(rows, row_bytes, buffer)
+    start, indptr = (np.ascontiguousarray(array, np.int64) for array in (rows.start, rows.indptr))
+    num_lines = -(-rows.num_rows * row_bytes // buffer.line_bytes)
+    newer, older = (np.full(num_lines + 1, -1, np.int32) for _ in range(2))
+    newer[-1] = older[-1] = num_lines
+    held, entry, first = np.zeros(1, np.int64), indptr[start], 0
+    while first < rows.num_clusters:
+        last = max(int(np.searchsorted(entry, entry[first] + entries_a_run, "right")) - 1, first + 1)
+        room = int(entry[last] - entry[first]) * ((row_bytes - 1) // buffer.line_bytes + 2) + 1
+        line, is_sparse, end = np.empty(room, np.int32), np.empty(room, np.uint8), np.zeros(last - first, np.int64)
+        if entry[last] > entry[first]:
+            kernels.list_fetched_lines(start, indptr, np.ascontiguousarray(rows.indices, np.int32), first, last,
+                                       row_bytes, buffer.line_bytes, buffer.num_bytes // buffer.line_bytes,
+                                       buffer.policy == "lru", newer, older, held, line, is_sparse, end)
+        yield FetchedLines(first, np.concatenate([[0], end]), line[:end[-1]].copy(), is_sparse[:end[-1]].astype(bool))
+        first = last
 
 
 def direct_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> DramTraffic:
@@ -125,14 +165,21 @@ def source_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> DramT
 
     Reference: MEGA, §V-E, whose own reuse is given to a layout without copies here.
     """
-    regions = condensed_regions(rows)
     dense = gather_traffic(rows.without(rows.is_sparse()), row_bytes, buffer)
+    _, num_lines = source_lines(condensed_regions(rows), row_bytes, buffer)
+    return replace(dense, sparse_bytes=int(num_lines.sum()) * buffer.line_bytes)
+
+
+def source_lines(regions: CondensedRegions, row_bytes: int, buffer: Buffer) -> tuple[np.ndarray, np.ndarray]:
+    """Return for each row that a cluster needs of others the first line that it reads for it, (num_copies,) int64, and
+    how many from there on, the same shape; 0 where the row before it brought them.
+    """
     row = regions.copied_row.astype(np.int64)
     first, last = row * row_bytes // buffer.line_bytes, ((row + 1) * row_bytes - 1) // buffer.line_bytes
     read_to = np.concatenate([[-1], last[:-1]])[:len(row)]
     read_to[regions.start[:-1][regions.start[:-1] < len(row)]] = -1      # a cluster has read nothing yet
-    num_lines = last - np.maximum(first, read_to + 1) + 1
-    return replace(dense, sparse_bytes=int(num_lines.sum()) * buffer.line_bytes)
+    first = np.maximum(first, read_to + 1)
+    return first, last - first + 1
 
 
 def pruned_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer, pruned_share: float) -> DramTraffic:
@@ -144,6 +191,13 @@ def pruned_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer, pruned_s
 
     Reference: You et al., HPCA 2022 (GCoD), as MEGA compares with it. Which connections go is our choice.
     """
+    is_dropped = pruned_entries(rows, pruned_share)
+    traffic = gather_traffic(rows.without(is_dropped), row_bytes, buffer)
+    return replace(traffic, dropped_arcs=int(is_dropped.sum()))
+
+
+def pruned_entries(rows: ClusteredRows, pruned_share: float) -> np.ndarray:
+    """Return what pruned_traffic leaves out, (num_entries,) bool."""
     entry = np.flatnonzero(rows.is_sparse())
     cluster = rows.cluster_of_rows()
     reader = np.repeat(cluster, np.diff(rows.indptr))[entry]
@@ -151,8 +205,7 @@ def pruned_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer, pruned_s
                                   return_counts=True)
     is_dropped = np.zeros(len(rows.indices), bool)
     is_dropped[entry[np.argsort(num_arcs[pair], kind="stable")][:round(pruned_share * len(rows.indices))]] = True
-    traffic = gather_traffic(rows.without(is_dropped), row_bytes, buffer)
-    return replace(traffic, dropped_arcs=int(is_dropped.sum()))
+    return is_dropped
 
 
 def condensed_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> DramTraffic:
@@ -176,6 +229,13 @@ def condensed_traffic(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> Dr
     return DramTraffic(dense.dense_bytes, _lines(num_copies * row_bytes, buffer) * buffer.line_bytes,
                        _written_lines(num_copies, row_bytes, buffer) * buffer.line_bytes,
                        BYTES_AN_ID * regions.num_copies)
+
+
+def _check_lines(rows: ClusteredRows, row_bytes: int, buffer: Buffer) -> None:
+    buffer.check()
+    if row_bytes < 1 or rows.num_rows * row_bytes // buffer.line_bytes >= MOST_LINES:
+        raise ConfigError(f"{rows.num_rows} rows of {row_bytes} bytes do not make 1 to {MOST_LINES} lines of "
+                          f"{buffer.line_bytes} bytes; choose wider lines")
 
 
 def _lines(num_bytes: np.ndarray, buffer: Buffer) -> int:

@@ -85,13 +85,13 @@ def test_the_command_leaves_a_table_a_picture_and_its_numbers(grid, tmp_path):
     np.savez(tmp_path / "grid.npz", indptr=grid.indptr, indices=grid.indices)
     done = subprocess.run(
         [sys.executable, "-m", "hpcgnn", "bench", "dram", tmp_path / "grid.npz", "--shuffle",
-         "--buffer-kb", "4", "--policy", "fifo", "--widths", "5", "--repeat", "1", "--threads", "1",
+         "--buffer-kb", "4", "--widths", "5", "--repeat", "1", "--threads", "1",
          "--out", tmp_path / "out"], capture_output=True, text=True, env=clean_environment())
     assert done.returncode == 0, done.stderr
-    assert "grid, shuffled: 128 x 4 bit, fifo buffer of 4 KiB, lines of 128 bytes" in done.stdout
+    assert "grid, shuffled: 128 x 4 bit, lru buffer of 4 KiB, lines of 128 bytes" in done.stdout
     content = json.loads((tmp_path / "out/dram.json").read_text())
     expected = [(group, name, traffic.total_bytes) for group, name, traffic in
-                DramBenchmark(HostPlace(Effort(1)), shuffled(grid, 0), Buffer(4096, 128, "fifo"), PRUNED_SHARE, (),
+                DramBenchmark(HostPlace(Effort(1)), shuffled(grid, 0), Buffer(4096, 128), PRUNED_SHARE, (),
                               64).count()]
     assert [(row["group"], row["scheme"], row["total_bytes"]) for row in content["traffic"]] == expected
     assert content["settings"]["pruned"] == PRUNED_SHARE and "processor" in content["machine"]
@@ -103,7 +103,7 @@ def test_the_command_leaves_a_table_a_picture_and_its_numbers(grid, tmp_path):
 
 @pytest.mark.parametrize("arguments, status, complaint", [
     (["--widths", "64,x"], 2, "--widths is '64,x'; expected positive numbers with commas between them"),
-    (["--policy", "mru"], 2, "'mru' is not one of 'lru', 'fifo'"),
+    (["--buffer-kb", "0"], 2, "0.0 is not in the range x>0"),
 ])
 def test_what_can_not_be_counted_is_refused_before_anything_is(arguments, status, complaint, tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:

@@ -15,6 +15,7 @@ from hpcgnn.partition.condense_traffic import (
     Buffer,
     condensed_traffic,
     direct_traffic,
+    fetched_lines,
     gather_traffic,
     pruned_traffic,
     source_traffic,
@@ -59,6 +60,33 @@ def test_lines_are_fetched_as_from_a_plain_list(sizes, num_entries, row_bytes, l
     expected = fetched_by_list(rows, row_bytes, line_bytes, capacity, policy)
     assert [traffic.dense_bytes, traffic.sparse_bytes] == [number * line_bytes for number in expected]
     assert traffic.total_bytes == sum(expected) * line_bytes
+
+
+@settings(max_examples=200, deadline=None)
+@given(sizes=st.lists(st.integers(0, 12), min_size=1, max_size=4).filter(sum), num_entries=st.integers(0, 80),
+       row_bytes=st.integers(1, 20), line_bytes=st.sampled_from([1, 3, 8, 16]), capacity=st.integers(1, 12),
+       policy=st.sampled_from(["lru", "fifo"]), entries_a_run=st.sampled_from([1, 20, 1000]), seed=st.integers(0, 9))
+def test_fetched_lines_are_those_that_are_counted_cluster_by_cluster(sizes, num_entries, row_bytes, line_bytes,
+                                                                     capacity, policy, entries_a_run, seed):
+    rows, buffer = random_rows(sizes, num_entries, seed), Buffer(capacity * line_bytes, line_bytes, policy)
+    fetched = [[0, 0] for _ in sizes]
+    for run in fetched_lines(rows, row_bytes, buffer, entries_a_run):
+        assert run.start[-1] == len(run.line) == len(run.is_sparse)
+        for i in range(len(run.start) - 1):
+            is_sparse = run.is_sparse[run.start[i]:run.start[i + 1]]
+            fetched[run.first_cluster + i] = [int((~is_sparse).sum()), int(is_sparse.sum())]
+    for c in range(len(sizes)):
+        upto = ClusteredRows(rows.start[:c + 2], rows.indptr, rows.indices)
+        traffic = gather_traffic(upto, row_bytes, buffer)
+        assert [sum(numbers) * line_bytes for numbers in zip(*fetched[:c + 1], strict=True)] == [
+            traffic.dense_bytes, traffic.sparse_bytes]
+
+
+def test_lines_are_listed_in_the_order_in_which_they_are_fetched():
+    rows = ClusteredRows(np.array([0, 2, 4]), np.array([0, 2, 4, 6, 7]), np.array([1, 3, 0, 1, 0, 2, 3], np.int32))
+    run, = fetched_lines(rows, 16, Buffer(32, 8))       # two lines a row, and room for two rows
+    assert run.line.tolist() == [2, 3, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7]
+    assert run.is_sparse.tolist() == [False] * 2 + [True] * 2 + [False] * 8 and run.start.tolist() == [0, 8, 12]
 
 
 def test_a_buffer_that_holds_everything_reads_each_line_once():

@@ -1,0 +1,236 @@
+"""DRAM as its TOML file says it: channels, banks, rows and timings, and when it has served an array of requests.
+
+Which requests a design makes, and who waits for them, is known elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcgnn._ext import dram_timing
+from hpcgnn.accelerators.dram_file import FIELDS, checked, read_tables
+from hpcgnn.accelerators.schedule import KINDS, Requests
+from hpcgnn.errors import ConfigError
+
+NO_REFRESH = 1 << 60        # clocks, longer than any pass
+
+
+@dataclass(frozen=True)
+class Dram:
+    """A DRAM. Its organization, and timings in its clocks by the names of configurations/dram/hbm1.toml.
+
+    Attributes
+    ----------
+    name : str                            of its file
+    clock_ghz : float                     two transfers a clock
+    num_channels, num_bank_groups, banks_per_group, num_rows : int      powers of two
+    channel_bits, burst_length : int      bits of a transfer, transfers of a burst
+    row_bytes : int                       of a row of one bank
+    queue_depth : int                     bursts of a channel that commands may be given for at a time
+    scheduling : str                      "first-ready" or "in-order", see Memory
+    mapping : tuple of str                fields of an address above those within a burst, the lowest first
+    timings : mapping of str to int
+    """
+
+    name: str
+    clock_ghz: float
+    num_channels: int
+    channel_bits: int
+    burst_length: int
+    num_bank_groups: int
+    banks_per_group: int
+    num_rows: int
+    row_bytes: int
+    queue_depth: int
+    scheduling: str
+    mapping: tuple[str, ...]
+    timings: Mapping[str, int]
+
+    @property
+    def burst_bytes(self) -> int:
+        """What one command transfers; a request that begins or ends inside a burst transfers all of it."""
+        return self.channel_bits * self.burst_length // 8
+
+    @property
+    def burst_clocks(self) -> int:
+        """How long a burst keeps its channel's data lines busy."""
+        return self.burst_length // 2
+
+    @property
+    def peak_gb_per_s(self) -> float:
+        """All channels' data lines together: channels x bits x two transfers a clock."""
+        return self.num_channels * self.channel_bits / 8 * 2 * self.clock_ghz
+
+    @property
+    def capacity_bytes(self) -> int:
+        return self.num_channels * self.num_bank_groups * self.banks_per_group * self.num_rows * self.row_bytes
+
+    def cycles_per_clock(self, clock_ghz: float) -> Fraction:
+        """Return cycles of an accelerator in one clock of the DRAM, both taken to be whole numbers of kHz."""
+        return Fraction(round(clock_ghz * 1e6), round(self.clock_ghz * 1e6))
+
+    def parameters(self) -> dict[str, Any]:
+        """Return what ext/src/dram_channel.h asks for, by its names.
+
+        Turnarounds are Ramulator's (HBM.cpp): CL + CCD_S + 2 - CWL from a read to a write, CWL + burst + WTR back.
+        """
+        t, burst = self.timings, self.burst_clocks
+        to_write, spacing = t["cl"] + t["ccd_s"] + 2 - t["cwl"], max(t["ccd_s"], burst)
+        written = t["cwl"] + burst
+        return {
+            **_shifts(self), **_runs(self, spacing), "queue_depth": self.queue_depth,
+            "first_ready": int(self.scheduling == "first-ready"),
+            "latency": [t["cl"] + burst, written], "activate_to_column": [t["rcd_read"], t["rcd_write"]],
+            "column_to_precharge": [t["rtp"], written + t["wr"]],
+            "turnaround": [written + t["wtr_s"], to_write], "turnaround_in_group": [written + t["wtr_l"], to_write],
+            "spacing": spacing, "spacing_in_group": t["ccd_l"], "activate_spacing": t["rrd_s"],
+            "activate_spacing_in_group": t["rrd_l"], "four_activates": t["faw"], "activate_to_precharge": t["ras"],
+            "activate_to_activate": t["rc"], "precharge_to_activate": t["rp"],
+            "refresh_interval": t["refi"] or NO_REFRESH, "refresh_time": t["rfc"]}
+
+
+def _shifts(dram: Dram) -> dict[str, int]:
+    """Where each field of a burst's number begins."""
+    num = {"channel": dram.num_channels, "bank group": dram.num_bank_groups, "bank": dram.banks_per_group,
+           "column": dram.row_bytes // dram.burst_bytes, "row": dram.num_rows}
+    shift, shifts = 0, {}
+    for field in dram.mapping:
+        shifts[field] = shift
+        shift += num[field].bit_length() - 1
+    return {"num_channels": num["channel"], "num_groups": num["bank group"], "banks_per_group": num["bank"],
+            "num_rows": num["row"], "burst_shift": dram.burst_bytes.bit_length() - 1,
+            "channel_shift": shifts["channel"], "group_shift": shifts["bank group"], "bank_shift": shifts["bank"],
+            "row_shift": shifts["row"]}
+
+
+def _runs(dram: Dram, spacing: int) -> dict[str, int]:
+    """How many bursts of a channel follow each other in the same rows, how many groups take turns, and how fast."""
+    columns, in_group = dram.row_bytes // dram.burst_bytes, dram.timings["ccd_l"]
+    if dram.mapping[:2] == ("channel", "column"):
+        return {"run_length": columns, "run_groups": 1, "run_spacing": max(spacing, in_group)}
+    if dram.mapping[:3] == ("channel", "bank group", "column") and dram.num_bank_groups * spacing >= in_group:
+        groups = dram.num_bank_groups
+        return {"run_length": columns * groups, "run_groups": groups, "run_spacing": spacing}
+    return {"run_length": 1, "run_groups": 1, "run_spacing": 1}
+
+
+def read_dram(name: str | Path, **changes: Any) -> Dram:
+    """Read a DRAM: one that comes with hpcgnn by its name, or any file; with other numbers, by the names of the file.
+
+    Raises
+    ------
+    ConfigError      there is none, it can't be read, or a number is missing, unknown or impossible
+    """
+    path, organization, timings = read_tables(name)
+    for key, value in changes.items():
+        if key not in organization and key not in timings:
+            raise ConfigError(f"{path} has no {key}; it has {', '.join([*organization, *timings])}")
+        (organization if key in organization else timings)[key] = value
+    checked(path, organization, timings)
+    return Dram(path.stem, **{key: organization[key] for key in FIELDS if key != "mapping"},
+                mapping=tuple(organization["mapping"]), timings=dict(timings))
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What DRAM moved for requests of one kind.
+
+    Attributes
+    ----------
+    num_bytes : int             of whole bursts
+    requested_bytes : int       of the requests
+    num_bursts, row_hits, row_misses : int      a miss activates a row
+    """
+
+    num_bytes: int
+    requested_bytes: int
+    num_bursts: int
+    row_hits: int
+    row_misses: int
+
+
+def traffic_of(counts: np.ndarray, burst_bytes: int) -> dict[str, Traffic]:
+    """Return the kinds that had requests; counts are (len(KINDS), 3) int64: requested bytes, bursts, hits."""
+    return {kind: Traffic(bursts * burst_bytes, requested, bursts, hits, bursts - hits)
+            for kind, (requested, bursts, hits) in zip(KINDS, counts.tolist(), strict=True) if bursts}
+
+
+def as_arrays(requests: Requests, what: str, first_block: int, end_block: int, capacity: int) -> Sequence[np.ndarray]:
+    """Return the four arrays of requests, contiguous.
+
+    Raises
+    ------
+    ConfigError      they have other types or lengths than the contract of Requests, or say what it forbids
+    """
+    arrays = [np.ascontiguousarray(array) for array in requests]
+    if [array.dtype for array in arrays] != [np.int32, np.int64, np.int64, np.uint8] or \
+            {array.shape for array in arrays} != {(len(arrays[0]),)}:
+        said = ", ".join(f"{name} of {array.dtype} {array.shape}"
+                         for name, array in zip(Requests._fields, arrays, strict=True))
+        raise ConfigError(f"{what} have {said}; expected int32, int64, int64 and uint8, all of one length")
+    bad = dram_timing.first_bad_request(arrays, first_block, end_block, len(KINDS), capacity)
+    if bad >= 0:
+        block, address, num_bytes, kind = (array[bad].item() for array in arrays)
+        raise ConfigError(f"request {bad} of {what} is of block {block}, kind {kind}, with {num_bytes} bytes at "
+                          f"{address}; expected blocks from {first_block} to {end_block - 1} that do not descend, "
+                          f"kinds below {len(KINDS)}, and at least a byte within the DRAM's {capacity}")
+    return arrays
+
+
+class Memory:
+    """A DRAM at work: its open rows, and when its last commands were given. Time counts in clocks of the DRAM, from 0.
+
+    A row is left open till another one of its bank is asked for, or all banks are refreshed; channels work in parallel.
+
+    "first-ready" is Ramulator's default (FRFCFS_PriorHit in Scheduler.h, with the queue of Controller.h). A channel's
+    queue holds the bursts that are ready, the first ones alone if they are too many; a burst leaves it with its column,
+    which makes room. At each clock, the oldest burst whose row is open and whose column the timings allow has it; an
+    open row that none in the queue asks for is closed when one asks for another row of its bank; and the oldest burst
+    has its row activated whose bank is closed and whose activation the timings allow. Bursts of one call are reordered,
+    those of a later call are not served before them: its columns and activations come after theirs, though it may
+    enter the queue, and open rows of its own, before theirs are read. A call is done with its last burst.
+
+    Left out of Ramulator: reads and writes share a queue, and turn when the calls do, not by how full two queues are;
+    a read is not answered from a write that waits; rows and columns have command buses of their own, as HBM has, where
+    Ramulator gives one command in a clock; closing a row never waits for a bus.
+
+    "in-order" serves columns and activates rows in the order of the bursts, rows ahead of their turn as far as the
+    queue reaches.
+
+    Assumed: no row is opened whose column can not come before the next refresh. A burst that has its row opened, even
+    if a refresh closes it again before its column, counts as one miss.
+    """
+
+    def __init__(self, dram: Dram) -> None:
+        self.dram = dram
+        self.parameters = dram.parameters()
+        self.channels = dram_timing.closed_channels(self.parameters)
+        self.counts = np.zeros((2, len(KINDS), 3), np.int64)       # of reads, of writes
+
+    def serve(self, requests: Requests, ready_clock: int = 0, is_write: bool = False) -> int:
+        """Serve requests that are ready at one clock, after all earlier ones; their blocks are not looked at.
+
+        Returns
+        -------
+        int      the clock at which the last byte has moved; ready_clock where there is no request
+
+        Raises
+        ------
+        ConfigError      the requests are outside their contract
+        """
+        last = int(np.max(requests.block, initial=0)) + 1
+        arrays = as_arrays(requests, "requests", 0, last, self.dram.capacity_bytes)
+        if len(arrays[0]) == 0:
+            return ready_clock
+        return dram_timing.serve_all(self.parameters, self.channels, arrays, ready_clock, is_write,
+                                     self.counts[int(is_write)])
+
+    def traffic(self, is_write: bool = False) -> dict[str, Traffic]:
+        """Return what was read, or written, so far, by kind."""
+        return traffic_of(self.counts[int(is_write)], self.dram.burst_bytes)

@@ -1,0 +1,125 @@
+"""Joules of counted events: DRAM by the bit, SRAM by the byte and the buffer's size, operations by their kind, and what
+leaks while a design runs. Constants and their sources are in configurations/reference/energy.toml.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.accelerators.design import Design
+from hpcgnn.errors import ConfigError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FILE = Path(__file__).parent / "configurations" / "reference" / "energy.toml"
+PJ = 1e-12
+TRANSFERS = ("read:", "write:")
+
+
+@dataclass(frozen=True)
+class Energy:
+    """Joules, in the four parts of MEGA's Fig. 18."""
+
+    dram: float
+    sram: float
+    processing: float
+    leakage: float
+
+    @property
+    def total(self) -> float:
+        return self.dram + self.sram + self.processing + self.leakage
+
+
+@cache
+def constants() -> dict[str, Any]:
+    """Return the constants of energy.toml."""
+    return tomllib.loads(FILE.read_text())
+
+
+def shrink() -> float:
+    """Return the factor from 45 nm to 28 nm."""
+    scaling = constants()["scaling"]
+    return scaling["to_nm"] / scaling["from_nm"]
+
+
+def sram_pj_per_byte(kb: float) -> float:
+    """Return picojoules of a byte read from or written to a buffer of so many KB.
+
+    Between the published sizes energy is a power of the size; below and above them, of the nearest two.
+    """
+    published = constants()["sram"]
+    size, energy = np.log(published["kb"]), np.log(published["pj_per_word"])
+    piece = int(np.clip(np.searchsorted(size, np.log(kb)) - 1, 0, len(size) - 2))
+    slope = (energy[piece + 1] - energy[piece]) / (size[piece + 1] - size[piece])
+    word = np.exp(energy[piece] + slope * (np.log(kb) - size[piece]))
+    return float(word / published["word_bytes"] * shrink())
+
+
+def operation_pj(design: Design, unit: str) -> float:
+    """Return picojoules of an operation of a unit: MEGA's by Table IV at full activity, less what leaks; a
+    multiplication with its addition for lanes of other designs, at the design's width.
+
+    Raises
+    ------
+    ConfigError      no such unit, or a width without a published energy
+    """
+    if design.kind == "mega":
+        if unit not in constants()["units"]:
+            raise ConfigError(f"there is no energy of {unit}; Table IV has {', '.join(constants()['units'])}")
+        entry = constants()["units"][unit]
+        return entry["power_mw"] * (1 - constants()["leakage"]["share"]) / entry["per_cycle"]   # at 1 GHz: mW are pJ
+    arithmetic = constants()["arithmetic"]
+    if str(design.bit_width) not in arithmetic["multiply_pj"]:
+        raise ConfigError(f"there is no energy of products of {design.bit_width} bits; energy.toml has "
+                          f"{', '.join(arithmetic['multiply_pj'])}")
+    return (arithmetic["multiply_pj"][str(design.bit_width)] + arithmetic["add_pj"]) * shrink()
+
+
+def leakage_mw(design: Design) -> float:
+    """Return what leaks: the assumed share of the power in Table IV, of buffers by their KB; all logic leaks as
+    much as MEGA's, whose area the compared configurations have (§VI-A).
+    """
+    table = constants()
+    of_buffers = sum(entry["power_mw"] for entry in table["buffers"].values())
+    kb = sum(entry["kb"] for entry in table["buffers"].values())
+    of_units = sum(entry["power_mw"] for entry in table["units"].values())
+    return table["leakage"]["share"] * (of_units + of_buffers / kb * sum(design.buffers.values()))
+
+
+def energy_of(design: Design, events: Mapping[str, int], dram_bytes: int, cycles: int) -> Energy:
+    """Price what a run has counted.
+
+    Parameters
+    ----------
+    events : see hpcgnn.accelerators.schedule.Blocks
+    dram_bytes : int      of all bursts
+    cycles : int          of the whole run
+
+    Raises
+    ------
+    ConfigError      an event of a buffer or unit that the design does not have
+    """
+    sram = processing = 0.0
+    for name, count in events.items():
+        if name.startswith(TRANSFERS):
+            buffer = name.partition(":")[2]
+            if buffer not in design.buffers:
+                raise ConfigError(f"{design.name} has no buffer {buffer}; it has {', '.join(design.buffers)}")
+            sram += count * sram_pj_per_byte(design.buffers[buffer]) * PJ
+        else:
+            processing += count * operation_pj(design, name) * PJ
+    seconds = cycles / (design.clock_ghz * 1e9)
+    if design.kind == "mega":
+        processing += cycles * operation_pj(design, "others") * PJ
+    return Energy(8 * dram_bytes * constants()["dram"]["pj_per_bit"] * PJ, sram, processing,
+                  leakage_mw(design) * 1e-3 * seconds)

@@ -1,0 +1,109 @@
+"""Subgraphs of a graph by METIS, kept for all designs and layers that ask for the same ones.
+
+How a design goes through subgraphs, and what it moves, is not known here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse
+
+from hpcgnn.errors import ConfigError
+from hpcgnn.partition.condense import ClusteredRows, lay_out
+from hpcgnn.partition.order import cluster_rows
+
+MOST_KEPT = 16
+
+
+@dataclass(frozen=True)
+class Subgraphs:
+    """A graph whose nodes are laid out subgraph after subgraph.
+
+    Attributes
+    ----------
+    order : (num_nodes,) int64       row i of the layout is node order[i]
+    rows : ClusteredRows             arcs by destination, both ends in rows of the layout; a row's arcs keep the order
+                                     that they have in the graph
+    """
+
+    order: np.ndarray
+    rows: ClusteredRows
+
+
+class KeptClusters:
+    """The cluster of each node, by graph and rows a subgraph; the one that was asked for longest ago leaves first.
+
+    Only (num_nodes,) int32 is kept for each, not the arcs, so that large graphs stay in memory once.
+    """
+
+    def __init__(self, most: int = MOST_KEPT) -> None:
+        self.most = most
+        self._kept: OrderedDict[tuple, np.ndarray] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def clusters(self, arcs: scipy.sparse.csr_matrix, rows_a_subgraph: int, seed: int) -> np.ndarray:
+        """Return the cluster of each node, (num_nodes,) int32, by METIS the first time."""
+        key = (_fingerprint(arcs.indptr), _fingerprint(arcs.indices), rows_a_subgraph, seed)
+        if key not in self._kept:
+            self._kept[key] = cluster_rows(arcs, rows_a_subgraph, seed, "the graph")
+            if len(self._kept) > self.most:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        return self._kept[key]
+
+
+KEPT = KeptClusters()
+
+
+def subgraphs_of(indptr: np.ndarray, indices: np.ndarray, rows_a_subgraph: int, seed: int = 0,
+                 kept: KeptClusters = KEPT) -> Subgraphs:
+    """Cut a graph into subgraphs of about so many rows, as `hpcgnn bench dram` does for its schemes.
+
+    Parameters
+    ----------
+    indptr : (num_nodes + 1,) integer      arcs by destination
+    indices : (num_arcs,) integer
+    rows_a_subgraph : int                  METIS makes the subgraphs about this large, some are larger; one subgraph
+                                           where the graph has no more rows or no arc
+    seed : int                             of METIS; the same seed gives the same subgraphs
+
+    Raises
+    ------
+    ConfigError                            a subgraph of no row, or METIS gave up
+
+    Reference: MEGA, §V-E; GROW, §V, cut their graphs so.
+    """
+    if rows_a_subgraph < 1:
+        raise ConfigError(f"a subgraph has {rows_a_subgraph} rows; expected one at least: choose larger buffers")
+    arcs = arcs_of(indptr, indices)
+    order, rows = lay_out(arcs, kept.clusters(arcs, rows_a_subgraph, seed))
+    return Subgraphs(order, rows)
+
+
+def blocks_of(indptr: np.ndarray, indices: np.ndarray, rows_a_subgraph: int) -> Subgraphs:
+    """Cut a graph into blocks of consecutive ids; parameters and errors as of subgraphs_of.
+
+    Reference: MEGA, §VII-2, the form without partition.
+    """
+    if rows_a_subgraph < 1:
+        raise ConfigError(f"a subgraph has {rows_a_subgraph} rows; expected one at least: choose larger buffers")
+    num_nodes = len(indptr) - 1
+    start = np.append(np.arange(0, num_nodes, rows_a_subgraph), num_nodes).astype(np.int64)
+    return Subgraphs(np.arange(num_nodes), ClusteredRows(start, np.ascontiguousarray(indptr, np.int64),
+                                                         np.ascontiguousarray(indices, np.int32)))
+
+
+def arcs_of(indptr: np.ndarray, indices: np.ndarray) -> scipy.sparse.csr_matrix:
+    """Return a matrix of ones by destination, (num_nodes, num_nodes) int8."""
+    return scipy.sparse.csr_matrix((np.ones(len(indices), np.int8), indices, indptr),
+                                   shape=(len(indptr) - 1, len(indptr) - 1))
+
+
+def _fingerprint(array: np.ndarray) -> bytes:
+    return hashlib.blake2b(np.ascontiguousarray(array), digest_size=16).digest()

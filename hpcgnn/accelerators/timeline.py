@@ -1,0 +1,107 @@
+"""Passes in time: blocks overlap in the stages of a design, and DRAM serves their requests in one fixed order.
+
+What a block costs in each stage, and which requests it makes, is a design's decision and not known here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from hpcgnn._ext import timeline as compiled
+from hpcgnn.accelerators.dram import Dram, Memory, as_arrays, traffic_of
+from hpcgnn.accelerators.schedule import KINDS, NO_REQUESTS, Blocks, Pass, Requests
+from hpcgnn.accelerators.timing import CAUSES, PassTiming, StageTiming, Timing
+from hpcgnn.errors import ConfigError
+
+
+def run(passes: Iterable[Pass], dram: Dram, clock_ghz: float) -> Timing:
+    """Time passes one after the other, from closed banks on.
+
+    Blocks have two halves of each buffer: a block's reads are made when the block before the last has left the stage
+    `buffered_until`, a stage starts when its input is there and the next stage has taken the block before the last, and
+    the last stage waits for the writes of the block before the last. Requests are made in the order reads(0), reads(1),
+    writes(0), reads(2), writes(1), ..., none before those in front of it; channels of DRAM work on them independently.
+
+    Parameters
+    ----------
+    clock_ghz : of the accelerator, at least 0.001
+
+    Raises
+    ------
+    ConfigError      a pass, its blocks or its requests are outside the contract of hpcgnn.accelerators.schedule
+    """
+    if not 0.001 <= clock_ghz <= 100:
+        raise ConfigError(f"an accelerator's clock is {clock_ghz} GHz; expected 0.001 to 100")
+    timed, memory, begin = [], Memory(dram), 0
+    for each in passes:
+        timed.append(_PassClock(each, memory, clock_ghz, begin).run())
+        begin += timed[-1].cycles
+    return Timing(clock_ghz, dram.name, tuple(timed))
+
+
+class _PassClock:
+    """A pass while it is timed; `held` are the last block's writes, made when the next block's reads have been."""
+
+    def __init__(self, each: Pass, memory: Memory, clock_ghz: float, begin: int) -> None:
+        num_stages = len(each.stages)
+        if not 1 <= num_stages <= compiled.LARGEST_NUM_STAGES or not -1 <= each.buffered_until < num_stages:
+            raise ConfigError(f"{each.name} has {num_stages} stages and is buffered until {each.buffered_until}; "
+                              f"expected 1 to {compiled.LARGEST_NUM_STAGES}, and one of them or -1")
+        self.each, self.begin, self.capacity = each, begin, memory.dram.capacity_bytes
+        self.times = compiled.new_pass(begin, num_stages, each.buffered_until % num_stages)
+        self.counts = np.zeros((2, len(KINDS), 3), np.int64)
+        ratio = memory.dram.cycles_per_clock(clock_ghz)
+        self.dram = memory.dram
+        self.dram_state = (memory.parameters, memory.channels, (ratio.numerator, ratio.denominator), self.counts)
+        self.held = NO_REQUESTS
+        self.num_blocks = 0
+        self.events: Counter[str] = Counter()
+
+    def run(self) -> PassTiming:
+        for blocks in self.each.blocks():
+            self.add(blocks)
+        self.times, end = compiled.finish_pass(self.times, *self.dram_state, self.held)
+        return self.timing(end)
+
+    def add(self, blocks: Blocks) -> None:
+        """Time a run of blocks; of its last one the writes are held."""
+        cycles, num_blocks = self.checked_cycles(blocks.cycles), len(blocks.cycles)
+        name = self.each.name
+        reads = as_arrays(blocks.reads, f"reads of {name}", 0, num_blocks, self.capacity)
+        writes = as_arrays(blocks.writes, f"writes of {name}", 0, num_blocks, self.capacity)
+        self.events.update(_checked_events(blocks.events, name))
+        if num_blocks == 0:
+            return
+        first_held = np.searchsorted(writes[0], num_blocks - 1)
+        made = [np.concatenate((held, new[:first_held])) for held, new in zip(self.held, writes, strict=True)]
+        self.held = Requests(*(array[first_held:] for array in writes))
+        self.held = self.held._replace(block=np.full(len(self.held.block), -1, np.int32))
+        self.times = compiled.run_blocks(self.times, *self.dram_state, cycles, reads, made)
+        self.num_blocks += num_blocks
+
+    def checked_cycles(self, cycles: np.ndarray) -> np.ndarray:
+        num_stages = len(self.each.stages)
+        if cycles.dtype != np.int64 or cycles.ndim != 2 or cycles.shape[1] != num_stages or (cycles < 0).any():
+            raise ConfigError(f"cycles of {self.each.name} are {cycles.dtype} {cycles.shape}; expected int64 "
+                              f"(num_blocks, {num_stages}), none below 0")
+        return np.ascontiguousarray(cycles)
+
+    def timing(self, end: int) -> PassTiming:
+        cycles, stages = end - self.begin, self.times["stage"][:len(self.each.stages)]
+        by_stage = tuple(StageTiming(name, stage["busy"],
+                                     dict(zip(CAUSES, [*stage["stalled"], end - stage["end"][0]], strict=True)))
+                         for name, stage in zip(self.each.stages, stages, strict=True))
+        reads, writes = (traffic_of(counts, self.dram.burst_bytes) for counts in self.counts)
+        return PassTiming(self.each.name, self.num_blocks, cycles, stages[-1]["ideal_end"][0], by_stage,
+                          self.times["dram_busy"], reads, writes, dict(self.events))
+
+
+def _checked_events(events: Mapping[str, Any], name: str) -> dict[str, int]:
+    for event, number in events.items():
+        if number < 0 or int(number) != number:
+            raise ConfigError(f"{name} counts {event} {number} times; expected a whole number, none below 0")
+    return {event: int(number) for event, number in events.items()}

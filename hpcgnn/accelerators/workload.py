@@ -1,0 +1,120 @@
+"""What an accelerator is given: a graph's arcs, and how many values of each row are not zero at which width.
+
+No value of a feature is known here: every design moves and multiplies by counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hpcgnn.errors import ConfigError
+
+NUM_SLICES = 4          # of a row's columns, as MEGA's four Combination Tiles take them (§V-A, Table IV)
+
+
+@dataclass(frozen=True)
+class FeatureCounts:
+    """A matrix of features, as counts.
+
+    Attributes
+    ----------
+    nonzeros : (num_rows, NUM_SLICES) int32    values that are not zero among a slice's columns; slice s has columns
+                                               [s * slice_dim, min((s + 1) * slice_dim, dim))
+    bit_width : (num_rows,) uint8              of the row's values
+    dim : int                                  columns
+    """
+
+    nonzeros: np.ndarray
+    bit_width: np.ndarray
+    dim: int
+
+    def __post_init__(self) -> None:
+        num_rows = len(self.bit_width)
+        if self.dim < 1 or self.nonzeros.shape != (num_rows, NUM_SLICES):
+            raise ConfigError(f"counts of {num_rows} rows of {self.dim} columns have the shape {self.nonzeros.shape}; "
+                              f"expected ({num_rows}, {NUM_SLICES}) and a column at least")
+        first = np.arange(NUM_SLICES) * self.slice_dim
+        columns = np.clip(self.dim - first, 0, self.slice_dim)
+        if num_rows and ((self.nonzeros < 0).any() or (self.nonzeros > columns).any()):
+            raise ConfigError(f"a slice of {self.slice_dim} columns has fewer values than 0, or more than columns")
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.bit_width)
+
+    @property
+    def slice_dim(self) -> int:
+        """Columns of a slice; the last ones may have fewer."""
+        return -(-self.dim // NUM_SLICES)
+
+    def row_nonzeros(self) -> np.ndarray:
+        """Return the values of each row that are not zero, (num_rows,) int64."""
+        return self.nonzeros.sum(axis=1, dtype=np.int64)
+
+    def at_width(self, bit_width: int) -> FeatureCounts:
+        """Return the same values at one width: what an accelerator without mixed precision stores."""
+        return replace(self, bit_width=np.full(self.num_rows, bit_width, np.uint8))
+
+
+@dataclass(frozen=True)
+class Product:
+    """One combination X W, and the aggregation of its first columns.
+
+    Attributes
+    ----------
+    name : str
+    rows : FeatureCounts                 X
+    combined_dim : int                   columns of W, of all that X is multiplied with
+    aggregated_dim : int                 of these, how many are summed over the arcs: all of them in GCN and in the
+                                         first product of GIN; in GraphSage the first half, while the second half is
+                                         added to the row that it came from; none in the second product of GIN
+    """
+
+    name: str
+    rows: FeatureCounts
+    combined_dim: int
+    aggregated_dim: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.aggregated_dim <= self.combined_dim or self.combined_dim < 1:
+            raise ConfigError(f"{self.aggregated_dim} of {self.combined_dim} columns can't be aggregated")
+
+
+@dataclass(frozen=True)
+class Workload:
+    """An inference.
+
+    Attributes
+    ----------
+    name : str                           of the graph and the model
+    indptr : (num_nodes + 1,) int64      arcs by destination: those of row v are indptr[v] to indptr[v + 1]
+    indices : (num_arcs,) int32          their sources, ascending within a row; a row's arc to itself among them where
+                                         the model has one (GCN, GIN)
+    products : tuple of Product          in the order of the inference; each has num_nodes rows
+    """
+
+    name: str
+    indptr: np.ndarray
+    indices: np.ndarray
+    products: tuple[Product, ...]
+
+    def __post_init__(self) -> None:
+        if any(product.rows.num_rows != self.num_nodes for product in self.products) or not self.products:
+            raise ConfigError(f"{self.name} has {self.num_nodes} nodes, but products of other numbers of rows, or none")
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.indptr) - 1
+
+    @property
+    def num_arcs(self) -> int:
+        return len(self.indices)
+
+    def at_width(self, bit_width: int) -> Workload:
+        """Return the same inference with all rows at one width; zeros stay zeros, which favors accelerators that skip
+        them: a model in floats has fewer.
+        """
+        return replace(self, products=tuple(replace(product, rows=product.rows.at_width(bit_width))
+                                            for product in self.products))

@@ -1,0 +1,269 @@
+"""Workloads of `hpcgnn bench accelerator`: counts of a trained model's codes, or of a graph for which they are drawn.
+
+How a design runs them is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse
+
+from hpcgnn.accelerators.workload import NUM_SLICES, FeatureCounts, Product, Workload
+from hpcgnn.bench.accelerator_degrees import DegreeValues, values_by_degree
+from hpcgnn.bench.graphs import DRAWN, Topology
+from hpcgnn.bench.inference import check_kinds, is_of
+from hpcgnn.bench.inference_host import bit_rows
+from hpcgnn.bench.inference_work import BatchedGraph
+from hpcgnn.datasets.dataset import GraphDataset
+from hpcgnn.datasets.options import SourceOptions
+from hpcgnn.datasets.source import load_source
+from hpcgnn.errors import ConfigError
+from hpcgnn.inference.coded_rows import CodedRows, LayerRows
+from hpcgnn.inference.forward import forward_codes
+from hpcgnn.inference.model_file import read_model
+from hpcgnn.inference.rank_neighborhood import RankNeighborhood
+from hpcgnn.quantized.integer_model import IntegerModel
+from hpcgnn.quantized.package import PackagedRows
+
+HIDDEN = {"gcn": 128, "gin": 128, "sage": 256}      # of two layers; MEGA, Table III
+NUM_SAMPLED = 25                                    # neighbors of GraphSage; MEGA, Table III
+SEED = 0                                            # of neighbors and counts that are drawn
+HIDDEN_DENSITY = 0.5                                # assumed: ReLU leaves half of what is centered
+NUM_CLASSES = 40                                    # assumed, of a graph without labels
+# Widths that a graph without a trained model gets (assumed): from the share of nodes with the fewest in-neighbors on.
+DRAWN_WIDTHS = ((0.0, 2), (0.8, 3), (0.95, 4), (0.99, 6))
+
+
+@dataclass(frozen=True)
+class DrawnGraph:
+    """A graph that is drawn since its data is not at hand, with the numbers of MEGA's Table II.
+
+    Attributes
+    ----------
+    num_nodes, num_arcs, num_features, num_classes : int
+    density : float       of the features; GCNAX, Table I
+    """
+
+    num_nodes: int
+    num_arcs: int
+    num_features: int
+    num_classes: int
+    density: float
+
+
+DRAWN_GRAPHS = {
+    "nell": DrawnGraph(65_755, 251_550, 61_278, 210, 0.0001),
+    "reddit": DrawnGraph(232_965, 114_615_892, 602, 41, 1.0),
+    # ogbn-products has 2,449,029 nodes and 61,859,140 edges in one direction.
+    "products": DrawnGraph(2_449_029, 123_718_280, 100, 47, 1.0),
+}
+
+
+def read_workloads(sources: tuple[str, ...], seen: list[DegreeValues]) -> Iterator[Workload]:
+    """Yield the workload of each trained model, and of gcn, gin and sage for each graph that no model was made on.
+
+    Parameters
+    ----------
+    sources : of .npz archives, model files (.h5), and drawn:NAME with a name of DRAWN_GRAPHS; a graph with ":gcn",
+              ":gin" or ":sage" behind it gets this model alone
+    seen : is given what a trained model's values are by in-degree
+
+    Raises
+    ------
+    ConfigError      a model whose graph is not among the sources, or of a kind that can't be taken; an unknown name
+    """
+    waiting = {path: read_model(path)[0] for path in (Path(one) for one in sources if one.endswith(".h5"))}
+    for path, model in waiting.items():
+        check_kinds(path, model)
+    for said in (one for one in sources if not one.endswith(".h5")):
+        source, _, kind = said.rpartition(":")
+        source, kinds = (source, (kind,)) if kind in HIDDEN else (said, tuple(HIDDEN))
+        if source.startswith(DRAWN):
+            yield from drawn_workloads(source.removeprefix(DRAWN), kinds)
+            continue
+        dataset = load_source(f"npz:{source}", SourceOptions(features="auto", normalize_features="auto"))
+        fitting = [path for path, model in waiting.items() if is_of(model, dataset)]
+        work = BatchedGraph.whole(dataset) if fitting else None
+        for path in fitting:
+            model = waiting.pop(path)
+            seen.append(values_by_degree(path.stem, work, model))
+            yield trained_workload(work, model, path.stem)
+        if not fitting:
+            for kind in kinds:
+                yield untrained_workload(dataset, kind)
+    for path, model in waiting.items():
+        raise ConfigError(f"{path} was made on {model.dataset} of {model.num_nodes} nodes, which is no graph here; "
+                          "name its archive too")
+
+
+def trained_workload(work: BatchedGraph, model: IntegerModel, name: str) -> Workload:
+    """Answer once with an integer model for a whole graph, and count the codes that each of its maps reads."""
+    firsts: list[FeatureCounts] = []
+    seconds: list[list[FeatureCounts]] = []
+
+    def observe(rows: LayerRows) -> None:
+        firsts.append(counts_of_packages(rows.packages()))
+        seconds.append([])
+
+    def observe_second(_: int, rows: CodedRows) -> None:
+        seconds[-1].append(counts_of_packages(rows.packages()))
+
+    rows = bit_rows(work, model)
+    forward_codes(model, rows, work.in_degree, RankNeighborhood(work.part, work.alone), observe, observe_second)
+    products = []
+    for number, (convolution, first) in enumerate(zip(model.convolutions, firsts, strict=True)):
+        out_dim = len(convolution.neighbor.codes)
+        combined = out_dim * (1 if convolution.own is None else 2)
+        products.append(Product(f"layer {number + 1}", first, combined, out_dim))
+        if convolution.second is not None:
+            products.append(Product(f"layer {number + 1}, second map", joined(seconds[number]),
+                                    len(convolution.second.codes), 0))
+    # Rows stand in the order of the part, and so do its arcs.
+    indptr, indices = arcs_of_model(work.part.indptr, work.part.indices, model.convolutions[0].kind)
+    return Workload(name, indptr, indices, tuple(products))
+
+
+def counts_of_packages(packed: PackagedRows) -> FeatureCounts:
+    """Count the values of packages by slices of columns, a block of rows at a time."""
+    slice_dim = -(-packed.dim // NUM_SLICES)
+    nonzeros = np.zeros((packed.num_rows, NUM_SLICES), np.int32)
+    for first, codes in packed.blocks(max(1, (1 << 24) // packed.dim)):
+        for index in range(NUM_SLICES):
+            columns = codes[:, index * slice_dim:(index + 1) * slice_dim]
+            nonzeros[first:first + len(codes), index] = np.count_nonzero(columns, axis=1)
+    return FeatureCounts(nonzeros, np.maximum(packed.bit_width(), 1), packed.dim)
+
+
+def joined(parts: list[FeatureCounts]) -> FeatureCounts:
+    """Return the rows of all parts, one after the other."""
+    return FeatureCounts(np.concatenate([part.nonzeros for part in parts]),
+                         np.concatenate([part.bit_width for part in parts]), parts[0].dim)
+
+
+def untrained_workload(dataset: GraphDataset, kind: str) -> Workload:
+    """Count a graph's features as they are; widths and hidden rows are assumed."""
+    rng = np.random.default_rng(SEED)
+    in_degree = np.diff(dataset.indptr)
+    features = FeatureCounts(_feature_counts(dataset.features), drawn_widths(in_degree), dataset.features.shape[1])
+    return _drawn_model(Topology(dataset.name, dataset.indptr.astype(np.int64), dataset.indices.astype(np.int32)),
+                        features, dataset.num_classes or NUM_CLASSES, kind, rng)
+
+
+def drawn_workloads(name: str, kinds: tuple[str, ...]) -> Iterator[Workload]:
+    """Draw a graph with a power law of in-degrees that has the numbers of DRAWN_GRAPHS, and counts of its features.
+
+    Raises
+    ------
+    ConfigError      an unknown name
+    """
+    if name not in DRAWN_GRAPHS:
+        raise ConfigError(f"there is no {DRAWN}{name}; choose {', '.join(DRAWN + one for one in DRAWN_GRAPHS)}")
+    graph, rng = DRAWN_GRAPHS[name], np.random.default_rng(SEED)
+    arcs = draw_arcs(graph.num_nodes, graph.num_arcs, rng)
+    topology = Topology(name, *arcs)
+    slice_dim = -(-graph.num_features // NUM_SLICES)
+    columns = np.clip(graph.num_features - np.arange(NUM_SLICES) * slice_dim, 0, slice_dim)
+    nonzeros = rng.binomial(columns, graph.density, (graph.num_nodes, NUM_SLICES)).astype(np.int32)
+    features = FeatureCounts(nonzeros, drawn_widths(np.diff(topology.indptr)), graph.num_features)
+    for kind in kinds:
+        yield _drawn_model(topology, features, graph.num_classes, kind, rng)
+
+
+def draw_arcs(num_nodes: int, num_arcs: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Draw arcs of a graph in communities, whose degrees follow a power law of exponent 3: one end of an arc is node
+    floor(n u^2) of a random order, u uniform; the other is one of the 256 nodes around it in that order for half of
+    the arcs (assumed), else drawn as the first.
+
+    Returns
+    -------
+    indptr : (num_nodes + 1,) int64
+    indices : (num_arcs or less,) int32, ascending within a row, none twice
+    """
+    first = np.minimum((rng.random(num_arcs) ** 2 * num_nodes).astype(np.int64), num_nodes - 1)
+    place = rng.permutation(num_nodes)
+    node_at = np.argsort(place)
+    second = np.minimum((rng.random(num_arcs) ** 2 * num_nodes).astype(np.int64), num_nodes - 1)
+    is_near = rng.random(num_arcs) < 0.5
+    near = node_at[(place[first[is_near]] + rng.integers(-128, 129, int(is_near.sum()))) % num_nodes]
+    second[is_near] = near
+    key = np.unique(first * num_nodes + second)
+    row, column = key // num_nodes, key % num_nodes
+    kept = row != column
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(row[kept], minlength=num_nodes))]).astype(np.int64)
+    return indptr, column[kept].astype(np.int32)
+
+
+def drawn_widths(in_degree: np.ndarray) -> np.ndarray:
+    """Return assumed widths by in-degree, (num_nodes,) uint8: see DRAWN_WIDTHS."""
+    rank = np.argsort(np.argsort(in_degree, kind="stable"), kind="stable") / max(len(in_degree), 1)
+    width = np.empty(len(in_degree), np.uint8)
+    for share, bits in DRAWN_WIDTHS:
+        width[rank >= share] = bits
+    return width
+
+
+def _drawn_model(graph: Topology, features: FeatureCounts, num_classes: int, kind: str,
+                 rng: np.random.Generator) -> Workload:
+    hidden = HIDDEN[kind]
+    slice_dim = -(-hidden // NUM_SLICES)
+    nonzeros = rng.binomial(slice_dim, HIDDEN_DENSITY, (graph.num_nodes, NUM_SLICES)).astype(np.int32)
+    between = FeatureCounts(nonzeros, features.bit_width, hidden)
+    rows = [features, between]
+    if kind == "gin":
+        maps = [("layer 1", features, hidden, hidden), ("layer 1, second map", between, hidden, 0),
+                ("layer 2", between, hidden, hidden), ("layer 2, second map", between, num_classes, 0)]
+    else:
+        copies = 2 if kind == "sage" else 1
+        maps = [(f"layer {number + 1}", rows[number], copies * dim, dim) for number, dim in
+                enumerate((hidden, num_classes))]
+    indptr, indices = arcs_of_model(graph.indptr, graph.indices, kind)
+    return Workload(f"{graph.name} {kind}", indptr, indices, tuple(Product(*one) for one in maps))
+
+
+def arcs_of_model(indptr: np.ndarray, indices: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the arcs that a model sums over: with one from each node to itself for gcn and gin, at most NUM_SAMPLED
+    a node for sage.
+
+    Returns
+    -------
+    indptr : (num_nodes + 1,) int64
+    indices : int32, ascending within a row
+    """
+    num_nodes = len(indptr) - 1
+    if kind == "sage":
+        return sampled(indptr, indices, NUM_SAMPLED, np.random.default_rng(SEED))
+    nodes = np.arange(num_nodes, dtype=np.int32)
+    row = np.repeat(nodes, np.diff(indptr))
+    column = np.empty(len(indices) + num_nodes, np.int32)
+    # An arc moves by the nodes whose own arc stands before it.
+    column[np.arange(len(indices)) + row + (indices > row)] = indices
+    column[indptr[:-1] + nodes + np.bincount(row[indices < row], minlength=num_nodes)] = nodes
+    return indptr + np.arange(num_nodes + 1), column
+
+
+def sampled(indptr: np.ndarray, indices: np.ndarray, most: int,
+            rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Keep at most so many arcs of each row, drawn systematically: every arc of a row is as likely as any other, and
+    those that are kept stand equally far apart. Types as of arcs_of_model.
+    """
+    num_arcs = np.diff(indptr)
+    num_kept = np.minimum(num_arcs, most)
+    start = np.concatenate([[0], np.cumsum(num_kept)]).astype(np.int64)
+    rank = np.arange(start[-1]) - np.repeat(start[:-1], num_kept)
+    begin = np.where(num_arcs > most, rng.random(len(num_arcs)), 0)
+    step = num_arcs / np.maximum(num_kept, 1)
+    place = ((rank + np.repeat(begin, num_kept)) * np.repeat(step, num_kept)).astype(np.int64)
+    return start, indices[np.repeat(indptr[:-1], num_kept) + place].astype(np.int32)
+
+
+def _feature_counts(features: np.ndarray | scipy.sparse.csr_matrix) -> np.ndarray:
+    rows = scipy.sparse.csr_matrix(features)
+    slice_dim = -(-rows.shape[1] // NUM_SLICES)
+    kept = rows.data != 0
+    row = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))[kept]
+    key = row * NUM_SLICES + rows.indices[kept] // slice_dim
+    return np.bincount(key, minlength=rows.shape[0] * NUM_SLICES).reshape(-1, NUM_SLICES).astype(np.int32)

@@ -1,0 +1,54 @@
+"""What `hpcgnn bench accelerator` reads, says and leaves behind."""
+
+from __future__ import annotations
+
+import click
+
+from hpcgnn.bench import environment
+from hpcgnn.cli.measurement import Shared, announce, prepare_output, say_results
+from hpcgnn.units import time_text
+
+
+def model_accelerators(shared: Shared, sources: tuple[str, ...], names: tuple[str, ...], sweep: str | None) -> None:
+    """Run every workload of the sources on every design, print the tables, and write what --out asks for.
+
+    Raises
+    ------
+    ConfigError      a design, a sweep or a source that can't be read
+    UsageError       options of benchmarks that are timed
+    """
+    if shared.repeat is not None:
+        raise click.UsageError("--repeat is not for this benchmark: a model has the same cycles every time")
+    shared.refuse_threads("the model runs on one")
+    environment.run_in(environment.with_kept_memory(environment.thread_environment(environment.available_cores())))
+    from hpcgnn.accelerators.design import read_design
+    from hpcgnn.bench import accelerator as modeled
+    from hpcgnn.bench.accelerator_degrees import draw_degrees
+    from hpcgnn.bench.accelerator_pictures import draw_outcomes
+    from hpcgnn.bench.accelerator_tables import print_gains, print_outcomes
+    from hpcgnn.bench.result import why_no_picture
+
+    designs = tuple(read_design(name) for name in names)
+    points = None if sweep is None else modeled.Sweep.parse(sweep)
+    prepare_output(shared.out)
+    machine = announce("accelerator", 1)
+    benchmark = modeled.AcceleratorBenchmark(sources, designs, points)
+    outcomes, records = [], []
+    with shared.steps as steps:
+        steps.begin("reads graphs and models")
+        for outcome, seconds in benchmark.outcomes(steps.begin):
+            outcomes.append(outcome)
+            records.append(modeled.record(outcome, seconds))
+            steps.end(f"{outcome.workload} on {outcome.design}",
+                      f"{outcome.cycles:,} cycles, modeled in {time_text(seconds)}")
+            steps.begin("goes on")
+            if shared.out is not None:
+                modeled.write_outcomes(shared.out, machine, records, benchmark.degrees)
+    print_outcomes(outcomes)
+    print_gains(outcomes)
+    if shared.out is not None:
+        missing = why_no_picture(modeled.PICTURE)
+        if missing is None:
+            draw_outcomes(shared.out / modeled.PICTURE, outcomes)
+            draw_degrees(shared.out / modeled.DEGREES, benchmark.degrees)
+        say_results(shared.out, missing)

@@ -1,0 +1,117 @@
+"""The engines of MEGA's model take as many cycles as when they are run cycle by cycle, and what is run is right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mega_setup import small_design
+from reference_mega import aggregate, combine, condense
+
+from hpcgnn.accelerators.mega.aggregation import encoder_cycles, source_cycles
+from hpcgnn.accelerators.mega.combination import row_cycles
+from hpcgnn.accelerators.mega.condense_unit import condense_cycles, copy_writes, list_reads, region_offsets
+from hpcgnn.accelerators.mega.rules import Rules
+from hpcgnn.partition.condense import ClusteredRows, CondensedRegions, condensed_regions
+from hpcgnn.partition.condense_traffic import Buffer
+
+
+@settings(max_examples=60, deadline=None)
+@given(num_rows=st.integers(1, 5), dim=st.integers(1, 30), combined_dim=st.integers(1, 9),
+       num_bse=st.sampled_from([1, 2, 8]), num_pes=st.sampled_from([2, 4]), density=st.sampled_from([0, 0.2, 1]),
+       seed=st.integers(0, 99))
+def test_the_combination_engine_takes_the_cycles_of_its_tiles(num_rows, dim, combined_dim, num_bse, num_pes, density,
+                                                              seed):
+    rng = np.random.default_rng(seed)
+    width = rng.integers(1, 9, num_rows)
+    codes = rng.integers(1, 1 << width[:, None], (num_rows, dim)) * (rng.random((num_rows, dim)) < density)
+    weights = rng.integers(-8, 8, (dim, combined_dim))
+    sums, cycles = combine(codes, width, weights, num_bse, num_pes)
+    assert np.array_equal(sums, codes @ weights)
+    rules = Rules(small_design(units__bse=4 * num_bse * num_pes, bse_per_pe=num_bse, crossbar_columns=num_pes // 2))
+    slices = np.array_split(codes, np.arange(1, 4) * -(-dim // 4), axis=1)
+    nonzeros = np.stack([(part != 0).sum(axis=1) for part in slices], axis=1)
+    assert row_cycles(nonzeros, width, combined_dim, rules).sum() + rules["combination_fill"] == cycles
+
+
+def test_the_combination_engine_is_that_of_table_4():
+    rules = Rules(small_design())
+    assert (rules.pes_per_tile, rules["bse_per_pe"], rules.least_width()) == (32, 8, 2)
+    nonzeros = np.array([[8, 0, 0, 0], [9, 8, 8, 8], [1, 1, 1, 1], [0, 0, 0, 0]])
+    assert row_cycles(nonzeros, np.array([3, 3, 1, 8]), 128, rules).tolist() == [12, 24, 8, 4]
+    assert row_cycles(nonzeros, np.array([3, 3, 1, 8]), 33, rules).tolist() == [6, 12, 4, 2]
+
+
+@settings(max_examples=60, deadline=None)
+@given(num_rows=st.integers(1, 6), dim=st.integers(1, 12), num_units=st.integers(1, 12), seed=st.integers(0, 99))
+def test_the_aggregation_engine_takes_the_cycles_of_its_units(num_rows, dim, num_units, seed):
+    rng = np.random.default_rng(seed)
+    arcs = rng.integers(-3, 4, (num_rows, num_rows)) * (rng.random((num_rows, num_rows)) < 0.5)
+    rows = rng.integers(-8, 8, (num_rows, dim))
+    columns = [(source, [(v, arcs[v, source]) for v in np.flatnonzero(arcs[:, source])]) for source in range(num_rows)]
+    sums, cycles = aggregate(columns, rows, num_units)
+    assert np.array_equal(sums, arcs @ rows)
+    rules = Rules(small_design(units__aggregation_unit=num_units))
+    found = source_cycles((arcs != 0).sum(axis=0), dim, rules).sum()
+    assert found + rules["aggregation_fill"] * (found > 0) == cycles
+
+
+def test_free_units_take_further_arcs_of_the_same_source():
+    rules = Rules(small_design())
+    arcs = np.array([0, 1, 2, 3, 9])
+    assert source_cycles(arcs, 128, rules).tolist() == [0, 1, 1, 2, 5]
+    assert source_cycles(arcs, 129, rules).tolist() == arcs.tolist()
+    assert source_cycles(arcs, 257, rules).tolist() == (2 * arcs).tolist()
+    assert encoder_cycles(10, 33, rules) == 20
+
+
+def random_regions(sizes, num_entries, seed):
+    rng = np.random.default_rng(seed)
+    num_rows = sum(sizes)
+    degree = np.bincount(rng.integers(0, num_rows, num_entries), minlength=num_rows)
+    return condensed_regions(ClusteredRows(
+        np.concatenate([[0], np.cumsum(sizes)]), np.concatenate([[0], np.cumsum(degree)]),
+        rng.integers(0, num_rows, num_entries).astype(np.int32)))
+
+
+@settings(max_examples=100, deadline=None)
+@given(sizes=st.lists(st.integers(0, 9), min_size=1, max_size=7).filter(sum), num_entries=st.integers(0, 90),
+       num_fifos=st.integers(1, 5), row_bytes=st.integers(1, 20), port_bytes=st.sampled_from([4, 64]),
+       sparse_bytes=st.integers(8, 200), line_bytes=st.sampled_from([4, 8]), seed=st.integers(0, 9))
+def test_the_condense_unit_does_algorithm_1(sizes, num_entries, num_fifos, row_bytes, port_bytes, sparse_bytes,
+                                            line_bytes, seed):
+    regions = random_regions(sizes, num_entries, seed)
+    buffer = Buffer(2 * sparse_bytes, line_bytes, sparse_share=0.5)
+    lists = [regions.copied_row[first:last].tolist()
+             for first, last in zip(regions.start[:-1], regions.start[1:], strict=True)]
+    cycles, writes, copied = condense(lists, sum(sizes), num_fifos, row_bytes, port_bytes,
+                                      buffer.sparse_bytes // len(sizes), line_bytes)
+    rules = Rules(small_design(units__condense_unit=num_fifos, sparse_port_bytes=port_bytes, line_bytes=line_bytes))
+    assert condense_cycles(regions, 0, sum(sizes), row_bytes, rules).tolist() == cycles
+    assert copied == lists
+    found, begin = copy_writes(regions, row_bytes, buffer), region_offsets(regions, row_bytes, buffer)
+    subgraph = np.searchsorted(begin[1:], found.offset, "right")
+    by_row = sorted(zip(found.row.tolist(), subgraph.tolist(), (found.num_bytes // line_bytes).tolist(), strict=True))
+    assert by_row == sorted(writes)
+    assert (found.num_bytes % line_bytes == 0).all() and (found.offset % line_bytes == 0).all()
+
+
+def test_a_subgraph_that_was_aggregated_at_once_has_no_fifo():
+    regions = CondensedRegions(np.array([0, 0, 2, 3]), np.array([0, 3, 3], np.int32), np.empty(0, np.int32))
+    rules = Rules(small_design(units__condense_unit=1))
+    assert condense_cycles(regions, 1, 4, 64, rules).tolist() == [2, 2, 2, 2]
+    assert condense_cycles(regions, 0, 4, 64, rules).tolist() == [3, 3, 3, 3]
+    assert condense_cycles(regions, 1, 4, 65, rules).tolist() == [3, 2, 2, 4]
+
+
+@pytest.mark.parametrize("line_bytes", [4, 8, 128])
+def test_lists_are_read_once_and_before_their_ids_are_compared(line_bytes):
+    regions = random_regions([9, 0, 12, 7, 30], 200, seed=1)
+    found = list_reads(regions, Rules(small_design(line_bytes=line_bytes)))
+    order = np.argsort(found.offset)
+    assert (np.append(found.offset[order][1:], 4 * regions.num_copies) == (found.offset + found.num_bytes)[order]).all()
+    assert (np.diff(found.row) >= 0).all() and found.num_bytes.max() <= line_bytes
+    for row, offset in zip(found.row, found.offset, strict=True):
+        first = offset // 4
+        assert row == (0 if first in regions.start else regions.copied_row[first - 1])
