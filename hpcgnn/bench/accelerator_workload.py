@@ -5,6 +5,7 @@ How a design runs them is not known here.
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ import scipy.sparse
 
 from hpcgnn.accelerators.workload import NUM_SLICES, FeatureCounts, Product, Workload
 from hpcgnn.bench.accelerator_degrees import DegreeValues, values_by_degree
-from hpcgnn.bench.graphs import DRAWN, Topology
+from hpcgnn.bench.graphs import DRAWN, Topology, read_topology
 from hpcgnn.bench.inference import check_kinds, is_of
 from hpcgnn.bench.inference_host import bit_rows
 from hpcgnn.bench.inference_work import BatchedGraph
@@ -33,7 +34,7 @@ HIDDEN = {"gcn": 128, "gin": 128, "sage": 256}      # of two layers; MEGA, Table
 NUM_SAMPLED = 25                                    # neighbors of GraphSage; MEGA, Table III
 SEED = 0                                            # of neighbors and counts that are drawn
 HIDDEN_DENSITY = 0.5                                # assumed: ReLU leaves half of what is centered
-NUM_CLASSES = 40                                    # assumed, of a graph without labels
+NUM_FEATURES, NUM_CLASSES = 128, 40                 # assumed, of a graph without features and labels
 # Widths that a graph without a trained model gets (assumed): from the share of nodes with the fewest in-neighbors on.
 DRAWN_WIDTHS = ((0.0, 2), (0.8, 3), (0.95, 4), (0.99, 6))
 
@@ -84,6 +85,10 @@ def read_workloads(sources: tuple[str, ...], seen: list[DegreeValues]) -> Iterat
         source, kinds = (source, (kind,)) if kind in HIDDEN else (said, tuple(HIDDEN))
         if source.startswith(DRAWN):
             yield from drawn_workloads(source.removeprefix(DRAWN), kinds)
+            continue
+        if not _has_labels(source):
+            for kind in kinds:
+                yield topology_workload(read_topology(Path(source)), kind)
             continue
         dataset = load_source(f"npz:{source}", SourceOptions(features="auto", normalize_features="auto"))
         fitting = [path for path, model in waiting.items() if is_of(model, dataset)]
@@ -151,6 +156,23 @@ def untrained_workload(dataset: GraphDataset, kind: str) -> Workload:
     features = FeatureCounts(_feature_counts(dataset.features), drawn_widths(in_degree), dataset.features.shape[1])
     return _drawn_model(Topology(dataset.name, dataset.indptr.astype(np.int64), dataset.indices.astype(np.int32)),
                         features, dataset.num_classes or NUM_CLASSES, kind, rng)
+
+
+def _has_labels(source: str) -> bool:
+    """Tell whether an archive has what training needs; one that can't be read is left to load_source."""
+    try:
+        with np.load(source, allow_pickle=False) as archive:
+            return bool({"labels", "targets"} & set(archive.files))
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return True
+
+
+def topology_workload(graph: Topology, kind: str) -> Workload:
+    """Take a graph without features: NUM_FEATURES columns that are not zero, and NUM_CLASSES classes, are assumed."""
+    rng = np.random.default_rng(SEED)
+    nonzeros = np.full((graph.num_nodes, NUM_SLICES), NUM_FEATURES // NUM_SLICES, np.int32)
+    features = FeatureCounts(nonzeros, drawn_widths(np.diff(graph.indptr)), NUM_FEATURES)
+    return _drawn_model(graph, features, NUM_CLASSES, kind, rng)
 
 
 def drawn_workloads(name: str, kinds: tuple[str, ...]) -> Iterator[Workload]:

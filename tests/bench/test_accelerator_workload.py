@@ -95,6 +95,13 @@ def test_an_untrained_graph_has_the_counts_of_its_features(dataset):
     assert (np.diff(hidden.bit_width[np.argsort(np.diff(dataset.indptr), kind="stable")].astype(int)) >= 0).all()
 
 
+def test_a_graph_without_labels_has_assumed_features_and_classes(dataset, tmp_path):
+    np.savez(tmp_path / "bare.npz", indptr=dataset.indptr, indices=dataset.indices, num_features=0)
+    workload, = built.read_workloads((f"{tmp_path / 'bare.npz'}:sage",), [])
+    assert [(one.rows.dim, one.combined_dim) for one in workload.products] == [(128, 512), (256, 80)]
+    assert workload.name == "bare sage" and (workload.products[0].rows.row_nonzeros() == 128).all()
+
+
 def test_a_drawn_graph_has_no_arc_twice_and_hubs():
     indptr, indices = built.draw_arcs(2000, 20_000, np.random.default_rng(0))
     row = np.repeat(np.arange(2000), np.diff(indptr))
