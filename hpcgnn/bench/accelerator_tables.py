@@ -10,7 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hpcgnn.accelerators import design as designs
+from hpcgnn.accelerators.design import FOLDER, Design
 from hpcgnn.accelerators.schedule import KINDS
 from hpcgnn.accelerators.simulate import Outcome
 
@@ -20,7 +20,7 @@ else:
     import tomli as tomllib
 
 FIRST = "mega"                  # whose gain over the others is told
-PAPER = designs.FOLDER / "reference" / "paper.toml"
+PAPER = FOLDER / "reference" / "paper.toml"
 MEASURES: dict[str, Callable[[Outcome], float]] = {
     "speedup": lambda outcome: outcome.cycles,
     "dram": lambda outcome: outcome.timing.dram_bytes,
@@ -55,6 +55,18 @@ def waiting_share(outcome: Outcome) -> tuple[float, float]:
         waiting += one.dram_stall_cycles
     cycles = max(outcome.cycles, 1)
     return busy / cycles, waiting / cycles
+
+
+def print_designs(chosen: tuple[Design, ...]) -> None:
+    """Print what each design has, as Tables IV, V and VII: units, bits of a value, and KB by buffer."""
+    table = Table(box=box.SIMPLE_HEAD, title="designs", title_justify="left", collapse_padding=True, pad_edge=False)
+    for heading in ("design", "dataflow", "units", "bits", "KB", "of buffers"):
+        table.add_column(heading, justify="right" if heading in ("bits", "KB") else "left")
+    for design in chosen:
+        table.add_row(design.name, design.kind, ", ".join(f"{count:,} {unit}" for unit, count in design.units.items()),
+                      str(design.bit_width or "mixed"), f"{sum(design.buffers.values()):,g}",
+                      ", ".join(f"{name} {kb:,g}" for name, kb in design.buffers.items()))
+    Console(width=max(Console().width, WIDTH)).print(table)
 
 
 def print_outcomes(outcomes: list[Outcome]) -> None:

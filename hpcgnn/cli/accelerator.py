@@ -25,7 +25,7 @@ def model_accelerators(shared: Shared, sources: tuple[str, ...], names: tuple[st
     from hpcgnn.bench import accelerator as modeled
     from hpcgnn.bench.accelerator_degrees import draw_degrees
     from hpcgnn.bench.accelerator_pictures import draw_outcomes
-    from hpcgnn.bench.accelerator_tables import print_gains, print_outcomes
+    from hpcgnn.bench.accelerator_tables import print_designs, print_gains, print_outcomes
     from hpcgnn.bench.result import why_no_picture
 
     designs = tuple(read_design(name) for name in names)
@@ -44,6 +44,7 @@ def model_accelerators(shared: Shared, sources: tuple[str, ...], names: tuple[st
             steps.begin("goes on")
             if shared.out is not None:
                 modeled.write_outcomes(shared.out, machine, records, benchmark.degrees)
+    print_designs(designs)
     print_outcomes(outcomes)
     print_gains(outcomes)
     if shared.out is not None:
