@@ -48,7 +48,8 @@ def condense_cycles(regions: CondensedRegions, num_fused: int, num_rows: int, ro
     cycles = np.bincount(regions.copied_row, minlength=num_rows) * stores + len(turns)
     for first in turns:
         last = min(first + fifos, num_subgraphs)
-        cycles[np.unique(regions.copied_row[regions.start[first]:regions.start[last]])] -= 1
+        # Once for a row, however many subgraphs of the group copy it: the same place is written again.
+        cycles[regions.copied_row[regions.start[first]:regions.start[last]]] -= 1
     return cycles
 
 
