@@ -49,6 +49,8 @@ def simulate(design: Design, workload: Workload, changes: Mapping[str, Any] | No
     Raises
     ------
     ConfigError      an unknown dataflow, or a design that can't hold the workload
+
+    Reference: MEGA, section VI, whose comparison this repeats (Fig. 14 to 22).
     """
     changes = dict(changes or {})
     of_design = {path: value for path, value in changes.items() if path != WORKLOAD}

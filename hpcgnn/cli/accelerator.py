@@ -25,7 +25,7 @@ def model_accelerators(shared: Shared, sources: tuple[str, ...], names: tuple[st
     from hpcgnn.bench import accelerator as modeled
     from hpcgnn.bench.accelerator_degrees import draw_degrees
     from hpcgnn.bench.accelerator_pictures import draw_outcomes
-    from hpcgnn.bench.accelerator_tables import print_designs, print_gains, print_outcomes
+    from hpcgnn.bench.accelerator_tables import name_of, print_designs, print_gains, print_outcomes
     from hpcgnn.bench.result import why_no_picture
 
     designs = tuple(read_design(name) for name in names)
@@ -39,8 +39,7 @@ def model_accelerators(shared: Shared, sources: tuple[str, ...], names: tuple[st
         for outcome, seconds in benchmark.outcomes(steps.begin):
             outcomes.append(outcome)
             records.append(modeled.record(outcome, seconds))
-            steps.end(f"{outcome.workload} on {outcome.design}",
-                      f"{outcome.cycles:,} cycles, modeled in {time_text(seconds)}")
+            steps.end(f"{outcome.workload}: {name_of(outcome)}", time_text(seconds))
             steps.begin("goes on")
             if shared.out is not None:
                 modeled.write_outcomes(shared.out, machine, records, benchmark.degrees)

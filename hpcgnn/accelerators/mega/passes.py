@@ -33,6 +33,8 @@ def passes(design: Design, workload: Workload) -> list[Pass]:
     Raises
     ------
     ConfigError      the design lacks a number, its buffers hold no row, or values have more than 8 bits
+
+    Reference: MEGA, section V, Table IV.
     """
     rules = Rules(design)
     workload = workload.at_width(design.bit_width) if design.bit_width else workload
