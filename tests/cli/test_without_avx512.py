@@ -134,7 +134,7 @@ def test_doctor_names_what_is_there_and_what_is_held_back():
 
 # Arguments of each benchmark, and how many rows of its table each kind of work has.
 BENCHES = {
-    "accelerator": (("small.npz", "--designs", "mega,grow"), dict.fromkeys(("small gcn", "small gin", "small sage"), 2)),
+    "accelerator": (("small.npz", "--designs", "mega,grow"), {"small gcn": 2, "small gin": 2, "small sage": 2}),
     "assign": (("--ranks", 2, "--repeat", 1), {"greedy": 1}),
     "bits": (("drawn:2e4", "--clusters", 8, "--repeat", 1),
              {"product": 2, "quantize + pack": 1, "batches": 4, "reuse": 3}),
