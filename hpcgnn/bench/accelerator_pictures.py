@@ -16,8 +16,8 @@ ENERGY_PARTS = {"DRAM": "dram", "SRAM": "sram", "units": "processing", "leakage"
 
 
 def draw_outcomes(path: Path, outcomes: list[Outcome]) -> None:
-    """Draw a row of panels a workload: each outcome beside the one that takes most, on a logarithmic scale, and parts of
-    its cycles, of its bytes of DRAM and of its energy, as shares, with the whole behind the bar.
+    """Draw a row of panels a workload: each outcome beside the one that takes most, on a logarithmic scale, and parts
+    of its cycles, of its bytes of DRAM and of its energy, as shares, with the whole behind the bar.
 
     Raises
     ------
