@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import click
 
+from hpcgnn.accelerators.design import read_design
 from hpcgnn.bench import environment
+from hpcgnn.bench.accelerator_sweep import Sweep
 from hpcgnn.cli.measurement import Shared, announce, prepare_output, say_results
 from hpcgnn.units import time_text
 
@@ -20,16 +22,15 @@ def model_accelerators(shared: Shared, sources: tuple[str, ...], names: tuple[st
     if shared.repeat is not None:
         raise click.UsageError("--repeat is not for this benchmark: a model has the same cycles every time")
     shared.refuse_threads("the model runs on one")
+    designs = tuple(read_design(name) for name in names)
+    points = None if sweep is None else Sweep.parse(sweep)
     environment.run_in(environment.with_kept_memory(environment.thread_environment(environment.available_cores())))
-    from hpcgnn.accelerators.design import read_design
     from hpcgnn.bench import accelerator as modeled
     from hpcgnn.bench.accelerator_degrees import draw_degrees
     from hpcgnn.bench.accelerator_pictures import draw_outcomes
     from hpcgnn.bench.accelerator_tables import name_of, print_designs, print_gains, print_outcomes
     from hpcgnn.bench.result import why_no_picture
 
-    designs = tuple(read_design(name) for name in names)
-    points = None if sweep is None else modeled.Sweep.parse(sweep)
     prepare_output(shared.out)
     machine = announce("accelerator", 1)
     benchmark = modeled.AcceleratorBenchmark(sources, designs, points)

@@ -12,9 +12,10 @@ import pytest
 import scipy.sparse
 from parallel_run import clean_environment
 
+from hpcgnn.__main__ import main
 from hpcgnn.accelerators.energy import Energy
 from hpcgnn.accelerators.simulate import Outcome
-from hpcgnn.bench.accelerator import MOST_POINTS, Sweep
+from hpcgnn.bench.accelerator_sweep import MOST_POINTS, Sweep
 from hpcgnn.bench.accelerator_tables import gains, reported
 from hpcgnn.errors import ConfigError
 
@@ -95,14 +96,19 @@ def test_a_sweep_runs_the_first_design_at_every_value(tmp_path):
 
 @pytest.mark.parametrize("arguments, complaint", [
     (["--designs", "mega,other"], "there is no design other; choose a file, or one of"),
-    (["--sweep", "buffers.inputs=1"], "mega has no buffers.inputs; it has"),
     (["--sweep", "buffers.input"], "--sweep 'buffers.input' can't be read"),
     (["--repeat", "3"], "--repeat is not for this benchmark: a model has the same cycles every time"),
     (["--threads", "2"], "--threads is not for this benchmark: the model runs on one"),
 ])
-def test_what_can_not_be_modeled_is_refused_in_one_sentence(tmp_path, arguments, complaint):
-    done = run_command(f"{write_graph(tmp_path)}:gcn", *arguments)
-    assert done.returncode != 0 and complaint in done.stderr.replace("\n", " ")
+def test_what_can_not_be_modeled_is_refused_before_a_graph_is_read(arguments, complaint, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["bench", "accelerator", "none.npz", *arguments])
+    assert stop.value.code != 0 and complaint in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_a_number_that_the_design_lacks_ends_a_sweep_with_a_sentence(tmp_path):
+    done = run_command(f"{write_graph(tmp_path)}:gcn", "--sweep", "buffers.inputs=1")
+    assert done.returncode != 0 and "mega has no buffers.inputs; it has" in done.stderr.replace("\n", " ")
     assert "Traceback" not in done.stderr
 
 
