@@ -2,32 +2,19 @@
 
 #include <stddef.h>
 
-static void take_out(line_buffer *buffer, int32_t line) {
-    const int32_t newer = buffer->newer[line], older = buffer->older[line];
-    buffer->older[newer] = older;
-    buffer->newer[older] = newer;
-    buffer->newer[line] = -1;
-}
-
-static void put_newest(line_buffer *buffer, int32_t line) {
-    const int32_t ring = (int32_t)buffer->num_lines, newest = buffer->older[ring];
-    buffer->older[line] = newest;
-    buffer->newer[line] = ring;
-    buffer->newer[newest] = line;
-    buffer->older[ring] = line;
-}
+#include "use_ring.h"
 
 /* Whether the line had to be fetched. */
 static int use_line(line_buffer *buffer, int32_t line) {
     const int is_held = buffer->newer[line] >= 0;
     if (is_held && !buffer->is_lru) return 0;
     if (is_held)
-        take_out(buffer, line);
+        take_out(buffer->newer, buffer->older, line);
     else if (buffer->num_held == buffer->capacity)
-        take_out(buffer, buffer->newer[buffer->num_lines]);
+        take_out(buffer->newer, buffer->older, buffer->newer[buffer->num_lines]);
     else
         buffer->num_held++;
-    put_newest(buffer, line);
+    put_newest(buffer->newer, buffer->older, buffer->num_lines, line);
     return !is_held;
 }
 

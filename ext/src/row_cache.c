@@ -1,19 +1,6 @@
 #include "row_cache.h"
 
-static void take_out(row_cache *cache, int32_t row) {
-    const int32_t newer = cache->newer[row], older = cache->older[row];
-    cache->older[newer] = older;
-    cache->newer[older] = newer;
-    cache->newer[row] = -1;
-}
-
-static void put_newest(row_cache *cache, int32_t row) {
-    const int32_t ring = (int32_t)cache->num_rows, newest = cache->older[ring];
-    cache->older[row] = newest;
-    cache->newer[row] = ring;
-    cache->newer[newest] = row;
-    cache->older[ring] = row;
-}
+#include "use_ring.h"
 
 static void fetch(row_cache *cache, int32_t row) {
     const int64_t size = cache->num_bytes[row];
@@ -21,10 +8,10 @@ static void fetch(row_cache *cache, int32_t row) {
     while (cache->held_bytes + size > cache->capacity) {
         const int32_t oldest = cache->newer[cache->num_rows];
         cache->held_bytes -= cache->num_bytes[oldest];
-        take_out(cache, oldest);
+        take_out(cache->newer, cache->older, oldest);
     }
     cache->held_bytes += size;
-    put_newest(cache, row);
+    put_newest(cache->newer, cache->older, cache->num_rows, row);
 }
 
 void use_rows(row_cache *cache, const int32_t *row, int64_t num_uses, uint8_t *missed) {
@@ -33,8 +20,8 @@ void use_rows(row_cache *cache, const int32_t *row, int64_t num_uses, uint8_t *m
         if (missed[i]) {
             fetch(cache, row[i]);
         } else {
-            take_out(cache, row[i]);
-            put_newest(cache, row[i]);
+            take_out(cache->newer, cache->older, row[i]);
+            put_newest(cache->newer, cache->older, cache->num_rows, row[i]);
         }
     }
 }
