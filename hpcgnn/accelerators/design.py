@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import sys
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hpcgnn.accelerators.configuration import names_in, read_named
 from hpcgnn.errors import ConfigError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 FOLDER = Path(__file__).parent / "configurations"
 SECTIONS = {"design", "units", "buffers", "rules"}
@@ -64,7 +60,24 @@ class Design:
                 design = replace(design, **{section: {**getattr(design, section), name: value}})
             else:
                 raise ConfigError(f"{self.name} has no {path}; it has {', '.join(self.names())}")
-        return design
+        return design.checked()
+
+    def checked(self) -> Design:
+        """Return the design, whose numbers are of the right kinds; rules are checked by their dataflow.
+
+        Raises
+        ------
+        ConfigError      a number is missing, of another kind or out of range
+        """
+        if not _is_number(self.clock_ghz):
+            raise ConfigError(f"design.clock_ghz of {self.name} is {self.clock_ghz!r}; expected a number above zero")
+        if isinstance(self.bit_width, bool) or not isinstance(self.bit_width, int) or not 0 <= self.bit_width <= 32:
+            raise ConfigError(f"design.bit_width of {self.name} is {self.bit_width!r}; expected 0 (mixed) to 32")
+        for section in ("units", "buffers"):
+            for name, value in getattr(self, section).items():
+                if not _is_number(value):
+                    raise ConfigError(f"{section}.{name} of {self.name} is {value!r}; expected a number above zero")
+        return self
 
     def names(self) -> list[str]:
         """Return the paths of all numbers that can be changed."""
@@ -72,9 +85,13 @@ class Design:
             f"{section}.{name}" for section in ("units", "buffers", "rules") for name in getattr(self, section)]
 
 
+def _is_number(value: object) -> bool:
+    return not isinstance(value, bool) and isinstance(value, (int, float)) and 0 < value < math.inf
+
+
 def design_names() -> list[str]:
     """Return the names of the designs that come with hpcgnn."""
-    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+    return names_in(FOLDER)
 
 
 def read_design(name: str | Path) -> Design:
@@ -84,14 +101,7 @@ def read_design(name: str | Path) -> Design:
     ------
     ConfigError      there is none, it can't be read, or a number is missing or negative
     """
-    path = FOLDER / f"{name}.toml" if str(name) in design_names() else Path(name)
-    try:
-        with path.open("rb") as file:
-            said = tomllib.load(file)
-    except FileNotFoundError:
-        raise ConfigError(f"there is no design {name}; choose a file, or one of {', '.join(design_names())}") from None
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} can't be read as a design: {error}") from error
+    path, said = read_named("design", name, FOLDER)
     if set(said) - SECTIONS or not all(isinstance(said.get(section, {}), dict) for section in SECTIONS):
         raise ConfigError(f"{path} has the sections {', '.join(said)}; expected {', '.join(sorted(SECTIONS))}")
     design = dict(said.get("design", {}))
@@ -99,9 +109,5 @@ def read_design(name: str | Path) -> Design:
     if missing or set(design) - {"kind", "bit_width", "clock_ghz", "dram"}:
         raise ConfigError(f"[design] of {path} names {', '.join(design) or 'nothing'}; expected kind, bit_width, "
                           "clock_ghz and dram")
-    for section in ("units", "buffers"):
-        for key, value in said.get(section, {}).items():
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
-                raise ConfigError(f"{section}.{key} of {path} is {value!r}; expected a number above zero")
     return Design(path.stem, **design, units=said.get("units", {}), buffers=said.get("buffers", {}),
-                  rules=said.get("rules", {}))
+                  rules=said.get("rules", {})).checked()

@@ -54,7 +54,7 @@ class Dram:
 
     @property
     def burst_bytes(self) -> int:
-        """What one command transfers; a request that begins or ends inside a burst transfers all of it."""
+        """Return what one command transfers; a request that begins or ends inside a burst transfers all of it."""
         return self.channel_bits * self.burst_length // 8
 
     @property
@@ -96,7 +96,7 @@ class Dram:
 
 
 def _shifts(dram: Dram) -> dict[str, int]:
-    """Where each field of a burst's number begins."""
+    """Return the bit where each field of a burst's number begins."""
     num = {"channel": dram.num_channels, "bank group": dram.num_bank_groups, "bank": dram.banks_per_group,
            "column": dram.row_bytes // dram.burst_bytes, "row": dram.num_rows}
     shift, shifts = 0, {}

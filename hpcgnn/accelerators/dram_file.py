@@ -5,18 +5,13 @@ What the numbers mean in time is known by hpcgnn.accelerators.dram.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hpcgnn._ext.dram_timing import LIMITS
+from hpcgnn.accelerators.configuration import read_named
 from hpcgnn.errors import ConfigError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 FOLDER = Path(__file__).parent / "configurations" / "dram"
 FIELDS = ("clock_ghz", "num_channels", "channel_bits", "burst_length", "num_bank_groups", "banks_per_group", "num_rows",
@@ -28,11 +23,6 @@ NO_WHOLE_NUMBERS = {"clock_ghz", "scheduling", "mapping"}
 ADDRESS_FIELDS = {"channel", "bank group", "column", "bank", "row"}
 
 
-def dram_names() -> list[str]:
-    """Return the names of the DRAMs that come with hpcgnn."""
-    return sorted(path.stem for path in FOLDER.glob("*.toml"))
-
-
 def read_tables(name: str | Path) -> tuple[Path, dict[str, Any], dict[str, Any]]:
     """Return a file's path, its table of the organization and that of the timings, of the right names, unchecked.
 
@@ -40,14 +30,7 @@ def read_tables(name: str | Path) -> tuple[Path, dict[str, Any], dict[str, Any]]
     ------
     ConfigError      there is no such file, it can't be read, or names are missing or unknown
     """
-    path = FOLDER / f"{name}.toml" if str(name) in dram_names() else Path(name)
-    try:
-        with path.open("rb") as file:
-            said = tomllib.load(file)
-    except FileNotFoundError:
-        raise ConfigError(f"there is no DRAM {name}; choose a file, or one of {', '.join(dram_names())}") from None
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} can't be read as a DRAM: {error}") from error
+    path, said = read_named("DRAM", name, FOLDER)
     for section, names in (("dram", FIELDS), ("timings", TIMINGS)):
         table = said.get(section, {})
         if not isinstance(table, dict) or set(table) != set(names):

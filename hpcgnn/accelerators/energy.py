@@ -78,6 +78,8 @@ def operation_pj(design: Design, unit: str) -> float:
             raise ConfigError(f"there is no energy of {unit}; Table IV has {', '.join(constants()['units'])}")
         entry = constants()["units"][unit]
         return entry["power_mw"] * (1 - constants()["leakage"]["share"]) / entry["per_cycle"]   # at 1 GHz: mW are pJ
+    if unit not in design.units:
+        raise ConfigError(f"{design.name} has no unit {unit}; it has {', '.join(design.units)}")
     arithmetic = constants()["arithmetic"]
     if str(design.bit_width) not in arithmetic["multiply_pj"]:
         raise ConfigError(f"there is no energy of products of {design.bit_width} bits; energy.toml has "

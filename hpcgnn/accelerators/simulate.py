@@ -58,6 +58,8 @@ def simulate(design: Design, workload: Workload, changes: Mapping[str, Any] | No
     if design.kind not in DATAFLOWS:
         raise ConfigError(f"{design.name} is of kind {design.kind!r}; choose {', '.join(DATAFLOWS)}")
     if WORKLOAD in changes:
+        if changes[WORKLOAD] not in range(1, 33):
+            raise ConfigError(f"{WORKLOAD} is {changes[WORKLOAD]!r}; expected 1 to 32")
         workload = workload.at_width(changes[WORKLOAD])
     elif design.bit_width:
         workload = workload.at_width(design.bit_width)

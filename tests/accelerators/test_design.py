@@ -52,6 +52,13 @@ def test_a_number_that_the_design_lacks_is_refused(tmp_path, path):
         read_design(write(tmp_path, TEXT)).changed({path: 1})
 
 
+@pytest.mark.parametrize("path, value", [("buffers.cache", 0), ("buffers.cache", "wide"), ("units.mac", -1),
+                                         ("units.mac", True), ("buffers.cache", float("inf"))])
+def test_a_number_that_can_not_be_is_refused_where_it_is_changed_too(tmp_path, path, value):
+    with pytest.raises(ConfigError, match=f"{path} of mine is .*; expected a number above zero"):
+        read_design(write(tmp_path, TEXT)).changed({path: value})
+
+
 @pytest.mark.parametrize("old, new, complaint", [
     ("[units]", "[unit]", "has the sections design, unit, buffers; expected"),
     ("kind = \"grow\"", "", r"\[design\] of .* names bit_width, clock_ghz, dram; expected kind"),
@@ -59,6 +66,8 @@ def test_a_number_that_the_design_lacks_is_refused(tmp_path, path):
     ("mac = 32", "mac = -1", "units.mac of .* is -1; expected a number above zero"),
     ("cache = 4", "cache = \"4\"", "buffers.cache of .* is '4'; expected a number above zero"),
     ("cache = 4", "cache = true", "buffers.cache of .* is True; expected a number above zero"),
+    ("clock_ghz = 1.0", "clock_ghz = \"fast\"", "design.clock_ghz of mine is 'fast'; expected a number above zero"),
+    ("bit_width = 32", "bit_width = 2.5", r"design.bit_width of mine is 2.5; expected 0 \(mixed\) to 32"),
     ("mac = 32", "mac = ", "can't be read as a design"),
 ])
 def test_a_file_that_is_no_design_is_refused(tmp_path, old, new, complaint):

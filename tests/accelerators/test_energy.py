@@ -67,5 +67,7 @@ def test_an_unknown_buffer_is_refused(events):
 def test_what_has_no_published_energy_is_refused():
     with pytest.raises(ConfigError, match="no energy of products of 5 bits"):
         energy.energy_of(a_design(bit_width=5), {"mac": 1}, 0, 1)
+    with pytest.raises(ConfigError, match="drawn has no unit max; it has mac"):
+        energy.energy_of(a_design(), {"max": 1}, 0, 1)
     with pytest.raises(ConfigError, match="no energy of mac"):
         energy.energy_of(read_design("mega"), {"mac": 1}, 0, 1)

@@ -106,9 +106,13 @@ def test_what_can_not_be_modeled_is_refused_before_a_graph_is_read(arguments, co
     assert stop.value.code != 0 and complaint in capsys.readouterr().err.replace("\n", " ")
 
 
-def test_a_number_that_the_design_lacks_ends_a_sweep_with_a_sentence(tmp_path):
-    done = run_command(f"{write_graph(tmp_path)}:gcn", "--sweep", "buffers.inputs=1")
-    assert done.returncode != 0 and "mega has no buffers.inputs; it has" in done.stderr.replace("\n", " ")
+@pytest.mark.parametrize("sweep, complaint", [
+    ("buffers.inputs=1", "mega has no buffers.inputs; it has"),
+    ("workload.bit_width=wide", "workload.bit_width is 'wide'; expected 1 to 32"),
+])
+def test_a_value_that_can_not_be_ends_a_sweep_with_a_sentence(tmp_path, sweep, complaint):
+    done = run_command(f"{write_graph(tmp_path)}:gcn", "--sweep", sweep)
+    assert done.returncode != 0 and complaint in done.stderr.replace("\n", " ")
     assert "Traceback" not in done.stderr
 
 
