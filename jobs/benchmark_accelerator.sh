@@ -19,18 +19,6 @@ declare -A average_bits=(
     [cora-gcn]=1.70 [cora-gin]=2.37 [cora-sage]=3.40 [citeseer-gcn]=1.87 [citeseer-gin]=2.54 [citeseer-sage]=3.40
     [pubmed-gcn]=2.50 [pubmed-gin]=2.37 [pubmed-sage]=3.40
 )
-# Nodes, features and classes.
-declare -A sizes=([cora]="2708 1433 7" [citeseer]="3327 3703 6" [pubmed]="19717 500 3")
-
-# target_kb DATASET MODEL: nodes x columns of all layers' rows x average bits, in KB; GIN has rows inside its layers too.
-target_kb() {
-    read -ra size <<<"${sizes[$1]}"
-    awk -v nodes="${size[0]}" -v features="${size[1]}" -v classes="${size[2]}" -v model="$2" \
-        -v bits="${average_bits[$1-$2]}" 'BEGIN {
-            columns = features + (model == "sage" ? 256 : 128) + (model == "gin" ? 128 + classes : 0)
-            printf "%.3f", nodes * columns * bits / 8192
-        }'
-}
 
 # flags_of_model MODEL: rates as data/benchmarks/low-bit.md has chosen them on validation
 flags_of_model() {
@@ -51,7 +39,7 @@ for dataset in cora citeseer pubmed; do
         has_seeds "$run" 1 || hpcgnn_mpirun 1 hpcgnn train "data/shards/$dataset-p1" --layers 2 --dropout 0.5 \
             --weight-decay 5e-4 --set weight_decay_layers=first --epochs "$epochs" --eval-every 1 --seed 0 \
             --checkpoint-every 50 --out "$run" --resume "${flags[@]}" \
-            --quantize degree-aware --set "target_kb=$(target_kb "$dataset" "$model")"
+            --quantize degree-aware --set "target_kb=$(target_kb "$dataset" "$model" "${average_bits[$dataset-$model]}")"
         [[ -f $run.h5 ]] || hpcgnn_mpirun 1 hpcgnn quantize "$run" "data/shards/$dataset-p1" --out "$run.h5"
         files+=("$run.h5")
     done

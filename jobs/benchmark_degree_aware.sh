@@ -27,26 +27,14 @@ rates="0.01 0.003 0.001"
 declare -A average_bits=(
     [cora-gcn]=1.70 [cora-gin]=2.37 [cora-sage]=3.40 [citeseer-gcn]=1.87 [citeseer-gin]=2.54 [pubmed-gcn]=2.50
 )
-# Nodes, features and classes.
-declare -A sizes=([cora]="2708 1433 7" [citeseer]="3327 3703 6" [pubmed]="19717 500 3")
-
-# target_kb DATASET MODEL: nodes x columns of all layers' rows x average bits, in KB; GIN has rows inside its layers too.
-target_kb() {
-    read -ra size <<<"${sizes[$1]}"
-    awk -v nodes="${size[0]}" -v features="${size[1]}" -v classes="${size[2]}" -v model="$2" \
-        -v bits="${average_bits[$1-$2]}" 'BEGIN {
-            columns = features + (model == "sage" ? 256 : 128) + (model == "gin" ? 128 + classes : 0)
-            printf "%.3f", nodes * columns * bits / 8192
-        }'
-}
 
 # flags_of_scheme DATASET MODEL SCHEME
 flags_of_scheme() {
     case $3 in
         fp32) ;;
-        degree-aware | layer-aware) echo --quantize "$3" --set "target_kb=$(target_kb "$1" "$2")" ;;
+        degree-aware | layer-aware) echo --quantize "$3" --set "target_kb=$(target_kb "$1" "$2" "${average_bits[$1-$2]}")" ;;
         degree-aware-loss)
-            echo --quantize degree-aware --set "target_kb=$(target_kb "$1" "$2")" \
+            echo --quantize degree-aware --set "target_kb=$(target_kb "$1" "$2" "${average_bits[$1-$2]}")" \
                 --set quantize_gradient=straight-through ;;
         *) echo --quantize "$3" --set quantize_bits=4 ;;
     esac

@@ -27,3 +27,17 @@ has_seeds() {
         python -c 'import json, sys; sys.exit(len(json.load(open(sys.argv[1]))["seeds"]) < int(sys.argv[2]))' \
             "$1/summary.json" "$2"
 }
+
+# Nodes, features and classes.
+declare -A graph_sizes=([cora]="2708 1433 7" [citeseer]="3327 3703 6" [pubmed]="19717 500 3")
+
+# target_kb DATASET MODEL BITS: nodes x columns of all layers' rows x average bits of MEGA's models, in KB; GIN has rows
+# inside its layers too.
+target_kb() {
+    local size
+    read -ra size <<<"${graph_sizes[$1]}"
+    awk -v nodes="${size[0]}" -v features="${size[1]}" -v classes="${size[2]}" -v model="$2" -v bits="$3" 'BEGIN {
+        columns = features + (model == "sage" ? 256 : 128) + (model == "gin" ? 128 + classes : 0)
+        printf "%.3f", nodes * columns * bits / 8192
+    }'
+}
