@@ -17,7 +17,7 @@ def check_needs(design: Design, units: tuple[str, ...], buffers: tuple[str, ...]
 
     Raises
     ------
-    ConfigError                one is missing, or a unit or a rule is not such a number
+    ConfigError                one is missing, or a unit or a rule is not such a number, or a seed or a switch
     """
     missing = [f"{section}.{name}" for section, names in (("units", units), ("buffers", buffers), ("rules", counts))
                for name in names if name not in getattr(design, section)]
@@ -27,6 +27,11 @@ def check_needs(design: Design, units: tuple[str, ...], buffers: tuple[str, ...]
             (f"rules.{name}", design.rules[name]) for name in counts]:
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ConfigError(f"{path} of {design.name} is {value!r}; expected a whole number from 1 on")
+    for name, most in (("seed", None), ("sparse_input", 1)):
+        value = design.rules.get(name, 0)
+        if not isinstance(value, int) or value < 0 or (most is not None and value > most):
+            said = "a whole number from 0 on" if most is None else "true or false"
+            raise ConfigError(f"rules.{name} of {design.name} is {value!r}; expected {said}")
     if design.bit_width < 1:
         raise ConfigError(f"design.bit_width of {design.name} is {design.bit_width}; expected 1 at least")
 

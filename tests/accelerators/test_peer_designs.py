@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from accelerator_workloads import columns_left, covered, random_workload, walk
 
 from hpcgnn.accelerators.design import read_design
+from hpcgnn.accelerators.needs import check_needs
 from hpcgnn.errors import ConfigError
 
 MATCHED = {"hygcn": (16, 64), "hygcn-8bit": (16, 64), "hygcn-combination-first": (16, 64), "gcnax": (32, 0),
@@ -148,3 +150,13 @@ def test_other_columns_than_as_many_as_aggregated_ones_are_refused(name):
     product = workload.products[0].__class__("uneven", workload.products[0].rows, 3, 2)
     with pytest.raises(ConfigError, match="uneven adds 1 columns to 2"):
         passes_of(read_design(name), workload.__class__("made", workload.indptr, workload.indices, (product,)))
+
+
+@pytest.mark.parametrize("name, rule, value, complaint", [
+    ("grow", "seed", "wide", "rules.seed of grow is 'wide'; expected a whole number from 0 on"),
+    ("sgcn", "sparse_input", "wide", "rules.sparse_input of sgcn is 'wide'; expected true or false"),
+])
+def test_a_seed_or_a_switch_that_can_not_be_is_refused(name, rule, value, complaint):
+    design = read_design(name)
+    with pytest.raises(ConfigError, match=complaint):
+        check_needs(replace(design, rules={**design.rules, rule: value}), (), (), ())

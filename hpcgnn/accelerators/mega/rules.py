@@ -22,8 +22,8 @@ UNITS = ("bse", "aggregation_unit", "crossbar", "condense_unit", "encoder", "dec
 BUFFERS = ("aggregation", "combination", "input", "edge", "sparse", "weight")
 COUNTS = ("bse_per_pe", "crossbar_columns", "weight_bits", "combined_bits", "sum_bits", "line_bytes", "edge_bytes",
           "column_bytes", "sparse_port_bytes", "rows_a_block")
-OTHERS = ("combination_fill", "aggregation_fill", "package_lengths", "storage", "schedule", "fuse_first_subgraph",
-          "policy", "pruned_share", "seed")
+FILLS = ("combination_fill", "aggregation_fill", "seed")
+OTHERS = (*FILLS, "package_lengths", "storage", "schedule", "fuse_first_subgraph", "policy", "pruned_share")
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,20 @@ class Rules:
         for rule, choices in (("schedule", SCHEDULES), ("storage", STORAGES), ("policy", POLICIES)):
             if rules[rule] not in choices:
                 raise ConfigError(f"rules.{rule} of {name} is {rules[rule]!r}; choose one of {', '.join(choices)}")
+        if rules["fuse_first_subgraph"] not in (True, False):
+            raise ConfigError(f"rules.fuse_first_subgraph of {name} is {rules['fuse_first_subgraph']!r}; expected true "
+                              "or false")
         lengths = rules["package_lengths"]
-        if len(lengths) != 3 or [MIN_LENGTH, *lengths, MAX_LENGTH] != sorted([MIN_LENGTH, *lengths, MAX_LENGTH]):
+        is_three = isinstance(lengths, list) and len(lengths) == 3 and all(type(bits) is int for bits in lengths)
+        if not is_three or [MIN_LENGTH, *lengths, MAX_LENGTH] != sorted([MIN_LENGTH, *lengths, MAX_LENGTH]):
             raise ConfigError(f"rules.package_lengths of {name} are {lengths}; expected three that do not descend, "
                               f"from {MIN_LENGTH} to {MAX_LENGTH}")
+        for rule in FILLS:
+            if not isinstance(rules[rule], int) or rules[rule] < 0:
+                raise ConfigError(f"rules.{rule} of {name} is {rules[rule]!r}; expected a whole number of 0 or more")
+        share = rules["pruned_share"]
+        if not isinstance(share, (int, float)) or not 0 <= share <= 1:
+            raise ConfigError(f"rules.pruned_share of {name} is {share!r}; expected 0 to 1")
         if self.pes_per_tile < 1:
             raise ConfigError(f"{self.design.units['bse']} bse of {name} make no C-PE of {rules['bse_per_pe']} in each "
                               f"of {NUM_SLICES} tiles")
