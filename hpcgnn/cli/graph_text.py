@@ -31,8 +31,13 @@ MAX_WIDTH = 1000
 SHOWN_CLASSES = 12
 
 
-def print_info(info: GraphInfo) -> None:
-    """Print the graph, its cleaning and the table of its parts to standard output."""
+def print_info(info: GraphInfo, shows_reading: bool = True) -> None:
+    """Print the graph, what was read, and the table of its parts to standard output.
+
+    shows_reading : bool      False where what was read has been printed before
+    """
+    if shows_reading:
+        print_reading(info.provenance.source, info.cleaning)
     labels = {"classes": "classes", "multi-label": "labels", "regression": "targets of a regression"}[info.task]
     click.echo(f"{info.name}: {info.num_nodes:,} nodes, {info.num_edges:,} edges, {info.num_features:,} "
                f"{info.feature_dtype} features, {info.num_classes:,} {labels}; "
@@ -40,8 +45,6 @@ def print_info(info: GraphInfo) -> None:
     for line in fact_lines(info):
         click.echo(line)
     click.echo(f"source {info.provenance.source}, by hpcgnn {info.hpcgnn_version}, run {info.run_id[:8]}")
-    for line in cleaning_lines(info.cleaning):
-        click.echo(line)
     if "volume_before" in info.provenance.settings:
         click.echo(refinement_line(info.provenance.settings))
     print_table(parts_table(info))
@@ -99,14 +102,19 @@ def print_table(table: Table) -> None:
     Console(width=max(console.width, needed)).print(table)
 
 
-def cleaning_lines(cleaning: CleaningReport) -> list[str]:
-    """The cleaning report as sentences."""
+def print_reading(source: str, cleaning: CleaningReport) -> None:
+    """Print the screen of what was read; of shards that have none, what cleaning did."""
+    click.echo(f"what was read from {source}")
+    click.echo(str(cleaning.read) if cleaning.read.lines else "\n".join(f"  {line}" for line in _lines_of(cleaning)))
+
+
+def _lines_of(cleaning: CleaningReport) -> list[str]:
     direction = "every edge holds both ways" if cleaning.is_symmetric else "edges are directed"
     return [
-        f"cleaning: {cleaning.source_edges:,} edges read, {cleaning.duplicate_edges_removed:,} duplicates and "
+        f"{cleaning.source_edges:,} edges read, {cleaning.duplicate_edges_removed:,} duplicates and "
         f"{cleaning.self_loops_removed:,} self-loops removed, {cleaning.reverse_edges_added:,} reverse edges added; "
         f"{cleaning.isolated_nodes:,} isolated nodes; {direction}",
-        *(f"cleaning: {remark}" for remark in cleaning.remarks),
+        *cleaning.remarks,
     ]
 
 

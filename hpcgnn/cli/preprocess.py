@@ -114,7 +114,7 @@ def command(context: click.Context, source: str, out: Path, **flags: Any) -> Non
         info = preprocess(source, out, settings, flags, ALONE)
     if launched_rank():
         return
-    print_info(info)
+    print_info(info, shows_reading=False)
     num_bytes = sum(path.stat().st_size for path in shards_in(out))
     click.echo(f"{out}: {size_text(num_bytes)} in {info.num_parts + 1} files, {time_text(time.perf_counter() - start)}")
 
@@ -127,6 +127,7 @@ def has_ranks() -> bool:
 
 def preprocess(source: str, out: Path, settings: dict[str, Any], flags: dict[str, Any], crew: Crew) -> GraphInfo:
     """Collective: load and partition on rank 0, write on all; `settings` are kept in the shards as their provenance."""
+    from hpcgnn.cli.graph_text import print_reading
     from hpcgnn.cli.progress import shown_progress
     from hpcgnn.datasets.source import load_source
     from hpcgnn.shards.folder import check_folder, nearest_folder
@@ -142,6 +143,8 @@ def preprocess(source: str, out: Path, settings: dict[str, Any], flags: dict[str
         how = Making(**{item.name: flags[item.name] for item in fields(Making)})
         try:
             dataset = crew.together(lambda: None if crew.rank else load_source(source, options))
+            if dataset is not None:      # before the cut, which takes long
+                print_reading(source, dataset.cleaning)
             return make_shards(dataset, out, how, source, settings, progress, options.scratch, crew)
         except MemoryError as reason:
             raise DatasetError(f"{source} needs more memory than this machine gives; use a larger machine, or "

@@ -7,16 +7,19 @@ import dataclasses
 import numpy as np
 
 from hpcgnn.datasets.dataset import MAX_CLASSES, MAX_FEATURES, CleaningReport, GraphDataset, is_plain_name
+from hpcgnn.datasets.description import describe
 from hpcgnn.datasets.features import Features, prepare_features
 from hpcgnn.datasets.options import SourceOptions
 from hpcgnn.datasets.splits import Masks, random_split
+from hpcgnn.datasets.what_was_read import NOWHERE, Origins
 from hpcgnn.errors import DatasetError
 
 
 def assemble_dataset(name: str, graph: tuple[np.ndarray, np.ndarray, CleaningReport], features: Features | None,
                      labels: np.ndarray, num_classes: int, masks: Masks | None, options: SourceOptions,
                      remarks: tuple[str, ...] = (), edge_weight: np.ndarray | None = None,
-                     node_name: np.ndarray | None = None, class_names: tuple[str, ...] = ()) -> GraphDataset:
+                     node_name: np.ndarray | None = None, class_names: tuple[str, ...] = (),
+                     origins: Origins = NOWHERE) -> GraphDataset:
     """Join a cleaned graph with its features, labels and splits, and check the whole.
 
     Parameters
@@ -26,6 +29,7 @@ def assemble_dataset(name: str, graph: tuple[np.ndarray, np.ndarray, CleaningRep
     labels, edge_weight, node_name, class_names     as of GraphDataset
     masks : three (num_nodes,) bool, or None where the source has no split
     remarks : tuple of str                   of the source's reader, for the cleaning report
+    origins : Origins                        where the source holds what was read
 
     Raises
     ------
@@ -37,9 +41,9 @@ def assemble_dataset(name: str, graph: tuple[np.ndarray, np.ndarray, CleaningRep
     _check_columns(name, features, num_classes)
     indptr, indices, report = graph
     num_nodes = len(indptr) - 1
+    drawn_with = options.seed if masks is None else None
     if masks is None:
         masks = random_split(labels, options)
-        remarks += (f"nodes were split at random with seed {options.seed}",)
     for what, rows in (("labels", len(labels)), ("split masks", len(masks[0])),
                        ("feature rows", num_nodes if features is None else features.shape[0])):
         if rows != num_nodes:
@@ -48,8 +52,10 @@ def assemble_dataset(name: str, graph: tuple[np.ndarray, np.ndarray, CleaningRep
     features, feature_remarks = prepare_features(features, indptr, indices, masks[0], options, name)
     report = dataclasses.replace(report, remarks=report.remarks + remarks + feature_remarks)
     train_mask, val_mask, test_mask = masks
-    return GraphDataset(name, indptr, indices, features, labels, num_classes, train_mask, val_mask, test_mask,
-                        report, edge_weight, node_name, class_names).check()
+    dataset = GraphDataset(name, indptr, indices, features, labels, num_classes, train_mask, val_mask, test_mask,
+                           report, edge_weight, node_name, class_names).check()
+    report = dataclasses.replace(report, read=describe(dataset, origins, drawn_with))
+    return dataclasses.replace(dataset, cleaning=report)
 
 
 def _check_columns(name: str, features: Features | None, num_classes: int) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import scipy.sparse
 
 from hpcgnn.datasets.feature_rows import FeatureRows
+from hpcgnn.datasets.what_was_read import NOTHING_READ, WhatWasRead
 from hpcgnn.errors import DatasetError
 
 MAX_NAME_BYTES = 128     # the name is part of a run folder's, and file systems end at 255
@@ -26,7 +27,7 @@ def is_plain_name(name: str) -> bool:
 
 @dataclass(frozen=True)
 class CleaningReport:
-    """Record what cleaning found and did, counted in directed edges (arcs) and nodes."""
+    """Record what was read, and what cleaning found and did, counted in directed edges (arcs) and nodes."""
 
     source_edges: int = 0
     duplicate_edges_removed: int = 0
@@ -35,6 +36,7 @@ class CleaningReport:
     isolated_nodes: int = 0
     is_symmetric: bool = True
     remarks: tuple[str, ...] = ()
+    read: WhatWasRead = NOTHING_READ
 
 
 @dataclass(frozen=True)

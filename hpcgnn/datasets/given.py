@@ -22,6 +22,7 @@ from hpcgnn.datasets.options import SourceOptions
 from hpcgnn.datasets.splits import Masks
 from hpcgnn.datasets.targets import Labels, read_labels
 from hpcgnn.datasets.weights import check_weights
+from hpcgnn.datasets.what_was_read import NOWHERE, Origins
 from hpcgnn.errors import DatasetError
 
 
@@ -46,6 +47,7 @@ class GivenGraph:
     is_symmetric : bool              each edge is listed once and holds both ways
     remarks : tuple of str           for the cleaning report
     labels_hint : str                how labels are given, for the sentence that asks for them
+    origins : Origins                where all this stood, for the screen of what was read
     """
 
     name: str
@@ -64,6 +66,7 @@ class GivenGraph:
     is_symmetric: bool = False
     remarks: tuple[str, ...] = ()
     labels_hint: str = "labels=ARRAY"
+    origins: Origins = NOWHERE
 
 
 def finish_dataset(given: GivenGraph, options: SourceOptions) -> GraphDataset:
@@ -85,10 +88,11 @@ def finish_dataset(given: GivenGraph, options: SourceOptions) -> GraphDataset:
             raise DatasetError(f"{given.name} has {len(rows)} ids for {num_nodes} nodes; expected one each")
     name = None if rows is None else rows.names
     if labels is None:
-        return assemble_made_dataset(given.name, graph, given.features, options, given.remarks, weight, name)
+        return assemble_made_dataset(given.name, graph, given.features, options, given.remarks, weight, name,
+                                     given.origins)
     masks = None if given.splits is None else _masks(given, num_nodes, rows)
     return assemble_dataset(given.name, graph, given.features, labels.values, labels.num_classes, masks, options,
-                            given.remarks + labels.remarks, weight, name, labels.class_names)
+                            given.remarks + labels.remarks, weight, name, labels.class_names, given.origins)
 
 
 def _labels(given: GivenGraph, options: SourceOptions) -> Labels | None:

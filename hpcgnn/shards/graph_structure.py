@@ -127,3 +127,5 @@ def _faults_of_reports(info: GraphInfo) -> Iterator[str]:
             yield f"has a cleaning report whose {item.name} is no {type(item.default).__name__}"
     if not all(isinstance(remark, str) for remark in info.cleaning.remarks):
         yield "has a cleaning report whose remarks are no texts"
+    if not all(len(line) == 2 and all(isinstance(text, str) for text in line) for line in info.what_was_read.lines):
+        yield "has lines of what was read that are no topics with texts"

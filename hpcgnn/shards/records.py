@@ -11,11 +11,12 @@ import h5py
 import numpy as np
 
 from hpcgnn.datasets.dataset import CleaningReport
+from hpcgnn.datasets.what_was_read import WhatWasRead
 from hpcgnn.errors import ShardError
 from hpcgnn.partition.statistics import PartitionStatistics
 from hpcgnn.shards.fingerprint import Fingerprint
 from hpcgnn.shards.layout import holds, integer_of
-from hpcgnn.shards.schema import CLASS_NAMES, GraphInfo, Provenance
+from hpcgnn.shards.schema import CLASS_NAMES, WHAT_WAS_READ, GraphInfo, Provenance
 from hpcgnn.shards.sealed import AGAIN
 from hpcgnn.shards.texts import load_texts, store_texts
 
@@ -34,7 +35,12 @@ def store_info(file: h5py.File, info: GraphInfo) -> None:
     for name in SCALARS:
         file.attrs[name] = getattr(info, name)
     for name in JSON:
-        file.attrs[name] = json.dumps(asdict(getattr(info, name)))
+        record = asdict(getattr(info, name))
+        if name == "cleaning":      # apart, where earlier versions don't look
+            read = record.pop("read")["lines"]
+            if read:
+                file.attrs[WHAT_WAS_READ] = json.dumps(read)
+        file.attrs[name] = json.dumps(record)
     for name in (*(MORE if info.says_more else ()), *(CLUSTERS if info.num_clusters else ())):
         file.attrs[name] = getattr(info, name)
     if info.class_names:
@@ -61,6 +67,7 @@ def load_info(file: h5py.File, path: Path) -> GraphInfo:
     scalars = {name: _plain(file.attrs[name]) for name in SCALARS}
     cleaning = json.loads(file.attrs["cleaning"])
     cleaning["remarks"] = tuple(cleaning["remarks"])
+    cleaning["read"] = WhatWasRead(tuple(map(tuple, json.loads(file.attrs.get(WHAT_WAS_READ, "[]")))))
     columns = [_plain(file[f"statistics/{name}"][()]) for name in COLUMNS]
     return GraphInfo(
         **scalars,

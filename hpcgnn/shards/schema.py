@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcgnn.datasets.dataset import CleaningReport
+from hpcgnn.datasets.what_was_read import WhatWasRead
 from hpcgnn.errors import CheckpointError, HpcgnnError
 from hpcgnn.partition.statistics import PartitionStatistics
 from hpcgnn.shards.feature_formats import PACKAGE
@@ -30,6 +31,7 @@ PART_ARRAYS = ("inner_id", "halo_id", "halo_offset", "boundary_index", "boundary
                "in_degree", "importance", "labels", "train_mask", "val_mask", "test_mask")
 # What a part file has where graph.h5 says so: two arrays, and an array or a group of texts.
 EDGE_WEIGHT, CLUSTER, INNER_NAME, CLASS_NAMES = "edge_weight", "cluster", "inner_name", "class_names"
+WHAT_WAS_READ = "what_was_read"     # an attribute of graph.h5 that shards of earlier versions lack
 TASKS = ("classes", "multi-label", "regression")
 NODE_NAMES = ("none", "integers", "texts")
 
@@ -129,6 +131,11 @@ class GraphInfo:
         return (f"GraphInfo({self.name}: {self.num_nodes:,} nodes, {self.num_edges:,} arcs, {self.num_features:,} "
                 f"features, {self.task} of {self.num_classes:,}; {self.num_train:,} train, {self.num_val:,} val, "
                 f"{self.num_test:,} test; {self.num_parts} parts)")
+
+    @property
+    def what_was_read(self) -> WhatWasRead:
+        """What the source was taken for, as `hpcgnn preprocess` printed it; `print(info.what_was_read)` shows it."""
+        return self.cleaning.read
 
     @property
     def says_more(self) -> bool:

@@ -40,7 +40,7 @@ def test_it_prints_what_preprocess_printed_and_goes_on(inspect, shards, capsys):
     expected = capsys.readouterr().out
     code, out, err = inspect(shards)
     assert (code, err) == (0, "") and out.startswith(expected + "in-degree of ")
-    assert "source edges:[bold]a.csv" in expected and "cleaning: drawn at random" in expected
+    assert "what was read from edges:[bold]a.csv\n" in expected and "  drawn at random\n" in expected
     assert "edges are directed" in expected and "3 parts by random, seed 5" in expected
 
 

@@ -87,7 +87,7 @@ def test_an_archive_without_masks_is_split_at_random(arrays, load):
     without = {key: array for key, array in arrays.items() if not key.endswith("mask")}
     dataset = load(without)
     assert dataset.train_mask.sum() == 18
-    assert "split at random with seed 0" in dataset.cleaning.remarks[0]
+    assert "drawn at random with seed 0, as the source has none: 18 train" in dataset.cleaning.read.of("splits")[0]
 
 
 def test_labels_of_its_own_are_not_replaced(arrays, load):

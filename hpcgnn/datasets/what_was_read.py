@@ -1,0 +1,75 @@
+"""WhatWasRead: what a source was taken for, topic by topic, and what is dubious in it, as `preprocess` prints it.
+
+A reader says in Origins where ids, weights, features, labels and splits stood, which lines it skipped and what it did
+not use; `description` counts the rest.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+
+TOPICS = ("nodes", "edges", "weights", "features", "labels", "splits", "skipped", "unused", "note", "dubious")
+DUBIOUS = "dubious"
+WIDTH, INDENT = 80, 11
+Line = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Origins:
+    """Where a source holds what was read, in words such as "column field of papers.csv"; empty where all is said.
+
+    Attributes
+    ----------
+    ids, weights, features, labels, splits : str
+    feature_names : tuple of str       of the columns of features, in order
+    skipped : tuple of str             lines or rows that were left out and why, as "3 lines of a.csv that start with #"
+    unused : tuple of str              columns, attributes and arrays that nothing was made of
+    dubious : tuple of str             sentences about what may be meant otherwise, with the option that says so
+    """
+
+    ids: str = ""
+    weights: str = ""
+    features: str = ""
+    feature_names: tuple[str, ...] = ()
+    labels: str = ""
+    splits: str = ""
+    skipped: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+    dubious: tuple[str, ...] = ()
+
+
+NOWHERE = Origins()
+
+
+@dataclass(frozen=True)
+class WhatWasRead:
+    """What a source was taken for; as a text, the screen that `hpcgnn preprocess` prints.
+
+    Attributes
+    ----------
+    lines : tuple of (topic, text)     topics as in TOPICS, some several times
+    """
+
+    lines: tuple[Line, ...] = ()
+
+    def of(self, topic: str) -> tuple[str, ...]:
+        """Return the texts of one topic, such as "labels"."""
+        return tuple(text for known, text in self.lines if known == topic)
+
+    @property
+    def dubious(self) -> tuple[str, ...]:
+        """What may be meant otherwise, a sentence each."""
+        return self.of(DUBIOUS)
+
+    def __str__(self) -> str:
+        return "\n".join(text for topic, line in self.lines for text in _wrapped(topic, line))
+
+
+def _wrapped(topic: str, text: str) -> list[str]:
+    head = f"! {topic}" if topic == DUBIOUS else f"  {topic}"
+    return textwrap.wrap(text, WIDTH, initial_indent=f"{head:<{INDENT}} ", subsequent_indent=" " * (INDENT + 1),
+                         break_long_words=False, break_on_hyphens=False) or [head]
+
+
+NOTHING_READ = WhatWasRead()
