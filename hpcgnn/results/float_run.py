@@ -156,8 +156,8 @@ def check_evaluated(folder: Path) -> dict[str, Any]:
     """
     checkpoint = read_best(folder)
     if checkpoint.progress.best is None:
-        raise CheckpointError(f"{folder} was stopped before its first evaluation, so none of its weights are its best; "
-                              "go on with --resume")
+        raise CheckpointError(f"{folder} has no evaluation yet with a score that is a number, so none of its weights "
+                              "are its best; go on with --resume")
     return checkpoint.settings
 
 

@@ -61,11 +61,11 @@ class Progress:
         """Epochs of all trainings so far."""
         return sum(result["epochs"] for result in self.finished) + self.epoch
 
-    def note(self, evaluation: Evaluation, prefers_low: bool = False) -> bool:
+    def note(self, evaluation: Evaluation, prefers_low: bool = False, has_validation: bool = True) -> bool:
         """Remember an evaluation made after `epoch` epochs; return whether it is the best so far, which is the lowest
-        where a low score is better.
+        where a low score is better, and the last one where no node validates.
         """
-        if not evaluation.is_better_than(self.best, prefers_low):
+        if not evaluation.is_better_than(self.best, prefers_low, has_validation):
             self.evaluations_since_best += 1
             return False
         self.best, self.best_epoch, self.evaluations_since_best = evaluation, self.epoch, 0

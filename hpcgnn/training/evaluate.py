@@ -30,12 +30,14 @@ class Evaluation:
     test_score: float
     val_loss: float
 
-    def is_better_than(self, other: Evaluation | None, prefers_low: bool = False) -> bool:
+    def is_better_than(self, other: Evaluation | None, prefers_low: bool = False, has_validation: bool = True) -> bool:
         """Prefer a higher validation score, or a lower one where that is better, then a lower validation loss; the
-        later evaluation where no node validates. The test split has no say.
+        later evaluation where no node validates. A score that is not finite is never better. The test split has no say.
         """
-        if other is None or math.isnan(self.val_score):
+        if not has_validation:
             return True
+        if other is None or not math.isfinite(self.val_score) or not math.isfinite(other.val_score):
+            return math.isfinite(self.val_score)
         sign = -1 if prefers_low else 1
         return (sign * self.val_score, -self.val_loss) > (sign * other.val_score, -other.val_loss)
 
@@ -52,15 +54,16 @@ class QuantizedEvaluation(Evaluation):
     feature_bits: list[float]
     meets_target: bool
 
-    def is_better_than(self, other: Evaluation | None, prefers_low: bool = False) -> bool:
+    def is_better_than(self, other: Evaluation | None, prefers_low: bool = False, has_validation: bool = True) -> bool:
         """Prefer the one that meets the target; of two that don't, the smaller; else decide by validation."""
-        if other is None or (self.meets_target and other.meets_target):
-            return super().is_better_than(other, prefers_low)
+        is_undefined = has_validation and not math.isfinite(self.val_score)
+        if other is None or is_undefined or (self.meets_target and other.meets_target):
+            return super().is_better_than(other, prefers_low, has_validation)
         if self.meets_target != other.meets_target:
             return self.meets_target
         if self.feature_kb != other.feature_kb:
             return self.feature_kb < other.feature_kb
-        return super().is_better_than(other, prefers_low)
+        return super().is_better_than(other, prefers_low, has_validation)
 
 
 def evaluation_from(values: dict[str, Any]) -> Evaluation:

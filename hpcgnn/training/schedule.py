@@ -109,7 +109,7 @@ class RateSchedule:
             self._schedule.step()
         elif evaluation is not None:
             value = evaluation.val_score if self._schedule.mode == "max" else evaluation.val_loss
-            if not math.isnan(evaluation.val_score):      # else no node validates
+            if math.isfinite(evaluation.val_score):      # else no node validates, or there is nothing to compare
                 self._schedule.step(value)
         self._apply()
 

@@ -18,7 +18,7 @@ from torch import nn
 
 from hpcgnn.adaptive.controller import Decision
 from hpcgnn.config import TrainConfig, settings_of
-from hpcgnn.errors import Interrupted
+from hpcgnn.errors import CollectiveError, Interrupted
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.launch import together
 from hpcgnn.nn.quantized.models import QuantizedStack
@@ -228,9 +228,20 @@ class TrainingRun:
                 self._stop()
             if config.checkpoint_every and progress.epoch % config.checkpoint_every == 0:
                 self._save()
-        if progress.best is None:    # ended before the first evaluation
+        if progress.best is None and not progress.evaluations_since_best:    # ended before the first evaluation
             self._evaluate()
+        if progress.best is None:
+            self._refuse_undefined_scores()
         self._is_asked_to_end = False
+
+    def _refuse_undefined_scores(self) -> NoReturn:
+        """Collective: end where no evaluation had a score; another one may still judge the weights, which are saved."""
+        number, self.progress.evaluations_since_best = self.progress.evaluations_since_best, 0
+        self._save()
+        self.session.exchange.forget()
+        raise CollectiveError(f"the validation score {self.session.score.name} was not finite in any of {number} "
+                              f"evaluations, so no epoch is the best; {self.folder.checkpoint} holds the last weights, "
+                              "go on from it with --resume and another score")
 
     def _move_rate(self, evaluation: Evaluation | None) -> dict[str, float]:
         """Have the schedule, if there is one, move the learning rate; return the rate of the epoch that has ended."""
@@ -292,7 +303,7 @@ class TrainingRun:
         HERE.note("evaluates")
         with self.learner.average.in_model():
             evaluation = evaluate(session.comm, self.learner.model, session.graph, session.objective, session.score)
-            if self.progress.note(evaluation, session.score.prefers_low):
+            if self.progress.note(evaluation, session.score.prefers_low, session.objective.num_global["val"] > 0):
                 self.learner.best_model = copy.deepcopy(self.learner.model.state_dict())
         return evaluation
 

@@ -79,7 +79,7 @@ def test_what_can_not_answer_is_refused_in_one_sentence(hpcgnn, shards, shared_p
     checkpoint.progress.best = None
     write_checkpoint(path, checkpoint)
     status, _, complaints = hpcgnn("predict", run, shards)
-    assert status == 1 and "was stopped before its first evaluation" in complaints
+    assert status == 1 and "has no evaluation yet with a score that is a number" in complaints
 
 
 def described(**more):

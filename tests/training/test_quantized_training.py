@@ -222,8 +222,10 @@ def test_an_evaluation_that_meets_the_target_is_better_than_any_that_does_not():
     assert sized(0.1, 19.0, False).is_better_than(sized(0.9, 20.0, False))
     assert sized(0.9, 20.0, False).is_better_than(sized(0.1, 20.0, False))
     assert sized(0.6, 10.0, True).is_better_than(sized(0.5, 5.0, True))
-    assert sized(float("nan"), 20.0, False).is_better_than(None)
-    assert not sized(float("nan"), 20.0, False).is_better_than(sized(float("nan"), 10.0, True))
+    assert not sized(float("nan"), 20.0, True).is_better_than(None)
+    assert not sized(float("nan"), 20.0, True).is_better_than(sized(0.1, 30.0, False))
+    assert sized(float("nan"), 20.0, False).is_better_than(None, has_validation=False)
+    assert not sized(float("nan"), 20.0, False).is_better_than(sized(float("nan"), 10.0, True), has_validation=False)
 
 
 def test_evaluations_come_back_from_a_checkpoint_as_they_were():

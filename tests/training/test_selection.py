@@ -10,10 +10,17 @@ import numpy as np
 import pytest
 import torch
 from mpi4py import MPI
-from training_setup import easy_graph, on_rank_zero, random_owner, train, write, write_once
+from training_setup import SMALL, easy_graph, on_rank_zero, random_owner, train, write, write_once
 
+from hpcgnn.config import TrainConfig
+from hpcgnn.errors import CollectiveError
 from hpcgnn.training.checkpoint import Progress, read_checkpoint
 from hpcgnn.training.evaluate import Evaluation, evaluate
+from hpcgnn.training.metrics import RunFolder
+from hpcgnn.training.recipe import Recipe
+from hpcgnn.training.scores import own_score
+from hpcgnn.training.session import Session
+from hpcgnn.training.trainer import TrainingRun
 
 NAN = math.nan
 
@@ -39,8 +46,38 @@ def test_without_validation_nodes_the_last_evaluation_counts():
     progress = Progress()
     for epoch, test_score in ((1, 0.9), (2, 0.1)):
         progress.epoch = epoch
-        assert progress.note(evaluation(NAN, test_score))
+        assert progress.note(evaluation(NAN, test_score), has_validation=False)
     assert (progress.best_epoch, progress.best.test_score, progress.evaluations_since_best) == (2, 0.1, 0)
+
+
+@pytest.mark.parametrize("prefers_low", [False, True])
+@pytest.mark.parametrize("undefined", [NAN, math.inf, -math.inf])
+def test_a_score_that_is_not_finite_is_no_improvement_and_never_the_best(undefined, prefers_low):
+    progress, found = Progress(), []
+    for epoch, val_score in enumerate((undefined, 0.4, undefined, 0.4, 0.3 if prefers_low else 0.5, undefined), 1):
+        progress.epoch = epoch
+        found.append(progress.note(evaluation(val_score), prefers_low))
+    assert found == [False, True, False, False, True, False]
+    assert (progress.best_epoch, progress.evaluations_since_best) == (5, 1)
+
+
+@pytest.mark.parallel([1, 2])
+def test_a_run_in_which_no_score_is_a_number_ends_in_a_sentence_and_another_score_goes_on(shared_path):
+    comm = MPI.COMM_WORLD
+    shards = write_once(comm, easy_graph(), shared_path / "shards")
+
+    def session(score):
+        return Session.open(comm, shards, TrainConfig.of(**{**SMALL, "early_stop": 3}), recipe=Recipe(score=score))
+
+    nan = own_score(lambda outputs, labels: NAN, prefers_low=True)
+    folder = RunFolder(shared_path / "run")
+    on_rank_zero(comm, lambda: folder.create(overwrite=False))
+    with pytest.raises(CollectiveError, match="score <lambda> was not finite in any of 3 evaluations"):
+        TrainingRun(session(nan), folder).execute()
+    kept = on_rank_zero(comm, lambda: read_checkpoint(folder.checkpoint))
+    assert (kept.progress.epoch, kept.progress.best) == (6, None)
+    summary = TrainingRun(session(None), folder, kept).execute()
+    assert summary["results"][0]["epochs"] == 12 and summary["results"][0]["val_score"] > 0.5
 
 
 def test_progress_keeps_the_best_of_each_seed_and_starts_the_next_afresh():
