@@ -413,31 +413,32 @@ def check_keys(settings: dict[str, Any], origin: str) -> dict[str, Any]:
     return settings
 
 
-def preset_settings(dataset: str, model: str, preset: str | None, registry: dict[str, Any],
+def preset_settings(dataset: str, model: str | None, preset: str, registry: dict[str, Any],
                     method: str | None = None) -> dict[str, Any]:
-    """Return a paper's hyper-parameters of a dataset: those for all models, overridden by those of `model`.
+    """A paper's hyper-parameters for a dataset: those for all models, overridden by those for `model`.
 
-    Those of a method apply where `method`, or without it the preset's own or the default one, has such a setting:
-    AdaQP's sizes of groups are no concern of pipegcn.
-
-    Without `preset`, the dataset's own default preset, or nothing where the registry does not know the dataset.
+    Without `model`, the preset's own model or the default one. Settings of a method apply where `method`, or without it
+    the preset's own or the default one, has such a setting: pipegcn does not take AdaQP's group size.
 
     Raises
     ------
     ConfigError      `preset` is unknown or has nothing for the dataset
     """
-    name = preset or registry.get("datasets", {}).get(dataset, {}).get("preset")
-    if name is None:
-        return {}
-    presets = registry.get("presets", {})
-    if name not in presets or dataset not in presets[name]:
-        offers = [key for key, tables in presets.items() if dataset in tables]
-        raise ConfigError(f"preset {name!r} has no settings for dataset {dataset!r}; "
+    offers = presets_of(dataset, registry)
+    if preset not in offers:
+        raise ConfigError(f"preset {preset!r} has no settings for dataset {dataset!r}; "
                           + (f"it has {', '.join(offers)}" if offers else "no preset does"))
-    table = presets[name][dataset]
+    table = registry["presets"][preset][dataset]
     common = {key: value for key, value in table.items() if not isinstance(value, dict)}
-    settings = check_keys({**common, **table.get(model, {})}, f"preset {name} of {dataset}")
+    model = model or common.get("model", TrainConfig.model)
+    settings = check_keys({**common, **table.get(model, {})}, f"preset {preset} of {dataset}")
     return _without_foreign(settings, method or settings.get("method", Vanilla.name))
+
+
+def presets_of(dataset: str, registry: dict[str, Any] | None = None) -> list[str]:
+    """Names of the presets that have settings for a dataset of this name."""
+    registry = read_registry() if registry is None else registry
+    return [name for name, tables in registry.get("presets", {}).items() if dataset in tables]
 
 
 def _without_foreign(settings: dict[str, Any], method: str) -> dict[str, Any]:
@@ -447,17 +448,15 @@ def _without_foreign(settings: dict[str, Any], method: str) -> dict[str, Any]:
 
 
 def resolve_train_config(dataset: str, flags: dict[str, Any], file_settings: dict[str, Any] | None = None,
-                         preset: str | None = None, registry: dict[str, Any] | None = None,
-                         has_defaults: bool = True) -> TrainConfig:
-    """Join the four layers of settings into one checked configuration.
+                         preset: str | None = None, registry: dict[str, Any] | None = None) -> TrainConfig:
+    """Join the four layers of settings into one checked configuration: defaults, preset, file, flags.
 
     Parameters
     ----------
-    dataset : str                    name stored in the shards
+    dataset : str                    name stored in the shards; it only selects the preset's table
     flags : dict                     settings given on the command line
     file_settings : dict or None     settings of --config, or of the run that is resumed
-    preset : str or None             one of the registry's presets instead of the dataset's default
-    has_defaults : bool              without a preset, take the registry's defaults of the dataset
+    preset : str or None             a preset of the registry; without it a dataset's name changes nothing
 
     Raises
     ------
@@ -465,14 +464,11 @@ def resolve_train_config(dataset: str, flags: dict[str, Any], file_settings: dic
     """
     file_settings = check_keys(file_settings or {}, "the configuration file")
     given = {**file_settings, **check_keys(flags, "the flags")}
-    registry = read_registry() if registry is None else registry
-    if not has_defaults and preset is None:
+    if preset is None:
         return TrainConfig.of(**given)
-    dataset_defaults = registry.get("datasets", {}).get(dataset, {})
-    base = {key: dataset_defaults[key] for key in ("model", "score") if key in dataset_defaults}
-    model = given.get("model", base.get("model", TrainConfig.model))
-    of_preset = preset_settings(dataset, model, preset, registry, given.get("method"))
-    return TrainConfig.of(**{**base, **of_preset, **given})
+    registry = read_registry() if registry is None else registry
+    of_preset = preset_settings(dataset, given.get("model"), preset, registry, given.get("method"))
+    return TrainConfig.of(**{**of_preset, **given})
 
 
 def settings_of(config: TrainConfig) -> dict[str, Any]:

@@ -31,8 +31,8 @@ hpcgnn_timed "graph and partition" hpcgnn preprocess synthetic: --out "$shards" 
 train() {
     local run=$1
     shift
-    hpcgnn_mpirun "$ranks" hpcgnn train "$shards" --model sage --epochs "$epochs" --seed 0 --out "$run" \
-        --overwrite "$@"
+    hpcgnn_mpirun "$ranks" hpcgnn train "$shards" --model sage --layers 3 --hidden 128 --epochs "$epochs" --eval-every 2 \
+        --seed 0 --out "$run" --overwrite "$@"
 }
 
 heading "3/5  Training with fp32 messages"

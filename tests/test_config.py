@@ -9,8 +9,8 @@ from hpcgnn.errors import ConfigError
 from hpcgnn.registry import as_toml, read_registry, read_toml
 
 REGISTRY = {
-    "datasets": {"moons": {"preset": "paper", "model": "gcn", "score": "roc_auc"}},
-    "presets": {"paper": {"moons": {"hidden": 7, "lr": 0.5, "gcn": {"hidden": 8, "layers": 4}}},
+    "presets": {"paper": {"moons": {"model": "gcn", "score": "roc_auc", "hidden": 7, "lr": 0.5,
+                                    "gcn": {"hidden": 8, "layers": 4}}},
                 "other": {"moons": {"hidden": 9}}, "third": {"suns": {}}, "third-of-moons": {"moons": {}},
                 "groups": {"moons": {"hidden": 5, "group_size": 30, "gcn": {"group_size": 40}}},
                 "chosen": {"moons": {"method": "adaqp", "group_size": 20}}},
@@ -22,24 +22,28 @@ def resolve(dataset="moons", flags=None, file_settings=None, preset=None):
 
 
 def test_each_layer_overrides_the_one_below():
-    assert resolve("unknown") == TrainConfig()
-    registry = resolve()
-    assert (registry.model, registry.score, registry.hidden, registry.layers, registry.lr) == (
-        "gcn", "roc_auc", 8, 4, 0.5)
-    file = resolve(file_settings={"hidden": 16, "layers": 2})
+    paper = resolve(preset="paper")
+    assert (paper.model, paper.score, paper.hidden, paper.layers, paper.lr) == ("gcn", "roc_auc", 8, 4, 0.5)
+    file = resolve(file_settings={"hidden": 16, "layers": 2}, preset="paper")
     assert (file.hidden, file.layers, file.lr) == (16, 2, 0.5)
-    flags = resolve(flags={"hidden": 32}, file_settings={"hidden": 16, "layers": 2})
+    flags = resolve(flags={"hidden": 32}, file_settings={"hidden": 16, "layers": 2}, preset="paper")
     assert (flags.hidden, flags.layers, flags.lr) == (32, 2, 0.5)
 
 
+@pytest.mark.parametrize("name", ["cora", "pubmed", "reddit", "yelp", "ogbn-products", "tolokers", "synthetic"])
+def test_a_datasets_name_alone_chooses_no_setting(name):
+    assert resolve_train_config(name, {}) == TrainConfig()
+
+
 def test_a_preset_has_settings_for_all_models_and_for_one():
-    assert resolve(flags={"model": "sage"}).hidden == 7
-    assert resolve(file_settings={"model": "sage"}).hidden == 7
+    assert resolve(flags={"model": "sage"}, preset="paper").hidden == 7
+    assert resolve(file_settings={"model": "sage"}, preset="paper").hidden == 7
     assert resolve(preset="other").hidden == 9
 
 
-@pytest.mark.parametrize("flags, size", [({"method": "adaqp"}, 40), ({"method": "joint", "model": "sage"}, 30),
-                                         ({"method": "adaqp", "group_size": 7}, 7)])
+@pytest.mark.parametrize("flags, size", [
+    ({"method": "adaqp", "model": "gcn"}, 40), ({"method": "joint", "model": "sage"}, 30),
+    ({"method": "adaqp", "group_size": 7}, 7)])
 def test_a_preset_has_settings_of_methods_for_those_that_have_them(flags, size):
     assert resolve(flags=flags, preset="groups").method.group_size == size
 
@@ -160,7 +164,6 @@ def test_the_registry_has_the_sizes_of_groups_of_adaqps_table_8(dataset, size):
     assert resolve_train_config(dataset, {"method": "adaqp"}, preset="adaqp").method.group_size == size
 
 
-def test_every_default_preset_of_the_registry_exists():
-    registry = read_registry()
-    for dataset, entry in registry["datasets"].items():
-        assert "preset" not in entry or dataset in registry["presets"][entry["preset"]], dataset
+def test_planetoids_preset_is_kipf_and_wellings_gcn():
+    config = resolve_train_config("cora", {}, preset="planetoid")
+    assert (config.model, config.layers, config.hidden, config.weight_decay_layers) == ("gcn", 2, 16, "first")

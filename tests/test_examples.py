@@ -47,17 +47,23 @@ def cora():
     return Path(folder) / "cora.npz"
 
 
-def test_five_lines_make_pygs_model_distributed_with_the_same_loss_and_score(tmp_path, cora):
+def test_readmes_lines_train_pygs_model_distributed_with_the_same_loss_and_score(tmp_path, cora):
+    """The lines as README prints them, beside a file called cora.npz, and once more on three ranks."""
     pytest.importorskip("torch_geometric", reason="the examples use PyTorch Geometric")
-    alone = subprocess.run([sys.executable, ROOT / "examples" / "cora_alone.py", cora], capture_output=True, text=True,
+    shutil.copy(cora, tmp_path / "cora.npz")
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    lines = re.search(r"your own `cora.npz`,\n\n```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
+    alone, *distributed = lines.splitlines()
+    words = alone.split()
+    assert words[0] == "python" and len(distributed) == 2
+    alone = subprocess.run([sys.executable, *words[1:]], capture_output=True, text=True, cwd=tmp_path,
                            env=clean_environment(), timeout=300)
     assert alone.returncode == 0, alone.stderr
     for parts in (2, 3):
-        command = hpcgnn("preprocess", f"npz:{cora}", "--normalize-features", "none", "--parts", parts,
-                         "--out", f"p{parts}")
-        assert run_parallel_command(1, command, tmp_path).status == 0
-        ended = run_parallel_command(parts, [sys.executable, ROOT / "examples" / "cora_distributed.py", f"p{parts}"],
-                                     tmp_path)
+        preprocess, train = (line.replace("-p2", f"-p{parts}").replace("--parts 2", f"--parts {parts}")
+                             for line in distributed)
+        assert run_parallel_command(1, hpcgnn(*preprocess.split()[1:]), tmp_path).status == 0
+        ended = run_parallel_command(parts, [sys.executable, *train.partition(" python ")[2].split()], tmp_path)
         assert ended.status == 0, ended.stderr
         assert ended.stdout == alone.stdout
 

@@ -87,8 +87,7 @@ class GroupedCommand(click.Command):
         if not shows_all:
             num_hidden = sum(not option.is_common for option in grouped) + len(rare)
             formatter.write_paragraph()
-            formatter.write_text(f"{num_hidden} more settings are shown by --help-all. A preset that knows the dataset "
-                                 "has defaults of its own.")
+            formatter.write_text(f"{num_hidden} more settings are shown by --help-all.")
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """See `click.Command`; where a rare setting is written as a flag, the error names the way to change it."""

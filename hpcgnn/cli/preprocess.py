@@ -75,8 +75,8 @@ class BalanceChoice(click.Choice):
 @click.option("--non-finite", type=click.Choice(NON_FINITE), default="error", show_default=True,
               help="What to do with NaN and infinite features.")
 @click.option("--normalize-features", type=click.Choice(NORMALIZATIONS), default="auto", show_default=True,
-              help="Rows to unit sum, or columns standardized on training nodes; auto is the registry's choice for the "
-                   "dataset, none where it does not know it.")
+              help="Rows to unit sum, or columns standardized on training nodes; auto is what is usual for a public "
+                   "dataset (planetoid:, ogb:, graphsaint:), and none for your own files.")
 @click.option("--split", type=(float, float), default=(0.6, 0.2), show_default=True, metavar="TRAIN VAL",
               help="Fractions of the labeled nodes where the source has no split; the rest is test.")
 @click.option("--task", type=click.Choice(TASKS), default="auto", show_default=True,

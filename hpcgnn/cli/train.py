@@ -85,7 +85,7 @@ def read_assignments(words: tuple[str, ...]) -> dict[str, Any]:
 @click.argument("shards", type=click.Path(path_type=Path))
 @_with_settings
 @click.option("--preset", cls=GroupedOption,
-              help="Hyper-parameters of a paper, from the registry: adaqp, sylvie, planetoid.")
+              help="Hyper-parameters of a paper for this dataset, from the registry: adaqp, sylvie, deep, planetoid.")
 @click.option("--config", "config_file", cls=GroupedOption, type=click.Path(path_type=Path),
               help="TOML file of settings.")
 @click.option("--set", "assignments", cls=GroupedOption, multiple=True, metavar="NAME=VALUE",
@@ -103,9 +103,9 @@ def command(shards: Path, preset: str | None, config_file: Path | None, assignme
             out: Path | None, resume: bool, overwrite: bool, dry_run: bool, other_graph: bool, **flags: Any) -> None:
     """Train a model on the graph in SHARDS, one MPI rank a part.
 
-    Settings come from defaults, the registry's preset for the dataset, --config FILE, and flags and --set, the later
-    ones winning. A rank that gets SIGTERM, SIGINT or SIGUSR1 has all write a checkpoint and end with status 75; Open
-    MPI's mpirun hands on SIGUSR1 only.
+    Settings come from defaults, --preset, --config FILE, and flags and --set, the later ones winning. A rank
+    that gets SIGTERM, SIGINT or SIGUSR1 has all write a checkpoint and end with status 75; Open MPI's mpirun hands on
+    SIGUSR1 only.
     """
     if resume and overwrite:
         raise click.UsageError("--resume and --overwrite contradict each other")

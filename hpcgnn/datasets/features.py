@@ -52,16 +52,18 @@ def prepare_features(given: Features | None, indptr: np.ndarray, indices: np.nda
         if options.non_finite == "zero":
             features, count = zero_non_finite(features)
             remarks += [f"{count} feature values that were NaN or infinite were set to zero"] if count else []
-    normalization = options.normalize_features
+    normalization, reason = options.normalize_features, ""
     if normalization == "auto":
-        normalization = read_registry().get("datasets", {}).get(name, {}).get("normalize_features", "none")
+        known = read_registry()["datasets"].get(name, {}) if options.is_public else {}
+        normalization = known.get("normalize_features", "none")
+        reason = f", as is usual for {name}; --normalize-features none leaves them as they are"
     if normalization == "row":
         features = normalize_rows(features, options.progress("normalizing features", features.shape[0]))
-        remarks.append("feature rows were scaled to unit sum of absolute values")
+        remarks.append(f"feature rows were scaled to unit sum of absolute values{reason}")
     elif normalization == "standard":
         task = options.progress("normalizing features", 2 * features.shape[0])
         features = standardize_columns(features, train_mask, task)
-        remarks.append("feature columns were standardized on the training nodes")
+        remarks.append(f"feature columns were standardized on the training nodes{reason}")
     return features, tuple(remarks)
 
 

@@ -53,7 +53,9 @@ class SourceOptions:
     features : {"auto", "given", "structural"}       take the source's features, or make them from the graph alone;
                                                      auto makes them where the source has none
     normalize_features : {"auto", "none", "row", "standard"}    rows to unit sum, or columns standardized on training
-                                                     nodes; auto is what data/registry.toml says of the dataset
+                                                     nodes; auto is what data/registry.toml says of a public dataset,
+                                                     and none for all others
+    is_public : bool            the source is a public dataset by its name, not a file or object of the user's own
     split_fractions : (train, val)                   of the labeled nodes, the rest is test, where the source has none
     made_classes : int or None  classes of labels made from in-degrees, for a source without labels; None makes none
     task : {"auto", "classes", "multi-label", "regression"}     what labels are; auto takes numbers with a fraction
@@ -73,6 +75,7 @@ class SourceOptions:
     non_finite: str = "error"
     features: str = "given"
     normalize_features: str = "none"
+    is_public: bool = False
     split_fractions: tuple[float, float] = (0.6, 0.2)
     made_classes: int | None = None
     task: str = "auto"

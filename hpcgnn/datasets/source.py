@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from hpcgnn.datasets.dataset import GraphDataset
@@ -31,6 +32,8 @@ LOADERS = {
 
 # Sources of the user's own making, whose labels may be missing or of any kind; the others say what theirs are.
 OWN = ("npz", "edges", "csv", "parquet", "pyg")
+# Sources that are what their name says. A file of the user's own may have any name.
+PUBLIC = ("planetoid", "ogb", "graphsaint")
 
 
 def load_source(spec: str, options: SourceOptions) -> GraphDataset:
@@ -51,6 +54,7 @@ def load_source(spec: str, options: SourceOptions) -> GraphDataset:
         meant = f"; write npz:{spec}" if Path(spec).suffix == ".npz" else ""
         raise DatasetError(f"source {spec!r} has no known kind; expected KIND:REST with KIND one of "
                            f"{', '.join(LOADERS)}{meant}")
+    options = replace(options, is_public=kind in PUBLIC)
     if kind not in OWN:
         refuse_given_labels(spec, options)
         if options.task != "auto":

@@ -48,8 +48,7 @@ def fit(model: nn.Module | Callable[[], nn.Module] | str, graph: Graph, *, out: 
     out : path                       run folder; one named after the run where it is not given
     resume : bool                    go on from the run folder's checkpoint, and start where there is none
     overwrite, other_graph           as the flags of `hpcgnn train`
-    preset : str                     of the registry. Without it, a model that is given by name takes the registry's
-                                     settings for the dataset, as from the shell, and any other takes none
+    preset : str                     a paper's settings for the dataset, from the registry, as `--preset`
     loss : function or str
         of (outputs, labels) of n rows, a value a row, (n,), or their mean, as torch's losses give; or the name of one.
         Labels are (n,) int64 class ids, or (n, num_outputs) float32

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcgnn.config import TrainConfig, resolve_train_config
+from hpcgnn.config import TrainConfig, presets_of, resolve_train_config
 from hpcgnn.launch import giving_back_freed_memory, together, watch, watch_closely
 from hpcgnn.methods import name_of
 from hpcgnn.shards.schema import GraphInfo
@@ -48,15 +48,13 @@ class Job:
     recipe: Recipe | None = None
 
     def resolve(self, dataset: str, settings: dict[str, Any], file_settings: dict[str, Any]) -> TrainConfig:
-        """Return the configuration of these settings. The registry's defaults of a dataset are for the built-in models:
-        a program that gives a model chooses its own.
+        """The configuration that these settings give.
 
         Raises
         ------
         ConfigError      see `resolve_train_config`
         """
-        has_defaults = self.recipe is None or self.recipe.model is None
-        return resolve_train_config(dataset, settings, file_settings, self.preset, has_defaults=has_defaults)
+        return resolve_train_config(dataset, settings, file_settings, self.preset)
 
 
 @dataclass(frozen=True)
@@ -127,10 +125,19 @@ def _train_in(comm: MPI.Comm, folder: RunFolder, info: GraphInfo, job: Job) -> F
         return open_folder(folder, session, resumed, remark, job.overwrite, job.resume,
                            job.shards) if comm.rank == 0 else []
 
-    for sentence in together(comm, prepare_folder):
+    for sentence in together(comm, prepare_folder) + _untaken_presets(job, info.name):
         _say(f"hpcgnn: {sentence}")
     watch_closely(comm, config.timeout, folder.path)
     return Finished(run, run.execute())
+
+
+def _untaken_presets(job: Job, dataset: str) -> list[str]:
+    """A sentence on the presets that know a dataset of this name, where a new run of a built-in model asks for none."""
+    if job.preset or job.resume or (job.recipe and job.recipe.model is not None):
+        return []
+    offers = presets_of(dataset)
+    flags = " or ".join(f"--preset {name}" for name in offers)
+    return [f"papers' settings for {dataset} are taken with {flags}; this run has the defaults"] if offers else []
 
 
 def _say(sentence: str) -> None:

@@ -52,14 +52,13 @@ def test_a_run_prints_its_result_and_leaves_all_its_files(hpcgnn, shards, shared
 
 
 @pytest.mark.parallel([1, 2])
-def test_flags_win_over_the_file_and_the_file_over_the_registry(hpcgnn, shards, shared_path):
+def test_flags_win_over_the_file_and_the_file_over_the_defaults(hpcgnn, shards, shared_path):
     file = shared_path / "settings.toml"
     on_rank_zero(MPI.COMM_WORLD, lambda: file.write_text('hidden = 5\nlayers = 1\nepochs = 2\nmodel = "gcn"\n'))
     out = shared_path / "run"
     assert hpcgnn("train", shards, "--config", file, "--layers", 2, "--out", out)[0] == 0
     settings, _ = settings_of(out)
-    # eval_every comes from the registry's preset for synthetic graphs.
-    assert [settings[name] for name in ("hidden", "layers", "epochs", "model", "eval_every")] == [5, 2, 2, "gcn", 2]
+    assert [settings[name] for name in ("hidden", "layers", "epochs", "model", "eval_every")] == [5, 2, 2, "gcn", 5]
 
 
 @pytest.mark.parallel([1, 2])

@@ -101,13 +101,16 @@ def test_auto_takes_the_given_features_and_makes_them_where_there_are_none():
     assert any("structural" in remark for remark in remarks)
 
 
-def test_auto_normalizes_rows_of_cora_and_leaves_an_unknown_graph_alone():
-    options = SourceOptions(normalize_features="auto")
+def test_auto_normalizes_rows_of_the_public_cora_and_leaves_a_file_of_that_name_alone():
+    options = SourceOptions(normalize_features="auto", is_public=True)
     given = np.full((len(INDPTR) - 1, 4), 2.0, dtype=np.float32)
     mask = np.ones(len(INDPTR) - 1, dtype=bool)
-    cora, _ = prepare_features(given.copy(), INDPTR, INDICES, mask, options, "cora")
-    unknown, _ = prepare_features(given.copy(), INDPTR, INDICES, mask, options, "a-graph-of-mine")
-    assert (np.asarray(cora) == 0.25).all() and (unknown == 2.0).all()
+    cora, remarks = prepare_features(given.copy(), INDPTR, INDICES, mask, options, "cora")
+    unknown, _ = prepare_features(given.copy(), INDPTR, INDICES, mask, options, "a-public-graph")
+    own, _ = prepare_features(given.copy(), INDPTR, INDICES, mask, SourceOptions(normalize_features="auto"), "cora")
+    assert (np.asarray(cora) == 0.25).all() and (unknown == 2.0).all() and (own == 2.0).all()
+    assert remarks == ("feature rows were scaled to unit sum of absolute values, as is usual for cora; "
+                       "--normalize-features none leaves them as they are",)
 
 
 TREATMENTS = {"zero": {"non_finite": "zero"}, "row": {"normalize_features": "row"},

@@ -146,7 +146,7 @@ def test_a_bad_configuration_file(capsys, shared_path, shards, content, complain
     (["--hiden", 8], 2, "No such option…--hiden…--hidden…"),
     (["--device", "cuda"], 1, "…; use --device cpu"),
     (["--set", "score=roc_auc"], 1, "score roc_auc needs two classes, synthetic has 4; use accuracy"),
-    (["--preset", "sylvie"], 1, "preset 'sylvie' has no settings for dataset 'synthetic'; it has …"),
+    (["--preset", "sylvie"], 1, "preset 'sylvie' has no settings for dataset 'synthetic'; no preset does"),
 ])
 def test_flags_that_are_unknown_or_contradict(capsys, shared_path, shards, flags, status, sentence):
     assert_refused(capsys, shared_path, sentence, shards, "--out", shared_path / "run", *flags, status=status)
