@@ -125,7 +125,7 @@ def first_pass(comm, session, model):
     distributed, graph, objective = hpcgnn.distribute(copy.deepcopy(model)), session.graph, session.objective
     graph.begin_forward(seed=0, epoch=0, is_training=True)
     out = distributed(graph, graph.x)
-    (objective.loss_sum(out, "train") / objective.num_global["train"]).backward()
+    (objective.loss_sum(out, "train") / objective.mean_rows["train"]).backward()
     answers = in_order(comm, graph.node_id[:graph.num_inner], out.detach().numpy())
     return torch.from_numpy(answers), [torch.from_numpy(comm.allreduce(parameter.grad.numpy()))
                                        for parameter in distributed.parameters()]

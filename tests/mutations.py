@@ -97,7 +97,7 @@ BOTH_GENERATIONS = Tests("training/test_rank_state.py -k 'file_for_each_rank or 
 OTHER_PARTITION = Tests("training/test_rank_state.py -k another_partition", 2)
 RUN_FOLDER = Tests("training/test_run_folder.py -m 'not parallel'")
 RUN_LOCK = Tests("training/test_run_lock.py")
-OWN_LOSS = Tests("library/test_fit.py -k own_loss", 3)
+OWN_LOSS = Tests("training/test_own_loss.py -k of_one_process", 2)
 BEGIN = Tests("library/test_fit.py -k begin_with_the_weights", 2)
 GO_ON = Tests("library/test_fit.py -k goes_on_bit_for_bit", 2)
 MOMENTS = Tests("library/test_fit.py -k moments", 2)
@@ -509,8 +509,8 @@ MUTATIONS = [
              "multiply(graph.matrix(reduction).rows(0, graph.num_within[-1]), masked)", NO_GRADIENT),
     Mutation("steps/exchange.py", "gradients of fresh rows stay", "if not self._is_shared:", "if True:", STEPS_OF_TWO),
     Mutation("training/trainer.py", "a step's loss is not weighted",
-             "/ (objective.num_global[\"train\"] / moment.num_steps)",
-             "/ objective.num_global[\"train\"]", STEPS),
+             "/ (objective.mean_rows[\"train\"] / moment.num_steps)",
+             "/ objective.mean_rows[\"train\"]", STEPS),
     Mutation("exchange/quantized_sums.py", "a share is not summed", "layout, shares[rank], True,",
              "layout, shares[rank], False,", SUMS),
     Mutation("graph/local_graph.py", "rows of history are mapped by old weights", "return self._exchange.reads_history",
@@ -647,8 +647,8 @@ MUTATIONS = [
     Mutation("training/run_lock.py", "a live holder is taken for dead",
              "        if is_alive:\n", "        if is_alive is None:\n", RUN_LOCK),
     # What a program brings: losses, schedules, models, callbacks.
-    Mutation("training/objective.py", "the mean of an own loss counts as one row",
-             "return values * len(labels)", "return values", OWN_LOSS),
+    Mutation("training/own_loss.py", "a mean is not weighed by its rows",
+             "(population.num_rows if self.kind == \"sum\" else len(labels))", "population.num_rows", OWN_LOSS),
     Mutation("training/session.py", "ranks begin with weights of their own",
              "            take_from_rank_zero(self.comm, model)\n", "            pass\n", BEGIN),
     Mutation("training/checkpoint.py", "a schedule begins anew",

@@ -18,7 +18,7 @@ from hpcgnn.pyg.distribute import DistributedModel, distribute, is_pyg
 from hpcgnn.stop_signals import STOP_REQUEST
 from hpcgnn.training.callbacks import Callback
 from hpcgnn.training.job import Job, train
-from hpcgnn.training.objective import own_loss
+from hpcgnn.training.own_loss import OwnLoss
 from hpcgnn.training.recipe import MakeOptimizer, Recipe
 from hpcgnn.training.schedule import MakeSchedule
 from hpcgnn.training.scores import own_score
@@ -50,7 +50,8 @@ def fit(model: nn.Module | Callable[[], nn.Module] | str, graph: Graph, *, out: 
     overwrite, other_graph           as the flags of `hpcgnn train`
     preset : str                     a paper's settings for the dataset, from the registry, as `--preset`
     loss : function or str
-        of (outputs, labels) of n rows, a value a row, (n,), or their mean, as torch's losses give; or the name of one.
+        of (outputs, labels) of n rows, a value a row, (n,), or a number, as torch's losses give, of all ranks' rows
+        whatever it is; see `hpcgnn.training.own_loss`. Or the name of one.
         Labels are (n,) int64 class ids, or (n, num_outputs) float32
     score : function or str          of (outputs, labels) of a split's rows on all ranks, a number; or a name
     prefers_low : bool               a score of one's own is better where it is lower
@@ -131,7 +132,7 @@ def _recipe(model: Any, loss: Any, score: Any, prefers_low: bool, optimizer: Any
     else:
         raise ConfigError(f"model must be a torch.nn.Module, a function that makes one, or a name; found a "
                           f"{type(model).__name__}")
-    return Recipe(brought, own_loss(loss) if callable(loss) else None,
+    return Recipe(brought, OwnLoss(loss) if callable(loss) else None,
                   own_score(score, prefers_low) if callable(score) else None, optimizer, schedule, callbacks), named
 
 

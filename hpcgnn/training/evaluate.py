@@ -91,7 +91,7 @@ def evaluate(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, objective: Obj
                               "extreme values in the features")
     scores = [score(comm, chosen_rows(logits, rows), objective.labels[rows])
               for rows in (objective.rows[split] for split in SPLITS)]
-    found = Evaluation(*scores, val_loss=float(sums[0]) / max(1, objective.num_global["val"]))
+    found = Evaluation(*scores, val_loss=float(sums[0]) / (objective.mean_rows["val"] or 1))
     if not isinstance(model, QuantizedStack):
         return found
     size = model.feature_size()

@@ -14,8 +14,10 @@ from torch.nn import functional
 from hpcgnn.errors import TrainingError
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.cross_entropy import cross_entropy
+from hpcgnn.training.own_loss import OwnLoss, Population, class_counts_of
 from hpcgnn.training.scores import CLASSES, KINDS, MULTI_LABEL, REGRESSION
 
+UNKNOWN_LABEL = 255      # of a class that a node of several labels may have or not, as shards hold it
 SPLITS = ("train", "val", "test")
 HOST_DEVICE = torch.device("cpu")
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -32,19 +34,31 @@ class Objective:
     rows : dict of split name to (n,) int64 local rows
     num_global : dict of split name to the number of its nodes on all ranks
     task : {"classes", "multi-label", "regression"}
-    loss : Loss                 sums the loss of some rows, from their outputs and labels
+    loss : Loss or OwnLoss      sums the loss of some rows, from their outputs and labels
+    comm : MPI communicator
+    node_id : (num_inner,) int64                 global ids
+    class_counts : dict of split name to dict    nodes of all ranks by class id, for a loss of a program's own
+    mean_rows : dict of split name to number     by which the sums of all ranks are divided: the nodes, or, where some
+                                                 values of nodes are unknown, the known values by the columns
+    num_steps : int                              more than 1 where the rows are those of one of several steps
     """
 
     labels: torch.Tensor
     rows: dict[str, torch.Tensor]
     num_global: dict[str, int]
     task: str
-    loss: Loss
+    loss: Loss | OwnLoss
+    comm: MPI.Comm
+    node_id: torch.Tensor
+    class_counts: dict[str, dict[int, int]]
+    mean_rows: dict[str, float]
+    num_steps: int = 1
 
     @classmethod
-    def build(cls, comm: MPI.Comm, labels: np.ndarray, masks: dict[str, np.ndarray],
-              device: torch.device = HOST_DEVICE, loss: Loss | str = "auto") -> Objective:
-        """Collective: count each split over all ranks; tensors lie on `device`.
+    def build(cls, comm: MPI.Comm, labels: np.ndarray, masks: dict[str, np.ndarray], device: torch.device = HOST_DEVICE,
+              loss: Loss | OwnLoss | str = "auto", node_id: np.ndarray | None = None) -> Objective:
+        """Collective: count each split over all ranks; tensors lie on `device`. Node ids are for losses over several
+        rows, which see them in this order.
 
         Raises
         ------
@@ -55,14 +69,25 @@ class Objective:
         comm.Allreduce(MPI.IN_PLACE, counts)
         task = task_of(labels)
         typed = torch.from_numpy(labels.astype(np.int64 if task == CLASSES else np.float32))
-        return cls(typed.to(device), rows, dict(zip(SPLITS, counts.tolist(), strict=True)), task,
-                   choose_loss(loss, task) if isinstance(loss, str) else loss)
+        if task == MULTI_LABEL:
+            typed[typed == UNKNOWN_LABEL] = np.nan
+        num_global = dict(zip(SPLITS, counts.tolist(), strict=True))
+        mean_rows = num_global if task == CLASSES or isinstance(loss, OwnLoss) else \
+            {split: _known_rows(comm, typed[rows[split].cpu()], num_global[split]) for split in SPLITS}
+        node_id = torch.arange(len(labels)) if node_id is None else torch.from_numpy(node_id.astype(np.int64))
+        class_counts = {split: class_counts_of(comm, labels[masks[split].astype(bool)]) for split in SPLITS} \
+            if isinstance(loss, OwnLoss) else {}
+        return cls(typed.to(device), rows, num_global, task, choose_loss(loss, task) if isinstance(loss, str) else loss,
+                   comm, node_id.to(device), class_counts, mean_rows)
 
-    def of_rows(self, rows: np.ndarray) -> Objective:
-        """Return the training objective of some inner rows, (n,) int64; counts stay those of all rows of all ranks."""
+    def of_rows(self, rows: np.ndarray, num_steps: int = 1) -> Objective:
+        """Return the training objective of some inner rows, (n,) int64, of one of several steps; counts stay those of
+        all rows of all ranks.
+        """
         device = self.labels.device
         chosen = torch.from_numpy(rows).to(device)
-        return replace(self, labels=self.labels.index_select(0, chosen),
+        return replace(self, labels=self.labels.index_select(0, chosen), node_id=self.node_id.index_select(0, chosen),
+                       num_steps=num_steps,
                        rows={"train": torch.from_numpy(np.flatnonzero(self._is_train[rows])).to(device)})
 
     @cached_property
@@ -72,12 +97,23 @@ class Objective:
         return is_train
 
     def loss_sum(self, logits: torch.Tensor, split: str) -> torch.Tensor:
-        """Sum of the loss over this rank's nodes of a split; summed over ranks and divided by `num_global` it is
-        the mean.
+        """Collective for a loss of one's own: sum of the loss over this rank's nodes of a split; summed over ranks and
+        divided by `mean_rows` it is the mean.
         """
         rows = self.rows[split]
         # A pass that leaves rows out returns the training rows alone, and they are numbered first.
-        return self.loss(logits if len(logits) == len(rows) else chosen_rows(logits, rows), self.labels[rows])
+        outputs, labels = logits if len(logits) == len(rows) else chosen_rows(logits, rows), self.labels[rows]
+        if isinstance(self.loss, OwnLoss):
+            return self.loss.sum(outputs, labels, Population(self.comm, self.num_global[split],
+                                                             self.class_counts[split], self.node_id[rows],
+                                                             self.num_steps))
+        return self.loss(outputs, labels)
+
+
+def _known_rows(comm: MPI.Comm, labels: torch.Tensor, num_rows: int) -> float:
+    """Collective: the number of rows of all ranks, less the share of values that are unknown."""
+    num_unknown = comm.allreduce(int(torch.isnan(labels).sum()))
+    return num_rows - num_unknown / labels.shape[1] if num_unknown else num_rows
 
 
 def chosen_rows(outputs: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
@@ -91,27 +127,6 @@ def chosen_rows(outputs: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     return torch.index_select(outputs, 0, rows, out=chosen)
 
 
-def own_loss(function: Loss) -> Loss:
-    """Make a loss of a user's function of (outputs, labels) of n rows, which gives a value a row, (n,), or their mean.
-
-    Raises (when it is called)
-    ------
-    TrainingError      the function gives something else
-    """
-    def summed(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        if len(labels) == 0:
-            return outputs.float().sum()      # 0, but a part of the computation, through which the backward pass goes
-        values = function(outputs.float(), labels)
-        if values.ndim == 0:
-            return values * len(labels)
-        if values.shape != (len(labels),):
-            raise TrainingError(f"the loss gives values of shape {tuple(values.shape)} for {len(labels)} rows; it must "
-                                "give one a row, or their mean")
-        return values.sum()
-
-    return summed
-
-
 def task_of(labels: np.ndarray) -> str:
     """Return the task that labels are of, by how shards store them."""
     if labels.ndim == 1:
@@ -120,18 +135,27 @@ def task_of(labels: np.ndarray) -> str:
 
 
 def binary_cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Sum the binary cross-entropy of rows, averaged over the classes; both (n, num_classes)."""
-    return functional.binary_cross_entropy_with_logits(logits.float(), labels, reduction="sum") / logits.shape[1]
+    """Sum the binary cross-entropy of rows, averaged over the classes; both (n, num_classes). NaN is unknown."""
+    known = ~torch.isnan(labels)
+    return functional.binary_cross_entropy_with_logits(logits.float(), torch.where(known, labels, 0.0), known.float(),
+                                                       reduction="sum") / logits.shape[1]
 
 
 def squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Sum the squared error of rows, averaged over the targets; both (n, num_outputs)."""
-    return functional.mse_loss(outputs.float(), targets, reduction="sum") / outputs.shape[1]
+    """Sum the squared error of rows, averaged over the targets; both (n, num_outputs). NaN is unknown."""
+    outputs = outputs.float()
+    return functional.mse_loss(outputs, _known_or(targets, outputs), reduction="sum") / outputs.shape[1]
 
 
 def absolute_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Sum the absolute error of rows, averaged over the targets; both (n, num_outputs)."""
-    return functional.l1_loss(outputs.float(), targets, reduction="sum") / outputs.shape[1]
+    """Sum the absolute error of rows, averaged over the targets; both (n, num_outputs). NaN is unknown."""
+    outputs = outputs.float()
+    return functional.l1_loss(outputs, _known_or(targets, outputs), reduction="sum") / outputs.shape[1]
+
+
+def _known_or(targets: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
+    """The targets, and where they are unknown the outputs, which then have no error and no gradient."""
+    return torch.where(torch.isnan(targets), outputs.detach(), targets)
 
 
 LOSSES: dict[str, tuple[str, Loss]] = {

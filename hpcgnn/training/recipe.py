@@ -15,7 +15,7 @@ from hpcgnn.nn.models import ModelShape, build_model
 from hpcgnn.pyg.distribute import DistributedModel, distribute, is_pyg
 from hpcgnn.shards.schema import GraphInfo
 from hpcgnn.training.callbacks import Callback
-from hpcgnn.training.objective import Loss
+from hpcgnn.training.own_loss import OwnLoss
 from hpcgnn.training.schedule import MakeSchedule
 from hpcgnn.training.scores import Score
 
@@ -29,7 +29,7 @@ class Recipe:
     Attributes
     ----------
     model : nn.Module, or a function without arguments that makes one, or None
-    loss : Loss or None                 sums the loss of some rows, see `own_loss`
+    loss : OwnLoss or None
     score : Score or None
     optimizer : function or None        from parameters to an optimizer of torch
     schedule : function or None         from an optimizer to a schedule of its learning rates
@@ -37,7 +37,7 @@ class Recipe:
     """
 
     model: nn.Module | Callable[[], nn.Module] | None = None
-    loss: Loss | None = None
+    loss: OwnLoss | None = None
     score: Score | None = None
     optimizer: MakeOptimizer | None = None
     schedule: MakeSchedule | None = None

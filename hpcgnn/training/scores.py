@@ -27,11 +27,11 @@ def accuracy(comm: MPI.Comm, logits: torch.Tensor, labels: torch.Tensor) -> floa
 
 
 def micro_f1(comm: MPI.Comm, logits: torch.Tensor, labels: torch.Tensor) -> float:
-    """Collective: F1 of all (node, class) decisions together, a class being predicted where its logit is positive.
+    """Collective: F1 of all known (node, class) decisions together; a class is predicted where its logit is positive.
 
-    logits : (n, num_classes) float32, labels : (n, num_classes) float32 of 0 and 1
+    logits : (n, num_classes) float32, labels : (n, num_classes) float32 of 0 and 1, NaN where unknown
     """
-    predicted, actual = logits > 0, labels > 0.5
+    predicted, actual = (logits > 0) & ~torch.isnan(labels), labels > 0.5
     counts = np.array([(predicted & actual).sum().item(), predicted.sum().item(), actual.sum().item()], dtype=np.int64)
     comm.Allreduce(MPI.IN_PLACE, counts)
     hits, num_predicted, num_actual = counts.tolist()
@@ -55,9 +55,20 @@ def roc_auc(comm: MPI.Comm, logits: torch.Tensor, labels: torch.Tensor) -> float
     return (rank_sum - num_positive * (num_positive + 1) / 2) / (num_positive * num_negative)
 
 
-def _sums_of_squares(comm: MPI.Comm, values: torch.Tensor, mean: np.ndarray | float = 0.0) -> np.ndarray:
-    """Collective: sum the squared distances from `mean` of each column over all ranks, as (num_outputs,) float64."""
-    sums = np.square(values.double().cpu().numpy() - mean).sum(axis=0)
+def _counts(comm: MPI.Comm, targets: torch.Tensor) -> np.ndarray:
+    """Collective: count each column's known targets over all ranks, as (num_outputs,) int64; NaN is unknown."""
+    counts = (~torch.isnan(targets)).sum(dim=0).cpu().numpy()
+    comm.Allreduce(MPI.IN_PLACE, counts)
+    return counts
+
+
+def _sums_of_squares(comm: MPI.Comm, values: torch.Tensor, targets: torch.Tensor,
+                     mean: np.ndarray | float = 0.0) -> np.ndarray:
+    """Collective: sum the squared distances from `mean` of each column over all ranks, where the target is known, as
+    (num_outputs,) float64.
+    """
+    squares = np.square(values.double().cpu().numpy() - mean)
+    sums = np.where(np.isnan(targets.cpu().numpy()), 0.0, squares).sum(axis=0)
     comm.Allreduce(MPI.IN_PLACE, sums)
     return sums
 
@@ -66,30 +77,31 @@ def r2(comm: MPI.Comm, outputs: torch.Tensor, targets: torch.Tensor) -> float:
     """Collective: coefficient of determination, the mean over the targets; nan where no rank has a row, or the targets
     of one kind are all the same.
 
-    outputs, targets : (n, num_outputs) float32
+    outputs, targets : (n, num_outputs) float32; a target is NaN where it is unknown, and then left out
     """
-    num_rows = comm.allreduce(len(targets))
-    if num_rows == 0:
+    num_known = _counts(comm, targets)
+    if not num_known.all():
         return float("nan")
-    sums = targets.double().sum(dim=0).cpu().numpy()
+    sums = torch.where(torch.isnan(targets), 0.0, targets.double()).sum(dim=0).cpu().numpy()
     comm.Allreduce(MPI.IN_PLACE, sums)
-    spread = _sums_of_squares(comm, targets, sums / num_rows)
-    missed = _sums_of_squares(comm, outputs.double() - targets.double())
+    spread = _sums_of_squares(comm, targets, targets, sums / num_known)
+    missed = _sums_of_squares(comm, outputs.double() - targets.double(), targets)
     return float(np.mean(1 - missed / spread)) if (spread > 0).all() else float("nan")
 
 
 def rmse(comm: MPI.Comm, outputs: torch.Tensor, targets: torch.Tensor) -> float:
-    """Collective: root of the mean squared error over all rows and targets; arguments as of `r2`."""
-    num_values = comm.allreduce(targets.numel())
-    missed = _sums_of_squares(comm, outputs.double() - targets.double())
-    return float(np.sqrt(missed.sum() / num_values)) if num_values else float("nan")
+    """Collective: root of the mean squared error over all known targets of all rows; arguments as of `r2`."""
+    num_known = _counts(comm, targets).sum()
+    missed = _sums_of_squares(comm, outputs.double() - targets.double(), targets)
+    return float(np.sqrt(missed.sum() / num_known)) if num_known else float("nan")
 
 
 def mae(comm: MPI.Comm, outputs: torch.Tensor, targets: torch.Tensor) -> float:
-    """Collective: mean absolute error over all rows and targets; arguments as of `r2`."""
-    num_values = comm.allreduce(targets.numel())
-    total = comm.allreduce((outputs.double() - targets.double()).abs().sum().item())
-    return total / num_values if num_values else float("nan")
+    """Collective: mean absolute error over all known targets of all rows; arguments as of `r2`."""
+    num_known = _counts(comm, targets).sum()
+    errors = (outputs.double() - targets.double()).abs()
+    total = comm.allreduce(torch.where(torch.isnan(targets), 0.0, errors).sum().item())
+    return float(total / num_known) if num_known else float("nan")
 
 
 ScoreFunction = Callable[[MPI.Comm, torch.Tensor, torch.Tensor], float]

@@ -118,7 +118,8 @@ class Session:
         part, reach = _within_reach(comm, part, config)
         masks = {"train": part.train_mask, "val": part.val_mask, "test": part.test_mask}
         loss = together(comm, lambda: own_or_named("loss", config.loss, recipe.loss))
-        objective = together(comm, lambda: Objective.build(comm, part.labels, masks, device, loss))
+        objective = together(comm, lambda: Objective.build(comm, part.labels, masks, device, loss,
+                                                          part.inner_id))
         score = together(comm, lambda: _score_of(config, recipe, objective.task, info))
         if config.quantize != "none" or config.clusters:
             advice = "use float rows on the whole graph" if config.clusters else "use float rows"

@@ -73,7 +73,7 @@ def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop:
     else:
         taken = StepsTaken.of_state(steps.take_begun(num_steps, by_row))
         for step in steps.steps(learner.model, seed, epoch, num_steps, len(taken.losses), by_row):
-            loss, check = train_step(session, learner, step.graph, session.objective.of_rows(step.rows),
+            loss, check = train_step(session, learner, step.graph, session.objective.of_rows(step.rows, num_steps),
                                      Moment(seed, epoch, len(taken.losses), num_steps))
             learner.average.note(num_steps)
             taken.losses.append(loss / num_steps)
@@ -109,7 +109,7 @@ def train_step(session: Session, learner: Learner, graph: LocalGraph, objective:
     graph.begin_forward(moment.seed, moment.epoch, is_training=True, num_hops=getattr(model, "num_hops", None))
     learner.gradients.zero()
     logits = model(graph, graph.x)      # halo rows are exchanged in here, and their gradients in backward()
-    loss = objective.loss_sum(logits, "train") / (objective.num_global["train"] / moment.num_steps)
+    loss = objective.loss_sum(logits, "train") / (objective.mean_rows["train"] / moment.num_steps)
     if hasattr(model, "penalty"):
         # All ranks have the whole penalty; gradients and losses are sums over ranks.
         loss = loss + model.penalty() / comm.size

@@ -12,7 +12,6 @@ from training_setup import SMALL, easy_graph, losses, train, without_seconds, wr
 
 import hpcgnn
 from hpcgnn.errors import CollectiveError, ConfigError, Interrupted
-from hpcgnn.training.objective import own_loss
 from hpcgnn.training.scores import own_score
 
 COMM = MPI.COMM_WORLD
@@ -76,12 +75,6 @@ def test_an_own_loss_of_rows_or_of_their_mean_is_the_built_in_one(graph, shared_
 def test_a_loss_of_another_shape_is_refused(graph, shared_path):
     with pytest.raises(hpcgnn.HpcgnnError, match=r"the loss gives values of shape \(144, 4\) for 144 rows"):
         hpcgnn.fit(two(graph), graph, out=shared_path / "run", **RUN, loss=lambda outputs, labels: outputs)
-
-
-def test_a_rank_without_training_nodes_takes_part_in_the_backward_pass():
-    outputs = torch.ones(0, 3, requires_grad=True)
-    own_loss(torch.nn.functional.cross_entropy)(outputs, torch.zeros(0, dtype=torch.int64)).backward()
-    assert outputs.grad.shape == (0, 3)
 
 
 @pytest.mark.parallel([1, 3])

@@ -1,0 +1,286 @@
+"""OwnLoss: a program's loss of (outputs, labels) as the loss over the rows of all ranks.
+
+Each rank has some rows. What it adds to the loss depends on what the function does, which is tried once, at the start,
+on some rows of all ranks: the function is called on all of them, and on two parts of them.
+
+    kind    the function gives                        a rank adds, of N rows in all
+    rows    a value a row that other rows don't move  the sum of its values / N
+    mean    the mean over rows                        its mean times its rows / N
+    sum     the sum over rows                         its sum
+    whole   anything else (masks, pairs, quantiles)   its share of the function of the outputs of all ranks
+
+A weighted mean of torch's (`cross_entropy` and `nll_loss` with class weights or ignored classes) is a plain sum over
+the rows divided by one number, the sum of the weights of all labels: it is divided by that of all ranks, wherever the
+function calls it. So class weights of (1, 3) and labels (0, 1 | 1, 1) on two ranks divide by 10 on both.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from mpi4py import MPI
+from torch import nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from hpcgnn.errors import TrainingError
+
+SAMPLE_ROWS = 4096      # of all ranks, on which a loss is tried
+SHARE = 3               # a part has a third of them, so that parts differ in size
+TOLERANCE = 1e-5        # of a mean of float32 values, in another order
+Function = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Population:
+    """The rows of all ranks that a loss is over.
+
+    Attributes
+    ----------
+    comm : MPI communicator
+    num_rows : int                of all ranks
+    class_counts : dict           nodes by class id, of all ranks; empty where labels are no classes
+    node_id : (n,) int64          global ids of this rank's rows
+    num_steps : int               of which these rows are one
+    """
+
+    comm: MPI.Comm
+    num_rows: int
+    class_counts: dict[int, int]
+    node_id: torch.Tensor
+    num_steps: int = 1
+
+
+class OwnLoss:
+    """Sum a loss over rows, such that the sums of all ranks, divided by the number of their rows, are the loss.
+
+    Parameters
+    ----------
+    function : callable      of (n, num_outputs) float32 and labels of n rows; gives (n,) values or a number
+
+    Attributes
+    ----------
+    kind : {"rows", "mean", "sum", "whole"} or None      None before the first call
+    """
+
+    def __init__(self, function: Function):
+        self.function = function
+        self.kind: str | None = None
+
+    def sum(self, outputs: torch.Tensor, labels: torch.Tensor, population: Population) -> torch.Tensor:
+        """Collective: return what this rank's rows add to the loss, times the number of rows of all ranks.
+
+        Parameters
+        ----------
+        outputs : (n, num_outputs), labels : (n,) or (n, num_outputs)      of this rank
+
+        Raises
+        ------
+        TrainingError      the function gives something else than a value a row, or a number
+        """
+        if self.kind is None:
+            self.kind = self._find_kind(outputs, labels, population)
+        if self.kind == "whole":
+            return self._whole(outputs, labels, population)
+        if len(labels) == 0:
+            return outputs.float().sum()      # 0, but a part of the computation, through which the backward pass goes
+        with _OverAllRanks(labels, len(labels), population.num_rows, population.class_counts):
+            values = self._checked(outputs.float(), labels)
+        if values.ndim == 1:
+            return values.sum()
+        return values * (population.num_rows if self.kind == "sum" else len(labels))
+
+    def _checked(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        values = self.function(outputs, labels)
+        if not isinstance(values, torch.Tensor):
+            raise TrainingError(f"the loss gives a {type(values).__name__}; it must give a tensor: a value a row, or "
+                                "one number")
+        if values.ndim and values.shape != (len(labels),):
+            raise TrainingError(f"the loss gives values of shape {tuple(values.shape)} for {len(labels)} rows; it must "
+                                "give one a row, or their mean")
+        return values
+
+    def _whole(self, outputs: torch.Tensor, labels: torch.Tensor, population: Population) -> torch.Tensor:
+        """Collective: every rank computes the loss of all rows, in the order of their nodes, and adds its share."""
+        comm = population.comm
+        node_id = _gathered(comm, population.node_id)
+        if len(node_id) == 0:
+            return outputs.float().sum()
+        order = torch.argsort(node_id)
+        everyone = _AllRows.apply(outputs.float(), comm)[order]
+        values = self._checked(everyone, _gathered(comm, labels)[order])
+        return values.mean() * (population.num_rows / population.num_steps / comm.size)
+
+    def _find_kind(self, outputs: torch.Tensor, labels: torch.Tensor, population: Population) -> str | None:
+        """Collective: try the function on some rows of all ranks, the same on each rank; None where there are none."""
+        comm = population.comm
+        chosen = _sample(labels, max(1, SAMPLE_ROWS // comm.size))
+        outputs, labels = (_gathered(comm, rows[chosen]) for rows in (outputs.detach().float(), labels))
+        if len(labels) == 0:
+            return None
+        # Parts that differ in their classes, or in what is known of them, show what a mean weighs.
+        order = torch.argsort(_sort_key(labels), stable=True)
+        outputs, labels, cut = outputs[order], labels[order], -(-len(labels) // SHARE)
+        smaller = outputs.clone()
+        smaller[:cut] *= 0.5
+        with torch.no_grad(), _left_as_it_was(self.function):
+            found = [self._kinds_on(rows, labels, cut, population.num_rows) for rows in (outputs, smaller)]
+        kinds = [kind for kind in ("rows", "mean", "sum") if all(kind in those for those in found)]
+        if not kinds and comm.rank == 0:
+            print("hpcgnn: the loss is no mean over rows, so each step brings the outputs of all rows to every rank; "
+                  "where a row's value is its own, give a value a row (reduction=\"none\"), of which hpcgnn takes the "
+                  "mean over all ranks", file=sys.stderr, flush=True)
+        return kinds[0] if kinds else "whole"
+
+    def _kinds_on(self, outputs: torch.Tensor, labels: torch.Tensor, cut: int, num_global: int) -> set[str]:
+        """The kinds that a loss may be of, by its values on all of some rows and on two parts of them."""
+        num_rows, spans = len(labels), (slice(0, None), slice(0, cut), slice(cut, None))
+        values = []
+        try:
+            for span in spans if cut < num_rows else spans[:1]:
+                # Each draw is the same for all three.
+                with torch.random.fork_rng(devices=[]), _OverAllRanks(labels[span], len(labels[span]), num_rows,
+                                                                      Counter(_classes(labels))):
+                    values.append(self._checked(outputs[span], labels[span]).double())
+        except TrainingError:
+            raise
+        except Exception:      # a function of all rows alone, such as one with a weight for each
+            if not values and num_rows == num_global:
+                raise
+            return set()
+        if values[0].ndim == 1:
+            return {"rows"} if len(values) == 1 or _are_close(values[0], torch.cat(values[1:])) else set()
+        if len(values) == 1 or not torch.isfinite(values[0]):
+            return {"mean", "sum"}
+        whole, left, right = (float(value.mean()) for value in values)
+        mean = (cut * left + (num_rows - cut) * right) / num_rows
+        scale = max(abs(left), abs(right), abs(whole))
+        return {kind for kind, parts in (("mean", mean), ("sum", left + right))
+                if abs(whole - parts) <= TOLERANCE * scale}
+
+
+def _are_close(left: torch.Tensor, right: torch.Tensor) -> bool:
+    scale = TOLERANCE * float(left[torch.isfinite(left)].abs().max()) if torch.isfinite(left).any() else 0.0
+    return bool(torch.isclose(left, right, rtol=TOLERANCE, atol=scale, equal_nan=True).all())
+
+
+def _sample(labels: torch.Tensor, most: int) -> torch.Tensor:
+    """Up to `most` rows: those with an unknown label first, of the others at equal distances."""
+    if len(labels) <= most:
+        return torch.arange(len(labels), device=labels.device)
+    unknown = torch.nonzero(torch.isnan(labels.float().flatten(1).sum(1)) if labels.ndim > 1
+                            else torch.isnan(labels.float())).flatten()[:most // 2]
+    spread = torch.linspace(0, len(labels) - 1, most - len(unknown), device=labels.device).long()
+    return torch.unique(torch.cat([unknown, spread]))
+
+
+def _sort_key(labels: torch.Tensor) -> torch.Tensor:
+    columns = labels.double().reshape(len(labels), -1)
+    return columns.nan_to_num().sum(1) - 1e6 * columns.isnan().sum(1)
+
+
+def _classes(labels: torch.Tensor) -> list[int]:
+    return labels.tolist() if labels.dtype == torch.int64 and labels.ndim == 1 else []
+
+
+class _OverAllRanks(TorchFunctionMode):
+    """Has torch's weighted means, wherever a loss takes one of its rows, divide by the weights of all ranks' labels.
+
+    A mean is multiplied by its rows and divided by the rows of all ranks later, so it is divided by these here.
+    """
+
+    def __init__(self, labels: torch.Tensor, num_rows: int, num_global: int, class_counts: dict[int, int]):
+        super().__init__()
+        self._labels, self._num_rows, self._num_global, self._counts = labels, num_rows, num_global, class_counts
+
+    def __torch_function__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        if function in (functional.cross_entropy, functional.nll_loss) and self._num_rows < self._num_global:
+            given = dict(zip(("input", "target", "weight", "size_average", "ignore_index", "reduce", "reduction",
+                              "label_smoothing"), args, strict=False)) | kwargs
+            total = self._total_weight(given)
+            if total is not None:
+                summed = function(**{**given, "reduction": "sum"})
+                return summed * (self._num_global / (self._num_rows * total))
+        return function(*args, **kwargs)
+
+    def _total_weight(self, given: dict[str, Any]) -> float | None:
+        """Sum of the weights of all ranks' labels; None where the mean is the plain one, or of other labels."""
+        target, weight, ignored = given["target"], given.get("weight"), given.get("ignore_index", -100)
+        is_mean = given.get("reduction", "mean") == "mean" and given.get("reduce") is None \
+            and given.get("size_average") is None
+        is_of_labels = target.data_ptr() == self._labels.data_ptr() and target.shape == self._labels.shape
+        if not is_mean or not is_of_labels or not self._counts or (weight is None and ignored not in self._counts):
+            return None
+        counted = {label: count for label, count in self._counts.items() if label != ignored}
+        if weight is None:
+            return float(sum(counted.values()))
+        weights = weight.detach().double().tolist()
+        return sum(weights[label] * count for label, count in counted.items())
+
+
+class _AllRows(torch.autograd.Function):
+    """The rows of all ranks, one rank after another. Each rank computes the whole loss of them and takes a share of it,
+    so the gradient of its own rows is that of its share, times the number of ranks.
+    """
+
+    @staticmethod
+    def forward(ctx, rows: torch.Tensor, comm: MPI.Comm) -> torch.Tensor:
+        counts = comm.allgather(len(rows)) if comm.size > 1 else [len(rows)]
+        ctx.own = slice(sum(counts[:comm.rank]), sum(counts[:comm.rank + 1]))
+        ctx.num_ranks = comm.size
+        return _gathered(comm, rows)
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradient[ctx.own] * ctx.num_ranks, None
+
+
+def _gathered(comm: MPI.Comm, rows: torch.Tensor) -> torch.Tensor:
+    """Collective: return the rows of all ranks, one rank after another."""
+    if comm.size == 1:
+        return rows.clone()
+    mine = np.ascontiguousarray(rows.detach().cpu().numpy())
+    counts = np.array(comm.allgather(mine.size))
+    everyone = np.empty(counts.sum(), mine.dtype)
+    comm.Allgatherv(mine.reshape(-1), [everyone, counts])
+    return torch.from_numpy(everyone.reshape(-1, *mine.shape[1:])).to(rows.device)
+
+
+def class_counts_of(comm: MPI.Comm, labels: np.ndarray) -> dict[int, int]:
+    """Collective: return how many rows of all ranks have each class id; empty where labels are no classes."""
+    if labels.ndim > 1:
+        return {}
+    mine = dict(zip(*(column.tolist() for column in np.unique(labels, return_counts=True)), strict=True))
+    return dict(sum((Counter(counts) for counts in comm.allgather(mine)), Counter()))
+
+
+@contextmanager
+def _left_as_it_was(function: Function) -> Iterator[None]:
+    """Give the modules of a loss the buffers again that they had."""
+    buffers = [buffer for module in modules_of(function) for buffer in module.buffers()]
+    kept = [buffer.clone() for buffer in buffers]
+    try:
+        yield
+    finally:
+        for buffer, values in zip(buffers, kept, strict=True):
+            buffer.copy_(values)
+
+
+def modules_of(function: Any) -> list[nn.Module]:
+    """Return the modules that a loss is, or is made of: itself, the object of a method, what a partial is given."""
+    if isinstance(function, nn.Module):
+        return [function]
+    if isinstance(function, functools.partial):
+        given = [function.func, *function.args, *function.keywords.values()]
+        return [module for one in given for module in modules_of(one)]
+    owner = getattr(function, "__self__", None)
+    return [owner] if isinstance(owner, nn.Module) else []
