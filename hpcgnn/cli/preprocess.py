@@ -115,6 +115,8 @@ def command(context: click.Context, source: str, out: Path, **flags: Any) -> Non
     if launched_rank():
         return
     print_info(info, shows_reading=False)
+    for text in info.what_was_read.dubious:     # again, where the eye rests after a long cut
+        click.echo(f"cleaning: dubious: {text}")
     num_bytes = sum(path.stat().st_size for path in shards_in(out))
     click.echo(f"{out}: {size_text(num_bytes)} in {info.num_parts + 1} files, {time_text(time.perf_counter() - start)}")
 

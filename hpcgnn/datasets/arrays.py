@@ -55,6 +55,11 @@ class Archive:
     def __contains__(self, key: str) -> bool:
         return key in self._file.files
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the members."""
+        return self._file.files
+
     def read(self, key: str) -> np.ndarray:
         """Return one member, in memory."""
         if key not in self:

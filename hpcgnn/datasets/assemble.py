@@ -19,7 +19,7 @@ def assemble_dataset(name: str, graph: tuple[np.ndarray, np.ndarray, CleaningRep
                      labels: np.ndarray, num_classes: int, masks: Masks | None, options: SourceOptions,
                      remarks: tuple[str, ...] = (), edge_weight: np.ndarray | None = None,
                      node_name: np.ndarray | None = None, class_names: tuple[str, ...] = (),
-                     origins: Origins = NOWHERE) -> GraphDataset:
+                     origins: Origins = NOWHERE, unlabeled: np.ndarray | None = None) -> GraphDataset:
     """Join a cleaned graph with its features, labels and splits, and check the whole.
 
     Parameters
@@ -30,6 +30,7 @@ def assemble_dataset(name: str, graph: tuple[np.ndarray, np.ndarray, CleaningRep
     masks : three (num_nodes,) bool, or None where the source has no split
     remarks : tuple of str                   of the source's reader, for the cleaning report
     origins : Origins                        where the source holds what was read
+    unlabeled : (num_nodes,) bool            nodes that no split may hold, or None
 
     Raises
     ------
@@ -43,11 +44,16 @@ def assemble_dataset(name: str, graph: tuple[np.ndarray, np.ndarray, CleaningRep
     num_nodes = len(indptr) - 1
     drawn_with = options.seed if masks is None else None
     if masks is None:
-        masks = random_split(labels, options)
+        masks = random_split(labels, options, unlabeled)
     for what, rows in (("labels", len(labels)), ("split masks", len(masks[0])),
                        ("feature rows", num_nodes if features is None else features.shape[0])):
         if rows != num_nodes:
             raise DatasetError(f"{name} has {rows} {what} for {num_nodes} nodes; expected one a node")
+    if unlabeled is not None and any((mask & unlabeled).any() for mask in masks):
+        count = sum(int((mask & unlabeled).sum()) for mask in masks)
+        masks = tuple(mask & ~unlabeled for mask in masks)
+        origins = dataclasses.replace(origins, dubious=(*origins.dubious, f"{count:,} nodes of the splits have no "
+                                                        "label, and were left out of the splits"))
     options.progress("preparing features", None)
     features, feature_remarks = prepare_features(features, indptr, indices, masks[0], options, name)
     report = dataclasses.replace(report, remarks=report.remarks + remarks + feature_remarks)

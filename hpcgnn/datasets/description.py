@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from hpcgnn.datasets.dataset import GraphDataset
-from hpcgnn.datasets.what_was_read import DUBIOUS, Origins, WhatWasRead
+from hpcgnn.datasets.what_was_read import DUBIOUS, NO_WEIGHTS, Origins, WhatWasRead
 
 SHOWN_NAMES, SHOWN_IDS, SHOWN_CHARACTERS = 12, 3, 24
 MAX_LINES, MAX_TEXT = 40, 600     # an attribute of HDF5 holds 64 KiB
@@ -52,7 +52,7 @@ def _edges(dataset: GraphDataset) -> str:
 def _weights(dataset: GraphDataset, origins: Origins) -> str:
     weight = dataset.edge_weight
     if weight is None:
-        return origins.weights if origins.weights.startswith("none") else "none"
+        return origins.weights if origins.weights == NO_WEIGHTS else "none"
     span = f"from {weight.min():.4g} to {weight.max():.4g}" if len(weight) else "of no edge"
     return f"{origins.weights or 'one an edge'}, {span}"
 

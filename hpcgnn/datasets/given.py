@@ -5,7 +5,7 @@ Each kind of object or file is taken apart in a file of its own; none is known h
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,8 @@ class GivenGraph:
     num_classes : int, or None where labels tell
     task : {"auto", "regression"}    what the source says of its labels
     splits : what read_splits takes, or None
+    split_column : int or None       which of several splits
+    ignore : tuple or None           labels that are unknown; None takes each but NaN for a class
     is_symmetric : bool              each edge is listed once and holds both ways
     remarks : tuple of str           for the cleaning report
     labels_hint : str                how labels are given, for the sentence that asks for them
@@ -63,6 +65,8 @@ class GivenGraph:
     num_classes: int | None = None
     task: str = "auto"
     splits: Any = None
+    split_column: int | None = None
+    ignore: tuple | None = ()
     is_symmetric: bool = False
     remarks: tuple[str, ...] = ()
     labels_hint: str = "labels=ARRAY"
@@ -92,14 +96,16 @@ def finish_dataset(given: GivenGraph, options: SourceOptions) -> GraphDataset:
                                      given.origins)
     masks = None if given.splits is None else _masks(given, num_nodes, rows)
     return assemble_dataset(given.name, graph, given.features, labels.values, labels.num_classes, masks, options,
-                            given.remarks + labels.remarks, weight, name, labels.class_names, given.origins)
+                            given.remarks + labels.remarks, weight, name, labels.class_names,
+                            replace(given.origins, dubious=given.origins.dubious + labels.dubious), labels.unlabeled)
 
 
 def _labels(given: GivenGraph, options: SourceOptions) -> Labels | None:
     if given.labels is not None:
         refuse_given_labels(given.name, options)
         task = given.task if options.task == "auto" else options.task
-        return read_labels(given.labels, task, given.name, given.num_classes, given.label_names)
+        return read_labels(given.labels, task, given.name, given.num_classes, given.label_names, given.ignore,
+                           given.origins)
     if options.made_classes is None:
         raise DatasetError(f"{given.name} has no labels, which training needs; give them by {given.labels_hint}, or "
                            "have K classes made from in-degrees by --make-labels K (make_labels=K in Python)")
@@ -145,4 +151,4 @@ def _num_nodes(given: GivenGraph, source: Ends, target: Ends) -> int:
 
 
 def _masks(given: GivenGraph, num_nodes: int, rows: NodeRows | None) -> Masks:
-    return read_splits(given.splits, num_nodes, given.name, rows)
+    return read_splits(given.splits, num_nodes, given.name, rows, given.split_column)

@@ -4,7 +4,6 @@ beside it; docs/own-data.md has the layout. The archive is read without pickle.
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -17,15 +16,16 @@ from hpcgnn.datasets.features import Features
 from hpcgnn.datasets.given import GivenGraph, finish_dataset
 from hpcgnn.datasets.made import refuse_given_labels
 from hpcgnn.datasets.npz_matrix import MATRIX_SETTINGS, is_matrix, load_matrix
+from hpcgnn.datasets.objects.choices import Choices
 from hpcgnn.datasets.options import SourceOptions
-from hpcgnn.datasets.spec import split_settings
-from hpcgnn.datasets.splits import Masks
+from hpcgnn.datasets.spec import choice_of, ignored_of, split_of, split_path
+from hpcgnn.datasets.what_was_read import NO_WEIGHTS, Origins
 from hpcgnn.errors import DatasetError
 
 MASKS = ("train_mask", "val_mask", "test_mask")
 WEIGHTS, TARGETS = ("edge_weight", "data"), ("targets", "target")
-# A path may hold commas; settings begin where a comma and the name of one follow.
-SETTINGS_START = re.compile(rf",(?=(?:{'|'.join(MATRIX_SETTINGS)})=)")
+FEATURES = ("features", "feat_indptr", "feat_indices", "feat_data")
+SETTINGS = ("label", "weight", "split", "ignore")     # of an archive of arrays
 
 
 def load_npz(rest: str, options: SourceOptions) -> GraphDataset:
@@ -36,38 +36,55 @@ def load_npz(rest: str, options: SourceOptions) -> GraphDataset:
     DatasetError      a file that is missing, damaged, without labels where none are to be made, or with arrays that
                       disagree; a SciPy matrix of which nobody says what its rows are
     """
-    file, settings_text = (*SETTINGS_START.split(rest, maxsplit=1), "")[:2]
-    settings = split_settings(settings_text, MATRIX_SETTINGS, "an npz: source")
+    file, settings = split_path(rest, (*MATRIX_SETTINGS, "label", "split"), "an npz: source")
     path = Path(file)
     with Archive(path) as archive:
         if is_matrix(archive):
             given = load_matrix(path, settings, options)
-        elif settings:
-            raise DatasetError(f"{path} is no matrix of scipy.sparse.save_npz, so {next(iter(settings))}= says nothing "
-                               "of it; leave it out")
         else:
-            given = _given(archive, path, options)
+            unknown = next((key for key in settings if key not in SETTINGS), None)
+            if unknown:
+                raise DatasetError(f"{path} is no matrix of scipy.sparse.save_npz, so {unknown}= says nothing of it; "
+                                   "leave it out")
+            given = _given(archive, path, Choices(
+                labels=choice_of(settings.get("label")), edge_weight=choice_of(settings.get("weight")),
+                splits=split_of(settings.get("split")), ignore=ignored_of(settings.get("ignore"))), options)
         return finish_dataset(given, options)
 
 
-def _given(archive: Archive, path: Path, options: SourceOptions) -> GivenGraph:
+def _given(archive: Archive, path: Path, choices: Choices, options: SourceOptions) -> GivenGraph:
     name = path.stem
     source, target, num_nodes = _edges(archive, name)
     targets = _one_of(archive, TARGETS)
-    if targets is not None and "labels" in archive:
-        raise DatasetError(f"{path} holds labels and {targets}; expected one of them")
-    labels = archive.read(targets or "labels") if targets or "labels" in archive else None
+    if targets is not None and "labels" in archive and choices.labels is None:
+        raise DatasetError(f"{path} holds labels and {targets}; choose one by label=labels or label={targets}")
+    key = {None: targets or "labels", False: None}.get(choices.labels, choices.labels)
+    if choices.labels not in (None, False) and key not in archive:
+        raise DatasetError(f"{path} has no array {key!r} to take labels from; it holds {', '.join(archive.names)}")
+    labels = archive.read(key) if key is not None and key in archive else None
     if labels is not None:
         refuse_given_labels(str(path), options)
-    weights = _one_of(archive, WEIGHTS)
+    weights = None if choices.edge_weight is False else choices.edge_weight or _one_of(archive, WEIGHTS)
     ids = archive.read("node_ids") if "node_ids" in archive else None
     if ids is not None and ids.shape != (num_nodes,):
         raise DatasetError(f"{path}: node_ids has shape {ids.shape}; expected ({num_nodes},)")
+    num_classes = archive.integer("num_classes") if "num_classes" in archive and key == "labels" else None
+    left_out, ignored = choices.ignored(archive.names)
+    has_masks = choices.splits is not False and any(mask in archive for mask in MASKS)
+    used = {"indptr", "indices", *FEATURES, "num_classes", "num_features", "node_ids", key, weights, *MASKS}
+    unused = tuple(held for held in archive.names if held not in used)
+    split = "" if choices.split_column is None else f", split {choices.split_column}"
+    origins = Origins(ids="array node_ids" if ids is not None else "",
+                      weights=NO_WEIGHTS if choices.edge_weight is False else f"array {weights}", labels=f"array {key}",
+                      features=next((f"array {held}" for held in FEATURES if held in archive), ""),
+                      splits=f"masks{split}", unused=unused,
+                      others=tuple(held for held in unused if held not in left_out))
     return GivenGraph(name, source, target, None if weights is None else archive.read(weights), num_nodes=num_nodes,
                       features=_features(archive, num_nodes, options), labels=labels,
-                      num_classes=archive.integer("num_classes") if "num_classes" in archive and not targets else None,
-                      splits=_masks(archive, num_nodes, name), row_name=ids,
-                      task="auto" if targets is None else "regression",
+                      num_classes=num_classes,
+                      splits=_masks(archive, num_nodes, name) if has_masks else None,
+                      split_column=choices.split_column, row_name=ids, ignore=ignored,
+                      task="regression" if key in TARGETS else "auto", origins=origins,
                       labels_hint="an array 'labels' of class ids, texts or indicator rows, or 'targets'")
 
 
@@ -84,15 +101,14 @@ def _edges(archive: Archive, name: str) -> tuple[Ends, Ends, int]:
     return indices, RowsOfEntries(indptr, len(indices), name), len(indptr) - 1
 
 
-def _masks(archive: Archive, num_nodes: int, name: str) -> Masks | None:
-    if not any(key in archive for key in MASKS):
-        return None
+def _masks(archive: Archive, num_nodes: int, name: str) -> tuple[np.ndarray, ...]:
+    """Return masks of one split, (num_nodes,) bool, or of several, (num_nodes, num_splits)."""
     return tuple(_mask(archive.read(key), num_nodes, f"{name}: {key}") for key in MASKS)
 
 
 def _mask(values: np.ndarray, num_nodes: int, name: str) -> np.ndarray:
     """Make a mask of bool, or of numbers that are 0 or 1; texts such as 'False', and NaN, would all become True."""
-    if values.shape != (num_nodes,):
+    if values.shape[:1] != (num_nodes,) or values.ndim > 2:
         raise DatasetError(f"{name} has shape {values.shape}; expected ({num_nodes},)")
     if values.dtype.kind not in "biuf" or not ((values == 0) | (values == 1)).all():
         raise DatasetError(f"{name} is {values.dtype} and holds more than 0 and 1; expected bool, one value a node")

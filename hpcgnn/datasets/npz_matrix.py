@@ -14,9 +14,10 @@ from hpcgnn.datasets.node_files import read_node_file
 from hpcgnn.datasets.objects.choices import ROWS, Choices
 from hpcgnn.datasets.objects.networks import graph_of_matrix
 from hpcgnn.datasets.options import SourceOptions
+from hpcgnn.datasets.spec import NOTHING, choice_of, ignored_of
 from hpcgnn.errors import DatasetError
 
-MATRIX_SETTINGS = ("rows", "labels", "features", "splits")
+MATRIX_SETTINGS = ("rows", "labels", "features", "splits", "weight", "ignore")
 
 
 def is_matrix(archive: Archive) -> bool:
@@ -45,11 +46,16 @@ def load_matrix(path: Path, settings: dict[str, str], options: SourceOptions) ->
         raise DatasetError(f"{path} holds a SciPy matrix A that is not symmetric, and does not say what A[u, v] is; "
                            "append ,rows=sources if it is the arc u -> v, as SciPy's and NetworkX' own functions take "
                            "it, or ,rows=destinations if it is v -> u")
+    if settings.get("weight", NOTHING) != NOTHING:
+        raise DatasetError(f"npz:{path} has weight={settings['weight']}; the values of a matrix are its weights: leave "
+                           "it out, or write weight=none for none")
     files = {key: read_node_file(Path(settings[key]), dtype, options, has_ids=False)
              for key, dtype in (("labels", np.float64), ("features", np.float32), ("splits", np.float64))
              if key in settings and (key != "features" or options.features != "structural")}
-    choices = Choices(rows=rows or "sources", **{key: file.values for key, file in files.items()})
+    choices = Choices(rows=rows or "sources", edge_weight=choice_of(settings.get("weight")),
+                      ignore=ignored_of(settings.get("ignore")), **{key: file.values for key, file in files.items()})
     given = graph_of_matrix(matrix, choices, path.stem)
     remarks = tuple(remark for file in files.values() for remark in file.remarks)
     remarks += (f"rows of the matrix were taken as {rows}",) if rows else ()
-    return replace(given, remarks=remarks, labels_hint=",labels=FILE, one row a node")
+    origins = replace(given.origins, **{key: file.path.name for key, file in files.items()})
+    return replace(given, remarks=remarks, origins=origins, labels_hint=",labels=FILE, one row a node")

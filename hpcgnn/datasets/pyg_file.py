@@ -11,20 +11,24 @@ from hpcgnn.datasets.limits import check_file
 from hpcgnn.datasets.objects.choices import Choices
 from hpcgnn.datasets.objects.pyg import graph_of_data
 from hpcgnn.datasets.options import SourceOptions
+from hpcgnn.datasets.spec import choice_of, ignored_of, split_of, split_path
 from hpcgnn.errors import DatasetError
 
+SETTINGS = ("label", "features", "weight", "id", "split", "ignore")
 WAY_OUT = ("in Python, save its tensors by torch.save(data.to_dict(), FILE), or pass the object itself to "
            "hpcgnn.preprocess(data, ...)")
 
 
 def load_pyg(rest: str, options: SourceOptions) -> GraphDataset:
-    """Load the file at path `rest`, torch.save of Data.to_dict(); the dataset is named after the file.
+    """Load "FILE[,label=KEY][,features=KEY][,weight=KEY][,id=KEY][,split=KEY or number][,ignore=...]", torch.save of
+    Data.to_dict(); the dataset is named after the file.
 
     Raises
     ------
     DatasetError      a file that is missing, damaged, holds objects, or no graph
     """
-    path = Path(rest)
+    file, settings = split_path(rest, SETTINGS, "a pyg: source")
+    path = Path(file)
     check_file(path)
     try:
         import torch
@@ -43,5 +47,9 @@ def load_pyg(rest: str, options: SourceOptions) -> GraphDataset:
         held = held[0]          # as PyG's datasets save it: the tensors, and where each of several graphs starts
     if not isinstance(held, dict) or "edge_index" not in held:
         raise DatasetError(f"{path} holds a {type(held).__name__} without edge_index; {WAY_OUT}")
-    features = False if options.features == "structural" else None
-    return finish_dataset(graph_of_data(held, Choices(features=features), path.stem), options)
+    choices = Choices(
+        features=False if options.features == "structural" else choice_of(settings.get("features")),
+        labels=choice_of(settings.get("label")), edge_weight=choice_of(settings.get("weight")),
+        node_ids=choice_of(settings.get("id")), splits=split_of(settings.get("split")),
+        ignore=ignored_of(settings.get("ignore")))
+    return finish_dataset(graph_of_data(held, choices, path.stem), options)

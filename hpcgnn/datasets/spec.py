@@ -5,8 +5,11 @@ What the settings mean is decided by each source.
 
 from __future__ import annotations
 
+import re
+
 from hpcgnn.errors import DatasetError
 
+NOTHING = "none"
 BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
@@ -28,6 +31,27 @@ def split_settings(text: str, valid: tuple[str, ...], source: str) -> dict[str, 
             raise DatasetError(f"{source} gives {key} twice; expected it once")
         settings[key] = value.strip()
     return settings
+
+
+def split_path(rest: str, valid: tuple[str, ...], source: str) -> tuple[str, dict[str, str]]:
+    """Split "PATH,a=1,b=2" into the path, which may hold commas, and its settings; see split_settings."""
+    path, settings = (*re.split(rf",(?=(?:{'|'.join(valid)})=)", rest, maxsplit=1), "")[:2]
+    return path, split_settings(settings, valid, source)
+
+
+def choice_of(text: str | None) -> str | bool | None:
+    """Return what a setting chooses: False where it is "none", None where it is not given."""
+    return False if text == NOTHING else text
+
+
+def ignored_of(text: str | None) -> list[str] | bool | None:
+    """Return what ignore= names, "a;b" as a list; False for "none"."""
+    return text.split(";") if text is not None and text != NOTHING else choice_of(text)
+
+
+def split_of(text: str | None) -> str | int | bool | None:
+    """Return the name of a split's column, or the number of one of several splits."""
+    return int(text) if text is not None and text.isdecimal() else choice_of(text)
 
 
 def convert_setting(key: str, text: str, kind: type, source: str) -> int | float | bool:

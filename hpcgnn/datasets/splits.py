@@ -10,7 +10,7 @@ from hpcgnn.errors import DatasetError
 Masks = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
-def random_split(labels: np.ndarray, options: SourceOptions) -> Masks:
+def random_split(labels: np.ndarray, options: SourceOptions, unlabeled: np.ndarray | None = None) -> Masks:
     """Cut one random permutation of the labeled nodes into training, validation and test nodes.
 
     Parameters
@@ -18,12 +18,13 @@ def random_split(labels: np.ndarray, options: SourceOptions) -> Masks:
     labels : (num_nodes,) int64, -1 where unknown, (num_nodes, num_classes) uint8, or (num_nodes, num_targets) float32,
         NaN where unknown
     options : SourceOptions     seed and split_fractions
+    unlabeled : (num_nodes,) bool, nodes that are left out, or None
 
     Returns
     -------
     train_mask, val_mask, test_mask : (num_nodes,) bool
     """
-    labeled = np.flatnonzero(is_labeled(labels))
+    labeled = np.flatnonzero(is_labeled(labels) if unlabeled is None else is_labeled(labels) & ~unlabeled)
     order = labeled[np.random.default_rng(options.seed).permutation(len(labeled))]
     train, val = options.split_fractions
     # The cuts are int(0.6 n) and int(0.8 n) at the default fractions, free of 0.6 + 0.2's rounding.
@@ -32,7 +33,7 @@ def random_split(labels: np.ndarray, options: SourceOptions) -> Masks:
 
 
 def is_labeled(labels: np.ndarray) -> np.ndarray:
-    """Tell which nodes have a label, in any form that a GraphDataset knows; (num_nodes,) bool."""
+    """Which nodes have a label, in any form that a GraphDataset knows; (num_nodes,) bool."""
     if labels.dtype.kind == "f":
         return ~np.isnan(labels).all(axis=1)
     return labels >= 0 if labels.ndim == 1 else np.ones(len(labels), bool)

@@ -12,12 +12,11 @@ from hpcgnn.datasets.limits import check_file
 from hpcgnn.datasets.objects.choices import Choices
 from hpcgnn.datasets.objects.tables import Table, columns_of, graph_of_tables
 from hpcgnn.datasets.options import SourceOptions
-from hpcgnn.datasets.spec import split_settings
+from hpcgnn.datasets.spec import NOTHING, choice_of, ignored_of, split_of, split_settings
 from hpcgnn.datasets.text_columns import column_ids, column_values, read_text_columns
 from hpcgnn.errors import DatasetError
 
-SETTINGS = ("nodes", "source", "target", "weight", "id", "label", "split", "features")
-NOTHING = "none"
+SETTINGS = ("nodes", "source", "target", "weight", "id", "label", "split", "features", "ignore")
 
 
 def load_csv(rest: str, options: SourceOptions) -> GraphDataset:
@@ -53,9 +52,11 @@ def load_tables(rest: str, options: SourceOptions, kind: str,
         nodes, more = read(Path(settings["nodes"]))
         remarks += more
     choices = Choices(nodes=nodes, source=_column(settings.get("source"), edges),
-                      target=_column(settings.get("target"), edges), edge_weight=_optional(settings.get("weight")),
-                      node_ids=_column(settings.get("id"), nodes), labels=_several(settings.get("label")),
-                      splits=_optional(settings.get("split")), features=_features(settings.get("features"), options))
+                      target=_column(settings.get("target"), edges), edge_weight=choice_of(settings.get("weight")),
+                      ignore=ignored_of(settings.get("ignore")), node_ids=_column(settings.get("id"), nodes),
+                      labels=_several(settings.get("label")),
+                      splits=_split(settings.get("split"), nodes),
+                      features=_features(settings.get("features"), options))
     given = graph_of_tables(edges, choices, path.name.split(".")[0])
     return finish_dataset(replace(given, remarks=remarks + given.remarks), options)
 
@@ -104,12 +105,12 @@ def _column(name: str | None, table: Table | None) -> str | int | None:
     return int(name) if is_place else name
 
 
-def _optional(name: str | None) -> str | bool | None:
-    return False if name == NOTHING else name
+def _split(name: str | None, nodes: Table | None) -> str | int | bool | None:
+    return name if nodes is not None and name in nodes else split_of(name)
 
 
 def _several(names: str | None) -> str | bool | list[str] | None:
-    return names.split(";") if names is not None and ";" in names else _optional(names)
+    return names.split(";") if names is not None and ";" in names else choice_of(names)
 
 
 def _features(names: str | None, options: SourceOptions) -> list[str] | bool | None:

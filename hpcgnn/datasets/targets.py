@@ -6,15 +6,24 @@ Which file the labels come from is not known here.
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from hpcgnn.datasets.labels import UNKNOWN, class_ids, indicator_rows, num_classes_of
+from hpcgnn.datasets.labels import UNKNOWN, class_ids, indicator_rows
+from hpcgnn.datasets.what_was_read import NOWHERE, Origins
 from hpcgnn.errors import DatasetError
 
 MISSING_TEXTS = ("", "nan", "NaN", "NA", "None", "null")
+SUSPECTS = ("unknown", "unlabeled", "unlabelled", "missing", "n/a", "<na>", "?", "-", "none", "null", "undefined")
+# What stands for unknown by custom: 255 of images, -100 of torch's losses, the largest number of a type.
+FILLS = (-100, -999, -9999, 255, 65535, (1 << 31) - 1, (1 << 32) - 1)
 SHOWN_CLASSES = 8
+COORDINATES = ("lat", "latitude", "lon", "lng", "long", "longitude", "geometry")
+COUNTED_CLASSES = 1 << 22
+FEW_NODES, SHARE_OF_NAMES, NODES_A_CLASS = 10, 0.5, 4     # from so many nodes on, so many classes are no classes
 FAR = 5.0      # deviations of targets from 0, from which a training begins far from its end
 
 
@@ -28,67 +37,130 @@ class Labels:
     num_classes : int
     class_names : tuple of str      empty where classes are numbers
     remarks : tuple of str          what was decided, for the cleaning report
+    dubious : tuple of str          what may be meant otherwise, with the option that says so
+    unlabeled : (num_nodes,) bool   nodes whose labels were ignored or unknown throughout a row, which leave given
+        splits; or None
     """
 
     values: np.ndarray
     num_classes: int
     class_names: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    dubious: tuple[str, ...] = ()
+    unlabeled: np.ndarray | None = None
 
 
-def read_labels(values: np.ndarray, task: str, name: str, num_classes: int | None = None,
-                column_names: tuple[str, ...] = ()) -> Labels:
+def read_labels(values: Any, task: str, name: str, num_classes: int | None = None,
+                column_names: tuple[str, ...] = (), ignore: tuple | None = (), origins: Origins = NOWHERE) -> Labels:
     """Decide what labels mean and bring them into their form.
 
-    Texts are names of classes, which are numbered in alphabetical order. Numbers are class ids if they are whole, -1 or
-    NaN where unknown; several columns of 0 and 1 are several labels a node. Any number with a fraction makes all of
-    them targets of a regression, as `task` "regression" does.
+    Texts are names of classes, which are numbered in alphabetical order. Whole numbers are classes. Where these are
+    0 to C - 1 they number themselves; others, such as 1 to C or codes of five digits, are numbered in their order and
+    become the names. -1 and NaN are unknown, and so is a number that stands for it by custom (255, -100, ...) beside
+    classes without a gap. Several columns of 0 and 1 are several labels a node, and so are texts that join names by ;
+    or |, such as "art;music". Any number with a fraction makes all of them targets of a regression, as `task`
+    "regression" does.
 
     Parameters
     ----------
-    values : (num_nodes,) or (num_nodes, num_columns) number or text
+    values : (num_nodes,) or (num_nodes, num_columns) number or text, or Words, texts by code
     task : {"auto", "classes", "multi-label", "regression"}
     name : str                      of the dataset or file, for messages
-    num_classes : int               where the source states it
+    num_classes : int               where the source states it: its numbers are then kept
     column_names : tuple of str     of several columns of 0 and 1
+    ignore : tuple or None          labels that are unknown, numbers or texts; None takes each but NaN for a class
+    origins : Origins               where the labels stood, and which other columns may hold them
 
     Raises
     ------
-    DatasetError                    labels that `task`, or no task, can have
+    DatasetError                    labels that `task`, or no task, can have; a class for nearly every node; an ignored
+                                    label that no node has
     """
-    values = _plain(np.asarray(values), name)
+    values = _plain(values, name)
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
+    values, is_ignored = _ignored(values, ignore, name)
+    found = _labels_of(values, task, name, num_classes, column_names, ignore is None, origins)
+    if is_ignored is None:
+        return found
+    unlabeled = is_ignored if is_ignored.ndim == 1 else is_ignored.all(axis=1)
+    count = int(np.count_nonzero(is_ignored))
+    return replace(found, unlabeled=unlabeled if found.unlabeled is None else unlabeled | found.unlabeled,
+                   remarks=(*found.remarks, f"{count:,} labels were ignored: {', '.join(map(str, ignore))}"))
+
+
+def _labels_of(values: np.ndarray, task: str, name: str, num_classes: int | None, column_names: tuple[str, ...],
+               takes_all: bool, origins: Origins) -> Labels:
+    dubious = ()
     if task == "auto":
-        task, remarks = _find_task(values)
-    else:
-        remarks = ()
+        task, dubious = _find_task(values)
+        if task == "regression" and origins.place:
+            raise DatasetError(f"{name} would learn the numbers of {origins.labels or 'y'}, beside {origins.place}: "
+                               f"these look like coordinates; name the labels by {_way(origins)}, or pass --task "
+                               "regression (task=\"regression\") if they are what to learn")
     if task == "regression":
         targets = _targets(values, name)
-        return Labels(targets, targets.shape[1], remarks=remarks + _far_from_zero(targets))
+        return Labels(targets, targets.shape[1], remarks=_far_from_zero(targets), dubious=dubious)
     if task == "multi-label":
-        rows = indicator_rows(values if values.ndim == 2 else values[:, None], name)
-        return Labels(rows, rows.shape[1] if num_classes is None else num_classes, column_names, remarks)
+        return _indicators(values, name, num_classes, column_names)
     if values.dtype.kind == "U":
-        return _named_classes(values, name, num_classes)
-    ids = class_ids(values, name)
-    return Labels(ids, num_classes_of(ids) if num_classes is None else num_classes, remarks=remarks)
+        return _named_classes(values, name, num_classes, takes_all, origins)
+    return _numbered_classes(values, name, num_classes, takes_all, origins)
 
 
-def _plain(values: np.ndarray, name: str) -> np.ndarray:
+def _ignored(values: np.ndarray, ignore: tuple | None, name: str) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return labels with unknown ones in the place of those that are ignored, and which these are."""
+    if not ignore:
+        return values, None
+    is_text = values.dtype.kind == "U"
+    is_ignored = np.zeros(values.shape, bool)
+    for item in ignore:
+        try:
+            found = values == (str(item) if is_text else float(item))
+        except (TypeError, ValueError):
+            found = np.zeros(values.shape, bool)
+        if not found.any():
+            raise DatasetError(f"{name} has neither a column nor a label {str(item)[:40]!r} to ignore; leave it out of "
+                               "ignore=")
+        is_ignored |= found
+    return np.where(is_ignored, "" if is_text else np.nan, values), is_ignored
+
+
+def place_beside(column: str, held: Mapping[str, Any]) -> str:
+    """The other coordinate, where a column of labels called y stands beside x or a latitude; else nothing.
+
+    held : value of the first node by name of the column or attribute; an x that is a vector is no coordinate
+    """
+    if column.lower() != "y":
+        return ""
+    found = {str(name).lower(): str(name) for name, value in held.items() if np.ndim(value) == 0}
+    return next((found[name] for name in ("x", *COORDINATES) if name in found), "")
+
+
+def _way(origins: Origins) -> str:
+    """How labels are named, with the columns that may hold them."""
+    shown = ", ".join(origins.others[:SHOWN_CLASSES])
+    return "label=COLUMN (labels=COLUMN in Python)" + (f", one of {shown}" if shown else "")
+
+
+def _plain(values: Any, name: str) -> np.ndarray:
     """Turn objects into texts, "" where one is missing, or into numbers where all are; refuse what is neither."""
+    if hasattr(values, "word"):      # Words
+        return np.array(("", *values.word))[values.code + 1]
+    values = np.asarray(values)
     if values.dtype.kind == "O":
         is_missing = np.array([value is None or value != value for value in values.reshape(-1)]).reshape(values.shape)
         known = values[~is_missing]
         if all(isinstance(value, str) for value in known):
-            return np.where(is_missing, "", values).astype(str)
-        try:
-            return np.where(is_missing, np.nan, values).astype(np.float64)
-        except (TypeError, ValueError):
-            raise DatasetError(f"{name} has labels of several types, {_types(known)} among them; expected numbers or "
-                               "texts") from None
+            values = np.where(is_missing, "", values).astype(str)
+        else:
+            try:
+                values = np.where(is_missing, np.nan, values).astype(np.float64)
+            except (TypeError, ValueError):
+                raise DatasetError(f"{name} has labels of several types, {_types(known)} among them; expected numbers "
+                                   "or texts") from None
     if values.dtype.kind == "S":
-        return values.astype(str)
+        values = values.astype(str)
     if values.dtype.kind not in "iufbU":
         raise DatasetError(f"{name} has labels of type {values.dtype}; expected numbers or texts")
     if values.ndim not in (1, 2) or 0 in values.shape[1:]:
@@ -107,8 +179,21 @@ def _find_task(values: np.ndarray) -> tuple[str, tuple[str, ...]]:
         if has_fraction.any():
             place = np.argwhere(has_fraction)[0]
             return "regression", (f"labels are targets of a regression, as {values[tuple(place)]:g} of node {place[0]} "
-                                  "is no class",)
-    return ("classes" if values.ndim == 1 else "multi-label"), ()
+                                  "is no class; label=COLUMN says where classes are",)
+    return ("multi-label" if values.ndim == 2 or _joins_names(values) else "classes"), ()
+
+
+def _joins_names(values: np.ndarray) -> bool:
+    """Whether texts join names of several classes, as "art;music" beside "music" does."""
+    if values.dtype.kind != "U":
+        return False
+    distinct = np.unique(values).tolist()
+    parts = [_parts(text) for text in distinct]
+    return any(len(some) > 1 for some in parts) and len({part for some in parts for part in some}) < len(distinct)
+
+
+def _parts(text: str) -> list[str]:
+    return [part for part in map(str.strip, text.replace("|", ";").split(";")) if part not in MISSING_TEXTS]
 
 
 def _far_from_zero(targets: np.ndarray) -> tuple[str, ...]:
@@ -140,15 +225,126 @@ def _targets(values: np.ndarray, name: str) -> np.ndarray:
     return rounded
 
 
-def _named_classes(values: np.ndarray, name: str, num_classes: int | None) -> Labels:
+def _indicators(values: np.ndarray, name: str, num_classes: int | None, column_names: tuple[str, ...]) -> Labels:
+    """Rows of 0 and 1; a row of nothing but NaN is a node without a label."""
+    remarks = ()
+    if values.ndim == 1 and values.dtype.kind == "U":
+        distinct, place = np.unique(values, return_inverse=True)
+        column_names = tuple(sorted({part for text in distinct.tolist() for part in _parts(text)}))
+        rows = np.array([[part in _parts(text) for part in column_names] for text in distinct.tolist()], np.float32)
+        rows[np.isin(distinct, MISSING_TEXTS)] = np.nan
+        values = rows[place].reshape(len(values), len(column_names))
+        remarks = ("labels such as 'a;b' were taken as several labels a node; --task classes says otherwise",)
+    values = values if values.ndim == 2 else values[:, None]
+    unlabeled = None
+    if values.dtype.kind == "f" and np.isnan(values).any():
+        unlabeled = np.isnan(values).all(axis=1)
+        is_partly = np.isnan(values).any(axis=1) & ~unlabeled
+        if is_partly.any():
+            node = int(np.argmax(is_partly))
+            raise DatasetError(
+                f"{name} knows {int((~np.isnan(values[node])).sum())} of the {values.shape[1]} labels of node {node}; "
+                "expected all or none of a node: write 0 where a class does not hold, or NaN throughout the row, or "
+                "pass --task regression (task=\"regression\"), whose loss leaves unknown values out")
+        values = np.where(np.isnan(values), 0, values)
+    rows = indicator_rows(values, name)
+    empty = int(np.count_nonzero(~rows.any(axis=1) & (True if unlabeled is None else ~unlabeled)))
+    dubious = (f"{empty:,} nodes have a row of zeros, which says that no class holds: they are trained on and scored; "
+               "write NaN throughout the row where labels are unknown",) if empty else ()
+    return Labels(rows, rows.shape[1] if num_classes is None else num_classes, column_names, remarks, dubious,
+                  unlabeled)
+
+
+def _named_classes(values: np.ndarray, name: str, num_classes: int | None, takes_all: bool, origins: Origins) -> Labels:
     if values.ndim != 1:
         raise DatasetError(f"{name} has texts of shape {values.shape} for labels; expected one class a node")
     is_missing = np.isin(values, MISSING_TEXTS)
-    names, ids = np.unique(values[~is_missing], return_inverse=True)
+    names, ids, count = np.unique(values[~is_missing], return_inverse=True, return_counts=True)
     if num_classes not in (None, len(names)):
         raise DatasetError(f"{name} names {len(names)} classes and says that there are {num_classes}")
+    _refuse_names(names, len(ids), "text", name, origins)
     found = np.full(len(values), UNKNOWN, np.int64)
     found[~is_missing] = ids
     shown = ", ".join(names[:SHOWN_CLASSES].tolist()) + (", ..." if len(names) > SHOWN_CLASSES else "")
+    dubious = () if takes_all else tuple(
+        f"{number:,} nodes are of a class called {text!r}; ignore={text} makes them nodes without a label"
+        for text, number in zip(names.tolist(), count.tolist(), strict=True) if text.strip().lower() in SUSPECTS)
     return Labels(found, max(1, len(names)), tuple(names.tolist()),
-                  (f"classes were numbered in the order of their names: {shown}",))
+                  (f"classes were numbered in the order of their names: {shown}",),
+                  dubious + _many(len(names), len(ids)))
+
+
+def _numbered_classes(values: np.ndarray, name: str, num_classes: int | None, takes_all: bool,
+                      origins: Origins) -> Labels:
+    ids = class_ids(values, name)
+    is_known = ~np.isnan(values.reshape(-1)) if values.dtype.kind == "f" else np.ones(len(ids), bool)
+    if not takes_all:
+        is_known &= ids != UNKNOWN
+    codes, count = _distinct(ids[is_known])
+    fill = () if takes_all else tuple(code for code in codes.tolist() if code in FILLS and _stands_out(
+        code, codes, num_classes))
+    if fill:
+        is_known &= ~np.isin(ids, fill)
+        count, codes = count[~np.isin(codes, fill)], codes[~np.isin(codes, fill)]
+        ids = np.where(is_known, ids, UNKNOWN)
+    dubious = tuple(f"{int((class_ids(values, name) == code).sum()):,} nodes have the label {code}, which was taken as "
+                    "unknown; ignore=none makes it a class" for code in fill)
+    unlabeled = np.isin(class_ids(values, name), fill) if fill else None
+    if num_classes is not None or not len(codes):
+        return Labels(ids, 1 if num_classes is None else num_classes, dubious=dubious, unlabeled=unlabeled)
+    if codes[0] < 0 and not takes_all:
+        raise DatasetError(f"{name} has the label {codes[0]} at node {int(np.argmax(ids == codes[0]))}; expected class "
+                           f"numbers from 0, and -1 or NaN where one is unknown: pass ignore={codes[0]} if it stands "
+                           "for unknown, or ignore=none if each number is a class")
+    if codes.tolist() == [1] and (ids == UNKNOWN).any() and values.dtype.kind != "b":
+        raise DatasetError(f"{name} has no labels but 1 and unknown ones (-1 or NaN), which leaves one class; pass "
+                           "ignore=none if -1 is a class, too, or write 0 for it")
+    _refuse_names(codes, int(count.sum()), "number", name, origins)
+    dubious += _many(len(codes), int(count.sum()))
+    if codes[0] == 0 and codes[-1] == len(codes) - 1:
+        return Labels(ids, len(codes), dubious=dubious, unlabeled=unlabeled)
+    remarks, num_gaps = (), int(codes[-1] - codes[0]) + 1 - len(codes)
+    if num_gaps:
+        dubious += (f"labels are numbers from {codes[0]} to {codes[-1]}, of which {num_gaps:,} have no node; the "
+                    f"{len(codes):,} that have some are the classes, by their numbers",)
+    else:
+        remarks = (f"labels begin at {codes[0]}; classes are called by their numbers",)
+    numbered = np.full(len(ids), UNKNOWN, np.int64)
+    numbered[is_known] = np.searchsorted(codes, ids[is_known])
+    return Labels(numbered, len(codes), tuple(map(str, codes.tolist())), remarks, dubious, unlabeled)
+
+
+def _distinct(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct numbers, ascending, and how often each occurs."""
+    if len(ids) and ids.min() >= 0 and ids.max() <= COUNTED_CLASSES:      # in one pass, without sorting
+        count = np.bincount(ids)
+        codes = np.flatnonzero(count)
+        return codes, count[codes]
+    return np.unique(ids, return_counts=True)
+
+
+def _stands_out(code: int, codes: np.ndarray, num_classes: int | None) -> bool:
+    """Whether a number that stands for unknown by custom lies outside of classes without a gap."""
+    if num_classes is not None:
+        return not 0 <= code < num_classes
+    rest = codes[~np.isin(codes, FILLS)]
+    is_gapless = len(rest) > 0 and rest[0] in (0, 1) and rest[-1] - rest[0] == len(rest) - 1
+    return is_gapless and not 0 <= code <= rest[-1] + 1
+
+
+def _refuse_names(classes: np.ndarray, num_labeled: int, kind: str, name: str, origins: Origins) -> None:
+    """Raise DatasetError if nearly every node has a class of its own, which nothing can be learned from."""
+    if num_labeled < FEW_NODES or len(classes) <= SHARE_OF_NAMES * num_labeled:
+        return
+    where = f" of {origins.labels}" if origins.labels else ""
+    meant = ", or pass --task regression (task=\"regression\") if the numbers are to be learned" * (kind == "number")
+    raise DatasetError(f"{name} has {len(classes):,} classes for {num_labeled:,} nodes by the labels{where}, such as "
+                       f"{str(classes[0])[:40]!r}, which are names rather than classes; name the classes by "
+                       f"{_way(origins)}{meant}")
+
+
+def _many(num_classes: int, num_labeled: int) -> tuple[str, ...]:
+    if num_labeled < FEW_NODES or num_classes * NODES_A_CLASS <= num_labeled:
+        return ()
+    return (f"there are {num_classes:,} classes for {num_labeled:,} labeled nodes, {num_labeled / num_classes:.1f} "
+            "nodes each on average; label=COLUMN says where the classes are",)

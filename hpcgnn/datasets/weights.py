@@ -39,7 +39,8 @@ def check_weights(weight: np.ndarray | None, source: np.ndarray, target: np.ndar
     if is_bad.any():
         place = int(np.argmax(is_bad))
         raise DatasetError(f"{name} has an edge of weight {weight[place]} from node {source[place]} to "
-                           f"{target[place]}; expected positive, finite weights: leave out such edges, or all weights")
+                           f"{target[place]}; expected positive, finite weights: leave out such edges, or all weights "
+                           "by weight=none (edge_weight=False in Python)")
     if (as_stored == 1).all():
         return False, ("all edges weigh 1, so weights were left out",)
     return True, ()

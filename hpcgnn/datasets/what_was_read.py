@@ -25,6 +25,8 @@ class Origins:
     feature_names : tuple of str       of the columns of features, in order
     skipped : tuple of str             lines or rows that were left out and why, as "3 lines of a.csv that start with #"
     unused : tuple of str              columns, attributes and arrays that nothing was made of
+    others : tuple of str              other columns or attributes of nodes, which may hold the labels that are meant
+    place : str                        a column of coordinates beside labels called y, where nobody has named the labels
     dubious : tuple of str             sentences about what may be meant otherwise, with the option that says so
     """
 
@@ -36,10 +38,13 @@ class Origins:
     splits: str = ""
     skipped: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    place: str = ""
     dubious: tuple[str, ...] = ()
 
 
 NOWHERE = Origins()
+NO_WEIGHTS = "none, as asked"
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ STRUCTURAL = "structural"
 def preprocess(data: Any, parts: int = 1, out: str | Path | None = None, *, features: Any = None, labels: Any = None,
                splits: Any = None, edge_weight: Any = None, node_ids: Any = None, nodes: Any = None,
                source: str | int | None = None, target: str | int | None = None, rows: str = "sources",
-               name: str | None = None, task: str = "auto", symmetrize: bool = False, seed: int = 0,
+               ignore: Any = None, name: str | None = None, task: str = "auto", symmetrize: bool = False, seed: int = 0,
                partitioner: str = DEFAULT_PARTITIONER, balance: str | None = None, reorder: str = DEFAULT_REORDER,
                feature_format: str = "float32", feature_bits: int = 8, cluster_rows: int = 0,
                non_finite: str = "error", normalize_features: str = "auto", split: tuple[float, float] = (0.6, 0.2),
@@ -49,7 +49,8 @@ def preprocess(data: Any, parts: int = 1, out: str | Path | None = None, *, feat
     out : path                   folder of the shards
     features, labels, splits : array with a row a node, or the name of a column or attribute, or a list of such names
         None takes what goes by a usual name, such as x, y, label, train_mask; features="structural" makes features from
-        the graph alone. Splits may also be three masks or three lists of node ids
+        the graph alone. Splits may also be three masks, three lists of node ids, or the number of one of several
+        splits, the columns of masks of shape (num_nodes, num_splits)
     edge_weight : array, or name of a column or attribute of edges; False leaves weights out
         Weights are positive. Those of duplicate edges are added
     node_ids : array with the id of each row of features and labels, or the name of that column
@@ -57,6 +58,8 @@ def preprocess(data: Any, parts: int = 1, out: str | Path | None = None, *, feat
     nodes : table of nodes       beside a table of edges
     source, target : str or int  columns of a table of edges, by name or place
     rows : {"sources", "destinations"}      whether A[u, v] of a matrix is the arc u -> v or v -> u
+    ignore : label or column, or list of them      labels that are unknown, columns that are no features; "none" takes
+        each label for a class, also -1
     name : str                   of the dataset
     task : {"auto", "classes", "multi-label", "regression"}     what labels are; auto takes texts and whole numbers for
         classes, and numbers with a fraction for targets of a regression
@@ -84,7 +87,7 @@ def preprocess(data: Any, parts: int = 1, out: str | Path | None = None, *, feat
     """
     structural = isinstance(features, str) and features == STRUCTURAL
     choices = dict(features=False if structural else features, labels=labels, splits=splits, edge_weight=edge_weight,
-                   node_ids=node_ids, nodes=nodes, source=source, target=target, rows=rows, name=name)
+                   node_ids=node_ids, nodes=nodes, source=source, target=target, rows=rows, ignore=ignore, name=name)
     options = dict(seed=seed, symmetrize=symmetrize, root=None if root is None else Path(root), non_finite=non_finite,
                    features=STRUCTURAL if structural else "auto", normalize_features=normalize_features,
                    split_fractions=split, made_classes=make_labels, task=task, progress=progress)

@@ -192,7 +192,7 @@ def test_targets_of_a_regression_come_back(made, plain, num_targets):
     info, found = read_graph_info(folder), graph_in_shards(folder)
     assert (info.task, info.num_classes, info.is_multi_label) == ("regression", num_targets, False)
     np.testing.assert_array_equal([found.labels[node] for node in range(14)], targets)
-    assert "targets of a regression" in " ".join(info.cleaning.remarks)
+    assert "targets of a regression" in " ".join(info.what_was_read.dubious)
 
 
 def test_whole_targets_are_a_regression_when_it_is_said(made, plain):
@@ -245,7 +245,8 @@ def refused(plain, known):
         "rows of a table": ((edges, {"nodes": nodes, "rows": "destinations"}), "rows= says nothing of a table"),
         "nodes beside a Data": ((data_of(plain), {"nodes": nodes}), "nodes= says nothing of a PyG Data"),
         "a mask of another length": ((data_of(plain), {"splits": [np.ones(3, bool)] * 3}), "mask of shape"),
-        "ten splits": ((data_of(plain), {"splits": [np.ones((14, 10), bool)] * 3}), "choose one column"),
+        "ten splits": ((data_of(plain), {"splits": [np.ones((14, 10), bool)] * 3}),
+                       "has 10 splits, the columns of its training mask, and none is chosen; choose one from 0 to 9"),
         "features of another length": ((data_of(plain), {"features": np.ones((3, 2))}), "3 feature rows and 14 labels"),
         "features of three axes": ((data_of(plain), {"features": np.ones((14, 2, 2))}), "shape .14, 2, 2.; expected a"),
         "features that are no array": ((data_of(plain), {"features": torch.eye(14).to_sparse_csr()}), "can't be read"),

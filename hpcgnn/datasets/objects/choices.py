@@ -25,8 +25,12 @@ class Choices:
     Attributes
     ----------
     name : str or None       of the dataset
+    ignore : None, False, or one or several labels or columns
+                             what is left out: labels become unknown, columns are no features; False takes each label
+                             but NaN for a class, also -1
     features, labels, splits, edge_weight, node_ids : array, or name of a column or attribute, or list of such names;
-                             None takes what goes by a usual name; False leaves it out
+                             None takes what goes by a usual name; False leaves it out. Splits may be
+                             the number of one of several, the columns of masks
     nodes : table or None    a row a node, beside a table of edges
     source, target : str, int or None     columns of a table of edges, by name or by position
     rows : {"sources", "destinations"}    what the rows of a matrix are: A[u, v] is the arc u -> v, or v -> u
@@ -42,10 +46,27 @@ class Choices:
     source: str | int | None = None
     target: str | int | None = None
     rows: str = "sources"
+    ignore: Any = None
 
     def __post_init__(self) -> None:
         if self.rows not in ROWS:
             raise DatasetError(f"rows is {self.rows!r}; expected sources (A[u, v] is the arc u -> v) or destinations")
+
+
+    @property
+    def split_column(self) -> int | None:
+        """Which of several splits that masks hold; None where nobody chose one."""
+        return self.splits if isinstance(self.splits, int) and not isinstance(self.splits, bool) else None
+
+    def ignored(self, held: Iterable[str]) -> tuple[set[str], tuple | None]:
+        """Return the held columns that are left out, and the labels; None where each label but NaN is a class."""
+        if self.ignore is None:
+            return set(), ()
+        if self.ignore is False or self.ignore == "none":
+            return set(), None
+        listed = self.ignore if isinstance(self.ignore, list | tuple | set) else [self.ignore]
+        columns = {item for item in listed if isinstance(item, str) and item in set(held)}
+        return columns, tuple(item for item in listed if item not in columns)
 
 
 def is_name(choice: Any) -> bool:

@@ -19,6 +19,8 @@ from hpcgnn.datasets.objects.choices import (
 )
 from hpcgnn.datasets.objects.pyg import FEATURE_NAMES
 from hpcgnn.datasets.objects.tables import LABEL_NAMES, MASK_NAMES, SPLIT_NAMES, WEIGHT_NAMES, given_arrays
+from hpcgnn.datasets.targets import place_beside
+from hpcgnn.datasets.what_was_read import NO_WEIGHTS, Origins
 from hpcgnn.errors import DatasetError
 
 
@@ -45,7 +47,10 @@ def graph_of_matrix(matrix: Any, choices: Choices, name: str) -> GivenGraph:
         raise DatasetError(f"{name} is a matrix, whose values are the weights; leave edge_weight out, or pass "
                            "edge_weight=False for none")
     given = _arrays(choices, name)
-    return GivenGraph(name, source, target, weight, row_name=given.pop("node_id"), num_nodes=matrix.shape[0], **given)
+    return GivenGraph(name, source, target, weight, row_name=given.pop("node_id"), num_nodes=matrix.shape[0],
+                      ignore=choices.ignored(())[1], split_column=choices.split_column,
+                      origins=Origins(weights=NO_WEIGHTS if choices.edge_weight is False else "values of the matrix"),
+                      **given)
 
 
 def _arrays(choices: Choices, name: str) -> dict[str, Any]:
@@ -71,7 +76,8 @@ def graph_of_ends(ends: Any, choices: Choices, name: str) -> GivenGraph:
                                "edges, 2), or a pair (sources, targets)")
         source, target = array if array.shape[0] == 2 else array.T
     weight = None if choices.edge_weight is None or choices.edge_weight is False else array_of(choices.edge_weight)
-    return GivenGraph(name, source, target, weight, **_arrays(choices, name))
+    return GivenGraph(name, source, target, weight, ignore=choices.ignored(())[1],
+                      split_column=choices.split_column, **_arrays(choices, name))
 
 
 def graph_of_networkx(graph: Any, choices: Choices, name: str) -> GivenGraph:
@@ -95,13 +101,26 @@ def graph_of_networkx(graph: Any, choices: Choices, name: str) -> GivenGraph:
     held = list(of_nodes[0]) if of_nodes else []
     labels = _attribute(of_nodes, ids, choices.labels, LABEL_NAMES, held, name)
     features = _attribute(of_nodes, ids, choices.features, FEATURE_NAMES, held, name)
-    if choices.splits is None and all(mask in held for mask in MASK_NAMES[:1]):
+    if (choices.splits is None or choices.split_column is not None) and MASK_NAMES[0] in held:
         splits = named_splits({mask: _values(of_nodes, ids, mask, name) for mask in MASK_NAMES if mask in held})
     else:
         splits = _attribute(of_nodes, ids, choices.splits, SPLIT_NAMES, held, name)
+    left_out, ignored = choices.ignored(held)
+    label, feature, split = (choice if isinstance(choice, str) else first_of(usual, held) if choice is None else None
+                             for choice, usual in ((choices.labels, LABEL_NAMES), (choices.features, FEATURE_NAMES),
+                                                   (choices.splits, SPLIT_NAMES)))
+    others = [key for key in held if key not in (label, split) and key not in left_out]
+    origins = Origins(
+        labels=f"attribute {label}" if label else "", features=f"attribute {feature}" if feature else "",
+        splits=f"attribute {split}" if split else "masks", others=tuple(map(str, others)),
+        weights=NO_WEIGHTS if choices.edge_weight is False else f"attribute {choices.edge_weight or 'weight'}",
+        unused=tuple(str(key) for key in held if key not in (label, feature, split, *MASK_NAMES)),
+        place=place_beside(label, of_nodes[0]) if choices.labels is None and label else "")
     return GivenGraph(name, source, target, weight, _objects(ids), features=None if features is None
                       else features_of(features), labels=labels, splits=splits, is_symmetric=not graph.is_directed(),
-                      remarks=remarks, labels_hint="labels=ATTRIBUTE of the nodes")
+                      ignore=ignored,
+                      split_column=choices.split_column, origins=origins, remarks=remarks,
+                      labels_hint="labels=ATTRIBUTE of the nodes")
 
 
 def _objects(ids: list) -> np.ndarray:

@@ -9,6 +9,7 @@ import numpy as np
 from hpcgnn.datasets.given import GivenGraph
 from hpcgnn.datasets.objects.choices import Choices, array_of, features_of, first_of, named_splits, split_choice
 from hpcgnn.datasets.objects.tables import LABEL_NAMES, SPLIT_NAMES, WEIGHT_NAMES
+from hpcgnn.datasets.what_was_read import NO_WEIGHTS, Origins
 from hpcgnn.errors import DatasetError
 
 FEATURE_NAMES = ("x", "feat", "features", "attr")
@@ -31,6 +32,7 @@ def graph_of_data(data: Any, choices: Choices, name: str) -> GivenGraph:
     held = {key: value for key, value in held.items() if value is not None}
     source, target, weight = _edges(held, name)
     remarks = ()
+    left_out, ignored = choices.ignored(held)
     if choices.edge_weight is not None:
         weight = None if choices.edge_weight is False else _found(held, choices.edge_weight, (), name)
     elif weight is None:
@@ -38,14 +40,31 @@ def graph_of_data(data: Any, choices: Choices, name: str) -> GivenGraph:
     features = None if choices.features is False else _found(held, choices.features, FEATURE_NAMES[:1], name, True)
     num_nodes = held.get("num_nodes")
     labels = None if choices.labels is False else _found(held, choices.labels, ("y",), name)
-    if choices.splits is None:
+    if choices.splits is None or choices.split_column is not None:
         splits = named_splits(held)
     else:
         splits = None if choices.splits is False else _splits(held, choices.splits, name)
     ids = None if choices.node_ids is None else _found(held, choices.node_ids, (), name)
     return GivenGraph(name, source, target, weight, row_name=ids, features=features, labels=labels, splits=splits,
-                      num_nodes=None if num_nodes is None else int(num_nodes), remarks=remarks,
+                      num_nodes=None if num_nodes is None else int(num_nodes), remarks=remarks, ignore=ignored,
+                      split_column=choices.split_column, origins=_origins(held, choices, left_out),
                       labels_hint="data.y, or labels=ARRAY")
+
+
+def _origins(held: dict[str, Any], choices: Choices, left_out: set[str]) -> Origins:
+    chosen = {what: choice if isinstance(choice, str) else usual if choice is None and usual in held else ""
+              for what, choice, usual in (("labels", choices.labels, "y"), ("features", choices.features, "x"),
+                                          ("ids", choices.node_ids, ""))}
+    weights = NO_WEIGHTS if choices.edge_weight is False else (
+        choices.edge_weight if isinstance(choices.edge_weight, str) else
+        next((key for key in ("edge_weight", "edge_attr", "adj_t") if key in held), ""))
+    masks = [key for key in held if key.endswith("_mask")]
+    splits = choices.splits if isinstance(choices.splits, str) else "masks" + (
+        "" if choices.split_column is None else f", split {choices.split_column}")
+    used = {*chosen.values(), weights, splits, "num_nodes", "edge_index", "adj_t", *(masks if masks else ())}
+    others = tuple(str(key) for key, value in held.items() if key not in used | left_out and hasattr(value, "shape"))
+    return Origins(splits=splits, weights=weights, unused=tuple(map(str, (key for key in held if key not in used))),
+                   others=others, **chosen)
 
 
 def _edges(held: dict[str, Any], name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
@@ -106,12 +125,17 @@ def graph_of_dgl(graph: Any, choices: Choices, name: str) -> GivenGraph:
     weight = None if choices.edge_weight is False else _found(of_edges, choices.edge_weight, WEIGHT_NAMES, name)
     features = None if choices.features is False else _found(of_nodes, choices.features, FEATURE_NAMES, name, True)
     labels = None if choices.labels is False else _found(of_nodes, choices.labels, LABEL_NAMES, name)
-    if choices.splits is None:
+    if choices.splits is None or choices.split_column is not None:
         splits = named_splits(of_nodes)
         splits = of_nodes.get(first_of(SPLIT_NAMES, of_nodes)) if splits is None else splits
     else:
         splits = None if choices.splits is False else _splits(of_nodes, choices.splits, name)
     ids = None if choices.node_ids is None else _found(of_nodes, choices.node_ids, (), name)
+    ignored = choices.ignored(of_nodes)[1]
+    used = {key for key in (*of_nodes,) if key in (*FEATURE_NAMES, *LABEL_NAMES, *SPLIT_NAMES) or key.endswith("_mask")}
+    origins = Origins(unused=tuple(key for key in of_nodes if key not in used),
+                      others=tuple(key for key in of_nodes if key not in LABEL_NAMES))
     return GivenGraph(name, array_of(source), array_of(target), None if weight is None else weight.reshape(-1),
                       row_name=ids, num_nodes=int(graph.num_nodes()), features=features, labels=labels, splits=splits,
+                      ignore=ignored, split_column=choices.split_column, origins=origins,
                       labels_hint="labels=NAME of ndata, or labels=ARRAY")

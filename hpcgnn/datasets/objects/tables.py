@@ -16,6 +16,8 @@ from hpcgnn.datasets.objects.choices import (
     named_splits,
     split_choice,
 )
+from hpcgnn.datasets.targets import place_beside
+from hpcgnn.datasets.what_was_read import NO_WEIGHTS, Origins
 from hpcgnn.errors import DatasetError
 
 SOURCE_NAMES = ("source", "src", "from", "u", "source_id", "node1", "head")
@@ -96,12 +98,13 @@ def graph_of_tables(edges: Table, choices: Choices, name: str) -> GivenGraph:
     target, target_column = _end(edges, choices.target, TARGET_NAMES, 1)
     weight, weight_column = pick(edges, choices.edge_weight, WEIGHT_NAMES, "edges")
     unused = [column for column in edges if column not in (source_column, target_column, weight_column)]
-    remarks = (f"columns of edges that were left out: {', '.join(unused)}",) if unused else ()
-    if weight_column is not None:
-        remarks += (f"weights of edges are column {weight_column}",)
+    remarks = ()
     if choices.nodes is None:
-        return _without_nodes(source, target, weight, choices, name, remarks)
+        origins = Origins(weights=_weights(weight_column, choices.edge_weight),
+                          unused=tuple(f"{column} of edges" for column in unused))
+        return _without_nodes(source, target, weight, choices, name, origins)
     nodes = columns_of(choices.nodes, "nodes")
+    left_out, ignored = choices.ignored([*nodes, *edges])
     ids, id_column = pick(nodes, choices.node_ids, ID_NAMES, "nodes")
     if ids is None:
         raise DatasetError(f"{name} has a table of nodes whose ids are in none of {', '.join(ID_NAMES)}; name their "
@@ -109,24 +112,46 @@ def graph_of_tables(edges: Table, choices: Choices, name: str) -> GivenGraph:
                            "becomes a column by nodes.reset_index()")
     labels, label_columns = _labels(nodes, choices.labels)
     splits, split_columns = _splits(nodes, choices.splits)
-    used = {id_column, *label_columns, *split_columns}
+    used = {id_column, *label_columns, *split_columns, *left_out}
     features, feature_columns = _features(nodes, choices.features, used, name)
-    remarks += (f"nodes: ids in {id_column or 'an array'}, labels in {', '.join(label_columns) or 'none'}, splits in "
-                f"{', '.join(split_columns) or 'none'}, {len(feature_columns)} columns of features"
-                f"{': ' + ', '.join(feature_columns) if 0 < len(feature_columns) <= 8 else ''}",)
+    used |= set(feature_columns)
+    others = [column for column in nodes if column not in {id_column, *label_columns, *split_columns}]
+    place = ""
+    if choices.labels is None and label_columns and len(ids):
+        place = place_beside(label_columns[0], {column: values[0] for column, values in nodes.items()})
+    origins = Origins(
+        ids=_named(id_column), weights=_weights(weight_column, choices.edge_weight), features="the nodes' columns",
+        feature_names=tuple(feature_columns), labels=_named(*label_columns), splits=_named(*split_columns),
+        unused=(*(f"{column} of edges" for column in unused),
+                *(f"{column} of nodes" for column in nodes if column not in used - left_out)),
+        others=tuple(others), place=place)
     return GivenGraph(name, source, target, weight, ids, features=features, labels=labels, splits=splits,
-                      label_names=tuple(label_columns) if len(label_columns) > 1 else (), remarks=remarks,
+                      label_names=tuple(label_columns) if len(label_columns) > 1 else (), ignore=ignored,
+                      remarks=remarks, split_column=choices.split_column, origins=origins,
                       labels_hint="labels=COLUMN of the nodes (label=COLUMN in a command)")
 
 
 def _without_nodes(source: np.ndarray, target: np.ndarray, weight: np.ndarray | None, choices: Choices, name: str,
-                   remarks: tuple[str, ...]) -> GivenGraph:
+                   origins: Origins) -> GivenGraph:
     for what in ("features", "labels", "splits", "node_ids"):
         if isinstance(getattr(choices, what), str):
             raise DatasetError(f"{name} has no table of nodes to find {what}={getattr(choices, what)!r} in; pass "
                                "nodes=TABLE")
-    return GivenGraph(name, source, target, weight, **given_arrays(choices), remarks=remarks,
+    return GivenGraph(name, source, target, weight, **given_arrays(choices), ignore=choices.ignored(())[1],
+                      split_column=choices.split_column, origins=origins,
                       labels_hint="nodes=TABLE with a column of labels, or labels=ARRAY")
+
+
+def _named(*columns: str | None) -> str:
+    """The columns that something stood in, for the screen of what was read."""
+    found = [str(column) for column in columns if column is not None]
+    if not found:
+        return "an array"
+    return f"column{'s' * (len(found) > 1)} {', '.join(found[:8])}{', ...' * (len(found) > 8)}"
+
+
+def _weights(column: str | None, choice: Any) -> str:
+    return NO_WEIGHTS if choice is False else "" if column is None else _named(column)
 
 
 def given_arrays(choices: Choices) -> dict[str, Any]:
@@ -178,7 +203,8 @@ def _labels(nodes: Table, choice: Any) -> tuple[np.ndarray | None, list[str]]:
 
 
 def _splits(nodes: Table, choice: Any) -> tuple[Any, list[str]]:
-    if choice is None and first_of(SPLIT_NAMES, nodes) is None:
+    is_number = isinstance(choice, int) and not isinstance(choice, bool) and MASK_NAMES[0] in nodes
+    if is_number or (choice is None and first_of(SPLIT_NAMES, nodes) is None):
         masks = named_splits(nodes)
         return masks, [] if masks is None else [column for column in MASK_NAMES if column in nodes]
     if choice is not None and choice is not False and not is_name(choice):
