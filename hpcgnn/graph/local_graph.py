@@ -87,6 +87,7 @@ class LocalGraph:
     edge_weight : (num_edges,) float32 tensor beside `edge_index`, or None
     degree : (num_inner + num_halo,)              `kept_degree`, `weighted_degree`, or else `in_degree`
     stored_bits : {2, 4, 8} or None               of the rows that layers keep for the backward pass; None: as they are
+    num_nodes : int or None                       of the whole graph, where it is known
 
     Raises
     ------
@@ -118,10 +119,12 @@ class LocalGraph:
         self._spans: dict[int, tuple] = {}
         self._ids: dict[tuple[int, int], np.ndarray] = {}
         self._inner_degree: torch.Tensor | None = None
+        self._node_index: torch.Tensor | None = None
         self._row_factors: dict[str, torch.Tensor | None] = {}
         self._input_aggregates: dict[str, torch.Tensor] = {}
         self._adjacencies: dict[bool, Adjacency] = {}
         self.stored_bits: int | None = None
+        self.num_nodes: int | None = None
         self._reductions = Reductions(self._indptr, self._indices, self.num_rows, self.degree, has_half_sums,
                                       self._edge_weight, self._num_variable)
         self._far_halo = self.num_halo if far_arcs is None else far_arcs.num_halo
@@ -241,6 +244,15 @@ class LocalGraph:
         if (start, stop) not in self._ids:
             self._ids[start, stop] = resident(self.node_id[start:stop])
         return self._ids[start, stop]
+
+    @property
+    def node_index(self) -> torch.Tensor:
+        """Return (num_inner,) int64, the number of each row's node in the source, to look up what is kept a row a node.
+        """
+        if self._node_index is None:
+            own = self.node_id[:self.num_inner].astype(np.int64)
+            self._node_index = torch.from_numpy(own).to(self.x.device)
+        return self._node_index
 
     @property
     def inner_degree(self) -> torch.Tensor:
@@ -382,6 +394,12 @@ class LocalGraph:
         layer, current.num_dropout_calls = current.num_dropout_calls, current.num_dropout_calls + 1
         if not current.is_training or probability == 0.0:
             return None
+        return CounterKey(current.seed, current.epoch, DROPOUT, layer)
+
+    def next_draw(self) -> CounterKey:
+        """Count one draw of a row a node that is no dropout, also outside of training; the key of its draws."""
+        current = self._pass
+        layer, current.num_dropout_calls = current.num_dropout_calls, current.num_dropout_calls + 1
         return CounterKey(current.seed, current.epoch, DROPOUT, layer)
 
     def next_store(self, rows: torch.Tensor) -> RowStore | None:

@@ -14,10 +14,10 @@ from torch import nn
 
 from hpcgnn.errors import ConfigError
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.pyg.convolutions import is_normalizing, loop_weight
+from hpcgnn.pyg.convolutions import PYG, is_normalizing, loop_weight
 from hpcgnn.pyg.edges import GraphEdges
+from hpcgnn.pyg.fitting import INDEX_NAMES, num_edge_columns, signature_of, ways_of
 from hpcgnn.pyg.fitting import is_pyg as is_pyg
-from hpcgnn.pyg.fitting import signature_of, ways_of
 from hpcgnn.pyg.passing import ForwardPassing
 from hpcgnn.pyg.row_functions import RowFunctions
 
@@ -37,7 +37,7 @@ class DistributedModel(nn.Module):
     module : nn.Module                      as it was given
     reduction : {"gcn", "mean", "sum"}      how its first convolution sums, by which methods weigh messages
     attends : bool                          a convolution weighs rows by a softmax over them
-    num_exchanges : int                     exchanges of halo rows in a forward, at the most
+    num_exchanges : int                     exchanges of halo rows in a forward, at the most; 0 without convolutions
 
     Raises
     ------
@@ -49,7 +49,7 @@ class DistributedModel(nn.Module):
         self._ways, self._signature = ways_of(module), signature_of(module)
         self._ignores_edge_weights = ignores_edge_weights
         self.module = module
-        self.reduction = next(iter(self._ways.values())).reduction
+        self.reduction = next(iter(self._ways.values())).reduction if self._ways else "mean"
         self.attends = any(way.attends for way in self._ways.values())
         self.num_exchanges = sum(way.num_exchanges for way in self._ways.values())
         self._edges: GraphEdges | None = None
@@ -77,7 +77,7 @@ class DistributedModel(nn.Module):
         ways = {self.module.get_submodule(place): way for place, way in self._ways.items()}
         rows = x.to(next(self.module.parameters(), x).dtype)
         version = graph.x_all._version
-        passing = ForwardPassing(graph, rows, edges, ways)
+        passing = ForwardPassing(graph, rows, edges, ways, self._tables(graph.num_nodes))
         with passing.attached(), RowFunctions(passing):
             out = self._called(rows, edges)
         if graph.x_all._version != version:
@@ -93,22 +93,35 @@ class DistributedModel(nn.Module):
     def _name(self) -> str:
         return type(self.module).__name__
 
+    def _tables(self, num_nodes: int | None) -> dict[int, str]:
+        """Names of the tensors that hold a row for each node of the whole graph, by identity: weights of embeddings,
+        and parameters, buffers and tensors of the user's own modules.
+        """
+        tables = {}
+        for place, module in self.module.named_modules() if num_nodes is not None else ():
+            held = {**module._parameters, **module._buffers, **{
+                name: value for name, value in vars(module).items() if isinstance(value, torch.Tensor)}}
+            is_known = type(module).__module__.startswith(("torch.", PYG)) and not isinstance(module, nn.Embedding)
+            for name, value in held.items() if not is_known else ():
+                if value is not None and value.dim() and len(value) == num_nodes:
+                    tables[id(value)] = f"{place}.{name}" if place else name
+        return tables
+
     def _called(self, rows: torch.Tensor, edges: GraphEdges) -> torch.Tensor:
         weight, signature = edges.edge_weight, self._signature
-        named = {}
+        named = {name: edges.graph.node_index for name in signature.index_names}
         if weight is not None and signature.weight_name is not None:
             named[signature.weight_name] = weight if signature.weight_name == "edge_weight" else weight[:, None]
         if signature.takes_data:
-            data = sys.modules["torch_geometric.data"].Data
-            return self.module(data(x=rows, edge_index=edges.sealed, **named))
-        return self.module(rows, edges.sealed, **named)
+            data, index = sys.modules["torch_geometric.data"].Data, edges.graph.node_index
+            return self.module(data(x=rows, edge_index=edges.sealed, **named, **dict.fromkeys(INDEX_NAMES, index)))
+        return self.module(rows, edges.sealed, **named) if signature.takes_edges else self.module(rows, **named)
 
     def _edges_of(self, graph: LocalGraph) -> GraphEdges:
         """Collective where the graph is new: return its edges, with the weights that convolutions need."""
         if self._edges is None or self._edges.graph is not graph:
             weight = None if self._ignores_edge_weights else getattr(graph, "edge_weight", None)
-            if weight is not None:
-                self._check_weights()
+            self._check_weights(weight is not None)
             self._edges = GraphEdges(graph, weight)
             for place, way in self._ways.items():
                 conv = self.module.get_submodule(place)
@@ -116,11 +129,40 @@ class DistributedModel(nn.Module):
                     self._edges.normalize(loop_weight(conv))
         return self._edges
 
-    def _check_weights(self) -> None:
-        if self._signature.weight_name is None:
+    def _check_weights(self, has_weights: bool) -> None:
+        """Check that the model takes the edge weights that the graph has, and needs none where it has none."""
+        signature = self._signature
+        if not has_weights:
+            if signature.needs_weight is not None:
+                raise ConfigError(f"{self._name}.forward needs {signature.needs_weight}, and the graph has no edge "
+                                  f"weights; write {signature.needs_weight}=None, or preprocess the graph with weights")
+            return
+        if signature.weight_name is None:
             raise ConfigError(f"the graph has edge weights and {self._name} takes none; let its forward take "
                               "edge_weight and pass it to the convolutions, or leave them out by "
                               "hpcgnn.distribute(model, graph, ignore_edge_weights=True)")
+        for place, columns in self._edge_columns():
+            if columns > 1 and signature.weight_name == "edge_attr":
+                raise ConfigError(f"{place} is made for {columns} columns of edge_attr, and the graph has one weight "
+                                  "an edge; make it for 1 column")
+
+    def _edge_columns(self) -> list[tuple[str, int]]:
+        """Name and place of each convolution that takes edge_attr, and the columns that it is made for."""
+        found = []
+        for place in self._ways:
+            conv = self.module.get_submodule(place)
+            columns = num_edge_columns(conv)
+            if columns:
+                found.append((f"{type(conv).__name__} at model{'.' * bool(place)}{place}", columns))
+        return found
+
+    def remarks(self, has_weights: bool) -> list[str]:
+        """What a user must know of how the model trains on a graph, with or without edge weights."""
+        if has_weights and not self._ignores_edge_weights:
+            return []
+        return [f"{place} is made for edge_attr of {columns} column{'s' * (columns > 1)}, and "
+                f"{'edge weights are ignored' if has_weights else 'the graph has no edge weights'}: it trains without"
+                for place, columns in self._edge_columns()[:1]]
 
     def check_fits(self, graph: Any) -> None:
         """Check the model's columns, and whether it takes edge weights, against a graph, where they are known.
@@ -135,8 +177,7 @@ class DistributedModel(nn.Module):
             if isinstance(stated, int) and stated != found:
                 raise ConfigError(f"{self._name} has {name}={stated}, and the graph has {found} {what}; make the model "
                                   f"with {name}={found}")
-        if getattr(graph.info, "has_edge_weights", False) and not self._ignores_edge_weights:
-            self._check_weights()
+        self._check_weights(getattr(graph.info, "has_edge_weights", False) and not self._ignores_edge_weights)
 
 
 def distribute(model: nn.Module, graph: Any = None, *, ignore_edge_weights: bool = False) -> DistributedModel:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass
 
+import torch
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
@@ -33,25 +34,47 @@ JOINING = ("torch_geometric.nn.models.basic_gnn", "torch_geometric.nn.sequential
            "torch_geometric.nn.module_dict")
 
 
+# Names by which a forward gets the number of each of its nodes in the source.
+INDEX_NAMES = ("node_index", "n_id")
+WEIGHT_NAMES = ("edge_weight", "edge_attr")
+
+
 @dataclass(frozen=True)
 class Signature:
-    """Say how a model's forward is called.
+    """How a model's forward is called.
 
     Attributes
     ----------
-    takes_data : bool           it takes one torch_geometric.data.Data
-    weight_name : str or None   the argument that edge weights are given as, "edge_weight" or "edge_attr"
+    takes_data : bool            it takes one torch_geometric.data.Data
+    takes_edges : bool           its second argument is edge_index; else it takes rows alone
+    weight_name : str or None    the argument that edge weights are given as, "edge_weight" or "edge_attr"
+    needs_weight : str or None   the argument of edge weights that has no default
+    index_names : tuple of str   arguments that are given the nodes' numbers in the source
     """
 
     takes_data: bool
-    weight_name: str | None
+    takes_edges: bool = True
+    weight_name: str | None = None
+    needs_weight: str | None = None
+    index_names: tuple[str, ...] = ()
 
 
 def is_pyg(model: nn.Module) -> bool:
-    """Tell whether a model is PyTorch Geometric's: it has convolutions of it, and its forward takes no LocalGraph."""
+    """Whether a model is called as PyTorch Geometric's are, with (x, edge_index), rows alone or data, and not with a
+    LocalGraph.
+    """
+    named = _named_parameters(model)
     first = next(iter(inspect.signature(model.forward).parameters.values()), None)
-    takes_graph = first is not None and (first.name == "graph" or "LocalGraph" in str(first.annotation))
-    return not takes_graph and any(is_convolution(module) for module in model.modules())
+    if first is None or first.name == "graph" or "LocalGraph" in str(first.annotation):
+        return False
+    needed = [p for p in named if p.default is p.empty]
+    return (any(is_convolution(module) for module in model.modules()) or len(needed) == 1
+            or [p.name for p in named[1:2]] == ["edge_index"])
+
+
+def _named_parameters(model: nn.Module) -> list[inspect.Parameter]:
+    parameters = inspect.signature(model.forward).parameters.values()
+    return [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
 
 
 def ways_of(model: nn.Module) -> dict[str, Way]:
@@ -68,7 +91,7 @@ def ways_of(model: nn.Module) -> dict[str, Way]:
         else:
             _check_module(module, f"{type(module).__name__} at model.{place}" if place else type(module).__name__,
                           is_inside=any(not outer or place.startswith(f"{outer}.") for outer in ways))
-    if not ways:
+    if not ways and not is_pyg(model):
         raise ConfigError(f"{type(model).__name__} has no convolution of PyTorch Geometric to distribute; a model "
                           "whose forward takes (graph, x) is trained as it is")
     for name, parameter in model.named_parameters():
@@ -102,24 +125,43 @@ def signature_of(model: nn.Module) -> Signature:
     ------
     ConfigError      it needs what the shards don't hold
     """
-    name, parameters = type(model).__name__, list(inspect.signature(model.forward).parameters.values())
-    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    name, named = type(model).__name__, _named_parameters(model)
     needed = [p.name for p in named if p.default is p.empty]
     if needed == ["data"]:
-        return Signature(True, "edge_weight")
+        return Signature(True, weight_name="edge_weight")
     names = [p.name for p in named] if named else ["x", "edge_index"]     # Sequential's forward takes *args
-    if names[1:2] != ["edge_index"]:
+    takes_edges = names[1:2] == ["edge_index"]
+    if not takes_edges and any(is_convolution(module) for module in model.modules()):
         raise ConfigError(f"{name}.forward takes ({', '.join(names)}), which can't be distributed; let it take "
                           "(x, edge_index), or (data)")
-    others = [other for other in needed[2:] if other not in ("edge_weight", "edge_attr")]
+    rest = needed[1 + takes_edges:]
+    others = [other for other in rest if other not in WEIGHT_NAMES + INDEX_NAMES]
     if others:
         raise ConfigError(f"{name}.forward needs {', '.join(others)}, which shards don't hold; give it a default")
-    return Signature(False, _weight_name(model, names))
+    return Signature(False, takes_edges, _weight_name(model, names) if takes_edges else None,
+                     next((other for other in rest if other in WEIGHT_NAMES), None),
+                     tuple(other for other in names if other in INDEX_NAMES))
 
 
 def _weight_name(model: nn.Module, names: list[str]) -> str | None:
     if getattr(model, "supports_edge_weight", "edge_weight" in names) and "edge_weight" in names:
         return "edge_weight"
-    takes_attributes = any(getattr(module, "edge_dim", None) is not None or type(module).__name__ == "GINEConv"
-                           for module in model.modules() if is_convolution(module))
+    takes_attributes = any(num_edge_columns(module) is not None for module in model.modules() if is_convolution(module))
     return "edge_attr" if "edge_attr" in names and takes_attributes else None
+
+
+def num_edge_columns(conv: nn.Module) -> int | None:
+    """Number of columns of edge_attr that a convolution is made for; 0 where any number fits, None where it takes none.
+    """
+    for name in ("edge_dim", "in_edge_channels"):
+        if isinstance(getattr(conv, name, None), int):
+            return getattr(conv, name)
+    if type(conv).__name__ == "CGConv":
+        return conv.dim or None
+    if isinstance(getattr(getattr(conv, "lin_edge", None), "weight", None), torch.Tensor):
+        return conv.lin_edge.weight.shape[1]
+    if type(conv).__name__ == "GINEConv" and conv.lin is not None:
+        return conv.lin.weight.shape[1]
+    is_taken = "edge_attr" in conv.inspector.get_flat_param_names(["message"]) and not hasattr(conv, "lin_edge")
+    is_known = type(conv).__module__.startswith(PYG) and type(conv).__name__ != "GINEConv"
+    return 0 if is_taken and not is_known else None

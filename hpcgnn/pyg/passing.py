@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import nn
@@ -27,14 +28,18 @@ class ForwardPassing:
     x : (num_inner, num_features)          the input rows, in the model's type; halo rows of the constant input are here
     edges : GraphEdges                     normalized already where a convolution needs it
     ways : dict                            convolution -> Way
+    tables : dict                          id of a tensor that holds a row for each node of the whole graph -> its name
 
     Attributes
     ----------
     passed : (2, n) int64 or None          the edges that messages pass along at the moment
     """
 
-    def __init__(self, graph: LocalGraph, x: torch.Tensor, edges: GraphEdges, ways: dict[nn.Module, Way]):
+    def __init__(self, graph: LocalGraph, x: torch.Tensor, edges: GraphEdges, ways: dict[nn.Module, Way],
+                 tables: dict[int, str] | None = None):
         self.graph, self.edges, self.ways, self.passed = graph, edges, ways, None
+        self.tables = tables or {}
+        self._own: dict[int, torch.Tensor] = {}
         # By identity: what was completed before is not sent again. The tensors are held, so no id is given twice.
         self._completed: dict[tuple[int, int, bool], tuple[torch.Tensor, torch.Tensor]] = {}
         self._constant: dict[int, torch.Tensor] = {}
@@ -48,6 +53,16 @@ class ForwardPassing:
         self._constant[id(rows)] = rows
         for is_scaled in (False, True):
             self._completed[id(rows), rows._version, is_scaled] = rows, all_rows
+
+    def own_rows(self, value: Any) -> Any:
+        """Return the rows of this rank's nodes where a value is a table of all nodes, or has one; else the value."""
+        if isinstance(value, (tuple, list)):
+            return type(value)(map(self.own_rows, value)) if type(value) in (tuple, list) else value
+        if id(value) not in self.tables:
+            return value
+        if id(value) not in self._own:      # the same tensor each time, so that its halo rows come once
+            self._own[id(value)] = value.index_select(0, self.graph.node_index)
+        return self._own[id(value)]
 
     def all_rows_of(self, rows: torch.Tensor) -> torch.Tensor | None:
         """Return inner and halo rows where they are known without a message."""
@@ -87,6 +102,8 @@ class ForwardPassing:
             return None
         call = inspect.signature(conv.forward).bind(*args, **kwargs)
         values = call.arguments
+        if self.tables and "x" in values:
+            values["x"] = self.own_rows(values["x"])
         if values["edge_index"] is not self.edges.sealed:
             raise ConfigError(f"{way.name} was given edges that are not those of the graph, which can't be "
                               "distributed; pass it edge_index as the model's forward gets it")
@@ -141,7 +158,7 @@ class ForwardPassing:
 
     def _before_propagate(self, conv: nn.Module, inputs: tuple) -> tuple:
         edge_index, _, given = inputs
-        way, values = self.ways[conv], dict(given)
+        way, values = self.ways[conv], {name: self.own_rows(value) for name, value in given.items()}
         if conv in self._normalized:
             edge_index, values["edge_weight"] = self._normalized[conv]
         elif edge_index is self.edges.sealed:

@@ -1,22 +1,46 @@
-"""RowFunctions: torch's functions that look at all nodes, or draw, as they are over several ranks."""
+"""RowFunctions: torch's functions that look at all nodes, or draw, as they are over several ranks.
+
+Draws of a row a node or edge are keyed by its id, so they are the same on any number of ranks. Tensors that hold a row
+for each node of the whole graph, such as the weight of `nn.Embedding(num_nodes, dim)`, lie in the order of the source:
+where a forward reads one row by row, beside its own rows, it gets the rows of this rank's nodes.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+from torch import nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from hpcgnn.errors import ConfigError
+from hpcgnn.ops.counter import CounterKey
 from hpcgnn.ops.pointwise import dropout
 from hpcgnn.pyg.batch_norm import batch_norm
 from hpcgnn.pyg.passing import ForwardPassing
 
-DRAWING = (functional.alpha_dropout, functional.feature_alpha_dropout, functional.dropout1d, functional.dropout2d,
-           functional.dropout3d, functional.rrelu, functional.gumbel_softmax)
+REFUSED_DRAWS = (functional.alpha_dropout, functional.feature_alpha_dropout, functional.dropout1d,
+                 functional.dropout2d, functional.dropout3d, functional.rrelu, functional.gumbel_softmax)
+# Refused where they draw for nodes; what they draw for columns is alike on all ranks.
+NODE_DRAWS = (torch.randperm, torch.randint, torch.randint_like, torch.multinomial, torch.poisson, torch.rrelu,
+              torch.Tensor.multinomial, torch.Tensor.random_, torch.Tensor.geometric_, torch.Tensor.log_normal_,
+              torch.Tensor.cauchy_, torch.alpha_dropout, torch.feature_dropout, torch.feature_alpha_dropout,
+              torch.native_dropout)
+DRAW_BITS = 24     # of a keyed draw, as many as float32 holds
+READS = {"__get__", "__len__", "size", "dim", "numel", "nelement", "stride", "is_floating_point", "is_contiguous",
+         "element_size", "data_ptr", "storage_offset", "get_device", "__hash__", "__repr__", "requires_grad_",
+         "type", "t", "transpose", "permute", "einsum", "bmm", "cdist", "bilinear"}
+# A table in their second place is a matrix, whose rows are no nodes.
+PRODUCTS = {"linear", "matmul", "__matmul__", "__rmatmul__", "mm", "mv"}
+OVER_ROWS = {"sum", "mean", "max", "min", "amax", "amin", "norm", "std", "var", "prod", "softmax", "log_softmax",
+             "normalize", "logsumexp", "cumsum", "argmax", "argmin", "sort", "argsort", "topk", "unique"}
+SAME_ELEMENTS = {"to", "long", "int", "clone", "contiguous", "cuda", "cpu", "detach"}
 
 
 class RowFunctions(TorchFunctionMode):
-    """Within this block, dropout drops by the ids of nodes or edges, and batch normalization is over all ranks.
+    """Within this block, draws are by the ids of nodes or edges, batch normalization is over all ranks, and tables of
+    all nodes give the rows of this rank's.
 
     Parameters
     ----------
@@ -25,25 +49,105 @@ class RowFunctions(TorchFunctionMode):
 
     def __init__(self, passing: ForwardPassing):
         super().__init__()
-        self._passing = passing
+        self._passing, self._tables = passing, passing.tables
+        self._positions: dict[int, torch.Tensor] = {}     # by identity, which holding them keeps
+        self._instead = {
+            functional.dropout: self._dropout, torch.dropout: self._dropout, torch.dropout_: self._dropout_in_place,
+            functional.batch_norm: self._batch_norm, functional.embedding: self._embedding, torch.arange: self._arange,
+            torch.rand: self._drawn, torch.randn: self._drawn, torch.rand_like: self._drawn,
+            torch.randn_like: self._drawn, torch.bernoulli: self._bernoulli, torch.Tensor.bernoulli: self._bernoulli,
+            torch.normal: self._normal, torch.Tensor.bernoulli_: self._refilled, torch.Tensor.normal_: self._refilled,
+            torch.Tensor.uniform_: self._refilled, torch.Tensor.exponential_: self._refilled,
+            nn.init.normal_: self._refilled, nn.init.uniform_: self._refilled}
+        self._instead |= {func: self._refused for func in NODE_DRAWS}
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         """Call a function, or what stands for it."""
         kwargs = kwargs or {}
-        if func is functional.dropout:
-            return self._dropout(*args, **kwargs)
-        if func is functional.batch_norm:
-            return self._batch_norm(*args, **kwargs)
-        if func in DRAWING and kwargs.get("training", True):
+        if self._tables and func is not functional.embedding:
+            args, kwargs = self._with_own_rows(func, args, kwargs)
+        instead = self._instead.get(func)
+        if instead is not None:
+            return instead(func, *args, **kwargs)
+        if func in REFUSED_DRAWS and kwargs.get("training", True):
             raise ConfigError(f"the model calls {func.__name__}, whose draws would differ with the number of ranks; "
                               "use torch.nn.functional.dropout, which draws by the nodes' ids")
-        return func(*args, **kwargs)
+        out = func(*args, **kwargs)
+        if self._positions and args and id(args[0]) in self._positions and func.__name__ in SAME_ELEMENTS:
+            self._positions[id(out)] = out
+        return out
 
-    def _dropout(self, rows: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False):
-        if not training or p == 0.0:
+    # Tables of all nodes
+
+    def _with_own_rows(self, func, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        """Put the rows of this rank's nodes in the place of tables, where a function reads rows."""
+        tables, name = self._tables, getattr(func, "__name__", "")
+        found = [one for one in (*args, *kwargs.values()) if id(one) in tables or isinstance(one, (list, tuple))]
+        if not found or name in READS:
+            return args, kwargs
+        first = args[0] if args else None
+        if id(first) in tables:
+            if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")):
+                raise ConfigError(f"the model writes to {tables[id(first)]}, which has a row a node, in its forward; a "
+                                  "rank would write its own nodes' rows only, so keep no rows between passes")
+            if name in ("__getitem__", "index_select"):
+                return self._indexed(name, args, kwargs)
+            if name in OVER_ROWS and (kwargs["dim"] if "dim" in kwargs else args[1] if len(args) > 1 else None) not in (
+                    1, -1):
+                return args, kwargs
+        if name in PRODUCTS:
+            return (self._passing.own_rows(first), *args[1:]), kwargs
+        own = self._passing.own_rows
+        return tuple(map(own, args)), {key: own(value) for key, value in kwargs.items()}
+
+    def _indexed(self, name: str, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        """Take rows of a table: by positions and slices those of this rank's nodes, by numbers those asked for."""
+        table, *rest = args
+        if name == "index_select":
+            rest = [rest[0] if rest else kwargs["dim"], rest[1] if len(rest) > 1 else kwargs["index"]]
+            return (table, rest[0], self._numbers(rest[1])), {}
+        index = rest[0] if isinstance(rest[0], tuple) else (rest[0],)
+        first, others = index[0] if index else Ellipsis, index[1:]
+        if first is Ellipsis or (isinstance(first, slice) and first.start in (None, 0) and first.step in (None, 1)
+                                 and (first.stop is None or first.stop in self._all_rows)):
+            return (self._passing.own_rows(table), (slice(None) if isinstance(first, slice) else first, *others)), {}
+        return (table, (self._numbers(first), *others)), {}
+
+    @property
+    def _all_rows(self) -> tuple[int, ...]:
+        return self._passing.graph.num_inner, self._passing.graph.num_nodes
+
+    def _numbers(self, index: Any) -> Any:
+        """Nodes' numbers in the source for what counts this rank's rows, or is a table of numbers itself."""
+        if id(index) in self._positions:
+            return self._passing.graph.node_index
+        return self._passing.own_rows(index)
+
+    def _embedding(self, func, index: torch.Tensor, weight: torch.Tensor, padding_idx=None, max_norm=None,
+                   norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False):
+        if max_norm is not None or scale_grad_by_freq:
+            raise ConfigError(f"the model has an embedding with {'max_norm' if max_norm else 'scale_grad_by_freq'}, "
+                              "which looks at the rows of one rank; leave it out")
+        return func(self._numbers(index), weight, padding_idx, None, norm_type, False, sparse)
+
+    def _arange(self, func, *args: Any, **kwargs: Any):
+        out = func(*args, **kwargs)
+        if len(out) in self._all_rows and not out.is_floating_point() and (len(args) == 1 or (
+                len(out) > 1 and out[0] == 0 and out[1] == 1)):
+            self._positions[id(out)] = out
+        return out
+
+    # Draws
+
+    def _dropout(self, func, rows: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, *,
+                 train: bool | None = None):
+        if not (training if train is None else train) or p == 0.0:
             return rows
         dropped = rows * 0.0 if p == 1.0 else self._dropped(rows, p)
         return rows.copy_(dropped) if inplace and dropped is not rows else dropped
+
+    def _dropout_in_place(self, func, rows: torch.Tensor, p: float, train: bool):
+        return self._dropout(func, rows, p, train, True)
 
     def _dropped(self, rows: torch.Tensor, probability: float) -> torch.Tensor:
         graph = self._passing.graph
@@ -58,19 +162,74 @@ class RowFunctions(TorchFunctionMode):
             self._passing.keep_constant(dropped, all_rows)
             return dropped
         flat = rows.reshape(len(rows), -1)
-        return dropout(flat, probability, self._ids_of(rows), key).view_as(rows)
+        ids = self._ids_of(len(rows))
+        if ids is None:
+            raise ConfigError(f"the model drops out {len(rows)} rows, which are neither this rank's {graph.num_inner} "
+                              "nodes nor the edges of a message, so its draws would differ with the number of ranks")
+        return dropout(flat, probability, ids, key).view_as(rows)
 
-    def _ids_of(self, rows: torch.Tensor):
-        """Return (n,) int64 ids of what the rows belong to: edges while messages pass, else nodes."""
+    def _ids_of(self, num_rows: int):
+        """Return (n,) int64 ids of what so many rows belong to: edges while messages pass, else nodes; None: neither.
+        """
         passing, graph = self._passing, self._passing.graph
-        if passing.passed is not None and len(rows) == passing.passed.shape[1]:
+        if passing.passed is not None and num_rows == passing.passed.shape[1]:
             return passing.edges.draw_ids(passing.passed).cpu().numpy()
-        if len(rows) in (graph.num_inner, graph.num_rows):
-            return graph.ids(0, len(rows))
-        raise ConfigError(f"the model drops out {len(rows)} rows, which are neither this rank's {graph.num_inner} "
-                          "nodes nor the edges of a message, so its draws would differ with the number of ranks")
+        return graph.ids(0, num_rows) if num_rows in (graph.num_inner, graph.num_rows) else None
 
-    def _batch_norm(self, rows: torch.Tensor, running_mean=None, running_var=None, weight=None, bias=None,
+    def _uniform(self, like: torch.Tensor) -> torch.Tensor | None:
+        """Return numbers in (0, 1) of the shape and place of `like`, by the ids of its rows; None: it has no rows of
+        nodes or edges.
+        """
+        ids = self._ids_of(len(like)) if like.dim() else None
+        if ids is None:
+            return None
+        key, flat = self._passing.graph.next_draw(), like.detach().reshape(len(like), -1)
+        ones, drawn = torch.ones_like(flat, dtype=torch.float32), torch.zeros_like(flat, dtype=torch.float32)
+        for bit in range(DRAW_BITS):      # each bit is a dropout of one half, under a key of its own
+            drawn += (dropout(ones, 0.5, ids, CounterKey(*key[:4], bit + 1)) > 0) * 2.0 ** (-1 - bit)
+        return (drawn + 2.0 ** (-2 - DRAW_BITS)).view_as(like)
+
+    def _drawn(self, func, *args: Any, **kwargs: Any):
+        """Draw as rand, randn and their likes do; torch's generator moves where the draws are torch's, on all ranks."""
+        given = {name: value for name, value in kwargs.items() if name != "generator"}
+        out = (torch.empty_like if func in (torch.rand_like, torch.randn_like) else torch.empty)(*args, **given)
+        uniform = self._uniform(out)
+        if uniform is None:
+            return func(*args, **kwargs)
+        values = _normal_of(uniform) if func in (torch.randn, torch.randn_like) else uniform
+        return values.to(out.dtype).requires_grad_(out.requires_grad)
+
+    def _bernoulli(self, func, rows: torch.Tensor, p: Any = None, **kwargs: Any):
+        uniform = self._uniform(rows)
+        if uniform is None:
+            return func(rows, **kwargs) if p is None else func(rows, p, **kwargs)
+        return (uniform < (rows if p is None else p)).to(rows.dtype)
+
+    def _normal(self, func, mean: Any = 0.0, std: Any = 1.0, size: Any = None, **kwargs: Any):
+        out = torch.as_tensor(mean) + torch.as_tensor(std) if size is None else torch.empty(size)
+        uniform = self._uniform(out)
+        if uniform is None:
+            return func(mean, std, **kwargs) if size is None else func(mean, std, size, **kwargs)
+        return (_normal_of(uniform) * std + mean).to(out.dtype)
+
+    def _refilled(self, func, rows: torch.Tensor, *args: Any, **kwargs: Any):
+        """Draw as the methods do that fill a tensor."""
+        uniform = self._uniform(rows)
+        if uniform is None:
+            return func(rows, *args, **kwargs)
+        kwargs.pop("generator", None)
+        return rows.copy_(_FILL[func.__name__](uniform, *args, **kwargs))
+
+    def _refused(self, func, *args: Any, **kwargs: Any):
+        out = func(*args, **kwargs)
+        first = out[0] if isinstance(out, tuple) else out
+        if first.dim() and self._ids_of(len(first)) is not None:
+            raise ConfigError(f"the model calls {func.__name__} for {len(first)} rows, this rank's nodes or edges, and "
+                              "these draws would differ with the number of ranks; use dropout, rand, randn or "
+                              "bernoulli, which draw by the nodes' ids")
+        return out
+
+    def _batch_norm(self, func, rows: torch.Tensor, running_mean=None, running_var=None, weight=None, bias=None,
                     training: bool = False, momentum: float = 0.1, eps: float = 1e-5):
         passing = self._passing
         if not training:
@@ -81,3 +240,16 @@ class RowFunctions(TorchFunctionMode):
                               f"this rank has {passing.graph.num_inner} nodes; normalize rows of nodes, (nodes, "
                               "columns)")
         return batch_norm(passing.graph, rows, running_mean, running_var, weight, bias, momentum, eps)
+
+
+def _normal_of(uniform: torch.Tensor) -> torch.Tensor:
+    return torch.special.ndtri(uniform.double())
+
+
+_FILL = {
+    "bernoulli_": lambda uniform, p=0.5: uniform < p,
+    "normal_": lambda uniform, mean=0.0, std=1.0: _normal_of(uniform) * std + mean,
+    "uniform_": lambda uniform, low=0.0, high=1.0, **named: uniform * (named.get("to", high) - named.get("from", low))
+    + named.get("from", low),
+    "exponential_": lambda uniform, lambd=1.0: -uniform.log() / lambd,
+}

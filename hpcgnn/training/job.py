@@ -125,7 +125,8 @@ def _train_in(comm: MPI.Comm, folder: RunFolder, info: GraphInfo, job: Job) -> F
         return open_folder(folder, session, resumed, remark, job.overwrite, job.resume,
                            job.shards) if comm.rank == 0 else []
 
-    for sentence in together(comm, prepare_folder) + _untaken_presets(job, info.name):
+    remarks = session.remarks if comm.rank == 0 else ()
+    for sentence in (*together(comm, prepare_folder), *_untaken_presets(job, info.name), *remarks):
         _say(f"hpcgnn: {sentence}")
     watch_closely(comm, config.timeout, folder.path)
     return Finished(run, run.execute())

@@ -75,6 +75,7 @@ class Session:
     traits : ModelTraits             how the model sums its neighbors' rows
     rows_within : list of int        nodes of all ranks within 0, 1, .. hops of the loss; empty where all are computed
     steps : StepGraphs               of epochs of several steps; None where all have one
+    remarks : tuple of str           what a user must know of how the model is trained
     degree_counts : int64 array      nodes of all ranks by in-degree, see `count_in_degrees`; None unless quantized
     """
 
@@ -95,6 +96,7 @@ class Session:
     rows_within: list[int]
     degree_counts: np.ndarray | None = None
     steps: StepGraphs | None = None
+    remarks: tuple[str, ...] = ()
 
     @classmethod
     def open(cls, comm: MPI.Comm, shards: Path, config: TrainConfig, info: GraphInfo | None = None,
@@ -146,7 +148,7 @@ class Session:
                            exchange.weighted_degree(part, device),
                            far_arcs=None if messages.sums is None else messages.sums.arcs,
                            kept_degree=None if whole is None else part.in_degree)
-        graph.stored_bits = config.stored_bits
+        graph.stored_bits, graph.num_nodes = config.stored_bits, info.num_nodes
         rows_within = comm.allreduce(np.array(reach.num_within)).tolist() if reach else []
         degree_counts = None if config.quantize == "none" else count_in_degrees(graph, comm)
         model, has_weights = together(comm, lambda: recipe.build(config, info)), part.edge_weight is not None
@@ -156,7 +158,8 @@ class Session:
         steps = None if config.steps == "1" else _make_steps(comm, config, info, part.cluster, graph, exchange, model)
         return cls(comm, config, info, graph, exchange, transport, messages.plan, messages.importance(part),
                    messages.mates, messages.node is not None, objective,
-                   score, recipe, traits_of(model, config.layers), rows_within, degree_counts, steps)
+                   score, recipe, traits_of(model, config.layers), rows_within, degree_counts, steps,
+                   tuple(model.remarks(has_weights)) if isinstance(model, DistributedModel) else ())
 
     def method_context(self) -> MethodContext:
         """Return what the method finds on this rank."""

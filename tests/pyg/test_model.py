@@ -137,8 +137,28 @@ def test_models_of_pyg_are_told_from_those_of_hpcgnn():
             return self.conv((graph.halo(x), x), graph.edge_index)
 
     assert is_pyg(pyg.GCN(6, 8, 2, 5)) and is_pyg(pyg.SAGEConv(6, 5))
-    assert not is_pyg(Own()) and not is_pyg(torch.nn.Linear(2, 2))
-    assert not is_pyg(hpcgnn.distribute(pyg.GCN(6, 8, 2, 5)))
+    assert is_pyg(pyg.MLP([6, 8, 5])) and is_pyg(torch.nn.Linear(2, 2))      # of rows alone
+    assert not is_pyg(Own()) and not is_pyg(hpcgnn.distribute(pyg.GCN(6, 8, 2, 5)))
+
+
+class NoEdges(torch.nn.Module):
+    """The baseline without a graph, with the arguments of the model that it stands beside."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(2)
+        self.lin = torch.nn.Linear(6, 5)
+
+    def forward(self, x, edge_index):
+        return self.lin(x)
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("make, num_arguments", [(NoEdges, 2), (lambda: pyg.MLP([6, 8, 5]), 1)])
+def test_a_model_without_convolutions_is_trained_by_rows(whole_graph, make, num_arguments):
+    whole, model = whole_graph(), hpcgnn.distribute(make())
+    plain = copy.deepcopy(model.module).double()(*(whole.x, whole.edge_index)[:num_arguments])
+    assert_close(gathered(model(whole.graph, whole.graph.x), whole.graph), plain.detach().numpy())
 
 
 class OfData(torch.nn.Module):

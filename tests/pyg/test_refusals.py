@@ -56,6 +56,21 @@ class OnlyRows(Around):
         return x
 
 
+class OnLocalGraph(torch.nn.Module):
+    def forward(self, graph, x):
+        return graph.aggregate(graph.halo(x), "mean")
+
+
+class NeedsWeights(Around):
+    def forward(self, x, edge_index, edge_weight):
+        return self.conv(x, edge_index, edge_weight)
+
+
+class TakesAttributes(Around):
+    def forward(self, x, edge_index, edge_attr=None):
+        return self.conv(x, edge_index, edge_attr=edge_attr)
+
+
 LINEAR = torch.nn.Linear(6, 5)
 
 
@@ -88,7 +103,7 @@ def dynamic():
     (lambda: OwnEdgeUpdate(6, 5), "OwnEdgeUpdate at model can't be distributed: it has an edge_update of its own"),
     (lambda: NeedsTypes(), "NeedsTypes.forward needs edge_type, which shards don't hold"),
     (lambda: OnlyRows(), "OnlyRows.forward takes (x), which can't be distributed"),
-    (lambda: torch.nn.Sequential(LINEAR), "Sequential has no convolution of PyTorch Geometric to distribute"),
+    (lambda: OnLocalGraph(), "OnLocalGraph has no convolution of PyTorch Geometric to distribute"),
 ])
 def test_a_part_that_would_differ_is_refused_by_name(make, complaint):
     with pytest.raises(ConfigError) as refused:
@@ -162,3 +177,19 @@ def test_a_model_that_does_not_fit_the_graph_is_refused():
             hpcgnn.distribute(model, graph)
         assert str(refused.value).startswith(complaint)
     hpcgnn.distribute(pyg.GAT(6, 8, 2, 5), graph, ignore_edge_weights=True)
+
+
+def test_columns_of_edges_that_the_graph_does_not_have_are_named():
+    weighted, unweighted = (SimpleNamespace(num_features=6, num_classes=5, info=SimpleNamespace(has_edge_weights=has))
+                            for has in (True, False))
+    for conv in (pyg.GATv2Conv(6, 5, edge_dim=3), pyg.GENConv(6, 5, edge_dim=3), pyg.CGConv(6, dim=3),
+                 pyg.GeneralConv(6, 5, in_edge_channels=3)):
+        name = type(conv).__name__
+        with pytest.raises(ConfigError, match=f"{name} at model.conv is made for 3 columns of edge_attr, and the graph "
+                                              "has one weight an edge"):
+            hpcgnn.distribute(TakesAttributes(conv), weighted)
+        remark, = hpcgnn.distribute(TakesAttributes(conv), unweighted).remarks(False)
+        assert remark.startswith(f"{name} at model.conv is made for edge_attr of 3 columns")
+    with pytest.raises(ConfigError, match=r"NeedsWeights\.forward needs edge_weight, and the graph has no"):
+        hpcgnn.distribute(NeedsWeights(), unweighted)
+    hpcgnn.distribute(NeedsWeights(), weighted)
