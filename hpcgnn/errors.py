@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 import traceback
 from pathlib import Path
 
@@ -128,9 +129,33 @@ def _sentence_of_file(error: OSError, text: str) -> str:
         return f"a file can't be read or written: {_first_line(text)}"
     if error.filename is not None:
         return f"{error.filename} can't be read or written: {error.strerror}"
-    if error.errno in (errno.ENOSPC, errno.EIO, errno.EDQUOT):
-        return f"standard output, or a file, can't be written: {error.strerror}"
-    return f"the system refused: {error.strerror}"
+    if _is_of_output(error):
+        return f"standard output can't be written: {error.strerror}"
+    found = _file_at_fault(error)
+    return f"{found} can't be read or written: {error.strerror}" if found else f"the system refused: {error.strerror}"
+
+
+def _is_of_output(error: OSError) -> bool:
+    """Whether an error arose where something was printed, or standard output still holds what it could not take."""
+    frames = traceback.extract_tb(error.__traceback__)
+    last = frames[-1] if frames else None
+    if last and (any(f"{os.sep}{library}{os.sep}" in last.filename for library in ("click", "rich"))
+                 or any(word in (last.line or "") for word in ("print(", "sys.stdout"))):
+        return True
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        return True
+    return False
+
+
+def _file_at_fault(error: BaseException) -> Path | None:
+    """The file or folder among the variables of the innermost function of hpcgnn; the system's own error names none
+    where the file was open.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)
+              if frame.f_code.co_filename.startswith(str(Path(__file__).parent))]
+    return next((value for value in frames[-1].f_locals.values() if isinstance(value, Path)), None) if frames else None
 
 
 def _first_line(text: str) -> str:

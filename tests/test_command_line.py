@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import numpy as np
@@ -18,6 +19,7 @@ from hpcgnn.command_line import cli
 from hpcgnn.errors import MORE_MEMORY, exit_code_of, explanation_of, sentence_of
 from hpcgnn.registry import parse_value
 from hpcgnn.stop_signals import STOP_REQUEST, STOP_SIGNALS
+from hpcgnn.training.durable import sync_file
 
 PROGRAM = [sys.executable, "-m", "hpcgnn"]
 
@@ -97,7 +99,25 @@ def test_a_full_disk_behind_standard_output_is_one_sentence(arguments):
     with open("/dev/full", "w") as full:
         ended = subprocess.run([*PROGRAM, *arguments], stdout=full, stderr=subprocess.PIPE, text=True)
     assert ended.returncode == 1
-    assert ended.stderr == "hpcgnn: standard output, or a file, can't be written: No space left on device\n"
+    assert ended.stderr == "hpcgnn: standard output can't be written: No space left on device\n"
+
+
+def failed_read(path):
+    raise OSError(5, "Input/output error")
+
+
+def test_an_error_of_a_file_is_not_blamed_on_standard_output(tmp_path, monkeypatch):
+    """As a read of an open file on a disk or server at fault ends: with no name."""
+    assert sentence_of(error_of(lambda: failed_read(None))) == "the system refused: Input/output error"
+    monkeypatch.setattr(os, "fsync", failed_read)
+    (tmp_path / "metrics.jsonl").touch()
+    found = sentence_of(error_of(lambda: sync_file(tmp_path / "metrics.jsonl")))
+    assert found == f"{tmp_path / 'metrics.jsonl'} can't be read or written: Input/output error"
+
+
+def test_a_terminal_that_is_gone_is_blamed_where_output_is_refused(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(flush=lambda: failed_read(None)))
+    assert sentence_of(OSError(5, "Input/output error")) == "standard output can't be written: Input/output error"
 
 
 def test_a_reader_that_leaves_is_one_sentence():

@@ -6,7 +6,6 @@ shards: readers look there first. What follows only tidies up, and the next writ
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import shutil
@@ -21,8 +20,6 @@ from hpcgnn.shards.schema import ARRIVED, GRAPH_FILE, INCOMING_PATTERN, PART_PAT
 from hpcgnn.shards.seal import sync_folder
 from hpcgnn.shards.sealed import reason_of
 
-# What flock raises where a file system has none, among them NFS for a folder.
-NO_LOCKS = (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 def check_folder(folder: Path, overwrite: bool) -> None:
     """Check that shards may be written to a folder, which need not exist yet; nothing is made or changed.
@@ -144,8 +141,7 @@ def _locked(folder: Path) -> Iterator[None]:
             raise ShardError(f"another hpcgnn preprocess writes to {folder} now; wait for it, or choose another "
                              "--out") from reason
         except OSError as reason:
-            if reason.errno not in NO_LOCKS:
-                raise
+            # A file system without locks says so in words of its own: EBADF for a folder on NFS, 524 on Cray's DVS.
             print(f"{folder} is on a file system without locks ({reason_of(reason)}); start no second preprocess on it",
                   file=sys.stderr)
         yield

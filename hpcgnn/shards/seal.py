@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import zlib
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import BinaryIO
 SEAL_BYTES = 512   # the smallest user block that HDF5 allows
 CRC_BLOCK_BYTES = 4 << 20
 MAGIC = "hpcgnn"
+NO_SYNC = (errno.EBADF, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, 524)    # of a folder; 524 is ENOTSUPP of the kernel
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,12 @@ def seal_file(file: BinaryIO, kind: str, version: int) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename in `folder` survive a power cut."""
+    """Make a rename in `folder` survive a power cut, where the file system can."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in NO_SYNC:
+            raise
     finally:
         os.close(descriptor)

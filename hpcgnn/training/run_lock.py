@@ -7,7 +7,6 @@ taken over under a claim that is named after it and, by link(2) again, made once
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import sys
@@ -23,7 +22,6 @@ from hpcgnn.training.holder import Holder
 
 LOCK = "run.lock"
 HEARTBEAT_SECONDS, PATIENCE_SECONDS, POLL_SECONDS = 5.0, 30.0, 0.5
-NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EACCES}
 
 
 class RunLock:
@@ -167,9 +165,11 @@ class RunLock:
         except FileExistsError:
             # An answer of NFS may be lost and the request be sent again: the number of links tells the truth.
             return os.stat(temporary).st_nlink == 2 and os.path.samefile(temporary, file)
-        except OSError as error:
-            if error.errno not in NO_LINKS:
-                raise
+        except FileNotFoundError:
+            raise       # the folder has gone
+        except OSError:
+            # A file system without links says so in words of its own, such as EPERM, or 524 on Cray's DVS. Where the
+            # disk is at fault, writing says it.
             return _write_exclusively(file, self._mine)
         return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -131,13 +132,14 @@ def test_shards_that_came_since_the_check_are_not_replaced_unasked(tmp_path, mon
     assert verify_shards(tmp_path).num_parts == 2
 
 
-def test_a_file_system_without_locks_is_told_of_and_written_to(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("number", [errno.EBADF, errno.ENOLCK, errno.ENOSYS, 524, errno.EIO, errno.EREMOTEIO])
+def test_a_file_system_without_locks_is_told_of_and_written_to(tmp_path, monkeypatch, capsys, number):
     def refuse(*_):
-        raise OSError(9, "Bad file descriptor")
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     write(tmp_path, 2)
-    assert "is on a file system without locks (Bad file descriptor); start no second" in capsys.readouterr().err
+    assert f"is on a file system without locks ({os.strerror(number)}); start no second" in capsys.readouterr().err
     assert verify_shards(tmp_path).num_parts == 2
 
 
@@ -152,3 +154,16 @@ def test_a_folder_behind_a_symlink_is_written_through_it(tmp_path):
 def test_a_name_that_no_file_system_takes_is_a_sentence(tmp_path):
     with pytest.raises(ShardError, match="can't be made: File name too long; choose another --out"):
         write(tmp_path / ("a" * 300), 2)
+
+
+def test_a_folder_that_can_not_be_synced_is_written_all_the_same(tmp_path, monkeypatch):
+    known = os.fsync
+
+    def refuse(descriptor):
+        if os.path.isdir(f"/proc/self/fd/{descriptor}"):
+            raise OSError(524, os.strerror(524))
+        known(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    write(tmp_path, 2)
+    assert verify_shards(tmp_path).num_parts == 2

@@ -173,9 +173,10 @@ def test_of_many_that_race_for_a_stale_lock_one_wins(tmp_path, claims):
 
 
 @pytest.mark.parametrize("stale", [False, True])
-def test_a_file_system_without_links_has_locks_too(tmp_path, monkeypatch, stale):
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EMLINK, errno.ENOLCK, 524])
+def test_a_file_system_without_links_has_locks_too(tmp_path, monkeypatch, number, stale):
     def no_link(*paths):
-        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "link", no_link)
     if stale:
