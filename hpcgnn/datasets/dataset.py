@@ -56,7 +56,8 @@ class GraphDataset:
     train_mask, val_mask, test_mask : (num_nodes,) bool, disjoint
     cleaning : CleaningReport
     edge_weight : (num_edges,) float32, positive and finite, beside indices; None where all arcs weigh the same
-    node_name : (num_nodes,) int64 or str    the nodes' ids in their source, None where these are 0..num_nodes - 1
+    node_name : (num_nodes,) int64, or objects that are str     the nodes' ids in their source, None where these are
+                                             0..num_nodes - 1
     class_names : tuple of str               in the order of class ids; empty where the source has numbers
     """
 
@@ -100,7 +101,7 @@ class GraphDataset:
 
     def name_of(self, node: int) -> str:
         """Return how a sentence names a node: its number, or the id that its source gives it."""
-        return str(node) if self.node_name is None else repr(self.node_name[node].item())
+        return str(node) if self.node_name is None else repr(self.node_name[node:node + 1].tolist()[0])
 
     def in_degree(self) -> np.ndarray:
         """Number of in-neighbours of every node, (num_nodes,) int64."""

@@ -34,7 +34,7 @@ def describe(dataset: GraphDataset, origins: Origins, drawn_with: int | None) ->
 def _nodes(dataset: GraphDataset, origins: Origins) -> str:
     if dataset.node_name is None:
         return f"{dataset.num_nodes:,}, numbered from 0 in the order of {origins.ids or 'the rows'}"
-    kind = "texts" if dataset.node_name.dtype.kind == "U" else "integers"
+    kind = "texts" if dataset.node_name.dtype.kind in "UO" else "integers"
     shown = ", ".join(str(name)[:SHOWN_CHARACTERS] for name in dataset.node_name[:SHOWN_IDS].tolist())
     return f"{dataset.num_nodes:,}; ids are {kind}{_from(origins.ids)}: {shown}, ..."
 

@@ -9,16 +9,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from hpcgnn.datasets.arcs import Ends, chunks
+from hpcgnn.datasets.arcs import Ends, RowsOfEntries, chunks
 from hpcgnn.datasets.assemble import assemble_dataset
 from hpcgnn.datasets.cleaning import build_weighted_csr
+from hpcgnn.datasets.columns import as_ids, as_numbers
 from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.datasets.features import Features
 from hpcgnn.datasets.given_splits import read_splits
-from hpcgnn.datasets.ids import NodeRows, ids_of_ends, plain_ids
+from hpcgnn.datasets.ids import NodeRows, ids_of_ends
 from hpcgnn.datasets.made import assemble_made_dataset, refuse_given_labels
 from hpcgnn.datasets.options import SourceOptions
+from hpcgnn.datasets.row_files import Column, RowFile
 from hpcgnn.datasets.splits import Masks
 from hpcgnn.datasets.targets import Labels, read_labels
 from hpcgnn.datasets.weights import check_weights
@@ -33,13 +36,14 @@ class GivenGraph:
     Attributes
     ----------
     name : str
-    source, target : (num_edges,) ids of the nodes that each arc leads from and to; numbers may be what reads slices
-    weight : (num_edges,) number, or None
-    node_id : (num_nodes,) id of each row, or None where the ends of arcs are the numbers of rows
-    row_name : (num_nodes,) id of each row of a graph whose arcs are between the numbers of rows, or None
+    source, target : (num_edges,) ids of the nodes that each arc leads from and to: columns of any library, or numbers
+        that are read in slices
+    weight : (num_edges,) column of numbers, or None
+    node_id : (num_nodes,) column with the id of each row, or None where the ends of arcs are the numbers of rows
+    row_name : (num_nodes,) column of ids of a graph whose arcs are between the numbers of rows, or None
     num_nodes : int, or None where features, labels or ids tell
     features : (num_nodes, num_features) number, ndarray, scipy CSR or RowFile, or None
-    labels : (num_nodes,) or (num_nodes, num_columns) number or text, or None
+    labels : (num_nodes,) column, or (num_nodes, num_columns), of numbers or texts, or None
     label_names : tuple of str       names of several columns of labels
     num_classes : int, or None where labels tell
     task : {"auto", "regression"}    what the source says of its labels
@@ -53,14 +57,14 @@ class GivenGraph:
     """
 
     name: str
-    source: Ends
-    target: Ends
-    weight: np.ndarray | None = None
-    node_id: np.ndarray | None = None
-    row_name: np.ndarray | None = None
+    source: Ends | Any
+    target: Ends | Any
+    weight: Any = None
+    node_id: Any = None
+    row_name: Any = None
     num_nodes: int | None = None
     features: Features | None = None
-    labels: np.ndarray | None = None
+    labels: Any = None
     label_names: tuple[str, ...] = ()
     num_classes: int | None = None
     task: str = "auto"
@@ -82,12 +86,15 @@ def finish_dataset(given: GivenGraph, options: SourceOptions) -> GraphDataset:
                        are not positive, or what `assemble_dataset` refuses
     """
     labels = _labels(given, options)
+    if given.weight is not None:
+        weight = as_numbers(given.weight, f"{given.name}: the weights of edges")
+        given = replace(given, weight=weight[:, 0] if weight.ndim == 2 and weight.shape[1] == 1 else weight)
     source, target, num_nodes, rows = _numbered(given)
     graph, weight = build_weighted_csr(source, target, given.weight, num_nodes,
                                        options.symmetrize or given.is_symmetric, given.name, options.progress,
                                        options.scratch)
     if given.row_name is not None:
-        rows = NodeRows(plain_ids(given.row_name, f"{given.name}: the ids of nodes"), given.name)
+        rows = NodeRows(given.row_name, given.name)
         if len(rows) != num_nodes:
             raise DatasetError(f"{given.name} has {len(rows)} ids for {num_nodes} nodes; expected one each")
     name = None if rows is None else rows.names
@@ -115,27 +122,37 @@ def _labels(given: GivenGraph, options: SourceOptions) -> Labels | None:
 def _numbered(given: GivenGraph) -> tuple[Ends, Ends, int, NodeRows | None]:
     """Return the rows of both ends of each arc, the number of nodes, and what tells a row from an id, if needed."""
     source, target = given.source, given.target
-    if given.node_id is not None or not source.dtype.kind == target.dtype.kind == "i":
-        source, target = (plain_ids(np.asarray(ends), f"{given.name}: the ends of edges") for ends in (source, target))
+    if given.node_id is not None or not (_are_rows(source) and _are_rows(target)):
+        source, target = (as_ids(ends if _is_column(ends) else np.asarray(ends), f"{given.name}: the ends of edges")
+                          for ends in (source, target))
     if len(source) != len(target):
         raise DatasetError(f"{given.name} has {len(source)} sources and {len(target)} targets of edges; expected as "
                            "many of both")
-    if given.node_id is None and source.dtype.kind == target.dtype.kind == "i":
+    if given.node_id is None and _are_rows(source) and _are_rows(target):
         return source, target, _num_nodes(given, source, target), None
-    if given.node_id is not None:
-        ids = plain_ids(given.node_id, f"{given.name}: the nodes")
-    else:
-        ids = ids_of_ends(source, target)
-        if _num_rows(given):
-            raise DatasetError(f"{given.name} has edges between texts such as {source[:2].tolist()}, and rows of "
-                               "labels or features without ids; give the id of each row, too")
-    rows = NodeRows(ids, given.name)
+    if given.node_id is None and _num_rows(given):
+        texts = source if isinstance(source, pa.Array) else target
+        raise DatasetError(f"{given.name} has edges between texts such as {texts[:2].to_pylist()}, and rows of "
+                           "labels or features without ids; give the id of each row, too")
+    rows = NodeRows(ids_of_ends(source, target) if given.node_id is None else given.node_id, given.name)
     check_weights(given.weight, source, target, given.name)      # here, where its sentence can name the ids
     return rows.find(source, "an edge"), rows.find(target, "an edge"), len(rows), rows
 
 
 def _num_rows(given: GivenGraph) -> list[int]:
-    return [rows.shape[0] for rows in (given.features, given.labels) if rows is not None]
+    return [rows.shape[0] if hasattr(rows, "shape") else len(rows) for rows in (given.features, given.labels)
+            if rows is not None]
+
+
+def _is_column(ends: Any) -> bool:
+    """Whether ends of edges are in memory, and not read from a file in slices."""
+    return not isinstance(ends, RowFile | Column | RowsOfEntries)
+
+
+def _are_rows(ends: Any) -> bool:
+    """Whether ends of edges can be taken as they are, as the numbers of rows."""
+    return (isinstance(ends, np.ndarray | RowFile | Column | RowsOfEntries) and not isinstance(ends, np.ma.MaskedArray)
+            and ends.ndim == 1 and ends.dtype.kind == "i" and ends.dtype.isnative)
 
 
 def _num_nodes(given: GivenGraph, source: Ends, target: Ends) -> int:

@@ -124,7 +124,7 @@ def rows_of(file: NodeFile, rows: NodeRows, is_complete: bool, missing: object) 
     NodeRows(file.ids, str(file.path))           # refuses an id that the file names twice
     if is_complete and len(place) < len(rows):
         lost = int(np.argmin(np.isin(np.arange(len(rows)), place)))
-        raise DatasetError(f"{file.path} has no row for node {rows.ids[lost].item()!r}; expected one for each node")
+        raise DatasetError(f"{file.path} has no row for node {rows.id_of(lost)!r}; expected one for each node")
     shape = (len(rows), *file.values.shape[1:])
     kind = object if file.values.dtype.kind == "U" else file.values.dtype
     if file.values.dtype.kind in "iu" and len(place) < len(rows):

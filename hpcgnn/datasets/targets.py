@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from hpcgnn.datasets.columns import MISSING_TEXTS, Words, as_labels
 from hpcgnn.datasets.labels import UNKNOWN, class_ids, indicator_rows
 from hpcgnn.datasets.what_was_read import NOWHERE, Origins
 from hpcgnn.errors import DatasetError
 
-MISSING_TEXTS = ("", "nan", "NaN", "NA", "None", "null")
 SUSPECTS = ("unknown", "unlabeled", "unlabelled", "missing", "n/a", "<na>", "?", "-", "none", "null", "undefined")
 # What stands for unknown by custom: 255 of images, -100 of torch's losses, the largest number of a type.
 FILLS = (-100, -999, -9999, 255, 65535, (1 << 31) - 1, (1 << 32) - 1)
@@ -63,7 +63,7 @@ def read_labels(values: Any, task: str, name: str, num_classes: int | None = Non
 
     Parameters
     ----------
-    values : (num_nodes,) or (num_nodes, num_columns) number or text, or Words, texts by code
+    values : (num_nodes,) column of any library, or (num_nodes, num_columns), of numbers or texts
     task : {"auto", "classes", "multi-label", "regression"}
     name : str                      of the dataset or file, for messages
     num_classes : int               where the source states it: its numbers are then kept
@@ -76,8 +76,16 @@ def read_labels(values: Any, task: str, name: str, num_classes: int | None = Non
     DatasetError                    labels that `task`, or no task, can have; a class for nearly every node; an ignored
                                     label that no node has
     """
-    values = _plain(values, name)
-    if values.ndim == 2 and values.shape[1] == 1:
+    values = as_labels(values, f"{name}: the labels")
+    shape = values.code.shape if isinstance(values, Words) else values.shape
+    if len(shape) not in (1, 2) or 0 in shape[1:]:
+        raise DatasetError(f"{name} has labels of shape {shape}; expected a number, a text or a row of numbers a node")
+    if isinstance(values, Words):
+        if len(shape) == 2 and shape[1] > 1:
+            raise DatasetError(f"{name} has texts of shape {shape} for labels; expected one class a node, or columns "
+                               "of 0 and 1")
+        values = Words(values.code.reshape(-1), values.word)
+    elif len(shape) == 2 and shape[1] == 1:
         values = values[:, 0]
     values, is_ignored = _ignored(values, ignore, name)
     found = _labels_of(values, task, name, num_classes, column_names, ignore is None, origins)
@@ -89,7 +97,7 @@ def read_labels(values: Any, task: str, name: str, num_classes: int | None = Non
                    remarks=(*found.remarks, f"{count:,} labels were ignored: {', '.join(map(str, ignore))}"))
 
 
-def _labels_of(values: np.ndarray, task: str, name: str, num_classes: int | None, column_names: tuple[str, ...],
+def _labels_of(values: np.ndarray | Words, task: str, name: str, num_classes: int | None, column_names: tuple[str, ...],
                takes_all: bool, origins: Origins) -> Labels:
     dubious = ()
     if task == "auto":
@@ -103,27 +111,35 @@ def _labels_of(values: np.ndarray, task: str, name: str, num_classes: int | None
         return Labels(targets, targets.shape[1], remarks=_far_from_zero(targets), dubious=dubious)
     if task == "multi-label":
         return _indicators(values, name, num_classes, column_names)
-    if values.dtype.kind == "U":
+    if isinstance(values, Words):
         return _named_classes(values, name, num_classes, takes_all, origins)
     return _numbered_classes(values, name, num_classes, takes_all, origins)
 
 
-def _ignored(values: np.ndarray, ignore: tuple | None, name: str) -> tuple[np.ndarray, np.ndarray | None]:
+def _ignored(values: np.ndarray | Words, ignore: tuple | None, name: str
+             ) -> tuple[np.ndarray | Words, np.ndarray | None]:
     """Return labels with unknown ones in the place of those that are ignored, and which these are."""
     if not ignore:
         return values, None
-    is_text = values.dtype.kind == "U"
-    is_ignored = np.zeros(values.shape, bool)
+    is_text = isinstance(values, Words)
+    numbers = values.code if is_text else values
+    is_ignored = np.zeros(numbers.shape, bool)
     for item in ignore:
         try:
-            found = values == (str(item) if is_text else float(item))
+            found = numbers == (_code_of(values, str(item)) if is_text else float(item))
         except (TypeError, ValueError):
-            found = np.zeros(values.shape, bool)
+            found = np.zeros(numbers.shape, bool)
         if not found.any():
             raise DatasetError(f"{name} has neither a column nor a label {str(item)[:40]!r} to ignore; leave it out of "
                                "ignore=")
         is_ignored |= found
-    return np.where(is_ignored, "" if is_text else np.nan, values), is_ignored
+    if is_text:
+        return Words(np.where(is_ignored, np.int32(-1), values.code), values.word), is_ignored
+    return np.where(is_ignored, np.nan, values), is_ignored
+
+
+def _code_of(words: Words, word: str) -> int:
+    return words.word.index(word) if word in words.word else len(words.word)
 
 
 def place_beside(column: str, held: Mapping[str, Any]) -> str:
@@ -143,53 +159,22 @@ def _way(origins: Origins) -> str:
     return "label=COLUMN (labels=COLUMN in Python)" + (f", one of {shown}" if shown else "")
 
 
-def _plain(values: Any, name: str) -> np.ndarray:
-    """Turn objects into texts, "" where one is missing, or into numbers where all are; refuse what is neither."""
-    if hasattr(values, "word"):      # Words
-        return np.array(("", *values.word))[values.code + 1]
-    values = np.asarray(values)
-    if values.dtype.kind == "O":
-        is_missing = np.array([value is None or value != value for value in values.reshape(-1)]).reshape(values.shape)
-        known = values[~is_missing]
-        if all(isinstance(value, str) for value in known):
-            values = np.where(is_missing, "", values).astype(str)
-        else:
-            try:
-                values = np.where(is_missing, np.nan, values).astype(np.float64)
-            except (TypeError, ValueError):
-                raise DatasetError(f"{name} has labels of several types, {_types(known)} among them; expected numbers "
-                                   "or texts") from None
-    if values.dtype.kind == "S":
-        values = values.astype(str)
-    if values.dtype.kind not in "iufbU":
-        raise DatasetError(f"{name} has labels of type {values.dtype}; expected numbers or texts")
-    if values.ndim not in (1, 2) or 0 in values.shape[1:]:
-        raise DatasetError(f"{name} has labels of shape {values.shape}; expected a number, a text or a row of numbers "
-                           "a node")
-    return values
-
-
-def _types(values: np.ndarray) -> str:
-    return " and ".join(sorted({type(value).__name__ for value in values})[:3])
-
-
-def _find_task(values: np.ndarray) -> tuple[str, tuple[str, ...]]:
+def _find_task(values: np.ndarray | Words) -> tuple[str, tuple[str, ...]]:
+    if isinstance(values, Words):
+        return "multi-label" if _joins_names(values) else "classes", ()
     if values.dtype.kind == "f":
         has_fraction = np.isfinite(values) & (np.floor(values) != values)
         if has_fraction.any():
             place = np.argwhere(has_fraction)[0]
             return "regression", (f"labels are targets of a regression, as {values[tuple(place)]:g} of node {place[0]} "
                                   "is no class; label=COLUMN says where classes are",)
-    return ("multi-label" if values.ndim == 2 or _joins_names(values) else "classes"), ()
+    return ("multi-label" if values.ndim == 2 else "classes"), ()
 
 
-def _joins_names(values: np.ndarray) -> bool:
+def _joins_names(words: Words) -> bool:
     """Whether texts join names of several classes, as "art;music" beside "music" does."""
-    if values.dtype.kind != "U":
-        return False
-    distinct = np.unique(values).tolist()
-    parts = [_parts(text) for text in distinct]
-    return any(len(some) > 1 for some in parts) and len({part for some in parts for part in some}) < len(distinct)
+    parts = [_parts(text) for text in words.word]
+    return any(len(some) > 1 for some in parts) and len({part for some in parts for part in some}) < len(words.word)
 
 
 def _parts(text: str) -> list[str]:
@@ -209,11 +194,10 @@ def _far_from_zero(targets: np.ndarray) -> tuple[str, ...]:
             "begin near 0: standardize them, or training takes long",)
 
 
-def _targets(values: np.ndarray, name: str) -> np.ndarray:
+def _targets(values: np.ndarray | Words, name: str) -> np.ndarray:
     """Return targets as (num_nodes, num_targets) float32, NaN where unknown."""
-    if values.dtype.kind == "U":
-        raise DatasetError(f"{name} has labels that are texts, {values.flat[0].item()!r} first; a regression needs "
-                           "numbers")
+    if isinstance(values, Words):
+        raise DatasetError(f"{name} has labels that are texts, {values.word[0]!r} first; a regression needs numbers")
     targets = values.reshape(len(values), -1)
     with np.errstate(over="ignore"):
         rounded = targets.astype(np.float32)
@@ -225,15 +209,16 @@ def _targets(values: np.ndarray, name: str) -> np.ndarray:
     return rounded
 
 
-def _indicators(values: np.ndarray, name: str, num_classes: int | None, column_names: tuple[str, ...]) -> Labels:
+def _indicators(values: np.ndarray | Words, name: str, num_classes: int | None,
+                column_names: tuple[str, ...]) -> Labels:
     """Rows of 0 and 1; a row of nothing but NaN is a node without a label."""
     remarks = ()
-    if values.ndim == 1 and values.dtype.kind == "U":
-        distinct, place = np.unique(values, return_inverse=True)
-        column_names = tuple(sorted({part for text in distinct.tolist() for part in _parts(text)}))
-        rows = np.array([[part in _parts(text) for part in column_names] for text in distinct.tolist()], np.float32)
-        rows[np.isin(distinct, MISSING_TEXTS)] = np.nan
-        values = rows[place].reshape(len(values), len(column_names))
+    if isinstance(values, Words):
+        column_names = tuple(sorted({part for text in values.word for part in _parts(text)}))
+        rows = np.full((len(values.word) + 1, len(column_names)), np.nan, np.float32)     # the last: of no word
+        for row, text in zip(rows, values.word, strict=False):
+            row[:] = np.nan if text in MISSING_TEXTS else [part in _parts(text) for part in column_names]
+        values = rows[values.code]
         remarks = ("labels such as 'a;b' were taken as several labels a node; --task classes says otherwise",)
     values = values if values.ndim == 2 else values[:, None]
     unlabeled = None
@@ -255,23 +240,26 @@ def _indicators(values: np.ndarray, name: str, num_classes: int | None, column_n
                   unlabeled)
 
 
-def _named_classes(values: np.ndarray, name: str, num_classes: int | None, takes_all: bool, origins: Origins) -> Labels:
-    if values.ndim != 1:
-        raise DatasetError(f"{name} has texts of shape {values.shape} for labels; expected one class a node")
-    is_missing = np.isin(values, MISSING_TEXTS)
-    names, ids, count = np.unique(values[~is_missing], return_inverse=True, return_counts=True)
+def _named_classes(values: Words, name: str, num_classes: int | None, takes_all: bool, origins: Origins) -> Labels:
+    count_of = np.bincount(values.code[values.code >= 0], minlength=len(values.word))
+    names = sorted(word for word, number in zip(values.word, count_of.tolist(), strict=True)
+                   if number and word not in MISSING_TEXTS)
+    class_of = {word: number for number, word in enumerate(names)}
+    # The last: of nodes without a word.
+    by_code = np.array([*(class_of.get(word, UNKNOWN) for word in values.word), UNKNOWN], np.int64)
+    found = by_code[values.code]
+    count = np.bincount(found[found >= 0], minlength=len(names))
+    num_labeled = int(count.sum())
     if num_classes not in (None, len(names)):
         raise DatasetError(f"{name} names {len(names)} classes and says that there are {num_classes}")
-    _refuse_names(names, len(ids), "text", name, origins)
-    found = np.full(len(values), UNKNOWN, np.int64)
-    found[~is_missing] = ids
-    shown = ", ".join(names[:SHOWN_CLASSES].tolist()) + (", ..." if len(names) > SHOWN_CLASSES else "")
+    _refuse_names(names, num_labeled, "text", name, origins)
+    shown = ", ".join(names[:SHOWN_CLASSES]) + (", ..." if len(names) > SHOWN_CLASSES else "")
     dubious = () if takes_all else tuple(
         f"{number:,} nodes are of a class called {text!r}; ignore={text} makes them nodes without a label"
-        for text, number in zip(names.tolist(), count.tolist(), strict=True) if text.strip().lower() in SUSPECTS)
-    return Labels(found, max(1, len(names)), tuple(names.tolist()),
+        for text, number in zip(names, count.tolist(), strict=True) if text.strip().lower() in SUSPECTS)
+    return Labels(found, max(1, len(names)), tuple(names),
                   (f"classes were numbered in the order of their names: {shown}",),
-                  dubious + _many(len(names), len(ids)))
+                  dubious + _many(len(names), num_labeled))
 
 
 def _numbered_classes(values: np.ndarray, name: str, num_classes: int | None, takes_all: bool,
@@ -332,7 +320,7 @@ def _stands_out(code: int, codes: np.ndarray, num_classes: int | None) -> bool:
     return is_gapless and not 0 <= code <= rest[-1] + 1
 
 
-def _refuse_names(classes: np.ndarray, num_labeled: int, kind: str, name: str, origins: Origins) -> None:
+def _refuse_names(classes: np.ndarray | list[str], num_labeled: int, kind: str, name: str, origins: Origins) -> None:
     """Raise DatasetError if nearly every node has a class of its own, which nothing can be learned from."""
     if num_labeled < FEW_NODES or len(classes) <= SHARE_OF_NAMES * num_labeled:
         return

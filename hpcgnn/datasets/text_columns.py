@@ -18,9 +18,9 @@ from typing import BinaryIO
 import numpy as np
 
 from hpcgnn.datasets import tables
+from hpcgnn.datasets.columns import MISSING_TEXTS
 from hpcgnn.datasets.limits import check_file, check_memory
 from hpcgnn.datasets.tables import GZIP_MAGIC, is_number
-from hpcgnn.datasets.targets import MISSING_TEXTS
 from hpcgnn.errors import DatasetError
 
 # First cells of columns that no node is called like.

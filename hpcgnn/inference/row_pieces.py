@@ -19,7 +19,7 @@ def row_pieces(comm: MPI.Comm, num_nodes: int, node_id: np.ndarray,
     ----------
     num_nodes : int                    of all ranks
     node_id : (n,) int64               global ids of this rank's rows
-    arrays : each (n, ...)             of types without references, the same on all ranks, which have rows of one shape
+    arrays : each (n, ...)             of one type on all ranks, which have rows of one shape; texts are objects
 
     Yields
     ------
@@ -38,6 +38,9 @@ def row_pieces(comm: MPI.Comm, num_nodes: int, node_id: np.ndarray,
 
 def gathered(comm: MPI.Comm, rows: np.ndarray) -> np.ndarray:
     """Collective: return the rows of all ranks on rank 0, one rank's after the other's; no row on the others."""
+    if rows.dtype == object:
+        parts = comm.gather(rows)
+        return np.concatenate(parts) if comm.rank == 0 else rows[:0]
     counts = comm.gather(len(rows))
     out = np.empty((sum(counts) if comm.rank == 0 else 0, *rows.shape[1:]), rows.dtype)
     num_bytes = [count * _row_bytes(rows) for count in counts] if comm.rank == 0 else None

@@ -38,7 +38,8 @@ class Partition:
                                              float32 targets of a regression
     train_mask, val_mask, test_mask : (num_inner,) bool
     edge_weight : (num_local_edges,) float32, beside `indices`, or None where all arcs weigh the same
-    inner_name : (num_inner,) int64 or str, the nodes' ids in their source, or None where these are the global ids
+    inner_name : (num_inner,) int64, or objects that are str: the nodes' ids in their source, or None where these are
+        the global ids
     cluster : (num_inner,) int32, the cluster of the whole graph that each inner row is in, see cluster_nodes, or None
     """
 

@@ -3,7 +3,8 @@
 The ending of its name says the format. `.csv` and `.parquet` are tables, see `columns`. `.npz` and `.h5` hold arrays
 whose row v belongs to the node of global id v: `node`, `prediction`, `probability` (none for a regression), `logits`,
 `embeddings` (where asked for) and `class_names` (where there are some). An .h5 file is sealed, of kind `answers`,
-format 1, with attributes `dataset`, `task` and `num_nodes`. Only .npz takes memory for all rows at once.
+format 1, with attributes `dataset`, `task` and `num_nodes`. Only .npz takes memory for all rows at once, and for each
+text as much as for the longest.
 """
 
 from __future__ import annotations
@@ -36,13 +37,11 @@ def check_answer_file(path: Path) -> None:
 
     Raises
     ------
-    ConfigError          an ending that is no format; a Parquet file where pyarrow is not installed
+    ConfigError          an ending that is no format
     CheckpointError      its folder is missing or can't be written to
     """
     if Path(path).suffix not in WRITERS:
         raise ConfigError(f"{path} names no format of answers; end it with one of {', '.join(WRITERS)}")
-    if Path(path).suffix == ".parquet":
-        _arrow()
     check_writable(path)
 
 
@@ -86,7 +85,7 @@ def read_answer_arrays(path: Path) -> dict[str, np.ndarray]:
         except (OSError, ValueError, BadZipFile) as error:
             raise CheckpointError(f"{path} is no file of answers: {error}; {ADVICE}") from error
     with open_sealed(path, KIND, VERSION, error=CheckpointError, advice=ADVICE) as file:
-        return {name: array.asstr()[()].astype(str) if array.dtype.kind == "O" else array[()]
+        return {name: array.asstr()[()] if array.dtype.kind == "O" else array[()]
                 for name, array in file.items()}
 
 
@@ -106,11 +105,11 @@ def _write_h5(path: Path, dataset: str, num_nodes: int, pieces: Pieces) -> None:
                 if piece.class_names:
                     file.create_dataset("class_names", data=list(piece.class_names), dtype=h5py.string_dtype())
             for name, rows in arrays_of(piece).items():
-                is_text, first = rows.dtype.kind == "U", int(piece.node_id[0])
+                is_text, first = rows.dtype == object, int(piece.node_id[0])
                 if name not in file:
                     kind = h5py.string_dtype() if is_text else rows.dtype
                     file.create_dataset(name, (num_nodes, *rows.shape[1:]), kind)
-                file[name][first:first + len(rows)] = rows.astype(object) if is_text else rows
+                file[name][first:first + len(rows)] = rows
 
     write_sealed(path, KIND, VERSION, fill, error=CheckpointError)
 
@@ -119,6 +118,8 @@ def _write_npz(path: Path, dataset: str, num_nodes: int, pieces: Pieces) -> None
     blocks = list(pieces)
     found = [arrays_of(block) for block in blocks]
     arrays = {name: np.concatenate([one[name] for one in found]) for name in (found[0] if found else ())}
+    # Without pickle, .npz takes texts only at the width of the longest.
+    arrays = {name: array.astype(str) if array.dtype == object else array for name, array in arrays.items()}
     if blocks and blocks[0].class_names:
         arrays["class_names"] = np.array(blocks[0].class_names)
     with _replacing(path) as temporary, open(temporary, "wb") as file:
@@ -133,11 +134,14 @@ def _write_csv(path: Path, dataset: str, num_nodes: int, pieces: Pieces) -> None
             if number == 0:
                 writer.writerow(columns)
             # str(float32) is the shortest text that reads back as the same number.
-            writer.writerows(zip(*(column.astype(str).tolist() for column in columns.values()), strict=True))
+            cells = (column if column.dtype == object else column.astype(str) for column in columns.values())
+            writer.writerows(zip(*(column.tolist() for column in cells), strict=True))
 
 
 def _write_parquet(path: Path, dataset: str, num_nodes: int, pieces: Pieces) -> None:
-    arrow, parquet = _arrow()
+    import pyarrow as arrow  # for these files alone
+    from pyarrow import parquet
+
     with _replacing(path) as temporary, open(temporary, "wb") as file:
         writer = None
         try:
@@ -157,22 +161,6 @@ def _write_parquet(path: Path, dataset: str, num_nodes: int, pieces: Pieces) -> 
 
 WRITERS: dict[str, Callable[[Path, str, int, Pieces], None]] = {
     ".parquet": _write_parquet, ".h5": _write_h5, ".npz": _write_npz, ".csv": _write_csv}
-
-
-def _arrow() -> tuple:
-    """Return pyarrow and its Parquet writer.
-
-    Raises
-    ------
-    ConfigError      it is not installed
-    """
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise ConfigError("Parquet files need pyarrow, which is not installed; run pip install 'hpcgnn[tables]', or "
-                          "write .npz, .h5 or .csv") from error
-    return pyarrow, pyarrow.parquet
 
 
 @contextmanager

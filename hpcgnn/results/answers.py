@@ -33,7 +33,7 @@ class Answers:
     task : {"classes", "multi-label", "regression"}
     num_nodes : int                          of the whole graph
     node_id : (n,) int64                     global ids
-    name : (n,) int64 or str                 ids in the source; the global ids where it had no other
+    name : (n,) int64, or objects that are str    ids in the source; the global ids where it had no other
     logits : (n, num_classes) float32        a regression's are its values
     embeddings : (n, hidden) float32         rows that the last layer reads; hidden is 0 where they were not asked for
     class_names : tuple of str               empty where classes have no names
@@ -71,10 +71,12 @@ class Answers:
 
     @property
     def class_name(self) -> np.ndarray | None:
-        """Return the name of each node's class, (n,) str; None where classes have none, or where a node has several."""
+        """Return the name of each node's class, (n,) objects that are str; None where classes have none, or where a
+        node has several.
+        """
         if self.task != CLASSES or not self.class_names:
             return None
-        return np.array(self.class_names)[self.prediction]
+        return np.array(self.class_names, dtype=object)[self.prediction]
 
     def pieces(self, comm: MPI.Comm) -> Iterator[Answers]:
         """Collective: bring the answers of all ranks to rank 0, in the order of global ids, some rows at a time; every
@@ -99,19 +101,14 @@ class Answers:
 
     def _of_shared_types(self, comm: MPI.Comm) -> Answers:
         """Collective: return these answers with names of one type on all ranks, and rows of one width on empty ones."""
-        most = np.array([self.logits.shape[1], self.embeddings.shape[1], _letters(self.name)])
+        most = np.array([self.logits.shape[1], self.embeddings.shape[1], self.name.dtype.kind not in "iu"])
         comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
-        columns, hidden, letters = most.tolist()
-        name = self.name.astype(f"<U{letters}" if letters else np.int64)
+        columns, hidden, has_texts = most.tolist()
+        name = self.name.astype(object if has_texts else np.int64)
         if len(self):
             return replace(self, name=name)
         return replace(self, name=name, logits=np.empty((0, columns), np.float32),
                        embeddings=np.empty((0, hidden), np.float32))
-
-
-def _letters(name: np.ndarray) -> int:
-    """Return the length of the longest name, at least 1; 0 where names are numbers."""
-    return 0 if name.dtype.kind in "iu" else max(1, name.astype(str).dtype.itemsize // 4)
 
 
 def _joined(blocks: list[Answers]) -> Answers:

@@ -21,9 +21,11 @@ from hpcgnn.errors import ShardError
 from hpcgnn.shards.crew import Crew, by_leader
 from hpcgnn.shards.features import row_slices
 from hpcgnn.shards.sealed import reason_of
+from hpcgnn.shards.texts import packed_texts, unpacked_texts
 
 FOLDER = "shared"
 CSR_PARTS = ("data", "indices", "indptr")
+TEXT_PARTS = ("bytes", "offset")
 
 
 @contextmanager
@@ -72,6 +74,10 @@ class Put(str):
     """The name of a file that holds an array."""
 
 
+class PutTexts(Put):
+    """The same of two files that hold texts."""
+
+
 class PutCsr(Put):
     """The same of three files that hold a CSR matrix."""
 
@@ -89,6 +95,10 @@ def _put(place: Path, name: str, value: object) -> object:
             mapped[rows] = value[rows]
             mapped.flush()
         return Put(name)
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        for part, array in zip(TEXT_PARTS, packed_texts(value), strict=True):
+            np.save(place / f"{name}-{part}.npy", array, allow_pickle=False)
+        return PutTexts(name)
     if isinstance(value, np.ndarray):
         np.save(place / f"{name}.npy", value, allow_pickle=False)
         return Put(name)
@@ -106,6 +116,8 @@ def _take(place: Path, value: object) -> object:
     if isinstance(value, tuple) and value and isinstance(value[0], PutCsr):
         parts = [np.load(place / f"{value[0]}-{part}.npy", mmap_mode="r") for part in CSR_PARTS]
         return scipy.sparse.csr_matrix(tuple(parts), shape=value[1], copy=False)
+    if isinstance(value, PutTexts):
+        return unpacked_texts(*(np.load(place / f"{value}-{part}.npy") for part in TEXT_PARTS))
     if isinstance(value, Put):
         array = np.load(place / f"{value}.npy", mmap_mode="r")
         return array if array.size else np.array(array)

@@ -15,11 +15,7 @@ from hpcgnn.shards.sealed import AGAIN
 
 def store_texts(file: h5py.Group, name: str, texts: Sequence[str] | np.ndarray) -> None:
     """Write a group `name` with `bytes`, uint8, and `offset`, int64 (num_texts + 1)."""
-    encoded = [str(text).encode("utf-8") for text in texts]
-    offset = np.zeros(len(encoded) + 1, np.int64)
-    np.cumsum([len(text) for text in encoded], out=offset[1:])
-    file[f"{name}/bytes"] = np.frombuffer(b"".join(encoded), np.uint8)
-    file[f"{name}/offset"] = offset
+    file[f"{name}/bytes"], file[f"{name}/offset"] = packed_texts(texts)
 
 
 def load_texts(file: h5py.Group, path: Path, name: str, num_texts: int) -> np.ndarray:
@@ -27,7 +23,7 @@ def load_texts(file: h5py.Group, path: Path, name: str, num_texts: int) -> np.nd
 
     Returns
     -------
-    texts : (num_texts,) str
+    texts : (num_texts,) objects that are str, so that one long text costs no more than itself
 
     Raises
     ------
@@ -38,10 +34,23 @@ def load_texts(file: h5py.Group, path: Path, name: str, num_texts: int) -> np.nd
     if offset[0] != 0 or (offset[1:] < offset[:-1]).any():
         raise ShardError(f"{path} has {name}/offset that does not rise from 0; {AGAIN}")
     check_layout(file, path, {f"{name}/bytes": (np.uint8, (int(offset[-1]),))})
-    content = file[f"{name}/bytes"][()].tobytes()
     try:
-        texts = [content[first:last].decode("utf-8")
-                 for first, last in zip(offset[:-1].tolist(), offset[1:].tolist(), strict=True)]
+        return unpacked_texts(file[f"{name}/bytes"][()], offset)
     except UnicodeDecodeError:
         raise ShardError(f"{path} has {name} that is no UTF-8; {AGAIN}") from None
-    return np.array(texts, dtype=str) if texts else np.empty(0, "U1")
+
+
+def packed_texts(texts: Sequence[str] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the UTF-8 bytes of all texts, uint8, and where each starts, int64 (num_texts + 1)."""
+    encoded = [str(text).encode("utf-8") for text in texts]
+    offset = np.zeros(len(encoded) + 1, np.int64)
+    np.cumsum([len(text) for text in encoded], out=offset[1:])
+    return np.frombuffer(b"".join(encoded), np.uint8), offset
+
+
+def unpacked_texts(content: np.ndarray, offset: np.ndarray) -> np.ndarray:
+    """Return what packed_texts packed, (num_texts,) objects that are str. Raises UnicodeDecodeError for other bytes."""
+    memory = content.tobytes()
+    texts = [memory[first:last].decode("utf-8")
+             for first, last in zip(offset[:-1].tolist(), offset[1:].tolist(), strict=True)]
+    return np.array(texts, dtype=object)

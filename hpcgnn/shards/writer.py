@@ -36,7 +36,7 @@ from hpcgnn.shards.sharing import shared_graph
 from hpcgnn.shards.stages import NO_STAGES, Stages
 from hpcgnn.shards.texts import store_texts
 
-NAME_KINDS = {"i": "integers", "U": "texts"}
+NAME_KINDS = {"i": "integers", "U": "texts", "O": "texts"}
 
 
 def write_shards(dataset: GraphDataset | None, owner: np.ndarray | None, num_parts: int, out_dir: Path,
@@ -158,7 +158,7 @@ def _store_part(file: h5py.File, partition: Partition, run_id: str, dataset: Gra
         if getattr(partition, name) is not None:
             file[name] = getattr(partition, name)
     if partition.inner_name is not None:
-        if partition.inner_name.dtype.kind == "U":
+        if partition.inner_name.dtype.kind in "UO":
             store_texts(file, schema.INNER_NAME, partition.inner_name)
         else:
             file[schema.INNER_NAME] = partition.inner_name

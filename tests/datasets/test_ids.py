@@ -4,25 +4,8 @@ import numpy as np
 import pytest
 
 from hpcgnn.datasets.given_splits import read_splits
-from hpcgnn.datasets.ids import NodeRows, plain_ids
+from hpcgnn.datasets.ids import NodeRows
 from hpcgnn.errors import DatasetError
-
-
-@pytest.mark.parametrize("values, expected", [
-    ([3, 1], [3, 1]), (np.array([3, 2**40], np.uint64), [3, 2**40]), ([3.0, 1.0], [3, 1]), (["b", "a"], ["b", "a"]),
-    (np.array(["b", "a"], dtype=object), ["b", "a"]), ([b"b"], ["b"]), (np.array([3, -7], dtype=object), [3, -7]),
-])
-def test_ids_become_int64_or_texts(values, expected):
-    found = plain_ids(values, "ids")
-    assert found.tolist() == expected and found.dtype.kind in "iU"
-
-
-@pytest.mark.parametrize("values", [[1.5], [float("nan")], ["a", ""], np.array(["a", 3], dtype=object), [[1, 2]],
-                                    np.array(["a", None], dtype=object), [True], np.array([2**64 - 1], np.uint64),
-                                    np.array([2**70], dtype=object)])
-def test_ids_that_are_none_are_refused(values):
-    with pytest.raises(DatasetError, match=r"^ids [^\n]*$"):
-        plain_ids(values, "ids")
 
 
 def test_rows_of_ids_are_found_whatever_their_order():
@@ -43,11 +26,20 @@ def test_ids_that_count_the_rows_are_no_names(ids, has_names):
 @pytest.mark.parametrize("ids, asked, complaint", [
     ([1, 5], [5, 7], "g has an edge to node 7, which does not exist"),
     (["a", "b"], ["zed"], "g has an edge to node 'zed', which does not exist"),
-    (["a", "b"], [1], "ids that are integers, such as 1, and nodes with texts"),
+    (["a", "b"], [1], "node 1, which does not exist.* ids are texts such as 'a', while those are integers"),
+    ([7, 8], ["007"], "node '007', which does not exist.* ids are integers such as 7, while those are texts"),
 ])
 def test_an_id_that_no_node_has_is_named(ids, asked, complaint):
     with pytest.raises(DatasetError, match=complaint):
         NodeRows(np.array(ids), "g").find(np.array(asked), "an edge")
+
+
+@pytest.mark.parametrize("ids, asked", [
+    (["10", "11", "a7"], [11, 10]), ([10, 11], ["11", "10"]), ([10**19, 10, 11], [11, 10]),
+    ([10, 11], np.array([11, 10], object))])
+def test_a_number_is_the_same_id_as_its_decimal_text(ids, asked):
+    places = [[str(one) for one in ids].index(str(one)) for one in asked]
+    assert NodeRows(ids, "g").find(asked, "an edge").tolist() == places
 
 
 def test_an_id_twice_is_named():

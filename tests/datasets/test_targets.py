@@ -56,12 +56,12 @@ def test_every_nan_of_targets_has_one_pattern_of_bits():
 @pytest.mark.parametrize("values, task, complaint", [
     ([0.5, 1], "classes", "label 0.5 at node 0; expected a whole class number"),
     ([[0, 2]], "auto", "multi-label value 2 at node 0; expected 0 or 1"),
-    ([["a", "b"]], "auto", "expected 0 and 1"),
+    ([["a", "b"]], "auto", "texts of shape .1, 2. for labels"),
     (["a"], "regression", "labels that are texts, 'a' first; a regression needs numbers"),
     ([np.inf], "regression", "the target inf at node 0"),
     ([1.0, 1e39], "regression", "the target 1e\\+39 at node 1"),
-    (np.array(["a", 3], dtype=object), "auto", "labels of several types, int and str among them"),
-    (np.array([1j]), "auto", "labels of type complex128"),
+    (np.array(["a", 3], dtype=object), "auto", "the labels are of several types, int and str among them"),
+    (np.array([1j]), "auto", "the labels are complex numbers .complex128."),
     (np.zeros((2, 2, 2)), "auto", "labels of shape"),
 ])
 def test_labels_that_a_task_can_not_have_are_refused(values, task, complaint):

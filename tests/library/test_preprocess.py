@@ -236,7 +236,8 @@ def refused(plain, known):
         "an id twice": ((edges, {"nodes": {**nodes, "id": [known.ids[1], *known.ids[1:]]}}), "twice"),
         "no labels": ((data_of(plain), {"labels": False}), "has no labels, which training needs"),
         "a column that is not there": ((edges, {"nodes": nodes, "labels": "topic"}), "no column 'topic'; they have id"),
-        "texts as features": ((edges, {"nodes": {**nodes, "town": ["Rome"] * 14}}), "'town' of nodes, which holds no"),
+        "texts as features": ((edges, {"nodes": {**nodes, "town": ["Rome"] * 14}}),
+                              "values of column 'town' hold texts such as 'Rome'"),
         "a negative weight": (({**edges, "weight": [-1.0, *edges["weight"][1:]]}, {"nodes": nodes}),
                               f"weight -1.0 from node {edges['src'][0]}"),
         "another split word": ((edges, {"nodes": {**nodes, "split": ["holdout"] * 14}}), "split called 'holdout'"),
@@ -249,10 +250,11 @@ def refused(plain, known):
                        "has 10 splits, the columns of its training mask, and none is chosen; choose one from 0 to 9"),
         "features of another length": ((data_of(plain), {"features": np.ones((3, 2))}), "3 feature rows and 14 labels"),
         "features of three axes": ((data_of(plain), {"features": np.ones((14, 2, 2))}), "shape .14, 2, 2.; expected a"),
-        "features that are no array": ((data_of(plain), {"features": torch.eye(14).to_sparse_csr()}), "can't be read"),
+        "features that are no array": ((data_of(plain), {"features": {"x": 1}}),
+                                       "features are a dict; expected an array"),
         "ids of another number": ((data_of(plain), {"node_ids": ["a", "b"]}), "has 2 ids for 14 nodes"),
         "nodes that are pairs": ((networkx.grid_2d_graph(2, 2), {"labels": [0, 1, 0, 1]}), "node .0, 0., a tuple"),
-        "a wide edge list": ((np.ones((5, 4), int), {"labels": [0, 1]}), "edges of shape"),
+        "a wide edge list": ((np.ones((5, 4), int), {"labels": [0, 1]}), "edges have shape .5, 4."),
     }
 
 

@@ -1,7 +1,4 @@
-"""What a user may say of an object beside the object itself, and how arrays of any library become NumPy's.
-
-No kind of object is known here, and no library but NumPy and SciPy is imported.
-"""
+"""What a user may say of an object beside the object itself. No kind of object is known here."""
 
 from __future__ import annotations
 
@@ -10,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 
-from hpcgnn.datasets.row_files import RowFile
+from hpcgnn.datasets.columns import as_mask
 from hpcgnn.errors import DatasetError
 
 ROWS = ("sources", "destinations")
@@ -75,74 +71,14 @@ def is_name(choice: Any) -> bool:
                                        and all(isinstance(item, str) for item in choice))
 
 
-def array_of(value: Any, what: str = "an array") -> np.ndarray:
-    """Return an array of any library as NumPy's: torch and other tensors, pandas and Arrow columns, lists.
-
-    Raises
-    ------
-    DatasetError             what has no such form
-    """
-    try:
-        if hasattr(value, "detach"):
-            value = value.detach().cpu()
-            value = (value.float() if "bfloat16" in str(value.dtype) else value).numpy()
-        elif hasattr(value, "to_numpy"):
-            value = value.to_numpy()
-        array = np.asarray(value)
-    except (ValueError, TypeError, RuntimeError) as reason:
-        raise DatasetError(f"{what} can't be read as an array: {str(reason).splitlines()[0]}") from None
-    return _stacked(array, what) if array.dtype == object and array.ndim == 1 else array
-
-
-def features_of(value: Any) -> np.ndarray | scipy.sparse.csr_matrix | RowFile:
-    """Return features as a matrix, (num_nodes, num_features): dense, SciPy's CSR where they are sparse, or in a file.
-
-    Raises
-    ------
-    DatasetError      neither a vector nor a matrix
-    """
-    if isinstance(value, RowFile):
-        return value
-    if scipy.sparse.issparse(value):
-        return scipy.sparse.csr_matrix(value)
-    if getattr(value, "is_sparse", False) is True:
-        value = value.coalesce()
-        place, values = value.indices().cpu().numpy(), value.values().cpu().numpy()
-        return scipy.sparse.csr_matrix((values, tuple(place)), shape=tuple(value.shape))
-    array = array_of(value, "features")
-    if array.ndim not in (1, 2):
-        raise DatasetError(f"features are a {type(value).__name__} of shape {array.shape}; expected a matrix, a row a "
-                           "node, dense or SciPy's")
-    return array[:, None] if array.ndim == 1 else array
-
-
 def named_splits(found: dict[str, Any]) -> dict[str, np.ndarray] | None:
-    """Return the masks among named values, train_mask, val_mask (valid_mask) and test_mask, by split; None for none."""
-    masks = {key: array_of(found[f"{key}_mask"]) for key in ("train", "val", "valid", "test")
+    """Return the masks by split among columns called train_mask, val_mask (valid_mask) and test_mask; None for none."""
+    masks = {key: as_mask(found[f"{key}_mask"], f"values of {key}_mask") for key in ("train", "val", "valid", "test")
              if found.get(f"{key}_mask") is not None}
     return masks if "train" in masks else None
-
-
-def split_choice(splits: Any) -> Any:
-    """Return splits that were given as arrays of any library, as NumPy's."""
-    if isinstance(splits, dict):
-        return {key: array_of(value, f"the split {key}") for key, value in splits.items()}
-    if isinstance(splits, list | tuple) and len(splits) == 3 and not isinstance(splits[0], str):
-        return tuple(array_of(part, "a split") for part in splits)
-    return array_of(splits, "splits")
 
 
 def first_of(names: Iterable[str], held: Iterable[str]) -> str | None:
     """Return the name that is held, whatever its case, of the first of usual names that is; None for none."""
     by_lower = {str(name).lower(): name for name in reversed(list(held))}
     return next((by_lower[name] for name in names if name in by_lower), None)
-
-
-def _stacked(array: np.ndarray, what: str) -> np.ndarray:
-    """Return a column of vectors as a matrix; other objects stay as they are."""
-    if not len(array) or not isinstance(array[0], list | tuple | np.ndarray) or np.ndim(array[0]) != 1:
-        return array
-    lengths = {len(row) if isinstance(row, list | tuple | np.ndarray) else -1 for row in array}
-    if len(lengths) > 1:
-        raise DatasetError(f"{what} holds vectors of several lengths; expected as many numbers a row")
-    return np.stack([np.asarray(row) for row in array])

@@ -75,10 +75,15 @@ def _are_ends(data: Any) -> bool:
     return isinstance(data, np.ndarray | list | tuple) or hasattr(data, "detach")
 
 
+def _is_matrix(data: Any) -> bool:
+    return scipy.sparse.issparse(data) or hasattr(data, "sparse_sizes") or (
+        hasattr(data, "detach") and "sparse" in str(getattr(data, "layout", "")))
+
+
 OF_TABLES, OF_MATRICES = ("nodes", "source", "target"), ("rows",)
 # Tells an object, choices that say nothing of it, what it is called, and what takes it apart.
 KINDS: tuple[tuple[Callable[[Any], bool], tuple[str, ...], str, Callable[[Any, Choices, str], GivenGraph]], ...] = (
-    (scipy.sparse.issparse, OF_TABLES, "a matrix", graph_of_matrix),
+    (_is_matrix, OF_TABLES, "a matrix", graph_of_matrix),
     (_is_dgl, (*OF_TABLES, *OF_MATRICES), "a DGL graph", graph_of_dgl),
     (_is_networkx, (*OF_TABLES, *OF_MATRICES, "node_ids"), "a NetworkX graph", graph_of_networkx),
     (_is_pyg, (*OF_TABLES, *OF_MATRICES), "a PyG Data", graph_of_data),

@@ -5,32 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 
+from hpcgnn.datasets.columns import as_ends, as_features, as_numbers, as_sparse
 from hpcgnn.datasets.given import GivenGraph
-from hpcgnn.datasets.objects.choices import (
-    Choices,
-    array_of,
-    features_of,
-    first_of,
-    is_name,
-    named_splits,
-    split_choice,
-)
+from hpcgnn.datasets.objects.choices import Choices, first_of, is_name, named_splits
 from hpcgnn.datasets.objects.pyg import FEATURE_NAMES
 from hpcgnn.datasets.objects.tables import LABEL_NAMES, MASK_NAMES, SPLIT_NAMES, WEIGHT_NAMES, given_arrays
 from hpcgnn.datasets.targets import place_beside
 from hpcgnn.datasets.what_was_read import NO_WEIGHTS, Origins
 from hpcgnn.errors import DatasetError
 
+PLAIN_NODES = str | bytes | int | float | np.generic
+
 
 def graph_of_matrix(matrix: Any, choices: Choices, name: str) -> GivenGraph:
-    """Return the graph of a square sparse matrix, whose stored values other than zero are weights.
+    """Return the graph of a square sparse matrix of SciPy or torch, whose stored values other than zero are weights.
 
     Raises
     ------
     DatasetError       a matrix that is not square or whose index arrays are damaged
     """
+    matrix = as_sparse(matrix)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise DatasetError(f"{name} has an adjacency matrix of shape {matrix.shape}; expected as many rows as columns")
     try:
@@ -68,14 +63,10 @@ def graph_of_ends(ends: Any, choices: Choices, name: str) -> GivenGraph:
     DatasetError       an array of another shape, or of shape (2, 2), which can be read both ways
     """
     if isinstance(ends, tuple) and len(ends) == 2 and np.ndim(ends[0]) == 1:
-        source, target = (array_of(part, "edges") for part in ends)
+        source, target = ends
     else:
-        array = array_of(ends, "edges")
-        if array.ndim != 2 or 2 not in array.shape or array.shape == (2, 2):
-            raise DatasetError(f"{name} has edges of shape {array.shape}; expected (2, number of edges), (number of "
-                               "edges, 2), or a pair (sources, targets)")
-        source, target = array if array.shape[0] == 2 else array.T
-    weight = None if choices.edge_weight is None or choices.edge_weight is False else array_of(choices.edge_weight)
+        source, target = as_ends(ends, f"{name}: the edges")
+    weight = None if choices.edge_weight is False else choices.edge_weight
     return GivenGraph(name, source, target, weight, ignore=choices.ignored(())[1],
                       split_column=choices.split_column, **_arrays(choices, name))
 
@@ -90,21 +81,22 @@ def graph_of_networkx(graph: Any, choices: Choices, name: str) -> GivenGraph:
     DatasetError       an attribute that some nodes lack, or nodes that are neither texts nor integers
     """
     ids = list(graph.nodes())
-    odd = next((node for node in ids if not isinstance(node, str | int)), None)
+    odd = next((node for node in ids if not isinstance(node, PLAIN_NODES) and np.ndim(node)), None)
     if odd is not None:
         raise DatasetError(f"{name} has the node {odd!r}, a {type(odd).__name__}, and shards keep texts and integers; "
                            "pass networkx.relabel_nodes(graph, str)")
     edges = list(graph.edges(data=True))
-    source, target = (np.array([edge[end] for edge in edges], dtype=object) for end in (0, 1))
+    source, target = (_objects([edge[end] for edge in edges]) for end in (0, 1))
     weight, remarks = _edge_weight(edges, choices.edge_weight)
     of_nodes = [graph.nodes[node] for node in ids]
-    held = list(of_nodes[0]) if of_nodes else []
-    labels = _attribute(of_nodes, ids, choices.labels, LABEL_NAMES, held, name)
+    held = list(dict.fromkeys(key for attributes in of_nodes for key in attributes))
+    # A node without a label or a split has none; one without features is an error.
+    labels = _attribute(of_nodes, ids, choices.labels, LABEL_NAMES, held, name, True)
     features = _attribute(of_nodes, ids, choices.features, FEATURE_NAMES, held, name)
     if (choices.splits is None or choices.split_column is not None) and MASK_NAMES[0] in held:
         splits = named_splits({mask: _values(of_nodes, ids, mask, name) for mask in MASK_NAMES if mask in held})
     else:
-        splits = _attribute(of_nodes, ids, choices.splits, SPLIT_NAMES, held, name)
+        splits = _attribute(of_nodes, ids, choices.splits, SPLIT_NAMES, held, name, True)
     left_out, ignored = choices.ignored(held)
     label, feature, split = (choice if isinstance(choice, str) else first_of(usual, held) if choice is None else None
                              for choice, usual in ((choices.labels, LABEL_NAMES), (choices.features, FEATURE_NAMES),
@@ -117,7 +109,8 @@ def graph_of_networkx(graph: Any, choices: Choices, name: str) -> GivenGraph:
         unused=tuple(str(key) for key in held if key not in (label, feature, split, *MASK_NAMES)),
         place=place_beside(label, of_nodes[0]) if choices.labels is None and label else "")
     return GivenGraph(name, source, target, weight, _objects(ids), features=None if features is None
-                      else features_of(features), labels=labels, splits=splits, is_symmetric=not graph.is_directed(),
+                      else as_features(features, f"{name}: the features"), labels=labels, splits=splits,
+                      is_symmetric=not graph.is_directed(),
                       ignore=ignored,
                       split_column=choices.split_column, origins=origins, remarks=remarks,
                       labels_hint="labels=ATTRIBUTE of the nodes")
@@ -129,36 +122,35 @@ def _objects(ids: list) -> np.ndarray:
     return array
 
 
-def _edge_weight(edges: list[tuple], choice: Any) -> tuple[np.ndarray | None, tuple[str, ...]]:
+def _edge_weight(edges: list[tuple], choice: Any) -> tuple[Any, tuple[str, ...]]:
     if choice is False:
         return None, ()
     if choice is not None and not isinstance(choice, str):
-        return array_of(choice, "edge_weight"), ()
+        return choice, ()
     key = choice or next((name for name in WEIGHT_NAMES if any(name in edge[2] for edge in edges)), None)
     # As in NetworkX, an edge without a weight weighs 1.
     if key is None:
         return None, ()
-    weight = np.array([edge[2].get(key, 1) for edge in edges], dtype=np.float64)
+    weight = as_numbers([edge[2].get(key, 1) for edge in edges], f"the weights of edges in attribute {key!r}")
     return weight, (f"weights of edges are attribute {key}",)
 
 
-def _attribute(of_nodes: list[dict], ids: list, choice: Any, usual: tuple[str, ...], held: list[str], name: str) -> Any:
+def _attribute(of_nodes: list[dict], ids: list, choice: Any, usual: tuple[str, ...], held: list[str], name: str,
+               may_lack: bool = False) -> Any:
     if choice is None:
         choice = first_of(usual, held)
     if choice is None or choice is False:
         return None
     if isinstance(choice, str):
-        return _values(of_nodes, ids, choice, name)
+        return _values(of_nodes, ids, choice, name, may_lack)
     if is_name(choice):
-        return np.stack([_values(of_nodes, ids, key, name) for key in choice], axis=1)
-    return choice if scipy.sparse.issparse(choice) else split_choice(choice)
+        return np.column_stack([as_numbers(_values(of_nodes, ids, key, name, may_lack), f"values of attribute {key!r}")
+                                for key in choice])
+    return choice
 
 
-def _values(of_nodes: list[dict], ids: list, key: str, name: str) -> np.ndarray:
+def _values(of_nodes: list[dict], ids: list, key: str, name: str, may_lack: bool = False) -> np.ndarray:
     lacking = next((node for node, held in zip(ids, of_nodes, strict=True) if key not in held), None)
-    if lacking is not None:
+    if lacking is not None and (not may_lack or not any(key in held for held in of_nodes)):
         raise DatasetError(f"{name} has no {key!r} at node {lacking!r}; expected this attribute at every node")
-    values = [held[key] for held in of_nodes]
-    if all(isinstance(value, str) or value is None for value in values):
-        return _objects(values)
-    return array_of([array_of(value) if np.ndim(value) else value for value in values], f"the attribute {key!r}")
+    return _objects([held.get(key) for held in of_nodes])

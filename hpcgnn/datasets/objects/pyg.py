@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from hpcgnn.datasets.columns import as_features, as_numbers, as_sparse
 from hpcgnn.datasets.given import GivenGraph
-from hpcgnn.datasets.objects.choices import Choices, array_of, features_of, first_of, named_splits, split_choice
+from hpcgnn.datasets.objects.choices import Choices, first_of, named_splits
 from hpcgnn.datasets.objects.tables import LABEL_NAMES, SPLIT_NAMES, WEIGHT_NAMES
 from hpcgnn.datasets.what_was_read import NO_WEIGHTS, Origins
 from hpcgnn.errors import DatasetError
@@ -68,26 +69,27 @@ def _origins(held: dict[str, Any], choices: Choices, left_out: set[str]) -> Orig
 
 
 def _edges(held: dict[str, Any], name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    if "edge_index" in held:
-        ends = array_of(held["edge_index"], "edge_index")
+    if "edge_index" in held and as_sparse(held["edge_index"]) is None:
+        ends = as_numbers(held["edge_index"], f"{name}: the values of edge_index")
         if ends.ndim != 2 or ends.shape[0] != 2 or ends.dtype.kind not in "iu":
             raise DatasetError(f"{name} has an edge_index of {ends.dtype} and shape {ends.shape}; expected integers of "
                                "shape (2, number of edges), sources and targets")
         return ends[0], ends[1], None
-    if hasattr(held.get("adj_t"), "coo"):
-        # Of torch_sparse: rows are targets.
-        target, source, weight = held["adj_t"].coo()
-        return array_of(source), array_of(target), None if weight is None else array_of(weight)
+    for key, rows in (("adj_t", "targets"), ("adj", "sources"), ("edge_index", "sources")):
+        matrix = as_sparse(held[key]) if key in held else None
+        if matrix is not None:
+            entries = matrix.tocoo()
+            ends = (entries.row, entries.col) if rows == "sources" else (entries.col, entries.row)
+            return *ends, None if (entries.data == 1).all() else entries.data
     raise DatasetError(f"{name} has no edge_index; it holds {', '.join(map(str, held)) or 'nothing'}")
 
 
 def _weight(held: dict[str, Any]) -> tuple[np.ndarray | None, tuple[str, ...]]:
     if "edge_weight" in held:
-        weight = array_of(held["edge_weight"], "edge_weight")
-        return (weight[:, 0] if weight.ndim == 2 and weight.shape[1] == 1 else weight), ()
+        return held["edge_weight"], ()
     if "edge_attr" not in held:
         return None, ()
-    values = array_of(held["edge_attr"], "edge_attr")
+    values = as_numbers(held["edge_attr"], "values of edge_attr")
     if values.ndim == 1 or values.shape[1:] == (1,):
         return values.reshape(-1), ("weights of edges are edge_attr",)
     return None, (f"edge_attr has {values.shape[1]} columns, which no model here uses, and was left out",)
@@ -103,11 +105,11 @@ def _found(held: dict[str, Any], choice: Any, usual: tuple[str, ...], name: str,
         if choice not in held:
             raise DatasetError(f"{name} has no {choice!r}; it holds {', '.join(map(str, held))}")
         choice = held[choice]
-    return features_of(choice) if is_matrix else array_of(choice)
+    return as_features(choice) if is_matrix else choice
 
 
 def _splits(held: dict[str, Any], choice: Any, name: str) -> Any:
-    return split_choice(_found(held, choice, (), name) if isinstance(choice, str) else choice)
+    return _found(held, choice, (), name) if isinstance(choice, str) else choice
 
 
 def graph_of_dgl(graph: Any, choices: Choices, name: str) -> GivenGraph:
@@ -135,7 +137,8 @@ def graph_of_dgl(graph: Any, choices: Choices, name: str) -> GivenGraph:
     used = {key for key in (*of_nodes,) if key in (*FEATURE_NAMES, *LABEL_NAMES, *SPLIT_NAMES) or key.endswith("_mask")}
     origins = Origins(unused=tuple(key for key in of_nodes if key not in used),
                       others=tuple(key for key in of_nodes if key not in LABEL_NAMES))
-    return GivenGraph(name, array_of(source), array_of(target), None if weight is None else weight.reshape(-1),
+    source, target = (as_numbers(ends, f"{name}: the ends of edges") for ends in (source, target))
+    return GivenGraph(name, source, target, weight,
                       row_name=ids, num_nodes=int(graph.num_nodes()), features=features, labels=labels, splits=splits,
                       ignore=ignored, split_column=choices.split_column, origins=origins,
                       labels_hint="labels=NAME of ndata, or labels=ARRAY")

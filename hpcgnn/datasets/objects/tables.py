@@ -6,16 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from hpcgnn.datasets.columns import as_features, as_numbers
 from hpcgnn.datasets.given import GivenGraph
-from hpcgnn.datasets.objects.choices import (
-    Choices,
-    array_of,
-    features_of,
-    first_of,
-    is_name,
-    named_splits,
-    split_choice,
-)
+from hpcgnn.datasets.objects.choices import Choices, first_of, is_name, named_splits
 from hpcgnn.datasets.targets import place_beside
 from hpcgnn.datasets.what_was_read import NO_WEIGHTS, Origins
 from hpcgnn.errors import DatasetError
@@ -27,20 +20,23 @@ ID_NAMES = ("id", "node_id", "node", "nodeid", "name", "key", "vertex", "vertex_
 LABEL_NAMES = ("label", "labels", "y", "class", "target")
 SPLIT_NAMES = ("split", "splits", "role", "set")
 MASK_NAMES = ("train_mask", "val_mask", "valid_mask", "test_mask")
-Table = dict[str, np.ndarray]
+Table = dict[str, Any]     # columns of any library, by name
 
 
 def is_table(data: Any) -> bool:
-    """Tell whether an object is a table: of pandas, Arrow or Polars, or a dict of columns."""
-    return (hasattr(data, "columns") and (hasattr(data, "iloc") or hasattr(data, "to_arrow"))) or (
+    """Tell whether an object is a table: of pandas, Arrow or Polars, records of NumPy, or a dict of columns."""
+    return _has_fields(data) or (hasattr(data, "columns") and (hasattr(data, "iloc") or hasattr(data, "to_arrow"))) or (
         hasattr(data, "column_names") and hasattr(data, "to_pydict")) or (
         isinstance(data, dict) and "edge_index" not in data and len(data) > 0)
 
 
-def columns_of(data: Any, what: str) -> Table:
-    """Return the columns of a table by name, each (num_rows,) or, of vectors, (num_rows, dim).
+def _has_fields(data: Any) -> bool:
+    return bool(getattr(getattr(data, "dtype", None), "names", None))
 
-    Texts and columns with missing texts become objects or str; integers with missing ones float64 with NaN.
+
+def columns_of(data: Any, what: str) -> Table:
+    """Return the columns of a table by name, each with num_rows values, as their library holds them; what they become
+    is decided where they are used, see `columns`.
 
     Raises
     ------
@@ -49,9 +45,11 @@ def columns_of(data: Any, what: str) -> Table:
     if hasattr(data, "to_arrow"):
         data = data.to_arrow()
     if hasattr(data, "column_names") and hasattr(data, "to_pydict"):
-        pairs = [(name, _arrow_column(data.column(place))) for place, name in enumerate(data.column_names)]
+        pairs = [(name, data.column(place)) for place, name in enumerate(data.column_names)]
     elif hasattr(data, "iloc"):
-        pairs = [(name, _pandas_column(data.iloc[:, place])) for place, name in enumerate(data.columns)]
+        pairs = [(name, data.iloc[:, place]) for place, name in enumerate(data.columns)]
+    elif _has_fields(data):
+        pairs = [(name, data[name]) for name in data.dtype.names]
     elif isinstance(data, dict):
         pairs = list(data.items())
     else:
@@ -61,30 +59,14 @@ def columns_of(data: Any, what: str) -> Table:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise DatasetError(f"{what} have the column {twice[0]!r} twice; rename one")
-    table = {str(name): array_of(values, f"column {name!r}") for name, values in pairs}
+    table = {str(name): values for name, values in pairs}
+    odd = next((name for name, values in table.items() if not hasattr(values, "__len__")), None)
+    if odd is not None:
+        raise DatasetError(f"{what} have the column {odd!r}, a {type(table[odd]).__name__}; expected an array or a "
+                           "list")
     if len({len(values) for values in table.values()}) > 1:
         raise DatasetError(f"{what} have columns of unequal length; expected a value a row in each")
     return table
-
-
-def _pandas_column(series: Any) -> np.ndarray:
-    kind = str(series.dtype).lower()
-    if kind.startswith(("int", "uint", "float", "bool")) and not isinstance(series.dtype, np.dtype):
-        # pandas' own number types may lack values, which NumPy's floats write as NaN.
-        return series.to_numpy(dtype=np.float64, na_value=np.nan) if series.isna().any() else series.to_numpy(
-            dtype=kind.lower() if kind != "boolean" else bool)
-    return series.astype(object).to_numpy() if kind == "category" else series.to_numpy()
-
-
-def _arrow_column(column: Any) -> np.ndarray:
-    kind = str(column.type)
-    if kind.startswith("dictionary"):
-        column = column.combine_chunks()
-        column = column.dictionary_decode() if hasattr(column, "dictionary_decode") else column
-        return np.array(column.to_pylist(), dtype=object)
-    if "string" in kind:
-        return np.array(column.to_pylist(), dtype=object)
-    return column.to_numpy()
 
 
 def graph_of_tables(edges: Table, choices: Choices, name: str) -> GivenGraph:
@@ -118,7 +100,8 @@ def graph_of_tables(edges: Table, choices: Choices, name: str) -> GivenGraph:
     others = [column for column in nodes if column not in {id_column, *label_columns, *split_columns}]
     place = ""
     if choices.labels is None and label_columns and len(ids):
-        place = place_beside(label_columns[0], {column: values[0] for column, values in nodes.items()})
+        place = place_beside(label_columns[0], {
+            column: values.iloc[0] if hasattr(values, "iloc") else values[0] for column, values in nodes.items()})
     origins = Origins(
         ids=_named(id_column), weights=_weights(weight_column, choices.edge_weight), features="the nodes' columns",
         feature_names=tuple(feature_columns), labels=_named(*label_columns), splits=_named(*split_columns),
@@ -131,8 +114,7 @@ def graph_of_tables(edges: Table, choices: Choices, name: str) -> GivenGraph:
                       labels_hint="labels=COLUMN of the nodes (label=COLUMN in a command)")
 
 
-def _without_nodes(source: np.ndarray, target: np.ndarray, weight: np.ndarray | None, choices: Choices, name: str,
-                   origins: Origins) -> GivenGraph:
+def _without_nodes(source: Any, target: Any, weight: Any, choices: Choices, name: str, origins: Origins) -> GivenGraph:
     for what in ("features", "labels", "splits", "node_ids"):
         if isinstance(getattr(choices, what), str):
             raise DatasetError(f"{name} has no table of nodes to find {what}={getattr(choices, what)!r} in; pass "
@@ -156,13 +138,14 @@ def _weights(column: str | None, choice: Any) -> str:
 
 def given_arrays(choices: Choices) -> dict[str, Any]:
     """Return what was given as arrays beside an object that holds edges only, as GivenGraph takes it."""
-    convert = {"node_ids": array_of, "features": features_of, "labels": array_of, "splits": split_choice}
-    given = {what: getattr(choices, what) for what in convert}
-    found = {what: None if value is None or value is False else convert[what](value) for what, value in given.items()}
+    given = {what: getattr(choices, what) for what in ("node_ids", "features", "labels", "splits")}
+    found = {what: None if value is None or value is False else value for what, value in given.items()}
+    if found["features"] is not None:
+        found["features"] = as_features(found["features"])
     return {"node_id": found.pop("node_ids"), **found}
 
 
-def pick(table: Table, choice: Any, usual: tuple[str, ...], what: str) -> tuple[np.ndarray | None, str | None]:
+def pick(table: Table, choice: Any, usual: tuple[str, ...], what: str) -> tuple[Any, str | None]:
     """Return the column that a choice names, or that goes by a usual name, and its name; an array is itself.
 
     Raises
@@ -181,10 +164,10 @@ def pick(table: Table, choice: Any, usual: tuple[str, ...], what: str) -> tuple[
         if choice not in table:
             raise DatasetError(f"the {what} have no column {choice!r}; they have {', '.join(table)}")
         return table[choice], choice
-    return array_of(choice, f"a column of the {what}"), None
+    return choice, None
 
 
-def _end(edges: Table, choice: Any, usual: tuple[str, ...], place: int) -> tuple[np.ndarray, str]:
+def _end(edges: Table, choice: Any, usual: tuple[str, ...], place: int) -> tuple[Any, str]:
     values, column = pick(edges, choice, usual, "edges")
     if values is None and len(edges) == 2:
         values, column = pick(edges, place, usual, "edges")
@@ -194,10 +177,11 @@ def _end(edges: Table, choice: Any, usual: tuple[str, ...], place: int) -> tuple
     return values, column
 
 
-def _labels(nodes: Table, choice: Any) -> tuple[np.ndarray | None, list[str]]:
+def _labels(nodes: Table, choice: Any) -> tuple[Any, list[str]]:
     if isinstance(choice, list | tuple) and is_name(choice):
         picked = [pick(nodes, column, (), "nodes") for column in choice]
-        return np.stack([values for values, _ in picked], axis=1), [column for _, column in picked]
+        return np.column_stack([as_numbers(values, f"the labels in column {column!r}") for values, column in picked]), [
+            column for _, column in picked]
     values, column = pick(nodes, choice, LABEL_NAMES, "nodes")
     return values, [] if column is None else [column]
 
@@ -208,15 +192,17 @@ def _splits(nodes: Table, choice: Any) -> tuple[Any, list[str]]:
         masks = named_splits(nodes)
         return masks, [] if masks is None else [column for column in MASK_NAMES if column in nodes]
     if choice is not None and choice is not False and not is_name(choice):
-        return split_choice(choice), []
+        return choice, []
     values, column = pick(nodes, choice, SPLIT_NAMES, "nodes")
     return values, [] if column is None else [column]
 
 
-def _truths(values: np.ndarray) -> np.ndarray:
-    """Return the words True and False, as pandas writes them in text, as bool, and all other values as they are."""
-    is_true = values == "True"
-    return is_true if values.dtype.kind in "UO" and np.all(is_true | (values == "False")) else values
+def _feature(values: Any, column: str, name: str) -> np.ndarray:
+    try:
+        return as_numbers(values, f"{name}: the values of column {column!r}")
+    except DatasetError as reason:
+        raise DatasetError(f"{reason}; or name the columns of features (features=...), which leaves out the others"
+                           ) from None
 
 
 def _features(nodes: Table, choice: Any, used: set, name: str) -> tuple[Any, list[str]]:
@@ -224,12 +210,8 @@ def _features(nodes: Table, choice: Any, used: set, name: str) -> tuple[Any, lis
     if choice is False:
         return None, []
     if choice is not None and not is_name(choice):
-        return features_of(choice), []
+        return as_features(choice), []
     columns = [column for column in nodes if column not in used] if choice is None else (
         [choice] if isinstance(choice, str) else list(choice))
-    blocks = [_truths(pick(nodes, column, (), "nodes")[0]) for column in columns]
-    for column, block in zip(columns, blocks, strict=True):
-        if block.dtype.kind not in "iufb":
-            raise DatasetError(f"{name} has the column {column!r} of nodes, which holds no numbers; turn it into "
-                               "numbers, or name the columns of features (features=...), which leaves out the others")
+    blocks = [_feature(pick(nodes, column, (), "nodes")[0], column, name) for column in columns]
     return (np.column_stack(blocks).astype(np.float32) if blocks else None), columns
