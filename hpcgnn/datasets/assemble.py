@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcgnn.datasets.dataset import MAX_CLASSES, MAX_FEATURES, CleaningReport, GraphDataset, is_plain_name
 from hpcgnn.datasets.description import describe
-from hpcgnn.datasets.features import Features, prepare_features
+from hpcgnn.datasets.features import Features, look_at_features, prepare_features
 from hpcgnn.datasets.options import SourceOptions
 from hpcgnn.datasets.splits import Masks, random_split
 from hpcgnn.datasets.what_was_read import NOWHERE, Origins
@@ -55,6 +55,10 @@ def assemble_dataset(name: str, graph: tuple[np.ndarray, np.ndarray, CleaningRep
         origins = dataclasses.replace(origins, dubious=(*origins.dubious, f"{count:,} nodes of the splits have no "
                                                         "label, and were left out of the splits"))
     options.progress("preparing features", None)
+    if features is not None and options.features != "structural":
+        notes, dubious = look_at_features(features, origins.feature_names)
+        remarks += notes
+        origins = dataclasses.replace(origins, dubious=origins.dubious + dubious)
     features, feature_remarks = prepare_features(features, indptr, indices, masks[0], options, name)
     report = dataclasses.replace(report, remarks=report.remarks + remarks + feature_remarks)
     train_mask, val_mask, test_mask = masks

@@ -17,6 +17,8 @@ from hpcgnn.registry import read_registry
 
 STRUCTURAL_DIM, STRUCTURAL_HOPS = 128, 3
 BLOCK_VALUES = 1 << 24
+SEEN_VALUES = 1 << 28     # of features that are looked at: 1 GiB of float32
+FIRST_ROWS, SHOWN_COLUMNS = 1000, 8
 SILENT = SilentTask()
 
 Features = np.ndarray | scipy.sparse.csr_matrix | RowFile | FeatureRows
@@ -65,6 +67,63 @@ def prepare_features(given: Features | None, indptr: np.ndarray, indices: np.nda
         features = standardize_columns(features, train_mask, task)
         remarks.append(f"feature columns were standardized on the training nodes{reason}")
     return features, tuple(remarks)
+
+
+def look_at_features(features: Features, names: tuple[str, ...] = ()) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Say which columns of a source's features tell nothing of a node, and how many rows are zero.
+
+    Of more than SEEN_VALUES values the first ones are looked at.
+
+    Parameters
+    ----------
+    features : (num_nodes, num_features) number, as the source gives them
+    names : tuple of str           of the columns, or empty
+
+    Returns
+    -------
+    notes, dubious : tuple of str
+    """
+    num_rows, num_columns = features.shape
+    if scipy.sparse.issparse(features):
+        filled = np.bincount(features.indices, minlength=num_columns) > 0
+        constant, counting, zeros = np.flatnonzero(~filled), [], int(np.count_nonzero(np.diff(features.indptr) == 0))
+        seen = num_rows
+    else:
+        constant, counting, zeros, seen = _columns_and_rows(features)
+    of_seen = "" if seen == num_rows else f" among the first {seen:,}"
+    notes = [f"{zeros:,} nodes have features of zeros only{of_seen}"] if zeros else []
+    called = [names[column] if len(names) == num_columns else f"column {column}" for column in range(num_columns)
+              ] if len(constant) or len(counting) else []
+    if len(constant) and num_rows > 1:
+        shown = ", ".join(called[column] for column in constant[:SHOWN_COLUMNS])
+        notes.append(f"{len(constant):,} of {num_columns:,} feature columns have one value for all nodes{of_seen}: "
+                     f"{shown}{', ...' if len(constant) > SHOWN_COLUMNS else ''}")
+    way = "ignore={} leaves it out" if len(names) == num_columns else "leave it out if it is an index"
+    return tuple(notes), tuple(f"feature {called[column]} counts the rows, which tells nothing of a node; "
+                               f"{way.format(called[column])}" for column in counting[:SHOWN_COLUMNS])
+
+
+def _columns_and_rows(features: np.ndarray | RowFile | FeatureRows) -> tuple[np.ndarray, np.ndarray, int, int]:
+    """Return the constant columns, those that rise by the same step from row to row, zero rows, and rows looked at."""
+    num_rows, num_columns = features.shape
+    num_seen = min(num_rows, max(3, SEEN_VALUES // max(1, num_columns)))
+    first = next(_row_blocks(num_seen, num_columns), slice(0, 0))
+    head = np.asarray(features[:min(first.stop, FIRST_ROWS)], np.float64)
+    step = head[1] - head[0] if len(head) > 1 else np.zeros(num_columns)
+    with np.errstate(invalid="ignore"):
+        is_even = (head == head[:1] + step * np.arange(len(head))[:, None]).all(axis=0)
+    constant, counting = np.flatnonzero(is_even & (step == 0)), np.flatnonzero(is_even & (step != 0) & (num_rows > 2))
+    zeros = 0
+    for rows in _row_blocks(num_seen, num_columns):
+        block = np.asarray(features[rows])
+        zeros += int(np.count_nonzero(~block.any(axis=1)))
+        if len(constant):
+            constant = constant[(block[:, constant] == head[0, constant]).all(axis=0)]
+        if len(counting):
+            number = np.arange(rows.start, rows.start + len(block))[:, None]
+            expected = head[0, counting] + step[counting] * number
+            counting = counting[(block[:, counting] == expected.astype(block.dtype)).all(axis=0)]
+    return constant, counting, zeros, num_seen
 
 
 def structural_features(indptr: np.ndarray, indices: np.ndarray) -> np.ndarray:

@@ -6,6 +6,7 @@ from hpcgnn.datasets import features
 from hpcgnn.datasets.assemble import assemble_dataset
 from hpcgnn.datasets.cleaning import build_csr
 from hpcgnn.datasets.features import (
+    look_at_features,
     normalize_rows,
     prepare_features,
     standardize_columns,
@@ -190,3 +191,31 @@ def test_from_source_to_shards_no_more_than_a_block_of_features_is_asked_for(for
 def test_auto_keeps_the_features_that_a_synthetic_graph_is_made_with():
     dataset = load_source("synthetic:nodes=2000,mean_degree=6,features=7", SourceOptions(features="auto"))
     assert dataset.num_features == 7 and not any("structural" in remark for remark in dataset.cleaning.remarks)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float16, np.int64, np.float64])
+def test_columns_that_tell_nothing_of_a_node_are_said(kind):
+    rows = 1500      # more than the first look
+    matrix = np.random.default_rng(0).integers(1, 9, (rows, 5)).astype(kind)
+    matrix[:, 1], matrix[:, 3], matrix[7] = np.arange(rows), 4, 0
+    matrix[7, 1], matrix[7, 3] = 7, 4
+    matrix[:, 4] = np.where(np.arange(rows) < 1200, 2, 3)     # constant at first
+    notes, dubious = look_at_features(matrix, tuple("abcde"))
+    assert notes == ("1 of 5 feature columns have one value for all nodes: d",)
+    assert dubious == ("feature b counts the rows, which tells nothing of a node; ignore=b leaves it out",)
+    matrix[-1, 1] = 3
+    matrix[3] = 0
+    assert look_at_features(matrix) == (("1 nodes have features of zeros only",), ())
+
+
+def test_features_larger_than_a_look_are_looked_at_in_part(monkeypatch):
+    monkeypatch.setattr(features, "SEEN_VALUES", 8)
+    matrix = np.array([[0, 1]] * 4 + [[3, 3]] * 6, np.float32)
+    assert look_at_features(matrix)[0] == ("2 of 2 feature columns have one value for all nodes among the first 4: "
+                                           "column 0, column 1",)
+
+
+def test_zero_rows_and_empty_columns_of_sparse_features_are_said():
+    sparse = scipy.sparse.csr_matrix(np.array([[0, 0, 2.0], [0, 0, 0], [1, 0, 0]]))
+    assert look_at_features(sparse) == (("1 nodes have features of zeros only",
+                                         "1 of 3 feature columns have one value for all nodes: column 1"), ())

@@ -79,7 +79,8 @@ def test_python_2_pickles_come_back_whole(folder, features, arcs_of, split_of):
 def test_duplicates_loops_and_gaps_are_reported(folder):
     report = load(folder).cleaning
     assert (report.duplicate_edges_removed, report.self_loops_removed, report.isolated_nodes) == (1, 1, 2)
-    assert report.remarks == ("1 nodes have neither features nor a label at the source",)
+    assert report.remarks == ("1 nodes have neither features nor a label at the source",
+                              "1 nodes have features of zeros only")
 
 
 @pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4])
