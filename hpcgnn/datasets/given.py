@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hpcgnn.datasets.arcs import Ends, RowsOfEntries, chunks
+from hpcgnn.datasets.arcs import Ends, RowsOfEntries
 from hpcgnn.datasets.assemble import assemble_dataset
 from hpcgnn.datasets.cleaning import build_weighted_csr
 from hpcgnn.datasets.columns import as_ids, as_numbers
 from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.datasets.features import Features
 from hpcgnn.datasets.given_splits import read_splits
-from hpcgnn.datasets.ids import NodeRows, ids_of_ends
+from hpcgnn.datasets.ids import NodeRows, ids_of_ends, numbers_of_ends, renumbered
 from hpcgnn.datasets.made import assemble_made_dataset, refuse_given_labels
 from hpcgnn.datasets.options import SourceOptions
 from hpcgnn.datasets.row_files import Column, RowFile
@@ -90,6 +90,9 @@ def finish_dataset(given: GivenGraph, options: SourceOptions) -> GraphDataset:
         weight = as_numbers(given.weight, f"{given.name}: the weights of edges")
         given = replace(given, weight=weight[:, 0] if weight.ndim == 2 and weight.shape[1] == 1 else weight)
     source, target, num_nodes, rows = _numbered(given)
+    if rows is not None and given.node_id is None and isinstance(rows.ids, np.ndarray):
+        given = replace(given, remarks=(*given.remarks, f"edges name {num_nodes:,} of the numbers 0 to "
+                                        f"{rows.ids[-1]:,}, so these are the nodes, called by their numbers"))
     graph, weight = build_weighted_csr(source, target, given.weight, num_nodes,
                                        options.symmetrize or given.is_symmetric, given.name, options.progress,
                                        options.scratch)
@@ -129,7 +132,14 @@ def _numbered(given: GivenGraph) -> tuple[Ends, Ends, int, NodeRows | None]:
         raise DatasetError(f"{given.name} has {len(source)} sources and {len(target)} targets of edges; expected as "
                            "many of both")
     if given.node_id is None and _are_rows(source) and _are_rows(target):
-        return source, target, _num_nodes(given, source, target), None
+        num_nodes = _known_nodes(given)
+        if num_nodes is not None:
+            return source, target, num_nodes, None
+        num_nodes, ids = numbers_of_ends(source, target)
+        if ids is None:
+            return source, target, num_nodes, None
+        source, target = (renumbered(ends, ids) for ends in (source, target))
+        return source, target, len(ids), NodeRows(ids, given.name)
     if given.node_id is None and _num_rows(given):
         texts = source if isinstance(source, pa.Array) else target
         raise DatasetError(f"{given.name} has edges between texts such as {texts[:2].to_pylist()}, and rows of "
@@ -155,16 +165,15 @@ def _are_rows(ends: Any) -> bool:
             and ends.ndim == 1 and ends.dtype.kind == "i" and ends.dtype.isnative)
 
 
-def _num_nodes(given: GivenGraph, source: Ends, target: Ends) -> int:
+def _known_nodes(given: GivenGraph) -> int | None:
+    """Number of nodes that features, labels or the source say; None where only edges tell."""
     if given.num_nodes is not None:
         return given.num_nodes
     known = _num_rows(given)
     if len(set(known)) > 1:
         raise DatasetError(f"{given.name} has {known[0]} feature rows and {known[1]} labels; expected one of each a "
                            "node")
-    if known:
-        return known[0]
-    return max((int(ends.max()) for part in chunks(source, target) for ends in part), default=-1) + 1
+    return known[0] if known else None
 
 
 def _masks(given: GivenGraph, num_nodes: int, rows: NodeRows | None) -> Masks:

@@ -8,8 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hpcgnn.datasets.arcs import ARCS_A_CHUNK, INT32_NODES, Ends, chunks
 from hpcgnn.datasets.columns import Ids, as_ids, texts_of
 from hpcgnn.errors import DatasetError
+
+SPARSE = 2            # numbers up to the largest over those that occur, beyond which ids have gaps
 
 
 class NodeRows:
@@ -95,6 +98,41 @@ def ids_of_ends(source: Ids, target: Ids) -> Ids:
         return np.unique(np.concatenate([source, target]))
     ids = pc.unique(pa.chunked_array([texts_of(source), texts_of(target)]))
     return ids.take(pc.sort_indices(ids))
+
+
+def numbers_of_ends(source: Ends, target: Ends) -> tuple[int, np.ndarray | None]:
+    """Return the number of nodes of a graph that is known by edges between numbers only, and the nodes' ids.
+
+    Numbers without large gaps count the nodes, and those that no edge names are isolated nodes: ids are None. Where
+    fewer than half of the numbers up to the largest occur, as in ids of a database, the numbers that occur are the
+    nodes: ids are (num_nodes,) int64, ascending.
+    """
+    lowest, highest = 0, -1
+    for ends in (ends for part in chunks(source, target) for ends in part):
+        lowest, highest = min(int(ends.min()), lowest), max(int(ends.max()), highest)
+    if lowest < 0 or highest < 0:      # a negative number is refused where edges are cleaned
+        return highest + 1, None
+    if highest >= 2 * SPARSE * len(source):
+        distinct = np.empty(0, np.int64)
+        for part in chunks(source, target):
+            distinct = np.unique(np.concatenate([distinct, *part]))
+        return len(distinct), distinct
+    occurs = np.zeros(highest + 1, bool)
+    for ends in (ends for part in chunks(source, target) for ends in part):
+        occurs[ends] = True
+    if highest + 1 <= SPARSE * np.count_nonzero(occurs):
+        return highest + 1, None
+    ids = np.flatnonzero(occurs)
+    return len(ids), ids
+
+
+def renumbered(ends: Ends, ids: np.ndarray) -> np.ndarray:
+    """Return the place of each end in ascending ids, (num_edges,) int32, or int64 from 2^31 nodes on."""
+    places = np.empty(len(ends), np.int32 if len(ids) < INT32_NODES else np.int64)
+    for first in range(0, len(ends), ARCS_A_CHUNK):
+        part = slice(first, first + ARCS_A_CHUNK)
+        places[part] = np.searchsorted(ids, ends[part])
+    return places
 
 
 def _item(ids: Ids, place: int) -> int | str:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hpcgnn.datasets.given_splits import read_splits
-from hpcgnn.datasets.ids import NodeRows
+from hpcgnn.datasets.ids import NodeRows, numbers_of_ends, renumbered
 from hpcgnn.errors import DatasetError
 
 
@@ -45,6 +45,19 @@ def test_a_number_is_the_same_id_as_its_decimal_text(ids, asked):
 def test_an_id_twice_is_named():
     with pytest.raises(DatasetError, match="g has node 'b' twice"):
         NodeRows(np.array(["b", "a", "b"]), "g")
+
+
+@pytest.mark.parametrize("ends, num_nodes, ids", [
+    (([0, 5, 2], [1, 0, 0]), 6, None),                                     # 3 and 4 are isolated nodes
+    (([1, 2, 3], [2, 3, 4]), 5, None), (([], []), 0, None), (([-1, 0], [0, 10**12]), 10**12 + 1, None),
+    (([10**6, 10**6 + 7], [10**6 + 7, 10**6 + 14]), 3, [10**6, 10**6 + 7, 10**6 + 14]),
+    (([0, 2**63 - 1], [10**12, 0]), 3, [0, 10**12, 2**63 - 1]), (([0, 1, 2, 2], [9, 9, 9, 0]), 4, [0, 1, 2, 9])])
+def test_numbers_with_large_gaps_are_ids_and_others_count_the_nodes(ends, num_nodes, ids):
+    source, target = (np.array(end, np.int64) for end in ends)
+    found = numbers_of_ends(source, target)
+    assert (found[0], None if found[1] is None else found[1].tolist()) == (num_nodes, ids)
+    if ids is not None:
+        assert [ids[place] for place in renumbered(source, found[1])] == ends[0]
 
 
 EXPECTED = ([True, False, True, False], [False, True, False, False], [False, False, False, True])

@@ -150,8 +150,6 @@ def test_millions_of_empty_lines_are_no_rows(tmp_path):
 
 
 @pytest.mark.parametrize("edges, complaint", [
-    ("0 1\n1 99999999999999\n", "100,000,000,000,000 nodes, which take"),
-    ("0 1\n1 9223372036854775807\n", "nodes, which take"),
     ("0 1\n1 9223372036854775808\n", "can't be read as a table"),
     ("0 1\n-1 0\n", "an edge to node -1, which does not exist"),
 ])

@@ -220,6 +220,17 @@ def test_a_source_by_name_is_read_as_the_command_reads_it(tmp_path):
     assert info.provenance.settings["seed"] == 3
 
 
+@pytest.mark.parametrize("form", ["arrays", "table", "file"])
+def test_edges_between_numbers_with_gaps_name_the_nodes(tmp_path, form):
+    ends = np.array([[10**12, 10**12 + 7, 5], [10**12 + 7, 5, 10**12]])
+    (tmp_path / "e.txt").write_text("".join(f"{u} {v}\n" for u, v in ends.T))
+    data = {"arrays": tuple(ends), "table": {"source": ends[0], "target": ends[1]}, "file": f"edges:{tmp_path}/e.txt"}
+    info = hpcgnn.preprocess(data[form], make_labels=2, out=tmp_path / "g")
+    assert (info.num_nodes, info.num_edges, info.node_names) == (3, 3, "integers")
+    assert set(graph_in_shards(tmp_path / "g").arcs) == set(map(tuple, ends.T.tolist()))
+    assert any("edges name 3 of the numbers 0 to 1,000,000,000,007" in remark for remark in info.cleaning.remarks)
+
+
 def test_features_are_made_where_there_are_none_or_when_asked(made, plain):
     folder = made(data_of(plain), features="structural")
     assert read_graph_info(folder).num_features == 128
