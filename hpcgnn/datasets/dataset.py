@@ -11,6 +11,7 @@ import numpy as np
 import scipy.sparse
 
 from hpcgnn.datasets.feature_rows import FeatureRows
+from hpcgnn.datasets.labels import UNKNOWN_INDICATOR
 from hpcgnn.datasets.what_was_read import NOTHING_READ, WhatWasRead
 from hpcgnn.errors import DatasetError
 
@@ -50,7 +51,8 @@ class GraphDataset:
     indices : (num_edges,) int32 or int64    sources, ascending within a row, no duplicates, no self-loops
     features : (num_nodes, num_features) float32, ndarray (possibly memory-mapped), scipy CSR, or FeatureRows, which
                                              reads the rows that are asked for
-    labels : (num_nodes,) int64 class ids, -1 where unknown; or (num_nodes, num_classes) uint8 indicators;
+    labels : (num_nodes,) int64 class ids, -1 where unknown; or (num_nodes, num_classes) uint8 indicators,
+                                             255 where unknown;
                                              or (num_nodes, num_classes) float32 targets, NaN where unknown
     num_classes : int                        of a regression, the number of targets
     train_mask, val_mask, test_mask : (num_nodes,) bool, disjoint
@@ -172,9 +174,11 @@ class GraphDataset:
             raise DatasetError(f"{self.name} has labels of shape {self.labels.shape}; expected {self.num_classes} "
                                "columns")
         if self.is_multi_label:
-            if self.labels.max(initial=0) > 1:
+            is_odd = (self.labels > 1) & (self.labels != UNKNOWN_INDICATOR)
+            if is_odd.any():
                 raise DatasetError(f"{self.name}: multi-label indicators must be 0 or 1, found "
-                                   f"{self.labels.max(initial=0)}")
+                                   f"{self.labels[is_odd].max()}")
+            self._check_split_labels((self.labels != UNKNOWN_INDICATOR).any(axis=1), "NaN")
         elif self.task == "regression":
             self._check_targets()
         else:

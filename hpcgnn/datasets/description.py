@@ -73,8 +73,8 @@ def _labels(dataset: GraphDataset, origins: Origins) -> str:
         more = ", ..." if labels.shape[1] > SHOWN_IDS else ""
         return f"{labels.shape[1]:,} targets of a regression{where}: {', '.join(spans)}{more}; {counts}"
     if dataset.task == "multi-label":
-        count = labels.sum(axis=0, dtype=np.int64)
-        lacking = int((~labels.any(axis=1)).sum())
+        has = labels == 1
+        count, lacking = has.sum(axis=0), int(np.count_nonzero(~has.any(axis=1)))
         return (f"{dataset.num_classes:,}, several a node{where}: {_counts(dataset, count)}; {lacking:,} nodes have "
                 "none of them")
     count = np.bincount(labels[labels >= 0], minlength=dataset.num_classes)

@@ -8,6 +8,7 @@ from hpcgnn.datasets.arcs import ARCS_A_CHUNK
 from hpcgnn.errors import DatasetError
 
 UNKNOWN = -1
+UNKNOWN_INDICATOR = 255     # of a class that a node of several labels may have or not
 LARGEST_LABEL = 1 << 53     # floating-point numbers beyond it are no whole ids any more
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from hpcgnn.datasets.labels import UNKNOWN_INDICATOR
 from hpcgnn.datasets.options import SourceOptions
 from hpcgnn.errors import DatasetError
 
@@ -15,8 +16,8 @@ def random_split(labels: np.ndarray, options: SourceOptions, unlabeled: np.ndarr
 
     Parameters
     ----------
-    labels : (num_nodes,) int64, -1 where unknown, (num_nodes, num_classes) uint8, or (num_nodes, num_targets) float32,
-        NaN where unknown
+    labels : (num_nodes,) int64, -1 where unknown, (num_nodes, num_classes) uint8, 255 where unknown, or
+        (num_nodes, num_targets) float32, NaN where unknown
     options : SourceOptions     seed and split_fractions
     unlabeled : (num_nodes,) bool, nodes that are left out, or None
 
@@ -36,7 +37,7 @@ def is_labeled(labels: np.ndarray) -> np.ndarray:
     """Which nodes have a label, in any form that a GraphDataset knows; (num_nodes,) bool."""
     if labels.dtype.kind == "f":
         return ~np.isnan(labels).all(axis=1)
-    return labels >= 0 if labels.ndim == 1 else np.ones(len(labels), bool)
+    return labels >= 0 if labels.ndim == 1 else (labels != UNKNOWN_INDICATOR).any(axis=1)
 
 
 def masks_from_ids(ids: tuple[np.ndarray, np.ndarray, np.ndarray], num_nodes: int, name: str) -> Masks:

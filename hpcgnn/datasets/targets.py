@@ -5,6 +5,7 @@ Which file the labels come from is not known here.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hpcgnn.datasets.columns import MISSING_TEXTS, Words, as_labels
-from hpcgnn.datasets.labels import UNKNOWN, class_ids, indicator_rows
+from hpcgnn.datasets.labels import UNKNOWN, UNKNOWN_INDICATOR, class_ids, indicator_rows
 from hpcgnn.datasets.what_was_read import NOWHERE, Origins
 from hpcgnn.errors import DatasetError
 
@@ -21,6 +22,7 @@ SUSPECTS = ("unknown", "unlabeled", "unlabelled", "missing", "n/a", "<na>", "?",
 # What stands for unknown by custom: 255 of images, -100 of torch's losses, the largest number of a type.
 FILLS = (-100, -999, -9999, 255, 65535, (1 << 31) - 1, (1 << 32) - 1)
 SHOWN_CLASSES = 8
+SETS = set | frozenset | list | tuple
 COORDINATES = ("lat", "latitude", "lon", "lng", "long", "longitude", "geometry")
 COUNTED_CLASSES = 1 << 22
 FEW_NODES, SHARE_OF_NAMES, NODES_A_CLASS = 10, 0.5, 4     # from so many nodes on, so many classes are no classes
@@ -76,6 +78,9 @@ def read_labels(values: Any, task: str, name: str, num_classes: int | None = Non
     DatasetError                    labels that `task`, or no task, can have; a class for nearly every node; an ignored
                                     label that no node has
     """
+    sets = _of_sets(values, ignore)
+    if sets is not None and task in ("auto", "multi-label"):
+        return _indicators(sets[0], name, num_classes, sets[1])
     values = as_labels(values, f"{name}: the labels")
     shape = values.code.shape if isinstance(values, Words) else values.shape
     if len(shape) not in (1, 2) or 0 in shape[1:]:
@@ -95,6 +100,28 @@ def read_labels(values: Any, task: str, name: str, num_classes: int | None = Non
     count = int(np.count_nonzero(is_ignored))
     return replace(found, unlabeled=unlabeled if found.unlabeled is None else unlabeled | found.unlabeled,
                    remarks=(*found.remarks, f"{count:,} labels were ignored: {', '.join(map(str, ignore))}"))
+
+
+def _of_sets(values: Any, ignore: tuple | None) -> tuple[np.ndarray, tuple[str, ...]] | None:
+    """Return rows of 0 and 1, and the names of their columns, of sets or lists of classes a node; None for other forms.
+
+    A node whose set is missing has a row of NaN.
+    """
+    items = values.tolist() if str(getattr(values, "dtype", "")) == "object" else values
+    if not isinstance(items, list | tuple) or not all(
+            isinstance(item, SETS) or item is None or (isinstance(item, float) and math.isnan(item)) for item in items):
+        return None
+    known = [item for item in items if isinstance(item, SETS)]
+    is_matrix = len({len(item) for item in known}) == 1 and not any(
+        isinstance(item, set | frozenset) or isinstance(item[0], str) for item in known if len(item))
+    if is_matrix:
+        return None
+    classes = {part for item in known for part in item if np.ndim(part) == 0}
+    if not classes or not all(isinstance(part, str | int | np.integer) for part in classes):
+        return None
+    names = sorted(classes - set(ignore or ()), key=lambda part: (str(type(part)), part))
+    rows = [[name in item for name in names] if isinstance(item, SETS) else [math.nan] * len(names) for item in items]
+    return np.array(rows, np.float32), tuple(map(str, names))
 
 
 def _labels_of(values: np.ndarray | Words, task: str, name: str, num_classes: int | None, column_names: tuple[str, ...],
@@ -172,9 +199,10 @@ def _find_task(values: np.ndarray | Words) -> tuple[str, tuple[str, ...]]:
 
 
 def _joins_names(words: Words) -> bool:
-    """Whether texts join names of several classes, as "art;music" beside "music" does."""
-    parts = [_parts(text) for text in words.word]
-    return any(len(some) > 1 for some in parts) and len({part for some in parts for part in some}) < len(words.word)
+    """Whether texts join names of several classes, as "art;music" beside "music" does, so that a name recurs."""
+    parts = [part for text in words.word for part in set(_parts(text))]
+    return len(parts) > len(words.word) - sum(word in MISSING_TEXTS for word in words.word) and (
+        len(set(parts)) < len(parts))
 
 
 def _parts(text: str) -> list[str]:
@@ -211,7 +239,7 @@ def _targets(values: np.ndarray | Words, name: str) -> np.ndarray:
 
 def _indicators(values: np.ndarray | Words, name: str, num_classes: int | None,
                 column_names: tuple[str, ...]) -> Labels:
-    """Rows of 0 and 1; a row of nothing but NaN is a node without a label."""
+    """Rows of 0, 1, and UNKNOWN_INDICATOR for NaN; a row of nothing but NaN is a node without a label."""
     remarks = ()
     if isinstance(values, Words):
         column_names = tuple(sorted({part for text in values.word for part in _parts(text)}))
@@ -221,23 +249,18 @@ def _indicators(values: np.ndarray | Words, name: str, num_classes: int | None,
         values = rows[values.code]
         remarks = ("labels such as 'a;b' were taken as several labels a node; --task classes says otherwise",)
     values = values if values.ndim == 2 else values[:, None]
-    unlabeled = None
-    if values.dtype.kind == "f" and np.isnan(values).any():
-        unlabeled = np.isnan(values).all(axis=1)
-        is_partly = np.isnan(values).any(axis=1) & ~unlabeled
-        if is_partly.any():
-            node = int(np.argmax(is_partly))
-            raise DatasetError(
-                f"{name} knows {int((~np.isnan(values[node])).sum())} of the {values.shape[1]} labels of node {node}; "
-                "expected all or none of a node: write 0 where a class does not hold, or NaN throughout the row, or "
-                "pass --task regression (task=\"regression\"), whose loss leaves unknown values out")
-        values = np.where(np.isnan(values), 0, values)
-    rows = indicator_rows(values, name)
-    empty = int(np.count_nonzero(~rows.any(axis=1) & (True if unlabeled is None else ~unlabeled)))
-    dubious = (f"{empty:,} nodes have a row of zeros, which says that no class holds: they are trained on and scored; "
-               "write NaN throughout the row where labels are unknown",) if empty else ()
+    is_unknown = np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, bool)
+    rows = indicator_rows(np.where(is_unknown, 0, values), name)
+    unlabeled = is_unknown.all(axis=1)
+    num_empty = int(np.count_nonzero(~rows.any(axis=1) & ~is_unknown.any(axis=1)))
+    num_partly = int(np.count_nonzero(is_unknown.any(axis=1) & ~unlabeled))
+    rows[is_unknown] = UNKNOWN_INDICATOR
+    dubious = (f"{num_empty:,} nodes have a row of zeros, which says that no class holds: they are trained on and "
+               "scored; write NaN where a label is unknown",) if num_empty else ()
+    remarks += (f"{num_partly:,} nodes have labels that are unknown, which the loss and scores leave out",
+                ) if num_partly else ()
     return Labels(rows, rows.shape[1] if num_classes is None else num_classes, column_names, remarks, dubious,
-                  unlabeled)
+                  unlabeled if unlabeled.any() else None)
 
 
 def _named_classes(values: Words, name: str, num_classes: int | None, takes_all: bool, origins: Origins) -> Labels:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from hpcgnn.datasets.labels import UNKNOWN_INDICATOR
 from hpcgnn.partition.partition import Partition
 from hpcgnn.shards import schema
 from hpcgnn.shards.feature_formats import PACKAGE
@@ -143,8 +144,11 @@ def _faults_of_nodes(part: Partition, info: GraphInfo) -> Iterator[str]:
         if np.isinf(part.labels).any() or np.isnan(part.labels[total.view(bool)]).all(axis=1).any():
             yield "has targets that are infinite, or none for a node in a split"
     elif info.is_multi_label:
-        if part.labels.max(initial=0) > 1:
-            yield f"has labels up to {part.labels.max()}, expected 0 or 1"
+        is_odd = (part.labels > 1) & (part.labels != UNKNOWN_INDICATOR)
+        if is_odd.any():
+            yield f"has labels up to {part.labels[is_odd].max()}, expected 0, 1 or {UNKNOWN_INDICATOR} where unknown"
+        if (part.labels[total.view(bool)] == UNKNOWN_INDICATOR).all(axis=1).any():
+            yield "has a node in a split whose labels are unknown"
     elif part.labels.size:
         if not -1 <= part.labels.min() <= part.labels.max() < info.num_classes:
             yield (f"has labels from {part.labels.min()} to {part.labels.max()}, expected -1 where unknown, or 0 to "

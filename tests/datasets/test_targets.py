@@ -178,7 +178,7 @@ def test_a_column_y_beside_another_coordinate_is_a_place(column, held, found):
 def test_texts_that_join_names_are_several_labels_a_node():
     found = read_labels(np.array(["art;music", "music", "art", "art; science", ""]), "auto", "g")
     assert found.class_names == ("art", "music", "science")
-    assert found.values.tolist() == [[1, 1, 0], [0, 1, 0], [1, 0, 0], [1, 0, 1], [0, 0, 0]]
+    assert found.values.tolist() == [[1, 1, 0], [0, 1, 0], [1, 0, 0], [1, 0, 1], [255, 255, 255]]
     assert found.unlabeled.tolist() == [False] * 4 + [True]
     alone = read_labels(np.array(["a|b", "c|d", "c|d"]), "auto", "g")     # no name twice: two classes
     assert alone.class_names == ("a|b", "c|d")
@@ -186,11 +186,37 @@ def test_texts_that_join_names_are_several_labels_a_node():
 
 def test_a_row_of_nan_is_a_node_without_labels_and_a_row_of_zeros_is_dubious():
     found = read_labels(np.array([[1, 0], [NAN, NAN], [0, 0], [1, 1]]), "auto", "g")
-    assert found.values.tolist() == [[1, 0], [0, 0], [0, 0], [1, 1]] and found.values.dtype == np.uint8
+    assert found.values.tolist() == [[1, 0], [255, 255], [0, 0], [1, 1]] and found.values.dtype == np.uint8
     assert found.unlabeled.tolist() == [False, True, False, False]
     assert found.dubious[0].startswith("1 nodes have a row of zeros")
 
 
-def test_a_row_of_labels_of_which_some_are_unknown_is_refused_with_a_way_out():
-    with pytest.raises(DatasetError, match=r"knows 1 of the 2 labels of node 1; .*write 0 .*--task regression"):
-        read_labels(np.array([[1, 0], [NAN, 1]]), "auto", "g")
+def test_an_unknown_label_among_known_ones_is_kept_as_unknown():
+    found = read_labels(np.array([[1, 0], [NAN, 1], [0, NAN]]), "auto", "g")
+    assert (found.values.tolist(), found.unlabeled) == ([[1, 0], [255, 1], [0, 255]], None)
+    assert found.remarks == ("2 nodes have labels that are unknown, which the loss and scores leave out",)
+
+
+@pytest.mark.parametrize("values, names, expected", [
+    ([{"b", "a"}, {"a"}, set(), None], ("a", "b"), [[1, 1], [1, 0], [0, 0], [255, 255]]),
+    ([["b", "a"], ["a"]], ("a", "b"), [[1, 1], [1, 0]]),
+    ([["a", "b"], ["c", "b"]], ("a", "b", "c"), [[1, 1, 0], [0, 1, 1]]),
+    ([[10, 2], [2], []], ("2", "10"), [[1, 1], [1, 0], [0, 0]]),
+    ([frozenset((1,)), frozenset((0,))], ("0", "1"), [[0, 1], [1, 0]]),
+])
+def test_sets_and_lists_of_classes_are_several_labels_a_node(values, names, expected):
+    for form in (values, pandas_column(values)):
+        found = read_labels(form, "auto", "g")
+        assert (found.class_names, found.values.tolist()) == (names, expected)
+
+
+def test_lists_of_as_many_numbers_are_a_matrix():
+    assert read_labels([[0, 1], [1, 1]], "auto", "g").values.tolist() == [[0, 1], [1, 1]]
+    assert read_labels([[0.5, 1], [1, 1]], "auto", "g").values.dtype == np.float32
+
+
+def pandas_column(values):
+    """An array of objects, as a column of pandas holds sets and lists."""
+    column = np.empty(len(values), object)
+    column[:] = values
+    return column
