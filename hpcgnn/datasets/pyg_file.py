@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from pickle import UnpicklingError
+from typing import Any
 
 from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.datasets.given import finish_dataset
 from hpcgnn.datasets.limits import check_file
 from hpcgnn.datasets.objects.choices import Choices
 from hpcgnn.datasets.objects.pyg import graph_of_data
+from hpcgnn.datasets.objects.pyg_graphs import are_graphs, is_graph
 from hpcgnn.datasets.options import SourceOptions
 from hpcgnn.datasets.spec import choice_of, ignored_of, split_of, split_path
 from hpcgnn.errors import DatasetError
@@ -33,7 +36,8 @@ def load_pyg(rest: str, options: SourceOptions) -> GraphDataset:
     try:
         import torch
 
-        held = torch.load(path, map_location="cpu", weights_only=True)
+        with _known_classes(torch):
+            held = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise DatasetError(f"{path} does not exist; expected a file of torch.save") from None
     except UnpicklingError:
@@ -43,9 +47,8 @@ def load_pyg(rest: str, options: SourceOptions) -> GraphDataset:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DatasetError(f"{path} can't be read as a file of torch.save ({reason}); it is damaged or of another "
                            "format") from None
-    if isinstance(held, tuple) and held and isinstance(held[0], dict):
-        held = held[0]          # as PyG's datasets save it: the tensors, and where each of several graphs starts
-    if not isinstance(held, dict) or "edge_index" not in held:
+    # PyG's datasets save the tensors, and where each of several graphs begins.
+    if not (is_graph(held) or (isinstance(held, list | tuple) and are_graphs(held))):
         raise DatasetError(f"{path} holds a {type(held).__name__} without edge_index; {WAY_OUT}")
     choices = Choices(
         features=False if options.features == "structural" else choice_of(settings.get("features")),
@@ -53,3 +56,13 @@ def load_pyg(rest: str, options: SourceOptions) -> GraphDataset:
         node_ids=choice_of(settings.get("id")), splits=split_of(settings.get("split")),
         ignore=ignored_of(settings.get("ignore")))
     return finish_dataset(graph_of_data(held, choices, path.stem), options)
+
+
+class _Class:
+    """Stands for PyG's Data, which its datasets name beside the tensors, so that nothing of PyG is imported."""
+
+
+def _known_classes(torch: Any) -> AbstractContextManager:
+    """Let a file name the class of its graphs; before torch 2.5 such a file is refused."""
+    known = getattr(torch.serialization, "safe_globals", None)
+    return nullcontext() if known is None else known([(_Class, "torch_geometric.data.data.Data")])

@@ -8,7 +8,8 @@ import pytest
 import scipy.sparse
 import torch
 from known_graph import assert_same, graph_in_shards, make_known_graph
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import Batch, Data, HeteroData, InMemoryDataset
+from torch_geometric.transforms import ToSparseTensor
 from training_setup import shared_path  # noqa: F401
 
 import hpcgnn
@@ -58,6 +59,83 @@ def test_pyg_data_with_ids_comes_back_under_them(made, known, plain):
     folder = made(data_of(plain), node_ids=known.ids)
     assert_same(folder, known, has_weights=False)
     assert read_graph_info(folder).node_names == "texts"
+
+
+def several_graphs(form="edge_index"):
+    generator = torch.Generator().manual_seed(0)
+    graphs = []
+    for num_nodes in (30, 20, 25):
+        ends = torch.unique(torch.randint(num_nodes, (2, 4 * num_nodes), generator=generator), dim=1)
+        ends = ends[:, torch.randperm(ends.shape[1], generator=generator)]
+        graphs.append(Data(x=torch.rand(num_nodes, 4, generator=generator), edge_index=ends,
+                           y=torch.randint(3, (num_nodes,), generator=generator)))
+    return [ToSparseTensor()(graph) for graph in graphs] if form == "adj_t" else graphs
+
+
+def as_dicts(collated):
+    data, slices = collated
+    return data.to_dict(), slices
+
+
+class GraphsInMemory(InMemoryDataset):
+    def __init__(self, graphs):
+        super().__init__(None)
+        self.data, self.slices = self.collate(graphs)
+
+
+SEVERAL = {
+    "a list": lambda: several_graphs(), "a batch": lambda: Batch.from_data_list(several_graphs()),
+    "a dataset": lambda: GraphsInMemory(several_graphs()),
+    "tensors and slices": lambda: InMemoryDataset.collate(several_graphs()),
+    "adj_t": lambda: InMemoryDataset.collate(several_graphs("adj_t")),
+    "a file of a dataset": lambda path: GraphsInMemory.save(several_graphs(), path),
+    "a file of tensors and slices": lambda path: torch.save(as_dicts(InMemoryDataset.collate(several_graphs())), path),
+    "a file of dicts": lambda path: torch.save([graph.to_dict() for graph in several_graphs()], path),
+}
+
+
+@pytest.mark.parametrize("form", SEVERAL)
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+def test_several_graphs_of_pyg_become_one(made, tmp_path, form):
+    if form.startswith("a file"):
+        SEVERAL[form](tmp_path / "graphs.pt")
+        folder = made(f"pyg:{tmp_path}/graphs.pt")
+    else:
+        folder = made(SEVERAL[form]())
+    batch = Batch.from_data_list(several_graphs())
+    found = graph_in_shards(folder)
+    assert set(found.arcs) == {(u, v) for u, v in batch.edge_index.T.tolist() if u != v}
+    np.testing.assert_array_equal([found.features[node] for node in range(75)], batch.x)
+    assert [found.labels[node] for node in range(75)] == batch.y.tolist()
+
+
+def lose(graphs, place, key):
+    del graphs[place][key]
+    return graphs
+
+
+@pytest.mark.parametrize("data, complaint", [
+    (lambda: InMemoryDataset.collate(several_graphs())[0], "without their slices .*Batch.from_data_list"),
+    (lambda: InMemoryDataset.collate(several_graphs("adj_t"))[0], "without their slices; pass Batch"),
+    (lambda: InMemoryDataset.collate([Data(num_nodes=3, edge_index=torch.tensor([[0], [1]])) for _ in range(2)])[0],
+     "without their slices"),
+    (lambda: lose(several_graphs(), 1, "y"), "graphs with 'y', and graph 1 has none"),
+    (lambda: [Data(x=torch.ones(3, 1), edge_index=torch.tensor([[0], [1]]), y=torch.tensor([1]))] * 2, "whole graphs"),
+    (lambda: [*several_graphs(), 3], "a int at place 3 of a list of graphs"),
+    (lambda: [Data(edge_index=torch.tensor([[0], [1]]), x=torch.ones(width, width)) for width in (2, 3)], "in width"),
+])
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+def test_graphs_that_can_not_be_joined_are_refused(made, data, complaint):
+    with pytest.raises(DatasetError, match=complaint):
+        made(data())
+
+
+def test_nodes_without_edges_at_the_end_are_no_second_graph(made):
+    ends = torch.unique(several_graphs()[0].edge_index, dim=1)
+    y = torch.arange(75) % 3
+    for data in (Data(x=torch.rand(75, 4), edge_index=ends, y=y), Data(edge_index=ends.flip(1), y=y),
+                 Data(x=torch.rand(75, 4), edge_index=ends[:, torch.randperm(ends.shape[1])], y=y, num_nodes=75)):
+        assert read_graph_info(made(data, overwrite=True)).num_nodes == 75
 
 
 class StandInTensor:

@@ -12,6 +12,7 @@ from hpcgnn.datasets.given import GivenGraph
 from hpcgnn.datasets.objects.choices import Choices
 from hpcgnn.datasets.objects.networks import graph_of_ends, graph_of_matrix, graph_of_networkx
 from hpcgnn.datasets.objects.pyg import graph_of_data, graph_of_dgl
+from hpcgnn.datasets.objects.pyg_graphs import are_graphs, is_graph
 from hpcgnn.datasets.objects.tables import columns_of, graph_of_tables, is_table
 from hpcgnn.errors import DatasetError
 
@@ -25,8 +26,8 @@ def given_graph(data: Any, choices: Choices) -> GivenGraph:
 
     Parameters
     ----------
-    data : PyG Data or dict of its tensors, DGL graph, SciPy sparse matrix, NetworkX graph, table of edges, (2, E) or
-        (E, 2) array, or a pair of arrays
+    data : PyG Data or dict of its tensors, a list or dataset of these, DGL graph, SciPy or torch sparse matrix,
+        NetworkX graph, table of edges, (2, E) or (E, 2) array, or a pair of arrays
 
     Raises
     ------
@@ -66,9 +67,7 @@ def _is_networkx(data: Any) -> bool:
 
 
 def _is_pyg(data: Any) -> bool:
-    if isinstance(data, dict):
-        return bool({"edge_index", "adj_t"} & set(data))
-    return hasattr(data, "to_dict") and (hasattr(data, "edge_index") or hasattr(data, "node_types"))
+    return is_graph(data) or are_graphs(data)
 
 
 def _are_ends(data: Any) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 from hpcgnn.datasets.columns import as_features, as_numbers, as_sparse
 from hpcgnn.datasets.given import GivenGraph
 from hpcgnn.datasets.objects.choices import Choices, first_of, named_splits
+from hpcgnn.datasets.objects.pyg_graphs import WAY_OUT, are_graphs, graphs_in, held_of, joined, refuse_collated
 from hpcgnn.datasets.objects.tables import LABEL_NAMES, SPLIT_NAMES, WEIGHT_NAMES
 from hpcgnn.datasets.what_was_read import NO_WEIGHTS, Origins
 from hpcgnn.errors import DatasetError
@@ -17,7 +18,7 @@ FEATURE_NAMES = ("x", "feat", "features", "attr")
 
 
 def graph_of_data(data: Any, choices: Choices, name: str) -> GivenGraph:
-    """Return the graph of a PyG `Data`, or of a dict with its keys.
+    """Return the graph of a PyG `Data`, of a dict with its keys, or of several of them, which become one.
 
     edge_index, (2, num_edges), holds sources and targets; x, y, edge_weight, or edge_attr where it has one column, and
     train_mask, val_mask and test_mask are read where they are.
@@ -26,12 +27,14 @@ def graph_of_data(data: Any, choices: Choices, name: str) -> GivenGraph:
     ------
     DatasetError       no edge_index, a graph of several types of nodes, or an attribute that is not there
     """
-    if hasattr(data, "node_types") or "HeteroData" in type(data).__name__:
-        raise DatasetError(f"{name} has nodes of several types (HeteroData), and hpcgnn trains on one; convert it by "
-                           "data.to_homogeneous()")
-    held = dict(data) if isinstance(data, dict) else data.to_dict()
-    held = {key: value for key, value in held.items() if value is not None}
+    named = tuple(choice for choice in (choices.features, choices.labels, choices.splits, choices.node_ids)
+                  if isinstance(choice, str))
+    if are_graphs(data):
+        held, joined_remarks = joined(graphs_in(data, name), _edges, named, name)
+    else:
+        held, joined_remarks = held_of(data, name), ()
     source, target, weight = _edges(held, name)
+    refuse_collated(held, source, target, name)
     remarks = ()
     left_out, ignored = choices.ignored(held)
     if choices.edge_weight is not None:
@@ -47,8 +50,8 @@ def graph_of_data(data: Any, choices: Choices, name: str) -> GivenGraph:
         splits = None if choices.splits is False else _splits(held, choices.splits, name)
     ids = None if choices.node_ids is None else _found(held, choices.node_ids, (), name)
     return GivenGraph(name, source, target, weight, row_name=ids, features=features, labels=labels, splits=splits,
-                      num_nodes=None if num_nodes is None else int(num_nodes), remarks=remarks, ignore=ignored,
-                      split_column=choices.split_column, origins=_origins(held, choices, left_out),
+                      num_nodes=None if num_nodes is None else int(num_nodes), remarks=joined_remarks + remarks,
+                      ignore=ignored, split_column=choices.split_column, origins=_origins(held, choices, left_out),
                       labels_hint="data.y, or labels=ARRAY")
 
 
@@ -81,6 +84,8 @@ def _edges(held: dict[str, Any], name: str) -> tuple[np.ndarray, np.ndarray, np.
             entries = matrix.tocoo()
             ends = (entries.row, entries.col) if rows == "sources" else (entries.col, entries.row)
             return *ends, None if (entries.data == 1).all() else entries.data
+    if isinstance(held.get("adj_t"), list):
+        raise DatasetError(f"{name} holds the adj_t of several graphs without their slices; {WAY_OUT}")
     raise DatasetError(f"{name} has no edge_index; it holds {', '.join(map(str, held)) or 'nothing'}")
 
 
