@@ -93,10 +93,12 @@ def infer_in_parallel(comm, request: Request) -> None:
     """Collective: open the model, run and time it, write its answers, and print on rank 0 what they are worth."""
     from hpcgnn.launch import choose_device, together, watch, watch_closely
     from hpcgnn.training.graph_info import read_shared_info
+    from hpcgnn.training.same_settings import check_same
 
     out, repeat = request.out, request.repeat
     watch(comm, request.timeout)
     info = read_shared_info(comm, request.shards)
+    check_same(comm, {name: value for name, value in vars(request).items() if name not in ("model", "shards")})
     # These import torch, which takes seconds: what needs no torch is refused before.
     from hpcgnn.inference.model_source import open_model
     from hpcgnn.inference.predictions import check_writable, write_predictions

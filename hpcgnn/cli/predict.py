@@ -32,9 +32,11 @@ def predict_in_parallel(comm, run_folder: Path, shards: Path, out: Path | None, 
     """Collective: open the run, answer, write the file on rank 0, and print what the answers are worth."""
     from hpcgnn.launch import together, watch
     from hpcgnn.training.graph_info import read_shared_info
+    from hpcgnn.training.same_settings import check_same
 
     watch(comm, TIMEOUT_SECONDS)
     info = read_shared_info(comm, shards)
+    check_same(comm, {"out": out, "embeddings": embeddings, "other_graph": other_graph})
     # These import torch, which takes seconds: what needs no torch is refused before.
     from hpcgnn.results.answer_file import check_answer_file, write_answers
     from hpcgnn.results.float_run import FloatRun

@@ -12,10 +12,10 @@ from mpi4py import MPI
 import hpcgnn
 from hpcgnn.errors import CollectiveError
 from hpcgnn.ops.host.simd import LEVELS, simd_level
+from hpcgnn.training.same_settings import listed
 
 # torch's levels, the least first, with the names by which its variable and oneDNN's know them.
 CAPABILITIES = {"DEFAULT": ("default", "SSE41"), "AVX2": ("avx2", "AVX2"), "AVX512": ("avx512", "AVX512_CORE")}
-MAX_LISTED = 8
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class Traits:
     simd : str                 level of hpcgnn's kernels
     capability : str           level of torch's
     num_threads : int          of torch's pool
+    products : str             precision of torch's products of float32
     """
 
     version: str
@@ -35,12 +36,13 @@ class Traits:
     simd: str
     capability: str
     num_threads: int
+    products: str = "highest"
 
     @classmethod
     def of_this_rank(cls) -> Traits:
         """Read this rank's traits; raise KernelError where HPCGNN_SIMD names an unknown level."""
         return cls(hpcgnn.__version__, torch.__version__, simd_level(), torch.backends.cpu.get_cpu_capability(),
-                   torch.get_num_threads())
+                   torch.get_num_threads(), torch.get_float32_matmul_precision())
 
 
 def check_alike(comm: MPI.Comm, traits: Traits) -> None:
@@ -62,15 +64,17 @@ def check_alike(comm: MPI.Comm, traits: Traits) -> None:
     torch_name, onednn_name = CAPABILITIES.get(min(capabilities, key=_rank_in(CAPABILITIES)), ("default", "SSE41"))
     _require_one("torch's instruction set", capabilities, f"set ATEN_CPU_CAPABILITY={torch_name} and "
                  f"ONEDNN_MAX_CPU_ISA={onednn_name} for all ranks")
+    _require_one("torch's precision of float32 products", [one.products for one in everyone],
+                 "call torch.set_float32_matmul_precision alike on all ranks")
     threads = [one.num_threads for one in everyone]
     if len(set(threads)) > 1 and comm.rank == 0:
-        print(f"hpcgnn: ranks have different numbers of threads, {_listed(threads)}; results are the same, but the "
+        print(f"hpcgnn: ranks have different numbers of threads, {listed(threads)}; results are the same, but the "
               "slowest sets the pace (OMP_NUM_THREADS sets it)", file=sys.stderr, flush=True)
 
 
 def _require_one(name: str, values: list[str], remedy: str) -> None:
     if len(set(values)) > 1:
-        raise CollectiveError(f"{name} differs between the ranks, {_listed(values)}, and their copies of the weights "
+        raise CollectiveError(f"{name} differs between the ranks, {listed(values)}, and their copies of the weights "
                               f"would drift apart; {remedy}")
 
 
@@ -78,17 +82,3 @@ def _rank_in(levels: Iterable[str]):
     """Return the key that sorts levels as they are listed, unknown ones first."""
     order = {level: number for number, level in enumerate(levels)}
     return lambda level: order.get(level, -1)
-
-
-def _listed(values: list) -> str:
-    """Return every value with the ranks that have it."""
-    ranks: dict = {}
-    for rank, value in enumerate(values):
-        ranks.setdefault(value, []).append(rank)
-    return " and ".join(f"{value} on {_named(having)}" for value, having in ranks.items())
-
-
-def _named(ranks: list[int]) -> str:
-    listed = ", ".join(map(str, ranks[:MAX_LISTED]))
-    more = f" and {len(ranks) - MAX_LISTED} more" if len(ranks) > MAX_LISTED else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {listed}{more}"

@@ -14,9 +14,9 @@ import torch
 from mpi4py import MPI
 
 from hpcgnn.adaptive.controller import Controller
-from hpcgnn.config import AUTO, TrainConfig, resolve_train_config
+from hpcgnn.config import AUTO, TrainConfig
 from hpcgnn.exchange.traffic import Traffic
-from hpcgnn.launch import giving_back_freed_memory, together, watch
+from hpcgnn.launch import giving_back_freed_memory, watch
 from hpcgnn.training.adam import FlatAdam
 from hpcgnn.training.evaluate import evaluate
 from hpcgnn.training.graph_info import read_shared_info
@@ -142,7 +142,7 @@ def forecast(comm: MPI.Comm, job: Job) -> Forecast:
     CollectiveError      what the job asks for can't be done, with a sentence; the same on all ranks
     """
     info = read_shared_info(comm, job.shards)
-    config = together(comm, lambda: resolve_train_config(info.name, job.settings, job.file_settings, job.preset))
+    config = job.agree(comm, info.name, is_trained=False)
     watch(comm, config.timeout)
     with giving_back_freed_memory():
         session = Session.open(comm, job.shards, config, info, job.recipe or NOTHING)

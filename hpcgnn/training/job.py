@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcgnn.config import TrainConfig, presets_of, resolve_train_config
+from hpcgnn.config import TrainConfig, presets_of, resolve_train_config, settings_of
 from hpcgnn.launch import giving_back_freed_memory, together, watch, watch_closely
 from hpcgnn.methods import name_of
 from hpcgnn.shards.schema import GraphInfo
 from hpcgnn.training.graph_info import read_shared_info
+from hpcgnn.training.same_settings import check_same, description_of
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -56,6 +57,26 @@ class Job:
         """
         return resolve_train_config(dataset, settings, file_settings, self.preset)
 
+    def agree(self, comm: MPI.Comm, dataset: str, is_trained: bool = True) -> TrainConfig:
+        """Collective: return the configuration, which all ranks have alike.
+
+        Parameters
+        ----------
+        is_trained : bool      and not only forecast
+
+        Raises
+        ------
+        CollectiveError      settings are wrong, or differ between the ranks; names them
+        """
+        config = together(comm, lambda: self.resolve(dataset, self.settings, self.file_settings))
+        flags = {name: getattr(self, name) for name in ("out", "resume", "overwrite", "other_graph")}
+        check_same(comm, {**settings_of(config), **flags, "dry_run": not is_trained})
+        if self.recipe is not None:
+            # Callbacks may differ: one that prints or draws is often rank 0's alone.
+            check_same(comm, {own.name: description_of(getattr(self.recipe, own.name)) for own in fields(self.recipe)
+                              if own.name != "callbacks"}, "the program's ")
+        return config
+
 
 @dataclass(frozen=True)
 class Finished:
@@ -82,7 +103,7 @@ def train(comm: MPI.Comm, job: Job) -> Finished:
     Interrupted          a signal asked to stop; a checkpoint holds everything
     """
     info = read_shared_info(comm, job.shards)
-    config = together(comm, lambda: job.resolve(info.name, job.settings, job.file_settings))
+    config = job.agree(comm, info.name)
     watch(comm, config.timeout)
     from hpcgnn.training.run_lock import RunLock
 
@@ -107,6 +128,8 @@ def _train_in(comm: MPI.Comm, folder: RunFolder, info: GraphInfo, job: Job) -> F
         settings, file_settings = without_auto_precision(settings), without_auto_precision(file_settings)
     written = resumed.settings if resumed else {}
     config = together(comm, lambda: job.resolve(info.name, settings, {**written, **file_settings}))
+    if resumed:
+        check_same(comm, settings_of(config))
     from hpcgnn.training.interrupt import end_if_asked
     from hpcgnn.training.session import NOTHING, Session
     from hpcgnn.training.trainer import TrainingRun

@@ -44,6 +44,7 @@ from hpcgnn.training.graph_info import read_shared_info
 from hpcgnn.training.objective import Objective
 from hpcgnn.training.precision import STORAGE, storage_bits
 from hpcgnn.training.recipe import Recipe, check_statistics
+from hpcgnn.training.same_settings import check_same, description_of
 from hpcgnn.training.scores import REGRESSION, Score, choose_score
 
 Own = TypeVar("Own")
@@ -152,6 +153,8 @@ class Session:
         rows_within = comm.allreduce(np.array(reach.num_within)).tolist() if reach else []
         degree_counts = None if config.quantize == "none" else count_in_degrees(graph, comm)
         model, has_weights = together(comm, lambda: recipe.build(config, info)), part.edge_weight is not None
+        if recipe.model is not None:
+            check_same(comm, {"model": description_of(model)}, "the program's ")
         together(comm, lambda: check_statistics(model, comm.size))
         together(comm, lambda: _check_sums(model, config))
         together(comm, lambda: check_edge_weights(model, config.model, has_weights, config.quantize != "none"))

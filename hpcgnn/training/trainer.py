@@ -36,6 +36,7 @@ from hpcgnn.training.objective import Objective
 from hpcgnn.training.own_optimizer import OwnOptimizer
 from hpcgnn.training.progress import EpochDisplay
 from hpcgnn.training.rank_state import restore_rank_state, save_rank_state
+from hpcgnn.training.same_settings import check_same
 from hpcgnn.training.saving import save
 from hpcgnn.training.session import Session
 from hpcgnn.training.soundness import fault_error
@@ -139,6 +140,8 @@ class TrainingRun:
         self.session, self.folder = session, folder
         self.progress = Progress() if resumed is None else resumed.progress
         self.learner = Learner.start(session, self.seed, resumed)
+        if isinstance(self.learner.optimizer, OwnOptimizer):
+            check_same(session.comm, self.learner.optimizer.record(), "the program's optimizer's ")
         context = session.method_context()
         self.controller, self._control = session.config.method.controller(context), context.control
         if resumed is not None:
@@ -149,6 +152,7 @@ class TrainingRun:
         tracker = TRACKERS.get(session.config.track)
         self.callbacks = (*session.recipe.callbacks, *([] if tracker is None else [tracker()]))
         self._is_main = session.comm.rank == 0
+        self._are_called = session.comm.allreduce(bool(self.callbacks), MPI.LOR)     # on any rank
 
     @property
     def comm(self) -> MPI.Comm:
@@ -254,7 +258,7 @@ class TrainingRun:
 
     def _call(self, moment: str, *arguments: Any) -> None:
         """Collective: call the callbacks; the training of this seed ends where one asks for it, on any rank."""
-        if not self.callbacks:
+        if not self._are_called:
             return
         HERE.note("calls the callbacks")
         answers = [getattr(callback, moment)(self, *arguments) for callback in self.callbacks]
