@@ -94,6 +94,8 @@ hpcgnn_check_mpi() {
 hpcgnn_export_mpi() {
     PATH=$(hpcgnn_put_first "${MPIRUN%/*}" "$PATH")
     export PATH MPIRUN MPI4PY_MPIABI
+    # `sbatch --export=NONE` or LIST would keep all of this from what srun starts, daemons of mpirun too.
+    unset SLURM_EXPORT_ENV SRUN_EXPORT_ENV
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe OMPI_MCA_rmaps_base_oversubscribe=1
 }

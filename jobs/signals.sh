@@ -1,17 +1,19 @@
-# Holds the signals that end a run until its program can answer them, and queues a Slurm job again that was interrupted;
-# sourced by the job scripts before anything that takes time. What is held is handed on as USR1, at which every rank
-# finishes its epoch and all write a checkpoint: Open MPI's mpirun takes INT and TERM as orders to kill.
+# Holds the signals that end a run until its program can answer them, queues a Slurm job again that was interrupted, and
+# reads options behind a script; sourced by the job scripts before anything that takes time. What is held is handed on as
+# USR1, at which every rank finishes its epoch and all write a checkpoint: Open MPI's mpirun takes INT and TERM as orders
+# to kill.
 # shellcheck shell=bash
 
 hpcgnn_signal=${hpcgnn_signal:-}      # the first signal that came, without SIG
 hpcgnn_step=                          # process id of what hpcgnn_hold runs
 hpcgnn_group=                         # not empty: in a process group of its own
 hpcgnn_trapped=                       # not empty: a trap has run since this was emptied
+hpcgnn_stops=(USR1 USR2 TERM XCPU HUP)   # by which sites, limits and terminals warn; INT where it is asked for
 
 # Ranks of `hpcgnn train` start with the signals blocked: one that comes before the program's first lines have installed
 # its handlers waits until then. An `env` of before 2019 can't block; ignored, a signal is lost, and repeated by us.
-HPCGNN_QUIET_START=(env "--block-signal=USR1,TERM")
-"${HPCGNN_QUIET_START[@]}" true 2>/dev/null || HPCGNN_QUIET_START=(bash -c 'trap "" USR1 TERM; exec "$@"' rank)
+HPCGNN_QUIET_START=(env "--block-signal=USR1,USR2,TERM,XCPU")
+"${HPCGNN_QUIET_START[@]}" true 2>/dev/null || HPCGNN_QUIET_START=(bash -c 'trap "" USR1 USR2 TERM XCPU; exec "$@"' rank)
 
 # hpcgnn_note SIGNAL: the trap. USR1 is repeated until the step has ended, since a launcher that starts may lose it.
 hpcgnn_note() {
@@ -43,11 +45,12 @@ hpcgnn_launcher_of() {
     printf '%s' "${children:-$1}"
 }
 
-# hpcgnn_catch_signals [INT]: from here on USR1 and TERM, and INT where asked, are noted instead of ending the script.
+# hpcgnn_catch_signals [INT]: from here on the signals that warn, and INT where asked, are noted instead of ending the
+# script.
 hpcgnn_catch_signals() {
     local name
     hpcgnn_group=${1:-}
-    for name in USR1 TERM "$@"; do
+    for name in "${hpcgnn_stops[@]}" "$@"; do
         # shellcheck disable=SC2064  # the name is meant now
         trap "hpcgnn_note $name" "$name"
     done
@@ -59,7 +62,7 @@ hpcgnn_hold() {
     local status=0 previous first=1
     [[ -z $hpcgnn_signal ]] || return 75
     [[ -z $hpcgnn_group ]] || set -m
-    (trap '' USR1 TERM; exec "$@") </dev/null &
+    (trap '' "${hpcgnn_stops[@]}"; exec "$@") </dev/null &
     hpcgnn_step=$!
     set +m
     [[ -z $hpcgnn_signal ]] || hpcgnn_repeat_usr1 &         # it came while the step was being started
@@ -75,9 +78,37 @@ hpcgnn_hold() {
     return "$status"
 }
 
+# hpcgnn_job_id: this job. The last task of an array has the number of the whole array as its own, which would name all.
+hpcgnn_job_id() {
+    printf '%s' "${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}"
+}
+
+# hpcgnn_option NAME DEFAULT WORDS...: the value of the last `NAME VALUE` or `NAME=VALUE` among the words of a command.
+hpcgnn_option() {
+    local name=$1 value=$2
+    shift 2
+    while (($#)); do
+        case $1 in
+            "$name"=*) value=${1#*=} ;;
+            "$name") (($# == 1)) || { value=$2; shift; } ;;
+        esac
+        shift
+    done
+    printf '%s' "$value"
+}
+
+# hpcgnn_has FLAG WORDS...: whether the flag is one of the words.
+hpcgnn_has() {
+    local flag=$1 word
+    for word in "${@:2}"; do
+        [[ $word != "$flag" ]] || return 0
+    done
+    return 1
+}
+
 # hpcgnn_job_field NAME: what Slurm knows of this job, such as JobState.
 hpcgnn_job_field() {
-    scontrol --oneliner show job "$SLURM_JOB_ID" 2>/dev/null | grep -o "\b$1=[^ ]*" | head -n 1 | cut -d= -f2
+    scontrol --oneliner show job "$(hpcgnn_job_id)" 2>/dev/null | grep -o "\b$1=[^ ]*" | head -n 1 | cut -d= -f2
 }
 
 # hpcgnn_interruption STATUS: what interrupted the run of this job that ended without a result, or nothing.
@@ -92,7 +123,7 @@ hpcgnn_interruption() {
     elif [[ $(hpcgnn_job_field Reason) == TimeLimit ]]; then
         echo "stopped by its time limit"
     elif (($1 == 75)); then
-        echo "stopped by a signal to its ranks"
+        echo "stopped by a signal to its ranks, or by --hours"
     fi
 }
 
@@ -113,7 +144,8 @@ hpcgnn_stamp() {
 # case. Queues the job again, at most MOST times, if it was interrupted before it wrote RUN/summary.json; BEFORE is the
 # stamp that this file had when the job started.
 hpcgnn_requeue_or_exit() {
-    local status=$1 run=$2 before=$3 most=$4 why ended
+    local status=$1 run=$2 before=$3 most=$4 why ended job
+    job=$(hpcgnn_job_id)
     trap - EXIT
     [[ $(hpcgnn_stamp "$run/summary.json") == "$before" ]] || exit 0     # whatever came then, came after the result
     why=$(hpcgnn_interruption "$status")
@@ -134,9 +166,9 @@ hpcgnn_requeue_or_exit() {
     # Slurm sends TERM to all of the job as soon as it is queued, also to who asked for it.
     ended=''
     trap 'ended=1' TERM
-    trap '' USR1
-    echo "hpcgnn: $why; job $SLURM_JOB_ID is queued again and goes on from its last checkpoint"
-    if ! (trap '' TERM; exec scontrol requeue "$SLURM_JOB_ID"); then
+    trap '' USR1 USR2 XCPU HUP
+    echo "hpcgnn: $why; job $job is queued again and goes on from its last checkpoint"
+    if ! (trap '' TERM; exec scontrol requeue "$job"); then
         echo "hpcgnn: Slurm does not queue it again (see above); submit the same command to go on" >&2
         exit 75
     fi

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Trains on one workstation with one rank a NUMA domain (CPU) or one rank a GPU, each bound to its own cores.
 # Arguments go to `hpcgnn train`, after those below: bash jobs/workstation.sh --epochs 500
-# Ctrl-C, or TERM or USR1 to this script, writes a checkpoint and ends it with status 75; the same command with --resume
-# goes on from there. A second Ctrl-C ends it at once, which leaves the last periodic checkpoint.
+# Ctrl-C, a closed terminal, or TERM, USR1 or USR2 to this script, writes a checkpoint and ends it with status 75; the
+# same command with --resume goes on from there. A second Ctrl-C ends it at once, which leaves the last periodic checkpoint.
 
 # ==== CHANGE THIS =====================================================================================================
 source_graph=ogb:ogbn-products        # see `hpcgnn preprocess --help` for the other sources
@@ -28,7 +28,7 @@ cores=$(lscpu --parse=CORE,SOCKET | grep -v '^#' | sort -u | wc -l)    # two har
 ((cores <= $(hpcgnn_cores))) || cores=$(hpcgnn_cores)     # a container or taskset may leave us fewer
 threads=$((cores / ranks > 0 ? cores / ranks : 1))
 shards=data/shards/$name-p$ranks
-run=runs/$name-p$ranks
+run=$(hpcgnn_option --out "runs/$name-p$ranks" "${settings[@]}" "$@")
 
 # Linux puts a page into the memory of the NUMA domain whose core first writes it, and a rank fills its arrays with its
 # own threads. Bound to one domain, a rank has all its rows beside its cores; unbound on two sockets, half of its reads
@@ -45,4 +45,4 @@ hpcgnn_catch_signals INT
 hpcgnn_set_launch "$ranks"
 hpcgnn_hold "${LAUNCH[@]}" "${HPCGNN_QUIET_START[@]}" hpcgnn train "$shards" --out "$run" --device "$device" \
     "${settings[@]}" "$@"
-hpcgnn report "$run"
+hpcgnn_has --dry-run "${settings[@]}" "$@" || hpcgnn report "$run"

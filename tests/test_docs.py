@@ -34,7 +34,7 @@ LAUNCHERS = ("mpirun", "srun", "hpcgnn_mpirun", "hpcgnn_stoppable")
 PLACEHOLDERS = re.compile(r"\.\.\.|…")
 # Flags that pages name and that belong to other programs.
 FOREIGN_FLAGS = {"--mpi", "--signal", "--batch", "--open-mode", "--stream-buffering", "--forward-signals",
-                 "--kill-on-bad-exit", "--block-signal",
+                 "--kill-on-bad-exit", "--block-signal", "--export", "--array", "--bind-to", "--cpus-per-task",
                  "--master-port", "--time", "--minutes", "--case", "--exhaustive", "--table-only"}
 
 

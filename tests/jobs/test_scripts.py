@@ -262,3 +262,83 @@ def test_overwrite_holds_until_the_old_run_is_replaced(tmp_path, replaces):
     _, log = submit(tmp_path, "finish()", arguments=("--overwrite", "--lr", "1"), SLURM_RESTART_COUNT="1")
     assert log[-1].endswith(" --resume --lr 1" if replaces else "--checkpoint-every 10 --overwrite --lr 1")
     assert sorted(path.name for path in checkpoint.parent.iterdir()) == ["checkpoint.h5", "summary.json"]
+
+
+@pytest.mark.parametrize("task", ["0", "2"])
+def test_of_an_array_only_the_task_is_queued_again(tmp_path, task):
+    """The last task's SLURM_JOB_ID is the number of the whole array."""
+    done, log = submit(tmp_path, "wait_for_usr1(lambda: sys.exit(75))", env=WHEN_READY, SLURM_ARRAY_JOB_ID="123",
+                       SLURM_ARRAY_TASK_ID=task)
+    assert log[1:] == ["ready", f"scontrol requeue 123_{task}"]
+    assert f"job 123_{task} is queued again" in done.stdout
+
+
+@pytest.mark.parametrize("words", [("--out", "{}"), ("--out={}",), ("--out", "elsewhere", "--out", "{}")])
+def test_the_run_folder_behind_the_script_is_the_one_that_counts(tmp_path, words):
+    folder = tmp_path / "a run of mine"
+    folder.mkdir()
+    (folder / "checkpoint.h5").touch()
+    done, log = submit(tmp_path, "finish()", arguments=[word.format(folder) for word in words])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"hpcgnn train data/shards/ogbn-products-p8 --out {folder} " in log[0] and " --resume " in log[0]
+    assert (folder / "summary.json").exists()
+
+
+def test_a_dry_run_needs_no_result(tmp_path):
+    done, log = submit(tmp_path, "sys.exit(0)", arguments=("--dry-run",))
+    assert (done.returncode, done.stderr, len(log)) == (0, "", 1)
+
+
+@pytest.mark.parametrize("name", ["USR2", "XCPU"])
+def test_other_warnings_are_handed_on_as_usr1(tmp_path, name):
+    done, log = submit(tmp_path, "wait_for_usr1(lambda: sys.exit(75))", env=WHEN_READY.replace("USR1", name))
+    assert log[1:] == ["ready", "scontrol requeue 123"]
+    assert done.stdout.startswith(f"hpcgnn: stopped by {name}; ")
+
+
+def preprocess(tmp_path, *arguments, made=True, **environment):
+    """Run preprocess.sbatch with stand-ins. Returns how it ended, and the commands of `hpcgnn`."""
+    log = tmp_path / "log"
+    (tmp_path / "jobs").mkdir(exist_ok=True)
+    (tmp_path / "jobs/env.sh").touch()
+    shutil.copy(ROOT / "jobs/signals.sh", tmp_path / "jobs")
+    write_program(tmp_path / "bin/hpcgnn", f"""echo "$*" >>{log}
+while (($# > 2)); do [[ $1 != --out ]] || out=$2; [[ $1 != --out=* ]] || out=${{1#--out=}}; shift; done
+[[ -z ${{out:-}} ]] || {{ {"true" if made else "false"} && mkdir -p "$out" && echo new >"$out/graph.h5"; exit; }}
+[[ -f $2/graph.h5 ]]
+""")
+    done = subprocess.run(["bash", ROOT / "jobs/preprocess.sbatch", *arguments], capture_output=True, text=True, cwd="/",
+                          env={"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "SLURM_SUBMIT_DIR": str(tmp_path),
+                               "SLURM_JOB_ID": "5", **environment})
+    commands = log.read_text().splitlines()
+    log.unlink()
+    return done, [command for command in commands if command.startswith("preprocess")]
+
+
+def test_a_preprocessing_queued_again_makes_the_shards_that_were_asked_for(tmp_path):
+    """Shards of an earlier job lie in the script's own folder and in the folder behind the script."""
+    own = re.search(r"^shards=(\S+)p\$parts", (ROOT / "jobs/preprocess.sbatch").read_text(), flags=re.MULTILINE)[1]
+    for folder in (tmp_path / f"{own}p8", tmp_path / "x y"):
+        folder.mkdir(parents=True)
+        (folder / "graph.h5").write_text("old")
+    for restarts in "01":      # the first start is ended before it has made anything
+        done, commands = preprocess(tmp_path, "--overwrite", "--out", str(tmp_path / "x y"), made=restarts == "1",
+                                    SLURM_RESTART_COUNT=restarts)
+        assert (done.returncode == 0, len(commands)) == (restarts == "1", 1)
+    assert (tmp_path / "x y/graph.h5").read_text() == "new\n"
+
+
+def test_a_preprocessing_that_ended_is_not_done_again(tmp_path):
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build/preprocess-5").write_text("none\n")
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x/graph.h5").touch()
+    done, commands = preprocess(tmp_path, f"--out={tmp_path / 'x'}", SLURM_RESTART_COUNT="1")
+    assert (done.returncode, commands) == (0, [])
+    assert not (tmp_path / "build/preprocess-5").exists()
+
+
+def test_what_srun_starts_has_the_whole_environment():
+    text = (ROOT / "jobs/train.sbatch").read_text()
+    assert "LAUNCH=(srun --export=ALL " in text
+    assert "unset SLURM_EXPORT_ENV SRUN_EXPORT_ENV" in (ROOT / "jobs/mpi.sh").read_text()
