@@ -307,9 +307,10 @@ while (($# > 2)); do [[ $1 != --out ]] || out=$2; [[ $1 != --out=* ]] || out=${{
 [[ -z ${{out:-}} ]] || {{ {"true" if made else "false"} && mkdir -p "$out" && echo new >"$out/graph.h5"; exit; }}
 [[ -f $2/graph.h5 ]]
 """)
-    done = subprocess.run(["bash", ROOT / "jobs/preprocess.sbatch", *arguments], capture_output=True, text=True, cwd="/",
-                          env={"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "SLURM_SUBMIT_DIR": str(tmp_path),
-                               "SLURM_JOB_ID": "5", **environment})
+    environment = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "SLURM_SUBMIT_DIR": str(tmp_path),
+                   "SLURM_JOB_ID": "5", **environment}
+    done = subprocess.run(["bash", ROOT / "jobs/preprocess.sbatch", *arguments], capture_output=True, text=True,
+                          cwd="/", env=environment)
     commands = log.read_text().splitlines()
     log.unlink()
     return done, [command for command in commands if command.startswith("preprocess")]

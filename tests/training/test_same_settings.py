@@ -75,7 +75,8 @@ class Net(torch.nn.Module):
 
 
 @pytest.mark.parallel([2])
-@pytest.mark.parametrize("what", ["out", "resume", "model", "factory", "loss", "weights", "optimizer", "made optimizer"])
+@pytest.mark.parametrize("what", ["out", "resume", "model", "factory", "loss", "weights", "optimizer",
+                                  "made optimizer"])
 def test_what_a_program_brings_is_compared(shared_path, what):
     comm = MPI.COMM_WORLD
     graph = hpcgnn.open(write_once(comm, easy_graph(), shared_path / "shards"))
