@@ -37,7 +37,9 @@ def fit(model: nn.Module | Callable[[], nn.Module] | str, graph: Graph, *, out: 
     """Collective: train a model on the whole graph, one part a rank, and return the finished run.
 
     This is what `hpcgnn train` calls: methods, precision, checkpoints, resume, early stop, metrics and signals are all
-    there. A model that is given holds the best weights when this returns.
+    there. The module that is given is the one that is trained, and so are the weights of a loss that is a module: a
+    loss or a callback that reads them sees what training has made of them. When this returns they have their values of
+    the best validation score; `on_end` sees those of the last epoch.
 
     Parameters
     ----------
@@ -87,10 +89,7 @@ def fit(model: nn.Module | Callable[[], nn.Module] | str, graph: Graph, *, out: 
             finished = train(graph.comm, job)
     finally:
         WATCHDOG.stop()
-    run = Run.finished(graph, finished)
-    if isinstance(model, nn.Module):
-        model.load_state_dict(run.model.state_dict())      # a distributed model's are the plain model's
-    return run
+    return Run.finished(graph, finished)
 
 
 def _recipe(model: Any, loss: Any, score: Any, prefers_low: bool, optimizer: Any, schedule: Any,

@@ -28,7 +28,8 @@ class Run:
     Attributes
     ----------
     graph : Graph
-    model : nn.Module           with the best weights, as it was trained: `forward(graph, x)` on a LocalGraph
+    model : nn.Module           with the best weights, as it was trained: `forward(graph, x)` on a LocalGraph. It is the
+                                module that was given, or holds it, where it is one of PyTorch Geometric's
     summary : dict              of summary.json
     path : Path                 the run folder
     session : Session           the graph's part of this rank, and its exchange
@@ -45,7 +46,7 @@ class Run:
         """Collective: the run that a training has just finished."""
         trained = finished.run
         summary = graph.comm.bcast(finished.summary if graph.comm.rank == 0 else None)
-        return cls(graph, trained.learner.with_best_weights(), summary, trained.folder.path, trained.session)
+        return cls(graph, trained.learner.take_best(), summary, trained.folder.path, trained.session)
 
     @property
     def test_score(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -65,7 +66,8 @@ class FloatRun:
         settings = together(comm, lambda: check_evaluated(folder))
         part = together(comm, lambda: read_names(shards, comm.rank, comm.size, info))
         try:
-            trained = TrainedRun.open(comm, folder, shards, info, other_graph, float_config, Recipe(model=model))
+            trained = TrainedRun.open(comm, folder, shards, info, other_graph, float_config,
+                                      Recipe(model=_copy_of(model) if isinstance(model, nn.Module) else model))
         except CollectiveError as error:
             if model is None and ":" in settings["model"]:
                 raise CollectiveError(f"{error}; where {settings['model']} was given to hpcgnn.fit, give it again, to "
@@ -119,6 +121,14 @@ class FloatRun:
         objective = session.objective
         return {split: session.score(session.comm, logits[objective.rows[split]],
                                      objective.labels[objective.rows[split]]) for split in SPLITS}
+
+
+def _copy_of(model: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(model)
+    except (RuntimeError, TypeError) as error:      # it keeps tensors of a pass, or something that can't be copied
+        raise ConfigError(f"the {type(model).__name__} can't be copied ({error}); give a function that makes it, "
+                          "such as lambda: GraphSAGE(..)") from error
 
 
 def read_names(shards: Path, rank: int, num_ranks: int, info: GraphInfo) -> Partition:

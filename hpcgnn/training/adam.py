@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from hpcgnn.errors import CollectiveError
-from hpcgnn.ops.adam import StepCheck, adam_step
+from hpcgnn.ops.adam import StepCheck, adam_step, check_of
 from hpcgnn.training.gradients import FlatGradients
 
 Moments = dict[int, dict[str, torch.Tensor]]
@@ -32,10 +32,12 @@ class WeightGroup:
 class FlatAdam:
     """Adam with L2 weight decay, as torch.optim.Adam has it; weights become views of one buffer.
 
+    A weight without a gradient is left as it is, with its moments and its number of steps, as torch's Adam leaves it.
+
     Parameters
     ----------
     gradients : FlatGradients        of the same weights
-    groups : sequence of WeightGroup      every weight in one of them
+    groups : sequence of WeightGroup      every weight in one of them, frozen ones too
 
     Attributes
     ----------
@@ -43,77 +45,106 @@ class FlatAdam:
     """
 
     def __init__(self, gradients: FlatGradients, groups: Sequence[WeightGroup]):
-        self._gradient, self._groups = gradients.flat, groups
-        self._weights, self._lr, self._decay, self._mean, self._square = (torch.zeros_like(gradients.flat)
-                                                                          for _ in range(5))
-        self._place: dict[nn.Parameter, slice] = gradients.places
-        self._num_steps, self._factor = 0, 1.0
+        self._gradients, self._groups, self._factor = gradients, groups, 1.0
+        self._numbers = {parameter: 0 for group in groups for parameter in group.parameters}      # of steps
+        self._place: dict[nn.Parameter, slice] = {}
+        self._kept: dict[nn.Parameter, tuple[torch.Tensor, torch.Tensor]] = {}     # moments of frozen weights
         self.last_check = StepCheck()
-        for group in groups:
+        self.lay_out()
+
+    def lay_out(self) -> None:
+        """Take the places of the gradients, which move where weights are frozen or unfrozen."""
+        for parameter in self._place:
+            self._kept[parameter] = tuple(moment.clone() for moment in self._moments(parameter))
+            parameter.data = parameter.data.clone()
+        self._place = dict(self._gradients.places)
+        self._weights, self._lr, self._decay, self._mean, self._square = (torch.zeros_like(self._gradients.flat)
+                                                                          for _ in range(5))
+        for group in self._groups:
             for parameter in group.parameters:
-                place = self._place[parameter]
-                self._lr[place], self._decay[place] = group.lr, group.weight_decay
+                place = self._place.get(parameter)
+                if place is None:
+                    continue
+                self._lr[place], self._decay[place] = self._factor * group.lr, group.weight_decay
                 self._weights[place] = parameter.detach().flatten()
                 parameter.data = self._weights[place].view_as(parameter)
+                if parameter in self._kept:
+                    self._mean[place], self._square[place] = self._kept.pop(parameter)
+
+    def _moments(self, parameter: nn.Parameter) -> tuple[torch.Tensor, torch.Tensor]:
+        """Both moments of a weight, flat, in place."""
+        place = self._place.get(parameter)
+        if place is not None:
+            return self._mean[place], self._square[place]
+        zeros = tuple(torch.zeros_like(parameter.detach()).flatten() for _ in range(2))
+        return self._kept.setdefault(parameter, zeros)
 
     def step(self) -> StepCheck:
-        """Move all weights against their gradients; whether all is finite, and which weights these are."""
-        self._num_steps += 1
-        self.last_check = adam_step(self._weights, self._gradient, self._lr, self._decay, self._mean, self._square,
-                                    self._num_steps)
+        """Move all weights that have gradients against them; whether all is finite, and which weights these are."""
+        used = self._place if self._gradients.used is None else self._gradients.used
+        for parameter in used:
+            self._numbers[parameter] += 1
+        numbers = {self._numbers[parameter] for parameter in used}
+        if len(used) == len(self._place) and len(numbers) == 1:
+            self.last_check = self._step_of(slice(None), numbers.pop())
+            return self.last_check
+        for parameter in used:
+            self._step_of(self._place[parameter], self._numbers[parameter])
+        self.last_check = check_of(self._gradients.flat, self._weights, self._mean, self._square)
         return self.last_check
+
+    def _step_of(self, place: slice, number: int) -> StepCheck:
+        return adam_step(self._weights[place], self._gradients.flat[place], self._lr[place], self._decay[place],
+                         self._mean[place], self._square[place], number)
 
     def forget(self) -> None:
         """Begin with moments of zero again, as before the first step."""
         self._mean.zero_()
         self._square.zero_()
-        self._num_steps = 0
+        self._kept.clear()
+        self._numbers = dict.fromkeys(self._numbers, 0)
 
     def scale_rate(self, factor: float) -> None:
         """From now on, take every learning rate times `factor`, which replaces the last one."""
         if factor != self._factor:
+            self._factor = factor
             for group in self._groups:
                 for parameter in group.parameters:
-                    self._lr[self._place[parameter]] = factor * group.lr
-            self._factor = factor
+                    if parameter in self._place:
+                        self._lr[self._place[parameter]] = factor * group.lr
 
     def state(self) -> Moments:
-        """Moments of each weight, numbered group by group; empty before the first step."""
-        if self._num_steps == 0:
-            return {}
-        step = torch.tensor(float(self._num_steps))
-        return {number: {"step": step, "exp_avg": self._mean[place].view_as(parameter),
-                         "exp_avg_sq": self._square[place].view_as(parameter)}
-                for number, (parameter, place) in enumerate(self._numbered())}
+        """Moments of each weight that has taken a step, numbered group by group."""
+        found = {}
+        for number, parameter in enumerate(self._numbers):
+            if self._numbers[parameter]:
+                mean, square = self._moments(parameter)
+                found[number] = {"step": torch.tensor(float(self._numbers[parameter])),
+                                 "exp_avg": mean.view_as(parameter), "exp_avg_sq": square.view_as(parameter)}
+        return found
 
     def load_state(self, state: Moments) -> None:
         """Go on from what `state` returned; raises CollectiveError where its moments are not of these weights, or their
-        numbers of steps are none or differ.
+        numbers of steps are none.
         """
-        for number, (_, place) in enumerate(self._numbered()):
+        for number, parameter in enumerate(self._numbers):
             if number in state:
-                self._check_fit(state[number], place)
-                self._mean[place] = state[number]["exp_avg"].flatten().to(self._mean)
-                self._square[place] = state[number]["exp_avg_sq"].flatten().to(self._square)
-        steps = {float(moments["step"]) for moments in state.values() if "step" in moments}
-        if steps:
-            self._num_steps = _one_number_of_steps(steps)
-
-    def _check_fit(self, moments: dict[str, torch.Tensor], place: slice) -> None:
-        num_weights = place.stop - place.start
-        found = {name: moments[name].numel() for name in ("step", "exp_avg", "exp_avg_sq") if name in moments}
-        if found != {"step": 1, "exp_avg": num_weights, "exp_avg_sq": num_weights}:
-            raise CollectiveError(f"the checkpoint's optimizer has {found} for {num_weights} weights of this model; it "
-                                  "was not written by this run, start without --resume")
-
-    def _numbered(self) -> list[tuple[nn.Parameter, slice]]:
-        return [(parameter, self._place[parameter]) for group in self._groups for parameter in group.parameters]
+                _check_fit(state[number], parameter.numel())
+                mean, square = self._moments(parameter)
+                mean.copy_(state[number]["exp_avg"].flatten())
+                square.copy_(state[number]["exp_avg_sq"].flatten())
+                self._numbers[parameter] = _number_of_steps(float(state[number]["step"]))
 
 
-def _one_number_of_steps(steps: set[float]) -> int:
-    step = min(steps)
-    if len(steps) > 1 or not 1 <= step < MOST_STEPS or step != int(step):
-        raise CollectiveError(f"the checkpoint's optimizer has taken {', '.join(f'{one:g}' for one in sorted(steps))} "
-                              "steps, and its weights take the same positive number; it was not written by this run, "
-                              "start without --resume")
+def _check_fit(moments: dict[str, torch.Tensor], num_weights: int) -> None:
+    found = {name: moments[name].numel() for name in ("step", "exp_avg", "exp_avg_sq") if name in moments}
+    if found != {"step": 1, "exp_avg": num_weights, "exp_avg_sq": num_weights}:
+        raise CollectiveError(f"the checkpoint's optimizer has {found} for {num_weights} weights of this model; it "
+                              "was not written by this run, start without --resume")
+
+
+def _number_of_steps(step: float) -> int:
+    if not 1 <= step < MOST_STEPS or step != int(step):
+        raise CollectiveError(f"the checkpoint's optimizer has taken {step:g} steps of a weight, and a positive whole "
+                              "number is expected; it was not written by this run, start without --resume")
     return int(step)

@@ -37,7 +37,7 @@ class WeightAverage:
     """
 
     def __init__(self, model: nn.Module, share: float):
-        self._weights = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+        self._weights = dict(model.named_parameters())
         self._share, self._num_steps = share, 0
         self._average: Weights = {}
 
@@ -49,8 +49,9 @@ class WeightAverage:
             self._average, self._num_steps = {}, 0
             return
         self._num_steps += 1
-        if self._num_steps == 1:
-            self._average = {name: weights.detach().clone() for name, weights in self._weights.items()}
+        for name, weights in self._weights.items():
+            if weights.requires_grad and name not in self._average:
+                self._average[name] = weights.detach().clone()
         newest = max(1 / span, 1 / self._num_steps)
         for name, average in self._average.items():
             average.lerp_(self._weights[name], newest)
@@ -81,13 +82,12 @@ class WeightAverage:
         ------
         CollectiveError      it is of other weights
         """
-        if state is not None and _shapes(state.weights) != _shapes(self._weights):
+        trained = {name: weights for name, weights in self._weights.items() if weights.requires_grad}
+        found = {} if state is None else state.weights
+        fits = trained.keys() <= found.keys() <= self._weights.keys() and all(
+            tensor.shape == self._weights[name].shape for name, tensor in found.items())
+        if state is not None and not fits:
             raise CollectiveError("the checkpoint has an average of other weights than this model trains; it was not "
                                   "written by this run, start without --resume")
         self._num_steps = 0 if state is None else state.num_steps
-        self._average = {} if state is None else {name: state.weights[name].to(weights, copy=True)
-                                                  for name, weights in self._weights.items()}
-
-
-def _shapes(weights: Weights) -> dict[str, torch.Size]:
-    return {name: tensor.shape for name, tensor in weights.items()}
+        self._average = {name: tensor.to(self._weights[name], copy=True) for name, tensor in found.items()}

@@ -2,9 +2,11 @@
 
 Format 5: attribute `state` (JSON) holds counters, results, the loss scale, the controller's memory, the fingerprint of
 the data and the token of this checkpoint; groups `model`, `best_model` hold weights by name, group `optimizer` the
-moments of Adam by parameter number, group `average`, where there is one, the weights' average of the last steps. No
-random state exists: draws are functions of seed and epoch. Files of earlier formats do not tell which data they were
-made on; a run of theirs is started anew. See docs/run-folder.md.
+moments of Adam by parameter number, group `average`, where there is one, the weights' average of the last steps.
+Format 6 has groups `loss` and `best_loss` as well, the weights of a loss that a program gave, and `state` may name the
+weights that it has `frozen` under way; a run without these writes format 5. No random state exists: draws are functions
+of seed and epoch. Files of earlier formats do not tell which data they were made on; a run of theirs is started anew.
+See docs/run-folder.md.
 """
 
 from __future__ import annotations
@@ -28,8 +30,10 @@ from hpcgnn.training.evaluate import Evaluation, evaluation_from
 from hpcgnn.training.precision import LossScale
 
 KIND, VERSION = "checkpoint", 5
+VERSION_OF_MORE = 6         # of one with weights of a loss, or weights that a program has frozen under way
 ADVICE = "start without --resume, or restore the file"
 BROUGHT = ("schedule", "own_optimizer")     # by programs: absent in other checkpoints
+LOSS_GROUPS = ("loss", "best_loss")
 TOKEN = re.compile("[0-9a-f]{32}")
 # Everything that h5py, json and the constructors raise for content that is not what it should be.
 NOT_A_CHECKPOINT = (KeyError, TypeError, ValueError, AttributeError, OSError, RuntimeError, MemoryError)
@@ -93,6 +97,8 @@ class Checkpoint:
     schedule : dict or None          where the schedule of the learning rate stands, if there is one
     own_optimizer : dict or None     name and groups of an optimizer that a program gave
     average : Averaged or None       of the weights, where a run averages them
+    loss, best_loss : dict           weights and buffers of a loss that a program gave, by name
+    frozen : list of str or None     weights that require no gradient, where a program changed that under way
     """
 
     settings: dict[str, Any]
@@ -108,6 +114,9 @@ class Checkpoint:
     schedule: dict[str, Any] | None = None
     own_optimizer: dict[str, Any] | None = None
     average: Averaged | None = None
+    loss: dict[str, torch.Tensor] = field(default_factory=dict)
+    best_loss: dict[str, torch.Tensor] = field(default_factory=dict)
+    frozen: list[str] | None = None
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
@@ -121,6 +130,8 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
              "fingerprint": asdict(checkpoint.fingerprint), "progress": asdict(checkpoint.progress),
              "loss_scale": asdict(checkpoint.loss_scale), "controller": checkpoint.controller,
              **{name: getattr(checkpoint, name) for name in BROUGHT if getattr(checkpoint, name) is not None}}
+    if checkpoint.frozen is not None:
+        state["frozen"] = checkpoint.frozen
 
     def fill(file: h5py.File) -> None:
         file.attrs["state"] = json.dumps(state)
@@ -133,8 +144,11 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
             group = file.create_group("average")
             group.attrs["num_steps"] = checkpoint.average.num_steps
             _write_tensors(group, checkpoint.average.weights)
+        for name in LOSS_GROUPS if checkpoint.loss else ():
+            _write_tensors(file.create_group(name), getattr(checkpoint, name))
 
-    write_sealed(path, KIND, VERSION, fill, error=CheckpointError)
+    has_more = bool(checkpoint.loss) or checkpoint.frozen is not None
+    write_sealed(path, KIND, VERSION_OF_MORE if has_more else VERSION, fill, error=CheckpointError)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -144,7 +158,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     ------
     CheckpointError      missing, truncated, damaged or of another format
     """
-    with open_sealed(path, KIND, VERSION, error=CheckpointError, advice=ADVICE) as file:
+    with open_sealed(path, KIND, (VERSION, VERSION_OF_MORE), error=CheckpointError, advice=ADVICE) as file:
         try:
             return _read_content(file)
         except NOT_A_CHECKPOINT as reason:
@@ -170,6 +184,8 @@ def _read_content(file: h5py.File) -> Checkpoint:
         loss_scale=LossScale(**state["loss_scale"]),
         controller=state["controller"],
         average=_read_average(file),
+        frozen=state.get("frozen"),
+        **{name: _read_tensors(file[name]) if name in file else {} for name in LOSS_GROUPS},
         **{name: state.get(name) for name in BROUGHT},
     )
     _check_content(checkpoint)
@@ -197,12 +213,15 @@ def _check_content(checkpoint: Checkpoint) -> None:
         (math.isfinite(checkpoint.loss_scale.value), "loss scale"),
         (checkpoint.model.keys() == checkpoint.best_model.keys(), "best weights"),
         (averaged is None or averaged.num_steps > 0, "averaged weights"),
+        (checkpoint.loss.keys() == checkpoint.best_loss.keys(), "best weights of the loss"),
+        (checkpoint.frozen is None or all(isinstance(name, str) for name in checkpoint.frozen), "frozen weights"),
     ]
     for is_met, what in checks:
         if not is_met:
             raise ValueError(f"its {what} can't be those of a run")
     averages = [] if averaged is None else [averaged.weights]
-    for tensors in (checkpoint.model, checkpoint.best_model, *averages, *checkpoint.optimizer.values()):
+    for tensors in (checkpoint.model, checkpoint.best_model, checkpoint.loss, checkpoint.best_loss, *averages,
+                    *checkpoint.optimizer.values()):
         for name, tensor in tensors.items():
             if not torch.isfinite(tensor).all():
                 raise ValueError(f"{name} is not finite")

@@ -6,37 +6,134 @@ import math
 
 import numpy as np
 import torch
+from mpi4py import MPI
 from torch import nn
+
+from hpcgnn.errors import CollectiveError, TrainingError
 
 ALIGNMENT = 16     # floats: every parameter begins on a cache line
 
 
 class FlatGradients:
-    """Parameters' `.grad` are views of one float32 buffer beside them, which autograd accumulates into.
+    """One float32 buffer of the gradients of all weights that need one.
+
+    A built-in model uses all of its weights, so their `.grad` are views of the buffer, which autograd adds to. A
+    program's model may leave some out of a pass, or freeze and unfreeze them: its gradients are None before the pass,
+    and `collect` copies those that are there into the buffer. A weight that no rank has used keeps None, as in plain
+    PyTorch, so no optimizer moves or decays it.
 
     Parameters
     ----------
-    model : nn.Module          its parameters on one device; those that need no gradient are left out
+    model : nn.Module                on one device
+    more : dict of nn.Parameter      weights of the loss, by name
+    finds_unused : bool              the model is a program's own
 
     Attributes
     ----------
+    weights : dict of all weights by name, frozen ones too
+    places : dict of slices of the buffer, by parameter that requires a gradient
     flat : 1-D float32               the buffer, with zeros between parameters
-    places : dict of slices of it, by parameter
+    used : list of parameters with a gradient after `collect`; None is all
+
+    Raises
+    ------
+    TrainingError      a weight that requires a gradient and is not float32
     """
 
-    def __init__(self, model: nn.Module):
-        self.places, end = {}, 0
-        for parameter in (one for one in model.parameters() if one.requires_grad):
+    def __init__(self, model: nn.Module, more: dict[str, nn.Parameter] | None = None, finds_unused: bool = False):
+        self.weights = dict(model.named_parameters())
+        self.finds_unused = finds_unused
+        self.places: dict[nn.Parameter, slice] = {}
+        self.add(more or {})
+
+    def add(self, more: dict[str, nn.Parameter]) -> None:
+        """Take more weights, unless they are here already."""
+        known = {id(parameter) for parameter in self.weights.values()}
+        self.weights |= {name: parameter for name, parameter in more.items() if id(parameter) not in known}
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        before, end = self.places, 0
+        self._required, self.places, self.used = self._requiring(), {}, None
+        for name, parameter in self.weights.items():
+            if not parameter.requires_grad:
+                continue
+            if parameter.dtype != torch.float32:
+                raise TrainingError(f"weight {name} is {str(parameter.dtype).removeprefix('torch.')}, and hpcgnn "
+                                    "trains float32 weights; call .float() on the model (precision=\"bf16\" stores and "
+                                    "sends rows in 16 bits)")
             start = -(-end // ALIGNMENT) * ALIGNMENT
             end = start + parameter.numel()
             self.places[parameter] = slice(start, end)
-        self.flat = torch.zeros(end, device=next(iter(self.places)).device)
-        for parameter, place in self.places.items():
-            parameter.grad = self.flat[place].view_as(parameter)
+        self.flat = torch.zeros(end, device=next((one.device for one in self.weights.values()), None))
+        for parameter in before.keys() | self.places.keys():
+            parameter.grad = None
+        if not self.finds_unused:
+            self._show(self.places)
 
-    def zero(self) -> None:
-        """Forget the last step's gradients."""
-        self.flat.zero_()
+    def _show(self, parameters) -> None:
+        for parameter in parameters:
+            parameter.grad = self.flat[self.places[parameter]].view_as(parameter)
+
+    def _requiring(self) -> list[bool]:
+        return [parameter.requires_grad for parameter in self.weights.values()]
+
+    def frozen(self) -> frozenset[str]:
+        """Return the names of weights that require no gradient."""
+        return frozenset(name for name, parameter in self.weights.items() if not parameter.requires_grad)
+
+    def zero(self) -> bool:
+        """Forget the last step's gradients; whether other weights than before require one, at other places."""
+        if self._requiring() != self._required:
+            self._lay_out()
+            return True
+        if self.finds_unused:
+            for parameter in self.places:
+                parameter.grad = None
+        else:
+            self.flat.zero_()
+        return False
+
+    def collect(self, comm: MPI.Comm) -> None:
+        """Collective where unused weights are found: bring the gradients of a pass into the buffer.
+
+        Raises
+        ------
+        CollectiveError      no weight has a gradient, or ranks have frozen different weights
+        """
+        if not self.finds_unused:
+            return
+        is_used = self._used_anywhere(comm)
+        here = [parameter for parameter in self.places if parameter.grad is not None]
+        if len(here) < len(self.places):
+            self.flat.zero_()
+        for parameter in here:
+            gradient = parameter.grad
+            view = self.flat[self.places[parameter]].view_as(parameter)
+            view.copy_(gradient.to_dense() if gradient.is_sparse else gradient)
+        used = [parameter for parameter, is_one in zip(self.weights.values(), is_used, strict=True) if is_one]
+        self.used = None if len(used) == len(self.places) else used
+        for parameter in self.places:
+            parameter.grad = None
+        self._show(used)
+
+    def _used_anywhere(self, comm: MPI.Comm) -> np.ndarray:
+        """Collective: whether a rank has a gradient of each weight, (number of weights,) bool."""
+        required = np.array(self._required, np.uint8)
+        found = np.array([parameter in self.places and parameter.grad is not None
+                          for parameter in self.weights.values()], np.uint8)
+        state = np.concatenate([required, 1 - required, found])
+        if comm.size > 1:
+            comm.Allreduce(MPI.IN_PLACE, state, MPI.MAX)
+        required, frozen, found = state.reshape(3, -1)
+        differing = np.flatnonzero(required & frozen)
+        if len(differing):
+            raise CollectiveError(f"weight {list(self.weights)[differing[0]]} requires a gradient on some ranks and "
+                                  "none on others; call requires_grad_ on all ranks alike")
+        if not found.any():
+            raise CollectiveError("the loss depends on no weight that requires a gradient; unfreeze some "
+                                  "(requires_grad_()), or give epochs=0, which scores and saves a model as it is")
+        return found.astype(bool)
 
     def clip(self, largest: float) -> None:
         """Scale all gradients together so that their norm is no more than `largest`, unless they are not finite.
@@ -51,3 +148,10 @@ class FlatGradients:
         """Divide by the loss scale; whether all gradients are finite."""
         self.flat /= scale
         return bool(torch.isfinite(self.flat).all())
+
+    def release(self) -> None:
+        """Leave the weights without gradients, each in memory of its own: training is over."""
+        for parameter in self.weights.values():
+            if parameter in self.places:
+                parameter.data = parameter.data.clone()
+            parameter.grad = None

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 import torch
 
-from hpcgnn.errors import CollectiveError
+from hpcgnn.errors import CollectiveError, TrainingError
 from hpcgnn.launch import together
 from hpcgnn.ops.adam import StepCheck, check_of
 from hpcgnn.training.adam import FlatAdam
 from hpcgnn.training.average import WeightAverage
 from hpcgnn.training.checkpoint import Checkpoint, check_shapes
 from hpcgnn.training.gradients import FlatGradients
+from hpcgnn.training.own_loss import copies_of, write_into
 from hpcgnn.training.own_optimizer import BUILT_IN, OwnOptimizer, name_of
 from hpcgnn.training.precision import LossScale
+from hpcgnn.training.recipe import Recipe
 from hpcgnn.training.schedule import RateSchedule, choose_schedule
-from hpcgnn.training.session import Session
+from hpcgnn.training.session import Session, is_built_in, share_from_rank_zero
 
 
 @dataclass
@@ -26,7 +29,11 @@ class Learner:
 
     Attributes
     ----------
-    clip_norm : float      largest norm of a step's gradient, or 0
+    clip_norm : float                 largest norm of a step's gradient, or 0
+    loss_tensors : dict               weights and buffers of the loss by name, where a program gave it
+    best_loss : dict                  their values at the best weights so far
+    first_frozen : frozenset of str   weights that required no gradient at the start
+    untrained : list of parameters    that the loss may read, though nothing trains them; empty after a step
     """
 
     model: torch.nn.Module
@@ -37,6 +44,10 @@ class Learner:
     average: WeightAverage
     schedule: RateSchedule | None = None
     clip_norm: float = 0.0
+    loss_tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    best_loss: dict[str, torch.Tensor] = field(default_factory=dict)
+    first_frozen: frozenset[str] = frozenset()
+    untrained: list[torch.nn.Parameter] = field(default_factory=list)
 
     @classmethod
     def of(cls, session: Session, model: torch.nn.Module) -> Learner:
@@ -45,18 +56,26 @@ class Learner:
         Raises
         ------
         CollectiveError      the recipe makes an optimizer or a schedule that can't be used, or settings ask for
-                             another schedule
+                             another schedule; weights that are not float32
         """
-        gradients, recipe = FlatGradients(model), session.recipe
+        recipe, config = session.recipe, session.config
+        loss_tensors = {} if recipe.loss is None else recipe.loss.tensors(model, session.graph.x.device)
+        of_loss = {name: tensor for name, tensor in loss_tensors.items() if isinstance(tensor, torch.nn.Parameter)}
+        is_own = not is_built_in(model) or bool(of_loss) or bool(recipe.callbacks)
+        gradients = together(session.comm, lambda: FlatGradients(model, of_loss, is_own))
         if recipe.optimizer is None:
-            optimizer = FlatAdam(gradients, session.weight_groups(model))
+            optimizer = FlatAdam(gradients, session.weight_groups(model, list(of_loss.values())))
         else:
-            optimizer = together(session.comm, lambda: OwnOptimizer(recipe.optimizer(list(gradients.places)), model))
-        config = session.config
+            optimizer = together(session.comm, lambda: _own_optimizer(recipe, gradients))
+            loss_tensors |= {name: own for name, own in gradients.weights.items() if name.startswith(OF_OPTIMIZER)}
+        if loss_tensors:
+            share_from_rank_zero(session.comm, loss_tensors)
         make = together(session.comm, lambda: choose_schedule(recipe.schedule, config))
         schedule = None if make is None else together(session.comm, lambda: RateSchedule(make, optimizer, config.lr))
         return cls(model, optimizer, gradients, copy.deepcopy(model.state_dict()),
-                   LossScale.of(config.precision), WeightAverage(model, config.average), schedule, config.clip_norm)
+                   LossScale.of(config.precision), WeightAverage(model, config.average), schedule, config.clip_norm,
+                   loss_tensors, copies_of(loss_tensors), gradients.frozen(), [] if recipe.loss is None else
+                   recipe.loss.forgotten(list(gradients.weights.values())))
 
     @classmethod
     def start(cls, session: Session, seed: int, checkpoint: Checkpoint | None) -> Learner:
@@ -72,6 +91,9 @@ class Learner:
             learner.model.load_state_dict(checkpoint.model)
             learner.best_model = checkpoint.best_model
             check_brought(checkpoint, learner)
+            write_into(learner.loss_tensors, checkpoint.loss)
+            learner.best_loss = checkpoint.best_loss
+            learner.freeze(checkpoint.frozen)
             learner.optimizer.load_state(checkpoint.optimizer)
             learner.loss_scale = checkpoint.loss_scale
             learner.average.restore(checkpoint.average)
@@ -80,6 +102,48 @@ class Learner:
             if checkpoint.schedule is not None:
                 learner.schedule.load_state(checkpoint.schedule)
         return learner
+
+    def begin_step(self) -> None:
+        """Forget the last step's gradients, and follow a program that has frozen or unfrozen weights."""
+        if self.gradients.zero():
+            self.optimizer.lay_out()
+
+    def refuse_untrained(self) -> None:
+        """Refuse a loss after whose first step a weight has a gradient that nothing follows; raises TrainingError."""
+        untrained, self.untrained = self.untrained, []
+        found = [parameter for parameter in untrained if parameter.grad is not None]
+        if found:
+            raise TrainingError(f"the loss depends on a weight of shape {tuple(found[0].shape)} that nothing trains; "
+                                "give the module that holds it as loss=, have optimizer= hold it, or call "
+                                "requires_grad_(False) on it")
+
+    def freeze(self, names: Iterable[str] | None) -> None:
+        """Have these weights require no gradient and all others one; None leaves them as they are."""
+        if names is not None:
+            frozen = set(names)
+            for name, parameter in self.gradients.weights.items():
+                parameter.requires_grad_(name not in frozen)
+            self.begin_step()
+
+    def frozen_since(self) -> list[str] | None:
+        """Return the weights that require no gradient, where a program has changed that since the start; else None."""
+        frozen = self.gradients.frozen()
+        return None if frozen == self.first_frozen else sorted(frozen)
+
+    def note_best(self) -> None:
+        """Copy the weights as the best so far."""
+        self.best_model = copy.deepcopy(self.model.state_dict())
+        self.best_loss = copies_of(self.loss_tensors)
+
+    def end(self) -> None:
+        """Leave the weights as a program has its own: in memory of their own, without gradients."""
+        self.gradients.release()
+
+    def take_best(self) -> torch.nn.Module:
+        """Return the model, with the best weights, and give the loss those that it had then."""
+        self.model.load_state_dict(self.best_model)
+        write_into(self.loss_tensors, self.best_loss)
+        return self.model
 
     def step(self) -> StepCheck:
         """Move the weights by the sums of their gradients, unless these overflow, and return a check of both.
@@ -113,6 +177,18 @@ class Learner:
         return model
 
 
+OF_OPTIMIZER = "optimizer."
+
+
+def _own_optimizer(recipe: Recipe, gradients: FlatGradients) -> OwnOptimizer:
+    """Make a program's optimizer; what it moves beside the weights that it is given is trained, too."""
+    optimizer = OwnOptimizer(recipe.optimizer(list(gradients.weights.values())), gradients.weights)
+    known = {id(parameter) for parameter in gradients.weights.values()}
+    more = [parameter for parameter in optimizer.held() if id(parameter) not in known]
+    gradients.add({f"{OF_OPTIMIZER}{number}": parameter for number, parameter in enumerate(more)})
+    return optimizer
+
+
 def check_brought(checkpoint: Checkpoint, learner: Learner) -> None:
     """Check that a program brings again what its run was begun with; all ranks see the same.
 
@@ -124,6 +200,11 @@ def check_brought(checkpoint: Checkpoint, learner: Learner) -> None:
     if written != name_of(learner.optimizer):
         raise CollectiveError(f"the checkpoint was written with {written} and can't go on with "
                               f"{name_of(learner.optimizer)}; give the same optimizer again, or choose another out")
+    if {name: tensor.shape for name, tensor in checkpoint.loss.items()} != {
+            name: tensor.shape for name, tensor in learner.loss_tensors.items()}:
+        had, has = (", ".join(names) or "none" for names in (checkpoint.loss, learner.loss_tensors))
+        raise CollectiveError(f"the checkpoint was written with the weights {had} of the loss, and this loss has "
+                              f"{has}; give the same loss again, or choose another out")
     if (checkpoint.schedule is None) != (learner.schedule is None):
         had, has = ("no", "one") if checkpoint.schedule is None else ("a", "none")
         raise CollectiveError(f"the checkpoint was written with {had} schedule of the learning rate and can't go on "

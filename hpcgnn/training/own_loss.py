@@ -20,7 +20,7 @@ import functools
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +74,26 @@ class OwnLoss:
     def __init__(self, function: Function):
         self.function = function
         self.kind: str | None = None
+        self._first: dict[str, torch.Tensor] | None = None
+
+    def tensors(self, model: nn.Module, device: torch.device) -> dict[str, torch.Tensor]:
+        """Return weights and buffers of the loss by name, on a device, but for those of the model; as they were before
+        the first training, of several.
+        """
+        modules = [module.to(device) for module in modules_of(self.function)]
+        own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+        found = {f"loss{number or ''}.{name}": tensor for number, module in enumerate(modules)
+                 for name, tensor in (*module.named_parameters(), *module.named_buffers()) if id(tensor) not in own}
+        if self._first is None:
+            self._first = copies_of(found)
+        write_into(found, self._first)
+        return found
+
+    def forgotten(self, weights: list[nn.Parameter]) -> list[nn.Parameter]:
+        """Return weights without a gradient that the function may read by their names, and that are not `weights`."""
+        known = {id(parameter) for parameter in weights}
+        return [parameter for parameter in closed_over(self.function)
+                if parameter.requires_grad and parameter.grad is None and id(parameter) not in known]
 
     def sum(self, outputs: torch.Tensor, labels: torch.Tensor, population: Population) -> torch.Tensor:
         """Collective: return what this rank's rows add to the loss, times the number of rows of all ranks.
@@ -284,3 +304,32 @@ def modules_of(function: Any) -> list[nn.Module]:
         return [module for one in given for module in modules_of(one)]
     owner = getattr(function, "__self__", None)
     return [owner] if isinstance(owner, nn.Module) else []
+
+
+def closed_over(function: Any) -> list[nn.Parameter]:
+    """Return the weights that a function, which is no module, finds by its closure, its globals or its defaults."""
+    function = function.func if isinstance(function, functools.partial) else function
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return []
+    found = [function.__globals__.get(name) for name in code.co_names]
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):      # of a variable that has no value yet
+            found.append(cell.cell_contents)
+    found += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    weights = []
+    for one in found:
+        weights += one.parameters() if isinstance(one, nn.Module) else [one] if isinstance(one, nn.Parameter) else []
+    return weights
+
+
+def copies_of(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return copies, which share no memory."""
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+@torch.no_grad()
+def write_into(tensors: dict[str, torch.Tensor], values: dict[str, torch.Tensor]) -> None:
+    """Give tensors other values, in place."""
+    for name, tensor in tensors.items():
+        tensor.copy_(values[name])

@@ -23,27 +23,35 @@ class OwnOptimizer:
     Parameters
     ----------
     torch_optimizer : torch.optim.Optimizer
-    model : nn.Module                         whose trained weights it must hold, all of them
+    weights : dict of nn.Parameter by name     of model and loss; it must hold those that require a gradient
 
     Raises
     ------
     TrainingError      it is no optimizer of torch's, needs a closure, or holds other weights than the model's
     """
 
-    def __init__(self, torch_optimizer: torch.optim.Optimizer, model: nn.Module):
+    def __init__(self, torch_optimizer: torch.optim.Optimizer, weights: dict[str, nn.Parameter]):
         if not isinstance(torch_optimizer, torch.optim.Optimizer):
             raise TrainingError("optimizer must be a function that makes a torch.optim.Optimizer from parameters, such "
                                 f"as torch.optim.AdamW; it made a {type(torch_optimizer).__name__}")
         if isinstance(torch_optimizer, torch.optim.LBFGS):
             raise TrainingError("optimizer LBFGS computes the loss several times a step, and an epoch is one pass; use "
                                 "another one")
-        held = {id(parameter) for group in torch_optimizer.param_groups for parameter in group["params"]}
-        missing = [name for name, own in model.named_parameters() if own.requires_grad and id(own) not in held]
+        self.torch_optimizer, self._weights = torch_optimizer, weights
+        self.last_check = StepCheck()
+        self.lay_out()
+
+    def lay_out(self) -> None:
+        """Check that every weight that requires a gradient is held, after some were frozen or unfrozen."""
+        held = {id(parameter) for parameter in self.held()}
+        missing = [name for name, own in self._weights.items() if own.requires_grad and id(own) not in held]
         if missing:
             raise TrainingError(f"the optimizer does not hold {missing[0]}; make it from the parameters that it is "
                                 "given")
-        self.torch_optimizer = torch_optimizer
-        self.last_check = StepCheck()
+
+    def held(self) -> list[nn.Parameter]:
+        """Return the parameters that it moves, which may be more than it was given."""
+        return [parameter for group in self.torch_optimizer.param_groups for parameter in group["params"]]
 
     def step(self) -> None:
         """Move the weights."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +15,7 @@ from hpcgnn.nn.models import ModelShape, build_model
 from hpcgnn.pyg.distribute import DistributedModel, distribute, is_pyg
 from hpcgnn.shards.schema import GraphInfo
 from hpcgnn.training.callbacks import Callback
-from hpcgnn.training.own_loss import OwnLoss
+from hpcgnn.training.own_loss import OwnLoss, copies_of
 from hpcgnn.training.schedule import MakeSchedule
 from hpcgnn.training.scores import Score
 
@@ -43,9 +43,19 @@ class Recipe:
     schedule: MakeSchedule | None = None
     callbacks: tuple[Callback, ...] = ()
 
+    @contextmanager
+    def kept_as_it_is(self, is_tried: bool) -> Iterator[None]:
+        """Give a model that was given its weights and buffers again, after passes that only try it."""
+        given = self.model if isinstance(self.model, nn.Module) and is_tried else None
+        state = None if given is None else copies_of(given.state_dict())
+        yield
+        if given is not None:
+            given.load_state_dict(state)
+            given.zero_grad(set_to_none=True)
+
     def build(self, config: TrainConfig, info: GraphInfo) -> nn.Module:
-        """Make the model on the host, with weights from torch's generator where it is not given with its own; one of
-        PyTorch Geometric's kind is distributed.
+        """Return the model that is given, itself; or make it on the host, with weights from torch's generator. One of
+        PyTorch Geometric's kind is distributed, which leaves it as it is.
 
         Raises
         ------
@@ -54,7 +64,7 @@ class Recipe:
         if self.model is None:
             model = build_model(shape_of(config, info))
         elif isinstance(self.model, nn.Module):
-            model = copy.deepcopy(self.model)
+            model = self.model
         else:
             model = _made(self.model)
         return distribute(model) if is_pyg(model) else model

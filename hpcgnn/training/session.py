@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,7 +25,7 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.launch import choose_device, together
 from hpcgnn.methods.method import MethodContext
 from hpcgnn.nn.edge_weights import check_edge_weights
-from hpcgnn.nn.models import ModelTraits, traits_of
+from hpcgnn.nn.models import MODELS, ModelTraits, traits_of
 from hpcgnn.nn.quantized.models import QuantizationScheme, QuantizedStack
 from hpcgnn.nn.quantized.quantizer import count_in_degrees
 from hpcgnn.nn.quantized.scheme import LEARNS_WIDTHS
@@ -42,6 +43,7 @@ from hpcgnn.training.exchanges import Exchanges, rotated_rows
 from hpcgnn.training.fastest import with_fastest_precision
 from hpcgnn.training.graph_info import read_shared_info
 from hpcgnn.training.objective import Objective
+from hpcgnn.training.own_loss import write_into
 from hpcgnn.training.precision import STORAGE, storage_bits
 from hpcgnn.training.recipe import Recipe, check_statistics
 from hpcgnn.training.same_settings import check_same, description_of
@@ -135,7 +137,8 @@ class Session:
             raise CollectiveError(f"{shards} has no features to train on; run hpcgnn preprocess --features structural")
         if objective.num_global["train"] == 0:
             raise CollectiveError(f"{shards} has no training node in the whole graph; at least one is needed")
-        config = with_fastest_precision(comm, config, part, device, lambda tried: recipe.build(tried, info))
+        with recipe.kept_as_it_is(config.precision == "auto"):
+            config = with_fastest_precision(comm, config, part, device, lambda tried: recipe.build(tried, info))
         full_bits = storage_bits(config.precision)
         transport = HOST if config.device == "cpu" else choose_transport(comm, config.transport, device)
         messages = Exchanges.open(comm, config, part, reach, transport, full_bits)
@@ -218,25 +221,26 @@ class Session:
             return model
         return QuantizedStack.fit(model, scheme_of(config), self.graph, self.comm, self.degree_counts)
 
-    def weight_groups(self, model: nn.Module) -> list[WeightGroup]:
-        """Weights by rate and decay, which is on all weights or on the first layer's only; steps and widths have rates
-        of their own and no decay.
+    def weight_groups(self, model: nn.Module, of_loss: Sequence[nn.Parameter] = ()) -> list[WeightGroup]:
+        """Weights by rate and decay, which is on all weights, those of the loss too, or on the first layer's only;
+        steps and widths have rates of their own and no decay. Weights that are frozen now come behind the others.
         """
         config = self.config
         scales = model.scale_parameters() if isinstance(model, QuantizedStack) else []
         widths = model.width_parameters() if isinstance(model, QuantizedStack) else []
         is_scale = {id(parameter) for parameter in [*scales, *widths]}
-        parameters = [parameter for parameter in model.parameters()
-                      if parameter.requires_grad and id(parameter) not in is_scale]
+        parameters = [parameter for parameter in model.parameters() if id(parameter) not in is_scale]
         if config.weight_decay_layers == "first" and not hasattr(model, "first_layer_parameters"):
             raise ConfigError(f"model {config.model} has no first_layer_parameters(), which weight_decay_layers first "
                               "needs; add it, or use all")
-        decayed = parameters if config.weight_decay_layers == "all" else [
-            parameter for parameter in model.first_layer_parameters() if parameter.requires_grad]
+        decayed = parameters if config.weight_decay_layers == "all" else list(model.first_layer_parameters())
         chosen = {id(parameter) for parameter in decayed}
         others = [parameter for parameter in parameters if id(parameter) not in chosen]
-        return [WeightGroup(decayed, config.lr, config.weight_decay), WeightGroup(others, config.lr),
-                WeightGroup(scales, config.quantize_lr), WeightGroup(widths, WIDTH_RATE * config.quantize_lr)]
+        groups = [WeightGroup(decayed, config.lr, config.weight_decay), WeightGroup(others, config.lr),
+                  WeightGroup(scales, config.quantize_lr), WeightGroup(widths, WIDTH_RATE * config.quantize_lr)]
+        decay = config.weight_decay if config.weight_decay_layers == "all" else 0.0
+        return [*(replace(group, parameters=[one for one in group.parameters if one.requires_grad == is_trained])
+                  for is_trained in (True, False) for group in groups), WeightGroup(of_loss, config.lr, decay)]
 
 
 def _make_steps(comm: MPI.Comm, config: TrainConfig, info: GraphInfo, cluster: np.ndarray | None, graph: LocalGraph,
@@ -338,6 +342,18 @@ def take_from_rank_zero(comm: MPI.Comm, model: nn.Module) -> None:
     first = comm.bcast({name: tensor.cpu() for name, tensor in tensors.items()} if comm.rank == 0 else None)
     together(comm, lambda: _check_same_names(first, tensors))
     model.load_state_dict(first)
+
+
+def share_from_rank_zero(comm: MPI.Comm, tensors: dict[str, torch.Tensor]) -> None:
+    """Collective: make the weights and buffers of a loss those of rank 0's; errors as of `take_from_rank_zero`."""
+    first = comm.bcast({name: tensor.detach().cpu() for name, tensor in tensors.items()} if comm.rank == 0 else None)
+    together(comm, lambda: _check_same_names(first, tensors))
+    write_into(tensors, first)
+
+
+def is_built_in(model: nn.Module) -> bool:
+    """Whether a model is hpcgnn's, so that all of its weights are used in every pass."""
+    return type(model) in MODELS.values() or isinstance(model, QuantizedStack)
 
 
 def _check_same_names(first: dict[str, torch.Tensor], mine: dict[str, torch.Tensor]) -> None:

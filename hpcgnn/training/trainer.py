@@ -6,10 +6,9 @@ Learner, what rank 0 decides of each epoch is a Controller's EpochPlan.
 
 from __future__ import annotations
 
-import copy
 import math
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from typing import Any, NamedTuple, NoReturn
 
@@ -24,6 +23,7 @@ from hpcgnn.launch import together
 from hpcgnn.nn.quantized.models import QuantizedStack
 from hpcgnn.ops.adam import StepCheck
 from hpcgnn.ops.counter import SUM, CounterKey
+from hpcgnn.pyg.distribute import DistributedModel
 from hpcgnn.stop_signals import STOP_REQUEST, StopRequest
 from hpcgnn.training.balance import costs_by_rank, costs_of
 from hpcgnn.training.checkpoint import Checkpoint, Progress
@@ -50,9 +50,9 @@ def train_epoch(session: Session, learner: Learner, seed: int, epoch: int, stop:
                 num_steps: int = 1, by_row: bool = False) -> EpochTrace | None:
     """Collective: train one epoch on the whole graph, in one step or in several.
 
-    The loss is the mean over all training nodes of all ranks, so that gradients are those of one process, and where the
-    model has a `penalty`, that too. A step whose scaled gradients overflow is left out, on all ranks. The loss of one
-    of several steps is that of its nodes, times the number of steps: an estimate of the epoch's without bias.
+    The loss is the mean over all training nodes of all ranks, so that gradients are those of one process, and the
+    penalty of a quantized model. A step whose scaled gradients overflow is left out, on all ranks. The loss of one of
+    several steps is that of its nodes, times the number of steps: an estimate of the epoch's without bias.
 
     Parameters
     ----------
@@ -108,15 +108,19 @@ def train_step(session: Session, learner: Learner, graph: LocalGraph, objective:
     """
     comm, model = session.comm, learner.model
     graph.begin_forward(moment.seed, moment.epoch, is_training=True, num_hops=getattr(model, "num_hops", None))
-    learner.gradients.zero()
+    learner.begin_step()
     logits = model(graph, graph.x)      # halo rows are exchanged in here, and their gradients in backward()
     loss = objective.loss_sum(logits, "train") / (objective.mean_rows["train"] / moment.num_steps)
-    if hasattr(model, "penalty"):
+    if isinstance(model, QuantizedStack):
         # All ranks have the whole penalty; gradients and losses are sums over ranks.
         loss = loss + model.penalty() / comm.size
-    if isinstance(model, QuantizedStack):
         model.move_pressure()
-    (loss * learner.loss_scale.value).backward()
+    if loss.requires_grad:      # else every weight is frozen, which `collect` says
+        (loss * learner.loss_scale.value).backward()
+    with session.exchange.giving_way() if learner.gradients.finds_unused else nullcontext():
+        learner.gradients.collect(comm)
+    if learner.untrained:
+        together(comm, learner.refuse_untrained)
     HERE.note("waits for the sum of the gradients")
     session.exchange.sum_gradients(learner.gradients.flat, CounterKey(moment.seed, moment.epoch, SUM, moment.number))
     HERE.note("computes")
@@ -166,8 +170,10 @@ class TrainingRun:
 
     @property
     def model(self) -> nn.Module:
-        """Return the model that is trained."""
-        return self.learner.model
+        """Return the model that is trained: a program's own module, also where it is distributed."""
+        model, given = self.learner.model, self.session.recipe.model
+        is_wrapped = isinstance(model, DistributedModel) and not isinstance(given, DistributedModel)
+        return model.module if is_wrapped else model
 
     @property
     def seed(self) -> int:
@@ -191,6 +197,7 @@ class TrainingRun:
                 for callback in self.callbacks:
                     with suppress(Exception):      # the first error is the one to raise
                         callback.on_failure(self, error)
+                self.learner.end()
                 raise
         self._save()
         state_bytes = self.session.state_bytes
@@ -200,6 +207,7 @@ class TrainingRun:
         summary = summarize(self.session, self.learner, results, metrics, state_bytes)
         together(self.session.comm, lambda: self.folder.write_summary(summary) if self._is_main else None)
         self._call("on_end", summary)
+        self.learner.end()
         return summary
 
     def _train_seeds(self, stop: StopRequest, display: EpochDisplay) -> None:
@@ -308,7 +316,7 @@ class TrainingRun:
         with self.learner.average.in_model():
             evaluation = evaluate(session.comm, self.learner.model, session.graph, session.objective, session.score)
             if self.progress.note(evaluation, session.score.prefers_low, session.objective.num_global["val"] > 0):
-                self.learner.best_model = copy.deepcopy(self.learner.model.state_dict())
+                self.learner.note_best()
         return evaluation
 
     def _record(self, epoch: dict[str, Any], evaluation: Evaluation | None) -> None:
@@ -358,4 +366,5 @@ class TrainingRun:
             optimizer=learner.optimizer.state(), loss_scale=learner.loss_scale, controller=self.controller.state(),
             schedule=None if learner.schedule is None else learner.schedule.state(),
             own_optimizer=learner.optimizer.record() if isinstance(learner.optimizer, OwnOptimizer) else None,
-            average=learner.average.state())
+            average=learner.average.state(), loss=learner.loss_tensors, best_loss=learner.best_loss,
+            frozen=learner.frozen_since())

@@ -8,10 +8,12 @@ import sys
 import numpy as np
 import pytest
 import torch
+from mpi4py import MPI
 from torch import nn
 from training_setup import easy_graph, write
 
 from hpcgnn.errors import CollectiveError
+from hpcgnn.ops.adam import check_of
 from hpcgnn.training.adam import FlatAdam, WeightGroup
 from hpcgnn.training.gradients import FlatGradients
 
@@ -87,9 +89,9 @@ def test_weights_and_gradients_begin_on_cache_lines_of_one_buffer():
     assert all(torch.equal(parameter, old) for parameter, old in zip(model.parameters(), before, strict=True))
 
 
-@pytest.mark.parametrize("numbers, steps", [((1,), -1e6), ((0, 1, 2, 3, 4), 0.0), ((2,), 7.0), ((3,), float("nan")),
+@pytest.mark.parametrize("numbers, steps", [((1,), -1e6), ((0, 1, 2, 3, 4), 0.0), ((2,), 7.5), ((3,), float("nan")),
                                             ((0, 1, 2, 3, 4), float("inf")), ((0, 1, 2, 3, 4), 2.5)])
-def test_numbers_of_steps_that_are_none_or_differ_are_refused(numbers, steps):
+def test_numbers_of_steps_that_are_none_are_refused(numbers, steps):
     model = network()
     gradients, flat = started(model)
     take_steps(model, flat.step, gradients.zero, 0, 3)
@@ -99,6 +101,43 @@ def test_numbers_of_steps_that_are_none_or_differ_are_refused(numbers, steps):
         state[number] = {**state[number], "step": torch.tensor(steps)}
     with pytest.raises(CollectiveError, match="optimizer has taken"):
         started(network())[1].load_state(state)
+
+
+def test_weights_without_gradients_are_left_alone_as_torchs_adam_does():
+    """Some steps use a layer or not, and one is frozen and unfrozen under way; state and results are torch's."""
+    models = network(), network()
+    optimizer = torch.optim.Adam([{"params": [*group.parameters], "lr": group.lr, "weight_decay": group.weight_decay}
+                                  for group in groups_of(models[1])])
+    gradients = FlatGradients(models[0], finds_unused=True)
+    flat = FlatAdam(gradients, groups_of(models[0]))
+    for number in range(12):
+        rows = torch.randn(20, 5, generator=torch.Generator().manual_seed(number))
+        for model in models:
+            model[0].weight.requires_grad_(not 3 <= number < 6)
+            model[1].requires_grad_(number != 8)
+        if gradients.zero():
+            flat.lay_out()
+        optimizer.zero_grad()
+        for model in models:
+            (model if number % 3 else model[:2])(rows).square().mean().backward()
+        gradients.collect(MPI.COMM_SELF)
+        check = flat.step()
+        optimizer.step()
+        assert [one.grad is None for one in models[0].parameters()] == [one.grad is None for one in
+                                                                        models[1].parameters()]
+        weights = torch.zeros_like(gradients.flat)
+        for parameter, place in gradients.places.items():
+            weights[place] = parameter.detach().flatten()
+        assert check.hash == check_of(gradients.flat, weights).hash
+    for found, wanted in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+    moments, state = optimizer.state_dict()["state"], flat.state()
+    assert {number: float(one["step"]) for number, one in state.items()} == {
+        number: float(one["step"]) for number, one in moments.items()}
+    again = FlatAdam(FlatGradients(models[0]), groups_of(models[0]))
+    again.load_state(state)
+    assert all(torch.equal(again.state()[number][name], state[number][name]) for number in state
+               for name in state[number])
 
 
 @pytest.mark.parametrize("quantize", [[], ["--quantize", "degree-aware"]], ids=["float32", "degree-aware"])
