@@ -64,7 +64,8 @@ MAY_IMPORT = {
     # Models of hardware, from counts: no tensor, no rank.
     "accelerators": {"errors", "partition", "quantized"},
     "bench": FOUNDATION | {"launch", "threads", "units", "datasets", "partition", "quantized", "shards", "ops", "graph",
-                           "exchange", "adaptive", "nn", "training", "inference", "report", "accelerators"},
+                           "exchange", "adaptive", "config", "nn", "training", "inference", "report", "results",
+                           "accelerators"},     # results: a peer starts from our weights under its own names
     "cli": FOUNDATION | {"launch", "launched", "units", "datasets", "partition", "quantized", "shards", "ops", "graph",
                          "exchange", "adaptive", "settings", "methods", "config", "nn", "training", "inference",
                          "report", "pyg", "results", "library", "bench", "planning", "accelerators"},

@@ -91,7 +91,9 @@ def measure_products(place: Place, size: int, dim: int, widths: tuple[int, ...])
     for width in widths:
         codes = torch.randint(0, min(1 << width, 128), (size, dim), generator=rng, dtype=torch.int8).to(place.name)
         right = bit_gemm.pack_codes(codes.view(torch.uint8), width, True)
-        peers, remarks = admit({INT8: partial(torch._int_mm, ones, codes),
+        # cuBLAS multiplies int8 on tensor cores where the right operand lies column by column.
+        columns = codes.t().contiguous().t() if place.is_device else codes
+        peers, remarks = admit({INT8: partial(torch._int_mm, ones, columns),
                                 float_peer(place): partial(torch.mm, dense, codes.to(place.wide_float))},
                                f"{size} x {size} x {dim}")
         row = place.measure("product", f"{size} x {size} x {dim}, 1 x {width} bits", 2 * size**2 * dim / 1e12, UNIT,

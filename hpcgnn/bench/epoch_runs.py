@@ -74,12 +74,15 @@ def preprocess(archive: Path, shards: Path, ranks: int) -> Path:
     return shards
 
 
-def train_ours(settings: EpochSettings, shards: Path, precision: str, ranks: int, threads: int, out: Path) -> Trained:
+def train_ours(settings: EpochSettings, shards: Path, precision: str, ranks: int, threads: int, out: Path,
+               device: str = "cpu") -> Trained:
     """Run `hpcgnn train` on shards of `ranks` parts."""
     flags = {**asdict(settings), "norm": "layer", "weight_decay": 0, "method": "vanilla", "early_stop": 0, "repeat": 1,
              "checkpoint_every": 0}
     if precision != "fp32":
         flags["precision"] = precision
+    if device != "cpu":
+        flags["device"] = device
     command = hpcgnn_command("train", shards, "--out", out, "--overwrite",
                              *(f"--{name.replace('_', '-')}={value}" for name, value in flags.items()))
     environment = thread_environment(threads)

@@ -9,12 +9,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.datasets.options import SourceOptions
 from hpcgnn.datasets.source import load_source
 from hpcgnn.errors import ConfigError, DatasetError
 
 DRAWN = "drawn:"
 SYNTHETIC_DEGREE = 20
+DRAWN_FEATURES, DRAWN_CLASSES = 100, 47      # of a graph to train on: those of ogbn-products
+DRAWN_SPLITS = 0.08, 0.02                    # of its nodes: training and validation
 BYTES_A_ARC = 400      # of the rows of 256 columns that products read and write, and of drawing
 
 
@@ -121,3 +124,58 @@ def draw_power_law(num_edges: int, place: str) -> Topology:
     degree = torch.bincount(arcs // num_nodes, minlength=num_nodes).cpu().numpy()
     indptr = np.concatenate([[0], np.cumsum(degree)]).astype(np.int64)
     return Topology(f"power-law-{num_edges / 1e6:.3g}M", indptr, indices)
+
+
+def drawn_size(source: str) -> tuple[int, int] | None:
+    """Numbers of arcs and nodes that `drawn:ARCS` or `drawn:ARCS,NODES` asks for; None for the path of an archive.
+
+    Raises
+    ------
+    ConfigError      one of them is no number, or fewer nodes than 2
+    """
+    if not source.startswith(DRAWN):
+        return None
+    arcs, comma, nodes = source.removeprefix(DRAWN).partition(",")
+    num_edges = drawn_arcs(DRAWN + arcs)
+    try:
+        num_nodes = round(float(nodes)) if comma else num_edges // SYNTHETIC_DEGREE
+    except (ValueError, OverflowError):
+        num_nodes = 0
+    if num_nodes < 2:
+        raise ConfigError(f"{source} is no graph to draw; expected {DRAWN}ARCS or {DRAWN}ARCS,NODES with 2 nodes at "
+                          f"least, as in {DRAWN}124e6,2449029")
+    return num_edges, num_nodes
+
+
+def draw_training_graph(num_edges: int, num_nodes: int, place: str) -> GraphDataset:
+    """Draw a symmetric graph to train on, both of whose degrees follow a power law; ends as of `draw_power_law`.
+
+    Duplicates and self-loops go, so that there are somewhat fewer arcs. Features are normal, about a random center of
+    the node's class, so that a training learns something.
+
+    Parameters
+    ----------
+    num_edges : int      arcs, both directions counted
+    place : str          torch's name of the device that draws
+    """
+    rng = torch.Generator(place).manual_seed(0)
+    order = torch.randperm(num_nodes, generator=rng, device=place)
+
+    def ends() -> torch.Tensor:
+        uniform = torch.rand(num_edges // 2, generator=rng, device=place, dtype=torch.float64)
+        return order[(uniform.square() * num_nodes).long().clamp_(max=num_nodes - 1)]
+
+    one, other = ends(), ends()
+    arcs = torch.cat([one * num_nodes + other, other * num_nodes + one])[(one != other).repeat(2)]
+    arcs = arcs.sort().values.unique_consecutive()
+    indices = (arcs % num_nodes).to(torch.int32).cpu().numpy()
+    degree = torch.bincount(arcs // num_nodes, minlength=num_nodes).cpu().numpy()
+    indptr = np.concatenate([[0], np.cumsum(degree)]).astype(np.int64)
+    labels = torch.randint(DRAWN_CLASSES, (num_nodes,), generator=rng, device=place)
+    centers = torch.randn(DRAWN_CLASSES, DRAWN_FEATURES, generator=rng, device=place)
+    features = torch.randn(num_nodes, DRAWN_FEATURES, generator=rng, device=place).add_(centers[labels])
+    place_of = np.random.default_rng(0).random(num_nodes)
+    is_train, is_val = place_of < DRAWN_SPLITS[0], place_of >= 1 - DRAWN_SPLITS[1]
+    is_train[0], is_val[0] = True, False      # a tiny graph has a training node too
+    return GraphDataset(f"drawn-{len(indices) / 1e6:.3g}M", indptr, indices, features.cpu().numpy(),
+                        labels.cpu().numpy(), DRAWN_CLASSES, is_train, is_val, ~(is_train | is_val))

@@ -29,7 +29,7 @@ from hpcgnn.units import size_text
 
 PATH, FILE = click.Path(path_type=Path), click.Path(path_type=Path, dir_okay=False)
 PRECISIONS = ("fp32", "fp16", "bf16")
-ON_DEVICE = ("bits", "inference", "kernels")     # benchmarks that a GPU has too
+ON_DEVICE = ("bits", "epoch", "inference", "kernels", "time-to-score")     # benchmarks that a GPU has too
 
 
 @click.group("bench", cls=SharedOptionsGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -103,33 +103,63 @@ def bits(shared: Shared, graphs: tuple[str, ...], clusters: int) -> None:
 
 @command.command("epoch")
 @click.argument("source", type=PATH)
-@click.option("--model", default="sage", show_default=True, help="sage, gcn or both with a comma.")
-@click.option("--precision", default="fp32", show_default=True, help="Of fp32, bf16, fp16; peers train in fp32.")
-@click.option("--ranks", type=click.IntRange(min=0), default=0, help="Also train on so many ranks of one thread.")
+@click.option("--model", default="sage", show_default=True, help="Of sage, gcn and, in one process, gat.")
+@click.option("--precision", default="fp32", show_default=True,
+              help="Of fp32, bf16, fp16, peers in fp32; in one process of fp32, tf32, bf16 for everybody.")
+@click.option("--ranks", type=click.IntRange(min=0), default=0,
+              help="Also train on so many ranks, of one thread; in one process: on its device, beside one.")
 @click.option("--epochs", type=click.IntRange(min=3), default=10, show_default=True,
-              help="A training; the first two are not counted.")
+              help="A training; the first two are not counted. In one process: that are timed.")
 @click.option("--hidden", type=click.IntRange(min=1), default=256, show_default=True)
+@click.option("--in-process", is_flag=True,
+              help="Train all contestants in this process, as --device cuda does, and compare their losses.")
+@click.option("--compile/--no-compile", "compiles", default=True, show_default=True,
+              help="In one process: train PyTorch Geometric under torch.compile too.")
 @_peer_option(("dgl", "pyg"))
 @click.pass_obj
-def epoch(shared: Shared, source: Path, model: str, precision: str, ranks: int, epochs: int, hidden: int,
-          peer: str) -> None:
+def epoch(shared: Shared, source: Path, ranks: int, in_process: bool, **flags: Any) -> None:
     """Time an epoch on SOURCE, an .npz archive or a folder of shards, and take the peak memory of each contestant.
 
-    Contestants train in turn, --repeat times (3), in processes of their own; round r has seed r.
+    Contestants train in turn, --repeat times (3), in processes of their own; round r has seed r. With --device cuda,
+    and with --in-process, they train once, in this process: hpcgnn, and with --peer pyg PyTorch Geometric by a CSR
+    matrix, by edges, and compiled, from the same weights. SOURCE may be drawn:ARCS,NODES then.
     """
-    from hpcgnn.bench.epoch import EpochBenchmark
     from hpcgnn.bench.epoch_runs import find_mpirun
 
-    peers = parse_peers(peer, ("dgl", "pyg"))
-    models = parse_choices("--model", model, ("sage", "gcn"))
-    precisions = parse_choices("--precision", precision, PRECISIONS)
     if ranks > 1:
         find_mpirun()
+    if shared.device == "cuda" or in_process:
+        time_in_process(shared, str(source), ranks, flags)
+        return
+    from hpcgnn.bench.epoch import EpochBenchmark
+
+    peers = parse_peers(flags["peer"], ("dgl", "pyg"))
+    models = parse_choices("--model", flags["model"], ("sage", "gcn"))
+    precisions = parse_choices("--precision", flags["precision"], PRECISIONS)
     prepare_output(shared.out)
     threads = shared.threads or environment.available_cores()
-    benchmark = EpochBenchmark(source, models, precisions, threads, ranks, peers, epochs, shared.repeat or 3, hidden,
-                               shared.steps.begin)
+    benchmark = EpochBenchmark(source, models, precisions, threads, ranks, peers, flags["epochs"], shared.repeat or 3,
+                               flags["hidden"], shared.steps.begin)
     finish("epoch", announce("epoch", threads), benchmark, shared)
+
+
+def time_in_process(shared: Shared, source: str, ranks: int, flags: dict[str, Any]) -> None:
+    """Train all contestants of `bench epoch` in this process, and publish what was measured."""
+    if shared.repeat is not None:
+        raise click.UsageError("--repeat is not for epochs in one process: --epochs says how many are timed")
+    has_peer = bool(parse_peers(flags["peer"], ("pyg",)))
+    models = parse_choices("--model", flags["model"], ("sage", "gcn", "gat"))
+    precisions = parse_choices("--precision", flags["precision"], ("fp32", "tf32", "bf16"))
+    machine, _ = open_place("epoch", shared, shared.threads or environment.available_cores())
+    from hpcgnn.bench.epoch_in_process import InProcessEpochs
+    from hpcgnn.launch import run_parallel
+
+    def measure(comm: Any) -> None:
+        benchmark = InProcessEpochs(comm, source, shared.device, models, precisions, has_peer, flags["compiles"],
+                                    flags["epochs"], flags["hidden"], ranks, shared.steps.begin)
+        finish("epoch", machine, benchmark, shared, benchmark.failures)
+
+    run_parallel(measure)
 
 
 @command.command("time-to-score")
@@ -163,7 +193,8 @@ def epoch(shared: Shared, source: Path, model: str, precision: str, ranks: int, 
 def time_to_score(shared: Shared, graph: str, **flags: Any) -> None:
     """Train on GRAPH until a validation score is reached, hpcgnn and peers that train on batches.
 
-    GRAPH is an .npz archive, a folder of shards, drawn:ARCS, or another SOURCE of preprocess.
+    GRAPH is an .npz archive, a folder of shards, drawn:ARCS, or another SOURCE of preprocess. With --device cuda
+    hpcgnn trains on a GPU, and peers can't take part.
     """
     from hpcgnn.bench.race.result import RaceResult
     from hpcgnn.cli.race import make_race
@@ -171,7 +202,7 @@ def time_to_score(shared: Shared, graph: str, **flags: Any) -> None:
     threads = shared.threads or environment.available_cores()
     if shared.repeat is not None:
         raise click.UsageError("--repeat is not for this benchmark: --seeds says how often the trial shown is trained")
-    benchmark = make_race(graph, flags, threads, shared.steps.begin)
+    benchmark = make_race(graph, flags, threads, shared.steps.begin, shared.device)
     prepare_output(shared.out)
     finish("time-to-score", announce("time-to-score", threads), benchmark, shared, benchmark.failures, RaceResult)
 

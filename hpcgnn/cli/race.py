@@ -26,8 +26,8 @@ PRECISIONS = ("fp32", "fp16", "bf16")
 DRAWN_CLASSES, DRAWN_FEATURES = 40, 128
 
 
-def make_race(graph: str, flags: dict[str, Any], threads: int, begin: Begin) -> RaceBenchmark:
-    """Return the benchmark of a command line.
+def make_race(graph: str, flags: dict[str, Any], threads: int, begin: Begin, device: str = "cpu") -> RaceBenchmark:
+    """Return the benchmark of a command line; on a device ours races alone.
 
     Raises
     ------
@@ -41,12 +41,15 @@ def make_race(graph: str, flags: dict[str, Any], threads: int, begin: Begin) -> 
     asked = parse_processes(flags["peer"], tuple(sorted({1, threads})))
     parse_peers(",".join(asked), ("dgl", "pyg"))
     check_batches(trials.batches, asked)
+    if asked and device != "cpu":
+        raise ConfigError(f"--peer has {', '.join(asked)}, and peers of this benchmark train on the host; leave --peer "
+                          f"or --device {device} out")
     peers, remarks = list_peers(asked)
     if flags["ranks"] > 1:
         find_mpirun()
     return RaceBenchmark(Graph(source_of(graph), flags["normalize"]), races, [REFERENCE, *ours, *peers],
                          parse_targets(flags["target"]), trials, flags["ranks"], threads, remarks, begin,
-                         flags["stop_at_target"])
+                         flags["stop_at_target"], device)
 
 
 def check_batches(batches: tuple[int, ...], asked: dict[str, tuple[int, ...]]) -> None:

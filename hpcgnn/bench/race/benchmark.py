@@ -59,6 +59,7 @@ class RaceBenchmark:
     targets : tuple of float             shares of the reference's best validation score, ascending
     ranks : int                          one process, or so many ranks of one thread
     is_short : bool                      a training other than the reference ends with the highest target
+    device : {"cpu", "cuda"}             where ours trains; peers train on the host
     remarks : list of str                what a reader must know beforehand
     failures : list of str               what could not be trained, filled by `measure`
     """
@@ -73,6 +74,7 @@ class RaceBenchmark:
     remarks: list[str] = field(default_factory=list)
     begin: Begin = say_nothing
     is_short: bool = False
+    device: str = "cpu"
     failures: list[str] = field(default_factory=list, init=False)
 
     def measure(self) -> Iterator[ScoreRow]:
@@ -84,7 +86,7 @@ class RaceBenchmark:
             parts = call_in_child(self.threads, "count_parts", shards)
             if self.ranks not in (1, parts):
                 raise ConfigError(f"{shards} has {parts} parts and --ranks asks for {self.ranks}; leave --ranks out")
-            course = Course(shards, arrays, parts, self.threads, Path(folder))
+            course = Course(shards, arrays, parts, self.threads, Path(folder), self.device)
             for race in self.races:
                 yield from self._race(facts["name"], race, course)
 

@@ -33,7 +33,7 @@ SENT = ("sent_bytes_payload", "sent_bytes_parameters", "sent_bytes_sums", "sent_
 @dataclass(frozen=True)
 class Course:
     """Holds what all contestants train on: shards of `ranks` parts, the same graph as one .npz archive, threads of a
-    contestant, and a folder for what runs leave.
+    contestant, a folder for what runs leave, and the device on which ours trains.
     """
 
     shards: Path
@@ -41,6 +41,7 @@ class Course:
     ranks: int
     threads: int
     folder: Path
+    device: str = "cpu"
 
 
 def train(contestant: Contestant, race: RaceSettings, settings: Settings, seed: int, course: Course) -> Training:
@@ -61,7 +62,8 @@ def train_ours(ours: Ours, race: RaceSettings, settings: Settings, seed: int, co
     shutil.rmtree(out, ignore_errors=True)
     flags = {"model": race.model, "layers": race.layers, "hidden": race.hidden, "dropout": race.dropout,
              "norm": "layer", "weight-decay": 0, "lr": settings.lr, "epochs": race.epochs, "seed": seed,
-             "eval-every": race.eval_every, "early-stop": 0, "repeat": 1, "checkpoint-every": 0, **ours.flags()}
+             "eval-every": race.eval_every, "early-stop": 0, "repeat": 1, "checkpoint-every": 0,
+             **({} if course.device == "cpu" else {"device": course.device}), **ours.flags()}
     command = hpcgnn_command("train", course.shards, "--out", out, *(f"--{name}={flags[name]}" for name in flags))
     if course.ranks > 1:
         command = [find_mpirun(), "-n", str(course.ranks), *command]
