@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcgnn._ext import cutting as kernels
+from hpcgnn.ops.cuda.resident import make_resident
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,9 @@ class Batch:
     arc: np.ndarray
     num_within: list[int] | None = None
     num_back: list[int] | None = None
+
+    def __post_init__(self):
+        make_resident(self, "rows", "far")      # every layer of the step indexes by them
 
     @classmethod
     def of_all(cls, indptr: np.ndarray, indices: np.ndarray, num_rows: int) -> Batch:

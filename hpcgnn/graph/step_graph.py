@@ -18,6 +18,7 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.ops.aggregation import SparseRows, multiply
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import CounterKey
+from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.ops.pointwise import dropout
 
 
@@ -57,7 +58,7 @@ class StepGraph(LocalGraph):
     def __init__(self, whole: LocalGraph, batch: Batch, exchange: Exchange, inputs: EpochInput):
         row = np.concatenate([batch.rows, batch.far])
         weight = None if whole.edge_weight is None else np.asarray(whole._edge_weight)[batch.arc]
-        self._inner = torch.from_numpy(batch.rows).to(whole.x.device)
+        self._inner = on_device(batch.rows, whole.x)
         super().__init__(batch.indptr, batch.indices, whole.node_id[row], whole.in_degree[row],
                          _rows_at(whole.x, self._inner), exchange, batch.num_within, overlaps=False,
                          has_half_sums=whole.has_half_sums, edge_weight=weight,
@@ -69,8 +70,7 @@ class StepGraph(LocalGraph):
     @cached_property
     def x_all(self) -> torch.Tensor:
         """Return the input rows, (num_inner + num_halo, num_features)."""
-        row = np.concatenate([self._batch.rows, self._batch.far])
-        return _rows_at(self._whole_graph.x_all, torch.from_numpy(row).to(self.x.device))
+        return _rows_at(self._whole_graph.x_all, torch.cat([self._inner, on_device(self._batch.far, self.x)]))
 
     @property
     def whole(self) -> tuple[LocalGraph, torch.Tensor | None]:

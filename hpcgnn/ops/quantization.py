@@ -12,7 +12,7 @@ import torch
 
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.counter import CounterKey
-from hpcgnn.ops.cuda.resident import make_resident
+from hpcgnn.ops.cuda.resident import make_resident, on_device
 from hpcgnn.ops.dispatch import backend_of
 from hpcgnn.ops.storage import STORAGES
 from hpcgnn.widths import BIT_WIDTHS, PACKED_WIDTHS
@@ -95,7 +95,13 @@ class MessageLayout:
     def num_bytes(self) -> int:
         return self.payload_bytes + self.parameter_bytes
 
-    def at(self, index: np.ndarray) -> MessageLayout:
+    def beside(self, message: torch.Tensor) -> MessageLayout:
+        """Return the layout with tensors on a message's device in place of arrays, of which `at` gathers there."""
+        return replace(self, bit_width=on_device(self.bit_width, message),
+                       payload_offset=on_device(self.payload_offset, message),
+                       parameter_offset=on_device(self.parameter_offset, message))
+
+    def at(self, index: np.ndarray | torch.Tensor) -> MessageLayout:
         """Return the layout of the rows at `index` (n,), where they lie in the message of all rows."""
         return replace(self, bit_width=self.bit_width[index], payload_offset=self.payload_offset[index],
                        parameter_offset=self.parameter_offset[index])

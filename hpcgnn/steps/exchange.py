@@ -19,6 +19,7 @@ from hpcgnn.graph.batch import Batch
 from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.ops.aggregation import PackedRows
 from hpcgnn.ops.counter import FORWARD, CounterKey
+from hpcgnn.ops.cuda.resident import on_device
 from hpcgnn.steps.history import History
 from hpcgnn.steps.kept_rows import KeptRows
 
@@ -46,17 +47,15 @@ class StepExchange:
 
     def __init__(self, exchange: HaloExchange, history: History, batch: Batch, is_shared: bool):
         self._exchange, self._history, self._batch, self._is_shared = exchange, history, batch, is_shared
-        self._rows = torch.from_numpy(batch.rows)
-        self._far = torch.from_numpy(batch.far)
         self.num_returning = batch.num_fresh
 
     def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> FarRows:
         """Collective: keep the batch's rows, and have the far ones come."""
         table = self._history.table(site.layer, h)
         key = CounterKey(site.seed, site.epoch, FORWARD, site.layer)
-        table.keep(self._rows[:len(h)], h.detach(), key)
+        table.keep(self._batch.rows, h.detach(), key)
         arrival = self._exchange.start_fetch(h, site) if self._is_shared else None
-        return FarRows(table, key, self._far, self._batch.num_fresh, arrival, h.dtype)
+        return FarRows(table, key, self._batch, arrival, h.dtype)
 
     def start_take_home(self, gradient: torch.Tensor, site: ExchangeSite) -> Arrival | NoRows:
         """Collective: send the gradients of fresh rows home. Rows of the history are constants."""
@@ -95,15 +94,13 @@ class FarRows:
     ----------
     table : KeptRows                         rows of the history, which learns what arrives
     key : CounterKey                         of the exchange
-    far : (num_far,) int64                   which of the rows are wanted
-    num_fresh : int                          the first of these, which the arrival brings
-    arrival : Arrival or None
+    batch : Batch                            whose far rows are wanted
+    arrival : Arrival or None                of the fresh ones, which come first
     dtype : torch.dtype                      of the rows of the pass
     """
 
-    def __init__(self, table: KeptRows, key: CounterKey, far: torch.Tensor, num_fresh: int, arrival: Arrival | None,
-                 dtype: torch.dtype):
-        self._table, self._key, self._far, self._num_fresh = table, key, far, num_fresh
+    def __init__(self, table: KeptRows, key: CounterKey, batch: Batch, arrival: Arrival | None, dtype: torch.dtype):
+        self._table, self._key, self._far, self._num_fresh = table, key, batch.far, batch.num_fresh
         self._arrival, self._dtype = arrival, dtype
 
     def poll(self) -> bool:
@@ -131,7 +128,7 @@ class FarRows:
             return rows
         if not isinstance(rows, torch.Tensor):
             return None
-        self._receive(rows.index_select(0, self._far[:self._num_fresh]))
+        self._receive(rows.index_select(0, on_device(self._far, rows)[:self._num_fresh]))
         return rows
 
     def finish(self, rows: torch.Tensor) -> None:
@@ -143,7 +140,7 @@ class FarRows:
     def _receive(self, fresh: torch.Tensor) -> None:
         """Wait; take the fresh rows. Those that don't travel, since the loss is too far away, stay what they are."""
         self._arrival.finish(fresh)
-        self._table.keep(self._far[:self._num_fresh], fresh, self._key)
+        self._table.keep(self._far, fresh, self._key)
 
 
 class NoRows:

@@ -15,7 +15,10 @@ from hpcgnn.exchange.state import fill, on_host
 from hpcgnn.ops.aggregation import PackedRows
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.counter import CounterKey
+from hpcgnn.ops.cuda.resident import ResidentArray, on_device, resident
 from hpcgnn.ops.quantization import MessageLayout, dequantize_rows, quantize_rows
+
+Places = np.ndarray | torch.Tensor
 
 
 class KeptRows(ABC):
@@ -29,8 +32,8 @@ class KeptRows(ABC):
     kind: str
 
     @abstractmethod
-    def keep(self, index: torch.Tensor, rows: torch.Tensor, key: CounterKey) -> None:
-        """Take (n, dim) rows for those at `index` (n,) int64.
+    def keep(self, index: ResidentArray, rows: torch.Tensor, key: CounterKey) -> None:
+        """Take (n, dim) rows for those at the first n of `index`, int64.
 
         Raises
         ------
@@ -38,8 +41,8 @@ class KeptRows(ABC):
         """
 
     @abstractmethod
-    def read(self, index: torch.Tensor, rows: torch.Tensor) -> None:
-        """Write the rows at `index` (n,) int64 to `rows` (n, dim)."""
+    def read(self, index: ResidentArray, rows: torch.Tensor) -> None:
+        """Write the rows at the first n of `index`, int64, to `rows` (n, dim)."""
 
     @abstractmethod
     def in_place(self, dtype: torch.dtype) -> torch.Tensor | PackedRows | None:
@@ -78,16 +81,17 @@ class DenseRows(KeptRows):
         self.kind = str(dtype).removeprefix("torch.")
         self._table = empty((num_rows, dim), dtype, device).zero_()
 
-    def keep(self, index: torch.Tensor, rows: torch.Tensor, key: CounterKey) -> None:
+    def keep(self, index: ResidentArray, rows: torch.Tensor, key: CounterKey) -> None:
         """See `KeptRows`."""
-        self._table.index_copy_(0, index, rows.to(self._table.dtype))
+        self._table.index_copy_(0, on_device(index, rows)[:len(rows)], rows.to(self._table.dtype))
 
-    def read(self, index: torch.Tensor, rows: torch.Tensor) -> None:
+    def read(self, index: ResidentArray, rows: torch.Tensor) -> None:
         """See `KeptRows`."""
+        at = on_device(index, rows)[:len(rows)]
         if self._table.dtype == rows.dtype:
-            torch.index_select(self._table, 0, index, out=rows)
+            torch.index_select(self._table, 0, at, out=rows)
         else:
-            rows.copy_(self._table.index_select(0, index))
+            rows.copy_(self._table.index_select(0, at))
 
     def in_place(self, dtype: torch.dtype) -> torch.Tensor | None:
         """See `KeptRows`."""
@@ -136,17 +140,27 @@ class CodedRows(KeptRows):
         self._message = message if on_cpu else torch.from_numpy(message).to(device)
         layout = self._layout
         self._packed = PackedRows(self._message, layout.bit_width, layout.payload_offset, layout.parameter_offset)
+        if not on_cpu:      # places are gathered where they are read
+            self._node_id = on_device(resident(node_id), self._message)
+            self._layout = layout.beside(self._message)
 
-    def keep(self, index: torch.Tensor, rows: torch.Tensor, key: CounterKey) -> None:
+    def keep(self, index: ResidentArray, rows: torch.Tensor, key: CounterKey) -> None:
         """See `KeptRows`."""
-        at = index.numpy(force=True)
-        quantize_rows(rows.contiguous(), np.arange(len(at), dtype=np.int32), self._node_id[at], self._layout.at(at),
-                      key, self._message, "nearest")
+        quantize_rows(rows.contiguous(), *self._places(index, rows), key, self._message, "nearest")
 
-    def read(self, index: torch.Tensor, rows: torch.Tensor) -> None:
+    def read(self, index: ResidentArray, rows: torch.Tensor) -> None:
         """See `KeptRows`."""
-        at = index.numpy(force=True)
-        dequantize_rows(self._message, np.arange(len(at), dtype=np.int32), self._node_id[at], self._layout.at(at), rows)
+        dequantize_rows(self._message, *self._places(index, rows), rows)
+
+    def _places(self, index: ResidentArray, rows: torch.Tensor) -> tuple[Places, Places, MessageLayout]:
+        """Return which of `rows` are coded, all in their order, their ids, and where they lie in the message: arrays on
+        the host, else tensors beside the rows.
+        """
+        if isinstance(self._message, np.ndarray):
+            at, order = index[:len(rows)], np.arange(len(rows), dtype=np.int32)
+        else:
+            at, order = on_device(index, rows)[:len(rows)], torch.arange(len(rows), dtype=torch.int32, device=rows.device)
+        return order, self._node_id[at], self._layout.at(at)
 
     def in_place(self, dtype: torch.dtype) -> PackedRows:
         """See `KeptRows`."""

@@ -81,6 +81,7 @@ class EmulatedBackend:
     ----------
     seed : int          order of blocks, and of warps in a block; 0 is ascending
     counts : bool       count what accesses would cost
+    device_type : str   of the tensors; "cuda" for those of `separate_memory`
 
     Attributes
     ----------
@@ -88,10 +89,8 @@ class EmulatedBackend:
     traffic : list of (Launch, Traffic), where they are counted
     """
 
-    device_type = "cpu"
-
-    def __init__(self, seed: int = 0, counts: bool = False) -> None:
-        self.seed, self._counts = seed, counts
+    def __init__(self, seed: int = 0, counts: bool = False, device_type: str = "cpu") -> None:
+        self.seed, self._counts, self.device_type = seed, counts, device_type
         self.launches: list[tuple[str, tuple, tuple]] = []
         self.traffic: list[tuple[Launch, Traffic]] = []
 
@@ -140,20 +139,20 @@ def library_of(source: Path) -> Path:
     text = f'#include "{source}"\n' + "".join(f"EMULATED_KERNEL({name})\n" for name in kernels)
     drivers = [_object_of(driver) for driver in sorted(EMULATION.glob("*.cpp"))]
     includes = [f"-I{source.parent}", f"-I{KERNELS}", f"-I{EMULATION}"]
-    entries = _compiled(f"{source.stem}.o", text, [*FLAGS, *CHECKS, "-DHPCGNN_EMULATED", *includes],
+    entries = compiled(f"{source.stem}.o", text, [*FLAGS, *CHECKS, "-DHPCGNN_EMULATED", *includes],
                         [source, *source.parent.glob("*.cuh")])
     library = entries.with_suffix(".so")
     if not library.exists():
-        _replace(library, ["-shared", str(entries), *map(str, drivers)])
+        build(library, ["-shared", str(entries), *map(str, drivers)])
     return library
 
 
 @cache
 def _object_of(driver: Path) -> Path:
-    return _compiled(f"{driver.stem}.o", driver.read_text(), [*FLAGS, "-O2", f"-I{EMULATION}"], [])
+    return compiled(f"{driver.stem}.o", driver.read_text(), [*FLAGS, "-O2", f"-I{EMULATION}"], [])
 
 
-def _compiled(name: str, text: str, flags: list[str], read: list[Path]) -> Path:
+def compiled(name: str, text: str, flags: list[str], read: list[Path]) -> Path:
     """The object file of a C++ text, named by all that it depends on."""
     headers = sorted({*EMULATION.glob("*.h"), *KERNELS.glob("*.cuh"), *read})
     seen = hashlib.sha256(repr((COMPILER, flags, text)).encode())
@@ -162,11 +161,11 @@ def _compiled(name: str, text: str, flags: list[str], read: list[Path]) -> Path:
     result = CACHE / f"{seen.hexdigest()[:24]}-{name}"
     if not result.exists():
         CACHE.mkdir(exist_ok=True)
-        _replace(result, ["-c", "-x", "c++", "-", *flags], text)
+        build(result, ["-c", "-x", "c++", "-", *flags], text)
     return result
 
 
-def _replace(result: Path, arguments: list[str], text: str = "") -> None:
+def build(result: Path, arguments: list[str], text: str = "") -> None:
     """Compile to a name of this process, then rename: two processes may build the same file."""
     unfinished = result.with_suffix(f".{os.getpid()}{result.suffix}")
     done = subprocess.run([COMPILER, *arguments, "-o", str(unfinished)], input=text, capture_output=True, text=True)

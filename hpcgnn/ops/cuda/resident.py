@@ -23,9 +23,11 @@ class ResidentArray(np.ndarray):
     copies: dict[torch.device, torch.Tensor] | None = None
 
 
-def resident(array: np.ndarray) -> ResidentArray:
-    """Return the array as one that keeps its copies, over the same memory; one that already does as it is."""
-    return array if isinstance(array, ResidentArray) else array.view(ResidentArray)
+def resident(array: np.ndarray | torch.Tensor) -> ResidentArray | torch.Tensor:
+    """Return the array as one that keeps its copies, over the same memory; one that already does as it is, and so a
+    tensor, which lies on one device.
+    """
+    return array if isinstance(array, ResidentArray | torch.Tensor) else array.view(ResidentArray)
 
 
 def make_resident(owner: object, *names: str) -> None:
@@ -36,19 +38,21 @@ def make_resident(owner: object, *names: str) -> None:
             object.__setattr__(owner, name, resident(array))
 
 
-def on_device(array: np.ndarray, like: torch.Tensor) -> torch.Tensor:
+def on_device(array: np.ndarray | torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """Return the array on the device of `like`: the copy that a ResidentArray keeps, a new copy of any other array, or
-    on the CPU the same memory.
+    on the CPU the same memory. A tensor is returned as it is: who made it has put it there.
 
     Parameters
     ----------
-    array : NumPy, contiguous, never written again; wide unsigned integers arrive as the signed ones of their bits
+    array : NumPy, contiguous, never written again, or a tensor; wide unsigned integers arrive as the signed ones of their bits
     like : torch.Tensor
 
     Raises
     ------
     KernelError      an array that is not contiguous
     """
+    if isinstance(array, torch.Tensor):
+        return array
     device, copies = like.device, getattr(array, "copies", None)
     if copies is not None and device in copies:
         return copies[device]

@@ -1,0 +1,297 @@
+"""A device with a memory of its own, without a GPU: what torch and the launchers do there is checked as on one.
+
+`SeparateTensor` says that it lies on cuda:0 and wraps a tensor of the host, which holds its values. An operation that
+meets tensors of both memories fails as torch's do, and so does `.numpy()`; so does a kernel that gets a tensor of the
+host. `separate_memory` makes torch's factories, `.to("cuda")`, streams and `hpcgnn.launch.choose_device` use it.
+
+Kernels compute nothing by default (NullBackend), so that a whole command takes a second: memory begins as zeros, and
+what kernels should have written stays zero. With EmulatedBackend(device_type="cuda") values are the device's.
+
+For example rows.index_copy_(0, torch.tensor([1]), other), where rows and other lie on the device, raises RuntimeError:
+the index lies on the host.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections import Counter
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from stand_in_device import StandInDevice
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map_only
+
+import hpcgnn
+from cuda.emulation import build, compiled
+from hpcgnn.ops import streams
+from hpcgnn.ops.cuda.module import use_backend
+
+HOST, DEVICE = torch.device("cpu"), torch.device("cuda", 0)
+ROOM = str(Path(hpcgnn.__file__).parent)
+aten = torch.ops.aten
+GUARD = Path(__file__).with_name("separate_memory.cpp")
+CROSSING = {aten.copy_.default, aten._to_copy.default}      # between memories
+INDEXED = {aten.index.Tensor, aten.index_put_.default, aten.index_put.default, aten._index_put_impl_.default,
+           aten._unsafe_index.Tensor}      # take indices of the host: torch copies them, while everything waits
+# Operations that read a number from the device to know how large their result is.
+COUNTING = {aten.nonzero.default, aten.masked_select.default, aten._unique2.default, aten.unique_dim.default,
+            aten.unique_consecutive.default, aten.repeat_interleave.Tensor, aten.bincount.default}
+MAKING = {aten.empty.memory_format, aten.empty_strided.default, aten.new_empty.default, aten.empty_like.default,
+          aten.new_empty_strided.default}
+# Sums on CUDA whose order of additions changes from run to run, where values are floats.
+UNORDERED = {aten.index_add_.default, aten.index_add.default, aten.scatter_add_.default, aten.scatter_add.default,
+             aten.scatter_reduce_.two, aten.scatter_reduce.two, aten.index_reduce_.default, aten.bincount.default}
+
+
+class SeparateTensor(torch.Tensor):
+    """A tensor on cuda:0 whose values lie in `inner`, on the host."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        made = torch.Tensor._make_wrapper_subclass(
+            cls, inner.shape, strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype,
+            device=DEVICE)
+        made.inner = inner
+        return made
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, arguments=(), options=None):
+        return run(function, arguments, options or {})
+
+    def data_ptr(self):
+        return self.inner.data_ptr()
+
+    @property
+    def data(self):
+        return self.detach()
+
+    @data.setter
+    def data(self, other):
+        torch.Tensor.data.__set__(self, other)
+        self.inner = other.inner
+
+    def untyped_storage(self):
+        return self.inner.untyped_storage()
+
+    def tolist(self):
+        return self.cpu().tolist()
+
+    def record_stream(self, stream):
+        pass
+
+    def __deepcopy__(self, memo):
+        made = SeparateTensor(self.inner.clone()).requires_grad_(self.requires_grad)
+        return torch.nn.Parameter(made, self.requires_grad) if isinstance(self, torch.nn.Parameter) else made
+
+    def __repr__(self):
+        return f"SeparateTensor({self.inner})"
+
+    # By these torch knows that Module.to must swap the tensors that parameters hold.
+    def __tensor_flatten__(self):
+        return ["inner"], None
+
+    @staticmethod
+    def __tensor_unflatten__(parts, context, size, stride):
+        return SeparateTensor(parts["inner"])
+
+
+@dataclass
+class Device:
+    """What happened in a block of `separate_memory`.
+
+    Attributes
+    ----------
+    waits : Counter of (file:line of hpcgnn/, operation)      that have the host wait for the device
+    unordered : Counter, likewise                             sums of floats in an order that differs from run to run
+    launches : list of str                                    names of kernels
+    """
+
+    waits: Counter = field(default_factory=Counter)
+    unordered: Counter = field(default_factory=Counter)
+    streams: StandInDevice = field(default_factory=StandInDevice)
+    backend: object = None
+    is_zeroed: bool = True
+
+
+_device = Device()
+
+
+class _Mode(TorchDispatchMode):
+    """Sees every operation, those that make tensors among them."""
+
+    _mode_key = torch._C._TorchDispatchModeKey.FAKE      # so torch does not start CUDA before it makes a tensor there
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        return run(function, arguments, options or {})
+
+
+def run(function, arguments, options):
+    """Compute an operation of torch on the inner tensors, once their places are right."""
+    tensors = [one for one in tree_flatten((arguments, options))[0] if isinstance(one, torch.Tensor)]
+    here = [one for one in tensors if isinstance(one, SeparateTensor)]
+    named = options.get("device")
+    is_made_here = named is not None and torch.device(named).type == "cuda"
+    check_places(function, arguments, tensors, here)
+    note(function, arguments, options, here)
+    inner = {**options, "device": HOST} if named is not None else dict(options)
+    inner.pop("pin_memory", None)
+    if function is aten._pin_memory.default:
+        return arguments[0]
+    if function is aten.is_pinned.default:
+        return False
+    result = function(*tree_map_only(SeparateTensor, _inner, arguments), **tree_map_only(SeparateTensor, _inner, inner))
+    if function is aten.copy_.default:
+        return arguments[0]
+    if not (is_made_here or (here and named is None)):
+        return result
+    if function in MAKING and _device.is_zeroed:
+        result.zero_()
+    known = {id(one.inner): one for one in here}
+    return tree_map_only(torch.Tensor, lambda one: known.get(id(one)) if id(one) in known else SeparateTensor(one),
+                         result)
+
+
+def check_places(function, arguments, tensors, here):
+    """Raise what torch raises where an operation is given tensors of both memories."""
+    if not here or len(here) == len(tensors) or function in CROSSING:
+        return
+    is_elementwise = (torch.Tag.pointwise in function.tags or "_foreach_" in function.name()
+                      or function in (aten.fill_.Tensor, aten.masked_fill.Tensor, aten.masked_fill_.Tensor))
+    strangers = [one for one in tensors if not isinstance(one, SeparateTensor)]
+    if function in INDEXED:
+        values = [arguments[0], *arguments[2:3]]
+        strangers = [one for one in values if isinstance(one, torch.Tensor) and not isinstance(one, SeparateTensor)]
+        is_elementwise = True
+    for one in strangers:
+        if not (one.dim() == 0 and is_elementwise):
+            raise RuntimeError(f"Expected all tensors to be on the same device, but found at least two devices, cuda:0 "
+                               f"and cpu! ({function} of {[(tuple(one.shape), one.device) for one in tensors]})")
+
+
+def note(function, arguments, options, here):
+    """Count what has the host wait, and sums without an order."""
+    if not here:
+        return
+    if function is aten.copy_.default:
+        is_wait = not isinstance(arguments[0], SeparateTensor) and not (len(arguments) > 2 and arguments[2])
+    elif function is aten._to_copy.default:
+        named = options.get("device")
+        is_wait = named is not None and torch.device(named).type == "cpu"
+    elif function in INDEXED:
+        indices = [one for one in arguments[1] if isinstance(one, torch.Tensor)]
+        is_wait = any(one.dtype in (torch.bool, torch.uint8) or not isinstance(one, SeparateTensor) for one in indices)
+    else:
+        is_wait = function is aten._local_scalar_dense.default or function in COUNTING or function is aten.equal.default
+    if is_wait:
+        _device.waits[_place(), function.name()] += 1
+    is_sum = function in UNORDERED and arguments[-1 if function is aten.bincount.default else 0] is not None
+    if function in (aten.index_put_.default, aten._index_put_impl_.default):
+        is_sum = len(arguments) > 3 and bool(arguments[3])
+    if is_sum and arguments[0].is_floating_point():
+        _device.unordered[_place(), function.name()] += 1
+
+
+def _place():
+    """The innermost line of hpcgnn/ that is running."""
+    frame = sys._getframe(1)
+    while frame is not None and not frame.f_code.co_filename.startswith(ROOM):
+        frame = frame.f_back
+    return "elsewhere" if frame is None else f"{frame.f_code.co_filename[len(ROOM) + 1:]}:{frame.f_lineno}"
+
+
+def _inner(one):
+    return one.inner
+
+
+class NullBackend:
+    """Starts nothing: what a kernel is given has been checked against its signature before."""
+
+    device_type = "cuda"
+
+    def __init__(self):
+        self.launches = []
+
+    def launch(self, launch):
+        self.launches.append((launch.name, launch.grid, launch.block))
+
+    def captured(self, actions):
+        def replay():
+            for action in actions:
+                action()
+        return replay
+
+
+class _Event:
+    def __init__(self, **options):
+        pass
+
+    def record(self, stream=None):
+        pass
+
+    def synchronize(self):
+        pass
+
+    def query(self):
+        return True
+
+    def elapsed_time(self, other):
+        return 1.0
+
+
+@cache
+def _torch_without_cuda():
+    """What lets the autograd of a torch without CUDA meet tensors on cuda."""
+    root = Path(torch.__file__).parent
+    made = compiled("separate_memory.o", f"// torch {torch.__version__}\n{GUARD.read_text()}",
+                    ["-std=c++20", "-fPIC", f"-I{root}/include"], [])
+    library = made.with_suffix(".so")
+    if not library.exists():
+        build(library, ["-shared", str(made), f"-L{root}/lib", "-lc10", "-ltorch_cpu"])
+    return ctypes.CDLL(str(library))
+
+
+@contextmanager
+def separate_memory(backend=None):
+    """Let torch have the device in the block; yields the Device that notes what happens."""
+    global _device
+    library = _torch_without_cuda()
+    before, _device = _device, Device(backend=backend or NullBackend(), is_zeroed=backend is None)
+    properties = SimpleNamespace(name="Stand-in 9000", major=9, minor=0, multi_processor_count=2,
+                                 total_memory=1 << 30, L2_cache_size=1 << 20)
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
+        for name, value in {"device_count": lambda: 1, "is_available": lambda: True, "current_device": lambda: 0,
+                            "set_device": lambda device: None, "synchronize": lambda device=None: None,
+                            "max_memory_allocated": lambda device=None: 1 << 20, "empty_cache": lambda: None,
+                            "mem_get_info": lambda device=None: (1 << 28, 1 << 30), "Event": _Event,
+                            "get_device_capability": lambda device=None: (9, 0),
+                            "get_device_properties": lambda device=None: properties}.items():
+            patch.setattr(torch.cuda, name, value)
+        patch.setattr(torch.backends.cuda, "is_built", lambda: True)
+        patch.setattr("importlib.util.find_spec", _find_spec)
+        patch.setattr(streams, "_of_device",
+                      lambda device: streams.HOST_STREAMS if device.type == "cpu" else _device.streams)
+        lifted = torch._C._only_lift_cpu_tensors()
+        torch._C._set_only_lift_cpu_tensors(True)
+        stack.callback(torch._C._set_only_lift_cpu_tensors, lifted)
+        library.begin_device()
+        stack.callback(library.end_device)
+        stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+        stack.enter_context(use_backend(_device.backend))
+        stack.enter_context(_Mode())
+        try:
+            yield _device
+        finally:
+            _device = before
+
+
+def _find_spec(name, package=None, find=__import__("importlib.util").util.find_spec):
+    return find("json" if name == "cupy" else name, package)
