@@ -66,7 +66,8 @@ class Clusters:
             own_count = 1 + int(own.max(initial=-1))
             inner, count = own.astype(np.int64) + (comm.exscan(own_count) or 0), comm.allreduce(own_count)
         halves = np.stack([inner // HALF, inner % HALF], axis=1).astype(np.float32)
-        told = exchange.input_rows(torch.from_numpy(halves))[graph.num_inner:].numpy().astype(np.int64)
+        rows = exchange.input_rows(torch.from_numpy(halves).to(graph.x.device))
+        told = rows[graph.num_inner:].cpu().numpy().astype(np.int64)
         halo = told[:, 0] * HALF + told[:, 1]
         counted = np.array([count_inside(*graph.arcs, np.concatenate([inner, halo])), len(graph.arcs[1])])
         num_inside, num_arcs = comm.allreduce(counted)

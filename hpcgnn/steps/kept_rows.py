@@ -159,7 +159,8 @@ class CodedRows(KeptRows):
         if isinstance(self._message, np.ndarray):
             at, order = index[:len(rows)], np.arange(len(rows), dtype=np.int32)
         else:
-            at, order = on_device(index, rows)[:len(rows)], torch.arange(len(rows), dtype=torch.int32, device=rows.device)
+            at = on_device(index, rows)[:len(rows)]
+            order = torch.arange(len(rows), dtype=torch.int32, device=rows.device)
         return order, self._node_id[at], self._layout.at(at)
 
     def in_place(self, dtype: torch.dtype) -> PackedRows:

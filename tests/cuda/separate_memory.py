@@ -4,8 +4,9 @@
 meets tensors of both memories fails as torch's do, and so does `.numpy()`; so does a kernel that gets a tensor of the
 host. `separate_memory` makes torch's factories, `.to("cuda")`, streams and `hpcgnn.launch.choose_device` use it.
 
-Kernels compute nothing by default (NullBackend), so that a whole command takes a second: memory begins as zeros, and
-what kernels should have written stays zero. With EmulatedBackend(device_type="cuda") values are the device's.
+Kernels but those of messages compute nothing by default (NullBackend), so that a whole command takes a second: memory
+begins as zeros, and what kernels should have written stays zero. With EmulatedBackend(device_type="cuda") values are
+the device's.
 
 For example rows.index_copy_(0, torch.tensor([1]), other), where rows and other lie on the device, raises RuntimeError:
 the index lies on the host.
@@ -14,6 +15,7 @@ the index lies on the host.
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import sys
 from collections import Counter
 from contextlib import ExitStack, contextmanager
@@ -24,18 +26,20 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from cuda.emulation import EmulatedBackend, build, compiled
 from stand_in_device import StandInDevice
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 import hpcgnn
-from cuda.emulation import build, compiled
 from hpcgnn.ops import streams
 from hpcgnn.ops.cuda.module import use_backend
 
 HOST, DEVICE = torch.device("cpu"), torch.device("cuda", 0)
 ROOM = str(Path(hpcgnn.__file__).parent)
 aten = torch.ops.aten
+FIND_SPEC = importlib.util.find_spec
+MESSAGES = ("quantization", "rotation")
 GUARD = Path(__file__).with_name("separate_memory.cpp")
 CROSSING = {aten.copy_.default, aten._to_copy.default}      # between memories
 INDEXED = {aten.index.Tensor, aten.index_put_.default, aten.index_put.default, aten._index_put_impl_.default,
@@ -45,9 +49,11 @@ COUNTING = {aten.nonzero.default, aten.masked_select.default, aten._unique2.defa
             aten.unique_consecutive.default, aten.repeat_interleave.Tensor, aten.bincount.default}
 MAKING = {aten.empty.memory_format, aten.empty_strided.default, aten.new_empty.default, aten.empty_like.default,
           aten.new_empty_strided.default}
-# Sums on CUDA whose order of additions changes from run to run, where values are floats.
+# Sums on CUDA whose order of additions changes from run to run, where values are floats. index_put_ sorts before.
 UNORDERED = {aten.index_add_.default, aten.index_add.default, aten.scatter_add_.default, aten.scatter_add.default,
              aten.scatter_reduce_.two, aten.scatter_reduce.two, aten.index_reduce_.default, aten.bincount.default}
+# What torch computes on CUDA alone.
+INSTEAD = {aten.mm.dtype: lambda left, right, dtype: (left.float() @ right.float()).to(dtype)}
 
 
 class SeparateTensor(torch.Tensor):
@@ -81,6 +87,12 @@ class SeparateTensor(torch.Tensor):
 
     def untyped_storage(self):
         return self.inner.untyped_storage()
+
+    def numpy(self, *, force=False):
+        if not force:
+            raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to "
+                            "host memory first.")
+        return self.detach().cpu().numpy()
 
     def tolist(self):
         return self.cpu().tolist()
@@ -148,7 +160,8 @@ def run(function, arguments, options):
         return arguments[0]
     if function is aten.is_pinned.default:
         return False
-    result = function(*tree_map_only(SeparateTensor, _inner, arguments), **tree_map_only(SeparateTensor, _inner, inner))
+    result = INSTEAD.get(function, function)(*tree_map_only(SeparateTensor, _inner, arguments),
+                                             **tree_map_only(SeparateTensor, _inner, inner))
     if function is aten.copy_.default:
         return arguments[0]
     if not (is_made_here or (here and named is None)):
@@ -194,8 +207,6 @@ def note(function, arguments, options, here):
     if is_wait:
         _device.waits[_place(), function.name()] += 1
     is_sum = function in UNORDERED and arguments[-1 if function is aten.bincount.default else 0] is not None
-    if function in (aten.index_put_.default, aten._index_put_impl_.default):
-        is_sum = len(arguments) > 3 and bool(arguments[3])
     if is_sum and arguments[0].is_floating_point():
         _device.unordered[_place(), function.name()] += 1
 
@@ -213,15 +224,20 @@ def _inner(one):
 
 
 class NullBackend:
-    """Starts nothing: what a kernel is given has been checked against its signature before."""
+    """Starts nothing but the kernels of messages, by which ranks tell each other what they must agree on. What a kernel
+    is given has been checked against its signature before.
+    """
 
     device_type = "cuda"
 
     def __init__(self):
         self.launches = []
+        self._messages = EmulatedBackend(device_type="cuda")
 
     def launch(self, launch):
         self.launches.append((launch.name, launch.grid, launch.block))
+        if launch.source.stem in MESSAGES:
+            self._messages.launch(launch)
 
     def captured(self, actions):
         def replay():
@@ -293,5 +309,5 @@ def separate_memory(backend=None):
             _device = before
 
 
-def _find_spec(name, package=None, find=__import__("importlib.util").util.find_spec):
-    return find("json" if name == "cupy" else name, package)
+def _find_spec(name, package=None):
+    return FIND_SPEC("json" if name == "cupy" else name, package)

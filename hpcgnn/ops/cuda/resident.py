@@ -44,7 +44,8 @@ def on_device(array: np.ndarray | torch.Tensor, like: torch.Tensor) -> torch.Ten
 
     Parameters
     ----------
-    array : NumPy, contiguous, never written again, or a tensor; wide unsigned integers arrive as the signed ones of their bits
+    array : NumPy, contiguous, never written again; wide unsigned integers arrive as the signed ones of their bits
+        Or a tensor.
     like : torch.Tensor
 
     Raises

@@ -1,0 +1,142 @@
+"""Training on a device whose memory is apart from the host's, without a GPU: what lies on the wrong side is found.
+
+Kernels compute nothing where nothing else is said: a run of each setting takes well under a second.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from cuda.conftest import need_compiler
+from cuda.emulation import EmulatedBackend
+from cuda.separate_memory import separate_memory
+from mpi4py import MPI
+from stand_in_device import WatchedComm
+from training_setup import easy_graph, losses, train, write_once
+
+from hpcgnn.config import MODELS
+from hpcgnn.errors import KernelError
+from hpcgnn.ops.aggregation import add_product, from_csr
+from hpcgnn.steps import kept_rows
+from hpcgnn.training.checkpoint import read_checkpoint
+
+GRAPH = "synthetic:nodes=240,mean_degree=4,classes=3,features=6,signal=2"     # two clusters on each of two ranks
+SHORT = {"epochs": 2, "eval_every": 1, "hidden": 8, "heads": 2, "checkpoint_every": 1}
+ALONE = [{"model": "gcn", "precision": "bf16"}, {"model": "gat", "steps": "2", "history": "8"},
+         {"steps": "2", "history": "4", "store_activations": 2},
+         {"clusters": 6, "between_clusters": True, "batch_size": 2}, {"quantize": "degree-aware", "model": "gin"},
+         {"steps": "rows:2", "average": 0.5}]
+# Each model, method, precision, number of steps and kind of history, and pairs that keep something of their own.
+SETTINGS = [
+    *({"model": model, "precision": precision, "steps": steps} for model, precision, steps in zip(
+        MODELS, ("fp32", "bf16", "fp16", "bf16", "fp32", "fp16", "fp32", "bf16", "fp16", "fp32", "bf16"),
+        ("2", "1", "2", "rows:2", "1", "2", "2", "1", "2", "2", "1"), strict=False)),
+    {"model": "gcn", "precision": "fp16", "sums": "half"}, {"precision": "auto"},
+    {"method": "random"}, {"method": "bns", "share": 0.4}, {"method": "sancus"}, {"model": "gat", "method": "sancus"},
+    {"method": "sylvie", "epochs": 5, "descent_window": 2, "most_motion": 9.0, "model": "gat"},
+    {"method": "adaqp", "period": 1}, {"method": "pipegcn", "smoothing": 0.5, "precision": "bf16"},
+    {"method": "uniform", "bits": 2, "predict": "previous"}, {"method": "uniform", "bits": 1, "code": "rotated"},
+    {"method": "uniform", "bits": 4, "exchange": "alltoallv"}, {"model": "gat", "rematerialize": True},
+    {"method": "uniform", "bits": 8, "steps": "2", "history": "8", "model": "gat"},
+    {"steps": "2", "history": "4", "precision": "bf16", "store_activations": 8},
+    {"steps": "auto", "history": "bf16"}, {"model": "gcn", "store_activations": 2, "repeat": 2},
+    {"quantize": "uniform", "model": "gat"}, {"quantize": "degree-aware", "model": "gcn"},
+    {"quantize": "degree-quant", "model": "gin"}, {"quantize": "degree-aware", "model": "sage", "epoch_rows": "all"},
+    {"clusters": 6}, {"early_stop": 1, "epochs": 4},
+]
+
+
+@pytest.fixture(autouse=True)
+def _compiler():
+    need_compiler()
+
+
+@pytest.fixture
+def shards(shared_path):
+    return write_once(MPI.COMM_WORLD, easy_graph(spec=GRAPH), shared_path / "shards")
+
+
+def train_apart(shards, out, backend=None, **settings):
+    """Collective: train on the device; metrics, the run, and the device."""
+    with separate_memory(backend) as device:
+        comm = WatchedComm(MPI.COMM_WORLD, device.streams)
+        _, metrics, run = train(comm, shards, out, device="cuda", **{**SHORT, **settings})
+    return metrics, run, device
+
+
+def test_what_lies_on_the_wrong_side_is_found():
+    with separate_memory():
+        rows, index = torch.zeros(3, 2, device="cuda"), torch.arange(3)
+        assert (str(rows.device), str((rows + 1).device), str(rows.cpu().device)) == ("cuda:0", "cuda:0", "cpu")
+        assert torch.equal((rows + torch.tensor(2.0)).cpu(), torch.full((3, 2), 2.0))      # a number may come from here
+        for wrong in (lambda: rows.index_copy_(0, index, rows), lambda: rows + torch.ones(2),
+                      lambda: torch.cat([rows, torch.ones(3, 2)]), lambda: rows.index_select(0, index),
+                      lambda: torch.mm(rows, torch.ones(2, 2)), lambda: torch.ones(3, 2).add_(rows)):
+            with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+                wrong()
+        with pytest.raises(TypeError, match="can't convert cuda:0 device type tensor to numpy"):
+            rows.numpy()
+        with pytest.raises(KernelError, match="found a tensor on cpu, while kernels run on cuda"):
+            add_product(from_csr(np.array([0, 1]), np.zeros(1, np.int32), 1), rows[:1], None,
+                        torch.zeros(1, 2))
+
+
+def test_values_gradients_and_waits_are_those_of_a_device():
+    with separate_memory() as device:
+        layer = torch.nn.Linear(3, 2).to("cuda")
+        expected = torch.nn.Linear(3, 2)
+        expected.load_state_dict({name: value.cpu() for name, value in layer.state_dict().items()})
+        rows = torch.arange(12.0).view(4, 3)
+        layer(rows.to("cuda")).square().sum().backward()
+        expected(rows).square().sum().backward()
+        assert isinstance(layer.weight, torch.nn.Parameter) and str(layer.weight.grad.device) == "cuda:0"
+        assert torch.equal(layer.weight.grad.cpu(), expected.weight.grad)
+        device.waits.clear()
+        layer.weight.sum().item()
+        assert list(device.waits.values()) == [1]
+
+
+@pytest.mark.parallel([2])
+@pytest.mark.parametrize("settings", SETTINGS, ids=json.dumps)
+def test_no_training_of_two_ranks_mixes_the_memories(shards, shared_path, settings):
+    check_training(shards, shared_path, settings)
+
+
+@pytest.mark.parametrize("settings", ALONE, ids=json.dumps)
+def test_no_training_of_one_rank_mixes_the_memories(shards, shared_path, settings):
+    check_training(shards, shared_path, settings)
+
+
+def check_training(shards, shared_path, settings):
+    metrics, _, device = train_apart(shards, shared_path / "run", **settings)
+    assert metrics and np.isfinite(losses(metrics)).all() and device.backend.launches
+    assert not device.unordered      # sums that differ from run to run
+
+
+def test_an_index_that_stays_on_the_host_is_found(shards, shared_path, monkeypatch):
+    monkeypatch.setattr(kept_rows, "on_device", lambda index, rows: torch.from_numpy(np.asarray(index)))
+    with pytest.raises(RuntimeError, match="index_copy_"):
+        train_apart(shards, shared_path / "run", steps="2")
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("settings", [{"model": "gcn", "steps": "2"},
+                                      {"steps": "2", "history": "8", "store_activations": 8}], ids=json.dumps)
+def test_steps_on_a_device_train_as_on_the_host(shards, shared_path, settings):
+    _, expected, _ = train(MPI.COMM_WORLD, shards, shared_path / "host", **{**SHORT, **settings})
+    found, _, _ = train_apart(shards, shared_path / "device", EmulatedBackend(device_type="cuda"), **settings)
+    np.testing.assert_allclose(losses(found), losses(expected), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parallel([2])
+@pytest.mark.parametrize("settings", [{"steps": "2", "history": "8"}, {"method": "pipegcn", "steps": "1"},
+                                      {"quantize": "degree-aware"}], ids=json.dumps)
+def test_a_run_goes_on_from_its_checkpoint(shards, shared_path, settings):
+    whole, _, _ = train_apart(shards, shared_path / "whole", epochs=3, **settings)
+    _, run, _ = train_apart(shards, shared_path / "run", epochs=2, **settings)
+    resumed = read_checkpoint(run.folder.checkpoint)
+    found, _, _ = train_apart(shards, shared_path / "run", epochs=3, resumed=resumed, **settings)
+    assert losses(found).tolist() == losses(whole).tolist()
