@@ -49,7 +49,7 @@ COUNTING = {aten.nonzero.default, aten.masked_select.default, aten._unique2.defa
             aten.unique_consecutive.default, aten.repeat_interleave.Tensor, aten.bincount.default}
 MAKING = {aten.empty.memory_format, aten.empty_strided.default, aten.new_empty.default, aten.empty_like.default,
           aten.new_empty_strided.default}
-# Sums on CUDA whose order of additions changes from run to run, where values are floats. index_put_ sorts before.
+# Sums of floats on CUDA whose order changes from run to run, where a place is added to twice. index_put_ sorts before.
 UNORDERED = {aten.index_add_.default, aten.index_add.default, aten.scatter_add_.default, aten.scatter_add.default,
              aten.scatter_reduce_.two, aten.scatter_reduce.two, aten.index_reduce_.default, aten.bincount.default}
 # What torch computes on CUDA alone.
@@ -206,9 +206,15 @@ def note(function, arguments, options, here):
         is_wait = function is aten._local_scalar_dense.default or function in COUNTING or function is aten.equal.default
     if is_wait:
         _device.waits[_place(), function.name()] += 1
-    is_sum = function in UNORDERED and arguments[-1 if function is aten.bincount.default else 0] is not None
+    is_sum = function in UNORDERED and adds_twice(function, arguments)
     if is_sum and arguments[0].is_floating_point():
         _device.unordered[_place(), function.name()] += 1
+
+
+def adds_twice(function, arguments):
+    """Whether an operation of UNORDERED adds to some place more than once."""
+    index = _inner(arguments[0 if function is aten.bincount.default else 2])
+    return bool((torch.bincount(index.reshape(-1)) > 1).any()) if index.dim() == 1 else True
 
 
 def _place():
