@@ -208,3 +208,9 @@ def test_the_script_has_what_its_steps_call():
         for word in (word for word in step.command if word.startswith(("tests/", str(ROOT / "jobs")))):
             assert (ROOT / word).exists(), word
     assert shutil.which("bash")
+
+
+def test_a_step_takes_the_source_where_its_shards_were_not_made(tmp_path):
+    step = gpu_check.Step("epochs", 1.0, ["bench", str(tmp_path / "shards"), str(tmp_path)],
+                          instead={str(tmp_path / "shards"): "drawn:1e6", str(tmp_path): "never"})
+    assert step.words() == ["bench", "drawn:1e6", str(tmp_path)]
