@@ -23,6 +23,9 @@ def main(arguments: list[str] | None = None) -> None:
 def _run(words: list[str]) -> int:
     try:
         from hpcgnn.command_line import run
+        from hpcgnn.output import prepare_streams
+
+        prepare_streams()
     except KeyboardInterrupt:
         print("hpcgnn: interrupted", file=sys.stderr)
         return 130

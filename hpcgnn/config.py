@@ -218,6 +218,9 @@ class TrainConfig:
     repeat: int = setting(1, "Trainings with consecutive seeds.", low=1, group=TRAINING, is_common=True)
     checkpoint_every: int = setting(50, "Epochs between checkpoints; 0 writes one at the end and at a signal only.",
                                     low=0, group=RUN, is_common=True)
+    hours: float = setting(0.0, "Hours from the start of the process after which a run ends with a checkpoint and "
+                           "status 75, as at a signal, early enough for one more epoch; 0 has no end.", low=0.0,
+                           group=RUN, is_common=True)
     track: str = setting("none", "Where else the run is written to while it trains; TensorBoard's files lie in the run "
                          "folder.", ("none", "tensorboard", "mlflow"), group=RUN, has_flag=False)
     timeout: float = setting(1800.0, "Seconds without progress after which the job ends and the rank that stands "

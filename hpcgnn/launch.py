@@ -9,8 +9,10 @@ import ctypes
 import importlib.util
 import os
 import platform
+import pwd
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +26,11 @@ import mpi4py
 from hpcgnn.torchrun import joined_by_mpi
 
 mpi4py.rc.thread_level = "multiple"    # for the carrier of messages that nobody waits for
+if "HOME" not in os.environ:           # Open MPI does not start without one
+    try:
+        os.environ["HOME"] = pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        os.environ["HOME"] = tempfile.gettempdir()
 with joined_by_mpi():
     from mpi4py import MPI  # rc must be set first
 

@@ -94,6 +94,7 @@ hpcgnn_check_mpi() {
 hpcgnn_export_mpi() {
     PATH=$(hpcgnn_put_first "${MPIRUN%/*}" "$PATH")
     export PATH MPIRUN MPI4PY_MPIABI
+    export HOME=${HOME:-${TMPDIR:-/tmp}}
     # `sbatch --export=NONE` or LIST would keep all of this from what srun starts, daemons of mpirun too.
     unset SLURM_EXPORT_ENV SRUN_EXPORT_ENV
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -139,7 +140,8 @@ hpcgnn_set_launch() {
     # MPICH and Intel hand the whole environment to other machines; Open MPI hands over what -x names.
     [[ $MPI4PY_MPIABI != openmpi ]] ||
         flags+=(-x PATH -x OMP_NUM_THREADS -x MPI4PY_MPIABI ${LD_LIBRARY_PATH:+-x LD_LIBRARY_PATH})
-    LAUNCH=(env "OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((cores > ranks ? cores / ranks : 1))}")
+    # Open MPI does not start without a HOME, which containers and `sbatch --export` may leave out.
+    LAUNCH=(env "HOME=$HOME" "OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((cores > ranks ? cores / ranks : 1))}")
     # A waiting rank gives its core away when there are fewer cores than ranks, instead of spinning on it.
     ((ranks <= cores)) || LAUNCH+=(OMPI_MCA_mpi_yield_when_idle=1 MPIR_CVAR_ENABLE_HEAVY_YIELD=1)
     [[ -z ${HPCGNN_MPIRUN_SECONDS:-} ]] || LAUNCH+=(timeout --foreground -k 10 "$HPCGNN_MPIRUN_SECONDS")

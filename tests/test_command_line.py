@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,7 +19,7 @@ from hpcgnn import command_line
 from hpcgnn.command_line import cli
 from hpcgnn.errors import MORE_MEMORY, exit_code_of, explanation_of, sentence_of
 from hpcgnn.registry import parse_value
-from hpcgnn.stop_signals import STOP_REQUEST, STOP_SIGNALS
+from hpcgnn.stop_signals import OUT_OF_TIME, STOP_REQUEST, STOP_SIGNALS
 from hpcgnn.training.durable import sync_file
 
 PROGRAM = [sys.executable, "-m", "hpcgnn"]
@@ -182,6 +183,45 @@ def test_a_stop_signal_is_noted_once_and_the_first_counts(handlers, number):
         assert STOP_REQUEST.signal_number == 0
 
 
+def test_the_end_of_the_hours_leaves_time_for_the_longest_epoch(monkeypatch):
+    now = 100.0
+    monkeypatch.setattr("hpcgnn.stop_signals.time.monotonic", lambda: now)
+    with STOP_REQUEST as stop:
+        stop.end_in(10.0)
+        for seconds in (1.0, 3.0, 2.0):
+            now += seconds
+            stop.note_lap()
+            assert stop.signal_number == 0
+        now += 1.5      # 7.5 of 10 seconds, and an epoch may take 3
+        assert stop.signal_number == OUT_OF_TIME
+    with STOP_REQUEST as stop:
+        assert stop.signal_number == 0
+
+
+def test_outside_of_the_main_thread_signals_are_left_to_the_program():
+    before, noted = signal.getsignal(signal.SIGUSR1), []
+
+    def enter():
+        with STOP_REQUEST as stop:
+            noted.append((stop.signal_number, signal.getsignal(signal.SIGUSR1)))
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert noted == [(0, before)]
+
+
+def test_what_nohup_has_set_to_be_ignored_stays_so(monkeypatch):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with STOP_REQUEST:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert STOP_REQUEST.signal_number == 0
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_a_signal_that_was_blocked_is_noted_when_the_handler_stands():
     """In a process of its own: threads of a library, which don't block it, would take it."""
     program = ("import os, signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\n"
@@ -216,4 +256,4 @@ def options_of(command: click.Command) -> list[click.Option]:
 
 def test_there_are_no_more_options_than_users_change():
     """A flag exists because a user changes it; what is changed once in a year is set by --set, or is a constant."""
-    assert 80 < len(options_of(cli)) <= 140
+    assert 80 < len(options_of(cli)) <= 144

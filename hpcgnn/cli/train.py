@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import Field
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from hpcgnn.cli.grouped import GroupedCommand, GroupedOption, RareSetting
 from hpcgnn.config import GPU, MESSAGES, MODEL, QUANTIZATION, RUN, TRAINING, check_keys, known_settings
 from hpcgnn.errors import ConfigError
 from hpcgnn.methods import METHODS, users_of
+from hpcgnn.output import discard, tell
 from hpcgnn.registry import parse_value, read_toml
 from hpcgnn.settings import type_name
 from hpcgnn.units import size_text, time_text
@@ -104,8 +106,8 @@ def command(shards: Path, preset: str | None, config_file: Path | None, assignme
     """Train a model on the graph in SHARDS, one MPI rank a part.
 
     Settings come from defaults, --preset, --config FILE, and flags and --set, the later ones winning. A rank
-    that gets SIGTERM, SIGINT or SIGUSR1 has all write a checkpoint and end with status 75; Open MPI's mpirun hands on
-    SIGUSR1 only.
+    that gets SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGXCPU, SIGHUP or SIGQUIT has all write a checkpoint and end with
+    status 75; Open MPI's mpirun hands on SIGUSR1 and SIGUSR2 only.
     """
     if resume and overwrite:
         raise click.UsageError("--resume and --overwrite contradict each other")
@@ -131,8 +133,17 @@ def train_and_tell(comm, config_file: Path | None, asked: dict[str, Any]) -> Non
     file_settings = together(comm, lambda: read_settings(config_file))
     finished = train(comm, Job(file_settings=file_settings, **asked))
     if comm.rank == 0:
-        click.echo(one_line(finished.summary))
-        click.echo(f"run folder: {finished.run.folder.path}")
+        show_result(f"{one_line(finished.summary)}\nrun folder: {finished.run.folder.path}")
+
+
+def show_result(text: str) -> None:
+    """Print the result of a run that is complete, whether or not anybody can take it."""
+    try:
+        click.echo(text)
+    except (OSError, ValueError) as error:
+        discard(sys.stdout)
+        tell(f"hpcgnn: standard output can't be written ({getattr(error, 'strerror', None) or error}); the run is "
+             f"complete: {text}")
 
 
 def forecast_and_tell(comm, config_file: Path | None, asked: dict[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ from mpi4py import MPI
 import hpcgnn
 from hpcgnn.errors import CollectiveError
 from hpcgnn.ops.host.simd import LEVELS, simd_level
+from hpcgnn.output import tell
 from hpcgnn.training.same_settings import listed
 
 # torch's levels, the least first, with the names by which its variable and oneDNN's know them.
@@ -68,8 +68,8 @@ def check_alike(comm: MPI.Comm, traits: Traits) -> None:
                  "call torch.set_float32_matmul_precision alike on all ranks")
     threads = [one.num_threads for one in everyone]
     if len(set(threads)) > 1 and comm.rank == 0:
-        print(f"hpcgnn: ranks have different numbers of threads, {listed(threads)}; results are the same, but the "
-              "slowest sets the pace (OMP_NUM_THREADS sets it)", file=sys.stderr, flush=True)
+        tell(f"hpcgnn: ranks have different numbers of threads, {listed(threads)}; results are the same, but the "
+              "slowest sets the pace (OMP_NUM_THREADS sets it)")
 
 
 def _require_one(name: str, values: list[str], remedy: str) -> None:

@@ -5,7 +5,6 @@ What a machine does faster depends on its instructions, its memory and the width
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,6 +20,7 @@ from hpcgnn.exchange.bits import UniformBits
 from hpcgnn.exchange.halo import HaloExchange
 from hpcgnn.exchange.plan import ExchangePlan
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.output import tell
 from hpcgnn.partition.partition import Partition
 from hpcgnn.training.precision import STORAGE, storage_bits
 
@@ -130,4 +130,4 @@ def _seconds_of(run: Callable[[], None]) -> float:
 
 def _say(comm: MPI.Comm, sentence: str) -> None:
     if comm.rank == 0:
-        print(f"hpcgnn: {sentence}", file=sys.stderr, flush=True)
+        tell(f"hpcgnn: {sentence}")

@@ -101,6 +101,14 @@ def start_of(pid: int) -> str | None:
     return None if fields[0] in "ZX" else fields[19]
 
 
+def seconds_of_this_process() -> float:
+    """Return how long this process has run; 0 where the system does not say."""
+    start = start_of(os.getpid())
+    if not start or not hasattr(time, "CLOCK_BOOTTIME"):
+        return 0.0
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(start) / os.sysconf("SC_CLK_TCK")
+
+
 def _system() -> str:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

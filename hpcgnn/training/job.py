@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -11,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 from hpcgnn.config import TrainConfig, presets_of, resolve_train_config, settings_of
 from hpcgnn.launch import giving_back_freed_memory, together, watch, watch_closely
 from hpcgnn.methods import name_of
+from hpcgnn.output import tell
 from hpcgnn.shards.schema import GraphInfo
+from hpcgnn.stop_signals import STOP_REQUEST
 from hpcgnn.training.graph_info import read_shared_info
 from hpcgnn.training.same_settings import check_same, description_of
 
@@ -109,6 +110,7 @@ def train(comm: MPI.Comm, job: Job) -> Finished:
 
     lock = RunLock(job.out or default_run_folder(config, info.name, comm.size))
     with ExitStack() as stack:
+        stack.enter_context(STOP_REQUEST)
         # Before anything in the folder is read or changed.
         together(comm, lambda: stack.enter_context(lock) if comm.rank == 0 else None)
         from hpcgnn.training.metrics import RunFolder
@@ -140,7 +142,7 @@ def _train_in(comm: MPI.Comm, folder: RunFolder, info: GraphInfo, job: Job) -> F
     # Refuses a checkpoint that does not fit, before the folder is touched.
     run = TrainingRun(session, folder, resumed)
     if comm.rank == 0 and job.resume and resumed is None:
-        _say(f"{folder.checkpoint} does not exist yet; starting anew")
+        tell(f"{folder.checkpoint} does not exist yet; starting anew")
 
     end_if_asked(comm)
 
@@ -150,7 +152,7 @@ def _train_in(comm: MPI.Comm, folder: RunFolder, info: GraphInfo, job: Job) -> F
 
     remarks = session.remarks if comm.rank == 0 else ()
     for sentence in (*together(comm, prepare_folder), *_untaken_presets(job, info.name), *remarks):
-        _say(f"hpcgnn: {sentence}")
+        tell(f"hpcgnn: {sentence}")
     watch_closely(comm, config.timeout, folder.path)
     return Finished(run, run.execute())
 
@@ -162,10 +164,6 @@ def _untaken_presets(job: Job, dataset: str) -> list[str]:
     offers = presets_of(dataset)
     flags = " or ".join(f"--preset {name}" for name in offers)
     return [f"papers' settings for {dataset} are taken with {flags}; this run has the defaults"] if offers else []
-
-
-def _say(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)
 
 
 def default_run_folder(config: TrainConfig, dataset: str, num_ranks: int) -> Path:

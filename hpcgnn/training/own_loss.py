@@ -17,7 +17,6 @@ function calls it. So class weights of (1, 3) and labels (0, 1 | 1, 1) on two ra
 from __future__ import annotations
 
 import functools
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -32,6 +31,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from hpcgnn.errors import TrainingError
+from hpcgnn.output import tell
 
 SAMPLE_ROWS = 4096      # of all ranks, on which a loss is tried
 SHARE = 3               # a part has a third of them, so that parts differ in size
@@ -155,9 +155,9 @@ class OwnLoss:
             found = [self._kinds_on(rows, labels, cut, population.num_rows) for rows in (outputs, smaller)]
         kinds = [kind for kind in ("rows", "mean", "sum") if all(kind in those for those in found)]
         if not kinds and comm.rank == 0:
-            print("hpcgnn: the loss is no mean over rows, so each step brings the outputs of all rows to every rank; "
+            tell("hpcgnn: the loss is no mean over rows, so each step brings the outputs of all rows to every rank; "
                   "where a row's value is its own, give a value a row (reduction=\"none\"), of which hpcgnn takes the "
-                  "mean over all ranks", file=sys.stderr, flush=True)
+                  "mean over all ranks")
         return kinds[0] if kinds else "whole"
 
     def _kinds_on(self, outputs: torch.Tensor, labels: torch.Tensor, cut: int, num_global: int) -> set[str]:

@@ -6,12 +6,14 @@ import math
 import os
 import sys
 import time
+from contextlib import suppress
 
 import rich.console
 import rich.progress
 
 from hpcgnn.config import TrainConfig
 from hpcgnn.errors import ConfigError
+from hpcgnn.output import PatientStream, discard, tell
 from hpcgnn.training.checkpoint import Progress
 from hpcgnn.training.epoch_trace import EpochTrace
 from hpcgnn.training.evaluate import Evaluation
@@ -71,6 +73,7 @@ class EpochDisplay:
     def __exit__(self, *exception) -> None:
         self._bar.stop()
         if self._stream not in (None, sys.stderr):
+            discard(self._stream)
             self._stream.close()
 
     def advance(self, seed: int, progress: Progress, trace: EpochTrace, evaluation: Evaluation | None) -> None:
@@ -84,12 +87,14 @@ class EpochDisplay:
         now = time.monotonic()
         if self._line_seconds and now >= self._next_line:
             self._next_line = now + self._line_seconds
-            print(f"seed {seed}  epoch {progress.epoch}/{self._num_epochs}  {state}", file=sys.stderr, flush=True)
+            tell(f"seed {seed}  epoch {progress.epoch}/{self._num_epochs}  {state}")
 
 
 def _console(stream) -> rich.console.Console:
     """Return a console that draws in a stream, as wide as its terminal."""
     if stream in (None, sys.stderr):
-        return rich.console.Console(stderr=True, force_terminal=True if stream is not None else None)
-    columns = os.get_terminal_size(stream.fileno()).columns
-    return rich.console.Console(file=stream, force_terminal=True, width=columns or None)
+        return rich.console.Console(file=PatientStream(sys.stderr), force_terminal=True if stream is not None else None)
+    columns = None
+    with suppress(OSError):      # the terminal has just been closed
+        columns = os.get_terminal_size(stream.fileno()).columns
+    return rich.console.Console(file=PatientStream(stream), force_terminal=True, width=columns or None)

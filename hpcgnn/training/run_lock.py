@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -18,6 +17,7 @@ from pathlib import Path
 from hpcgnn.checked_text import seal_json
 from hpcgnn.errors import TrainingError
 from hpcgnn.helper_thread import HelperThread
+from hpcgnn.output import tell
 from hpcgnn.training.holder import Holder
 
 LOCK = "run.lock"
@@ -136,8 +136,8 @@ class RunLock:
 
     def _is_touched(self, file: Path, holder: Holder, before: tuple) -> bool | None:
         """Watch a file for a sign of life; None where it gets another holder or goes."""
-        print(f"hpcgnn: {file} was left by {holder}, of whom this machine can't tell whether it lives; watching for a "
-              f"sign of life, {PATIENCE_SECONDS:.0f} s at most", file=sys.stderr, flush=True)
+        tell(f"hpcgnn: {file} was left by {holder}, of whom this machine can't tell whether it lives; watching for a "
+              f"sign of life, {PATIENCE_SECONDS:.0f} s at most")
         end = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < end:
             time.sleep(POLL_SECONDS)

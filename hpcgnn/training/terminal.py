@@ -24,7 +24,7 @@ def watched_stream() -> TextIO | None:
     decided = os.environ.get("HPCGNN_PROGRESS")
     if decided == "0":
         return None
-    if decided == "1" or sys.stderr.isatty():
+    if decided == "1" or (sys.stderr is not None and sys.stderr.isatty()):
         return sys.stderr
     return _terminal_of_launcher()
 

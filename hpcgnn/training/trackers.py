@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hpcgnn.config import settings_of
 from hpcgnn.errors import TrainingError
 from hpcgnn.launch import together
+from hpcgnn.output import tell
 from hpcgnn.training.callbacks import Callback, RunUnderWay
 
 if TYPE_CHECKING:
@@ -81,8 +81,7 @@ class Tracker(Callback):
             step()
         except Exception as error:      # whatever a server or a disk does to the library
             self._is_open = False
-            print(f"hpcgnn: {type(self).__name__} fails ({type(error).__name__}: {error}); the run goes on without it",
-                  file=sys.stderr, flush=True)
+            tell(f"hpcgnn: {type(self).__name__} fails ({type(error).__name__}: {error}); the run goes on without it")
 
 
 class TensorBoard(Tracker):

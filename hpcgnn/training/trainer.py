@@ -24,12 +24,13 @@ from hpcgnn.nn.quantized.models import QuantizedStack
 from hpcgnn.ops.adam import StepCheck
 from hpcgnn.ops.counter import SUM, CounterKey
 from hpcgnn.pyg.distribute import DistributedModel
-from hpcgnn.stop_signals import STOP_REQUEST, StopRequest
+from hpcgnn.stop_signals import OUT_OF_TIME, STOP_REQUEST, StopRequest
 from hpcgnn.training.balance import costs_by_rank, costs_of
 from hpcgnn.training.checkpoint import Checkpoint, Progress
 from hpcgnn.training.clock import modeled_seconds
 from hpcgnn.training.epoch_trace import EpochTrace
 from hpcgnn.training.evaluate import Evaluation, evaluate
+from hpcgnn.training.holder import seconds_of_this_process
 from hpcgnn.training.learner import Learner
 from hpcgnn.training.metrics import RunFolder
 from hpcgnn.training.objective import Objective
@@ -190,6 +191,8 @@ class TrainingRun:
                              can't be written
         """
         with STOP_REQUEST as stop, EpochDisplay(self.session.config, self._is_main, self.session.score) as display:
+            if self.session.config.hours:
+                stop.end_in(3600 * self.session.config.hours - seconds_of_this_process())
             self._call("on_start")
             try:
                 self._train_seeds(stop, display)
@@ -240,6 +243,7 @@ class TrainingRun:
                 self._stop()
             if config.checkpoint_every and progress.epoch % config.checkpoint_every == 0:
                 self._save()
+            stop.note_lap()
         if progress.best is None and not progress.evaluations_since_best:    # ended before the first evaluation
             self._evaluate()
         if progress.best is None:
@@ -347,8 +351,10 @@ class TrainingRun:
         begun = None if self.session.steps is None else self.session.steps.begun
         when = f"epoch {self.progress.epoch}" if begun is None else \
             f"step {len(begun['losses'])} of {begun['num_steps']} in epoch {self.progress.epoch + 1}"
-        raise Interrupted(f"stopped by a signal after {when} of seed {self.seed}; "
-                          f"{self.folder.checkpoint} holds everything, the same command with --resume goes on")
+        why = "stopped as its hours end after" if STOP_REQUEST.signal_number == OUT_OF_TIME else \
+            "stopped by a signal after"
+        raise Interrupted(f"{why} {when} of seed {self.seed}; {self.folder.checkpoint} holds everything, the same "
+                          "command with --resume goes on")
 
     def _save(self) -> None:
         """Collective: all that --resume needs is on the disk."""

@@ -63,6 +63,14 @@ def test_a_terminal_has_a_bar_and_no_lines(monkeypatch, clock, capsys):
     assert re.search(LINE.format(".*", ".*"), capsys.readouterr().err) is None
 
 
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_progress_that_cannot_be_written_is_dropped(monkeypatch, clock, is_terminal):
+    with open("/dev/full", "w", buffering=1) as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        monkeypatch.setattr(shown, "watched_stream", lambda: full if is_terminal else None)
+        run_epochs(clock, 21, 10.0)
+
+
 def test_the_cursor_is_left_visible(monkeypatch, clock, capsys):
     """A rank that is killed can't bring it back."""
     monkeypatch.setenv("TERM", "xterm")

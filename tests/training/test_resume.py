@@ -79,6 +79,15 @@ def test_every_stop_signal_writes_a_checkpoint_and_exits_with_75(shared_path, nu
 
 
 @pytest.mark.parallel([2])
+def test_a_run_ends_as_its_hours_end_and_goes_on(shared_path):
+    comm = MPI.COMM_WORLD
+    shards = write_once(comm, easy_graph(), shared_path / "shards")
+    with pytest.raises(Interrupted, match="stopped as its hours end after epoch 1 of seed 0"):
+        train(comm, shards, shared_path / "run", checkpoint_every=0, hours=1e-9)
+    assert on_rank_zero(comm, lambda: read_checkpoint(shared_path / "run/checkpoint.h5")).progress.epoch == 1
+
+
+@pytest.mark.parallel([2])
 @pytest.mark.parametrize("seed, epoch", [(1, 3), (0, 5)])
 def test_a_run_over_seeds_resumes_in_the_seed_where_it_stopped(shared_path, seed, epoch):
     comm = MPI.COMM_WORLD
