@@ -262,3 +262,43 @@ class Hop:
     marginal: tuple[tuple[int, int], ...]
     by_peer: PeerMatrices | None = None
     in_place: SparseRows | None = None
+
+
+class AloneExchange:
+    """Serve as exchange, and as arrival, of a graph that is one part: nothing travels."""
+
+    is_alone, halo_spans, num_returning, reads_history = True, None, None, False
+
+    def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> AloneExchange:
+        """Return an arrival of no rows."""
+        return self
+
+    def start_take_home(self, gradient: torch.Tensor, site: ExchangeSite) -> AloneExchange:
+        """Return an arrival of no gradients."""
+        return self
+
+    def input_rows(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the rows."""
+        return rows
+
+    def sum_over_ranks(self, total: torch.Tensor) -> None:
+        """Leave the sums of the only rank."""
+
+    def present(self, site: ExchangeSite) -> None:
+        """Return None: all halo rows, of which there are none, are here."""
+
+    def poll(self) -> bool:
+        """Return True: nothing is waited for."""
+        return True
+
+    def wait(self) -> None:
+        """Return at once."""
+
+    def packed(self) -> None:
+        """Return None: there are no packed rows."""
+
+    def rows_in_message(self, dtype: torch.dtype) -> None:
+        """Return None: there are no rows."""
+
+    def finish(self, rows: torch.Tensor) -> None:
+        """Leave the rows as they are."""

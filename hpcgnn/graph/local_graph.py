@@ -88,6 +88,7 @@ class LocalGraph:
     degree : (num_inner + num_halo,)              `kept_degree`, `weighted_degree`, or else `in_degree`
     stored_bits : {2, 4, 8} or None               of the rows that layers keep for the backward pass; None: as they are
     num_nodes : int or None                       of the whole graph, where it is known
+    is_trial : bool                               a few rows to try a model on, which have no statistics
 
     Raises
     ------
@@ -125,6 +126,7 @@ class LocalGraph:
         self._adjacencies: dict[bool, Adjacency] = {}
         self.stored_bits: int | None = None
         self.num_nodes: int | None = None
+        self.is_trial = False
         self._reductions = Reductions(self._indptr, self._indices, self.num_rows, self.degree, has_half_sums,
                                       self._edge_weight, self._num_variable)
         self._far_halo = self.num_halo if far_arcs is None else far_arcs.num_halo

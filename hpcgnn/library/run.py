@@ -89,7 +89,7 @@ class Run:
         """
         comm, session = self.graph.comm, self.session
         part = together(comm, lambda: read_names(self.graph.shards, comm.rank, comm.size, session.info))
-        answers = answer(comm, self.model, session.graph, part, session.info, embeddings)
+        answers = answer(comm, self.model, session.graph, part, session.info, embeddings, session.reading)
         return answers.gather(comm) if gather else answers
 
     def save(self, path: str | Path) -> None:

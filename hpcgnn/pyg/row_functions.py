@@ -232,7 +232,9 @@ class RowFunctions(TorchFunctionMode):
     def _batch_norm(self, func, rows: torch.Tensor, running_mean=None, running_var=None, weight=None, bias=None,
                     training: bool = False, momentum: float = 0.1, eps: float = 1e-5):
         passing = self._passing
-        if not training:
+        if not training or passing.graph.is_trial:
+            if running_mean is None:
+                running_mean, running_var = rows.new_zeros(rows.shape[1]), rows.new_ones(rows.shape[1])
             return functional.batch_norm(rows, running_mean, running_var, weight, bias, False, momentum, eps)
         is_of_edges = passing.passed is not None and len(rows) == passing.passed.shape[1]
         if rows.dim() != 2 or (len(rows) != passing.graph.num_inner and not is_of_edges):

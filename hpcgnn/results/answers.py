@@ -13,14 +13,16 @@ import torch
 from mpi4py import MPI
 from torch import nn
 
-from hpcgnn.errors import CollectiveError
+from hpcgnn.errors import CollectiveError, TrainingError
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.inference.predictions import predicted
 from hpcgnn.inference.row_pieces import row_pieces
 from hpcgnn.partition.partition import Partition
 from hpcgnn.results.embedding import watch_last_layer
 from hpcgnn.shards.schema import GraphInfo
+from hpcgnn.training.generators import alike_draws
 from hpcgnn.training.objective import task_of
+from hpcgnn.training.reading import Reading
 from hpcgnn.training.scores import CLASSES, MULTI_LABEL, REGRESSION
 
 
@@ -37,6 +39,8 @@ class Answers:
     logits : (n, num_classes) float32        a regression's are its values
     embeddings : (n, hidden) float32         rows that the last layer reads; hidden is 0 where they were not asked for
     class_names : tuple of str               empty where classes have no names
+    reading : Reading                        what the columns of `logits` mean: they may be probabilities
+    num_classes : int or None                of the graph that was trained on; None: as many as columns, or two
     """
 
     task: str
@@ -46,6 +50,8 @@ class Answers:
     logits: np.ndarray
     embeddings: np.ndarray
     class_names: tuple[str, ...] = ()
+    reading: Reading = Reading.LOGITS
+    num_classes: int | None = None
 
     def __len__(self) -> int:
         return len(self.node_id)
@@ -54,20 +60,39 @@ class Answers:
     def prediction(self) -> np.ndarray:
         """Return (n,) int32 class ids, the first of equal ones; (n, num_classes) uint8 indicators; or the
         (n, num_classes) float32 values of a regression.
+
+        Raises
+        ------
+        TrainingError      a program with a loss and a score of its own knows alone what its columns mean
         """
-        return self.logits if self.task == REGRESSION else predicted(self.logits, self.task == MULTI_LABEL)
+        return self.logits if self.task == REGRESSION else predicted(self._scored(), self.task == MULTI_LABEL)
 
     @property
     def probability(self) -> np.ndarray | None:
         """Return the predicted class's share of the softmax, (n,) float32; of several labels each one's sigmoid,
-        (n, num_classes) float32; None for a regression.
+        (n, num_classes) float32; None for a regression. Answers that are probabilities are taken as they are.
+
+        Raises
+        ------
+        TrainingError      as of `prediction`
         """
         if self.task == REGRESSION:
             return None
-        logits = torch.from_numpy(np.ascontiguousarray(self.logits))
+        if self.task == MULTI_LABEL and self.reading is Reading.PROBABILITIES:
+            return self.logits
+        logits = torch.from_numpy(np.ascontiguousarray(self._scored()))
         if self.task == MULTI_LABEL:
             return torch.sigmoid(logits).numpy()
-        return torch.softmax(logits, dim=1).amax(dim=1).numpy() if logits.numel() else np.zeros(len(self), np.float32)
+        shares = logits if self.reading is Reading.PROBABILITIES else torch.softmax(logits, dim=1)
+        return shares.amax(dim=1).numpy() if logits.numel() else np.zeros(len(self), np.float32)
+
+    def _scored(self) -> np.ndarray:
+        """Return answers as scores read them; one column of a task of classes is that of the second of two."""
+        if self.reading is Reading.UNKNOWN:
+            raise TrainingError(f"the model answers with {self.logits.shape[1]} columns, and only the program that "
+                                "gave its loss and score knows what they mean; take them from answers.logits")
+        num_classes = max(2, self.logits.shape[1]) if self.num_classes is None else self.num_classes
+        return self.reading.scored(torch.from_numpy(self.logits), self.task, num_classes).numpy()
 
     @property
     def class_name(self) -> np.ndarray | None:
@@ -76,7 +101,8 @@ class Answers:
         """
         if self.task != CLASSES or not self.class_names:
             return None
-        return np.array(self.class_names, dtype=object)[self.prediction]
+        more = range(len(self.class_names), self.logits.shape[1])      # columns of classes that no node has
+        return np.array([*self.class_names, *map(str, more)], dtype=object)[self.prediction]
 
     def pieces(self, comm: MPI.Comm) -> Iterator[Answers]:
         """Collective: bring the answers of all ranks to rank 0, in the order of global ids, some rows at a time; every
@@ -117,7 +143,7 @@ def _joined(blocks: list[Answers]) -> Answers:
 
 
 def answer(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, part: Partition, info: GraphInfo,
-           embeddings: bool = False) -> Answers:
+           embeddings: bool = False, reading: Reading = Reading.LOGITS) -> Answers:
     """Collective: run one forward pass without dropout, its messages exact in the rows' type, over all nodes.
 
     Parameters
@@ -127,6 +153,7 @@ def answer(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, part: Partition,
     part : Partition         of this rank
     info : GraphInfo
     embeddings : bool        also keep the rows that the last layer reads
+    reading : Reading        what the columns of the answers mean
 
     Returns
     -------
@@ -141,7 +168,7 @@ def answer(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, part: Partition,
     model.eval()
     graph.begin_forward(seed=0, epoch=0, is_training=False)
     try:
-        with torch.no_grad(), watch_last_layer(model, graph, embeddings) as watched:
+        with torch.no_grad(), alike_draws(model), watch_last_layer(model, graph, embeddings) as watched:
             logits = model(watched.graph, watched.x).float().cpu().numpy()
     finally:
         model.train(was_training)
@@ -151,7 +178,7 @@ def answer(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, part: Partition,
                               "features, or for a training that went astray")
     node_id = graph.node_id[:graph.num_inner].astype(np.int64)
     return Answers(task_of(part.labels), info.num_nodes, node_id, _names(part, node_id), logits, watched.rows(),
-                   info.class_names)
+                   info.class_names, reading, info.num_classes)
 
 
 def _names(part: Partition, node_id: np.ndarray) -> np.ndarray:

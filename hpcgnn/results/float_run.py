@@ -101,7 +101,7 @@ class FloatRun:
     def answer(self, embeddings: bool = False) -> Answers:
         """Collective: return the answers for this rank's nodes; see `hpcgnn.results.answers.answer`."""
         session = self.session
-        return answer(session.comm, self.model, session.graph, self.part, session.info, embeddings)
+        return answer(session.comm, self.model, session.graph, self.part, session.info, embeddings, session.reading)
 
     def predict(self, gather: bool = True, embeddings: bool = False) -> Answers | None:
         """Collective: return the answers for all nodes in the order of the source on rank 0, and None on the others; or

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from hpcgnn.errors import CheckpointError, ConfigError
-from hpcgnn.graph.hop import ExchangeSite
+from hpcgnn.graph.hop import AloneExchange
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.normalization import weighted_degree
 from hpcgnn.nn.edge_weights import check_edge_weights
@@ -22,39 +22,6 @@ NEEDS_SAFETENSORS = ("exported models are in the safetensors format, and safeten
                      "'hpcgnn[export]'")
 # Classes that an exported file may name: a file is data, and must not choose what is imported.
 PYG_CLASSES = ("GCN", "GraphSAGE", "GAT", "GIN", "SGConv")
-
-
-class AloneExchange:
-    """Serve as exchange, and as arrival, of a graph that is one part: nothing travels."""
-
-    is_alone, halo_spans, num_returning, reads_history = True, None, None, False
-
-    def start_fetch(self, h: torch.Tensor, site: ExchangeSite) -> AloneExchange:
-        """Return an arrival of no rows."""
-        return self
-
-    def start_take_home(self, gradient: torch.Tensor, site: ExchangeSite) -> AloneExchange:
-        """Return an arrival of no gradients."""
-        return self
-
-    def present(self, site: ExchangeSite) -> None:
-        """Return None: all halo rows, of which there are none, are here."""
-
-    def poll(self) -> bool:
-        """Return True: nothing is waited for."""
-        return True
-
-    def wait(self) -> None:
-        """Return at once."""
-
-    def packed(self) -> None:
-        """Return None: there are no packed rows."""
-
-    def rows_in_message(self, dtype: torch.dtype) -> None:
-        """Return None: there are no rows."""
-
-    def finish(self, rows: torch.Tensor) -> None:
-        """Leave the rows as they are."""
 
 
 class PlainModel(nn.Module):

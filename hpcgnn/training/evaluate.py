@@ -16,6 +16,7 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.quantized.models import QuantizedStack
 from hpcgnn.ops.arena import empty
 from hpcgnn.ops.spans import blocks
+from hpcgnn.training.generators import alike_draws
 from hpcgnn.training.objective import SPLITS, Objective, chosen_rows
 from hpcgnn.training.scores import Score
 from hpcgnn.whereabouts import HERE
@@ -81,9 +82,10 @@ def evaluate(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, objective: Obj
     """
     model.eval()
     graph.begin_forward(seed=0, epoch=0, is_training=False)
-    logits = _as_floats(model(graph, graph.x))
-    # All rows, also those that no training pass reaches.
-    sums = np.array([objective.loss_sum(logits, "val").item(), _num_not_finite(logits)])
+    with alike_draws(model):
+        logits = _as_floats(model(graph, graph.x))
+        # All rows, also those that no training pass reaches.
+        sums = np.array([objective.loss_sum(logits, "val").item(), _num_not_finite(logits)])
     HERE.note("waits for the sum of the scores")
     comm.Allreduce(MPI.IN_PLACE, sums)
     if sums[1] > 0:

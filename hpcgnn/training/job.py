@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from hpcgnn.training.metrics import RunFolder
     from hpcgnn.training.recipe import Recipe
+    from hpcgnn.training.session import Session
     from hpcgnn.training.trainer import TrainingRun
 
 
@@ -139,6 +140,7 @@ def _train_in(comm: MPI.Comm, folder: RunFolder, info: GraphInfo, job: Job) -> F
     end_if_asked(comm)
     with giving_back_freed_memory():
         session = Session.open(comm, job.shards, config, info, job.recipe or NOTHING)
+    remarks = together(comm, lambda: _check_answers(session))
     # Refuses a checkpoint that does not fit, before the folder is touched.
     run = TrainingRun(session, folder, resumed)
     if comm.rank == 0 and job.resume and resumed is None:
@@ -150,11 +152,19 @@ def _train_in(comm: MPI.Comm, folder: RunFolder, info: GraphInfo, job: Job) -> F
         return open_folder(folder, session, resumed, remark, job.overwrite, job.resume,
                            job.shards) if comm.rank == 0 else []
 
-    remarks = session.remarks if comm.rank == 0 else ()
-    for sentence in (*together(comm, prepare_folder), *_untaken_presets(job, info.name), *remarks):
+    remarks = (*_untaken_presets(job, info.name), *session.remarks, *remarks) if comm.rank == 0 else ()
+    for sentence in (*together(comm, prepare_folder), *remarks):
         tell(f"hpcgnn: {sentence}")
     watch_closely(comm, config.timeout, folder.path)
     return Finished(run, run.execute())
+
+
+def _check_answers(session: Session) -> list[str]:
+    """Check what a program's model answers against its loss and score; remarks and errors as of `check_answers`."""
+    from hpcgnn.training.reading import check_answers
+
+    return [] if session.tried is None else check_answers(session.tried, session.objective, session.score,
+                                                          session.info.num_classes)
 
 
 def _untaken_presets(job: Job, dataset: str) -> list[str]:

@@ -151,7 +151,7 @@ class OwnLoss:
         outputs, labels, cut = outputs[order], labels[order], -(-len(labels) // SHARE)
         smaller = outputs.clone()
         smaller[:cut] *= 0.5
-        with torch.no_grad(), _left_as_it_was(self.function):
+        with torch.no_grad(), left_as_it_was(self.function):
             found = [self._kinds_on(rows, labels, cut, population.num_rows) for rows in (outputs, smaller)]
         kinds = [kind for kind in ("rows", "mean", "sum") if all(kind in those for those in found)]
         if not kinds and comm.rank == 0:
@@ -284,7 +284,7 @@ def class_counts_of(comm: MPI.Comm, labels: np.ndarray) -> dict[int, int]:
 
 
 @contextmanager
-def _left_as_it_was(function: Function) -> Iterator[None]:
+def left_as_it_was(function: Function) -> Iterator[None]:
     """Give the modules of a loss the buffers again that they had."""
     buffers = [buffer for module in modules_of(function) for buffer in module.buffers()]
     kept = [buffer.clone() for buffer in buffers]

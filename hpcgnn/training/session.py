@@ -45,9 +45,11 @@ from hpcgnn.training.graph_info import read_shared_info
 from hpcgnn.training.objective import Objective
 from hpcgnn.training.own_loss import write_into
 from hpcgnn.training.precision import STORAGE, storage_bits
+from hpcgnn.training.reading import Reading, reading_of
 from hpcgnn.training.recipe import Recipe, check_statistics
 from hpcgnn.training.same_settings import check_same, description_of
 from hpcgnn.training.scores import REGRESSION, Score, choose_score
+from hpcgnn.training.trial import Tried, try_model
 
 Own = TypeVar("Own")
 NOTHING = Recipe()
@@ -79,6 +81,8 @@ class Session:
     rows_within : list of int        nodes of all ranks within 0, 1, .. hops of the loss; empty where all are computed
     steps : StepGraphs               of epochs of several steps; None where all have one
     remarks : tuple of str           what a user must know of how the model is trained
+    tried : Tried or None            what a trial of the model on a few rows has found; None for a built-in model
+    reading : Reading                what the columns of its answers mean
     degree_counts : int64 array      nodes of all ranks by in-degree, see `count_in_degrees`; None unless quantized
     """
 
@@ -100,6 +104,8 @@ class Session:
     degree_counts: np.ndarray | None = None
     steps: StepGraphs | None = None
     remarks: tuple[str, ...] = ()
+    tried: Tried | None = None
+    reading: Reading = Reading.LOGITS
 
     @classmethod
     def open(cls, comm: MPI.Comm, shards: Path, config: TrainConfig, info: GraphInfo | None = None,
@@ -161,11 +167,15 @@ class Session:
         together(comm, lambda: check_statistics(model, comm.size))
         together(comm, lambda: _check_sums(model, config))
         together(comm, lambda: check_edge_weights(model, config.model, has_weights, config.quantize != "none"))
+        tried = together(comm, lambda: _tried(model, graph, objective, comm.size))
+        reading = Reading.LOGITS if tried is None else reading_of(tried, objective.task, info.num_classes,
+                                                                  config.score == OWN or not score.task)
         steps = None if config.steps == "1" else _make_steps(comm, config, info, part.cluster, graph, exchange, model)
         return cls(comm, config, info, graph, exchange, transport, messages.plan, messages.importance(part),
                    messages.mates, messages.node is not None, objective,
-                   score, recipe, traits_of(model, config.layers), rows_within, degree_counts, steps,
-                   tuple(model.remarks(has_weights)) if isinstance(model, DistributedModel) else ())
+                   reading.of_score(score, objective.task, info.num_classes), recipe, traits_of(model, config.layers),
+                   rows_within, degree_counts, steps,
+                   _remarks(model, tried, has_weights), tried, reading)
 
     def method_context(self) -> MethodContext:
         """Return what the method finds on this rank."""
@@ -262,6 +272,19 @@ def _make_steps(comm: MPI.Comm, config: TrainConfig, info: GraphInfo, cluster: n
         clusters = steps.clusters
         together(comm, lambda: clusters.check(number))
     return steps
+
+
+def _tried(model: nn.Module, graph: LocalGraph, objective: Objective, num_ranks: int) -> Tried | None:
+    """Try a model of a program's own on a few rows, training rows first; errors as of `try_model`."""
+    if type(model).__module__.startswith("hpcgnn.nn."):
+        return None
+    return try_model(model, graph, objective.rows["train"].cpu().numpy(), num_ranks)
+
+
+def _remarks(model: nn.Module, tried: Tried | None, has_weights: bool) -> tuple[str, ...]:
+    """What a user must know of how a model is trained."""
+    of_edges = model.remarks(has_weights) if isinstance(model, DistributedModel) else []
+    return (*of_edges, *([tried.remark] if tried is not None and tried.remark else ()))
 
 
 def _check_sums(model: nn.Module, config: TrainConfig) -> None:

@@ -30,6 +30,7 @@ from hpcgnn.training.checkpoint import Checkpoint, Progress
 from hpcgnn.training.clock import modeled_seconds
 from hpcgnn.training.epoch_trace import EpochTrace
 from hpcgnn.training.evaluate import Evaluation, evaluate
+from hpcgnn.training.generators import alike_draws
 from hpcgnn.training.holder import seconds_of_this_process
 from hpcgnn.training.learner import Learner
 from hpcgnn.training.metrics import RunFolder
@@ -110,8 +111,9 @@ def train_step(session: Session, learner: Learner, graph: LocalGraph, objective:
     comm, model = session.comm, learner.model
     graph.begin_forward(moment.seed, moment.epoch, is_training=True, num_hops=getattr(model, "num_hops", None))
     learner.begin_step()
-    logits = model(graph, graph.x)      # halo rows are exchanged in here, and their gradients in backward()
-    loss = objective.loss_sum(logits, "train") / (objective.mean_rows["train"] / moment.num_steps)
+    with alike_draws(model, moment.seed, moment.epoch, moment.number):
+        logits = model(graph, graph.x)      # halo rows are exchanged in here, and their gradients in backward()
+        loss = objective.loss_sum(logits, "train") / (objective.mean_rows["train"] / moment.num_steps)
     if isinstance(model, QuantizedStack):
         # All ranks have the whole penalty; gradients and losses are sums over ranks.
         loss = loss + model.penalty() / comm.size

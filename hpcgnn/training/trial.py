@@ -1,0 +1,349 @@
+"""A trial of a model on a few rows, before the first epoch: what it answers with, and whether it mixes rows.
+
+A rank has some of the rows, so nothing may pass from row to row but by convolutions. The trial makes two small graphs
+that no edge joins, of 11 and 13 of this rank's nodes, say. The model answers for both together, as one graph of 24
+nodes, then for each alone. Answers that differ mix rows (a mean of all nodes, attention), read where a row lies
+(`torch.arange(len(x))`), or draw for rows. Which function does it is found by comparing what each one gives in the
+three passes.
+
+Batch normalization and dropout of distributed models are known to be right: in a trial the first has fixed statistics.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.parameter import UninitializedParameter
+from torch.overrides import TorchFunctionMode
+
+from hpcgnn.errors import ConfigError, HpcgnnError
+from hpcgnn.graph.hop import AloneExchange
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.pyg.convolutions import is_convolution
+from hpcgnn.pyg.distribute import DistributedModel
+from hpcgnn.training.generators import alike_draws
+
+SMALLEST, MOST_TRIED = 11, 40       # nodes of a part; sizes that no width of the model has
+NEIGHBORS = (1, 2, 5)               # a node's in-neighbors are so many nodes behind it
+TOLERANCE = 1e-4                    # of the largest value: float32 products of other shapes differ by less
+MOST_NUDGED = 1 << 20               # elements of a weight whose zeros are nudged
+TRANSPARENT = ("View", "UnsafeView", "Squeeze", "Unsqueeze", "Slice", "ToCopy", "Clone", "Alias", "Clamp", "Reshape")
+ENDINGS = {"SigmoidBackward": "sigmoid", "SoftmaxBackward": "softmax", "LogSoftmaxBackward": "log_softmax"}
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What a trial has found.
+
+    Attributes
+    ----------
+    name : str                              of the model's class
+    outputs : (n, num_outputs) float32      in evaluation, without a gradient
+    rows : (n,) int64                       the inner rows that they are of
+    endings : tuple of str                  the last function in training and in evaluation: "sigmoid", "softmax",
+                                            "log_softmax" or "" for any other
+    remark : str                            why rows were not compared; "" where they were
+    """
+
+    name: str
+    outputs: torch.Tensor
+    rows: np.ndarray
+    endings: tuple[str, str]
+    remark: str = ""
+
+
+def try_model(model: nn.Module, graph: LocalGraph, first_rows: np.ndarray, num_ranks: int) -> Tried | None:
+    """Try a model on rows of this rank, and leave it as it was.
+
+    Parameters
+    ----------
+    model : nn.Module                with `forward(graph, x)`, such as a DistributedModel
+    first_rows : (n,) int64          inner rows that are tried before others
+    num_ranks : int                  a model on LocalGraph may mix rows on one rank, but not read where they lie
+
+    Returns
+    -------
+    Tried, or None where the model fails on a few rows, or this rank has too few
+
+    Raises
+    ------
+    ConfigError      answers that are no floats, or not one row a node; rows that are mixed, by name of the function
+    """
+    name = _name_of(model)
+    if any(isinstance(parameter, UninitializedParameter) for parameter in model.parameters()):
+        return None
+    sizes = _sizes(model, graph)
+    rows = np.concatenate([first_rows, np.setdiff1d(np.arange(graph.num_inner), first_rows)])[:sum(sizes)]
+    if len(rows) < 4:
+        return None
+    cut = sizes[0] if len(rows) == sum(sizes) else len(rows) // 2
+    device = next(iter(model.parameters()), graph.x).device
+    parts = [_part_of(graph, rows, (cut, len(rows) - cut), device), _part_of(graph, rows[:cut], (cut,), device),
+             _part_of(graph, rows[cut:], (len(rows) - cut,), device)]
+    splits = isinstance(model, DistributedModel) or num_ranks > 1
+    if not splits:
+        order = np.random.default_rng(0).permutation(len(rows))
+        parts = [parts[0], _part_of(graph, rows, (cut, len(rows) - cut), device, order)]
+    with _left_as_it_was(model):
+        try:
+            answers = [_answer(model, parts[0], is_training) for is_training in (True, False)]
+        except HpcgnnError:
+            raise
+        except Exception:      # of the user's code: the first epoch raises it again, with its place
+            return None
+        for out in answers:
+            _check_form(out, len(rows), name)
+        trains = any(parameter.requires_grad for parameter in model.parameters())
+        if trains and not answers[0].requires_grad:
+            raise ConfigError(f"{name}'s answers depend on none of its weights that are trained, so nothing can be "
+                              "learned; look for detach(), no_grad() or argmax in its forward")
+        remark = ""
+        if not getattr(model, "mixes_rows", False):
+            try:
+                for is_training in (True, False):
+                    _check_rows(model, parts, cut, is_training, name, None if splits else order)
+            except HpcgnnError:
+                raise
+            except Exception as error:
+                remark = (f"{name} can't be tried on {cut} nodes ({type(error).__name__}: "
+                          f"{' '.join(str(error).split())[:120]}), so nobody has looked whether it mixes rows")
+    endings = tuple(_ending(out) for out in answers)
+    return Tried(name, answers[1].detach().float(), rows, endings, remark)
+
+
+def _name_of(model: nn.Module) -> str:
+    return type(model.module if isinstance(model, DistributedModel) else model).__name__
+
+
+def _sizes(model: nn.Module, graph: LocalGraph) -> tuple[int, int]:
+    """Numbers of nodes of the two parts, such that neither they nor their sum are the width of anything."""
+    widths = {size for tensor in (*model.parameters(), *model.buffers()) for size in tensor.shape}
+    widths |= {graph.num_nodes, graph.x.shape[1], *(size // 2 for size in widths)}
+    for first in range(SMALLEST, MOST_TRIED):
+        sizes = first, first + 2
+        arcs = [len(NEIGHBORS) * size for size in (*sizes, sum(sizes))]
+        if not {*sizes, sum(sizes), *arcs} & widths:
+            return sizes
+    return SMALLEST, SMALLEST + 2
+
+
+def _part_of(graph: LocalGraph, rows: np.ndarray, sizes: tuple[int, ...], device: torch.device,
+             order: np.ndarray | None = None) -> LocalGraph:
+    """A graph of some rows of a graph: in each of its parts, every node has a few nodes behind it as in-neighbors.
+
+    order : (n,) int64      the node that stands at each place; None: as they come
+    """
+    sources, start = [], 0
+    for size in sizes:
+        place = np.arange(size)[:, None]
+        sources.append(start + np.sort((place + np.array(NEIGHBORS)) % size, axis=1))
+        start += size
+    source = np.concatenate(sources)
+    if order is not None:
+        source = np.sort(np.argsort(order)[source[order]], axis=1)
+        rows = rows[order]
+    degree = np.full(len(rows), source.shape[1], np.int32)
+    indptr = np.arange(len(rows) + 1, dtype=np.int64) * source.shape[1]
+    features = graph.x[torch.from_numpy(rows).to(graph.x.device)].detach().float().to(device)
+    weights = {}
+    if graph.edge_weight is not None:
+        weights = {"edge_weight": np.ones(source.size, np.float32), "weighted_degree": degree.astype(np.float32)}
+    part = LocalGraph(indptr, source.reshape(-1).astype(np.int32), graph.node_id[rows], degree, features,
+                      AloneExchange(), **weights)
+    part.num_nodes, part.is_trial = graph.num_nodes, True
+    return part
+
+
+def _answer(model: nn.Module, part: LocalGraph, is_training: bool) -> Any:
+    model.train(is_training)
+    part.begin_forward(seed=0, epoch=0, is_training=is_training)
+    with alike_draws(model), torch.enable_grad():
+        return model(part, part.x)
+
+
+def _check_form(out: Any, num_rows: int, name: str) -> None:
+    """Check that answers are a row of floats a node."""
+    if not isinstance(out, torch.Tensor):
+        raise ConfigError(f"{name} answers with a {type(out).__name__}; its forward must return the tensor of answers "
+                          "alone, (nodes, outputs)")
+    if out.dim() != 2 or len(out) != num_rows:
+        raise ConfigError(f"{name} answers for {num_rows} nodes with a tensor of shape {tuple(out.shape)}; it must "
+                          f"have one row a node, ({num_rows}, outputs)" + (
+                              ", also for one output: leave the squeeze out" if out.shape == (num_rows,) else ""))
+    if not out.is_floating_point():
+        raise ConfigError(f"{name} answers with numbers of type {str(out.dtype).removeprefix('torch.')}, through which "
+                          "no gradient passes; return logits")
+
+
+# Whether rows are mixed
+
+def _check_rows(model: nn.Module, parts: list[LocalGraph], cut: int, is_training: bool, name: str,
+                order: np.ndarray | None) -> None:
+    """Check that the answers for parts are those for the whole; or, in another order, the same in that order."""
+    logs = []
+    for part in parts:
+        with _Log(model) as log:
+            log.note("its answers", _answer(model, part, is_training))
+        logs.append(log.entries)
+    whole, *others = (entries[-1].values[0] for entries in logs)
+    if order is not None:
+        if _is_close(whole[torch.from_numpy(order).to(whole.device)], others[0]):
+            return
+        raise ConfigError(f"{name}'s answer for a node depends on where its row lies in the graph, which is not its "
+                          "place in the source; look up what belongs to a node by graph.node_index")
+    if _agree(whole, *others):
+        return
+    culprit = _culprit(*logs)
+    where = "" if culprit is None else f", by {culprit}"
+    advice = "" if isinstance(model, DistributedModel) else (
+        "; a class whose forward sums over ranks by itself states mixes_rows = True")
+    raise ConfigError(f"{name}'s answer for a node depends on other rows of its rank, or on where its row lies{where}; "
+                      "that would differ with the number of ranks; let rows meet in convolutions or BatchNorm1d, and "
+                      f"look up what belongs to a node by node_index{advice}")
+
+
+@dataclass(frozen=True)
+class _Entry:
+    what: str
+    values: list[torch.Tensor]
+
+
+class _Log(TorchFunctionMode):
+    """Notes what each function gives outside of PyTorch Geometric's convolutions, and in which module."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.entries: list[_Entry] = []
+        self._model, self._places, self._hooks = model.module if isinstance(model, DistributedModel) else model, [], \
+            ExitStack()
+
+    def __enter__(self):
+        for place, module in self._model.named_modules():
+            self._hooks.callback(module.register_forward_pre_hook(
+                lambda module, inputs, place=place: self._places.append((place, module))).remove)
+            self._hooks.callback(module.register_forward_hook(
+                lambda module, inputs, out: self._places.pop() and None, always_call=True).remove)
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        self._hooks.close()
+        return super().__exit__(*error)
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        frame = sys._getframe(1)
+        while frame.f_code.co_name == "__torch_function__":      # of RowFunctions, which hands on what it leaves alone
+            frame = frame.f_back
+        is_known = frame.f_globals.get("__name__", "").startswith("hpcgnn.") or any(
+            is_convolution(module) for _, module in self._places)
+        # What is not yet written has no values.
+        if name != "__get__" and "empty" not in name and not is_known:
+            self.note(name, out)
+        return out
+
+    def note(self, name: str, out: Any) -> None:
+        values = [one.detach().clone() for one in (out if isinstance(out, (tuple, list)) else (out,))
+                  if isinstance(one, torch.Tensor) and type(one) in (torch.Tensor, nn.Parameter)
+                  and one.is_floating_point()]
+        place = next((f"{type(module).__name__} at model.{place}" for place, module in reversed(self._places) if place),
+                     "")
+        self.entries.append(_Entry(f"{name.strip('_')}{' in ' if place else ''}{place}", values))
+
+
+def _culprit(whole: list[_Entry], first: list[_Entry], second: list[_Entry]) -> str | None:
+    """The first function whose results for the parts are not those for the whole."""
+    for of_whole, of_first, of_second in zip(whole, first, second, strict=False):
+        if not of_whole.what == of_first.what == of_second.what:
+            return None
+        if not all(map(_agree, of_whole.values, of_first.values, of_second.values)):
+            return None if of_whole.what == "its answers" else of_whole.what
+    return None
+
+
+def _agree(whole: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Whether values of two parts are those of the whole: the same, or its slices along the one dimension of nodes."""
+    if not whole.dim() == first.dim() == second.dim():
+        return False
+    for dim, sizes in enumerate(zip(whole.shape, first.shape, second.shape, strict=True)):
+        if len(set(sizes)) > 1:
+            if sizes[0] != sizes[1] + sizes[2]:
+                return False
+            # What comes before and behind in every such dimension: of pairs of nodes, those within a part.
+            return _agree_from(whole, first, second, dim)
+    return _is_close(whole, first) and _is_close(whole, second)
+
+
+def _agree_from(whole: torch.Tensor, first: torch.Tensor, second: torch.Tensor, start: int) -> bool:
+    head = tail = whole
+    for dim in range(start, whole.dim()):
+        if whole.shape[dim] == first.shape[dim] == second.shape[dim]:
+            continue
+        if whole.shape[dim] != first.shape[dim] + second.shape[dim]:
+            return False
+        head = head.narrow(dim, 0, first.shape[dim])
+        tail = tail.narrow(dim, first.shape[dim], second.shape[dim])
+    return _is_close(head, first) and _is_close(tail, second)
+
+
+def _is_close(expected: torch.Tensor, found: torch.Tensor) -> bool:
+    if expected.shape != found.shape:
+        return False
+    if expected.numel() == 0:
+        return True
+    expected, found = expected.detach().double(), found.detach().double()
+    return torch.allclose(found, expected, rtol=0, atol=TOLERANCE * max(1e-30, float(expected.abs().nan_to_num(
+        0, 0, 0).max())), equal_nan=True)
+
+
+def _ending(out: torch.Tensor) -> str:
+    """The function that answers come from, by their graph, else by their values."""
+    node = out.grad_fn
+    while node is not None and node.name().startswith(TRANSPARENT) and node.next_functions:
+        node = node.next_functions[0][0]
+    name = "" if node is None else node.name().rstrip("0123456789")
+    if name in ENDINGS:
+        return ENDINGS[name]
+    values = out.detach().double()
+    is_shares = values.shape[1] > 1 and bool((values >= 0).all()) and bool(((values.sum(1) - 1).abs() < 1e-4).all())
+    return "softmax" if is_shares else ""
+
+
+@contextmanager
+def _left_as_it_was(model: nn.Module) -> Iterator[None]:
+    """Within the block, zeros of weights are nudged, so that a gate that starts closed is open; at the end all that a
+    model's modules hold is as it was.
+    """
+    modules = list(model.modules())
+    held = [(vars(module), dict(vars(module)), module._buffers, dict(module._buffers)) for module in modules]
+    lists = [(value, copy.copy(value)) for _, values, _, _ in held for name, value in values.items()
+             if type(value) in (list, dict, set) and not name.startswith("_")]
+    changed = [*((buffer, buffer.clone()) for buffer in model.buffers()),
+               *((weight, weight.detach().clone()) for weight in model.parameters()
+                 if weight.numel() <= MOST_NUDGED and bool((weight == 0).any()))]
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.numel() <= MOST_NUDGED:
+                weight += 0.1 * (weight == 0)
+    try:
+        yield
+    finally:
+        for now, before, buffers, before_buffers in held:
+            now.clear()
+            now.update(before)
+            buffers.clear()
+            buffers.update(before_buffers)
+        for value, before in lists:
+            value.clear()
+            value.extend(before) if isinstance(value, list) else value.update(before)
+        with torch.no_grad():
+            for tensor, values in changed:
+                tensor.copy_(values)

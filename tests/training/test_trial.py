@@ -1,0 +1,218 @@
+"""A model that mixes rows outside of convolutions, or reads where they lie, is refused by the name of what does it; a
+model that works row by row is not, and is left as it was.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+import hpcgnn
+from hpcgnn.errors import ConfigError
+from hpcgnn.results.plain import graph_of
+from hpcgnn.training.trial import try_model
+
+pyg = pytest.importorskip("torch_geometric.nn", reason="torch-geometric is not installed; pip install hpcgnn[test]")
+NUM_NODES, DIM, OUT = 70, 8, 3
+OTHERS = torch.randn(NUM_NODES, DIM, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture
+def graph():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(NUM_NODES, DIM, generator=generator)
+    graph = graph_of(x, torch.randint(NUM_NODES, (2, 300), generator=generator))
+    graph.num_nodes = NUM_NODES
+    return graph
+
+
+class Around(torch.nn.Module):
+    """A convolution and what is done with its rows."""
+
+    def __init__(self, change, conv=pyg.SAGEConv, **parts):
+        super().__init__()
+        torch.manual_seed(3)
+        self.conv, self.last, self.change = conv(DIM, DIM), torch.nn.Linear(DIM, OUT), change
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, x, edge_index):
+        return self.last(self.change(self, self.conv(x, edge_index)))
+
+
+def attention(**named):
+    return torch.nn.TransformerEncoderLayer(DIM, 2, 16, dropout=0.0, **named)
+
+
+MIXING = {
+    "mean": lambda: Around(lambda self, h: h - h.mean(0)),
+    "mean of all": lambda: Around(lambda self, h: h / h.abs().mean()),
+    "softmax": lambda: Around(lambda self, h: self.soft(h), soft=torch.nn.Softmax(dim=0)),
+    "normalize": lambda: Around(lambda self, h: functional.normalize(h, dim=0)),
+    "sort": lambda: Around(lambda self, h: h + h.sort(dim=0).values),
+    "cumsum": lambda: Around(lambda self, h: h.cumsum(0)),
+    "flip": lambda: Around(lambda self, h: h + h.flip(0)),
+    "roll": lambda: Around(lambda self, h: h.roll(1, 0)),
+    "getitem": lambda: Around(lambda self, h: h + h[[5, 2]].mean(0)),
+    "max": lambda: Around(lambda self, h: h + h.max(0).values),
+    "layer_norm": lambda: Around(lambda self, h: functional.layer_norm(h, h.shape)),
+    "group_norm": lambda: Around(lambda self, h: functional.group_norm(h.t()[None], 2)[0].t()),
+    "instance_norm": lambda: Around(lambda self, h: functional.instance_norm(h.t()[None])[0].t()),
+    "linalg_norm": lambda: Around(lambda self, h: h / torch.linalg.norm(h)),
+    "matmul of others": lambda: Around(lambda self, h: torch.softmax(h @ h.t(), 1) @ h),
+    "einsum": lambda: Around(lambda self, h: torch.einsum("nd,me->ne", h, h)),
+    "scaled_dot_product_attention": lambda: Around(
+        lambda self, h: functional.scaled_dot_product_attention(h[None], h[None], h[None])[0]),
+    "multi_head_attention_forward": lambda: Around(lambda self, h: self.layer(h), layer=attention()),
+    "attention behind a closed gate": lambda: Around(lambda self, h: h + self.gate * self.layer(h[None])[0],
+                                                     layer=attention(batch_first=True),
+                                                     gate=torch.nn.Parameter(torch.zeros(1))),
+    "reshape": lambda: Around(lambda self, h: h.t().reshape(-1, DIM)),
+    "number of rows": lambda: Around(lambda self, h: h / len(h)),
+    "rows of a constant": lambda: Around(lambda self, h: h + OTHERS[:len(h)]),
+    "rising numbers": lambda: Around(lambda self, h: h + torch.linspace(0, 1, len(h))[:, None]),
+    "draws of NumPy": lambda: Around(lambda self, h: h + torch.from_numpy(np.random.rand(len(h), 1)).float()),  # noqa: NPY002
+    "own GraphNorm": lambda: Around(lambda self, h: (h - h.mean(0)) / h.std(0)),
+    "only in training": lambda: Around(lambda self, h: h - h.mean(0) if self.training else h),
+    "only in evaluation": lambda: Around(lambda self, h: h if self.training else h - h.mean(0)),
+}
+
+
+@pytest.mark.parametrize("what", MIXING)
+def test_what_mixes_rows_is_refused(graph, what):
+    with pytest.raises(ConfigError, match="Around's answer for a node depends on other rows of its rank") as refused:
+        try_model(hpcgnn.distribute(MIXING[what]()), graph, np.arange(40), 1)
+    if " " not in what:      # it is the name of a function of torch's
+        assert f"by {what}" in str(refused.value)
+
+
+def test_the_place_of_what_mixes_rows_is_told(graph):
+    with pytest.raises(ConfigError, match=r"by softmax in Softmax at model\.soft; that would differ with"):
+        try_model(hpcgnn.distribute(MIXING["softmax"]()), graph, np.arange(40), 1)
+
+
+class Counting(torch.nn.Module):
+    """Keeps numbers, lists and buffers that every forward changes."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls, self.seen = 0, []
+        self.register_buffer("total", torch.zeros(DIM))
+        self.norm = torch.nn.BatchNorm1d(DIM)
+
+    def forward(self, h):
+        self.calls += 1
+        self.seen.append(len(h))
+        self.total += 1
+        self.last = h
+        return self.norm(h)
+
+
+RIGHT = {
+    "activations": lambda: Around(lambda self, h: functional.elu(h)),
+    "row norms": lambda: Around(lambda self, h: functional.normalize(functional.layer_norm(h, (DIM,)), dim=1)),
+    "group norm": lambda: Around(lambda self, h: self.norm(h), norm=torch.nn.GroupNorm(4, DIM)),
+    "batch norm": lambda: Around(lambda self, h: self.norm(h), norm=torch.nn.BatchNorm1d(DIM)),
+    "batch norm without statistics": lambda: Around(lambda self, h: self.norm(h), norm=torch.nn.BatchNorm1d(
+        DIM, track_running_stats=False)),
+    "dropout": lambda: Around(lambda self, h: functional.dropout(h, 0.5, self.training)),
+    "noise": lambda: Around(lambda self, h: h + torch.randn_like(h)),
+    "column mask": lambda: Around(lambda self, h: h * (torch.rand(h.shape[1]) > 0.3)),
+    "layer drop": lambda: Around(lambda self, h: h if random.random() < 0.5 else 2 * h),
+    "attention within a row": lambda: Around(
+        lambda self, h: self.layer(h.view(len(h), 2, 4)).flatten(1),
+        layer=torch.nn.TransformerEncoderLayer(4, 2, 16, dropout=0.0, batch_first=True)),
+    "softmax of columns": lambda: Around(lambda self, h: h.softmax(-1) * h.mean(1, keepdim=True)),
+    "embedding": lambda: Around(lambda self, h: h + self.table.weight, table=torch.nn.Embedding(NUM_NODES, DIM)),
+    "embedding by a column": lambda: Around(lambda self, h: h + self.table((h[:, 0] > 0).long()),
+                                            table=torch.nn.Embedding(2, DIM)),
+    "GCN": lambda: Around(lambda self, h: h, conv=pyg.GCNConv),
+    "GAT with dropout": lambda: Around(lambda self, h: h, conv=lambda i, o: pyg.GATConv(i, o, dropout=0.5)),
+    "PNA": lambda: Around(lambda self, h: h, conv=lambda i, o: pyg.PNAConv(
+        i, o, ["mean", "std", "max"], ["identity", "amplification"], torch.tensor([1, 2, 3, 4]))),
+    "LSTM over layers": lambda: pyg.GCN(DIM, 16, 3, OUT, jk="lstm", norm="batch_norm", dropout=0.3),
+    "edges' maps": lambda: Around(lambda self, h: h, conv=lambda i, o: pyg.EdgeConv(
+        torch.nn.Sequential(torch.nn.Linear(2 * i, o), torch.nn.BatchNorm1d(o)))),
+    "counts": lambda: Around(lambda self, h: self.count(h), count=Counting()),
+}
+
+
+@pytest.mark.parametrize("what", RIGHT)
+def test_what_works_row_by_row_is_taken_and_left_as_it_was(graph, what):
+    model = RIGHT[what]()
+    before, generator = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    tried = try_model(hpcgnn.distribute(model), graph, np.arange(40), 1)
+    assert tried.remark == "" and tried.outputs.shape[1] == OUT
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), generator) and model.training
+    if what == "counts":
+        assert model.count.calls == 0 and model.count.seen == [] and not hasattr(model.count, "last")
+
+
+class OnGraph(torch.nn.Module):
+    """A model on LocalGraph."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.lin, self.change = torch.nn.Linear(DIM, OUT), change
+        self.table = torch.nn.Embedding(NUM_NODES, DIM)
+
+    def forward(self, graph, x):
+        return self.lin(self.change(self, graph, graph.aggregate(graph.halo(x), "mean")))
+
+
+def test_a_model_on_localgraph_may_mix_rows_on_one_rank_and_not_read_where_they_lie(graph):
+    mixing = OnGraph(lambda self, graph, h: h - h.mean(0))
+    assert try_model(mixing, graph, np.arange(40), 1).remark == ""
+    with pytest.raises(ConfigError, match=r"by mean; .* states mixes_rows = True"):
+        try_model(mixing, graph, np.arange(40), 2)
+    mixing.mixes_rows = True
+    assert try_model(mixing, graph, np.arange(40), 2).remark == ""
+    placed = OnGraph(lambda self, graph, h: h + self.table(torch.arange(len(h))))
+    with pytest.raises(ConfigError, match=r"depends on where its row lies in the graph.* by graph.node_index"):
+        try_model(placed, graph, np.arange(40), 1)
+    with pytest.raises(ConfigError, match=r"by embedding in Embedding at model.table"):
+        try_model(placed, graph, np.arange(40), 2)
+    numbered = OnGraph(lambda self, graph, h: h + self.table(graph.node_index))
+    assert all(try_model(numbered, graph, np.arange(40), ranks).remark == "" for ranks in (1, 2))
+
+
+@pytest.mark.parametrize("change, complaint", [
+    (lambda out: (out, out), "answers with a tuple; its forward must return the tensor of answers alone"),
+    (lambda out: {"out": out}, "answers with a dict"),
+    (lambda out: out[:, 0], r"tensor of shape \(24,\); it must have one row a node, \(24, outputs\), also for one"),
+    (lambda out: out[:-1], r"tensor of shape \(23, 3\)"), (lambda out: out[None], r"tensor of shape \(1, 24, 3\)"),
+    (lambda out: out.mean(0, keepdim=True), r"tensor of shape \(1, 3\)"),
+    (lambda out: out.argmax(1, keepdim=True), "numbers of type int64, through which no gradient passes"),
+    (lambda out: out.detach(), "answers depend on none of its weights that are trained"),
+])
+def test_answers_that_are_no_row_a_node_are_refused(graph, change, complaint):
+    model = OnGraph(lambda self, graph, h: h)
+    model.lin.register_forward_hook(lambda module, inputs, out: change(out))
+    with pytest.raises(ConfigError, match=f"OnGraph.* {complaint}"):
+        try_model(model, graph, np.arange(40), 1)
+
+
+@pytest.mark.parametrize("end, ending", [
+    (torch.sigmoid, "sigmoid"), (lambda h: functional.softmax(h, 1), "softmax"),
+    (lambda h: functional.log_softmax(h, dim=-1), "log_softmax"), (lambda h: h.log_softmax(1).exp(), "softmax"),
+    (lambda h: torch.sigmoid(h).clamp(1e-6, 1 - 1e-6)[:, :2], "sigmoid"), (functional.relu, "")])
+def test_the_last_function_is_told(graph, end, ending):
+    model = OnGraph(lambda self, graph, h: h)
+    model.lin.register_forward_hook(lambda module, inputs, out: end(out))
+    assert try_model(model, graph, np.arange(40), 1).endings == (ending, ending)
+
+
+def test_a_model_that_can_be_tried_on_few_nodes_of_all_alone_is_remarked(graph):
+    def few(self, h):
+        if len(h) < 20:
+            raise ValueError("too few nodes")
+        return h
+
+    tried = try_model(hpcgnn.distribute(Around(few)), graph, np.arange(40), 1)
+    assert "ValueError: too few nodes), so nobody has looked whether it mixes rows" in tried.remark
