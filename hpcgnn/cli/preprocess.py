@@ -38,13 +38,23 @@ class BalanceChoice(click.Choice):
         return value if split_balance(value)[0] else super().convert(value, param, ctx)
 
 
+class PartitionerChoice(click.Choice):
+    """One of the choices, or a file with the part of each node."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See click."""
+        return value if Path(value).is_file() else super().convert(value, param, ctx)
+
+
 @click.command()
 @click.argument("source")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for the shards.")
 @click.option("--parts", type=click.IntRange(min=1), required=True, help="Number of parts: ranks of the training.")
-@click.option("--partitioner", type=click.Choice(PARTITIONERS), default=DEFAULT_PARTITIONER, show_default=True,
+@click.option("--partitioner", type=PartitionerChoice(PARTITIONERS), metavar=f"[{'|'.join(PARTITIONERS)}|FILE]",
+              default=DEFAULT_PARTITIONER, show_default=True,
               help="kaminpar and metis minimize rows sent, metis-cut cut edges; ldg streams graphs too large for them. "
-                   "The first three balance what --balance says; ldg, random and contiguous balance nodes.")
+                   "The first three balance what --balance says; ldg, random and contiguous balance nodes. FILE has "
+                   "the part of each node, as METIS writes it or behind the nodes' ids.")
 @click.option("--balance", type=BalanceChoice(BALANCES), metavar="WHAT",
               help="What kaminpar and METIS give every part equally much of: nodes, edges, or the work of both, for "
                    f"which a node counts as {EDGES_A_NODE} edges; training:L counts it once for each of L layers that "
@@ -97,13 +107,15 @@ def command(context: click.Context, source: str, out: Path, **flags: Any) -> Non
     # These import NumPy and SciPy, which help need not wait for.
     from hpcgnn.cli.graph_text import print_info
     from hpcgnn.library.balance import parse_balance
+    from hpcgnn.partition.own_parts import own_parts
     from hpcgnn.shards.crew import ALONE
     from hpcgnn.shards.folder import shards_in
 
     start = time.perf_counter()
-    found = parse_balance(flags["balance"], flags["partitioner"])
+    own = own_parts(flags["partitioner"])
+    found = parse_balance(flags["balance"], flags["partitioner"], own is not None)
     context.params["balance"] = found.text
-    flags |= {"balance": found.balance, "layers": found.layers, "measured": found.measured}
+    flags |= {"own_parts": own, "balance": found.balance, "layers": found.layers, "measured": found.measured}
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in context.params.items()}
     if has_ranks():
         from hpcgnn.launch import run_parallel

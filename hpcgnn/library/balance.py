@@ -36,13 +36,16 @@ class Balance(NamedTuple):
     measured: Measured | None = None
 
 
-def parse_balance(text: str | None, partitioner: str) -> Balance:
+def parse_balance(text: str | None, partitioner: str, is_own: bool = False) -> Balance:
     """Read what --balance says; None is the partitioner's default.
 
     Raises
     ------
-    ConfigError      another text, or a run that does not say what its ranks took
+    ConfigError      another text, one beside parts that come from elsewhere (is_own), or a run that does not say what
+                     its ranks took
     """
+    if is_own and text is not None:
+        raise ConfigError(f"parts come from {partitioner}, so balance {text} says nothing of them; leave it out")
     text = text or default_balance(partitioner)
     kind, rest = split_balance(text)
     if not kind:

@@ -17,6 +17,7 @@ from hpcgnn.launch import MPI, join
 from hpcgnn.library.balance import parse_balance
 from hpcgnn.library.crew import Ranks
 from hpcgnn.partition.choices import DEFAULT_PARTITIONER, DEFAULT_REORDER
+from hpcgnn.partition.own_parts import own_parts
 from hpcgnn.shards.crew import ALONE, Crew
 from hpcgnn.shards.folder import check_folder, nearest_folder
 from hpcgnn.shards.making import Making, make_shards
@@ -29,7 +30,8 @@ def preprocess(data: Any, parts: int = 1, out: str | Path | None = None, *, feat
                splits: Any = None, edge_weight: Any = None, node_ids: Any = None, nodes: Any = None,
                source: str | int | None = None, target: str | int | None = None, rows: str = "sources",
                ignore: Any = None, name: str | None = None, task: str = "auto", symmetrize: bool = False, seed: int = 0,
-               partitioner: str = DEFAULT_PARTITIONER, balance: str | None = None, reorder: str = DEFAULT_REORDER,
+               partitioner: Any = DEFAULT_PARTITIONER, owner: Any = None, balance: str | None = None,
+               reorder: str = DEFAULT_REORDER,
                feature_format: str = "float32", feature_bits: int = 8, cluster_rows: int = 0,
                non_finite: str = "error", normalize_features: str = "auto", split: tuple[float, float] = (0.6, 0.2),
                make_labels: int | None = None, root: str | Path | None = None, overwrite: bool = False,
@@ -64,6 +66,8 @@ def preprocess(data: Any, parts: int = 1, out: str | Path | None = None, *, feat
     task : {"auto", "classes", "multi-label", "regression"}     what labels are; auto takes texts and whole numbers for
         classes, and numbers with a fraction for targets of a regression
     symmetrize : bool            add the reverse of every arc that lacks it
+    partitioner : name of a partitioner, or array or file with the part of each node; owner is the same as an array or a
+        file. A file holds a part a line, in the order of nodes or behind their ids
     comm : MPI communicator      all ranks where it is not given
     progress : callable(description, total) -> object with advance(amount)
 
@@ -93,8 +97,11 @@ def preprocess(data: Any, parts: int = 1, out: str | Path | None = None, *, feat
                    split_fractions=split, made_classes=make_labels, task=task, progress=progress)
     comm = join(comm)
     crew = ALONE if comm.size == 1 else Ranks(comm)
-    found = crew.together(lambda: parse_balance(balance, partitioner))
-    making = dict(parts=parts, partitioner=partitioner, balance=found.balance,
+    own = crew.together(lambda: own_parts(partitioner, owner))
+    if own is not None:
+        partitioner = str(own) if isinstance(own, Path) else "array"
+    found = crew.together(lambda: parse_balance(balance, partitioner, own is not None))
+    making = dict(parts=parts, partitioner=partitioner, own_parts=own, balance=found.balance,
                   reorder=reorder, seed=seed, feature_format=feature_format, feature_bits=feature_bits,
                   cluster_rows=cluster_rows, overwrite=overwrite, layers=found.layers, measured=found.measured)
     return _preprocess(data, out, choices, options, making, found.text, crew)
@@ -113,7 +120,7 @@ def _preprocess(data: Any, out: str | Path | None, choices: dict[str, Any], opti
     source = crew.share(source)
     settings = {key: str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
                 for key, value in (making | options | {"rows": choices["rows"], "out": str(out)}).items()
-                if key not in ("progress", "overwrite", "layers", "measured")}
+                if key not in ("progress", "overwrite", "layers", "measured", "own_parts")}
     settings["balance"] = balance
     try:
         return make_shards(dataset, Path(out), Making(**making), source, settings, options["progress"],

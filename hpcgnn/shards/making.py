@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hpcgnn.datasets.options import ProgressTask, silent
 from hpcgnn.errors import ConfigError
 from hpcgnn.partition.choices import DEFAULT_LAYERS, DEFAULT_PARTITIONER, DEFAULT_REORDER, TRAINING
 from hpcgnn.partition.clusters import cluster_nodes
+from hpcgnn.partition.own_parts import read_own_parts
 from hpcgnn.partition.owner import choose_owners
 from hpcgnn.partition.work import TrainingWork
 from hpcgnn.shards.crew import ALONE, Crew
@@ -58,8 +60,9 @@ class Measured:
 
 @dataclass(frozen=True)
 class Making:
-    """Say how a graph is cut and stored; the attributes are the options of `hpcgnn preprocess` by these names, and
-    `layers` and `measured` are what its --balance says beside.
+    """Say how a graph is cut and stored; the attributes are the options of `hpcgnn preprocess` by these names,
+    `layers` and `measured` are what its --balance says beside, and `own_parts` is an array or a Path that says the part
+    of each node, where no partitioner is to choose it.
     """
 
     parts: int = 1
@@ -73,6 +76,7 @@ class Making:
     overwrite: bool = False
     layers: int = DEFAULT_LAYERS
     measured: Measured | None = None
+    own_parts: Any = None
 
 
 def make_shards(dataset: GraphDataset | None, out: Path, how: Making, source: str, settings: dict[str, Any],
@@ -104,14 +108,19 @@ def make_shards(dataset: GraphDataset | None, out: Path, how: Making, source: st
     def cut() -> tuple[np.ndarray | None, str, np.ndarray | None]:
         if crew.rank:
             return None, "", None
-        owner, found = stages.result("owner", own)
+        owner, found = (given, "{}") if given is not None else stages.result("owner", own)
         cluster = None
         if how.cluster_rows:
             cluster = cluster_nodes(dataset, how.cluster_rows, how.seed, scratch, progress)
         return owner, found, cluster
 
-    unused = {"overwrite"} if how.balance == TRAINING else {"overwrite", "layers", "measured"}
+    given = crew.together(lambda: None if crew.rank or how.own_parts is None else read_own_parts(
+        how.own_parts, dataset, how.parts))
+    how = replace(how, own_parts=None)
+    unused = {"overwrite", "own_parts"} | (set() if how.balance == TRAINING else {"layers", "measured"})
     decisive = {name: value for name, value in asdict(how).items() if name not in unused}
+    if given is not None:
+        decisive["partitioner"] = hashlib.blake2b(given.tobytes()).hexdigest()
     with kept_stages(crew, Path(out), dataset, decisive, progress) as stages:
         owner, found, cluster = crew.together(cut)
         # Shards without clusters stay as they were before these could be asked for, to the byte.
