@@ -58,6 +58,9 @@ class Cells:
     def __len__(self) -> int:
         return len(self.texts)
 
+    def __getitem__(self, place: int) -> str:
+        return self.texts[place].as_py()
+
 
 @dataclass(frozen=True)
 class Words:

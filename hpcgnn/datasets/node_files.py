@@ -7,27 +7,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from hpcgnn.datasets.arrays import load_array
+from hpcgnn.datasets.columns import Cells, Ids
 from hpcgnn.datasets.ids import NodeRows
 from hpcgnn.datasets.options import SourceOptions
 from hpcgnn.datasets.row_files import RowFile, in_pieces
-from hpcgnn.datasets.tables import read_table
-from hpcgnn.datasets.text_columns import (
-    MAX_SHOWN,
-    column_ids,
-    column_values,
-    first_rows,
-    has_number,
-    read_text_columns,
+from hpcgnn.datasets.text_table import (
+    INTEGER,
+    NUMBER,
+    CellError,
+    TextTable,
+    checked_ids,
+    is_like_number,
+    read_columns,
+    read_matrix,
 )
 from hpcgnn.errors import DatasetError
 
 ID_NAMES = ("id", "node", "node_id", "nodeid", "name", "key", "vertex", "vertex_id", "index")
 VALUE_NAMES = ("label", "labels", "class", "y", "target", "split", "role", "set")
-SAMPLED_CELLS = 1000
+BLOCK_ROWS = 1 << 16
 FEATURES = np.float32    # the type of numbers in a file of features, and of no other
 
 
@@ -38,15 +42,19 @@ class NodeFile:
     Attributes
     ----------
     path : Path
-    ids : (num_rows,) int64 or str, or None where row k belongs to node k
-    values : (num_rows, num_columns) number, or (num_rows,) text
+    ids : (num_rows,) int64 or texts, or None where row k belongs to node k
+    values : (num_rows, num_columns) number, or (num_rows,) cells that hold texts
     remarks : tuple of str
+    skipped : tuple of str           lines and columns that were left out
+    columns : tuple of str           names of the columns of values, where a header has them
     """
 
     path: Path
-    ids: np.ndarray | None
-    values: np.ndarray
+    ids: Ids | None
+    values: np.ndarray | RowFile | Cells
     remarks: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
 
 
 def read_node_file(path: Path, dtype: type, options: SourceOptions, has_ids: bool | None = None,
@@ -54,7 +62,7 @@ def read_node_file(path: Path, dtype: type, options: SourceOptions, has_ids: boo
     """Read labels, features or splits from text or .npy.
 
     The first of several columns is the node's id if a header calls it so (id, node, name, ...), or if it holds texts;
-    has_ids says what it is where that can't tell.
+    has_ids says what it is where that can't tell. A first column without a name that counts the rows is left out.
 
     Parameters
     ----------
@@ -67,54 +75,77 @@ def read_node_file(path: Path, dtype: type, options: SourceOptions, has_ids: boo
     """
     if path.suffix == ".npy":
         return NodeFile(path, None, _kept(_matrix(load_array(path), path), dtype))
-    first, second = (*first_rows(path, 2), [], [])[:2]
-    is_header = has_header or (has_header is None and not has_number(first))
-    if len(first) < 2:
+    table = TextTable(path, has_header, options.progress)
+    scratch = options.scratch if dtype is FEATURES else None
+    if table.num_columns < 2:
         has_ids = False
-    elif has_ids is None and (_names_id(first) if is_header else _mixes(first)):
+    elif has_ids is None and _shows_ids(table):
         has_ids = True
-    if not has_ids and has_header is None and _is_numeric(second if is_header and second else first):
-        remarks = (f"the first line of {path.name} is its header: {','.join(first)[:MAX_SHOWN]}",) if is_header else ()
-        table = read_table(path, dtype, options.progress, options.scratch if dtype is FEATURES else None)
-        matrix = _matrix(table, path)
-        if has_ids is None and _counts_rows(matrix):
-            raise DatasetError(f"{path} counts its rows in the first column, 0, 1, 2 and so on; append ,ids=true if "
-                               "these are the nodes' ids, or ,ids=false if they are values like the others")
-        return NodeFile(path, None, matrix, remarks)
-    options.progress(f"reading {path.name}", None)
-    table = read_text_columns(path, has_header)
-    columns = table.columns
-    if has_ids is None and len(columns) > 1 and column_values(columns[0][:SAMPLED_CELLS]).dtype.kind == "U":
-        has_ids = True
-    ids = column_ids(columns.pop(0)) if has_ids else None
-    remarks = (table.remark + ("" if ids is None else f"; column {(table.header or ['0'])[0]} holds the nodes' ids"),)
-    return NodeFile(path, ids, _values(columns, table.header, path, dtype), remarks)
+    values = None
+    if not has_ids:
+        try:
+            values = _read_values(table, 0, dtype, scratch)
+        except CellError as error:
+            if error.column != 0 or has_ids is False or ("," in error.text and is_like_number(error.text)):
+                raise
+            has_ids = True      # a text among the numbers of the first column
+    ids = None
+    if has_ids:
+        ids = checked_ids(read_columns(table, [INTEGER] + [None] * (table.num_columns - 1))[0], path)
+        values = _read_values(table, 1, dtype, scratch)
+    columns, skipped = (table.header or ())[bool(has_ids):], table.skipped
+    if isinstance(values, np.ndarray | RowFile):
+        values = _matrix(values, path)
+        if has_ids is None and table.num_columns > 1 and _counts_rows(values):
+            if not table.num_unnamed:
+                raise DatasetError(f"{path} counts its rows in the first column, 0, 1, 2 and so on; append ,ids=true "
+                                   "if these are the nodes' ids, or ,ids=false if they are values like the others")
+            values, columns = _without_index(table, dtype, scratch), columns[1:]
+            skipped += (f"the first column of {path.name}, which has no name and counts the rows",)
+        elif has_ids is None and table.num_unnamed:
+            raise DatasetError(f"{path} has a first column without a name, which does not count the rows; append "
+                               ",ids=true if it holds the nodes' ids, or ,ids=false if it is a value like the others")
+    remarks = table.remarks
+    if ids is not None:
+        remarks = (f"{table.remarks[0]}; column {(table.header or ['0'])[0]} holds the nodes' ids", *table.remarks[1:])
+    return NodeFile(path, ids, values, remarks, skipped, columns)
 
 
-def _names_id(header: list[str]) -> bool:
-    """Tell whether a header calls its first column an id, or its only other one something of nodes."""
-    names = [cell.strip().lower() for cell in header]
-    return names[0] in ID_NAMES or (len(names) == 2 and names[1] in VALUE_NAMES)
+def _shows_ids(table: TextTable) -> bool:
+    """Whether a header calls the first column an id, or its only other one something of nodes, or a row has texts."""
+    is_text = [not is_like_number(cell) for cell in table.first]
+    if table.header is None:
+        return any(is_text)
+    names = [name.lower() for name in table.header]
+    return names[0] in ID_NAMES or (len(names) == 2 and names[1] in VALUE_NAMES and not table.num_unnamed) or (
+        any(is_text[:1]))
 
 
-def _counts_rows(matrix: np.ndarray) -> bool:
-    step = max(1, len(matrix) // SAMPLED_CELLS)     # a file is looked at in pieces
-    return matrix.shape[1] > 1 and len(matrix) > 2 and all(
-        np.array_equal(matrix[first:first + step][:, 0], np.arange(first, min(first + step, len(matrix))))
-        for first in range(0, len(matrix), step))
+def _read_values(table: TextTable, first: int, dtype: type, scratch: Path | None) -> np.ndarray | RowFile | Cells:
+    if table.num_columns - first != 1 or dtype is FEATURES:
+        return read_matrix(table, dtype, scratch, first)
+    column = read_columns(table, [None] * first + [NUMBER])[0] if table.num_columns else np.empty(0)
+    return column[:, None] if isinstance(column, np.ndarray) else Cells(column)
 
 
-def _mixes(cells: list[str]) -> bool:
-    """Tell whether a row of data holds numbers and texts: then its first cell is an id."""
-    return any(cell.strip() and not has_number([cell]) for cell in cells)
+def _without_index(table: TextTable, dtype: type, scratch: Path | None) -> np.ndarray | RowFile | Cells:
+    values = _read_values(table, 1, dtype, scratch)
+    return values if isinstance(values, Cells) else _matrix(values, table.path)
 
 
-def _is_numeric(cells: list[str]) -> bool:
-    return bool(cells) and all(has_number([cell]) for cell in cells)
+def _counts_rows(matrix: np.ndarray | RowFile) -> bool:
+    """Whether the first of several columns is 0, 1, 2 and so on, or the same from 1."""
+    if matrix.shape[1] < 2 or len(matrix) < 3:
+        return False
+    start = matrix[:1][0, 0]
+    return start in (0, 1) and all(
+        np.array_equal(matrix[first:first + BLOCK_ROWS][:, 0],
+                       start + np.arange(first, min(first + BLOCK_ROWS, len(matrix))))
+        for first in range(0, len(matrix), BLOCK_ROWS))
 
 
-def rows_of(file: NodeFile, rows: NodeRows, is_complete: bool, missing: object) -> np.ndarray:
-    """Return a file's values in the order of the nodes; nodes that it does not name get `missing`.
+def rows_of(file: NodeFile, rows: NodeRows, is_complete: bool) -> np.ndarray | Cells:
+    """Return a file's values in the order of the nodes; those of nodes that it does not name are missing.
 
     Raises
     ------
@@ -122,29 +153,18 @@ def rows_of(file: NodeFile, rows: NodeRows, is_complete: bool, missing: object) 
     """
     place = rows.find(file.ids, f"a row of {file.path.name} that leads")
     NodeRows(file.ids, str(file.path))           # refuses an id that the file names twice
-    if is_complete and len(place) < len(rows):
-        lost = int(np.argmin(np.isin(np.arange(len(rows)), place)))
+    row = np.full(len(rows), -1)
+    row[place] = np.arange(len(place))
+    if is_complete and (row < 0).any():
+        lost = int(np.argmax(row < 0))
         raise DatasetError(f"{file.path} has no row for node {rows.id_of(lost)!r}; expected one for each node")
-    shape = (len(rows), *file.values.shape[1:])
-    kind = object if file.values.dtype.kind == "U" else file.values.dtype
-    if file.values.dtype.kind in "iu" and len(place) < len(rows):
-        kind = np.float64
-    values = np.full(shape, missing, dtype=kind)
-    values[place] = file.values
+    if isinstance(file.values, Cells):
+        return Cells(file.values.texts.take(pa.array(row, mask=row < 0)))
+    values = file.values[np.maximum(row, 0)] if len(file.values) else np.empty((len(rows), *file.values.shape[1:]))
+    if (row < 0).any():
+        values = values.astype(np.result_type(values.dtype, np.float32))
+        values[row < 0] = np.nan
     return values
-
-
-def _values(columns: list[list[str]], header: tuple[str, ...] | None, path: Path, dtype: type) -> np.ndarray:
-    if len(columns) == 1:
-        values = column_values(columns[0])
-        return values if values.dtype.kind == "U" else _matrix(values.astype(dtype), path)
-    converted = [column_values(column) for column in columns]
-    for number, values in enumerate(converted):
-        if values.dtype.kind == "U":
-            name = header[len(header) - len(columns) + number] if header else str(number)
-            raise DatasetError(f"{path} has the column {name!r}, which holds texts such as {values[0].item()!r}; "
-                               "expected numbers, or drop the column")
-    return _matrix(np.column_stack(converted).astype(dtype) if converted else np.empty((0, 0), dtype), path)
 
 
 def _kept(matrix: np.ndarray, dtype: type) -> np.ndarray | RowFile:
@@ -152,8 +172,10 @@ def _kept(matrix: np.ndarray, dtype: type) -> np.ndarray | RowFile:
     return in_pieces(matrix) if dtype is FEATURES else matrix
 
 
-def _matrix(matrix: np.ndarray | RowFile, path: Path) -> np.ndarray | RowFile:
+def _matrix(matrix: Any, path: Path) -> np.ndarray | RowFile:
     matrix = matrix[:, None] if matrix.ndim == 1 and matrix.dtype.kind != "U" else matrix
+    if len(matrix) == 0:
+        raise DatasetError(f"{path} holds no rows; expected a number or a row of numbers a node")
     if matrix.size == 0 or matrix.dtype.kind not in "iufbU" or matrix.ndim > 2:
         raise DatasetError(f"{path} holds {matrix.dtype} of shape {matrix.shape}; expected a number or a row of "
                            "numbers a node")

@@ -19,7 +19,7 @@ from hpcgnn.datasets.labels import class_ids
 from hpcgnn.datasets.options import SourceOptions
 from hpcgnn.datasets.row_files import RowFile, columns
 from hpcgnn.datasets.splits import masks_from_ids
-from hpcgnn.datasets.tables import read_table
+from hpcgnn.datasets.text_table import TextTable, read_matrix
 from hpcgnn.errors import DatasetError
 
 DEFAULT_ROOT = Path("dataset")
@@ -68,7 +68,8 @@ def load_ogb(rest: str, options: SourceOptions) -> GraphDataset:
     read = _read_binary if entry.is_binary else _read_text
     graph, features, labels = read(rest, folder / "raw", entry, options)
     split = folder / "split" / entry.split
-    ids = tuple(_one_column(read_table(split / file, np.int64), split / file).reshape(-1) for file in SPLIT_FILES)
+    ids = tuple(_one_column(read_matrix(TextTable(split / file), np.int64), split / file).reshape(-1)
+                for file in SPLIT_FILES)
     masks = masks_from_ids(ids, len(graph[0]) - 1, rest)
     return assemble_dataset(rest, graph, features, class_ids(labels, rest), entry.num_classes, masks, options)
 
@@ -77,9 +78,9 @@ Raw = tuple[tuple[np.ndarray, np.ndarray, CleaningReport], "np.ndarray | None", 
 
 
 def _read_text(name: str, raw: Path, entry: OgbEntry, options: SourceOptions) -> Raw:
-    num_nodes = int(read_table(raw / "num-node-list.csv.gz", np.int64).sum())
-    num_edges = int(read_table(raw / "num-edge-list.csv.gz", np.int64).sum())
-    edges = read_table(raw / "edge.csv.gz", np.int64, options.progress, options.scratch)
+    num_nodes = int(read_matrix(TextTable(raw / "num-node-list.csv.gz"), np.int64).sum())
+    num_edges = int(read_matrix(TextTable(raw / "num-edge-list.csv.gz"), np.int64).sum())
+    edges = read_matrix(TextTable(raw / "edge.csv.gz", progress=options.progress), np.int64, options.scratch)
     if edges.shape != (num_edges, 2):
         raise DatasetError(f"{raw / 'edge.csv.gz'} holds a table of shape {edges.shape}; expected {(num_edges, 2)}, "
                            "as num-edge-list.csv.gz says")
@@ -87,8 +88,9 @@ def _read_text(name: str, raw: Path, entry: OgbEntry, options: SourceOptions) ->
                       options.scratch)
     features = None
     if options.features != "structural" and (raw / "node-feat.csv.gz").exists():
-        features = read_table(raw / "node-feat.csv.gz", np.float32, options.progress, options.scratch)
-    labels = read_table(raw / "node-label.csv.gz", np.float64, options.progress)
+        table = TextTable(raw / "node-feat.csv.gz", progress=options.progress)
+        features = read_matrix(table, np.float32, options.scratch)
+    labels = read_matrix(TextTable(raw / "node-label.csv.gz", progress=options.progress), np.float64)
     return graph, features, _one_column(labels, raw / "node-label.csv.gz")
 
 

@@ -19,7 +19,7 @@ from hpcgnn.datasets.labels import UNKNOWN, indicator_rows
 from hpcgnn.datasets.legacy_pickle import load_pickle
 from hpcgnn.datasets.options import SourceOptions
 from hpcgnn.datasets.splits import masks_from_ids
-from hpcgnn.datasets.tables import read_table
+from hpcgnn.datasets.text_table import TextTable, read_matrix
 from hpcgnn.errors import DatasetError
 
 NUM_VALIDATION = 500
@@ -91,7 +91,7 @@ def _read(folder: Path, name: str) -> RawFiles:
             raise DatasetError(f"{folder}/ind.{name}.{part} holds no number matrix; it is damaged or not Planetoid's")
     if not isinstance(parts["graph"], dict):
         raise DatasetError(f"{folder}/ind.{name}.graph holds no dictionary; it is damaged or not Planetoid's")
-    test_id = read_table(folder / f"ind.{name}.test.index", np.int64).reshape(-1)
+    test_id = read_matrix(TextTable(folder / f"ind.{name}.test.index"), np.int64).reshape(-1)
     raw = RawFiles(parts["allx"], parts["tx"], parts["ally"], parts["ty"], len(parts["y"]), parts["graph"], test_id)
     _check_rows(raw, folder, name)
     return raw

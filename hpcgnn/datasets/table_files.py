@@ -6,16 +6,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hpcgnn.datasets.columns import Cells
 from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.datasets.given import finish_dataset
-from hpcgnn.datasets.limits import check_file
 from hpcgnn.datasets.objects.choices import Choices
 from hpcgnn.datasets.objects.tables import Table, columns_of, graph_of_tables
 from hpcgnn.datasets.options import SourceOptions
 from hpcgnn.datasets.spec import NOTHING, choice_of, ignored_of, split_of, split_settings
-from hpcgnn.datasets.text_columns import column_ids, column_values, read_text_columns
+from hpcgnn.datasets.text_stream import keys_of, name_of, parts_of
+from hpcgnn.datasets.text_table import INTEGER, TEXT, TextTable, read_columns
 from hpcgnn.errors import DatasetError
 
+UNNAMED = "column 0"
 SETTINGS = ("nodes", "source", "target", "weight", "id", "label", "split", "features", "ignore")
 
 
@@ -57,52 +63,112 @@ def load_tables(rest: str, options: SourceOptions, kind: str,
                       labels=_several(settings.get("label")),
                       splits=_split(settings.get("split"), nodes),
                       features=_features(settings.get("features"), options))
-    given = graph_of_tables(edges, choices, path.name.split(".")[0])
+    given = graph_of_tables(edges, choices, name_of(path))
     return finish_dataset(replace(given, remarks=remarks + given.remarks), options)
 
 
 def read_csv_table(path: Path) -> tuple[Table, tuple[str, ...]]:
-    """Read a text file whose first line names its columns, and say so.
+    """Read text files whose first line names their columns, and say so. A column is int64 if each of its cells is a
+    whole number as Python writes it; all others are Cells.
 
     Raises
     ------
-    DatasetError      a first line of numbers, or what read_text_columns refuses
+    DatasetError      a first line of numbers, a column that is named twice, or what TextTable refuses
     """
-    columns = read_text_columns(path)
-    if columns.header is None:
-        raise DatasetError(f"{path} has no header, and csv: finds columns by name; put their names in the first line, "
+    table = TextTable(path)
+    if table.header is None:
+        what = "no header" if table.num_columns else "neither header nor rows"
+        raise DatasetError(f"{path} has {what}, and csv: finds columns by name; put their names in the first line, "
                            "or use edges:FILE,labels=FILE")
-    values = [column_values(cells) for cells in columns.columns]
-    # A whole number with a leading zero is an id, such as a postal code, and stays a text.
-    return {name: column_ids(cells) if array.dtype.kind == "i" else array
-            for name, cells, array in zip(columns.header, columns.columns, values, strict=True)}, (columns.remark,)
+    columns = read_columns(table, [INTEGER] * table.num_columns + [TEXT] * len(table.keys))
+    remarks = (*table.remarks, *(f"skipped {text}" for text in table.skipped))
+    named = TextColumns((*table.header, *table.keys))
+    for place, (name, column) in enumerate(zip((*table.header, *table.keys), columns, strict=True)):
+        if place < table.num_unnamed and _counts(column):
+            remarks += (f"column {place} of {path.name} has no name and counts the rows; it was left out",)
+            named.index = column if place == 0 else named.index
+            continue
+        if not name and _is_empty(column):
+            remarks += (f"column {place} of {path.name} has neither a name nor a value; it was left out",)
+            continue
+        if name in named or not name:
+            what = f"names the column {name!r} twice" if name else f"has no name for column {place}"
+            raise DatasetError(f"{path} {what}; expected one name for each column")
+        named[name] = column if isinstance(column, np.ndarray) else Cells(column)
+    return named, remarks
+
+
+class TextColumns(dict):
+    """Columns of a text table by name.
+
+    Attributes
+    ----------
+    places : tuple of str     names of all columns of the file
+    index : (num_rows,) int64, the first column, which was left out, or None
+    """
+
+    def __init__(self, places: tuple[str, ...]) -> None:
+        super().__init__()
+        self.places, self.index = places, None
+
+
+def _counts(column: np.ndarray | pa.Array) -> bool:
+    """Whether a column is 0, 1, 2 and so on, or the same from 1, or rises as the index of some rows of a table does."""
+    return isinstance(column, np.ndarray) and bool((np.diff(column) > 0).all()) and bool((column[:1] >= 0).all())
+
+
+def _is_empty(column: np.ndarray | pa.Array) -> bool:
+    return isinstance(column, pa.Array) and not pc.any(pc.not_equal(column, "")).as_py()
 
 
 def read_parquet_table(path: Path) -> tuple[Table, tuple[str, ...]]:
-    """Read a Parquet file by pyarrow.
+    """Read a Parquet file, or those of a folder or pattern, which have the same columns; folders such as year=2020 are
+    columns, too.
 
     Raises
     ------
-    DatasetError      pyarrow is not installed, or can't read the file
+    DatasetError      a file that pyarrow can't read, or with other columns than the first
     """
-    check_file(path)
+    import pyarrow.parquet as parquet
+
+    files = parts_of(path, "a Parquet file")
+    tables = []
+    for file in files:
+        try:
+            table = parquet.ParquetFile(file).read()
+        except FileNotFoundError:
+            raise DatasetError(f"{file} does not exist; expected a Parquet file") from None
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise DatasetError(f"{file} can't be read as Parquet ({str(error).splitlines()[0]}); it is damaged or of "
+                               "another format: csv: and edges: read text") from None
+        for key, value in keys_of(file, path).items():
+            table = table.append_column(key, pa.repeat(pa.scalar(value, pa.large_string()), len(table)))
+        if tables and table.column_names != tables[0].column_names:
+            raise DatasetError(f"{file} has the columns {', '.join(table.column_names)}, and {files[0].name} before it "
+                               f"{', '.join(tables[0].column_names)}; expected the same in all files of {path.name}")
+        tables.append(table)
     try:
-        import pyarrow.parquet
-    except ImportError:
-        raise DatasetError("parquet: needs pyarrow, which is not installed; run pip install 'hpcgnn[tables]'") from None
-    try:
-        return columns_of(pyarrow.parquet.read_table(path), str(path)), ()
-    except FileNotFoundError:
-        raise DatasetError(f"{path} does not exist; expected a Parquet file") from None
-    except (OSError, ValueError, pyarrow.ArrowException) as error:
-        raise DatasetError(f"{path} can't be read as Parquet ({str(error).splitlines()[0]}); it is damaged or of "
-                           "another format") from None
+        table = pa.concat_tables(tables, promote_options="permissive") if len(tables) > 1 else tables[0]
+    except pa.ArrowException as error:
+        raise DatasetError(f"{path} has files with columns of several types ({str(error).splitlines()[0]}); expected "
+                           "the same in all") from None
+    remarks = ()
+    if len(files) > 1:
+        remarks = (f"{path.name} stands for {len(files)} files, {files[0].name} to {files[-1].name}",)
+    # The index of a pandas DataFrame that was kept as a column.
+    index = [name for name in table.column_names if name.startswith("__index_level_")]
+    return columns_of(table.drop_columns(index), str(path)), remarks
 
 
 def _column(name: str | None, table: Table | None) -> str | int | None:
-    """Return a column's name, or its place where no column is called by that number."""
-    is_place = name is not None and name.isdecimal() and table is not None and name not in table
-    return int(name) if is_place else name
+    """Return the name of a column; a number is its place in the file where no column is called by it."""
+    if name is None or not name.isdecimal() or table is None or name in table:
+        return name
+    places = getattr(table, "places", tuple(table))
+    if int(name) == 0 and getattr(table, "index", None) is not None:
+        table[UNNAMED] = table.index     # the first column, which was left out, is asked for
+        return UNNAMED
+    return places[int(name)] if int(name) < len(places) else int(name)
 
 
 def _split(name: str | None, nodes: Table | None) -> str | int | bool | None:

@@ -75,7 +75,7 @@ def test_features_are_made_from_the_graph_only_when_asked(files):
 @pytest.mark.parametrize(("file", "text", "match"), [
     ("web.tsv", "0\t1\n2\t30\n", "edge to node 30, which does not exist; node ids run from 0 to 29"),
     ("web.tsv", "0\t1\t2\t3\n", "4 columns; expected two"),
-    ("web.tsv", "", "0 columns; expected two"),
+    ("web.tsv", "", "holds nothing; expected two"),
     ("web.tsv", "0\t1\n2\tx\n", "expected whole numbers only"),
     ("labels.csv", "\n".join(["-2"] * 30), "label -2"),
     ("labels.csv", "\n".join(["0,2"] * 30), "multi-label value 2"),
