@@ -229,8 +229,9 @@ def as_ends(values: Any, what: str) -> tuple[Any, Any]:
     column = _taken(values, what)
     shape = column.shape
     if len(shape) != 2 or 2 not in shape or shape == (2, 2):
+        is_square = "; pass a matrix as scipy.sparse.csr_matrix(A)" * (len(shape) == 2 and shape[0] == shape[1] > 2)
         raise DatasetError(f"{what} have shape {shape}; expected (2, number of edges), (number of edges, 2), or a pair "
-                           "(sources, targets)")
+                           f"(sources, targets){is_square}")
     if column.unknown is not None:
         raise DatasetError(f"{what} lack an id in edge {int(np.argwhere(column.unknown)[0][shape.index(2) - 1])}; "
                            "expected two each")
@@ -385,13 +386,13 @@ def _of_objects(array: np.ndarray, what: str) -> _Column:
     if types & {list, tuple, np.ndarray, _Column}:
         return _stacked(items, what)
     if types <= {str} and known:
-        return _Column(array.shape, texts=pa.array(items, pa.large_string()), unknown=has_unknown)
+        return _Column(array.shape, texts=_arrow_texts(items, what), unknown=has_unknown)
     if types == {str, int}:
-        texts = pa.array([item if item is None else str(item) for item in items], pa.large_string())
+        texts = _arrow_texts([item if item is None else str(item) for item in items], what)
         return _Column(array.shape, texts=texts, unknown=has_unknown, is_mixed=True)
     if not types <= {int, float, bool, Decimal}:
-        raise DatasetError(f"{what} are of {_names(types)}, a mix of types or none that is known; expected all texts "
-                           "or all numbers")
+        raise DatasetError(f"{what} are of {_names(types)}, a mix of types or none that is known; expected all texts, "
+                           "as by .astype(str), or all numbers")
     return _Column(array.shape, _number_array(items, types).reshape(array.shape), unknown=has_unknown)
 
 
@@ -435,6 +436,14 @@ def _unboxed(item: Any, what: str) -> Any:
     return _taken(item, what) if isinstance(item, list | tuple | pa.Array) or hasattr(item, "iloc") else item
 
 
+def _arrow_texts(items: list, what: str) -> pa.LargeStringArray:
+    try:
+        return pa.array(items, pa.large_string())
+    except UnicodeEncodeError as reason:
+        raise DatasetError(f"{what} hold {reason.object[:40]!r}, which is no text that UTF-8 can hold; replace its "
+                           "surrogates") from None
+
+
 def _utf8(item: bytes, what: str) -> str:
     try:
         return item.decode("utf-8")
@@ -446,7 +455,7 @@ def _stacked(rows: list, what: str) -> _Column:
     """A column of vectors as a matrix."""
     shapes = {row.shape if isinstance(row, _Column) else None for row in rows}
     if len(shapes) > 1:
-        raise DatasetError(f"{what} holds vectors of several lengths; expected as many values a row")
+        raise DatasetError(f"{what} hold vectors of several lengths; expected as many values a row")
     inner = next(iter(shapes))
     if any(row.texts is not None for row in rows):
         if not all(row.texts is not None for row in rows):
@@ -526,7 +535,7 @@ def _of_dictionary(array: pa.Array | pa.ChunkedArray, what: str) -> _Column:
 def _of_lists(array: pa.Array, what: str) -> _Column:
     lengths = pc.unique(pc.list_value_length(array)).to_pylist()
     if len(lengths) > 1 or None in lengths:
-        raise DatasetError(f"{what} holds vectors of several lengths; expected as many values a row")
+        raise DatasetError(f"{what} hold vectors of several lengths; expected as many values a row")
     flat = _of_arrow(array.flatten(), what)
     shape = (len(array), lengths[0] if lengths else 0)
     return _Column(shape, None if flat.numbers is None else flat.numbers.reshape(shape), flat.texts,

@@ -97,6 +97,7 @@ NO_IDS = {
     "periods": (pandas.Series(pandas.period_range("2020", periods=2)), "Arrow's type extension"),
     "complex": (np.array([1j]), "complex numbers"), "records": (np.zeros(2, [("u", int)]), "are records"),
     "a set": ({1, 2}, "are a set"), "floats and texts": (np.array(["a", 1.5], object), "a mix of types"),
+    "half of a character": (["\ud800"], "no text that UTF-8 can hold"),
     "bytes of another code": ([b"\xff"], "no UTF-8"), "vectors of two lengths": ([[1], [1, 2]], "several lengths"),
 }
 

@@ -66,7 +66,7 @@ def test_files_are_the_same_for_any_number_of_ranks(form, how, shared_path):  # 
     dataset = None
     if COMM.rank == 0:
         dataset = random_dataset(NUM_NODES, 900, seed=3, num_features=NUM_FEATURES)
-        names = np.array([f"node {v}" for v in range(NUM_NODES)])
+        names = np.array([f"node {v}" for v in range(NUM_NODES)], dtype=object)
         weight = np.linspace(1, 2, dataset.num_edges, dtype=np.float32)
         dataset = replace(dataset, features=form(dataset.features, shared_path), node_name=names, edge_weight=weight)
         make_shards(dataset, shared_path / "alone", how, "test", {"as": "given"}, crew=ALONE)
