@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from hpcgnn.pyg.edges import GraphEdges
 from hpcgnn.pyg.fitting import INDEX_NAMES, num_edge_columns, signature_of, ways_of
 from hpcgnn.pyg.fitting import is_pyg as is_pyg
 from hpcgnn.pyg.passing import ForwardPassing
+from hpcgnn.pyg.recomputation import Region, checkpoints
 from hpcgnn.pyg.row_functions import RowFunctions
 
 
@@ -78,7 +80,8 @@ class DistributedModel(nn.Module):
         rows = x.to(next(self.module.parameters(), x).dtype)
         version = graph.x_all._version
         passing = ForwardPassing(graph, rows, edges, ways, self._tables(graph.num_nodes))
-        with passing.attached(), RowFunctions(passing):
+        with passing.attached(), RowFunctions(passing), checkpoints(
+                lambda function: Region(graph, function, passing, lambda: self._again(passing))):
             out = self._called(rows, edges)
         if graph.x_all._version != version:
             raise ConfigError(f"{self._name} changes its input in place, which is needed again in the next epoch; "
@@ -92,6 +95,18 @@ class DistributedModel(nn.Module):
     @property
     def _name(self) -> str:
         return type(self.module).__name__
+
+    @contextmanager
+    def _again(self, passing: ForwardPassing) -> Iterator[None]:
+        """Run a part of a forward once more, for torch.utils.checkpoint, within the block."""
+        counts = [buffer for name, buffer in self.module.named_buffers() if name.endswith("num_batches_tracked")]
+        kept = [count.clone() for count in counts]
+        try:
+            with passing.attached(), RowFunctions(passing):
+                yield
+        finally:
+            for count, before in zip(counts, kept, strict=True):
+                count.copy_(before)
 
     def _tables(self, num_nodes: int | None) -> dict[int, str]:
         """Names of the tensors that hold a row for each node of the whole graph, by identity: weights of embeddings,

@@ -14,9 +14,11 @@ import torch
 from torch import nn
 
 from hpcgnn.errors import ConfigError
+from hpcgnn.graph.hop import ExchangeSite
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.pyg.convolutions import Way, is_normalizing, loop_weight
 from hpcgnn.pyg.edges import GraphEdges
+from hpcgnn.pyg.recomputation import HaloAgain, Region
 
 
 class ForwardPassing:
@@ -33,13 +35,18 @@ class ForwardPassing:
     Attributes
     ----------
     passed : (2, n) int64 or None          the edges that messages pass along at the moment
+    own : dict                             id of a table -> the rows of this rank's nodes, where they have been taken
+    region : Region or None                the function that is checkpointed at the moment, in its first run
+    replay : iterator or None              what its convolutions got then, while it runs again
     """
 
     def __init__(self, graph: LocalGraph, x: torch.Tensor, edges: GraphEdges, ways: dict[nn.Module, Way],
                  tables: dict[int, str] | None = None):
         self.graph, self.edges, self.ways, self.passed = graph, edges, ways, None
         self.tables = tables or {}
-        self._own: dict[int, torch.Tensor] = {}
+        self.region: Region | None = None
+        self.replay: Iterator[tuple[torch.Tensor, ExchangeSite | None]] | None = None
+        self.own: dict[int, torch.Tensor] = {}
         # By identity: what was completed before is not sent again. The tensors are held, so no id is given twice.
         self._completed: dict[tuple[int, int, bool], tuple[torch.Tensor, torch.Tensor]] = {}
         self._constant: dict[int, torch.Tensor] = {}
@@ -60,9 +67,9 @@ class ForwardPassing:
             return type(value)(map(self.own_rows, value)) if type(value) in (tuple, list) else value
         if id(value) not in self.tables:
             return value
-        if id(value) not in self._own:      # the same tensor each time, so that its halo rows come once
-            self._own[id(value)] = value.index_select(0, self.graph.node_index)
-        return self._own[id(value)]
+        if id(value) not in self.own:      # the same tensor each time, so that its halo rows come once
+            self.own[id(value)] = value.index_select(0, self.graph.node_index)
+        return self.own[id(value)]
 
     def all_rows_of(self, rows: torch.Tensor) -> torch.Tensor | None:
         """Return inner and halo rows where they are known without a message."""
@@ -89,12 +96,26 @@ class ForwardPassing:
 
     def complete(self, rows: torch.Tensor, way: Way) -> torch.Tensor:
         """Collective: return inner rows (num_inner, ...) followed by halo rows, differentiable."""
-        key = id(rows), rows._version, way.is_linear
+        key, site = (id(rows), rows._version, way.is_linear), None
+        came, first_site = (None, None) if self.replay is None else next(self.replay)
         if key not in self._completed:
-            flat = rows.reshape(len(rows), -1).to(self.graph.x.dtype)
-            h_all = self.graph.halo(flat, is_scaled=way.is_linear).to(rows.dtype)
-            self._completed[key] = rows, h_all.view(-1, *rows.shape[1:])
-        return self._completed[key][1]
+            flat, graph = rows.reshape(len(rows), -1).to(self.graph.x.dtype), self.graph
+            if self.replay is None:
+                stood = graph.current_pass
+                site = ExchangeSite(stood.num_halo_calls, stood.seed, stood.epoch, stood.is_training, None,
+                                    way.is_linear, None)
+                h_all = graph.halo(flat, is_scaled=way.is_linear)
+            elif first_site is None:
+                raise ConfigError("torch.utils.checkpoint with use_reentrant=True can't run a convolution again on "
+                                  "rows that one outside has read, too; use use_reentrant=False")
+            else:
+                h_all = HaloAgain.apply(flat, came.reshape(len(came), -1)[graph.num_inner:].to(flat.dtype), graph,
+                                        first_site)
+            self._completed[key] = rows, h_all.to(rows.dtype).view(-1, *rows.shape[1:])
+        h_all = self._completed[key][1]
+        if self.region is not None:
+            self.region.entries.append((h_all.detach(), site))
+        return h_all
 
     def _before_call(self, conv: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
         way = self.ways[conv]

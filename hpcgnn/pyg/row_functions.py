@@ -241,6 +241,8 @@ class RowFunctions(TorchFunctionMode):
             raise ConfigError(f"the model normalizes {tuple(rows.shape)} over a batch, which can't be distributed: "
                               f"this rank has {passing.graph.num_inner} nodes; normalize rows of nodes, (nodes, "
                               "columns)")
+        if passing.replay is not None:      # the first run has moved them
+            running_mean = running_var = None
         return batch_norm(passing.graph, rows, running_mean, running_var, weight, bias, momentum, eps)
 
 

@@ -24,6 +24,7 @@ from hpcgnn.nn.quantized.models import QuantizedStack
 from hpcgnn.ops.adam import StepCheck
 from hpcgnn.ops.counter import SUM, CounterKey
 from hpcgnn.pyg.distribute import DistributedModel
+from hpcgnn.pyg.recomputation import checkpoints_on
 from hpcgnn.stop_signals import OUT_OF_TIME, STOP_REQUEST, StopRequest
 from hpcgnn.training.balance import costs_by_rank, costs_of
 from hpcgnn.training.checkpoint import Checkpoint, Progress
@@ -111,7 +112,7 @@ def train_step(session: Session, learner: Learner, graph: LocalGraph, objective:
     comm, model = session.comm, learner.model
     graph.begin_forward(moment.seed, moment.epoch, is_training=True, num_hops=getattr(model, "num_hops", None))
     learner.begin_step()
-    with alike_draws(model, moment.seed, moment.epoch, moment.number):
+    with alike_draws(model, moment.seed, moment.epoch, moment.number), checkpoints_on(model, graph):
         logits = model(graph, graph.x)      # halo rows are exchanged in here, and their gradients in backward()
         loss = objective.loss_sum(logits, "train") / (objective.mean_rows["train"] / moment.num_steps)
     if isinstance(model, QuantizedStack):
