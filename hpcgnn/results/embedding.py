@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from hpcgnn.errors import CollectiveError
 from hpcgnn.graph.local_graph import LocalGraph
@@ -42,8 +43,8 @@ class WatchedPass:
     def note(self, rows: Any) -> None:
         """Remember the inner rows of a tensor or of a pair of tensors, if that is what it is."""
         for one in rows if isinstance(rows, tuple) else (rows,):
-            if isinstance(one, torch.Tensor) and one.ndim == 2 and len(one) >= self._num_inner:
-                self._rows = one[:self._num_inner].detach()
+            if isinstance(one, torch.Tensor) and one.ndim >= 2 and len(one) >= self._num_inner:
+                self._rows = one[:self._num_inner].detach().flatten(1)
                 return
 
     def note_input(self, layer: nn.Module, arguments: tuple, options: dict[str, Any]) -> None:
@@ -92,7 +93,7 @@ def watch_last_layer(model: nn.Module, graph: LocalGraph, is_asked: bool = True)
     """Note what the last layer of a model reads while a forward pass runs in the context.
 
     The last layer is the last convolution of a stack; the last linear map of a deep model; of any other model the last
-    convolution, or module with a matrix of its own, that the pass calls.
+    convolution that the pass calls, or whatever multiplies rows by a weight behind it: a module, or the forward itself.
 
     Raises
     ------
@@ -109,19 +110,64 @@ def watch_last_layer(model: nn.Module, graph: LocalGraph, is_asked: bool = True)
         watched.graph = _NotingGraph(graph, LAST_CALLS[type(model)], watched)
         yield watched
         return
-    with ExitStack() as hooks:
-        for layer in layers_of(model):
-            hooks.callback(layer.register_forward_pre_hook(watched.note_input, with_kwargs=True).remove)
+    if isinstance(model, (ConvolutionStack, QuantizedStack)):
+        hook = model.convolutions[-1].register_forward_pre_hook(watched.note_input, with_kwargs=True)
+        try:
+            yield watched
+        finally:
+            hook.remove()
+        return
+    with _LastProduct(model, watched, graph):
         yield watched
 
 
-def layers_of(model: nn.Module) -> list[nn.Module]:
-    """Return the modules that count as layers: convolutions, and outside of these all that own a matrix."""
-    if isinstance(model, (ConvolutionStack, QuantizedStack)):
-        return [model.convolutions[-1]]
-    if _is_convolution(model) or any(own.ndim >= 2 for own in model.parameters(recurse=False)):
-        return [model]
-    return [layer for child in model.children() for layer in layers_of(child)]
+# Functions of torch that map rows by a weight: their first argument is the rows.
+PRODUCTS = {"linear", "matmul", "__matmul__", "mm", "addmm", "bmm", "bilinear", "cdist", "conv1d", "conv2d", "lstm",
+            "gru", "rnn_tanh", "rnn_relu", "multi_head_attention_forward"}
+LOOKED_UP = {"embedding", "__getitem__", "index_select", "__get__"}
+
+
+class _LastProduct(TorchFunctionMode):
+    """Notes the rows that are multiplied by a weight, or joined with one that has rows itself, and those that a
+    convolution is called with; the last ones are what stays.
+    """
+
+    def __init__(self, model: nn.Module, watched: WatchedPass, graph: LocalGraph):
+        super().__init__()
+        self._model, self._watched, self._sizes = model, watched, (graph.num_inner, graph.num_rows)
+        self._weights = {id(weight) for weight in model.parameters()
+                         if weight.ndim >= 2 and min(weight.shape) > 1 and len(weight) != graph.num_nodes}
+        self._depth, self._hooks = 0, ExitStack()
+
+    def __enter__(self):
+        def begin(layer: nn.Module, arguments: tuple, options: dict[str, Any]) -> None:
+            if self._depth == 0:
+                self._watched.note_input(layer, arguments, options)
+            self._depth += 1
+
+        def end(layer: nn.Module, arguments: tuple, out: Any) -> None:
+            self._depth -= 1
+
+        for layer in filter(_is_convolution, self._model.modules()):
+            self._hooks.callback(layer.register_forward_pre_hook(begin, with_kwargs=True).remove)
+            self._hooks.callback(layer.register_forward_hook(end, always_call=True).remove)
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        self._hooks.close()
+        return super().__exit__(*error)
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if self._depth == 0 and args:
+            name = getattr(func, "__name__", "")
+            candidates = args[:1] if name in PRODUCTS else args[1:] if name == "einsum" else ()
+            if not candidates and name not in LOOKED_UP and any(id(one) in self._weights for one in args):
+                candidates = args
+            rows = next((one for one in candidates if isinstance(one, torch.Tensor) and one.ndim >= 2
+                         and len(one) in self._sizes and id(one) not in self._weights), None)
+            if rows is not None:
+                self._watched.note(rows)
+        return func(*args, **(kwargs or {}))
 
 
 def _is_convolution(module: nn.Module) -> bool:

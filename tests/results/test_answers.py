@@ -103,11 +103,56 @@ class Plain(nn.Module):
         return self.norm(self.last(graph.aggregate(graph.halo(self.first(x)), "mean")))
 
 
-class Hidden(Plain):
-    """The same with its layers called as functions, which nothing can watch."""
+class NoLayer(Plain):
+    """No weight meets a row."""
 
     def forward(self, graph, x):
-        return x[:, :4] @ self.last.weight[:, :4]
+        return x[:, :4]
+
+
+class Headed(nn.Module):
+    """Maps its hidden rows by a head of any kind, and remembers what this reads."""
+
+    def __init__(self, head, **parts):
+        super().__init__()
+        self.first, self.norm, self.head = nn.Linear(12, 5), nn.LayerNorm(4), head
+        self.matrix, self.prototypes = nn.Parameter(torch.randn(5, 4)), nn.Parameter(torch.randn(4, 5))
+        self.scale = nn.Parameter(torch.ones(1, 4))
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, graph, x):
+        self.read = torch.relu(graph.aggregate(graph.halo(self.first(x)), "mean"))
+        return self.norm(self.head(self, self.read)) * self.scale
+
+
+HEADS = {
+    "a parameter": lambda: Headed(lambda self, h: h @ self.matrix),
+    "a function": lambda: Headed(lambda self, h: nn.functional.linear(h, self.matrix.t())),
+    "einsum": lambda: Headed(lambda self, h: torch.einsum("ij,jk->ik", h, self.matrix)),
+    "weight norm": lambda: Headed(lambda self, h: self.lin(h), lin=nn.utils.parametrizations.weight_norm(
+        nn.Linear(5, 4))),
+    "spectral norm": lambda: Headed(lambda self, h: self.lin(h), lin=nn.utils.parametrizations.spectral_norm(
+        nn.Linear(5, 4))),
+    "distances": lambda: Headed(lambda self, h: -torch.cdist(h, self.prototypes)),
+    "own distances": lambda: Headed(lambda self, h: -(h[:, None] - self.prototypes).square().sum(2)),
+    "bilinear": lambda: Headed(lambda self, h: self.lin(h, h), lin=nn.Bilinear(5, 5, 4)),
+    "a cell": lambda: Headed(lambda self, h: self.cell(h), cell=nn.GRUCell(5, 4)),
+    "a list": lambda: Headed(lambda self, h: torch.cat([h @ one for one in self.columns], 1), columns=nn.ParameterList(
+        [torch.randn(5, 2), torch.randn(5, 2)])),
+    "a convolution": lambda: Headed(lambda self, h: self.conv(h[:, None])[:, 0], conv=nn.Conv1d(1, 1, 2)),
+}
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("kind", HEADS)
+def test_embeddings_are_what_a_head_of_any_kind_reads(open_part, kind):
+    comm, dataset = MPI.COMM_WORLD, easy_graph()
+    opened = open_part(comm, dataset, random_owner(dataset, comm.size))
+    torch.manual_seed(0)
+    model = HEADS[kind]()
+    found = answer(comm, model, opened.graph, opened.part, info_of(dataset), True)
+    np.testing.assert_allclose(found.embeddings, model.read.detach().numpy(), atol=1e-6)
 
 
 @pytest.mark.parallel([1, 2])
@@ -122,8 +167,8 @@ def test_an_own_models_embeddings_are_what_its_last_matrix_reads(open_part):
     degree = dataset.in_degree()
     expected = np.where(degree[:, None] > 0, sums / np.maximum(degree, 1)[:, None], 0)
     np.testing.assert_allclose(whole.embeddings, expected, atol=1e-5)
-    with pytest.raises(CollectiveError, match="Hidden calls no layer of its own with rows of nodes"):
-        answer(comm, Hidden(), opened.graph, opened.part, info_of(dataset), True)
+    with pytest.raises(CollectiveError, match="NoLayer calls no layer of its own with rows of nodes"):
+        answer(comm, NoLayer(), opened.graph, opened.part, info_of(dataset), True)
     with pytest.raises(CollectiveError, match="sgc is one linear map"):
         answer(comm, model_of("sgc", dataset)[1], opened.graph, opened.part, info_of(dataset), True)
 
