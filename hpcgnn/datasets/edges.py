@@ -43,6 +43,7 @@ from hpcgnn.errors import DatasetError
 
 SETTINGS = ("labels", "features", "splits", "ids", "header", "weight", "ignore")
 WEIGHT_NAMES = ("weight", "edge_weight", "w", "value")
+FIRST_TIME = 5e8     # in seconds since 1970; weights are smaller
 KONECT = re.compile(r"% *(sym|asym|bip) +(unweighted|positive|posweighted|signed|multisigned|weighted|multiweighted|"
                     r"dynamic|multiposweighted)\b")
 KONECT_COUNTS = re.compile(r"% *\d+ +(\d+) +(\d+)")
@@ -92,7 +93,8 @@ def load_edges(rest: str, options: SourceOptions) -> GraphDataset:
                       labels="" if labels is None else labels.path.name,
                       splits="" if splits is None else splits.path.name,
                       feature_names=() if features is None else features.columns,
-                      skipped=tuple(text for found in (*files, edges) for text in found.skipped))
+                      skipped=tuple(text for found in (*files, edges) for text in found.skipped),
+                      dubious=tuple(text for found in (*files, edges) for text in found.dubious))
     given = GivenGraph(name, edges.source, edges.target, edges.weight, ids, num_nodes=edges.num_nodes,
                        row_name=None if edges.num_nodes is None else np.arange(1, edges.num_nodes + 1),
                        ignore=Choices(ignore=ignored_of(settings.get("ignore"))).ignored(())[1],
@@ -112,7 +114,7 @@ class EdgeFile:
     weight : (num_edges,) float64, or None
     num_nodes : int or None          where the file says it: then its ids, 1 to num_nodes, were made rows
     is_symmetric : bool              each edge is listed once and holds both ways
-    remarks, skipped : tuple of str
+    remarks, skipped, dubious : tuple of str
     """
 
     source: Ends | Ids
@@ -122,6 +124,7 @@ class EdgeFile:
     is_symmetric: bool = False
     remarks: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
+    dubious: tuple[str, ...] = ()
 
 
 def read_edge_file(path: Path, options: SourceOptions, has_header: bool | None = None,
@@ -178,7 +181,12 @@ def read_edge_file(path: Path, options: SourceOptions, has_header: bool | None =
                                "truncated, copy it again")
         remarks += (f"{path.name} is a file of {known.name}; its nodes are counted from 1, and a line leads from its "
                     "first node to its second",)
-    return EdgeFile(source, target, weight, num_nodes, known is not None and known.is_symmetric, remarks, skipped)
+    dubious = ()
+    if weight is not None and len(weight) and weight.min() >= FIRST_TIME and (weight % 1 == 0).all():
+        dubious = (f"the third column of {path.name} holds whole numbers from {weight.min():.0f} on, which may be "
+                   "times; weight=none leaves them out",)
+    return EdgeFile(source, target, weight, num_nodes, known is not None and known.is_symmetric, remarks, skipped,
+                    dubious)
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,7 @@ class NodeFile:
     remarks : tuple of str
     skipped : tuple of str           lines and columns that were left out
     columns : tuple of str           names of the columns of values, where a header has them
+    dubious : tuple of str           what may be meant otherwise
     """
 
     path: Path
@@ -55,6 +56,7 @@ class NodeFile:
     remarks: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
+    dubious: tuple[str, ...] = ()
 
 
 def read_node_file(path: Path, dtype: type, options: SourceOptions, has_ids: bool | None = None,
@@ -108,7 +110,11 @@ def read_node_file(path: Path, dtype: type, options: SourceOptions, has_ids: boo
     remarks = table.remarks
     if ids is not None:
         remarks = (f"{table.remarks[0]}; column {(table.header or ['0'])[0]} holds the nodes' ids", *table.remarks[1:])
-    return NodeFile(path, ids, values, remarks, skipped, columns)
+    dubious = ()
+    if table.header is None and len(table.first) > 1 and table.first == tuple(map(str, range(len(table.first)))):
+        dubious = (f"the first row of {path.name} is {','.join(table.first)[:12]}, which pandas writes as names of "
+                   "columns; header=true says that it is such",)
+    return NodeFile(path, ids, values, remarks, skipped, columns, dubious)
 
 
 def _shows_ids(table: TextTable) -> bool:
@@ -174,9 +180,9 @@ def _kept(matrix: np.ndarray, dtype: type) -> np.ndarray | RowFile:
 
 def _matrix(matrix: Any, path: Path) -> np.ndarray | RowFile:
     matrix = matrix[:, None] if matrix.ndim == 1 and matrix.dtype.kind != "U" else matrix
-    if len(matrix) == 0:
+    if matrix.shape[:1] == (0,):
         raise DatasetError(f"{path} holds no rows; expected a number or a row of numbers a node")
-    if matrix.size == 0 or matrix.dtype.kind not in "iufbU" or matrix.ndim > 2:
+    if matrix.size == 0 or matrix.dtype.kind not in "iufbU" or matrix.ndim not in (1, 2):
         raise DatasetError(f"{path} holds {matrix.dtype} of shape {matrix.shape}; expected a number or a row of "
                            "numbers a node")
     return matrix

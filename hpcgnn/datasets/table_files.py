@@ -36,7 +36,7 @@ def load_parquet(rest: str, options: SourceOptions) -> GraphDataset:
 
 
 def load_tables(rest: str, options: SourceOptions, kind: str,
-                read: Callable[[Path], tuple[Table, tuple[str, ...]]]) -> GraphDataset:
+                read: Callable[[Path], tuple[Table, tuple[str, ...], tuple[str, ...]]]) -> GraphDataset:
     """Load "EDGES[,nodes=NODES][,source=COLUMN][,target=COLUMN][,weight=COLUMN][,id=COLUMN][,label=COLUMN]
     [,split=COLUMN][,features=COLUMN;COLUMN]"; the dataset is named after the file of edges.
 
@@ -51,12 +51,12 @@ def load_tables(rest: str, options: SourceOptions, kind: str,
     settings = split_settings(settings_text, SETTINGS, f"a {kind}: source")
     path = Path(file)
     options.progress(f"reading {path.name}", None)
-    edges, remarks = read(path)
+    edges, remarks, skipped = read(path)
     nodes = None
     if "nodes" in settings:
         options.progress(f"reading {Path(settings['nodes']).name}", None)
-        nodes, more = read(Path(settings["nodes"]))
-        remarks += more
+        nodes, *more = read(Path(settings["nodes"]))
+        remarks, skipped = remarks + more[0], skipped + more[1]
     choices = Choices(nodes=nodes, source=_column(settings.get("source"), edges),
                       target=_column(settings.get("target"), edges), edge_weight=choice_of(settings.get("weight")),
                       ignore=ignored_of(settings.get("ignore")), node_ids=_column(settings.get("id"), nodes),
@@ -64,12 +64,13 @@ def load_tables(rest: str, options: SourceOptions, kind: str,
                       splits=_split(settings.get("split"), nodes),
                       features=_features(settings.get("features"), options))
     given = graph_of_tables(edges, choices, name_of(path))
-    return finish_dataset(replace(given, remarks=remarks + given.remarks), options)
+    return finish_dataset(replace(given, remarks=remarks + given.remarks, origins=replace(
+        given.origins, skipped=skipped + given.origins.skipped)), options)
 
 
-def read_csv_table(path: Path) -> tuple[Table, tuple[str, ...]]:
-    """Read text files whose first line names their columns, and say so. A column is int64 if each of its cells is a
-    whole number as Python writes it; all others are Cells.
+def read_csv_table(path: Path) -> tuple[Table, tuple[str, ...], tuple[str, ...]]:
+    """Read text files whose first line names their columns, and say so, and what was skipped. A column is int64 if each
+    of its cells is a whole number as Python writes it; all others are Cells.
 
     Raises
     ------
@@ -81,21 +82,21 @@ def read_csv_table(path: Path) -> tuple[Table, tuple[str, ...]]:
         raise DatasetError(f"{path} has {what}, and csv: finds columns by name; put their names in the first line, "
                            "or use edges:FILE,labels=FILE")
     columns = read_columns(table, [INTEGER] * table.num_columns + [TEXT] * len(table.keys))
-    remarks = (*table.remarks, *(f"skipped {text}" for text in table.skipped))
+    skipped = table.skipped
     named = TextColumns((*table.header, *table.keys))
     for place, (name, column) in enumerate(zip((*table.header, *table.keys), columns, strict=True)):
         if place < table.num_unnamed and _counts(column):
-            remarks += (f"column {place} of {path.name} has no name and counts the rows; it was left out",)
+            skipped += (f"column {place} of {path.name}, which has no name and counts the rows",)
             named.index = column if place == 0 else named.index
             continue
         if not name and _is_empty(column):
-            remarks += (f"column {place} of {path.name} has neither a name nor a value; it was left out",)
+            skipped += (f"column {place} of {path.name}, which has neither a name nor a value",)
             continue
         if name in named or not name:
             what = f"names the column {name!r} twice" if name else f"has no name for column {place}"
             raise DatasetError(f"{path} {what}; expected one name for each column")
         named[name] = column if isinstance(column, np.ndarray) else Cells(column)
-    return named, remarks
+    return named, table.remarks, skipped
 
 
 class TextColumns(dict):
@@ -121,7 +122,7 @@ def _is_empty(column: np.ndarray | pa.Array) -> bool:
     return isinstance(column, pa.Array) and not pc.any(pc.not_equal(column, "")).as_py()
 
 
-def read_parquet_table(path: Path) -> tuple[Table, tuple[str, ...]]:
+def read_parquet_table(path: Path) -> tuple[Table, tuple[str, ...], tuple[str, ...]]:
     """Read a Parquet file, or those of a folder or pattern, which have the same columns; folders such as year=2020 are
     columns, too.
 
@@ -157,7 +158,7 @@ def read_parquet_table(path: Path) -> tuple[Table, tuple[str, ...]]:
         remarks = (f"{path.name} stands for {len(files)} files, {files[0].name} to {files[-1].name}",)
     # The index of a pandas DataFrame that was kept as a column.
     index = [name for name in table.column_names if name.startswith("__index_level_")]
-    return columns_of(table.drop_columns(index), str(path)), remarks
+    return columns_of(table.drop_columns(index), str(path)), remarks, ()
 
 
 def _column(name: str | None, table: Table | None) -> str | int | None:

@@ -46,6 +46,7 @@ FORMS = ((re.compile(rb"\s*<(\?xml|!doctype|html)", re.IGNORECASE), "XML or a we
          (re.compile(rb"version https://git-lfs"), "a pointer of Git LFS; fetch the file itself by git lfs pull"))
 TAR_AT, TAR = 257, b"ustar"
 MARKS, KEPT_COMMENTS = b"#%", 8
+EXCEL = re.compile(rb'"?sep=.?"?[ \t]*\n', re.IGNORECASE)      # says how columns are separated; rows tell
 MATRIX_MARKET = b"%%matrixmarket"
 EMPTY_LINES = re.compile(rb"[ \t\n]*\n")
 BLANK_RUN = re.compile(rb'("[^"]*")|([ \t]*\n[ \t]*|[ \t]+)')
@@ -266,6 +267,9 @@ class TextStream:
                 start = empty.end()
                 continue
             end = lines.index(b"\n", start) + 1
+            if start == 0 and EXCEL.fullmatch(lines, start, end):
+                start = end
+                continue
             if lines[start] not in MARKS:
                 break
             line = lines[start:end]

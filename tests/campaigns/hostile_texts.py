@@ -97,7 +97,8 @@ def _edges() -> Iterator[Hostile]:
         "HTML": "<html><body>404</body></html>\n",
     }.items():
         yield _edge_source(name, text, truth=ANY)
-    yield _edge_source("UTF-16", EDGES.encode("utf-16"))
+    yield _edge_source("UTF-16", EDGES.encode("utf-16"), truth=ANY)
+    yield _edge_source("UTF-16 without a mark", EDGES.encode("utf-16-le"))
     yield _edge_source("latin-1", b"\xff\xfe\xfd\n")
     packed = gzip.compress(EDGES.encode())
     yield _edge_source("gzip", packed, truth=ANY)
@@ -118,16 +119,16 @@ def _repeated_gzip(block: bytes, times: int) -> bytes:
 def _tables() -> Iterator[Hostile]:
     for name, labels in {
         "short": LABELS[:-2],
-        "words": "a\n" * NODES,
         "2**64": f"{2**64}\n" * NODES,
         "1e300": "1e300\n" * NODES,
         "negative": "-5\n" * NODES,
         "inf": "inf\n" * NODES,
         "empty": "",
         "columns of 2": "2,2\n" * NODES,
-        "10**12": LABELS[:-2] + "1000000000000\n",
     }.items():
         yield _edge_source(f"labels {name}", labels=labels)
+    yield _edge_source("labels words", labels="a\n" * NODES, truth=ANY)
+    yield _edge_source("labels 10**12", labels=LABELS[:-2] + "1000000000000\n", truth=ANY)
     yield _edge_source("labels long", labels=LABELS + "0\n", truth=ANY)
     yield _edge_source("labels nan", labels="nan\n" * NODES)
     yield _edge_source("some labels nan", labels=LABELS[:-2] + "nan\n", truth=ANY)

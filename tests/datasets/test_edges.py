@@ -87,6 +87,12 @@ def test_malformed_files_are_refused(files, file, text, match):
         load(files, "web.tsv")
 
 
+def test_an_array_of_one_number_is_refused(files):
+    np.save(files / "features.npy", np.array(1.0))
+    with pytest.raises(DatasetError, match=r"features\.npy holds float64 of shape \(\)"):
+        load(files, "web.tsv")
+
+
 def test_an_unknown_setting_is_refused_with_the_valid_ones(files):
     with pytest.raises(DatasetError, match=r"'weights=w\.csv'; expected NAME=VALUE with NAME one of labels, features"):
         load_source(f"edges:{files}/web.tsv,weights=w.csv", SourceOptions())

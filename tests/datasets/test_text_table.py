@@ -203,7 +203,7 @@ def test_the_index_of_a_table_is_no_feature(name, tmp_path):
     write(tmp_path / "e.csv", f"{name},source,target\n0,5,6\n1,6,7\n2,8,5\n")
     arcs, dataset = graph_of(f"csv:{tmp_path}/e.csv,nodes={tmp_path}/n.csv")
     assert arcs == [(5, 6), (6, 7), (8, 5)] and dataset.features.tolist() == [[.5], [1.5], [2.5], [3.5]]
-    assert "has no name and counts the rows" in " ".join(dataset.cleaning.read.of("note"))
+    assert "which has no name and counts the rows" in " ".join(dataset.cleaning.read.of("skipped"))
     assert graph_of(f"edges:{tmp_path}/e.csv")[0] == arcs
 
 
@@ -211,6 +211,20 @@ def test_an_unnamed_column_that_does_not_count_is_asked_about(tmp_path):
     write(tmp_path / "e.csv", ",source,target\n7,5,6\n3,6,7\n")
     with pytest.raises(DatasetError, match="first column without a name, which does not count the rows"):
         graph_of(f"edges:{tmp_path}/e.csv")
+
+
+def test_weights_that_may_be_times_are_said(tmp_path):
+    path = write(tmp_path / "e.csv", "sep=,\nsource,target,weight\n0,1,1082040961\n1,2,1082040962\n")     # as of Excel
+    arcs, dataset = graph_of(f"edges:{path}")
+    assert arcs == [(0, 1), (1, 2)] and "weight=none" in dataset.cleaning.read.dubious[0]
+
+
+def test_a_first_row_that_may_be_names_is_said(tmp_path):
+    write(tmp_path / "e.csv", LINES)
+    write(tmp_path / "l.csv", "0\n1\n0\n1\n0\n")
+    pandas.DataFrame(np.eye(4)).to_csv(tmp_path / "x.csv", index=False)
+    source = f"edges:{tmp_path}/e.csv,labels={tmp_path}/l.csv,features={tmp_path}/x.csv"
+    assert "which pandas writes as names" in graph_of(source)[1].cleaning.read.dubious[0]
 
 
 @pytest.mark.parametrize("header", ["id,label,f,f,f", "id,label,label,f,g"])
