@@ -111,7 +111,8 @@ class TrainConfig:
                            group=MODEL, has_flag=False)
     jump: str = setting("concat", "How the layers' rows are joined.", ("concat", "max"), models=("jknet",), group=MODEL,
                         has_flag=False)
-    epochs: int = setting(200, "Epochs to train.", low=1, group=TRAINING, is_common=True)
+    epochs: int = setting(200, "Epochs to train; 0 scores and saves a model as it is.", low=0, group=TRAINING,
+                          is_common=True)
     steps: str = setting("1", "Optimizer steps an epoch: each computes the rows of some clusters, or with rows:N some "
                          "rows drawn one by one, and reads all others as they last were. 1 is the whole graph in one "
                          "step; auto begins with many and ends with 1.",
@@ -249,7 +250,7 @@ class TrainConfig:
             if others[name] == value:
                 for clash in clashes:
                     clash.check(others, name if value is True else f"{name} {value}")
-        if self.warmup and self.warmup >= self.epochs:
+        if self.warmup and self.warmup >= self.epochs > 0:
             raise ConfigError(f"warmup must be less than the {self.epochs} epochs, found {self.warmup}; change one of "
                               "them")
         if 0 < self.link_mbps < SLOWEST_LINK:

@@ -105,6 +105,11 @@ class GraphDataset:
         """Return how a sentence names a node: its number, or the id that its source gives it."""
         return str(node) if self.node_name is None else repr(self.node_name[node:node + 1].tolist()[0])
 
+    @property
+    def is_labeled(self) -> bool:
+        """Whether any node has a label, or a split any node; a graph without is for a trained model's answers."""
+        return bool((self.labels != -1).any() or self.val_mask.any() or self.test_mask.any())
+
     def in_degree(self) -> np.ndarray:
         """Number of in-neighbours of every node, (num_nodes,) int64."""
         return np.diff(self.indptr)
@@ -212,5 +217,5 @@ class GraphDataset:
                                    f"found {mask.dtype} of shape {mask.shape}")
         if (self.train_mask.astype(np.int8) + self.val_mask + self.test_mask > 1).any():
             raise DatasetError(f"{self.name}: a node is in two of the train, validation and test splits")
-        if not self.train_mask.any():
+        if not self.train_mask.any() and self.is_labeled:
             raise DatasetError(f"{self.name} has no training node; at least one is needed")

@@ -77,6 +77,8 @@ def _labels(dataset: GraphDataset, origins: Origins) -> str:
         count, lacking = has.sum(axis=0), int(np.count_nonzero(~has.any(axis=1)))
         return (f"{dataset.num_classes:,}, several a node{where}: {_counts(dataset, count)}; {lacking:,} nodes have "
                 "none of them")
+    if not dataset.is_labeled:
+        return "none"
     count = np.bincount(labels[labels >= 0], minlength=dataset.num_classes)
     return (f"{dataset.num_classes:,} classes{where}: {_counts(dataset, count)}; {int((labels < 0).sum()):,} nodes "
             "without a label")

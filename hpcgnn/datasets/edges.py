@@ -58,7 +58,7 @@ def load_edges(rest: str, options: SourceOptions) -> GraphDataset:
 
     Raises
     ------
-    DatasetError      a file that is missing or malformed, no labels given, an edge to a node that has no row
+    DatasetError      a file that is missing or malformed, an edge to a node that has no row
     """
     file, _, settings_text = rest.partition(",")
     settings = split_settings(settings_text, SETTINGS, "an edges: source")
@@ -68,9 +68,6 @@ def load_edges(rest: str, options: SourceOptions) -> GraphDataset:
     name = name_of(path)
     if "labels" in settings:
         refuse_given_labels(f"edges:{rest}", options)
-    elif options.made_classes is None:
-        raise DatasetError(f"edges:{file} names no labels, which training needs; append ,labels=FILE, one row a node, "
-                           "or pass --make-labels K for K classes made from in-degrees")
     wants_features = options.features != "structural"
     labels, features, splits = (
         read_node_file(Path(settings[key]), dtype, options, flags["ids"], flags["header"]) if key in settings else None

@@ -19,6 +19,7 @@ from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.datasets.features import Features
 from hpcgnn.datasets.given_splits import read_splits
 from hpcgnn.datasets.ids import NodeRows, ids_of_ends, numbers_of_ends, renumbered
+from hpcgnn.datasets.labels import UNKNOWN
 from hpcgnn.datasets.made import assemble_made_dataset, refuse_given_labels
 from hpcgnn.datasets.options import SourceOptions
 from hpcgnn.datasets.row_files import Column, RowFile
@@ -82,8 +83,8 @@ def finish_dataset(given: GivenGraph, options: SourceOptions) -> GraphDataset:
 
     Raises
     ------
-    DatasetError       arrays that disagree, an id that no node has, no labels where none are to be made, weights that
-                       are not positive, or what `assemble_dataset` refuses
+    DatasetError       arrays that disagree, an id that no node has, weights that are not positive, or what
+                       `assemble_dataset` refuses
     """
     labels = _labels(given, options)
     if given.weight is not None:
@@ -101,9 +102,11 @@ def finish_dataset(given: GivenGraph, options: SourceOptions) -> GraphDataset:
         if len(rows) != num_nodes:
             raise DatasetError(f"{given.name} has {len(rows)} ids for {num_nodes} nodes; expected one each")
     name = None if rows is None else rows.names
-    if labels is None:
+    if labels is None and options.made_classes is not None:
         return assemble_made_dataset(given.name, graph, given.features, options, given.remarks, weight, name,
                                      given.origins)
+    if labels is None:
+        labels, given = _no_labels(given, num_nodes), replace(given, splits=None)
     masks = None if given.splits is None else _masks(given, num_nodes, rows)
     return assemble_dataset(given.name, graph, given.features, labels.values, labels.num_classes, masks, options,
                             given.remarks + labels.remarks, weight, name, labels.class_names,
@@ -116,10 +119,14 @@ def _labels(given: GivenGraph, options: SourceOptions) -> Labels | None:
         task = given.task if options.task == "auto" else options.task
         return read_labels(given.labels, task, given.name, given.num_classes, given.label_names, given.ignore,
                            given.origins)
-    if options.made_classes is None:
-        raise DatasetError(f"{given.name} has no labels, which training needs; give them by {given.labels_hint}, or "
-                           "have K classes made from in-degrees by --make-labels K (make_labels=K in Python)")
     return None
+
+
+def _no_labels(given: GivenGraph, num_nodes: int) -> Labels:
+    """Labels of a graph that has none: a trained model answers for it, and nothing is trained on it."""
+    return Labels(np.full(num_nodes, UNKNOWN, np.int64), 1, dubious=(
+        f"{given.name} has no labels, so it is only for the answers of a trained model; to train on it, give labels by "
+        f"{given.labels_hint}, or have K classes made from in-degrees by --make-labels K (make_labels=K in Python)",))
 
 
 def _numbered(given: GivenGraph) -> tuple[Ends, Ends, int, NodeRows | None]:

@@ -26,6 +26,7 @@ from hpcgnn.nn.quantized.models import QuantizedStack, calibrate
 from hpcgnn.quantized.integer_model import IntegerModel
 from hpcgnn.shards.reader import check_num_parts
 from hpcgnn.shards.schema import GraphInfo, check_fingerprint
+from hpcgnn.training.answering import classes_of, strange_classes
 from hpcgnn.training.checkpoint import Checkpoint, check_shapes, read_checkpoint
 from hpcgnn.training.evaluate import Evaluation, evaluate
 from hpcgnn.training.metrics import RunFolder
@@ -59,7 +60,8 @@ class TrainedRun:
 
     @classmethod
     def open(cls, comm: MPI.Comm, folder: Path, shards: Path, info: GraphInfo, other_graph: bool = False,
-             config_of: ConfigOf | None = None, recipe: Recipe | None = None, device: str = "cpu") -> TrainedRun:
+             config_of: ConfigOf | None = None, recipe: Recipe | None = None, device: str = "cpu",
+             names_classes: bool = False) -> TrainedRun:
         """Collective: read the checkpoint and this rank's shard.
 
         Parameters
@@ -68,6 +70,8 @@ class TrainedRun:
                                                                    integers; its rows are float32 in any case
         recipe : Recipe or None                                    what a program brings, its model for one
         device : {"cpu", "cuda"}                                   where the model answers in floats
+        names_classes : bool      classes are those of the training, by their names; the graph may have others, or no
+                                  labels
 
         Raises
         ------
@@ -80,12 +84,16 @@ class TrainedRun:
         together(comm, lambda: check_dataset(source, checkpoint.dataset, info, other_graph))
         together(comm, lambda: check_fingerprint(source, checkpoint.fingerprint, info, other_graph))
         config = together(comm, lambda: (config_of or integer_config)(checkpoint.settings, folder))
-        session = Session.open(comm, shards, replace(config, precision="fp32", device=device), info, recipe or Recipe())
+        config_here = replace(config, precision="fp32", device=device)
+        session = Session.open(comm, shards, config_here, info, recipe or Recipe(),
+                               (checkpoint.answers_with or classes_of(info)) if names_classes else None)
         model = replace(session, config=config).new_model(config.seed)
         check_shapes(replace(checkpoint, model=checkpoint.best_model), model.state_dict())
         model.load_state_dict(checkpoint.best_model)
-        return cls(session, model.eval(), other_graph_line(source, checkpoint.fingerprint, info),
-                   ClusterCut.of(checkpoint.settings))
+        remark = other_graph_line(source, checkpoint.fingerprint, info)
+        if remark is not None and names_classes and checkpoint.answers_with is not None:
+            remark = "\n".join((remark, *strange_classes(info, checkpoint.answers_with)))
+        return cls(session, model.eval(), remark, ClusterCut.of(checkpoint.settings))
 
     @property
     def is_quantized(self) -> bool:

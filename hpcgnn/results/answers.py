@@ -21,7 +21,6 @@ from hpcgnn.partition.partition import Partition
 from hpcgnn.results.embedding import watch_last_layer
 from hpcgnn.shards.schema import GraphInfo
 from hpcgnn.training.generators import alike_draws
-from hpcgnn.training.objective import task_of
 from hpcgnn.training.reading import Reading
 from hpcgnn.training.scores import CLASSES, MULTI_LABEL, REGRESSION
 
@@ -177,7 +176,7 @@ def answer(comm: MPI.Comm, model: nn.Module, graph: LocalGraph, part: Partition,
         raise CollectiveError(f"the model's answers for {num_bad} nodes are not finite; look for extreme values in the "
                               "features, or for a training that went astray")
     node_id = graph.node_id[:graph.num_inner].astype(np.int64)
-    return Answers(task_of(part.labels), info.num_nodes, node_id, _names(part, node_id), logits, watched.rows(),
+    return Answers(info.task, info.num_nodes, node_id, _names(part, node_id), logits, watched.rows(),
                    info.class_names, reading, info.num_classes)
 
 

@@ -25,6 +25,7 @@ from hpcgnn.results.pyg_weights import WEIGH_ALIKE, pyg_weights
 from hpcgnn.shards.reader import read_graph_info
 from hpcgnn.shards.schema import GraphInfo
 from hpcgnn.shards.sealed import reason_of
+from hpcgnn.training.answering import classes_of
 from hpcgnn.training.checkpoint import Checkpoint
 from hpcgnn.training.scores import DEFAULT_SCORES
 
@@ -145,7 +146,8 @@ def _size_that_moves(before: dict[str, tuple], after: dict[str, tuple], weights:
 def _with_origin(record: ModelRecord, folder: Path, checkpoint: Checkpoint) -> ModelRecord:
     """Return the record with what is known of the data and the training."""
     progress, info = checkpoint.progress, graph_info_of(folder, checkpoint)
-    task, class_names = ("", ()) if info is None else (info.task, info.class_names)
+    classes = checkpoint.answers_with or (None if info is None else classes_of(info))
+    task, class_names = ("", ()) if classes is None else (classes["task"], classes["class_names"])
     named = checkpoint.settings.get("score", "auto")
     score = {"name": DEFAULT_SCORES[task] if named == "auto" and task else named,
              **{name: _known(getattr(progress.best, name)) for name in ("train_score", "val_score", "test_score")}}

@@ -67,7 +67,8 @@ class FloatRun:
         part = together(comm, lambda: read_names(shards, comm.rank, comm.size, info))
         try:
             trained = TrainedRun.open(comm, folder, shards, info, other_graph, float_config,
-                                      Recipe(model=_copy_of(model) if isinstance(model, nn.Module) else model))
+                                      Recipe(model=_copy_of(model) if isinstance(model, nn.Module) else model),
+                                      names_classes=True)
         except CollectiveError as error:
             if model is None and ":" in settings["model"]:
                 raise CollectiveError(f"{error}; where {settings['model']} was given to hpcgnn.fit, give it again, to "

@@ -32,7 +32,7 @@ from hpcgnn.training.precision import LossScale
 KIND, VERSION = "checkpoint", 5
 VERSION_OF_MORE = 6         # of one with weights of a loss, or weights that a program has frozen under way
 ADVICE = "start without --resume, or restore the file"
-BROUGHT = ("schedule", "own_optimizer")     # by programs: absent in other checkpoints
+BROUGHT = ("schedule", "own_optimizer", "answers_with")     # absent where a run has none, or is of an earlier version
 LOSS_GROUPS = ("loss", "best_loss")
 TOKEN = re.compile("[0-9a-f]{32}")
 # Everything that h5py, json and the constructors raise for content that is not what it should be.
@@ -99,6 +99,8 @@ class Checkpoint:
     average : Averaged or None       of the weights, where a run averages them
     loss, best_loss : dict           weights and buffers of a loss that a program gave, by name
     frozen : list of str or None     weights that require no gradient, where a program changed that under way
+    answers_with : dict or None      `task`, `num_classes` and `class_names` of the graph that was trained on; None in
+                                     checkpoints of earlier versions
     """
 
     settings: dict[str, Any]
@@ -117,6 +119,7 @@ class Checkpoint:
     loss: dict[str, torch.Tensor] = field(default_factory=dict)
     best_loss: dict[str, torch.Tensor] = field(default_factory=dict)
     frozen: list[str] | None = None
+    answers_with: dict[str, Any] | None = None
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
@@ -207,7 +210,7 @@ def _check_content(checkpoint: Checkpoint) -> None:
         (isinstance(checkpoint.settings, dict) and type(checkpoint.settings["seed"]) is int, "settings"),
         (isinstance(checkpoint.dataset, str), "name of a graph"), (checkpoint.fingerprint.is_valid, "fingerprint"),
         (bool(TOKEN.fullmatch(checkpoint.token)), "token"), (isinstance(checkpoint.controller, dict), "controller"),
-        (all(isinstance(getattr(checkpoint, name), (dict, type(None))) for name in BROUGHT), "schedule or optimizer"),
+        (all(isinstance(getattr(checkpoint, name), (dict, type(None))) for name in BROUGHT), "schedule or classes"),
         (all(type(counter) is int and counter >= 0 for counter in counters), "counters"),
         (progress.seed_index == len(progress.finished), "results"),
         (math.isfinite(checkpoint.loss_scale.value), "loss scale"),

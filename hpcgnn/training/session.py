@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -38,11 +38,12 @@ from hpcgnn.steps.dealing import num_steps_of
 from hpcgnn.steps.step_graphs import StepGraphs
 from hpcgnn.training.adam import WeightGroup
 from hpcgnn.training.alike import Traits, check_alike
+from hpcgnn.training.answering import as_trained, with_classes
 from hpcgnn.training.batch_graph import Degrees, within_batches
 from hpcgnn.training.exchanges import Exchanges, rotated_rows
 from hpcgnn.training.fastest import with_fastest_precision
 from hpcgnn.training.graph_info import read_shared_info
-from hpcgnn.training.objective import Objective
+from hpcgnn.training.objective import SPLITS, Objective
 from hpcgnn.training.own_loss import write_into
 from hpcgnn.training.precision import STORAGE, storage_bits
 from hpcgnn.training.reading import Reading, reading_of
@@ -109,9 +110,14 @@ class Session:
 
     @classmethod
     def open(cls, comm: MPI.Comm, shards: Path, config: TrainConfig, info: GraphInfo | None = None,
-             recipe: Recipe = NOTHING) -> Session:
+             recipe: Recipe = NOTHING, answers_with: dict[str, Any] | None = None) -> Session:
         """Collective: read this rank's shard (and `info` where it is not given), exchange the input rows, count the
         splits.
+
+        Parameters
+        ----------
+        answers_with : dict or None      task and classes of a trained model that is to answer for this graph, which
+                                         may have others or none: labels are brought into the model's order
 
         Raises
         ------
@@ -128,6 +134,10 @@ class Session:
         part, whole = _in_batches(comm, part, config)
         part, reach = _within_reach(comm, part, config)
         masks = {"train": part.train_mask, "val": part.val_mask, "test": part.test_mask}
+        counted = {split: getattr(info, f"num_{split}") for split in SPLITS}
+        if answers_with is not None:
+            labels = together(comm, lambda: as_trained(part.labels, info, answers_with))
+            part, info = replace(part, labels=labels), with_classes(info, answers_with)
         loss = together(comm, lambda: own_or_named("loss", config.loss, recipe.loss))
         objective = together(comm, lambda: Objective.build(comm, part.labels, masks, device, loss,
                                                           part.inner_id))
@@ -135,14 +145,14 @@ class Session:
         if config.quantize != "none" or config.clusters:
             advice = "use float rows on the whole graph" if config.clusters else "use float rows"
             together(comm, lambda: check_task(info.name, objective.task, advice))
-        counted = {split: getattr(info, f"num_{split}") for split in objective.num_global}
         if objective.num_global != counted:
             raise CollectiveError(f"{shards} has {objective.num_global} nodes in the splits of its parts, and graph.h5 "
                                   f"says {counted}; run hpcgnn preprocess again")
         if info.num_features == 0:
             raise CollectiveError(f"{shards} has no features to train on; run hpcgnn preprocess --features structural")
-        if objective.num_global["train"] == 0:
-            raise CollectiveError(f"{shards} has no training node in the whole graph; at least one is needed")
+        if objective.num_global["train"] == 0 and config.epochs and answers_with is None:
+            raise CollectiveError(f"{shards} has no training node in the whole graph; at least one is needed "
+                                  "to train; a trained model answers for it by hpcgnn predict")
         with recipe.kept_as_it_is(config.precision == "auto"):
             config = with_fastest_precision(comm, config, part, device, lambda tried: recipe.build(tried, info))
         full_bits = storage_bits(config.precision)

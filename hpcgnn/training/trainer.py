@@ -175,9 +175,8 @@ class TrainingRun:
     @property
     def model(self) -> nn.Module:
         """Return the model that is trained: a program's own module, also where it is distributed."""
-        model, given = self.learner.model, self.session.recipe.model
-        is_wrapped = isinstance(model, DistributedModel) and not isinstance(given, DistributedModel)
-        return model.module if is_wrapped else model
+        model = self.learner.model
+        return model.module if isinstance(model, DistributedModel) else model
 
     @property
     def seed(self) -> int:
@@ -376,4 +375,5 @@ class TrainingRun:
             schedule=None if learner.schedule is None else learner.schedule.state(),
             own_optimizer=learner.optimizer.record() if isinstance(learner.optimizer, OwnOptimizer) else None,
             average=learner.average.state(), loss=learner.loss_tensors, best_loss=learner.best_loss,
-            frozen=learner.frozen_since())
+            frozen=learner.frozen_since(),
+            answers_with={"task": info.task, "num_classes": info.num_classes, "class_names": list(info.class_names)})

@@ -145,9 +145,11 @@ def test_topology_gets_labels_on_request_and_says_so_everywhere(hpcgnn, tmp_path
         assert "no score on them is a benchmark" in text
 
 
-def test_topology_without_the_flag_is_refused_with_its_name(hpcgnn, tmp_path):
-    code, _, err = hpcgnn("preprocess", topology(tmp_path / "t.npz"), "--out", tmp_path / "g", "--parts", 2)
-    assert code == 1 and "has no labels" in err and "--make-labels K" in err and err.count("\n") == 1
+def test_topology_without_the_flag_is_for_answers_alone_and_says_so(hpcgnn, tmp_path):
+    code, out, _ = hpcgnn("preprocess", topology(tmp_path / "t.npz"), "--out", tmp_path / "g", "--parts", 2)
+    assert code == 0 and "has no labels, so it is only for the answers" in joined(out) and "--make-labels K" in out
+    info = verify_shards(tmp_path / "g")
+    assert (info.num_train, info.num_classes) == (0, 1)
 
 
 def test_settings_are_kept_as_json_can_hold_them(hpcgnn, tmp_path):

@@ -44,9 +44,10 @@ def test_an_edge_list_without_labels_has_the_nodes_that_it_names(edges):
     assert dataset.cleaning.remarks[0].startswith("MADE LABELS: the source has none; 2 classes")
 
 
-def test_an_edge_list_without_labels_is_refused_unless_asked(edges):
-    with pytest.raises(DatasetError, match=r"names no labels.*--make-labels K"):
-        load_source(f"edges:{edges}", SourceOptions())
+def test_an_edge_list_without_labels_is_for_answers_alone_unless_asked(edges):
+    dataset = load_source(f"edges:{edges}", SourceOptions(features="auto"))
+    assert dataset.name == "web" and not dataset.is_labeled and not dataset.train_mask.any()
+    assert any("has no labels" in line and "--make-labels K" in line for line in dataset.cleaning.read.dubious)
 
 
 @pytest.mark.parametrize(("source", "options", "complaint"), [

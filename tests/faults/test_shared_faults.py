@@ -119,7 +119,8 @@ def test_no_training_node_in_the_whole_graph(capsys, shared_path):
     # preprocess refuses such a graph, so nothing but the writer itself makes these shards.
     dataset = replace(dataset, train_mask=np.zeros_like(dataset.train_mask))
     shards = write_once(COMM, dataset, shared_path / "shards")
-    assert_refused(capsys, shared_path, f"{shards} has no training node in the whole graph; at least one is needed",
+    assert_refused(capsys, shared_path, f"{shards} has no training node in the whole graph; at least one is needed "
+                   "to train; a trained model answers for it by hpcgnn predict",
                    shards, "--out", shared_path / "run")
 
 
@@ -188,7 +189,7 @@ def test_a_run_folder_that_another_run_is_writing_in(capsys, shared_path, shards
 @pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("damage, complaint", [
     (lambda content: content[:-7], "is truncated: it has {less} bytes, expected {size}" + CHECKPOINT_ADVICE),
-    (as_format_0, "has format 0, this version reads 5" + CHECKPOINT_ADVICE),
+    (as_format_0, "has format 0, this version reads 5 and 6" + CHECKPOINT_ADVICE),
 ], ids=["truncated", "older"])
 def test_a_bad_checkpoint(capsys, shared_path, shards, damage, complaint):
     out = shared_path / "run"

@@ -323,7 +323,6 @@ def refused(plain, known):
     return {
         "an unknown id": ((lost, {"nodes": nodes}), "has an edge to node 'zed', which does not exist"),
         "an id twice": ((edges, {"nodes": {**nodes, "id": [known.ids[1], *known.ids[1:]]}}), "twice"),
-        "no labels": ((data_of(plain), {"labels": False}), "has no labels, which training needs"),
         "a column that is not there": ((edges, {"nodes": nodes, "labels": "topic"}), "no column 'topic'; they have id"),
         "texts as features": ((edges, {"nodes": {**nodes, "town": ["Rome"] * 14}}),
                               "values of column 'town' hold texts such as 'Rome'"),
@@ -348,7 +347,7 @@ def refused(plain, known):
 
 
 @pytest.mark.parametrize("how", [
-    "an unknown id", "an id twice", "no labels", "a column that is not there", "texts as features", "a negative weight",
+    "an unknown id", "an id twice", "a column that is not there", "texts as features", "a negative weight",
     "another split word", "several types", "no graph", "rows of a table", "nodes beside a Data",
     "a mask of another length", "ten splits", "features of another length", "a wide edge list",
     "features of three axes", "features that are no array", "ids of another number", "nodes that are pairs"])
@@ -357,6 +356,14 @@ def test_what_can_not_be_read_is_a_sentence_and_leaves_no_folder(made, plain, kn
     with pytest.raises(DatasetError, match=complaint) as caught:
         made(data, **options)
     assert "\n" not in str(caught.value) and not (tmp_path / "g").exists()
+
+
+def test_a_graph_without_labels_is_kept_for_answers_and_says_so(made, plain):
+    folder = made(data_of(plain), labels=False)
+    info = read_graph_info(folder)
+    assert (info.num_train, info.num_val, info.num_test, info.num_classes) == (0, 0, 0, 1)
+    (sentence,) = [line for line in info.cleaning.read.dubious if "no labels" in line]
+    assert "only for the answers of a trained model" in sentence and "data.y, or labels=ARRAY" in sentence
 
 
 @pytest.mark.parametrize("options, complaint", [({}, "no folder"), ({"out": "x", "parts": 0}, "parts is 0"),

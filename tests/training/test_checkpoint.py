@@ -164,7 +164,7 @@ def damaged(content, how):
         "bit flipped": (bytes(flipped), "is damaged: its checksum"),
         "grown": (content + b"\0", "is damaged: it has"),
         "older": (type(seal)(seal.kind, 0, seal.crc, seal.num_bytes).render() + content[SEAL_BYTES:],
-                  "has format 0, this version reads 5"),
+                  "has format 0, this version reads 5 and 6"),
         "a shard": (type(seal)("part", 1, seal.crc, seal.num_bytes).render() + content[SEAL_BYTES:],
                     "is a part file, expected a checkpoint file"),
     }[how]
