@@ -4,7 +4,8 @@ The ending of its name says the format. `.csv` and `.parquet` are tables, see `c
 whose row v belongs to the node of global id v: `node`, `prediction`, `probability` (none for a regression), `logits`,
 `embeddings` (where asked for) and `class_names` (where there are some). An .h5 file is sealed, of kind `answers`,
 format 1, with attributes `dataset`, `task` and `num_nodes`. Only .npz takes memory for all rows at once, and for each
-text as much as for the longest.
+text as much as for the longest; where that would be much, `node_bytes`, uint8, and `node_offset`, int64 (n + 1), stand
+for `node`: text v is the UTF-8 from offset v to offset v + 1.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ from hpcgnn.launch import together
 from hpcgnn.results.answers import Answers
 from hpcgnn.results.columns import columns_of, embedding_columns
 from hpcgnn.shards.sealed import open_sealed, reason_of, write_sealed
+from hpcgnn.shards.texts import packed_texts, unpacked_texts
 
 KIND, VERSION = "answers", 1
 ADVICE = "run hpcgnn predict again"
+FEW_BYTES = 1 << 24     # that texts of one width may take in .npz
 Pieces = Iterator[Answers]
 
 
@@ -81,7 +84,10 @@ def read_answer_arrays(path: Path) -> dict[str, np.ndarray]:
     if Path(path).suffix == ".npz":
         try:
             with np.load(path, allow_pickle=False) as file:
-                return dict(file)
+                arrays = dict(file)
+            for name in [name.removesuffix("_offset") for name in arrays if name.endswith("_offset")]:
+                arrays[name] = unpacked_texts(arrays.pop(f"{name}_bytes"), arrays.pop(f"{name}_offset"))
+            return arrays
         except (OSError, ValueError, BadZipFile) as error:
             raise CheckpointError(f"{path} is no file of answers: {error}; {ADVICE}") from error
     with open_sealed(path, KIND, VERSION, error=CheckpointError, advice=ADVICE) as file:
@@ -118,8 +124,14 @@ def _write_npz(path: Path, dataset: str, num_nodes: int, pieces: Pieces) -> None
     blocks = list(pieces)
     found = [arrays_of(block) for block in blocks]
     arrays = {name: np.concatenate([one[name] for one in found]) for name in (found[0] if found else ())}
-    # Without pickle, .npz takes texts only at the width of the longest.
-    arrays = {name: array.astype(str) if array.dtype == object else array for name, array in arrays.items()}
+    for name in [name for name, array in arrays.items() if array.dtype == object]:
+        # Without pickle, .npz takes texts only at the width of the longest.
+        texts = arrays.pop(name)
+        content, offset = packed_texts(texts)
+        if len(texts) * 4 * max(map(len, texts)) > FEW_BYTES + 8 * len(content):
+            arrays[f"{name}_bytes"], arrays[f"{name}_offset"] = content, offset
+        else:
+            arrays[name] = texts.astype(str)
     if blocks and blocks[0].class_names:
         arrays["class_names"] = np.array(blocks[0].class_names)
     with _replacing(path) as temporary, open(temporary, "wb") as file:

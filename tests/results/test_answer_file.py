@@ -58,6 +58,15 @@ def table_of(path):
     return {name: [row[name] if name in text else float(row[name]) for row in rows] for name in rows[0]}
 
 
+def test_one_long_text_makes_no_large_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(answer_file, "FEW_BYTES", 0)
+    names = np.array([f"né{number}" for number in range(NUM_NODES)], dtype=object)
+    names[3] += "x" * 20_000
+    write_all(tmp_path / "answers.npz", name=names)
+    assert (tmp_path / "answers.npz").stat().st_size < 100_000
+    assert read_answer_arrays(tmp_path / "answers.npz")["node"].tolist() == names.tolist()
+
+
 @pytest.mark.parallel([1, 3])
 @pytest.mark.parametrize("suffix", [".npz", ".h5"])
 @pytest.mark.parametrize("name", [None, NAMES], ids=["numbers", "strings"])
