@@ -118,7 +118,7 @@ def _labels(given: GivenGraph, options: SourceOptions) -> Labels | None:
         refuse_given_labels(given.name, options)
         task = given.task if options.task == "auto" else options.task
         return read_labels(given.labels, task, given.name, given.num_classes, given.label_names, given.ignore,
-                           given.origins)
+                           replace(given.origins, way=given.labels_hint))
     return None
 
 

@@ -85,7 +85,8 @@ def _given(archive: Archive, path: Path, choices: Choices, options: SourceOption
                       splits=_masks(archive, num_nodes, name) if has_masks else None,
                       split_column=choices.split_column, row_name=ids, ignore=ignored,
                       task="regression" if key in TARGETS else "auto", origins=origins,
-                      labels_hint="an array 'labels' of class ids, texts or indicator rows, or 'targets'")
+                      labels_hint="an array 'labels' of class ids, texts or indicator rows, or 'targets', or "
+                                  "label=NAME of another")
 
 
 def _one_of(archive: Archive, names: tuple[str, str]) -> str | None:

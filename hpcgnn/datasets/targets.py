@@ -183,7 +183,7 @@ def place_beside(column: str, held: Mapping[str, Any]) -> str:
 def _way(origins: Origins) -> str:
     """How labels are named, with the columns that may hold them."""
     shown = ", ".join(origins.others[:SHOWN_CLASSES])
-    return "label=COLUMN (labels=COLUMN in Python)" + (f", one of {shown}" if shown else "")
+    return origins.way + (f", one of {shown}" if shown else "")
 
 
 def _find_task(values: np.ndarray | Words) -> tuple[str, tuple[str, ...]]:
@@ -194,7 +194,7 @@ def _find_task(values: np.ndarray | Words) -> tuple[str, tuple[str, ...]]:
         if has_fraction.any():
             place = np.argwhere(has_fraction)[0]
             return "regression", (f"labels are targets of a regression, as {values[tuple(place)]:g} of node {place[0]} "
-                                  "is no class; label=COLUMN says where classes are",)
+                                  "is no class",)
     return ("multi-label" if values.ndim == 2 else "classes"), ()
 
 
@@ -355,7 +355,10 @@ def _refuse_names(classes: np.ndarray | list[str], num_labeled: int, kind: str, 
 
 
 def _many(num_classes: int, num_labeled: int) -> tuple[str, ...]:
+    """What to know of a number of classes that is odd for so many nodes."""
+    if num_classes == 1 and num_labeled > 1:
+        return ("all nodes with a label are of one class, which leaves nothing to learn",)
     if num_labeled < FEW_NODES or num_classes * NODES_A_CLASS <= num_labeled:
         return ()
     return (f"there are {num_classes:,} classes for {num_labeled:,} labeled nodes, {num_labeled / num_classes:.1f} "
-            "nodes each on average; label=COLUMN says where the classes are",)
+            "nodes each on average",)

@@ -26,6 +26,7 @@ class Origins:
     skipped : tuple of str             lines or rows that were left out and why, as "3 lines of a.csv that start with #"
     unused : tuple of str              columns, attributes and arrays that nothing was made of
     others : tuple of str              other columns or attributes of nodes, which may hold the labels that are meant
+    way : str                          how other labels are named
     place : str                        a column of coordinates beside labels called y, where nobody has named the labels
     dubious : tuple of str             sentences about what may be meant otherwise, with the option that says so
     """
@@ -39,6 +40,7 @@ class Origins:
     skipped: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
+    way: str = "label=COLUMN (labels=COLUMN in Python)"
     place: str = ""
     dubious: tuple[str, ...] = ()
 

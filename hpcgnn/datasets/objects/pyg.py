@@ -52,7 +52,7 @@ def graph_of_data(data: Any, choices: Choices, name: str) -> GivenGraph:
     return GivenGraph(name, source, target, weight, row_name=ids, features=features, labels=labels, splits=splits,
                       num_nodes=None if num_nodes is None else int(num_nodes), remarks=joined_remarks + remarks,
                       ignore=ignored, split_column=choices.split_column, origins=_origins(held, choices, left_out),
-                      labels_hint="data.y, or labels=ARRAY")
+                      labels_hint="data.y, labels=KEY or labels=ARRAY (label=KEY in a command)")
 
 
 def _origins(held: dict[str, Any], choices: Choices, left_out: set[str]) -> Origins:
