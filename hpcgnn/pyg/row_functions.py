@@ -164,8 +164,9 @@ class RowFunctions(TorchFunctionMode):
         flat = rows.reshape(len(rows), -1)
         ids = self._ids_of(len(rows))
         if ids is None:
-            raise ConfigError(f"the model drops out {len(rows)} rows, which are neither this rank's {graph.num_inner} "
-                              "nodes nor the edges of a message, so its draws would differ with the number of ranks")
+            raise ConfigError(f"the model drops out a tensor of shape {tuple(rows.shape)}, whose rows are neither this "
+                              f"rank's {graph.num_inner} nodes nor the edges of a message, so its draws would differ "
+                              "with the number of ranks; let nodes be the first dimension")
         return dropout(flat, probability, ids, key).view_as(rows)
 
     def _ids_of(self, num_rows: int):

@@ -35,6 +35,7 @@ SMALLEST, MOST_TRIED = 11, 40       # nodes of a part; sizes that no width of th
 NEIGHBORS = (1, 2, 5)               # a node's in-neighbors are so many nodes behind it
 TOLERANCE = 1e-4                    # of the largest value: float32 products of other shapes differ by less
 MOST_NUDGED = 1 << 20               # elements of a weight whose zeros are nudged
+IN_BETWEEN = ("torch._tensor", "torch.overrides", "torch.functional", "torch.nn.functional")
 TRANSPARENT = ("View", "UnsafeView", "Squeeze", "Unsqueeze", "Slice", "ToCopy", "Clone", "Alias", "Clamp", "Reshape")
 ENDINGS = {"SigmoidBackward": "sigmoid", "SoftmaxBackward": "softmax", "LogSoftmaxBackward": "log_softmax"}
 
@@ -241,7 +242,8 @@ class _Log(TorchFunctionMode):
         out = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
         frame = sys._getframe(1)
-        while frame.f_code.co_name == "__torch_function__":      # of RowFunctions, which hands on what it leaves alone
+        # RowFunctions hands on what it leaves alone, and some functions of torch's are written in Python.
+        while frame.f_code.co_name == "__torch_function__" or frame.f_globals.get("__name__") in IN_BETWEEN:
             frame = frame.f_back
         is_known = frame.f_globals.get("__name__", "").startswith("hpcgnn.") or any(
             is_convolution(module) for _, module in self._places)

@@ -91,6 +91,16 @@ def test_what_mixes_rows_is_refused(graph, what):
         assert f"by {what}" in str(refused.value)
 
 
+@pytest.mark.parametrize("conv", [pyg.GCNConv, pyg.GATConv, pyg.TransformerConv, pyg.PNAConv])
+def test_the_function_is_named_behind_convolutions_of_every_kind(graph, conv):
+    def make(i, o):
+        return conv(i, o) if conv is not pyg.PNAConv else conv(i, o, ["mean"], ["identity"], torch.ones(4))
+
+    with pytest.raises(ConfigError, match="lies, by softmax in Softmax at model"):
+        try_model(hpcgnn.distribute(Around(lambda self, h: self.soft(h), make, soft=torch.nn.Softmax(0))), graph,
+                  np.arange(40), 1)
+
+
 def test_the_place_of_what_mixes_rows_is_told(graph):
     with pytest.raises(ConfigError, match=r"by softmax in Softmax at model\.soft; that would differ with"):
         try_model(hpcgnn.distribute(MIXING["softmax"]()), graph, np.arange(40), 1)
