@@ -47,7 +47,7 @@ class GraphEdges:
     def __init__(self, graph: LocalGraph, edge_weight: torch.Tensor | None):
         self.graph, self.edge_weight = graph, edge_weight
         self.edge_index = graph.edge_index
-        self.sealed = torch.Tensor._make_subclass(SealedEdges, self.edge_index)
+        self.sealed = self.edge_index.as_subclass(SealedEdges)
         self._normalized: dict[tuple[float | None, bool], tuple[torch.Tensor, torch.Tensor]] = {}
 
     def __deepcopy__(self, memo: dict) -> GraphEdges:
@@ -90,7 +90,8 @@ class GraphEdges:
             edge_index = torch.cat([edge_index[:, ~is_loop], torch.stack([own, own])], dim=1)
             weight = torch.cat([weight[~is_loop], loops])
         source, target = edge_index
-        degree = weight.new_zeros(num_inner).index_add_(0, target, weight)
+        # On the host: a device adds in another order in every run.
+        degree = torch.zeros(num_inner).index_add_(0, target.cpu(), weight.cpu()).to(weight.device)
         factor = degree.pow(-0.5)
         factor[factor.isinf()] = 0.0
         factors = self.graph.share(factor[:, None])[:, 0]

@@ -94,6 +94,9 @@ class SeparateTensor(torch.Tensor):
                             "host memory first.")
         return self.detach().cpu().numpy()
 
+    def as_subclass(self, cls):
+        return SeparateTensor.__new__(type(cls.__name__, (cls, SeparateTensor), {}), self.inner)
+
     def tolist(self):
         return self.cpu().tolist()
 

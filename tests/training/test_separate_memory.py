@@ -17,12 +17,14 @@ from mpi4py import MPI
 from stand_in_device import WatchedComm
 from training_setup import easy_graph, losses, train, write_once
 
+import hpcgnn
 from hpcgnn.config import MODELS
 from hpcgnn.errors import KernelError
 from hpcgnn.ops.aggregation import add_product, from_csr
 from hpcgnn.steps import kept_rows
 from hpcgnn.training.checkpoint import read_checkpoint
 
+pyg = pytest.importorskip("torch_geometric.nn", reason="torch-geometric is not installed; pip install hpcgnn[test]")
 GRAPH = "synthetic:nodes=240,mean_degree=4,classes=3,features=6,signal=2"     # two clusters on each of two ranks
 SHORT = {"epochs": 2, "eval_every": 1, "hidden": 8, "heads": 2, "checkpoint_every": 1}
 ALONE = [{"model": "gcn", "precision": "bf16"}, {"model": "gat", "steps": "2", "history": "8"},
@@ -140,3 +142,36 @@ def test_a_run_goes_on_from_its_checkpoint(shards, shared_path, settings):
     resumed = read_checkpoint(run.folder.checkpoint)
     found, _, _ = train_apart(shards, shared_path / "run", epochs=3, resumed=resumed, **settings)
     assert losses(found).tolist() == losses(whole).tolist()
+
+
+class OfPyG(torch.nn.Module):
+    def __init__(self, convolution):
+        super().__init__()
+        self.first, self.norm, self.last = convolution(6, 8), torch.nn.BatchNorm1d(8), convolution(8, 3)
+
+    def forward(self, x, edge_index):
+        h = torch.nn.functional.dropout(self.norm(self.first(x, edge_index)).relu(), 0.3, self.training)
+        return self.last(h, edge_index)
+
+
+class Own(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(12, 8), torch.nn.Linear(16, 3)
+
+    def forward(self, graph, x):
+        h = torch.relu(self.first(torch.cat([x, graph.aggregate(graph.halo(x), "mean")], dim=1)))
+        return self.last(torch.cat([h, graph.aggregate(graph.halo(h), "mean")], dim=1))
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("name", ["GCNConv", "GATConv", "own", "own steps"])
+def test_models_of_ones_own_train_and_answer(shards, shared_path, name):
+    settings = {"steps": "rows:2"} if name == "own steps" else {}
+    with separate_memory() as device:
+        graph = hpcgnn.open(shards, MPI.COMM_WORLD)
+        model = Own() if name.startswith("own") else hpcgnn.distribute(OfPyG(getattr(pyg, name)))
+        run = hpcgnn.fit(model, graph, out=shared_path / "run", epochs=2, eval_every=1, device="cuda",
+                         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9), **settings)
+        run.evaluate()
+    assert device.backend.launches
