@@ -193,6 +193,49 @@ def test_a_networkx_graph_comes_back(made, known, directed):
     assert_same(made(graph, labels="topic"), known if directed else known.both_ways())
 
 
+def test_networkx_nodes_of_numpy_and_attributes_that_some_lack(made):
+    graph = networkx.MultiDiGraph()
+    graph.add_edges_from(np.array([[0, 1], [0, 1], [1, 2], [2, 3], [3, 4]]), weight=2.0)
+    networkx.set_node_attributes(graph, {1: "b", 2: "c", 4: "b"}, "label")
+    networkx.set_node_attributes(graph, {node: np.full(2, node / 2) for node in graph}, "x")
+    found = graph_in_shards(made(graph))
+    assert found.arcs == {(0, 1): 4, (1, 2): 2, (2, 3): 2, (3, 4): 2}
+    assert [found.labels[node] for node in range(5)] == [None, "b", "c", None, "b"]
+
+
+@pytest.mark.parametrize("attributes, complaint", [
+    ({"weight": "2.0"}, "weights of edges in attribute 'weight' hold texts such as '2.0'"),
+    ({"weight": [1, 2]}, r"edge weights of int64 and shape \(3, 2\)")])
+def test_networkx_weights_that_are_no_numbers_are_refused(made, attributes, complaint):
+    graph = networkx.DiGraph()
+    graph.add_edges_from([(0, 1), (1, 2), (2, 0)], **attributes)
+    with pytest.raises(DatasetError, match=complaint):
+        made(graph, make_labels=2)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.float32, torch.bfloat16])
+def test_masks_of_numbers_are_masks(made, plain, dtype):
+    data = data_of(plain)
+    for key in ("train_mask", "val_mask", "test_mask"):
+        data[key] = data[key].to(dtype)
+    assert_same(made(data), plain, has_weights=False)
+
+
+@pytest.mark.parametrize("form", ["adjacency", "adj_t", "records"])
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_sparse_tensors_and_records_hold_edges(made, plain, form):
+    u, v = np.array(plain.ends()).T
+    options = {} if form == "adj_t" else {"features": plain.matrix(), "labels": list(plain.labels.values()),
+                                          "splits": [plain.split[node] for node in plain.ids]}
+    tensor = torch.sparse_coo_tensor(np.stack([u, v]), torch.tensor(plain.weights()), (14, 14))
+    data = {"adjacency": lambda: tensor, "records": lambda: np.rec.fromarrays(
+        [u, v, plain.weights()], names="source,target,weight"), "adj_t": lambda: data_of(plain)}[form]()
+    if form == "adj_t":
+        del data["edge_index"]
+        data.adj_t = tensor.t().to_sparse_csr()
+    assert_same(made(data, **options), plain)
+
+
 def pandas_tables(known):
     pandas = pytest.importorskip("pandas", reason="pandas is not installed")
     return [pandas.DataFrame(table) for table in columns_of(known)]
