@@ -8,6 +8,7 @@ What is public is listed here, in `__all__`; all else may change between version
 used, so that `import hpcgnn` takes no time. The rooms of the package are described in ARCHITECTURE.md.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -60,6 +61,19 @@ __all__ = [
     "open_run",
     "preprocess",
 ]
+
+
+def _end_all_ranks(kind, error, traceback, show=sys.excepthook) -> None:
+    """Show what nobody has caught before `hpcgnn.open`, and end the ranks that wait there for this one."""
+    show(kind, error, traceback)
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() and mpi.COMM_WORLD.size > 1:
+        sys.stderr.flush()
+        mpi.COMM_WORLD.Abort(1)
+
+
+_end_all_ranks.show = sys.excepthook      # what `open`, which installs a hook of its own, goes on with
+sys.excepthook = _end_all_ranks
 
 
 def __getattr__(name: str):

@@ -5,6 +5,7 @@ Must be imported before torch, so that the thread count that it chooses is the o
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import importlib.util
 import os
@@ -48,6 +49,9 @@ Result = TypeVar("Result")
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4    # of glibc's malloc.h
 KEPT = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: -1}
 GIVEN_BACK = {M_MMAP_MAX: 1 << 16, M_TRIM_THRESHOLD: 1 << 17}    # as glibc begins
+ATTENDANCE = MPI.Comm.Create_keyval()    # of the attribute that holds a communicator's Attendance
+FAREWELL = 1                             # tag of the message of a rank that ends
+SECONDS_BETWEEN_LOOKS = 1.0
 INTERRUPT_GRACE = 0.5                    # seconds in which rank 0 speaks first
 
 
@@ -98,8 +102,91 @@ def join(comm: MPI.Comm | None = None) -> MPI.Comm:
         check_joined(MPI.COMM_WORLD.size)
         share_cores(comm)
         keep_freed_memory()
-        sys.excepthook = EndAllRanks(sys.excepthook)
+        sys.excepthook = EndAllRanks(getattr(sys.excepthook, "show", sys.excepthook))
+    if comm.size > 1 and comm.Get_attr(ATTENDANCE) is None:
+        attendance = Attendance(comm)
+        comm.Set_attr(ATTENDANCE, attendance)
+        atexit.register(attendance.leave)
     return comm
+
+
+class Attendance:
+    """Knows which ranks of a program have ended, so that the others don't wait for them in `check_present`.
+
+    A rank that ends says so to rank 0, and rank 0 to all, by a message of no bytes; one that was killed, or left by
+    os._exit, is missed by its process number, if it was on the same machine.
+
+    Parameters
+    ----------
+    comm : MPI communicator      Collective: it is duplicated
+    """
+
+    def __init__(self, comm: MPI.Comm):
+        self._comm = comm.Dup()
+        mine = Colleague(platform.node(), os.getpid())
+        self._colleagues = self._comm.allgather(mine)
+        self._near = [rank for rank, other in enumerate(self._colleagues) if other.host == mine.host and other != mine]
+        self._told: list[MPI.Request] = []
+
+    def leave(self) -> None:
+        """Say that this rank ends, once its program has come to its end."""
+        if not MPI.Is_finalized():
+            others = range(1, self._comm.size) if self._comm.rank == 0 else (0,)
+            self._told = [self._comm.Isend([None, 0, MPI.BYTE], rank, FAREWELL) for rank in others]
+
+    def meet(self, where: str) -> None:
+        """Collective: return when all ranks have come here.
+
+        Raises
+        ------
+        TrainingError      a rank has ended instead
+        """
+        here, status, looked = self._comm.Ibarrier(), MPI.Status(), time.monotonic()
+        while not here.Test():
+            if self._comm.Iprobe(MPI.ANY_SOURCE, FAREWELL, status):
+                raise TrainingError(self._sentence(status.source, where))
+            if time.monotonic() > looked + SECONDS_BETWEEN_LOOKS:
+                looked = time.monotonic()
+                gone = [rank for rank in self._near if not _is_there(self._colleagues[rank].process)]
+                if gone and not here.Test():
+                    raise TrainingError(self._sentence(gone[0], where))
+            time.sleep(0.001)
+
+    def _sentence(self, rank: int, where: str) -> str:
+        host, process = self._colleagues[rank]
+        return (f"rank {rank} ({host}, process {process}) has ended without coming to {where}, where rank "
+                f"{self._comm.rank} waits for it; all ranks must call it")
+
+
+def _is_there(process: int) -> bool:
+    try:
+        # The name in parentheses may hold anything; the state follows it.
+        return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return not Path("/proc/self/stat").exists()      # no /proc: nothing is known
+
+
+def check_present(comm: MPI.Comm, where: str) -> None:
+    """Collective: wait for all ranks of a program's call; where one has ended instead, end all with a sentence."""
+    attendance = comm.Get_attr(ATTENDANCE) if comm.size > 1 else None
+    if attendance is None:
+        return
+    try:
+        attendance.meet(where)
+    except TrainingError as error:
+        end_all_ranks(comm, error, where)
+
+
+def end_all_ranks(comm: MPI.Comm, error: BaseException, where: str) -> None:
+    """End all ranks, since one leaves what the others are in; return where there is only this one."""
+    if comm.size == 1:
+        return
+    how = f"sys.exit({error.code})" if isinstance(error, SystemExit) else "a KeyboardInterrupt"
+    sentence = str(error) if isinstance(error, HpcgnnError) else f"{how} has ended this rank inside {where}, and so all"
+    say(f"hpcgnn: rank {comm.rank}: {sentence}\n")
+    status = exit_code_of(error)
+    comm.Abort(status)
+    os._exit(status)        # MPICH's Abort may return, see `run_parallel`
 
 
 @dataclass(frozen=True)

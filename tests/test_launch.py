@@ -15,8 +15,8 @@ import torch
 from mpi4py import MPI
 from parallel_run import ENDING_LIMIT, run_parallel_command
 
-from hpcgnn.errors import MORE_MEMORY, CollectiveError, ShardError
-from hpcgnn.launch import choose_device, run_parallel, share_cores, together
+from hpcgnn.errors import MORE_MEMORY, CollectiveError, ShardError, TrainingError, sentence_of
+from hpcgnn.launch import Attendance, choose_device, run_parallel, share_cores, together
 from hpcgnn.threads import THREAD_VARIABLES
 
 
@@ -214,3 +214,26 @@ def test_a_failing_rank_waits_until_what_it_said_was_read(seconds_to_read):
     process.wait()
     assert said.startswith(b"hpcgnn: rank 3: this is a bug of hpcgnn, ")
     assert waited >= seconds_to_read
+
+
+@pytest.mark.parallel([2, 3])
+@pytest.mark.parametrize("leaver", [0, 1])
+def test_a_rank_that_has_ended_is_not_waited_for(leaver):
+    comm = MPI.COMM_WORLD
+    attendance = Attendance(comm)
+    attendance.meet("the first call")
+    if comm.rank == leaver:
+        attendance.leave()
+    elif comm.rank == 0 or leaver == 0:
+        with pytest.raises(TrainingError, match=rf"rank {leaver} \(.*\) has ended without coming to hpcgnn.fit, where "
+                                                rf"rank {comm.rank} waits for it; all ranks must call it"):
+            attendance.meet("hpcgnn.fit")
+    comm.Barrier()
+    if comm.rank == leaver or 0 < leaver != comm.rank > 0:
+        attendance._comm.Ibarrier().Wait()      # completes that of the others, which have given up
+
+
+def test_an_abi_that_mpi4py_does_not_know_is_one_sentence(monkeypatch):
+    monkeypatch.setenv("MPI4PY_MPIABI", "intelmpi")
+    error = ImportError("cannot import name 'MPI' from 'mpi4py' (/x/mpi4py/__init__.py)")
+    assert sentence_of(error).startswith("MPI4PY_MPIABI is 'intelmpi', for which mpi4py has no build; set it to ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import click
@@ -58,5 +59,6 @@ def predict_in_parallel(comm, run_folder: Path, shards: Path, out: Path | None, 
 
 def scores_line(score, scores: dict[str, float]) -> str:
     """Return the scores of all splits, as they are shown."""
-    unit = " %" if score.is_share else ""
-    return f"{score.name}: " + ", ".join(f"{split} {score.show(value)}{unit}" for split, value in scores.items())
+    return f"{score.name}: " + ", ".join(
+        f"{split} {score.show(value)}{' %' if score.is_share and not math.isnan(value) else ''}"
+        for split, value in scores.items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import Field
 from pathlib import Path
@@ -182,6 +183,8 @@ def one_line(summary: dict[str, Any]) -> str:
 
 def shown_score(score: float, spread: float | None, is_share: bool) -> str:
     """Return a score with its spread over seeds, in percent where it is a share."""
+    if score is None or math.isnan(score):
+        return "- (no node of the test split is labeled)"
     factor, digits, unit = (100, ".2f", " %") if is_share else (1, ".4g", "")
     return f"{factor * score:{digits}}" + ("" if spread is None else f" ± {factor * spread:{digits}}") + unit
 

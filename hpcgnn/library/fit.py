@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import nn
 
 from hpcgnn.config import OWN
 from hpcgnn.errors import ConfigError
-from hpcgnn.launch import together
+from hpcgnn.launch import check_present, end_all_ranks, together
 from hpcgnn.library.graph import Graph
 from hpcgnn.library.run import Run
 from hpcgnn.pyg.distribute import DistributedModel, distribute, is_pyg
@@ -77,19 +78,44 @@ def fit(model: nn.Module | Callable[[], nn.Module] | str, graph: Graph, *, out: 
     >>> run.test_score
     0.871
     """
+    with plain_torch():
+        return _fit(model, graph, out, resume, overwrite, other_graph, preset, (loss, score, prefers_low, optimizer,
+                                                                                schedule, tuple(callbacks)), settings)
+
+
+def _fit(model: Any, graph: Graph, out: str | Path | None, resume: bool, overwrite: bool, other_graph: bool,
+         preset: str | None, brought: tuple, settings: dict[str, Any]) -> Run:
+    """Collective: `fit`, with torch as a process begins with it."""
     if not isinstance(graph, Graph):
         raise ConfigError(f"graph must be what hpcgnn.open(SHARDS) returns, found a {type(graph).__name__}")
-    recipe, named = together(graph.comm, lambda: _recipe(model, loss, score, prefers_low, optimizer, schedule,
-                                                         tuple(callbacks), settings))
+    check_present(graph.comm, "hpcgnn.fit")
+    recipe, named = together(graph.comm, lambda: _recipe(model, *brought, settings))
     together(graph.comm, lambda: _check_fits(model, graph))
     job = Job(graph.shards, named, {}, preset, None if out is None else Path(out), resume, overwrite, other_graph,
               recipe)
     try:
         with STOP_REQUEST:
             finished = train(graph.comm, job)
+    except (SystemExit, KeyboardInterrupt) as error:
+        end_all_ranks(graph.comm, error, "hpcgnn.fit")
+        raise
     finally:
         WATCHDOG.stop()
     return Run.finished(graph, finished)
+
+
+@contextmanager
+def plain_torch() -> Iterator[None]:
+    """Compute with gradients, in float32 and on the host unless told otherwise, whatever the caller has set: a program
+    may call inside `torch.no_grad` or `torch.inference_mode`, or with another default dtype or device.
+    """
+    dtype = torch.get_default_dtype()
+    with torch.inference_mode(False), torch.enable_grad(), torch.device("cpu"):
+        torch.set_default_dtype(torch.float32)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(dtype)
 
 
 def _recipe(model: Any, loss: Any, score: Any, prefers_low: bool, optimizer: Any, schedule: Any,
@@ -136,7 +162,12 @@ def _recipe(model: Any, loss: Any, score: Any, prefers_low: bool, optimizer: Any
 
 
 def _check_fits(model: Any, graph: Graph) -> None:
-    """Refuse one of PyTorch Geometric's models that can't be distributed, or is made for another graph."""
+    """Refuse one of PyTorch Geometric's models that can't be distributed, or is made for another graph, and any that
+    was made inside `torch.inference_mode`, which no gradient can reach.
+    """
+    if isinstance(model, nn.Module) and any(weights.is_inference() for weights in model.parameters()):
+        raise ConfigError(f"the weights of {type(model).__name__} were made inside torch.inference_mode, so they can't "
+                          "be trained; make the model outside of it")
     if isinstance(model, DistributedModel):
         model.check_fits(graph)
     elif isinstance(model, nn.Module) and is_pyg(model):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from torch import nn
 
+from hpcgnn.launch import check_present
 from hpcgnn.library.graph import Graph
 from hpcgnn.library.graph import open as open_graph
 from hpcgnn.results.float_run import FloatRun
@@ -34,4 +35,5 @@ def open_run(path: str | Path, graph: Graph | str | Path, model: nn.Module | Cal
     >>> answers.prediction, answers.probability, answers.name
     """
     graph = graph if isinstance(graph, Graph) else open_graph(graph)
+    check_present(graph.comm, "hpcgnn.open_run")
     return FloatRun.open(graph.comm, Path(path), graph.shards, graph.info, other_graph, model)

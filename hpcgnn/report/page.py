@@ -6,6 +6,7 @@ file, byte for byte.
 
 from __future__ import annotations
 
+import csv
 import itertools
 import json
 from dataclasses import asdict
@@ -46,6 +47,28 @@ def write_report(runs: list[Run], path: Path, benches: list[BenchFolder] | None 
         path.write_text(page, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"report {path} can't be written: {error.strerror}; choose another with --out") from error
+    return path
+
+
+def write_epochs(runs: list[Run], path: Path) -> Path:
+    """Write a row for each epoch of each run, with the columns that any of them has, as CSV, and return the path. What
+    is a list or a table in metrics.jsonl, such as bytes by pair of ranks, is left out; unknown values are empty.
+
+    Raises
+    ------
+    ConfigError      the file can't be written
+    """
+    rows = [{"run": run.name, **{name: value for name, value in record.items() if not isinstance(value, (dict, list))}}
+            for run in runs for record in run.records]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            table = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)), restval="",
+                                   lineterminator="\n")
+            table.writeheader()
+            table.writerows(rows)
+    except OSError as error:
+        raise ConfigError(f"table {path} can't be written: {error.strerror}; choose another with --out") from error
     return path
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from mpi4py import MPI
 
 import hpcgnn
 from hpcgnn.errors import CollectiveError
+from hpcgnn.launch import words_of_all
 from hpcgnn.ops.host.simd import LEVELS, simd_level
 from hpcgnn.output import tell
 from hpcgnn.training.same_settings import listed
@@ -70,6 +74,36 @@ def check_alike(comm: MPI.Comm, traits: Traits) -> None:
     if len(set(threads)) > 1 and comm.rank == 0:
         tell(f"hpcgnn: ranks have different numbers of threads, {listed(threads)}; results are the same, but the "
               "slowest sets the pace (OMP_NUM_THREADS sets it)")
+
+
+def say_if_bound(comm: MPI.Comm) -> None:
+    """Collective: say where the ranks of a node are bound to one core each, and most of its cores stay idle, as Open
+    MPI's mpirun binds one or two ranks.
+    """
+    own = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    used, num_ranks = set().union(*node.allgather(own)), node.size
+    node.Free()
+    there = cores_of_this_job()
+    is_bound = len(own) == 1 and 2 * len(used) <= there
+    word = (f"all ranks of {platform.node()} ({num_ranks}) compute on {len(used)} of its {there} cores, bound to one "
+            "each, which is slow; mpirun --bind-to none or srun --cpus-per-task gives them more") if is_bound else None
+    words = words_of_all(comm, word)
+    if comm.rank == 0 and words:
+        tell(f"hpcgnn: {next(filter(None, words))}")
+
+
+def cores_of_this_job() -> int:
+    """Return the cores of this machine that the job may use: Slurm's word, that of a container, or all."""
+    text = os.environ.get("SLURM_CPUS_ON_NODE", "")
+    if text.isdecimal():
+        return int(text)
+    try:
+        ranges = Path("/sys/fs/cgroup/cpuset.cpus.effective").read_text(encoding="utf-8").strip().split(",")
+        ends = [(part.split("-") * 2)[:2] for part in ranges]
+        return sum(int(last) - int(first) + 1 for first, last in ends)
+    except (OSError, ValueError):
+        return os.cpu_count() or 1
 
 
 def _require_one(name: str, values: list[str], remedy: str) -> None:

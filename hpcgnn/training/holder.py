@@ -28,6 +28,8 @@ class Holder:
     started : str            when the process started, in the kernel's own count
     job, restart : str       Slurm's number of the job, and how often that was requeued; empty outside of Slurm
     since : str              when the lock was taken, for the reader
+    folder : str             the lock's, without links, and
+    inode : int              the lock's number there; 0 where nothing is known of it
     token : str              differs for every lock that was ever taken
     """
 
@@ -39,6 +41,8 @@ class Holder:
     restart: str = ""
     since: str = ""
     token: str = ""
+    folder: str = ""
+    inode: int = 0
 
     @classmethod
     def of_this_process(cls) -> Holder:
@@ -71,6 +75,14 @@ class Holder:
         if not self.host or (self.host, self.system) != (mine.host, mine.system):
             return None
         return start_of(self.pid) == self.started
+
+    def holds_another(self, file: Path, mine: Holder) -> bool:
+        """Whether a lock is a copy, made with its folder: on the machine of its holder, it lies elsewhere than the file
+        that the holder has made. A folder that was moved, or is seen by another path, keeps the file.
+        """
+        if not self.inode or (self.host, self.system) != (mine.host, mine.system):
+            return False
+        return os.stat(file).st_ino != self.inode and os.path.realpath(file.parent) != self.folder
 
     def __str__(self) -> str:
         if not self.host:

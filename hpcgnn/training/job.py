@@ -125,8 +125,10 @@ def _train_in(comm: MPI.Comm, folder: RunFolder, info: GraphInfo, job: Job) -> F
 
     settings, file_settings, resumed, remark = job.settings, job.file_settings, None, None
     if job.resume:
-        resumed, remark = together(comm, lambda: find_checkpoint(folder, info, {**file_settings, **settings},
-                                                                 job.other_graph))
+        # Rank 0 alone writes checkpoints, so where ranks share no disk, it alone can read one.
+        found = together(comm, lambda: find_checkpoint(folder, info, {**file_settings, **settings}, job.other_graph)
+                         if comm.rank == 0 else None)
+        resumed, remark = comm.bcast(found)
     if resumed:
         settings, file_settings = without_auto_precision(settings), without_auto_precision(file_settings)
     written = resumed.settings if resumed else {}

@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from hpcgnn.checked_text import seal_json
@@ -83,7 +84,7 @@ class RunLock:
         self._make_folder()
         temporary = self.folder / f"{LOCK}.new-{self._mine.token}"
         try:
-            _write(temporary, self._mine)
+            self._mine = _write(temporary, self._mine)
             if not self._link(temporary, self.file) and not self._take_over(temporary):
                 return False
         except FileNotFoundError:
@@ -124,6 +125,8 @@ class RunLock:
         holder = self._read(file)
         if holder is None:
             return None
+        if holder.holds_another(file, self._mine):
+            return holder
         is_alive = holder.is_alive(self._mine)
         if is_alive is None:
             is_alive = self._is_touched(file, holder, before)
@@ -195,11 +198,18 @@ def _text_of(holder: Holder) -> str:
     return seal_json(json.dumps(holder.values())) + "\n"
 
 
-def _write(file: Path, holder: Holder) -> None:
+def _write(file: Path, holder: Holder) -> Holder:
+    """Write a lock, and return its holder with the place of the file."""
     with open(file, "w", encoding="utf-8") as opened:
-        opened.write(_text_of(holder))
+        placed = _placed(holder, file, opened.fileno())
+        opened.write(_text_of(placed))
         opened.flush()
         os.fsync(opened.fileno())
+    return placed
+
+
+def _placed(holder: Holder, file: Path, descriptor: int) -> Holder:
+    return replace(holder, folder=os.path.realpath(file.parent), inode=os.fstat(descriptor).st_ino)
 
 
 def _write_exclusively(file: Path, holder: Holder) -> bool:
@@ -209,7 +219,7 @@ def _write_exclusively(file: Path, holder: Holder) -> bool:
     except FileExistsError:
         return False
     with open(descriptor, "w", encoding="utf-8") as opened:
-        opened.write(_text_of(holder))
+        opened.write(_text_of(_placed(holder, file, opened.fileno())))
     return True
 
 

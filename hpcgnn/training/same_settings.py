@@ -103,14 +103,15 @@ def description_of(value: Any, depth: int = MAX_DEPTH) -> str:
         return ", ".join(f"{name}={text}" for name, text in (
             (name, description_of(item, depth - 1)) for name, item in value.items()) if text)
     if isinstance(value, types.MethodType):
-        return f"{description_of(value.__self__, depth - 1)}.{value.__name__}"
+        return value.__qualname__
     if isinstance(value, types.FunctionType):
         return _of_function(value, depth)
     if isinstance(value, type) or not hasattr(value, "__dict__"):
         return f"{getattr(value, '__qualname__', type(value).__qualname__)}"
-    if type(value).__module__.startswith("hpcgnn."):      # holds what the program gave
+    if type(value).__module__.startswith("hpcgnn.training."):      # a loss or a score, which holds what was given
         return description_of(vars(value), depth)
-    return f"{type(value).__qualname__} {_floats_in(value, depth)}".rstrip()
+    # A callable's floats are settings; those of other objects, such as a graph or a clock, may be a rank's own.
+    return f"{type(value).__qualname__} {_floats_in(value, depth) if callable(value) else ''}".rstrip()
 
 
 def _whole(value: Any, depth: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -127,7 +128,9 @@ class Score:
     is_share: bool = True
 
     def show(self, value: float) -> str:
-        """Return a value as it is printed, in percent where it is a share."""
+        """Return a value as it is printed, in percent where it is a share; "-" where no node has given one."""
+        if math.isnan(value):
+            return "-"
         return f"{100 * value:.2f}" if self.is_share else f"{value:.4g}"
 
     def __call__(self, comm: MPI.Comm, outputs: torch.Tensor, labels: torch.Tensor) -> float:

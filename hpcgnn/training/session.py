@@ -37,7 +37,7 @@ from hpcgnn.steps.clusters import Clusters, expected_clusters, first_steps
 from hpcgnn.steps.dealing import num_steps_of
 from hpcgnn.steps.step_graphs import StepGraphs
 from hpcgnn.training.adam import WeightGroup
-from hpcgnn.training.alike import Traits, check_alike
+from hpcgnn.training.alike import Traits, check_alike, say_if_bound
 from hpcgnn.training.answering import as_trained, with_classes
 from hpcgnn.training.batch_graph import Degrees, within_batches
 from hpcgnn.training.exchanges import Exchanges, rotated_rows
@@ -129,6 +129,7 @@ class Session:
         info = info or read_shared_info(comm, shards)
         device = choose_device(comm, config.device)
         check_alike(comm, together(comm, Traits.of_this_rank))
+        say_if_bound(comm)
         part = together(comm, lambda: read_partition(shards, comm.rank, comm.size, info))
         check_peers(comm, part, info.run_id)
         part, whole = _in_batches(comm, part, config)

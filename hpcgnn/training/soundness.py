@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -12,6 +13,21 @@ from hpcgnn.errors import CollectiveError
 from hpcgnn.ops.adam import StepCheck
 
 HALF_BITS = 32
+GROWN = 2.0      # times its first value a loss has diverged
+
+
+def remark_on_divergence(losses: Sequence[float], lr: float) -> str | None:
+    """Return a sentence on a training that ended far above where it began, None where it did not.
+
+    Parameters
+    ----------
+    losses : of all epochs of one seed
+    lr : the learning rate that it was asked to have
+    """
+    if len(losses) < 3 or not losses[0] > 0 or min(losses[-3:]) <= GROWN * losses[0]:
+        return None
+    return (f"the training has diverged: its loss was {losses[0]:.4g} in the first epoch and {losses[-1]:.4g} in the "
+            f"last one; its scores mean little, try a lower --lr than {lr:g}")
 
 
 def signs_of(check: StepCheck) -> np.ndarray:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from typing import Any, NamedTuple, NoReturn
@@ -23,6 +24,7 @@ from hpcgnn.launch import together
 from hpcgnn.nn.quantized.models import QuantizedStack
 from hpcgnn.ops.adam import StepCheck
 from hpcgnn.ops.counter import SUM, CounterKey
+from hpcgnn.output import tell
 from hpcgnn.pyg.distribute import DistributedModel
 from hpcgnn.pyg.recomputation import checkpoints_on
 from hpcgnn.stop_signals import OUT_OF_TIME, STOP_REQUEST, StopRequest
@@ -42,7 +44,7 @@ from hpcgnn.training.rank_state import restore_rank_state, save_rank_state
 from hpcgnn.training.same_settings import check_same
 from hpcgnn.training.saving import save
 from hpcgnn.training.session import Session
-from hpcgnn.training.soundness import fault_error
+from hpcgnn.training.soundness import fault_error, remark_on_divergence
 from hpcgnn.training.steps_taken import StepsTaken
 from hpcgnn.training.summary import bytes_by_pair, summarize
 from hpcgnn.training.trackers import TRACKERS
@@ -211,9 +213,23 @@ class TrainingRun:
         metrics = self.folder.read_metrics() if self._is_main else None
         summary = summarize(self.session, self.learner, results, metrics, state_bytes)
         together(self.session.comm, lambda: self.folder.write_summary(summary) if self._is_main else None)
+        for sentence in self._remarks(metrics or []):
+            tell(f"hpcgnn: {sentence}")
         self._call("on_end", summary)
         self.learner.end()
         return summary
+
+    def _remarks(self, metrics: list[dict[str, Any]]) -> Iterator[str]:
+        """What rank 0 has to say of a run that is complete."""
+        for seed in dict.fromkeys(record["seed"] for record in metrics):
+            losses = [record["loss"] for record in metrics if record["seed"] == seed]
+            sentence = remark_on_divergence(losses, self.config.lr)
+            if sentence is not None:
+                yield f"seed {seed}: {sentence}"
+        num_nodes = self.session.objective.num_global
+        without = [split for split in ("val", "test") if not num_nodes[split]]
+        if self._is_main and without:
+            yield f"no node of the {' and '.join(without)} split is labeled, so it has no score"
 
     def _train_seeds(self, stop: StopRequest, display: EpochDisplay) -> None:
         self._train_seed(stop, display)

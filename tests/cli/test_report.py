@@ -1,5 +1,8 @@
 """`hpcgnn report` as a user calls it."""
 
+import csv
+import json
+
 import pytest
 from report.fake_runs import write_run
 
@@ -51,3 +54,13 @@ def test_an_output_that_is_no_html_file_is_refused_before_anything_is_written(tm
 def test_no_run_at_all_is_wrong_usage(capsys):
     assert call() == 2
     assert "Missing argument" in capsys.readouterr().err
+
+
+def test_a_csv_file_has_a_row_for_each_epoch_of_each_run(tmp_path):
+    runs = [write_run(tmp_path / name) for name in ("one", "two")]
+    assert call(*runs, "--out", tmp_path / "epochs.csv") == 0
+    with open(tmp_path / "epochs.csv", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    expected = [json.loads(line) for run in runs for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [(int(row["epoch"]), float(row["loss"])) for row in rows] == [(r["epoch"], r["loss"]) for r in expected]
+    assert list(dict.fromkeys(row["run"] for row in rows)) == ["one", "two"]

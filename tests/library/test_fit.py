@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -369,3 +371,55 @@ def test_a_folder_in_place_of_a_graph_is_refused(graph):
 def test_a_model_that_differs_between_ranks_in_shape_is_refused(graph, shared_path):
     with pytest.raises(CollectiveError, match=r"rank 1: the model's bias has shape None here and \(2,\) on rank 0"):
         hpcgnn.fit(two(graph) if COMM.rank else torch.nn.Linear(2, 2), graph, out=shared_path / "run", **RUN)
+
+
+@contextmanager
+def default_of(setter, value, usual):
+    setter(value)
+    try:
+        yield
+    finally:
+        setter(usual)
+
+
+STATES = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode,
+          "float64": lambda: default_of(torch.set_default_dtype, torch.float64, torch.float32),
+          "device": lambda: default_of(torch.set_default_device, "meta", None)}
+
+
+@pytest.mark.parallel([1, 2])
+@pytest.mark.parametrize("state", STATES)
+def test_the_state_of_torch_that_the_caller_has_set_changes_nothing(graph, shared_path, state):
+    expected = hpcgnn.fit(lambda: two(graph), graph, out=shared_path / "usual", **RUN)
+    with STATES[state]():
+        run = hpcgnn.fit(lambda: two(graph), graph, out=shared_path / "run", **RUN)
+        assert torch.get_default_dtype() == (torch.float64 if state == "float64" else torch.float32)
+        assert torch.is_inference_mode_enabled() == (state == "inference_mode")
+    assert without_seconds(run.metrics) == without_seconds(expected.metrics)
+
+
+def test_a_model_that_no_gradient_can_reach_is_refused(graph, tmp_path):
+    with torch.inference_mode():
+        model = two(graph)
+    with pytest.raises(CollectiveError, match=r"made inside torch\.inference_mode, so they can't be trained"):
+        hpcgnn.fit(model, graph, out=tmp_path / "run", **RUN)
+
+
+def test_another_thread_than_the_main_one_trains(graph, tmp_path):
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(hpcgnn.fit, "gcn", graph, out=tmp_path / "run", epochs=2).result()
+    assert len(run.metrics) == 2
+
+
+@pytest.mark.parallel([2])
+def test_ranks_without_a_shared_disk_resume(graph, shared_path, monkeypatch):
+    """A relative path in working folders of each rank's own stands for disks of their own."""
+    own = shared_path / f"node-{COMM.rank}"
+    own.mkdir()
+    monkeypatch.chdir(own)
+    settings = {"hidden": 8, "layers": 2, "eval_every": 2}
+    hpcgnn.fit("gcn", graph, out="run", epochs=4, **settings)
+    resumed = hpcgnn.fit("gcn", graph, out="run", epochs=8, resume=True, **settings)
+    whole = hpcgnn.fit("gcn", graph, out="whole", epochs=8, **settings)
+    assert COMM.rank or without_seconds(resumed.metrics) == without_seconds(whole.metrics)
+    assert (own / "run/checkpoint.h5").exists() == (COMM.rank == 0)

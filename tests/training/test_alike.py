@@ -12,7 +12,7 @@ from training_setup import easy_graph, random_owner, train, write, write_once
 
 import hpcgnn as package
 from hpcgnn.errors import CollectiveError
-from hpcgnn.training.alike import Traits, check_alike
+from hpcgnn.training.alike import Traits, check_alike, say_if_bound
 
 SAME = Traits("0.1.0", "2.13.0", "avx512", "AVX512", 4)
 REASON = ", and their copies of the weights would drift apart; "
@@ -73,3 +73,11 @@ def test_a_variable_that_one_rank_has_ends_the_run_with_one_sentence(tmp_path, v
     (sentence,) = ended.sentences
     assert sentence.startswith(f"hpcgnn: {name} instruction set differs between the ranks, ")
     assert f"{variable}={value}" in sentence
+
+
+@pytest.mark.parametrize("cores, in_all, is_said", [({3}, "8", True), ({3}, "1", False), ({3, 4}, "8", False)])
+def test_a_rank_that_is_bound_to_one_core_of_many_is_told(monkeypatch, capsys, cores, in_all, is_said):
+    monkeypatch.setenv("SLURM_CPUS_ON_NODE", in_all)
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: cores)
+    say_if_bound(MPI.COMM_SELF)
+    assert ("compute on 1 of its 8 cores, bound to one each" in capsys.readouterr().err) == is_said

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -99,6 +100,21 @@ def test_a_live_process_is_refused_and_a_killed_one_is_not(tmp_path):
     with RunLock(tmp_path):
         assert names(tmp_path) == ["run.lock"]
     assert names(tmp_path) == []
+
+
+def test_a_copy_of_a_live_run_is_free_and_a_moved_one_is_not(tmp_path):
+    with RunLock(tmp_path / "one"):
+        shutil.copytree(tmp_path / "one", tmp_path / "copy")
+        with RunLock(tmp_path / "copy"):
+            pass
+        (tmp_path / "link").symlink_to(tmp_path / "one")
+        (tmp_path / "one").rename(tmp_path / "two")
+        for name in ("two", "link"):
+            (tmp_path / "link").unlink(missing_ok=True)
+            (tmp_path / "link").symlink_to(tmp_path / "two")
+            with pytest.raises(TrainingError, match="in use by another run"), RunLock(tmp_path / name):
+                pass
+        (tmp_path / "two").rename(tmp_path / "one")
 
 
 def test_another_process_of_the_same_number_is_not_the_holder(tmp_path):

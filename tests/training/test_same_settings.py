@@ -128,4 +128,22 @@ def test_a_rank_may_keep_its_own_number_where_it_changes_nothing():
         return lambda outputs, labels: (outputs, rank)
 
     assert description_of(loss_of(0)) == description_of(loss_of(1))
+
+    class Clock:
+        def __init__(self, seconds):
+            self.seconds = seconds
+
+        def loss(self, outputs, labels):
+            return outputs
+
+    first, other = Clock(0.25), Clock(0.5)
+    assert description_of(lambda: first).partition(" ")[2] == description_of(lambda: other).partition(" ")[2]
+    assert description_of(first.loss) == description_of(other.loss)
     assert description_of(Counted()) == description_of(Counted())
+
+
+@pytest.mark.parallel([2])
+def test_a_function_that_reads_the_graph_makes_the_model(shared_path):
+    """What a rank knows of its own part is in a graph."""
+    graph = hpcgnn.open(write_once(MPI.COMM_WORLD, easy_graph(), shared_path / "shards"))
+    hpcgnn.fit(lambda: Net(graph.num_classes, 0.5), graph, epochs=1, out=shared_path / "run")
