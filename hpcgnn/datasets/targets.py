@@ -138,6 +138,8 @@ def _labels_of(values: np.ndarray | Words, task: str, name: str, num_classes: in
         return Labels(targets, targets.shape[1], remarks=_far_from_zero(targets), dubious=dubious)
     if task == "multi-label":
         return _indicators(values, name, num_classes, column_names)
+    if isinstance(values, np.ndarray) and values.ndim == 2 and _is_one_hot(values):
+        return Labels(values.argmax(axis=1).astype(np.int64), values.shape[1], column_names)
     if isinstance(values, Words):
         return _named_classes(values, name, num_classes, takes_all, origins)
     return _numbered_classes(values, name, num_classes, takes_all, origins)
@@ -259,8 +261,16 @@ def _indicators(values: np.ndarray | Words, name: str, num_classes: int | None,
                "scored; write NaN where a label is unknown",) if num_empty else ()
     remarks += (f"{num_partly:,} nodes have labels that are unknown, which the loss and scores leave out",
                 ) if num_partly else ()
+    if rows.shape[1] > 1 and _is_one_hot(rows):
+        dubious += ("every node has one label of several: --task classes (task=\"classes\") takes them for one class a "
+                    "node",)
     return Labels(rows, rows.shape[1] if num_classes is None else num_classes, column_names, remarks, dubious,
                   unlabeled if unlabeled.any() else None)
+
+
+def _is_one_hot(rows: np.ndarray) -> bool:
+    """Whether each row has one 1, and 0 else."""
+    return bool(((rows == 0) | (rows == 1)).all() and (rows.sum(axis=1) == 1).all())
 
 
 def _named_classes(values: Words, name: str, num_classes: int | None, takes_all: bool, origins: Origins) -> Labels:

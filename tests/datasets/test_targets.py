@@ -220,3 +220,10 @@ def pandas_column(values):
     column = np.empty(len(values), object)
     column[:] = values
     return column
+
+
+def test_rows_with_one_1_each_are_dubious_labels_and_classes_where_it_is_said():
+    rows = np.array([[0, 1, 0], [1, 0, 0], [0, 1, 0]])
+    assert "--task classes" in read_labels(rows, "auto", "g").dubious[0]
+    found = read_labels(rows, "classes", "g")
+    assert (found.values.tolist(), found.num_classes) == ([1, 0, 1], 3)
