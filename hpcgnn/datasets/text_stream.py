@@ -25,7 +25,7 @@ from hpcgnn.datasets.limits import check_file
 from hpcgnn.datasets.options import ProgressTask, SilentTask
 from hpcgnn.errors import DatasetError
 
-BLOCK_BYTES = 1 << 24
+BLOCK_BYTES = 1 << 22      # the reader keeps some of them ahead
 MAX_LINE_BYTES = 1 << 26
 MAGIC_BYTES = 512
 BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
@@ -95,7 +95,9 @@ def _by_number(file: Path) -> list[tuple[str, int]]:
 
 def keys_of(file: Path, folder: Path) -> dict[str, str]:
     """Columns and values in the names of folders, as Hive, Spark and Dask write them."""
-    parts = file.relative_to(folder).parts[:-1] if folder.is_dir() else file.parts[:-1] if file != folder else ()
+    fixed = len(folder.parts) if folder.is_dir() or file == folder else next(
+        place for place, part in enumerate(folder.parts) if any(mark in part for mark in "*?["))
+    parts = file.parts[fixed:-1]
     return {key: unquote(value) for key, equals, value in (part.partition("=") for part in parts) if equals and key}
 
 

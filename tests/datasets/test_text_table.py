@@ -263,8 +263,10 @@ def test_columns_in_the_names_of_folders_are_columns(tmp_path):
     write(tmp_path / "e.csv", "source,target\n0,1\n1,2\n2,3\n")
     write(tmp_path / "n" / "age=30" / "a.csv", "id,label\n0,u\n1,v\n")
     write(tmp_path / "n" / "age=40" / "a.csv", "id,label\n2,u\n3,v\n")
-    _, dataset = graph_of(f"csv:{tmp_path}/e.csv,nodes={tmp_path}/n")
-    assert dataset.features.tolist() == [[30], [30], [40], [40]]
+    (tmp_path / "above=1").symlink_to(tmp_path)
+    for nodes in (f"{tmp_path}/n", f"{tmp_path}/above=1/n/*/a.csv"):
+        _, dataset = graph_of(f"csv:{tmp_path}/e.csv,nodes={nodes}")
+        assert dataset.features.tolist() == [[30], [30], [40], [40]]
 
 
 @pytest.mark.parametrize("second", ["target,source\n1,2\n", "source,target,w\n1,2,3\n", "1,2\n"])
