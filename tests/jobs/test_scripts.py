@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = sorted([*ROOT.glob("jobs/*.sh"), *ROOT.glob("jobs/*.sbatch"), ROOT / ".ci/run"])
+SCRIPTS = sorted([*ROOT.glob("jobs/*.sh"), *ROOT.glob("jobs/*.sbatch"), *ROOT.glob("jobs/train.???"), ROOT / ".ci/run"])
 BATCH_SCRIPTS = [script for script in SCRIPTS if script.suffix == ".sbatch"]
 RUN_DIRECTLY = ("gpu_check.sh", "quickstart.sh", "reproduce.sh", "test.sh", "workstation.sh", "run")
 
@@ -343,3 +343,29 @@ def test_what_srun_starts_has_the_whole_environment():
     text = (ROOT / "jobs/train.sbatch").read_text()
     assert "LAUNCH=(srun --export=ALL " in text
     assert "unset SLURM_EXPORT_ENV SRUN_EXPORT_ENV" in (ROOT / "jobs/mpi.sh").read_text()
+
+
+@pytest.mark.parametrize("script, body, status, again", [
+    ("train.pbs", "finish()", 0, []), ("train.pbs", "sys.exit(1)", 1, []),
+    ("train.pbs", "sys.exit(75)", 0, ["qsub -v HPCGNN_RESTARTS=3 jobs/train.pbs"]),
+    ("train.lsf", "finish()", 0, []), ("train.lsf", "sys.exit(1)", 1, []),
+    ("train.lsf", "(os.kill(int(os.environ['SCRIPT']), signal.SIGUSR2), wait_for_usr1(lambda: sys.exit(1)))", 75, [])])
+def test_other_batch_systems(tmp_path, script, body, status, again):
+    """With stand-ins; LSF queues a job again that ends with 75."""
+    log = tmp_path / "log"
+    log.touch()
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs/env.sh").write_text("MPI4PY_MPIABI=openmpi\nsource jobs/signals.sh\nexport SCRIPT=$$\n"
+                                          "hpcgnn_set_launch() { LAUNCH=(env RANKS=$1); }\n")
+    shutil.copy(ROOT / "jobs/signals.sh", tmp_path / "jobs")
+    (tmp_path / "nodes").write_text("n1\nn1\nn2\nn2\n")
+    write_program(tmp_path / "bin/qsub", f'echo "qsub $*" >>"{log}"\n')
+    write_program(tmp_path / "bin/hpcgnn", "")
+    (tmp_path / "bin/hpcgnn").write_text(PROGRAM.format(python=sys.executable, log=str(log), body=body))
+    done = subprocess.run(["bash", ROOT / "jobs" / script], capture_output=True, text=True, timeout=60, cwd="/", env={
+        "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "PBS_O_WORKDIR": str(tmp_path), "HPCGNN_RESTARTS": "2",
+        "LS_SUBCWD": str(tmp_path), "PBS_NODEFILE": str(tmp_path / "nodes"),
+        "LSB_DJOB_HOSTFILE": str(tmp_path / "nodes")})
+    lines = log.read_text().splitlines()
+    assert (done.returncode, [line for line in lines if line.startswith("qsub")]) == (status, again), done.stderr
+    assert " --resume --model sage" in lines[0]
