@@ -207,7 +207,7 @@ class GraphDataset:
         used = (self.train_mask | self.val_mask | self.test_mask) & ~is_known
         if used.any():
             raise DatasetError(f"{self.name} has a node in a split whose label is unknown ({unknown}): node "
-                               f"{self.name_of(int(np.argmax(used)))}")
+                               f"{self.name_of(int(np.argmax(used)))}; leave nodes without a label out of the splits")
 
     def _check_masks(self) -> None:
         masks = {"train": self.train_mask, "val": self.val_mask, "test": self.test_mask}

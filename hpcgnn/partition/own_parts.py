@@ -74,7 +74,7 @@ def read_own_parts(given: Any, dataset: GraphDataset, num_parts: int) -> np.ndar
         node = int(np.argmax(is_bad))
         from_one = "; these count from 1, so subtract 1" * bool(part.min() == 1 and part.max() == num_parts)
         raise ConfigError(f"{what} put node {dataset.name_of(node)} into part {part[node]:g}; expected whole numbers "
-                          f"from 0 to {num_parts - 1}, as {num_parts} parts are asked for{from_one}")
+                          f"from 0 to {num_parts - 1}, as parts is {num_parts}{from_one}")
     count = np.bincount(part.astype(np.int64), minlength=num_parts)
     if (count == 0).any():
         raise ConfigError(f"{what} leave part {int(np.argmin(count))} of {num_parts} without a node; expected at least "
