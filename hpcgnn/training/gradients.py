@@ -59,9 +59,9 @@ class FlatGradients:
             if not parameter.requires_grad:
                 continue
             if parameter.dtype != torch.float32:
-                raise TrainingError(f"weight {name} is {str(parameter.dtype).removeprefix('torch.')}, and hpcgnn "
-                                    "trains float32 weights; call .float() on the model (precision=\"bf16\" stores and "
-                                    "sends rows in 16 bits)")
+                raise TrainingError(f"weight {_plain(name)} is {str(parameter.dtype).removeprefix('torch.')}, and "
+                                    "hpcgnn trains float32 weights; call .float() on the model "
+                                    "(precision=\"bf16\" stores and sends rows in 16 bits)")
             start = -(-end // ALIGNMENT) * ALIGNMENT
             end = start + parameter.numel()
             self.places[parameter] = slice(start, end)
@@ -128,8 +128,8 @@ class FlatGradients:
         required, frozen, found = state.reshape(3, -1)
         differing = np.flatnonzero(required & frozen)
         if len(differing):
-            raise CollectiveError(f"weight {list(self.weights)[differing[0]]} requires a gradient on some ranks and "
-                                  "none on others; call requires_grad_ on all ranks alike")
+            raise CollectiveError(f"weight {_plain(list(self.weights)[differing[0]])} requires a gradient on some "
+                                  "ranks and none on others; call requires_grad_ on all ranks alike")
         if not found.any():
             raise CollectiveError("the loss depends on no weight that requires a gradient; unfreeze some "
                                   "(requires_grad_()), or give epochs=0, which scores and saves a model as it is")
@@ -155,3 +155,8 @@ class FlatGradients:
             if parameter in self.places:
                 parameter.data = parameter.data.clone()
             parameter.grad = None
+
+
+def _plain(name: str) -> str:
+    """The name of a weight in the program's own module, which a distributed model holds as `module`."""
+    return name.removeprefix("module.")
