@@ -15,6 +15,7 @@ the index lies on the host.
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib.util
 import sys
 from collections import Counter
@@ -300,6 +301,7 @@ def separate_memory(backend=None):
                             "get_device_capability": lambda device=None: (9, 0),
                             "get_device_properties": lambda device=None: properties}.items():
             patch.setattr(torch.cuda, name, value)
+        patch.setattr(torch.nn.Module, "to", _module_to)
         patch.setattr(torch.backends.cuda, "is_built", lambda: True)
         patch.setattr("importlib.util.find_spec", _find_spec)
         patch.setattr(streams, "_of_device",
@@ -316,6 +318,12 @@ def separate_memory(backend=None):
             yield _device
         finally:
             _device = before
+
+
+def _module_to(module, *arguments, to=torch.nn.Module.to, **options):
+    """Torch's, which swaps no tensor that a graph of an earlier pass still names; a GPU's has nothing to swap."""
+    gc.collect()
+    return to(module, *arguments, **options)
 
 
 def _find_spec(name, package=None):
