@@ -145,7 +145,8 @@ def read_edge_file(path: Path, options: SourceOptions, has_header: bool | None =
     header = None if table.header is None else table.header[first:]
     has_times = known is not None and num_columns == 4
     if num_columns not in (2, 3) and not has_times:
-        found = f"has {num_columns} columns" if num_columns else "holds nothing"
+        found = f"has {num_columns} columns" if num_columns else (
+            f"holds comments only, such as {table.comments[0]!r}" if table.comments else "holds nothing")
         raise DatasetError(f"{path} {found}; expected two, the source and target node of an arc, and "
                            "a third if edges have weights")
     has_weights = has_weights and num_columns > 2

@@ -79,6 +79,9 @@ def read_node_file(path: Path, dtype: type, options: SourceOptions, has_ids: boo
         return NodeFile(path, None, _kept(_matrix(load_array(path), path), dtype))
     table = TextTable(path, has_header, options.progress)
     scratch = options.scratch if dtype is FEATURES else None
+    if not table.num_columns and table.comments:
+        raise DatasetError(f"{path} holds comments only, such as {table.comments[0]!r}; expected a row a node, or a "
+                           "line of column names before values that begin with # or %")
     if table.num_columns < 2:
         has_ids = False
     elif has_ids is None and _shows_ids(table):

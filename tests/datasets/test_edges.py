@@ -60,9 +60,9 @@ def test_nan_labels_are_unknown_and_in_no_split(files):
     assert (used == (dataset.labels >= 0)).all()
 
 
-def test_labels_are_required_and_the_setting_is_named(files):
-    with pytest.raises(DatasetError, match=",labels=FILE"):
-        load_source(f"edges:{files}/web.tsv", SourceOptions())
+def test_a_graph_without_labels_names_the_setting(files):
+    dataset = load_source(f"edges:{files}/web.tsv", SourceOptions(features="structural"))
+    assert "labels=FILE" in " ".join(dataset.cleaning.read.dubious)
 
 
 def test_features_are_made_from_the_graph_only_when_asked(files):
