@@ -126,6 +126,8 @@ def rounds_of(device: str, kit: Path, work: Path, has_kernels: bool = False) -> 
                                    *size.split(",")])],
         [benchmark("epochs on arxiv", 110, "epoch", arxiv, *epoch_where, "--peer", "pyg", "--model",
                    "sage,gcn,gat", "--precision", "fp32,tf32,bf16", *small, program=train)],
+        [Step("host profile", 45, [*python, str(ROOT / "jobs/gpu_check.py"), "profile", device, str(arxiv),
+                                   str(work / "profiled")])],
         [benchmark("epochs on a drawn graph", 150, "epoch", drawn, *epoch_where, "--peer", "pyg", "--model",
                    "sage,gcn,gat", "--precision", "fp32,tf32,bf16",
                    *(["--epochs", "5"] if is_real else [*small, "--no-compile"]), program=train)],
@@ -492,6 +494,33 @@ def draw(device: str, folder: Path, arcs: str, nodes: str) -> None:
                  Provenance(f"drawn:{arcs},{nodes}", "contiguous", 0))
 
 
+def profile_host(device: str, shards: Path, out: Path) -> None:
+    """Print where Python spends epochs 11 to 60 of GraphSAGE: what the device waits for where it is not busy."""
+    import cProfile
+    import pstats
+
+    import hpcgnn
+
+    profiler = cProfile.Profile()
+
+    class Watch(hpcgnn.Callback):
+        def on_epoch_end(self, run: Any, record: dict[str, Any]) -> None:
+            if record["epoch"] == 10:
+                profiler.enable()
+            if record["epoch"] == 60:
+                profiler.disable()
+
+    graph = hpcgnn.open(shards)
+    for precision in ("bf16", "fp32"):
+        run = hpcgnn.fit("sage", graph, device=device, precision=precision, layers=3, hidden=256, epochs=61,
+                         eval_every=61, checkpoint_every=0, overwrite=True, out=out, callbacks=[Watch()])
+        seconds = [record["epoch_seconds"] for record in run.metrics[10:60]]
+        print(f"{precision}: median epoch of {1e3 * sorted(seconds)[25]:.2f} ms under cProfile; of 50 epochs:")
+        for order in ("tottime", "cumtime"):
+            pstats.Stats(profiler).sort_stats(order).print_stats(60)
+        profiler.clear()
+
+
 def collect(kit: Path) -> int:
     """Fill the kit: wheels on x86-64 and kernels for the version of HPCGNN_KIT_PYTHON, graphs, and the commit."""
     python, version = kit_python()
@@ -553,7 +582,7 @@ def build_kernels(kit: Path, python: str) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """collect KIT | run KIT | list | facts DEVICE | draw DEVICE FOLDER ARCS NODES"""
+    """collect KIT | run KIT | list | facts DEVICE | profile DEVICE SHARDS OUT | draw DEVICE FOLDER ARCS NODES"""
     command, *rest = arguments
     if command == "collect":
         return collect(Path(rest[0]))
@@ -564,6 +593,8 @@ def main(arguments: list[str]) -> int:
             print("\n".join(f"{step.name}: at most {step.seconds:.0f} s" for step in steps))
     if command == "facts":
         print(json.dumps(facts_here(rest[0])))
+    if command == "profile":
+        profile_host(rest[0], Path(rest[1]), Path(rest[2]))
     if command == "draw":
         draw(rest[0], Path(rest[1]), rest[2], rest[3])
     return 0

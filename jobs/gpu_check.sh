@@ -27,8 +27,9 @@ started=$EPOCHSECONDS
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 python=${HPCGNN_PYTHON:-python3}
 kit=${HPCGNN_GPU_KIT:-build/gpu-kit}
-command -v "$python" >/dev/null ||
-    { printf 'gpu_check: there is no %s; set HPCGNN_PYTHON to a Python with torch and cupy\n' "$python" >&2; exit 1; }
+# A path: the MPI that is found below may bring other interpreters to the front of PATH.
+python=$(command -v "$python") ||
+    { printf 'gpu_check: there is no %s; set HPCGNN_PYTHON to a Python with torch and cupy\n' "${HPCGNN_PYTHON:-python3}" >&2; exit 1; }
 case ${1:-} in
     --collect) exec "$python" jobs/gpu_check.py collect "${2:-$kit}" ;;
     --list) exec "$python" jobs/gpu_check.py list ;;
@@ -70,6 +71,20 @@ use_kit() {
         hpcgnn_pip --no-deps --no-compile --upgrade --target "$HPCGNN_VENV/site" "${wheels[@]}" || return 1
 }
 
+# use_environment: an environment that sees the kit and then all that the interpreter there sees. hpcgnn starts KaMinPar
+# by `python -I`, which does not look at PYTHONPATH.
+use_environment() {
+    local folders packages
+    folders=$("$python" -c 'import site; print("\n".join(site.getsitepackages()))') || return 1
+    "$python" -m venv --without-pip "$HPCGNN_VENV/env" || return 1
+    packages=$("$HPCGNN_VENV/env/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))') || return 1
+    {
+        printf '%s\n' "$HPCGNN_VENV/site"
+        while read -r folder; do printf 'import site; site.addsitedir("%s")\n' "$folder"; done <<<"$folders"
+    } >"$packages/kit.pth"
+    python=$HPCGNN_VENV/env/bin/python
+}
+
 # use_mpi: the mpirun on PATH, else the kit's.
 use_mpi() {
     local launcher
@@ -83,5 +98,6 @@ use_mpi() {
 mkdir -p "${OUT:=build/gpu-check}"
 export OUT
 use_kit || hpcgnn_fail "the kit's wheels can't be installed; going on without them" || true
+use_environment || hpcgnn_fail "no environment can be made; going on without one" || true
 use_mpi || hpcgnn_fail "there is no MPI; going on without it" || true
 HPCGNN_GPU_CHECK_STARTED=$started "$python" jobs/gpu_check.py run "$kit"

@@ -45,7 +45,7 @@ from hpcgnn.units import size_text, time_text
 
 LAYERS, HEADS = 3, 4
 DROPOUT, RATE = 0.5, 0.01
-ALIKE, WARM_UP = "without dropout", "warm-up"
+ALIKE, WARM_UP, LAST = "without dropout", "warm-up", "evaluated"
 ALIKE_EPOCHS, WARM_UP_EPOCHS, PROFILED_EPOCHS = 3, 2, 2
 # Largest relative difference of a loss: sums are added in another order, and bfloat16 has 8 bits. A wrong gradient, or
 # another coefficient of one arc in ten, is beyond them by the third epoch.
@@ -155,7 +155,8 @@ class InProcessEpochs(PartedBenchmark):
         alike = [Phase(ALIKE, ALIKE_EPOCHS, 0.0)] if self.has_peer else []
         # tf32 begins with epochs of its own that nobody times: other kernels of cuBLAS are loaded.
         warmed = [one for phase in timed for one in (Phase(warm_up_of(phase.name), WARM_UP_EPOCHS, DROPOUT), phase)]
-        profiled = [] if is_peer else [Phase(PROFILED, PROFILED_EPOCHS, DROPOUT)]
+        # The last epoch is evaluated and saved, which is no part of an epoch's profile.
+        profiled = [] if is_peer else [Phase(PROFILED, PROFILED_EPOCHS, DROPOUT), Phase(LAST, 1, DROPOUT)]
         return (*alike, *warmed, *profiled)
 
     def _measure_eager(self, model: str, storage: str) -> Iterator[Measurement]:
@@ -317,7 +318,7 @@ class Ours:
             return [f"{self.case}: there is no profile: {record['fault']}"]
         if not record.get("busy_seconds"):
             return []
-        first = next(name for name in timed if name not in (ALIKE, PROFILED) and not name.startswith(WARM_UP))
+        first = next(name for name in timed if name not in (ALIKE, PROFILED, LAST) and not name.startswith(WARM_UP))
         epoch = statistics.median(self.clock.seconds[first])
         longest = ", ".join(f"{name.partition('(')[0]} {time_text(seconds)}" for name, _, seconds
                             in record["kernels"][:3])

@@ -473,7 +473,8 @@ class LocalGraph:
                                               self._exchange.num_returning, (back_in, back_out))
         by_peer = None if self.halo_spans is None else self._cut_by_peer(shape)
         if num_out not in self._spans:
-            self._spans[num_out] = spans(self._is_marginal[:num_out]) if self._overlaps else ((), ((0, num_out),))
+            self._spans[num_out] = (spans(self._is_marginal[:num_out], self.x.device.type) if self._overlaps
+                                    else ((), ((0, num_out),)))
         return Hop(num_in, num_out, back_in, back_out, left, self._restricted[shape], num_halo,
                    *self._spans[num_out], by_peer)
 

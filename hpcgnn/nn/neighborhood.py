@@ -241,7 +241,7 @@ class Neighborhood:
         arrival = self._start_take_home(gradient, then)
         of_rows = empty((self.hop.num_in, gradient.shape[1]), gradient.dtype, gradient.device)
         reached, of_rows[self.hop.back_in:] = of_rows[:self.hop.back_in], 0
-        for span in blocks(0, self.hop.back_in):
+        for span in blocks(0, self.hop.back_in, gradient.device.type):
             multiply_span(self.hop.matrices.near_back, gradient, None, reached, span)
             if then is not None:
                 then(reached[slice(*span)])
@@ -268,7 +268,7 @@ class Neighborhood:
         h = self.activated(h)
         arrival = self.graph.start_fetch_by_peer(h, self.site)
         near, out = self.drop_inner(h), empty((self.hop.num_out, h.shape[1]), h.dtype, h.device)
-        for span in blocks(0, self.hop.num_out):
+        for span in blocks(0, self.hop.num_out, h.device.type):
             multiply_span(self.hop.by_peer.near, near, None, out, span)
             arrival.poll()
         return self.sum_by_peer(out, ((peer, self.drop_halo(rows, peer)) for peer, rows in arrival)), near
@@ -314,7 +314,7 @@ class Neighborhood:
 
     def _spans(self, h: torch.Tensor) -> list[tuple[int, int]]:
         """Return the rows in pieces that are never all there, one at least: few on a device."""
-        return short_blocks(len(h)) if h.device.type == "cpu" else blocks(0, len(h)) or [(0, 0)]
+        return short_blocks(len(h)) if h.device.type == "cpu" else blocks(0, len(h), h.device.type) or [(0, 0)]
 
     def _drop(self, h: torch.Tensor, start: int, stop: int) -> torch.Tensor:
         return h if self.key is None else dropout(h, self.probability, self.graph.ids(start, stop), self.key)

@@ -106,7 +106,8 @@ class MapFirst(torch.autograd.Function):
              before=neighborhood.take_before())
         if of_self is not None:
             return out.add_(of_self)
-        for start, stop in blocks(0, len(out)):      # torch adds float32 to rows of 16 bits in a copy of them
+        # torch adds float32 to rows of 16 bits in a copy of them.
+        for start, stop in blocks(0, len(out), out.device.type):
             out[start:stop] += bias
         return out if weight_self is None else map_rows(near[:hop.num_out], weight_self, out=out)
 
@@ -198,7 +199,7 @@ def _combine(aggregated: torch.Tensor, near: torch.Tensor, weight_neighbor: torc
 def _combine_in_place(aggregated: torch.Tensor, near: torch.Tensor, weight_neighbor: torch.Tensor,
                       weight_self: torch.Tensor | None, bias: torch.Tensor) -> torch.Tensor:
     """Return what `_combine` does, block by block where the aggregate lay: one layer less is in memory."""
-    for start, stop in blocks(0, len(aggregated)):
+    for start, stop in blocks(0, len(aggregated), aggregated.device.type):
         rows = aggregated[start:stop]
         rows.copy_(_combine(rows, near[start:stop], weight_neighbor, weight_self, bias))
     return aggregated
@@ -214,6 +215,6 @@ def _maps_last(neighborhood: Neighborhood, weight: torch.Tensor) -> bool:
 
 def _map_back_in_place(gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Turn gradients (n, dim) into gradients @ weight where they lie, block by block."""
-    for start, stop in blocks(0, len(gradient)):
+    for start, stop in blocks(0, len(gradient), gradient.device.type):
         gradient[start:stop] = map_back(gradient[start:stop], weight)
     return gradient

@@ -9,10 +9,13 @@ import numpy as np
 MAX_SPANS = 64       # ranges of central and marginal rows; more would cost more than is hidden
 LEAST_CENTRAL = 1 / 16      # of the rows; the sums of fewer hide nothing, and their table is there while messages are
 BLOCKS, MIN_BLOCK = 8, 2048
+MIN_DEVICE_BLOCK = 1 << 19      # a device takes longer to start a kernel than to compute fewer rows
 ROWS_AT_ONCE = 1 << 14      # that are made, mapped and gone; oneDNN takes longer for products of fewer
 
+Spans = tuple[tuple[int, int], ...]
 
-def spans(is_marginal: np.ndarray) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:
+
+def spans(is_marginal: np.ndarray, device: str = "cpu") -> tuple[Spans, Spans]:
     """Central and marginal rows as few long ranges; all are marginal where they alternate too often to be worth it, or
     nearly all are.
 
@@ -29,12 +32,18 @@ def spans(is_marginal: np.ndarray) -> tuple[tuple[tuple[int, int], ...], tuple[t
     ranges = [(start, stop) for start, stop in itertools.pairwise(bounds) if start < stop]
     marginal = tuple(span for span in ranges if is_marginal[span[0]])
     central = [span for span in ranges if not is_marginal[span[0]]]
-    return tuple(block for start, stop in central for block in blocks(start, stop)), marginal
+    return tuple(block for start, stop in central for block in blocks(start, stop, device)), marginal
 
 
-def blocks(start: int, stop: int) -> list[tuple[int, int]]:
-    """Return the range start .. stop in pieces, between which messages can be looked after."""
-    step = max(MIN_BLOCK, -(-(stop - start) // BLOCKS))
+def blocks(start: int, stop: int, device: str = "cpu") -> list[tuple[int, int]]:
+    """The range start .. stop in pieces, between which messages can be looked after; a device has fewer, longer ones.
+
+    Parameters
+    ----------
+    device : str      type of the device that computes a piece, as torch names it
+    """
+    least = MIN_BLOCK if device == "cpu" else MIN_DEVICE_BLOCK
+    step = max(least, -(-(stop - start) // BLOCKS))
     return [(first, min(first + step, stop)) for first in range(start, stop, step)]
 
 

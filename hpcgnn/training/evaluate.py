@@ -107,4 +107,5 @@ def _as_floats(rows: torch.Tensor) -> torch.Tensor:
 
 def _num_not_finite(rows: torch.Tensor) -> int:
     """Count the rows that hold NaN or infinity, block by block, since torch makes a copy of what it looks through."""
-    return sum((~torch.isfinite(rows[start:stop])).any(1).sum().item() for start, stop in blocks(0, len(rows)))
+    return sum((~torch.isfinite(rows[start:stop])).any(1).sum().item()
+               for start, stop in blocks(0, len(rows), rows.device.type))
