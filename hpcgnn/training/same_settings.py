@@ -84,7 +84,7 @@ def description_of(value: Any, depth: int = MAX_DEPTH) -> str:
         return repr(value)
     if value is None or isinstance(value, (bool, int, str, bytes)) or depth == 0:
         return ""
-    if hasattr(value, "named_modules"):
+    if hasattr(value, "named_modules") and not isinstance(value, type):
         # Weights and buffers of a model are rank 0's on all ranks; those of a loss without weights are its settings.
         buffers = [] if any(True for _ in value.parameters()) else [*value.buffers()]
         held = [_floats_in(module, depth) for _, module in value.named_modules()]
