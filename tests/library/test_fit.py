@@ -398,6 +398,23 @@ def test_the_state_of_torch_that_the_caller_has_set_changes_nothing(graph, share
     assert without_seconds(run.metrics) == without_seconds(expected.metrics)
 
 
+class Modes(hpcgnn.Callback):
+    """Notes how many modes of Python see every operation of torch."""
+
+    def __init__(self):
+        self.seen = set()
+
+    def on_epoch_end(self, run, record):
+        self.seen.add(torch._C._len_torch_function_stack())
+
+
+def test_no_mode_of_python_stands_between_training_and_torch(graph, tmp_path):
+    """A context of a device would take half of the host's time of an epoch on a GPU."""
+    modes = Modes()
+    hpcgnn.fit(lambda: two(graph), graph, out=tmp_path / "run", callbacks=[modes], **RUN)
+    assert modes.seen == {0}
+
+
 def test_a_model_that_no_gradient_can_reach_is_refused(graph, tmp_path):
     with torch.inference_mode():
         model = two(graph)
