@@ -58,8 +58,8 @@ MAY_IMPORT = {
     # What a trained run gives: answers of all nodes, tables and weights for other tools.
     "results": FOUNDATION | {"launch", "settings", "partition", "shards", "graph", "exchange", "nn", "config",
                              "training", "inference", "pyg"},
-    "library": FOUNDATION | {"launch", "stop_signals", "watchdog", "datasets", "partition", "shards", "ops", "graph",
-                             "exchange", "settings", "methods", "config", "nn", "training", "inference", "pyg",
+    "library": FOUNDATION | {"launch", "stop_signals", "output", "watchdog", "datasets", "partition", "shards", "ops",
+                             "graph", "exchange", "settings", "methods", "config", "nn", "training", "inference", "pyg",
                              "report", "results"},
     "planning": FOUNDATION | {"datasets", "partition", "shards", "ops", "methods", "config"},
     # Models of hardware, from counts: no tensor, no rank.

@@ -110,7 +110,7 @@ def plain_torch() -> Iterator[None]:
     may call inside `torch.no_grad` or `torch.inference_mode`, or with another default dtype or device.
     """
     dtype = torch.get_default_dtype()
-    # A context of torch's device passes every operation through Python, so it is entered only where it changes something.
+    # A context of a device passes every operation through Python, so it is entered only where it changes something.
     on_host = nullcontext() if torch.empty(0).device.type == "cpu" else torch.device("cpu")
     with torch.inference_mode(False), torch.enable_grad(), on_host:
         torch.set_default_dtype(torch.float32)

@@ -16,6 +16,7 @@ from hpcgnn.errors import ConfigError, DatasetError
 from hpcgnn.launch import MPI, join
 from hpcgnn.library.balance import parse_balance
 from hpcgnn.library.crew import Ranks
+from hpcgnn.output import tell
 from hpcgnn.partition.choices import DEFAULT_PARTITIONER, DEFAULT_REORDER
 from hpcgnn.partition.own_parts import own_parts
 from hpcgnn.shards.crew import ALONE, Crew
@@ -116,6 +117,10 @@ def _preprocess(data: Any, out: str | Path | None, choices: dict[str, Any], opti
         return None if crew.rank else _checked_load(data, out, choices, options, making)
 
     dataset = crew.together(load)
+    if dataset is not None:
+        for topic in ("unused", "dubious"):      # what a program's author would want to know before training
+            for text in dataset.cleaning.read.of(topic):
+                tell(f"hpcgnn: {topic} in {dataset.name}: {text}")
     source = data if isinstance(data, str) else f"python:{type(data).__module__}.{type(data).__name__}"
     source = crew.share(source)
     settings = {key: str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value

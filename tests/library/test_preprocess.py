@@ -163,6 +163,15 @@ class StandInDGLGraph:
         return self._num_nodes
 
 
+def test_what_is_not_used_is_said_from_python_too(made, plain, capsys):
+    data = data_of(plain)
+    data.edge_type = torch.zeros(data.edge_index.shape[1], dtype=torch.int64)
+    data.edge_attr = torch.ones(data.edge_index.shape[1], 3)
+    made(data)
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("hpcgnn: unused in ")]
+    assert len(said) == 1 and "edge_type" in said[0] and "edge_attr" in said[0]
+
+
 def test_a_stand_in_of_a_dgl_graph_comes_back(made, plain):
     ndata = {"feat": torch.from_numpy(plain.matrix()), "label": torch.tensor(list(plain.labels.values())),
              **{f"{word}_mask": torch.from_numpy(plain.mask(word)) for word in ("train", "val", "test")}}

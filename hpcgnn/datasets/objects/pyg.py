@@ -61,7 +61,7 @@ def _origins(held: dict[str, Any], choices: Choices, left_out: set[str]) -> Orig
                                           ("ids", choices.node_ids, ""))}
     weights = NO_WEIGHTS if choices.edge_weight is False else (
         choices.edge_weight if isinstance(choices.edge_weight, str) else
-        next((key for key in ("edge_weight", "edge_attr", "adj_t") if key in held), ""))
+        next((key for key in ("edge_weight", "edge_attr", "adj_t") if key in held and _may_be_weights(key, held)), ""))
     masks = [key for key in held if key.endswith("_mask")]
     splits = choices.splits if isinstance(choices.splits, str) else "masks" + (
         "" if choices.split_column is None else f", split {choices.split_column}")
@@ -87,6 +87,11 @@ def _edges(held: dict[str, Any], name: str) -> tuple[np.ndarray, np.ndarray, np.
     if isinstance(held.get("adj_t"), list):
         raise DatasetError(f"{name} holds the adj_t of several graphs without their slices; {WAY_OUT}")
     raise DatasetError(f"{name} has no edge_index; it holds {', '.join(map(str, held)) or 'nothing'}")
+
+
+def _may_be_weights(key: str, held: dict[str, Any]) -> bool:
+    """Whether an attribute of edges has one number per edge; edge_attr may have several."""
+    return key != "edge_attr" or tuple(getattr(held[key], "shape", ()))[1:] in ((), (1,))
 
 
 def _weight(held: dict[str, Any]) -> tuple[np.ndarray | None, tuple[str, ...]]:
