@@ -100,6 +100,8 @@ def try_model(model: nn.Module, graph: LocalGraph, first_rows: np.ndarray, num_r
             raise
         except Exception:      # of the user's code: the first epoch raises it again, with its place
             return None
+        if graph.x.dtype != torch.float32 and not isinstance(model, DistributedModel):
+            _check_stored(model, _part_of(graph, rows, (cut, len(rows) - cut), device, dtype=graph.x.dtype), name)
         for out in answers:
             _check_form(out, len(rows), name)
         trains = any(parameter.requires_grad for parameter in model.parameters())
@@ -120,6 +122,18 @@ def try_model(model: nn.Module, graph: LocalGraph, first_rows: np.ndarray, num_r
     return Tried(name, answers[1].detach().float(), rows, endings, remark)
 
 
+def _check_stored(model: nn.Module, part: LocalGraph, name: str) -> None:
+    """Raise ConfigError for a model that can't compute on rows of the type that this precision stores."""
+    try:
+        _answer(model, part, False)
+    except RuntimeError as error:
+        if "dtype" not in str(error):
+            return
+        raise ConfigError(f"{name} can't compute on rows of {str(part.x.dtype).removeprefix('torch.')}, as this "
+                          f"precision stores them ({' '.join(str(error).split())[:120]}); train it with precision "
+                          "fp32, or convert where rows meet weights, as x.float() does") from error
+
+
 def _name_of(model: nn.Module) -> str:
     return type(model.module if isinstance(model, DistributedModel) else model).__name__
 
@@ -137,7 +151,7 @@ def _sizes(model: nn.Module, graph: LocalGraph) -> tuple[int, int]:
 
 
 def _part_of(graph: LocalGraph, rows: np.ndarray, sizes: tuple[int, ...], device: torch.device,
-             order: np.ndarray | None = None) -> LocalGraph:
+             order: np.ndarray | None = None, dtype: torch.dtype = torch.float32) -> LocalGraph:
     """A graph of some rows of a graph: in each of its parts, every node has a few nodes behind it as in-neighbors.
 
     order : (n,) int64      the node that stands at each place; None: as they come
@@ -153,7 +167,7 @@ def _part_of(graph: LocalGraph, rows: np.ndarray, sizes: tuple[int, ...], device
         rows = rows[order]
     degree = np.full(len(rows), source.shape[1], np.int32)
     indptr = np.arange(len(rows) + 1, dtype=np.int64) * source.shape[1]
-    features = graph.x[torch.from_numpy(rows).to(graph.x.device)].detach().float().to(device)
+    features = graph.x[torch.from_numpy(rows).to(graph.x.device)].detach().to(dtype).to(device)
     weights = {}
     if graph.edge_weight is not None:
         weights = {"edge_weight": np.ones(source.size, np.float32), "weighted_degree": degree.astype(np.float32)}

@@ -415,6 +415,24 @@ def test_no_mode_of_python_stands_between_training_and_torch(graph, tmp_path):
     assert modes.seen == {0}
 
 
+class Float(torch.nn.Module):
+    """A model on LocalGraph whose weights are float32, whatever its rows are."""
+
+    def __init__(self, num_features, num_classes):
+        super().__init__()
+        self.map = torch.nn.Linear(num_features, num_classes)
+
+    def forward(self, graph, x):
+        return self.map(graph.aggregate(graph.halo(x), "mean"))
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_weights_of_another_type_than_the_rows_are_named(graph, tmp_path, precision):
+    with pytest.raises(CollectiveError, match=r"Float can't compute on rows of b?float16, .* precision fp32"):
+        hpcgnn.fit(lambda: Float(graph.num_features, graph.num_classes), graph, out=tmp_path / "run",
+                   precision=precision, **RUN)
+
+
 def test_a_model_that_no_gradient_can_reach_is_refused(graph, tmp_path):
     with torch.inference_mode():
         model = two(graph)
