@@ -130,7 +130,7 @@ def _tables() -> Iterator[Hostile]:
     yield _edge_source("labels words", labels="a\n" * NODES, truth=ANY)
     yield _edge_source("labels 10**12", labels=LABELS[:-2] + "1000000000000\n", truth=ANY)
     yield _edge_source("labels long", labels=LABELS + "0\n", truth=ANY)
-    yield _edge_source("labels nan", labels="nan\n" * NODES)
+    yield _edge_source("labels nan", labels="nan\n" * NODES, truth=ANY)      # nodes without labels
     yield _edge_source("some labels nan", labels=LABELS[:-2] + "nan\n", truth=ANY)
     yield _edge_source("indicator labels", labels="0,1\n" * NODES, truth=ANY)
     for name, features in {
