@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from made_steps import share_clusters
 from mpi4py import MPI
@@ -18,14 +19,16 @@ COMM = MPI.COMM_WORLD
 SETTINGS = {"model": "gcn", "steps": "auto", "epochs": 40, "lr": 0.003}
 
 
-def scored(monkeypatch, shared_path, scores, **settings):
+def scored(monkeypatch, shared_path, scores, validates=True, **settings):
     """Collective: steps by epoch, of a training whose evaluations have these validation scores, the last one on."""
     share_clusters(monkeypatch)
     monkeypatch.setattr("hpcgnn.steps.clusters.ROWS_A_STEP", 60)      # auto begins with 4 steps
     monkeypatch.setattr("hpcgnn.adaptive.step_count.LEAST_FALL", -1.0)      # the loss has no say
     told = itertools.chain(scores, itertools.repeat(scores[-1]))
     monkeypatch.setattr(trainer, "evaluate", lambda *_: Evaluation(0.5, next(told), 0.5, 1.0))
-    shards = write_once(COMM, easy_graph(), shared_path / "shards")
+    dataset = easy_graph()
+    dataset = dataset if validates else replace(dataset, val_mask=np.zeros_like(dataset.val_mask))
+    shards = write_once(COMM, dataset, shared_path / "shards")
     _, metrics, _ = train(COMM, shards, shared_path / "run", **SETTINGS | settings)
     return [record["num_steps"] for record in metrics]
 
@@ -52,7 +55,7 @@ def test_a_score_of_which_low_is_better_rises_for_the_worse(shared_path, monkeyp
 
 @pytest.mark.parallel([1])
 def test_without_a_node_that_validates_the_steps_stay(shared_path, monkeypatch):
-    assert scored(monkeypatch, shared_path, [float("nan")], eval_every=1) == [4] * 36 + [1] * 4
+    assert scored(monkeypatch, shared_path, [float("nan")], False, eval_every=1) == [4] * 36 + [1] * 4
 
 
 @pytest.mark.parallel([1, 2])
