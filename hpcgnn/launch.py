@@ -283,6 +283,27 @@ def together(comm: MPI.Comm, step: Callable[[], Result]) -> Result:
     raise CollectiveError(sentence if everywhere else f"rank {failed[0]}: {sentence}")
 
 
+def told_by_rank_zero(comm: MPI.Comm, step: Callable[[], Result]) -> Result:
+    """Collective: what a step of rank 0 returns, on all ranks, or its error.
+
+    Raises
+    ------
+    CollectiveError      with the sentence of rank 0's error
+    """
+    result, failure = None, None
+    if comm.rank == 0:
+        try:
+            result = step()
+        except HpcgnnError as error:
+            failure = str(error)
+    HERE.note("waits for what rank 0 has read")
+    result, failure = comm.bcast((result, failure))
+    HERE.note("goes on")
+    if failure is not None:
+        raise CollectiveError(failure)
+    return result
+
+
 def words_of_all(comm: MPI.Comm, word: str | None) -> list[str | None]:
     """Collective: return what each rank has to say, in the order of the ranks; an empty list where none has anything,
     which nearly always is so, and then costs the same however many there are.
