@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
@@ -49,7 +50,6 @@ Result = TypeVar("Result")
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4    # of glibc's malloc.h
 KEPT = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: -1}
 GIVEN_BACK = {M_MMAP_MAX: 1 << 16, M_TRIM_THRESHOLD: 1 << 17}    # as glibc begins
-ATTENDANCE = MPI.Comm.Create_keyval()    # of the attribute that holds a communicator's Attendance
 FAREWELL = 1                             # tag of the message of a rank that ends
 SECONDS_BETWEEN_LOOKS = 1.0
 INTERRUPT_GRACE = 0.5                    # seconds in which rank 0 speaks first
@@ -103,11 +103,17 @@ def join(comm: MPI.Comm | None = None) -> MPI.Comm:
         share_cores(comm)
         keep_freed_memory()
         sys.excepthook = EndAllRanks(getattr(sys.excepthook, "show", sys.excepthook))
-    if comm.size > 1 and comm.Get_attr(ATTENDANCE) is None:
+    if comm.size > 1 and comm.Get_attr(attendance_key()) is None:
         attendance = Attendance(comm)
-        comm.Set_attr(ATTENDANCE, attendance)
+        comm.Set_attr(attendance_key(), attendance)
         atexit.register(attendance.leave)
     return comm
+
+
+@cache
+def attendance_key() -> int:
+    """The key of a communicator's Attendance, made at its first use: importing this must not need MPI to have begun."""
+    return MPI.Comm.Create_keyval()
 
 
 class Attendance:
@@ -168,7 +174,7 @@ def _is_there(process: int) -> bool:
 
 def check_present(comm: MPI.Comm, where: str) -> None:
     """Collective: wait for all ranks of a program's call; where one has ended instead, end all with a sentence."""
-    attendance = comm.Get_attr(ATTENDANCE) if comm.size > 1 else None
+    attendance = comm.Get_attr(attendance_key()) if comm.size > 1 else None
     if attendance is None:
         return
     try:
