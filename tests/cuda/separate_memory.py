@@ -273,6 +273,14 @@ class _Event:
         return 1.0
 
 
+class _InferenceMode(torch._C._InferenceMode):
+    """Torch's, but leaving it off does not give backward threads of its own: the engine has none for this device."""
+
+    def __enter__(self):
+        super().__enter__()
+        torch._C._set_multithreading_enabled(False)
+
+
 @cache
 def _torch_without_cuda():
     """What lets the autograd of a torch without CUDA meet tensors on cuda."""
@@ -301,6 +309,7 @@ def separate_memory(backend=None):
                             "get_device_capability": lambda device=None: (9, 0),
                             "get_device_properties": lambda device=None: properties}.items():
             patch.setattr(torch.cuda, name, value)
+        patch.setattr(torch._C, "_InferenceMode", _InferenceMode)
         patch.setattr(torch.nn.Module, "to", _module_to)
         patch.setattr(torch.backends.cuda, "is_built", lambda: True)
         patch.setattr("importlib.util.find_spec", _find_spec)

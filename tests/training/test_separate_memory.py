@@ -101,6 +101,14 @@ def test_values_gradients_and_waits_are_those_of_a_device():
         assert list(device.waits.values()) == [1]
 
 
+def test_a_backward_of_the_host_may_have_been_first():
+    torch.ones(2, requires_grad=True).sum().backward()      # torch's engine counts the devices once
+    with separate_memory(), torch.inference_mode(False):
+        rows = torch.ones(2, device="cuda").requires_grad_()
+        rows.sum().backward()
+        assert str(rows.grad.device) == "cuda:0"
+
+
 @pytest.mark.parallel([2])
 @pytest.mark.parametrize("settings", SETTINGS, ids=json.dumps)
 def test_no_training_of_two_ranks_mixes_the_memories(shards, shared_path, settings):
