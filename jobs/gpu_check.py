@@ -96,7 +96,7 @@ def rounds_of(device: str, kit: Path, work: Path, has_kernels: bool = False) -> 
     arxiv, drawn = work / "shards/arxiv", work / "shards/drawn"
     size = DRAWN if is_real else "2e4,1000"
     where = ["--device", "cuda"] if is_real else ["--device", "cpu"]
-    epoch_where = where if is_real else [*where, "--in-process", "--threads", "1"]
+    epoch_where = where if is_real else [*where, "--threads", "1"]
 
     def benchmark(name: str, seconds: float, *arguments: object, program: list[str] | None = None) -> Step:
         out = work / "steps" / name.replace(" ", "-")
@@ -124,13 +124,13 @@ def rounds_of(device: str, kit: Path, work: Path, has_kernels: bool = False) -> 
                              "--parts", "1", "--out", str(arxiv)]),
          Step("drawn shards", 80, [*python, str(ROOT / "jobs/gpu_check.py"), "draw", device, str(drawn),
                                    *size.split(",")])],
-        [benchmark("epochs on arxiv", 110, "epoch", arxiv, *epoch_where, "--peer", "pyg", "--model",
+        [benchmark("epochs on arxiv", 110, "epoch", arxiv, *epoch_where, "--peer", "pyg-compiled", "--model",
                    "sage,gcn,gat", "--precision", "fp32,tf32,bf16", *small, program=train)],
         [Step("host profile", 45, [*python, str(ROOT / "jobs/gpu_check.py"), "profile", device, str(arxiv),
                                    str(work / "profiled")])],
-        [benchmark("epochs on a drawn graph", 150, "epoch", drawn, *epoch_where, "--peer", "pyg", "--model",
-                   "sage,gcn,gat", "--precision", "fp32,tf32,bf16",
-                   *(["--epochs", "5"] if is_real else [*small, "--no-compile"]), program=train)],
+        [benchmark("epochs on a drawn graph", 150, "epoch", drawn, *epoch_where, "--peer",
+                   "pyg-compiled" if is_real else "pyg-in-process", "--model", "sage,gcn,gat", "--precision",
+                   "fp32,tf32,bf16", *(["--epochs", "5"] if is_real else small), program=train)],
         [benchmark("time to score", 55, "time-to-score", arxiv, *where, "--steps", "1,auto", "--lr", "0.01",
                    "--epochs", "100" if is_real else "3", "--eval-every", "2", "--seconds", "20", program=train)],
         [benchmark("two ranks", 60, "epoch", graphs["ogbn_arxiv_nofeat"] if is_real else "drawn:2e4,1000",

@@ -29,6 +29,7 @@ from hpcgnn.units import size_text
 
 PATH, FILE = click.Path(path_type=Path), click.Path(path_type=Path, dir_okay=False)
 PRECISIONS = ("fp32", "fp16", "bf16")
+IN_PROCESS = ("pyg", "pyg-in-process", "pyg-compiled")     # peers whose epochs can be timed beside ours in one process
 ON_DEVICE = ("bits", "epoch", "inference", "kernels", "time-to-score")     # benchmarks that a GPU has too
 
 
@@ -111,29 +112,27 @@ def bits(shared: Shared, graphs: tuple[str, ...], clusters: int) -> None:
 @click.option("--epochs", type=click.IntRange(min=3), default=10, show_default=True,
               help="A training; the first two are not counted. In one process: that are timed.")
 @click.option("--hidden", type=click.IntRange(min=1), default=256, show_default=True)
-@click.option("--in-process", is_flag=True,
-              help="Train all contestants in this process, as --device cuda does, and compare their losses.")
-@click.option("--compile/--no-compile", "compiles", default=True, show_default=True,
-              help="In one process: train PyTorch Geometric under torch.compile too.")
-@_peer_option(("dgl", "pyg"))
+@_peer_option(("dgl", *IN_PROCESS))
 @click.pass_obj
-def epoch(shared: Shared, source: Path, ranks: int, in_process: bool, **flags: Any) -> None:
+def epoch(shared: Shared, source: Path, ranks: int, **flags: Any) -> None:
     """Time an epoch on SOURCE, an .npz archive or a folder of shards, and take the peak memory of each contestant.
 
     Contestants train in turn, --repeat times (3), in processes of their own; round r has seed r. With --device cuda,
-    and with --in-process, they train once, in this process: hpcgnn, and with --peer pyg PyTorch Geometric by a CSR
-    matrix, by edges, and compiled, from the same weights. SOURCE may be drawn:ARCS,NODES then.
+    a SOURCE drawn:ARCS,NODES, or one of the peers pyg-in-process and pyg-compiled, they train once, in this process,
+    from the same weights, and their losses are compared: hpcgnn, PyTorch Geometric by a CSR matrix and by edges, and
+    with pyg-compiled also by edges under torch.compile.
     """
     from hpcgnn.bench.epoch_runs import find_mpirun
 
     if ranks > 1:
         find_mpirun()
-    if shared.device == "cuda" or in_process:
+    asked = {name.strip() for name in flags["peer"].split(",")}
+    if shared.device == "cuda" or asked & set(IN_PROCESS[1:]) or str(source).startswith("drawn:"):
         time_in_process(shared, str(source), ranks, flags)
         return
     from hpcgnn.bench.epoch import EpochBenchmark
 
-    peers = parse_peers(flags["peer"], ("dgl", "pyg"))
+    peers = parse_peers(flags["peer"], ("dgl", *IN_PROCESS))
     models = parse_choices("--model", flags["model"], ("sage", "gcn"))
     precisions = parse_choices("--precision", flags["precision"], PRECISIONS)
     prepare_output(shared.out)
@@ -147,7 +146,7 @@ def time_in_process(shared: Shared, source: str, ranks: int, flags: dict[str, An
     """Train all contestants of `bench epoch` in this process, and publish what was measured."""
     if shared.repeat is not None:
         raise click.UsageError("--repeat is not for epochs in one process: --epochs says how many are timed")
-    has_peer = bool(parse_peers(flags["peer"], ("pyg",)))
+    peers = parse_peers(flags["peer"], IN_PROCESS)
     models = parse_choices("--model", flags["model"], ("sage", "gcn", "gat"))
     precisions = parse_choices("--precision", flags["precision"], ("fp32", "tf32", "bf16"))
     machine, _ = open_place("epoch", shared, shared.threads or environment.available_cores())
@@ -155,8 +154,9 @@ def time_in_process(shared: Shared, source: str, ranks: int, flags: dict[str, An
     from hpcgnn.launch import run_parallel
 
     def measure(comm: Any) -> None:
-        benchmark = InProcessEpochs(comm, source, shared.device, models, precisions, has_peer, flags["compiles"],
-                                    flags["epochs"], flags["hidden"], ranks, shared.steps.begin)
+        benchmark = InProcessEpochs(comm, source, shared.device, models, precisions, bool(peers),
+                                    "pyg-compiled" in peers, flags["epochs"], flags["hidden"], ranks,
+                                    shared.steps.begin)
         finish("epoch", machine, benchmark, shared, benchmark.failures)
 
     run_parallel(measure)

@@ -52,6 +52,11 @@ class BenchFolder:
     title: str = ""
 
 
+def is_of_benchmark(path: Path) -> bool:
+    """Whether a folder holds files of a benchmark, and none of a run."""
+    return any((path / name).exists() for name in (PACKAGES, DRAM)) and not (path / "metrics.jsonl").exists()
+
+
 def read_bench_folders(paths: list[Path]) -> list[BenchFolder]:
     """Read folders in order.
 

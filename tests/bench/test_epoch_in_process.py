@@ -18,6 +18,7 @@ from hpcgnn.bench.epoch_runs import Trained
 from hpcgnn.bench.graphs import draw_training_graph, drawn_size
 from hpcgnn.bench.peers import pyg_in_process
 from hpcgnn.bench.timing import OURS
+from hpcgnn.cli import bench
 from hpcgnn.errors import ConfigError
 from hpcgnn.shards.writer import write_shards
 
@@ -176,12 +177,30 @@ def test_a_graph_that_can_not_be_drawn_is_refused(source):
         drawn_size(source)
 
 
-@pytest.mark.parametrize("flags, sentence", [
-    (("--in-process", "--repeat", "2"), "--repeat is not for epochs in one process"),
-    (("--in-process", "--peer", "dgl"), "--peer has 'dgl'; expected a list of pyg"),
-    (("--in-process", "--model", "gin"), "sage, gcn, gat"),
-    (("--in-process", "--precision", "fp16"), "fp32, tf32, bf16")])
-def test_options_that_one_process_can_not_take_are_refused(flags, sentence, capsys):
+@pytest.mark.parametrize("arguments, sentence", [
+    ((TINY, "--repeat", "2"), "--repeat is not for epochs in one process"),
+    (("a.npz", "--peer", "pyg-in-process", "--repeat", "2"), "--repeat is not for epochs in one process"),
+    (("a.npz", "--peer", "pyg-compiled", "--model", "gin"), "sage, gcn, gat"),
+    ((TINY, "--precision", "fp16"), "fp32, tf32, bf16"),
+    ((TINY, "--peer", "dgl"), "--peer has 'dgl'; expected a list of pyg, pyg-in-process, pyg-compiled"),
+    (("a.npz", "--peer", "pyg-compiled,dgl"), "--peer has 'dgl'; expected a list of pyg, pyg-in-process, pyg-comp")])
+def test_options_that_one_process_can_not_take_are_refused(arguments, sentence, capsys):
     with pytest.raises(SystemExit):
-        main(["bench", "epoch", TINY, *flags])
+        main(["bench", "epoch", *arguments])
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments, form", [
+    (("a.npz", "--peer", "pyg-in-process"), (True, False)), (("a.npz", "--peer", "pyg-compiled"), (True, True)),
+    ((TINY,), (False, False)), ((TINY, "--peer", "pyg, pyg-compiled"), (True, True)),
+    (("a.npz", "--device", "cuda", "--peer", "pyg"), (True, False))])
+def test_the_names_of_peers_say_which_forms_train_in_one_process(arguments, form, monkeypatch):
+    made = []
+    monkeypatch.setattr(epoch_in_process, "InProcessEpochs", lambda *fields: made.append(fields) or SimpleNamespace(
+        failures=[]))
+    for name in ("open_place", "finish"):
+        monkeypatch.setattr(bench, name, lambda *given: ({}, None))
+    monkeypatch.setattr("hpcgnn.launch.run_parallel", lambda step: step(None))
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "epoch", *arguments])
+    assert ended.value.code == 0 and [fields[5:7] for fields in made] == [form]

@@ -141,7 +141,8 @@ def test_an_exchange_on_one_rank_is_refused():
 
 @pytest.mark.parametrize("arguments, status, complaint", [
     (["kernels", "--peer", "mxnet"], 1, "--peer has 'mxnet'; expected a list of torch, scipy, pyg, dgl"),
-    (["epoch", "g.npz", "--peer", "scipy"], 1, "--peer has 'scipy'; expected a list of dgl, pyg"),
+    (["epoch", "g.npz", "--peer", "scipy"], 1, "--peer has 'scipy'; expected a list of dgl, pyg, pyg-in-process, "
+     "pyg-compiled"),
     (["kernels", "--widths", "64,x"], 2, "--widths is '64,x'; expected positive numbers with commas between them"),
     (["kernels", "--precision", "fp64"], 2, "--precision has 'fp64'; expected a list of fp32, fp16, bf16"),
     (["kernels", "--device", "cuda", "--peer", "scipy"], 1, "--peer has 'scipy'; expected a list of torch"),

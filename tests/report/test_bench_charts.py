@@ -110,7 +110,16 @@ def test_folders_that_are_damaged_or_of_another_benchmark_are_refused(tmp_path, 
 def test_the_command_draws_benchmarks_beside_a_run(tmp_path, capsys):
     run, bench = write_quantized_run(tmp_path / "run"), write_package_bench(tmp_path / "sizes")
     with pytest.raises(SystemExit) as stop:
-        main(["report", str(run), "--bench", str(bench), "--out", str(tmp_path / "all.html")])
+        main(["report", str(run), str(bench), "--out", str(tmp_path / "all.html")])
     assert not stop.value.code, capsys.readouterr().err
     page = (tmp_path / "all.html").read_text()
     assert "chart-formats" in page and "chart-degrees" in page
+
+
+def test_a_benchmark_alone_or_in_a_table_is_refused(tmp_path, capsys):
+    run, bench = write_quantized_run(tmp_path / "run"), write_package_bench(tmp_path / "sizes")
+    for words, sentence in (([bench], "holds what a benchmark has left, and no run"),
+                            ([run, bench, "--out", tmp_path / "all.csv"], f"{bench} is of a benchmark, which")):
+        with pytest.raises(SystemExit) as stop:
+            main(["report", *map(str, words)])
+        assert stop.value.code == 1 and sentence in capsys.readouterr().err

@@ -22,7 +22,7 @@ def parse_peers(text: str, allowed: tuple[str, ...] = tuple(PEERS)) -> tuple[str
     for name in names:
         if name not in allowed:
             raise ConfigError(f"--peer has {name!r}; expected a list of {', '.join(allowed)}")
-        package, project = PEERS[name]
+        package, project = PEERS[name.split("-")[0]]      # pyg-compiled is pyg in another form
         if importlib.util.find_spec(package) is None:
             raise ConfigError(f"--peer has {name}, but {package} is not installed; run pip install {project}, "
                               f"or leave {name} out")
