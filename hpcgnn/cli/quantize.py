@@ -53,7 +53,7 @@ def quantize_in_parallel(comm, run_folder: Path, shards: Path, bits: int | None,
     together(comm, lambda: check_writable(out) if comm.rank == 0 else None)
     together(comm, lambda: check_task(info.name, info.task))
     place = None if device == "cpu" else choose_device(comm, device)
-    trained = TrainedRun.open(comm, run_folder, shards, info, other_graph, device=device)
+    trained = TrainedRun.open(comm, run_folder, shards, info, other_graph, device=device, names_classes=True)
     model = trained.integer_model(bits, row_bits)
     together(comm, lambda: write_model(out, model, info.fingerprint, trained.cut) if comm.rank == 0 else None)
     before, score = trained.evaluate(), trained.session.score.name

@@ -20,15 +20,16 @@ def check_graph(source: str, model: IntegerModel, made_on: Fingerprint, info: Gr
 
     Raises
     ------
-    CheckpointError           another graph, or one with other features, classes or kind of labels
+    CheckpointError           another graph, or one with other features; classes or a kind of labels that are others
+                              unless `other_graph`
     """
     check_dataset(source, model.dataset, info, other_graph)
     for name, found, expected in (("features", model.num_features, info.num_features),
                                   ("classes", model.num_classes, info.num_classes)):
-        if found != expected:
+        if found != expected and not (name == "classes" and other_graph):      # they are compared by name
             raise CheckpointError(f"{source} was made for {found} {name}, {info.name} has {expected}; "
                                   "name the shards of the graph that it was made on")
-    if model.is_multi_label != info.is_multi_label:
+    if model.is_multi_label != info.is_multi_label and not other_graph:
         labels = {True: "several labels a node", False: "one label a node"}
         raise CheckpointError(f"{source} was made for {labels[model.is_multi_label]}, {info.name} has "
                               f"{labels[info.is_multi_label]}; name the shards of the graph that it was made on")

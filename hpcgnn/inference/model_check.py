@@ -31,6 +31,9 @@ def check_model(model: IntegerModel) -> IntegerModel:
         in_dim = _check_numbered(number, convolution, in_dim, number == last)
     if in_dim != model.num_classes:
         raise KernelError(f"the last convolution has {in_dim} outputs, expected one a class, {model.num_classes}")
+    if model.class_names and len(set(model.class_names)) != model.num_classes:
+        raise KernelError(f"its class names are {len(set(model.class_names))} different ones, expected one a class, "
+                          f"{model.num_classes}")
     return model
 
 

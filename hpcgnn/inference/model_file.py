@@ -2,8 +2,8 @@
 
 Format 2. Attributes: `dataset`, `scheme` (str), `fingerprint` (JSON, as in graph.h5), `num_nodes`, `num_features`,
 `num_classes`, `num_convolutions` (int), `is_multi_label` (bool), and `trained_cut` (JSON) where the model was trained
-in clusters. Group `convolutions/NUMBER` of each
-convolution, first to last:
+in clusters. Group `class_names` (`bytes`, `offset`, see `store_texts`) where classes have names. Group
+`convolutions/NUMBER` of each convolution, first to last:
 
     attributes kind, epsilon, heads, averages_heads
     rows, second_rows         groups: `step` float32, `bit_width` uint8 by in-degree; attribute is_signed
@@ -25,7 +25,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from hpcgnn.errors import CheckpointError, ConfigError, KernelError
+from hpcgnn.errors import CheckpointError, ConfigError, KernelError, ShardError
 from hpcgnn.inference.batches.cluster_cut import ClusterCut
 from hpcgnn.inference.code_packing import pack_codes, packed_bytes, unpack_codes
 from hpcgnn.inference.model_check import check_model
@@ -39,11 +39,13 @@ from hpcgnn.quantized.integer_model import (
 )
 from hpcgnn.shards.fingerprint import Fingerprint
 from hpcgnn.shards.sealed import open_sealed, write_sealed
+from hpcgnn.shards.texts import load_texts, store_texts
 
 KIND, VERSION = "integer-model", 2
 ADVICE = "run hpcgnn quantize again"
 SCALARS = {"dataset": str, "scheme": str, "num_nodes": int, "num_features": int, "num_classes": int,
            "is_multi_label": bool}
+CLASS_NAMES = "class_names"
 OPTIONS = {"kind": str, "epsilon": float, "heads": int, "averages_heads": bool}
 REALS = ("bias", "second_bias", "attention")
 # What h5py raises on content that no program of ours has written.
@@ -71,6 +73,8 @@ def write_model(path: Path, model: IntegerModel, fingerprint: Fingerprint, cut: 
         file.attrs["fingerprint"] = json.dumps(asdict(fingerprint))
         if cut is not None:
             file.attrs["trained_cut"] = json.dumps(asdict(cut))
+        if model.class_names:
+            store_texts(file, CLASS_NAMES, model.class_names)
         file.attrs["num_convolutions"] = len(model.convolutions)
         for number, convolution in enumerate(model.convolutions):
             _store_convolution(file.create_group(f"convolutions/{number}"), convolution)
@@ -87,7 +91,9 @@ def read_model(path: Path) -> tuple[IntegerModel, Fingerprint]:
     """
     with open_sealed(path, KIND, VERSION, error=CheckpointError, advice=ADVICE) as file:
         try:
-            return check_model(_load_model(file, Path(path).stat().st_size)), _load_fingerprint(file)
+            return check_model(_load_model(file, Path(path))), _load_fingerprint(file)
+        except ShardError as error:      # of its texts
+            raise CheckpointError(str(error)) from error
         except KernelError as error:
             raise CheckpointError(f"{path} holds no integer model: {error}; {ADVICE}") from error
         except MALFORMED as error:
@@ -141,13 +147,14 @@ def _store_arrays(group: h5py.Group, name: str, **arrays: np.ndarray) -> h5py.Gr
     return part
 
 
-def _load_model(file: h5py.File, file_bytes: int) -> IntegerModel:
-    number, load = _scalar(file, "num_convolutions", int), _Loader(file_bytes)
+def _load_model(file: h5py.File, path: Path) -> IntegerModel:
+    number, load = _scalar(file, "num_convolutions", int), _Loader(path.stat().st_size)
     groups = file["convolutions"]
     if len(groups) != number:
         raise KernelError(f"{len(groups)} convolutions where {number} are named")
-    return IntegerModel([load.convolution(groups[str(i)]) for i in range(number)],
-                        **{name: _scalar(file, name, kind) for name, kind in SCALARS.items()})
+    scalars = {name: _scalar(file, name, kind) for name, kind in SCALARS.items()}
+    names = load_texts(file, path, CLASS_NAMES, scalars["num_classes"]) if CLASS_NAMES in file else ()
+    return IntegerModel([load.convolution(groups[str(i)]) for i in range(number)], **scalars, class_names=tuple(names))
 
 
 def read_trained_cut(path: Path) -> ClusterCut | None:

@@ -26,7 +26,7 @@ from hpcgnn.nn.quantized.models import QuantizedStack, calibrate
 from hpcgnn.quantized.integer_model import IntegerModel
 from hpcgnn.shards.reader import check_num_parts
 from hpcgnn.shards.schema import GraphInfo, check_fingerprint
-from hpcgnn.training.answering import classes_of, strange_classes
+from hpcgnn.training.answering import classes_of, classes_of_model, strange_classes
 from hpcgnn.training.checkpoint import Checkpoint, check_shapes, read_checkpoint
 from hpcgnn.training.evaluate import Evaluation, evaluate
 from hpcgnn.training.metrics import RunFolder
@@ -126,7 +126,7 @@ class TrainedRun:
             bits = 8 if bits is None else bits
             model = calibrate(model, self.session.graph, self.session.comm, bits,
                               bits if row_bits is None else row_bits)
-        return model.export(info.name, info.is_multi_label)
+        return replace(model.export(info.name, info.is_multi_label), class_names=info.class_names)
 
 
 def integer_config(settings: dict[str, Any], folder: Path) -> TrainConfig:
@@ -209,21 +209,23 @@ def open_model(comm: MPI.Comm, path: Path, shards: Path, info: GraphInfo, bits: 
     together(comm, lambda: check_task(info.name, info.task))
     if Path(path).is_dir():
         config_of = whole_graph_config if answered is None else integer_config
-        run = TrainedRun.open(comm, path, shards, info, other_graph, config_of, device=device)
+        run = TrainedRun.open(comm, path, shards, info, other_graph, config_of, device=device, names_classes=True)
         model, config, score = run.integer_model(bits, row_bits), run.session.config, run.session.score.name
         remarks = _remarks(f"the model of {path}", run.remark, run.cut, answered)
         seconds = {"float32": _float_seconds(run.session, repeat)}
+        classes = classes_of(run.session.info)
         del run      # the rows of one precision are in memory at a time
         config = replace(config, precision="bf16", quantize="none")
-        seconds["bfloat16"] = _float_seconds(Session.open(comm, shards, config, info, Recipe()), repeat)
+        seconds["bfloat16"] = _float_seconds(Session.open(comm, shards, config, info, Recipe(), classes), repeat)
         return OpenedModel(model, payload_bytes(model), score, seconds, remarks)
     (model, made_on), cut = together(comm, lambda: (read_model(path), read_trained_cut(path)))
     together(comm, lambda: check_graph(str(path), model, made_on, info, other_graph))
     if bits is not None or row_bits is not None:
         raise CollectiveError(f"{path} is a model file and has widths of its own; leave --bits and --row-bits out, or "
                               "name the run folder")
-    score = "micro_f1" if info.is_multi_label else "accuracy"
-    remarks = _remarks(str(path), other_graph_line(str(path), made_on, info), cut, answered)
+    score = "micro_f1" if model.is_multi_label else "accuracy"
+    remarks = [*_remarks(str(path), other_graph_line(str(path), made_on, info), cut, answered),
+               *strange_classes(info, classes_of_model(model))]
     return OpenedModel(model, Path(path).stat().st_size, score, {}, remarks)
 
 

@@ -6,6 +6,8 @@ whose row v belongs to the node of global id v, as the shards number it:
     prediction     (num_nodes,) int32 class ids, or (num_nodes, num_classes) uint8 indicators where labels are several
     logits         (num_nodes, num_classes) float32
     embeddings     (num_nodes, hidden) float32, what the last convolution reads; hidden is 0 where there is only one
+
+Group `class_names` (`bytes`, `offset`, see `store_texts`) names the classes in the order of their ids, where they have names.
 """
 
 from __future__ import annotations
@@ -24,10 +26,11 @@ from hpcgnn.launch import together
 from hpcgnn.quantized.integer_model import IntegerModel
 from hpcgnn.shards.layout import Layout, check_layout, integer_of
 from hpcgnn.shards.sealed import open_sealed, write_sealed
+from hpcgnn.shards.texts import load_texts, store_texts
 
 KIND, VERSION = "predictions", 1
 ADVICE = "run hpcgnn infer again"
-ARRAYS = ("prediction", "logits", "embeddings")
+ARRAYS, CLASS_NAMES = ("prediction", "logits", "embeddings"), "class_names"
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class Predictions:
     prediction: np.ndarray
     logits: np.ndarray
     embeddings: np.ndarray
+    class_names: tuple[str, ...] = ()
 
 
 def predicted(logits: np.ndarray, is_multi_label: bool) -> np.ndarray:
@@ -80,6 +84,8 @@ def write_predictions(comm: MPI.Comm, path: Path, model: IntegerModel, num_nodes
         for name in ("dataset", "scheme", "num_classes", "is_multi_label"):
             file.attrs[name] = getattr(model, name)
         file.attrs["num_nodes"] = num_nodes
+        if model.class_names:
+            store_texts(file, CLASS_NAMES, model.class_names)
         shape = num_nodes, model.num_classes
         stored = [file.create_dataset("logits", shape, np.float32),
                   file.create_dataset("embeddings", (num_nodes, hidden), np.float32)]
@@ -113,13 +119,16 @@ def read_predictions(path: Path) -> Predictions:
     """
     with open_sealed(path, KIND, VERSION, error=CheckpointError, advice=ADVICE) as file:
         try:
-            check_layout(file, path, _layout(file, path), ADVICE)
+            layout = _layout(file, path)
+            check_layout(file, path, layout, ADVICE)
+            names = load_texts(file, path, CLASS_NAMES, layout["logits"][1][1]) if CLASS_NAMES in file else ()
         except ShardError as reason:
             raise CheckpointError(str(reason)) from reason
         texts = [file.attrs[name] for name in ("dataset", "scheme")]
         if not all(isinstance(text, str) for text in texts):
             raise CheckpointError(f"{path} has a dataset or a scheme that is no text; {ADVICE}")
-        return Predictions(*texts, bool(file.attrs["is_multi_label"]), *(file[name][()] for name in ARRAYS))
+        return Predictions(*texts, bool(file.attrs["is_multi_label"]), *(file[name][()] for name in ARRAYS),
+                           tuple(names))
 
 
 def _layout(file: h5py.File, path: Path) -> Layout:

@@ -34,6 +34,7 @@ from hpcgnn.quantized.integer_model import IntegerModel
 from hpcgnn.quantized.package import PackagedRows
 from hpcgnn.shards.reader import read_partition
 from hpcgnn.shards.schema import GraphInfo
+from hpcgnn.training.answering import as_trained, classes_of_model
 from hpcgnn.training.objective import SPLITS, Objective
 from hpcgnn.training.scores import SCORES
 
@@ -101,7 +102,7 @@ class IntegerRun:
     @classmethod
     def open(cls, comm: MPI.Comm, model: IntegerModel, shards: Path, info: GraphInfo,
              packs_features: bool = False, device: torch.device | None = None) -> IntegerRun:
-        """Collective: read this rank's shard.
+        """Collective: read this rank's shard, with labels in the order of the model's classes, by their names.
 
         Parameters
         ----------
@@ -112,7 +113,7 @@ class IntegerRun:
         ------
         CollectiveError      a shard that is missing, damaged or for another number of ranks; an instruction set forced
                              that a rank's processor lacks; features that the model's first codes
-                             can't hold
+                             can't hold; labels of another task
         """
         together(comm, simd_level)
         part = together(comm, lambda: read_partition(shards, comm.rank, comm.size, info, expands_packages=False))
@@ -123,6 +124,7 @@ class IntegerRun:
         kept = PackedInput if packs_features else BitInput
         rows = together(comm, lambda: kept.of(stored, scale, in_degree))
         part = replace(part, features=np.empty((part.num_inner, 0), np.float32))
+        part = replace(part, labels=together(comm, lambda: as_trained(part.labels, info, classes_of_model(model))))
         masks = {"train": part.train_mask, "val": part.val_mask, "test": part.test_mask}
         exchange = CodeExchange(comm, ExchangePlan.build(part))
         return cls(comm, model, info, part, stored.form, stored.num_bytes, rows, exchange,

@@ -180,6 +180,7 @@ class IntegerModel:
     num_nodes, num_features, num_classes : int
     is_multi_label : bool
     scheme : str                  how its scales were found: a scheme of `train --quantize`, or calibrated
+    class_names : tuple of str    in the order of its columns; empty where classes have numbers
     """
 
     convolutions: list[IntegerConvolution]
@@ -189,6 +190,7 @@ class IntegerModel:
     num_classes: int
     is_multi_label: bool
     scheme: str
+    class_names: tuple[str, ...] = ()
 
     @property
     def weight_bits(self) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from hpcgnn.errors import TrainingError
+from hpcgnn.quantized.integer_model import IntegerModel
 from hpcgnn.shards.schema import GraphInfo
 from hpcgnn.training.objective import UNKNOWN_LABEL
 from hpcgnn.training.scores import CLASSES, KINDS, MULTI_LABEL, REGRESSION
@@ -21,6 +22,12 @@ from hpcgnn.training.scores import CLASSES, KINDS, MULTI_LABEL, REGRESSION
 def classes_of(info: GraphInfo) -> dict[str, Any]:
     """Return task and classes of a graph, as a checkpoint keeps them of the graph that was trained on."""
     return {"task": info.task, "num_classes": info.num_classes, "class_names": list(info.class_names)}
+
+
+def classes_of_model(model: IntegerModel) -> dict[str, Any]:
+    """Return task and classes of an integer model, as a checkpoint keeps them."""
+    return {"task": MULTI_LABEL if model.is_multi_label else CLASSES, "num_classes": model.num_classes,
+            "class_names": list(model.class_names)}
 
 
 def with_classes(info: GraphInfo, classes: dict[str, Any]) -> GraphInfo:

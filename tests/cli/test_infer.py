@@ -153,6 +153,38 @@ def test_another_graph_is_answered_for_where_that_is_meant(hpcgnn, shards, share
 
 
 @pytest.mark.parallel([1, 2])
+def test_classes_are_compared_by_their_names_whatever_their_order(hpcgnn, shared_path):
+    """The same nodes as were trained on, with other numbers for classes, or with no labels."""
+    comm, names, dataset = MPI.COMM_WORLD, ("ant", "bee", "cat", "dog"), easy_graph()
+    run, model, out = shared_path / "run", shared_path / "run" / "model.h5", shared_path / "p.h5"
+    train(comm, write_once(comm, replace(dataset, class_names=names), shared_path / "shards"), run, epochs=20)
+    others = ("dog", "eel", "bee", "ant", "cat")
+    new = replace(dataset, class_names=others, num_classes=5,
+                  labels=np.array([others.index(name) for name in names])[dataset.labels])
+    new.labels[np.flatnonzero(dataset.test_mask)[:2]] = others.index("eel")
+    shards = write_once(comm, new, shared_path / "new")
+    status, said, complaints = hpcgnn("quantize", run, shards, "--other-graph")
+    assert (status, complaints) == (0, "") and "does not know 1 of the classes of synthetic: eel" in said
+    for made in (run, model):
+        status, printed, complaints = hpcgnn("infer", made, shards, "--repeat", 1, "--other-graph", "--out", out)
+        assert (status, complaints) == (0, "") and "does not know 1 of the classes of synthetic: eel" in printed
+        found = answers(out)
+        assert found.class_names == names and found.logits.shape[1] == 4
+        right = np.array(names)[found.prediction] == np.array(others)[new.labels]
+        shares = [100 * right[mask].mean() for mask in (new.train_mask, new.val_mask, new.test_mask)]
+        line = "accuracy: " + ", ".join(f"{split} {share:.2f} %" for split, share in zip(
+            ("train", "val", "test"), shares, strict=True))
+        assert line in printed and shares[0] > 70
+        assert made == run or line.replace("accuracy", "after  accuracy") in said
+    nobody = np.zeros(dataset.num_nodes, bool)
+    bare = replace(dataset, labels=np.full(dataset.num_nodes, -1), num_classes=1, train_mask=nobody, val_mask=nobody,
+                   test_mask=nobody)
+    shards = write_once(comm, bare, shared_path / "bare")
+    assert hpcgnn("infer", model, shards, "--repeat", 1, "--other-graph", "--out", out)[0] == 0
+    np.testing.assert_array_equal(answers(out).logits, found.logits)
+
+
+@pytest.mark.parallel([1, 2])
 @pytest.mark.parametrize("digest", ["graph", "split", "features"])
 def test_another_graph_of_the_same_name_and_size_is_refused(hpcgnn, shards, shared_path, digest):
     made_on = replace(fingerprint_of(easy_graph(), FeatureStorage("float32")), **{digest: "0" * 32})

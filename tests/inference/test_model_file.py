@@ -39,6 +39,7 @@ def assert_same(found, expected):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_model_comes_back_in_every_bit(tmp_path, kind):
     model = some_model(kind, num_layers=3, has_norm=True)
+    model = replace(model, class_names=tuple("äbcdefghij"[:model.num_classes]) if kind == "sage" else ())
     write_model(tmp_path / "m.h5", model, MADE_ON)
     found, made_on = read_model(tmp_path / "m.h5")
     assert_same(found, model)
