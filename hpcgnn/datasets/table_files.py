@@ -14,7 +14,7 @@ from hpcgnn.datasets.columns import Cells
 from hpcgnn.datasets.dataset import GraphDataset
 from hpcgnn.datasets.given import finish_dataset
 from hpcgnn.datasets.objects.choices import Choices
-from hpcgnn.datasets.objects.tables import Table, columns_of, graph_of_tables
+from hpcgnn.datasets.objects.tables import AN_INDEX, Table, columns_of, graph_of_tables
 from hpcgnn.datasets.options import SourceOptions
 from hpcgnn.datasets.spec import NOTHING, choice_of, ignored_of, split_of, split_settings
 from hpcgnn.datasets.text_stream import keys_of, name_of, parts_of
@@ -86,7 +86,7 @@ def read_csv_table(path: Path) -> tuple[Table, tuple[str, ...], tuple[str, ...]]
     named = TextColumns((*table.header, *table.keys))
     for place, (name, column) in enumerate(zip((*table.header, *table.keys), columns, strict=True)):
         if place < table.num_unnamed and _counts(column):
-            skipped += (f"column {place} of {path.name}, which has no name and counts the rows",)
+            skipped += (f"column {place} of {path.name}, {AN_INDEX}",)
             named.index = column if place == 0 else named.index
             continue
         if not name and _is_empty(column):
@@ -163,12 +163,14 @@ def read_parquet_table(path: Path) -> tuple[Table, tuple[str, ...], tuple[str, .
 
 def _column(name: str | None, table: Table | None) -> str | int | None:
     """Return the name of a column; a number is its place in the file where no column is called by it."""
-    if name is None or not name.isdecimal() or table is None or name in table:
+    if name is None or table is None or name in table:
         return name
     places = getattr(table, "places", tuple(table))
-    if int(name) == 0 and getattr(table, "index", None) is not None:
+    if name in ("0", places[0]) and getattr(table, "index", None) is not None:
         table[UNNAMED] = table.index     # the first column, which was left out, is asked for
         return UNNAMED
+    if not name.isdecimal():
+        return name
     return places[int(name)] if int(name) < len(places) else int(name)
 
 

@@ -20,6 +20,9 @@ import scipy.io
 import scipy.sparse
 
 from hpcgnn.datasets import text_stream
+from hpcgnn.datasets.given import finish_dataset
+from hpcgnn.datasets.objects.choices import Choices
+from hpcgnn.datasets.objects.dispatch import given_graph
 from hpcgnn.datasets.options import SourceOptions
 from hpcgnn.datasets.source import load_source
 from hpcgnn.datasets.text_stream import has_leading_zeros, with_single_blanks
@@ -205,6 +208,36 @@ def test_the_index_of_a_table_is_no_feature(name, tmp_path):
     assert arcs == [(5, 6), (6, 7), (8, 5)] and dataset.features.tolist() == [[.5], [1.5], [2.5], [3.5]]
     assert "which has no name and counts the rows" in " ".join(dataset.cleaning.read.of("skipped"))
     assert graph_of(f"edges:{tmp_path}/e.csv")[0] == arcs
+    write(tmp_path / "f.csv", "source,target\n0,1\n3,2\n")      # the index is asked for as the ids
+    for asked in (name or "0", "0"):
+        assert graph_of(f"csv:{tmp_path}/f.csv,nodes={tmp_path}/n.csv,id={asked},features=x")[0] == [(0, 1), (3, 2)]
+
+
+@pytest.mark.parametrize("name", ["", "Unnamed: 0", "unnamed: 0"])
+@pytest.mark.parametrize("kind", ["parquet", "pandas", "arrow", "dict"])
+def test_an_index_that_became_a_column_is_left_out_of_every_table(kind, name, tmp_path):
+    """As pandas.read_csv makes one of the index that to_csv has written; it counts from 0, or some rows of a table."""
+    nodes = pandas.DataFrame({name: [0, 1, 4, 9], "id": [5, 6, 7, 8], "label": [0, 1, 0, 1], "x": [.5, 1.5, 2.5, 3.5]})
+    edges = pandas.DataFrame({name: [0, 1, 2], "a": [5, 6, 8], "b": [6, 7, 5]})     # ends without a usual name
+
+    def read(nodes, **choices):
+        if kind == "parquet":
+            edges.to_parquet(tmp_path / "e.parquet")
+            nodes.to_parquet(tmp_path / "n.parquet")
+            given = "".join(f",{choice}={value}" for choice, value in choices.items())
+            return load_source(f"parquet:{tmp_path}/e.parquet,nodes={tmp_path}/n.parquet{given}", SourceOptions())
+        form = {"pandas": lambda table: table, "arrow": pyarrow.Table.from_pandas,
+                "dict": lambda table: table.to_dict("list")}[kind]
+        return finish_dataset(given_graph(form(edges), Choices(nodes=form(nodes), **choices)), SourceOptions())
+
+    dataset = read(nodes)
+    assert dataset.features.tolist() == [[.5], [1.5], [2.5], [3.5]] and dataset.node_name.tolist() == [5, 6, 7, 8]
+    assert " ".join(dataset.cleaning.read.of("skipped")).count("which has no name and counts the rows") == 2
+    assert not dataset.cleaning.read.of("unused")
+    if name:     # asked for by its name, it is taken
+        assert read(nodes, features=name).features.tolist() == [[0.], [1.], [4.], [9.]]
+    shuffled = read(nodes.assign(**{name: [3, 1, 0, 2]}))
+    assert shuffled.features.tolist() == [[3, .5], [1, 1.5], [0, 2.5], [2, 3.5]]
 
 
 def test_an_unnamed_column_that_does_not_count_is_asked_about(tmp_path):

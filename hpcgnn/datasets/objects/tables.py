@@ -19,6 +19,7 @@ WEIGHT_NAMES = ("weight", "edge_weight", "w")
 ID_NAMES = ("id", "node_id", "node", "nodeid", "name", "key", "vertex", "vertex_id", "index")
 LABEL_NAMES = ("label", "labels", "y", "class", "target")
 SPLIT_NAMES = ("split", "splits", "role", "set")
+AN_INDEX = "which has no name and counts the rows"
 MASK_NAMES = ("train_mask", "val_mask", "valid_mask", "test_mask")
 Table = dict[str, Any]     # columns of any library, by name
 
@@ -76,13 +77,17 @@ def graph_of_tables(edges: Table, choices: Choices, name: str) -> GivenGraph:
     ------
     DatasetError       a column that is not there, or columns that have to be named
     """
-    source, source_column = _end(edges, choices.source, SOURCE_NAMES, 0)
-    target, target_column = _end(edges, choices.target, TARGET_NAMES, 1)
+    index = index_columns(edges)
+    named = {column: values for column, values in edges.items() if column not in index}
+    source, source_column = _end(named if choices.source is None else edges, choices.source, SOURCE_NAMES, 0)
+    target, target_column = _end(named if choices.target is None else edges, choices.target, TARGET_NAMES, 1)
     weight, weight_column = pick(edges, choices.edge_weight, WEIGHT_NAMES, "edges")
     unused = [column for column in edges if column not in (source_column, target_column, weight_column)]
+    skipped = tuple(f"column {column!r} of edges, {AN_INDEX}" for column in unused if column in index)
+    unused = [column for column in unused if column not in index]
     remarks = ()
     if choices.nodes is None:
-        origins = Origins(weights=_weights(weight_column, choices.edge_weight),
+        origins = Origins(weights=_weights(weight_column, choices.edge_weight), skipped=skipped,
                           unused=tuple(f"{column} of edges" for column in unused))
         return _without_nodes(source, target, weight, choices, name, origins)
     nodes = columns_of(choices.nodes, "nodes")
@@ -94,10 +99,12 @@ def graph_of_tables(edges: Table, choices: Choices, name: str) -> GivenGraph:
                            "becomes a column by nodes.reset_index()")
     labels, label_columns = _labels(nodes, choices.labels)
     splits, split_columns = _splits(nodes, choices.splits)
-    used = {id_column, *label_columns, *split_columns, *left_out}
+    index = index_columns(nodes)
+    used = {id_column, *label_columns, *split_columns, *left_out, *index}
     features, feature_columns = _features(nodes, choices.features, used, name)
-    used |= set(feature_columns)
-    others = [column for column in nodes if column not in {id_column, *label_columns, *split_columns}]
+    chosen = {id_column, *label_columns, *split_columns, *feature_columns}
+    index = [column for column in index if column not in chosen]
+    others = [column for column in nodes if column not in {id_column, *label_columns, *split_columns, *index}]
     place = ""
     if choices.labels is None and label_columns and len(ids):
         place = place_beside(label_columns[0], {
@@ -106,12 +113,30 @@ def graph_of_tables(edges: Table, choices: Choices, name: str) -> GivenGraph:
         ids=_named(id_column), weights=_weights(weight_column, choices.edge_weight), features="the nodes' columns",
         feature_names=tuple(feature_columns), labels=_named(*label_columns), splits=_named(*split_columns),
         unused=(*(f"{column} of edges" for column in unused),
-                *(f"{column} of nodes" for column in nodes if column not in used - left_out)),
+                *(f"{column} of nodes" for column in nodes if column not in chosen.difference(left_out).union(index))),
+        skipped=(*skipped, *(f"column {column!r} of nodes, {AN_INDEX}" for column in index)),
         others=tuple(others), place=place)
     return GivenGraph(name, source, target, weight, ids, features=features, labels=labels, splits=splits,
                       label_names=tuple(label_columns) if len(label_columns) > 1 else (), ignore=ignored,
                       remarks=remarks, split_column=choices.split_column, origins=origins,
                       labels_hint="labels=COLUMN of the nodes (label=COLUMN in a command)")
+
+
+def index_columns(table: Table) -> list[str]:
+    """Names of the first columns that have none, as pandas names an index that it has read from a file, and that count
+    the rows: they begin at 0 or later, and rise.
+    """
+    found = []
+    for name, values in table.items():
+        if name and not name.lower().startswith("unnamed:"):
+            break
+        try:
+            numbers = as_numbers(values, name)
+        except DatasetError:
+            continue
+        if numbers.ndim == 1 and (numbers[:1] >= 0).all() and (np.diff(numbers.astype(np.float64)) > 0).all():
+            found.append(name)
+    return found
 
 
 def _without_nodes(source: Any, target: Any, weight: Any, choices: Choices, name: str, origins: Origins) -> GivenGraph:
