@@ -64,8 +64,9 @@ def run_parallel(body: Callable[[MPI.Comm], Result]) -> Result:
 
     Raises
     ------
-    TrainingError      the launcher started several ranks, and MPI has joined none
+    TrainingError      see `check_joined`
     """
+    begin_mpi()
     comm = MPI.COMM_WORLD
     check_joined(comm.size)
     share_cores(comm)
@@ -95,8 +96,9 @@ def join(comm: MPI.Comm | None = None) -> MPI.Comm:
 
     Raises
     ------
-    TrainingError      see `check_joined`
+    TrainingError      see `begin_mpi` and `check_joined`
     """
+    begin_mpi()
     comm = MPI.COMM_WORLD if comm is None else comm
     if not isinstance(sys.excepthook, EndAllRanks):
         check_joined(MPI.COMM_WORLD.size)
@@ -108,6 +110,27 @@ def join(comm: MPI.Comm | None = None) -> MPI.Comm:
         comm.Set_attr(attendance_key(), attendance)
         atexit.register(attendance.leave)
     return comm
+
+
+def begin_mpi() -> None:
+    """Start MPI where a program has told mpi4py not to (mpi4py.rc.initialize) and has not started it; it is ended with
+    the program.
+
+    Raises
+    ------
+    TrainingError      MPI has been ended: it can't be started twice
+    """
+    if MPI.Is_finalized():
+        raise TrainingError("MPI has been ended (MPI.Finalize) before this call of hpcgnn, and can't be started again "
+                            "in one process; end it after the last call")
+    if not MPI.Is_initialized():
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+        atexit.register(_end_mpi)
+
+
+def _end_mpi() -> None:
+    if not MPI.Is_finalized():
+        MPI.Finalize()
 
 
 @cache
@@ -204,11 +227,12 @@ class EndAllRanks:
     show: Callable[..., None]
 
     def __call__(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        world = MPI.COMM_WORLD
+        is_over = MPI.Is_finalized()      # ended by the program itself
+        world = None if is_over else MPI.COMM_WORLD
         is_shared = isinstance(error, CollectiveError)
-        if world.rank == 0 or not is_shared:
+        if is_over or world.rank == 0 or not is_shared:
             self.show(kind, error, traceback)
-        if world.size > 1 and not is_shared:
+        if not is_over and world.size > 1 and not is_shared:
             sys.stderr.flush()
             world.Abort(exit_code_of(error))
             os._exit(exit_code_of(error))       # MPICH's Abort may return, see `run_parallel`

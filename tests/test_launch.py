@@ -9,12 +9,14 @@ import select
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 from mpi4py import MPI
 from parallel_run import ENDING_LIMIT, run_parallel_command
 
+from hpcgnn import launch
 from hpcgnn.errors import MORE_MEMORY, CollectiveError, ShardError, TrainingError, sentence_of
 from hpcgnn.launch import Attendance, choose_device, run_parallel, share_cores, together
 from hpcgnn.threads import THREAD_VARIABLES
@@ -55,6 +57,27 @@ def test_what_is_freed_goes_back_while_a_graph_is_opened_and_is_kept_after():
     ended = subprocess.run([sys.executable, "-c", FREED], capture_output=True, text=True)
     within, after = map(int, ended.stdout.split())
     assert within < 2 << 20 < 60 << 20 < after
+
+
+def test_mpi_is_started_where_a_program_has_not_and_never_twice(monkeypatch):
+    """As after mpi4py.rc.initialize = False: a call before MPI's start, or after its end, would end the process."""
+    done, at_exit, shown = [], [], []
+    monkeypatch.setattr(launch, "MPI", SimpleNamespace(
+        Is_initialized=lambda: "start" in done, Is_finalized=lambda: "end" in done, THREAD_MULTIPLE=3,
+        Init_thread=lambda level: done.append("start"), Finalize=lambda: done.append("end")))
+    monkeypatch.setattr(launch.atexit, "register", at_exit.append)
+    launch.begin_mpi()
+    launch.begin_mpi()
+    assert done == ["start"]
+    for step in [*at_exit, *at_exit]:
+        step()
+    assert done == ["start", "end"]
+    for enter in (launch.begin_mpi, launch.join, lambda: launch.run_parallel(lambda comm: None)):
+        with pytest.raises(TrainingError, match=r"MPI has been ended \(MPI.Finalize\) before this call of hpcgnn"):
+            enter()
+    with pytest.raises(SystemExit):
+        launch.EndAllRanks(lambda *error: shown.append(error[0]))(KeyError, KeyError("x"), None)
+    assert shown == [KeyError]
 
 
 @pytest.mark.parallel([1, 2, 3, 4])

@@ -7,7 +7,8 @@ whose row v belongs to the node of global id v, as the shards number it:
     logits         (num_nodes, num_classes) float32
     embeddings     (num_nodes, hidden) float32, what the last convolution reads; hidden is 0 where there is only one
 
-Group `class_names` (`bytes`, `offset`, see `store_texts`) names the classes in the order of their ids, where they have names.
+Group `class_names` (`bytes`, `offset`, see `store_texts`) names the classes in the order of their ids, where they have
+names.
 """
 
 from __future__ import annotations
