@@ -123,7 +123,7 @@ hpcgnn_interruption() {
     elif [[ $(hpcgnn_job_field Reason) == TimeLimit ]]; then
         echo "stopped by its time limit"
     elif (($1 == 75)); then
-        echo "stopped by a signal to its ranks, or by --hours"
+        echo "stopped by a signal to its ranks, or as its time ends"
     fi
 }
 
@@ -142,7 +142,7 @@ hpcgnn_stamp() {
 
 # hpcgnn_requeue_or_exit STATUS RUN BEFORE MOST: the last act of a job that trained into RUN; ends the script in every
 # case. Queues the job again, at most MOST times, if it was interrupted before it wrote RUN/summary.json; BEFORE is the
-# stamp that this file had when the job started.
+# stamp that this file had when the job started. MOST 0 leaves the rest to another job: a checkpoint is then its success.
 hpcgnn_requeue_or_exit() {
     local status=$1 run=$2 before=$3 most=$4 why ended job
     job=$(hpcgnn_job_id)
@@ -157,6 +157,12 @@ hpcgnn_requeue_or_exit() {
     if ! hpcgnn_is_wanted; then
         echo "hpcgnn: $why, and the job is not queued again, because it was cancelled or Slurm does so itself" >&2
         exit "$status"
+    fi
+    # With 0, what goes on is another job, as in a chain: the checkpoint is all that this one had to leave.
+    if ((most == 0 && status == 75)) && [[ -f $run/checkpoint.h5 ]]; then
+        echo "hpcgnn: $why; $run has a checkpoint and no result yet, and the next job on it goes on" \
+            "(most_restarts is 0)"
+        exit 0
     fi
     if ((${SLURM_RESTART_COUNT:-0} >= most)); then
         echo "hpcgnn: $why; this job was already queued again $most times and ends without a result; submit it again" \

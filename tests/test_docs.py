@@ -35,6 +35,7 @@ PLACEHOLDERS = re.compile(r"\.\.\.|…")
 # Flags that pages name and that belong to other programs.
 FOREIGN_FLAGS = {"--mpi", "--signal", "--batch", "--open-mode", "--stream-buffering", "--forward-signals",
                  "--kill-on-bad-exit", "--block-signal", "--export", "--array", "--bind-to", "--cpus-per-task",
+                 "--no-requeue", "--dependency",
                  "--master-port", "--time", "--minutes", "--case", "--exhaustive", "--table-only"}
 
 

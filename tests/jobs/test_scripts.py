@@ -223,6 +223,16 @@ def test_a_job_that_was_queued_too_often_ends_as_failed(tmp_path):
     assert "already queued again 100 times and ends without a result; submit it again to go on" in done.stderr
 
 
+@pytest.mark.parametrize("status, has_checkpoint, expected", [(75, True, 0), (75, False, 1), (143, True, 1)])
+def test_a_job_of_a_chain_is_complete_once_its_checkpoint_is_written(tmp_path, status, has_checkpoint, expected):
+    """With most_restarts=0 another job goes on; without a checkpoint, or with ranks that were killed, it failed."""
+    if has_checkpoint:
+        (run_folder(tmp_path) / "checkpoint.h5").touch()
+    done, log = submit(tmp_path, f"wait_for_usr1(lambda: sys.exit({status}))", env=f"most_restarts=0\n{WHEN_READY}")
+    assert (done.returncode, log[1:]) == (expected, ["ready"])
+    assert ("the next job on it goes on" in done.stdout) == (expected == 0)
+
+
 @pytest.mark.parametrize("status", [1, 2])
 def test_a_failed_training_is_not_queued_again(tmp_path, status):
     done, log = submit(tmp_path, f"sys.exit({status})")
