@@ -220,7 +220,8 @@ class TrainConfig:
     checkpoint_every: int = setting(50, "Epochs between checkpoints; 0 writes one at the end and at a signal only.",
                                     low=0, group=RUN, is_common=True)
     hours: float = setting(0.0, "Hours from the start of the process after which a run ends with a checkpoint and "
-                           "status 75, as at a signal, early enough for one more epoch; 0 has no end.", low=0.0,
+                           "status 75, as at a signal, early enough for one more epoch; 0 is the end of the job, "
+                           "where Slurm says it, and else has no end.", low=0.0,
                            group=RUN, is_common=True)
     track: str = setting("none", "Where else the run is written to while it trains; TensorBoard's files lie in the run "
                          "folder.", ("none", "tensorboard", "mlflow"), group=RUN, has_flag=False)

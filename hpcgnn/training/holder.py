@@ -13,6 +13,7 @@ from pathlib import Path
 
 from hpcgnn.checked_text import read_json
 
+MONTHS = 60 * 86400.0      # seconds
 TOKEN = re.compile("[0-9a-f]{32}")
 
 
@@ -119,6 +120,15 @@ def seconds_of_this_process() -> float:
     if not start or not hasattr(time, "CLOCK_BOOTTIME"):
         return 0.0
     return time.clock_gettime(time.CLOCK_BOOTTIME) - int(start) / os.sysconf("SC_CLK_TCK")
+
+
+def seconds_to_the_end_of_the_job() -> float | None:
+    """Return how long the batch system lets this job run on, None where it does not say, as of SLURM_JOB_END_TIME
+    (seconds since 1970). An end that is over belongs to an earlier job, and one after months to a job without a limit.
+    """
+    text = os.environ.get("SLURM_JOB_END_TIME", "")
+    seconds = int(text) - time.time() if text.isdecimal() else -1.0
+    return seconds if 0 < seconds < MONTHS else None
 
 
 def _system() -> str:

@@ -34,7 +34,7 @@ from hpcgnn.training.clock import modeled_seconds
 from hpcgnn.training.epoch_trace import EpochTrace
 from hpcgnn.training.evaluate import Evaluation, evaluate
 from hpcgnn.training.generators import alike_draws
-from hpcgnn.training.holder import seconds_of_this_process
+from hpcgnn.training.holder import seconds_of_this_process, seconds_to_the_end_of_the_job
 from hpcgnn.training.learner import Learner
 from hpcgnn.training.metrics import RunFolder
 from hpcgnn.training.objective import Objective
@@ -48,6 +48,7 @@ from hpcgnn.training.soundness import fault_error, remark_on_divergence
 from hpcgnn.training.steps_taken import StepsTaken
 from hpcgnn.training.summary import bytes_by_pair, summarize
 from hpcgnn.training.trackers import TRACKERS
+from hpcgnn.units import time_text
 from hpcgnn.whereabouts import HERE
 
 
@@ -195,8 +196,7 @@ class TrainingRun:
                              can't be written
         """
         with STOP_REQUEST as stop, EpochDisplay(self.session.config, self._is_main, self.session.score) as display:
-            if self.session.config.hours:
-                stop.end_in(3600 * self.session.config.hours - seconds_of_this_process())
+            self._limit(stop)
             self._call("on_start")
             try:
                 self._train_seeds(stop, display)
@@ -218,6 +218,19 @@ class TrainingRun:
         self._call("on_end", summary)
         self.learner.end()
         return summary
+
+    def _limit(self, stop: StopRequest) -> None:
+        """Collective: end as the hours end; where none are given, as the batch job of rank 0 ends."""
+        if self.config.hours:
+            stop.end_in(3600 * self.config.hours - seconds_of_this_process())
+            return
+        left = self.comm.bcast(seconds_to_the_end_of_the_job())
+        if left is None:
+            return
+        if self._is_main:
+            tell(f"hpcgnn: the job ends in {time_text(left)} (SLURM_JOB_END_TIME); a run that is not complete by then "
+                 "ends before, with a checkpoint and status 75; --hours sets another time")
+        stop.end_in(left)
 
     def _remarks(self, metrics: list[dict[str, Any]]) -> Iterator[str]:
         """What rank 0 has to say of a run that is complete."""
@@ -369,8 +382,8 @@ class TrainingRun:
         begun = None if self.session.steps is None else self.session.steps.begun
         when = f"epoch {self.progress.epoch}" if begun is None else \
             f"step {len(begun['losses'])} of {begun['num_steps']} in epoch {self.progress.epoch + 1}"
-        why = "stopped as its hours end after" if STOP_REQUEST.signal_number == OUT_OF_TIME else \
-            "stopped by a signal after"
+        of_time = "stopped as its hours end after" if self.config.hours else "stopped as its job ends after"
+        why = of_time if STOP_REQUEST.signal_number == OUT_OF_TIME else "stopped by a signal after"
         raise Interrupted(f"{why} {when} of seed {self.seed}; {self.folder.checkpoint} holds everything, the same "
                           "command with --resume goes on")
 

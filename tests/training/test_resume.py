@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import time
 
 import numpy as np
 import pytest
@@ -23,7 +24,9 @@ from training_setup import (
 
 from hpcgnn.errors import CollectiveError, Interrupted
 from hpcgnn.stop_signals import STOP_SIGNALS
+from hpcgnn.training import trainer
 from hpcgnn.training.checkpoint import read_checkpoint
+from hpcgnn.training.holder import seconds_to_the_end_of_the_job
 from hpcgnn.training.metrics import RunFolder
 
 SETTINGS = {"model": "sage", "dropout": 0.5, "method": "uniform", "bits": 2, "epochs": 14, "weight_decay": 1e-3}
@@ -85,6 +88,29 @@ def test_a_run_ends_as_its_hours_end_and_goes_on(shared_path):
     with pytest.raises(Interrupted, match="stopped as its hours end after epoch 1 of seed 0"):
         train(comm, shards, shared_path / "run", checkpoint_every=0, hours=1e-9)
     assert on_rank_zero(comm, lambda: read_checkpoint(shared_path / "run/checkpoint.h5")).progress.epoch == 1
+
+
+@pytest.mark.parallel([2])
+def test_a_run_ends_before_its_job_does_and_says_so_first(shared_path, monkeypatch, capsys):
+    """Rank 0 alone may know the end, as under mpirun; the hours that are given win."""
+    comm = MPI.COMM_WORLD
+    shards = write_once(comm, easy_graph(), shared_path / "shards")
+    monkeypatch.setattr(trainer, "seconds_to_the_end_of_the_job", lambda: 1e-9 if comm.rank == 0 else None)
+    train(comm, shards, shared_path / "given", checkpoint_every=0, epochs=3, hours=1e6)
+    assert "the job ends" not in capsys.readouterr().err
+    with pytest.raises(Interrupted, match="stopped as its job ends after epoch 1 of seed 0"):
+        train(comm, shards, shared_path / "run", checkpoint_every=0, epochs=3)
+    said = capsys.readouterr().err.splitlines()
+    assert comm.rank or (said[0].startswith("hpcgnn: the job ends in 1.00 ns (SLURM_JOB_END_TIME)") and
+                         said[0].endswith("--hours sets another time"))
+    assert on_rank_zero(comm, lambda: read_checkpoint(shared_path / "run/checkpoint.h5")).progress.epoch == 1
+
+
+@pytest.mark.parametrize("text, seconds", [("", None), ("soon", None), ("1000", None), (1800, 1800),
+                                           (400 * 86400, None)])
+def test_the_end_of_a_job_is_read_where_it_lies_ahead(monkeypatch, text, seconds):
+    monkeypatch.setenv("SLURM_JOB_END_TIME", text if isinstance(text, str) else str(round(time.time() + text)))
+    assert seconds_to_the_end_of_the_job() == (None if seconds is None else pytest.approx(seconds, abs=60))
 
 
 @pytest.mark.parallel([2])
