@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest_plugins = ["covering"]
+pytest_plugins = ["covering", "fork_server"]
 
 # A shell that starts tests in the background has them ignore Ctrl-C, and all that they start, which tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -14,6 +14,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from fork_server import served
+
 RUNTIME_PREFIXES = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "HYDI_", "MPIR_", "MPICH_")
 KEPT_PREFIXES = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_MCA_rmaps", "OMPI_MCA_mpi_yield", "PRTE_MCA_", "MPIR_CVAR_",
                  "OMPI_MCA_btl")     # of jobs/mpi.sh: to look for networks of another kind takes a second
@@ -149,7 +151,9 @@ def hpcgnn(*arguments) -> list:
 
 
 def run_parallel_command(num_ranks: int, command: list, cwd: Path, seconds: float = 120.0) -> Ended:
-    """Run a command to its end and print how long it took."""
+    """Run a command to its end and print how long it took; Python comes from the server."""
+    if command[0] == sys.executable:
+        command = served(command[1:])
     with ParallelRun(num_ranks, command, cwd) as run:
         ended = run.end(seconds)
     print(f"{num_ranks} ranks, {ended.seconds:.1f} s, status {ended.status}: {' '.join(ended.sentences)}")

@@ -19,7 +19,8 @@ from pathlib import Path
 
 import click
 import pytest
-from parallel_run import clean_environment, hpcgnn, is_open_mpi, launcher
+from fork_server import served
+from parallel_run import clean_environment, is_open_mpi, launcher
 
 from hpcgnn.command_line import cli
 from hpcgnn.config import known_settings
@@ -195,9 +196,8 @@ def environment(tmp_path):
     folder = tmp_path / "bin"
     folder.mkdir()
     binding = "--bind-to none" if is_open_mpi() else ""
-    python, mpirun = shlex.quote(sys.executable), shlex.quote(launcher())
-    for name, command in (("hpcgnn", shlex.join(map(str, hpcgnn()))), ("mpirun", f"{mpirun} {binding}"),
-                          ("python", python)):
+    for name, command in (("hpcgnn", shlex.join(served(["-m", "hpcgnn"]))), ("python", shlex.join(served([]))),
+                          ("mpirun", f"{shlex.quote(launcher())} {binding}")):
         (folder / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
         (folder / name).chmod(0o755)
     variables = clean_environment()

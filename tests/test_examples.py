@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fork_server import served
 from parallel_run import clean_environment, hpcgnn, launcher, run_parallel_command
 
 from hpcgnn.checked_text import read_json
@@ -56,7 +57,7 @@ def test_readmes_lines_train_pygs_model_distributed_with_the_same_loss_and_score
     alone, *distributed = lines.splitlines()
     words = alone.split()
     assert words[0] == "python" and len(distributed) == 2
-    alone = subprocess.run([sys.executable, *words[1:]], capture_output=True, text=True, cwd=tmp_path,
+    alone = subprocess.run(served(words[1:]), capture_output=True, text=True, cwd=tmp_path,
                            env=clean_environment(), timeout=300)
     assert alone.returncode == 0, alone.stderr
     for parts in (2, 3):
@@ -91,7 +92,7 @@ SCRIPTS = {
 def test_a_script_of_a_part_runs_and_checks_itself(name, line, tmp_path):
     source = os.environ.get("PYTHONPATH")
     environment = {**clean_environment(), "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), source]))}
-    ended = subprocess.run([sys.executable, ROOT / "examples" / f"{name}.py"], capture_output=True, text=True,
+    ended = subprocess.run(served([ROOT / "examples" / f"{name}.py"]), capture_output=True, text=True,
                            cwd=tmp_path, env=environment, timeout=300)
     assert ended.returncode == 0, ended.stderr
     found = re.fullmatch(line, ended.stdout.splitlines()[-1])
@@ -111,8 +112,7 @@ def test_every_script_says_how_it_is_run_and_is_ten_lines_or_so():
 
 def test_a_degree_aware_run_becomes_integers_that_answer_on_two_ranks(tmp_path):
     """The two shell examples, one after the other."""
-    command = hpcgnn()
-    environment = {**clean_environment(), "HPCGNN": shlex.join(map(str, command)), "EPOCHS": "4",
+    environment = {**clean_environment(), "HPCGNN": shlex.join(served(["-m", "hpcgnn"])), "EPOCHS": "4",
                    "HPCGNN_MPIRUN": f"{launcher()} -n 2"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     printed = ""

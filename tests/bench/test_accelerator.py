@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import scipy.sparse
+from fork_server import served
 from parallel_run import clean_environment
 
 from hpcgnn.__main__ import main
@@ -59,7 +59,7 @@ def write_graph(folder):
 
 
 def run_command(*arguments):
-    return subprocess.run([sys.executable, "-m", "hpcgnn", "bench", "accelerator", *map(str, arguments)],
+    return subprocess.run(served(["-m", "hpcgnn", "bench", "accelerator", *arguments]),
                           capture_output=True, text=True, env=clean_environment())
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 
 import numpy as np
 import pytest
 import scipy.sparse
+from fork_server import served
 from parallel_run import clean_environment
 
 from hpcgnn.__main__ import main
@@ -84,9 +84,9 @@ def test_a_buffer_without_room_for_a_row_is_refused(grid):
 def test_the_command_leaves_a_table_a_picture_and_its_numbers(grid, tmp_path):
     np.savez(tmp_path / "grid.npz", indptr=grid.indptr, indices=grid.indices)
     done = subprocess.run(
-        [sys.executable, "-m", "hpcgnn", "bench", "dram", tmp_path / "grid.npz", "--shuffle",
-         "--buffer-kb", "4", "--widths", "5", "--repeat", "1", "--threads", "1",
-         "--out", tmp_path / "out"], capture_output=True, text=True, env=clean_environment())
+        served(["-m", "hpcgnn", "bench", "dram", tmp_path / "grid.npz", "--shuffle", "--buffer-kb", "4",
+                "--widths", "5", "--repeat", "1", "--threads", "1", "--out", tmp_path / "out"]),
+        capture_output=True, text=True, env=clean_environment())
     assert done.returncode == 0, done.stderr
     assert "grid, shuffled: 128 x 4 bit, lru buffer of 4 KiB, lines of 128 bytes" in done.stdout
     content = json.loads((tmp_path / "out/dram.json").read_text())

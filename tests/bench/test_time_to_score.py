@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from fork_server import served
 from parallel_run import clean_environment
 
 from hpcgnn.__main__ import main
@@ -150,7 +151,7 @@ def test_a_table_of_three_targets_has_120_columns():
 # The command
 
 def run_command(*arguments):
-    return subprocess.run([sys.executable, "-m", "hpcgnn", "bench", "time-to-score", *map(str, arguments)],
+    return subprocess.run(served(["-m", "hpcgnn", "bench", "time-to-score", *arguments]),
                           capture_output=True, text=True, env=clean_environment())
 
 

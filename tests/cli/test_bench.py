@@ -8,12 +8,12 @@ import os
 import shutil
 import statistics
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from fork_server import served
 from parallel_run import clean_environment, launcher
 
 from hpcgnn.__main__ import main
@@ -27,7 +27,7 @@ SMALL = (Path(__file__).resolve().parents[1] / "small_benchmarks.py",)
 
 
 def run_bench(*arguments, ranks=0, program=("-m", "hpcgnn"), **environment):
-    command = [sys.executable, *program, "bench", *map(str, arguments)]
+    command = served([*program, "bench", *arguments])
     command = [launcher(), "-n", str(ranks), *command] if ranks else command
     return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS,
                           env={**clean_environment(), **environment})
@@ -114,8 +114,8 @@ def test_epochs_of_ours_and_of_peers_are_measured_in_processes_of_their_own(grap
 
 
 def test_shards_are_trained_as_they_are(graph, tmp_path):
-    made = subprocess.run([sys.executable, "-m", "hpcgnn", "preprocess", f"npz:{graph}", "--parts", "1", "--out",
-                           tmp_path / "shards"], capture_output=True, text=True, env=clean_environment())
+    made = subprocess.run(served(["-m", "hpcgnn", "preprocess", f"npz:{graph}", "--parts", "1", "--out",
+                                  tmp_path / "shards"]), capture_output=True, text=True, env=clean_environment())
     assert made.returncode == 0, made.stderr
     done = run_bench("epoch", tmp_path / "shards", "--model", "sage,gcn", "--epochs", 3,
                      "--hidden", 4, "--repeat", 1, "--threads", 1)

@@ -9,6 +9,7 @@ import sys
 import click
 import pytest
 from click.testing import CliRunner
+from fork_server import served
 from mpi4py import MPI
 
 from hpcgnn.bench import doctor
@@ -18,7 +19,7 @@ from hpcgnn.ops.host.simd import best_level, simd_level
 
 
 def test_every_precision_is_measured_and_a_held_machine_is_named():
-    done = subprocess.run([sys.executable, "-m", "hpcgnn", "doctor", "--threads", "1"], capture_output=True, text=True,
+    done = subprocess.run(served(["-m", "hpcgnn", "doctor", "--threads", "1"]), capture_output=True, text=True,
                           env={**os.environ, "HPCGNN_SIMD": "portable", "ONEDNN_MAX_CPU_ISA": "AVX2"}, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "kernels portable" in done.stdout and "products of bfloat16 no" in done.stdout

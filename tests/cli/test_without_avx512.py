@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import SIMD_FLAGS, processor_flags
+from fork_server import served
 from parallel_run import clean_environment, launcher
 from training_setup import easy_graph, losses
 
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.skipif(bool(SIMD_FLAGS["avx2"] - processor_flags()), re
 
 def hpcgnn(*arguments, held=AVX2, ranks=0, program=("-m", "hpcgnn")):
     """What one command printed; it must end in order."""
-    command = [sys.executable, *program, *map(str, arguments)]
+    command = served([*program, *arguments])
     command = [launcher(), "-n", str(ranks), *command] if ranks else command
     # What the caller's own environment holds must not reach a run that is to be held by nothing.
     free = {name: value for name, value in clean_environment().items() if name not in AVX2}

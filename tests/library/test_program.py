@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from fork_server import served
 from parallel_run import clean_environment, run_parallel_command
 from training_setup import easy_graph, random_owner, write
 
@@ -38,7 +39,7 @@ def folder(tmp_path_factory):
 
 
 def test_a_program_needs_no_launcher(folder):
-    ended = subprocess.run([sys.executable, str(folder / "trained.py"), "p1", "alone"], cwd=folder, timeout=120,
+    ended = subprocess.run(served([folder / "trained.py", "p1", "alone"]), cwd=folder, timeout=120,
                            capture_output=True, text=True, env=clean_environment())
     assert ended.returncode == 0 and ended.stdout == "trained 0\n"
 
