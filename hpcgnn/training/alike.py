@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,7 +82,8 @@ def say_if_bound(comm: MPI.Comm) -> None:
     MPI's mpirun binds one or two ranks.
     """
     own = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
-    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    # By name: under srun, an MPI may take each rank of a node for a node of its own.
+    node = comm.Split(zlib.crc32(platform.node().encode()) >> 1)
     used, num_ranks = set().union(*node.allgather(own)), node.size
     node.Free()
     there = cores_of_this_job()

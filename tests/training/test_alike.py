@@ -81,3 +81,25 @@ def test_a_rank_that_is_bound_to_one_core_of_many_is_told(monkeypatch, capsys, c
     monkeypatch.setattr("os.sched_getaffinity", lambda process: cores)
     say_if_bound(MPI.COMM_SELF)
     assert ("compute on 1 of its 8 cores, bound to one each" in capsys.readouterr().err) == is_said
+
+
+class EachAlone:
+    """A communicator of an MPI that takes every rank for a node of its own."""
+
+    def __init__(self, comm):
+        self._comm = comm
+
+    def Split_type(self, kind):
+        return MPI.COMM_SELF.Dup()
+
+    def __getattr__(self, name):
+        return getattr(self._comm, name)
+
+
+@pytest.mark.parallel([2])
+def test_ranks_that_share_a_machine_are_counted_whatever_mpi_takes_for_a_node(monkeypatch, capsys):
+    """As under srun: each rank has one of the two cores, so that none of them stays idle."""
+    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "2")
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {MPI.COMM_WORLD.rank})
+    say_if_bound(EachAlone(MPI.COMM_WORLD))
+    assert capsys.readouterr().err == ""
