@@ -144,6 +144,8 @@ hpcgnn_set_launch() {
     LAUNCH=(env "HOME=$HOME" "OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((cores > ranks ? cores / ranks : 1))}")
     # A waiting rank gives its core away when there are fewer cores than ranks, instead of spinning on it.
     ((ranks <= cores)) || LAUNCH+=(OMPI_MCA_mpi_yield_when_idle=1 MPIR_CVAR_ENABLE_HEAVY_YIELD=1)
+    # Within a step of srun, the daemons that mpirun starts by srun would wait for the step's own cores until it ends.
+    [[ -z ${SLURM_STEP_ID:-} ]] || LAUNCH+=("SLURM_OVERLAP=${SLURM_OVERLAP:-1}")
     [[ -z ${HPCGNN_MPIRUN_SECONDS:-} ]] || LAUNCH+=(timeout --foreground -k 10 "$HPCGNN_MPIRUN_SECONDS")
     LAUNCH+=("$MPIRUN" "${flags[@]}" -n "$ranks")
 }

@@ -159,6 +159,16 @@ def test_openmpi_does_not_tie_all_threads_of_a_rank_to_one_core(run, tmp_path):
     assert "--bind-to none" not in flags
 
 
+@pytest.mark.parametrize("step, expected", [({}, "none"), ({"SLURM_STEP_ID": "0"}, "1"),
+                                            ({"SLURM_STEP_ID": "0", "SLURM_OVERLAP": "yes"}, "yes")])
+def test_mpirun_within_a_step_of_srun_shares_its_cores(run, tmp_path, step, expected):
+    """Its daemons on other nodes, which srun starts, would wait for the step's cores until it ends."""
+    launcher = write_launcher(tmp_path / "bin", VERSIONS["openmpi"])
+    launcher.write_text(launcher.read_text().replace("echo \"$OMP_NUM_THREADS: $*\"", "echo ${SLURM_OVERLAP:-none}"))
+    done = run("hpcgnn_use_mpi; hpcgnn_mpirun 2 command", launcher.parent, **step)
+    assert done.stdout.splitlines()[-1] == expected
+
+
 def test_a_parallel_run_ends_at_its_time_limit(run, tmp_path):
     launcher = write_launcher(tmp_path / "mpi/bin", VERSIONS["mpich"])
     text = launcher.read_text()
