@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
 # All tests: ruff, then the serial ones and, beside or after them, those for 2, 3 and 4 MPI ranks. Arguments go to pytest: jobs/test.sh -k codec
+#   --all                               runs also the tests that are marked long, which take most of the time: before a
+#                                       release, and after a change of what they name
 #   HPCGNN_TEST_MPI="openmpi mpich:3:exchange,faults"   runs the parallel tests under each of these, at 2, 3 and 4 ranks
 #                                       or those named (mpich:2,4), all of them or those of the folders and files of
 #                                       tests/ that are named; default: the MPI of jobs/env.sh

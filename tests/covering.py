@@ -1,7 +1,8 @@
-"""A pytest plugin that thins products of parameters. Of a marked test it runs cases in which all pairs of values occur.
+"""A pytest plugin that thins tests: of products of parameters cases that cover them, and none that takes long.
 
-`@pytest.mark.covering` keeps every pair, `@pytest.mark.covering(3)` every triple; `--exhaustive` runs all cases. Tests
-that define a format stay unmarked. No fixture belongs here.
+`@pytest.mark.covering` keeps every pair of values, `@pytest.mark.covering(3)` every triple; `--exhaustive` runs all
+cases. Tests that define a format stay unmarked. `@pytest.mark.long` is for tests that take long and have a short one
+beside them that meets the same faults; they run with `--all`, and where their file is named. No fixture belongs here.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from itertools import combinations
 
-MARK = "covering"
+MARK, LONG = "covering", "long"
 PAIRS = 2
 
 
@@ -48,17 +49,29 @@ def cover(cases: Sequence[Sequence[Hashable]], strength: int = PAIRS) -> list[in
 
 def pytest_addoption(parser):
     parser.addoption("--exhaustive", action="store_true", help="run all cases of tests that are marked covering")
+    parser.addoption("--all", action="store_true", help="run also tests that are marked long, as before a release")
 
 
 def pytest_configure(config):
     config.addinivalue_line("markers", f"{MARK}(strength=2): runs cases that cover every pair of parameters, or every "
                                        "strength of them, not their whole product")
+    config.addinivalue_line("markers", f"{LONG}: runs with --all, or where its file is named")
 
 
 def pytest_collection_modifyitems(config, items):
-    """Deselect cases of marked tests that a covering needs not; cases that are skipped cover nothing."""
-    if config.getoption("--exhaustive"):
-        return
+    """Deselect long tests, and cases of marked tests that a covering does not need."""
+    left_out = set()
+    if not config.getoption("--all"):
+        named = {(config.invocation_params.dir / word.partition("::")[0]).resolve() for word in config.args}
+        left_out.update(id(item) for item in items if item.get_closest_marker(LONG) and item.path not in named)
+    if not config.getoption("--exhaustive"):
+        left_out.update(_uncovering(items))
+    config.hook.pytest_deselected(items=[item for item in items if id(item) in left_out])
+    items[:] = [item for item in items if id(item) not in left_out]
+
+
+def _uncovering(items) -> set[int]:
+    """The identities of cases that a covering does not need; cases that are skipped cover nothing."""
     groups: dict[tuple, list] = {}
     for item in items:
         mark = item.get_closest_marker(MARK)
@@ -69,8 +82,7 @@ def pytest_collection_modifyitems(config, items):
     for group in groups.values():
         kept = set(cover([_factors(item) for item in group], *group[0].get_closest_marker(MARK).args))
         left_out.update(id(item) for index, item in enumerate(group) if index not in kept)
-    config.hook.pytest_deselected(items=[item for item in items if id(item) in left_out])
-    items[:] = [item for item in items if id(item) not in left_out]
+    return left_out
 
 
 def _factors(item) -> tuple[tuple[int, ...], ...]:

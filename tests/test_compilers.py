@@ -27,7 +27,7 @@ def expected(tmp_path_factory):
 
 
 @pytest.mark.parametrize("compiler", ["gcc", *OTHER_COMPILERS])
-@pytest.mark.parametrize("name", [*OTHERS, *RUN, "program"])
+@pytest.mark.parametrize("name", [*RUN, "program", *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)])
 def test_a_kernel_file_compiles_without_a_warning(compiler, name):
     (made,) = compile_alone(compiler, name)
     assert made.stat().st_size > 0

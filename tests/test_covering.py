@@ -38,6 +38,10 @@ def test_whole(kind, x, y):
 @pytest.mark.covering
 def test_single():
     pass
+
+@pytest.mark.long
+def test_long():
+    pass
 """
 
 
@@ -73,10 +77,10 @@ def test_what_has_no_covering_is_refused(cases, strength):
 @pytest.fixture
 def run_example(tmp_path):
     """run_example(*options) -> what a pytest of its own prints of EXAMPLE: names of tests, and how each ended."""
-    def run(*options):
+    def run(*options, place="test_example.py"):
         (tmp_path / "test_example.py").write_text(EXAMPLE)
         command = [sys.executable, "-m", "pytest", "-v", "-p", "covering", "-p", "no:cacheprovider", *options,
-                   "test_example.py"]
+                   place]
         done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
                               capture_output=True, text=True)
         assert done.returncode == 0, done.stdout
@@ -102,6 +106,13 @@ def test_a_marked_test_runs_a_covering_and_other_tests_run_whole(run_example):
     assert 0 < len(thin_cases(found, "SKIPPED")) < len(PRODUCT) / 2
     ended = Counter((name, outcome) for name, _, outcome in found)
     assert ended["test_whole", "PASSED"] == ended["test_whole", "SKIPPED"] == 20 and ended["test_single", "PASSED"] == 1
+
+
+@pytest.mark.parametrize("options, place, expected", [
+    ((), ".", 0), ((), "test_example.py", 1), ((), "test_example.py::test_long", 1), (("--all",), ".", 1)])
+def test_a_long_test_runs_where_all_are_asked_for_or_its_file_is_named(run_example, options, place, expected):
+    found = run_example("-k", "long or single", *options, place=place)
+    assert [name for name, _, _ in found].count("test_long") == expected
 
 
 def test_the_whole_product_runs_where_it_is_asked_for(run_example):

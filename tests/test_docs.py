@@ -31,13 +31,15 @@ TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
 EXAMPLE = re.compile(r"^<!-- run(?: on (?P<ranks>\d) ranks)? -->\n```(?P<language>sh|python)\n(?P<body>.*?)^```$",
                      re.MULTILINE | re.DOTALL)
 FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+SHORT = ("README.md", "own-model.md")      # pages with all kinds of examples: commands, Python, ranks
 LAUNCHERS = ("mpirun", "srun", "hpcgnn_mpirun", "hpcgnn_stoppable")
 PLACEHOLDERS = re.compile(r"\.\.\.|…")
 # Flags that pages name and that belong to other programs.
 FOREIGN_FLAGS = {"--mpi", "--signal", "--batch", "--open-mode", "--stream-buffering", "--forward-signals",
                  "--kill-on-bad-exit", "--block-signal", "--export", "--array", "--bind-to", "--cpus-per-task",
                  "--no-requeue", "--dependency",
-                 "--master-port", "--time", "--minutes", "--case", "--exhaustive", "--table-only"}
+                 "--master-port", "--time", "--minutes", "--case", "--exhaustive", "--all",
+                 "--table-only"}
 
 
 def name_of(path: Path) -> str:
@@ -205,7 +207,9 @@ def environment(tmp_path):
     return {**variables, "PATH": f"{folder}{os.pathsep}{variables['PATH']}", "PYTHONPATH": path}
 
 
-@pytest.mark.parametrize("path", [path for path in TEXTS if examples_of(path)], ids=name_of)
+@pytest.mark.parametrize("path", [
+    pytest.param(path, id=path.name, marks=() if path.name in SHORT else pytest.mark.long)
+    for path in TEXTS if examples_of(path)])
 def test_the_examples_of_a_page_run(path, tmp_path, environment):
     for number, example in enumerate(examples_of(path)):
         suffix, ranks = {"sh": "sh", "python": "py"}[example["language"]], example["ranks"]

@@ -48,7 +48,7 @@ def cora():
     return Path(folder) / "cora.npz"
 
 
-def test_readmes_lines_train_pygs_model_distributed_with_the_same_loss_and_score(tmp_path, cora):
+def test_readmes_lines_train_pygs_model_distributed_with_the_same_loss_and_score(tmp_path, cora, request):
     """The lines as README prints them, beside a file called cora.npz, and once more on three ranks."""
     pytest.importorskip("torch_geometric", reason="the examples use PyTorch Geometric")
     shutil.copy(cora, tmp_path / "cora.npz")
@@ -60,7 +60,7 @@ def test_readmes_lines_train_pygs_model_distributed_with_the_same_loss_and_score
     alone = subprocess.run(served(words[1:]), capture_output=True, text=True, cwd=tmp_path,
                            env=clean_environment(), timeout=300)
     assert alone.returncode == 0, alone.stderr
-    for parts in (2, 3):
+    for parts in (2, 3) if request.config.getoption("--all") else (2,):
         preprocess, train = (line.replace("-p2", f"-p{parts}").replace("--parts 2", f"--parts {parts}")
                              for line in distributed)
         assert run_parallel_command(1, hpcgnn(*preprocess.split()[1:]), tmp_path).status == 0
@@ -88,7 +88,8 @@ SCRIPTS = {
 }
 
 
-@pytest.mark.parametrize("name, line", SCRIPTS.items())
+@pytest.mark.parametrize("name, line", [
+    pytest.param(name, line, marks=() if name == "bit_tensor" else pytest.mark.long) for name, line in SCRIPTS.items()])
 def test_a_script_of_a_part_runs_and_checks_itself(name, line, tmp_path):
     source = os.environ.get("PYTHONPATH")
     environment = {**clean_environment(), "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), source]))}
@@ -110,6 +111,7 @@ def test_every_script_says_how_it_is_run_and_is_ten_lines_or_so():
             assert len(body) <= 12, path
 
 
+@pytest.mark.long
 def test_a_degree_aware_run_becomes_integers_that_answer_on_two_ranks(tmp_path):
     """The two shell examples, one after the other."""
     environment = {**clean_environment(), "HPCGNN": shlex.join(served(["-m", "hpcgnn"])), "EPOCHS": "4",

@@ -78,7 +78,7 @@ def wait_for_epochs(run, folder, num_epochs):
     run.wait_for(lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= num_epochs)
 
 
-@pytest.mark.parametrize("stopped", [0, 2])
+@pytest.mark.parametrize("stopped", [2, pytest.param(0, marks=pytest.mark.long)])
 def test_a_stopped_rank_is_named_and_all_end(shards, tmp_path, stopped):
     with ParallelRun(3, hpcgnn("train", shards, *flags(100000)), tmp_path) as run:
         wait_for_epochs(run, tmp_path, 12)

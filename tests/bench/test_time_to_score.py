@@ -171,6 +171,7 @@ def test_the_command_leaves_a_table_a_picture_and_the_curves(tmp_path):
         assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("package, contestants", [("dgl", ["dgl sampler 15,10,5", "dgl sampler 5,5,5"]),
                                                   ("torch_geometric", ["pyg clusters"])])
 def test_peers_train_on_the_same_graph(package, contestants, tmp_path):

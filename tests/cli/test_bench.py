@@ -113,6 +113,7 @@ def test_epochs_of_ours_and_of_peers_are_measured_in_processes_of_their_own(grap
     assert "peak memory of the largest process: hpcgnn" in done.stdout
 
 
+@pytest.mark.long
 def test_shards_are_trained_as_they_are(graph, tmp_path):
     made = subprocess.run(served(["-m", "hpcgnn", "preprocess", f"npz:{graph}", "--parts", "1", "--out",
                                   tmp_path / "shards"]), capture_output=True, text=True, env=clean_environment())

@@ -167,7 +167,8 @@ def test_no_benchmark_of_the_host_is_left_out():
     assert BENCHES.keys() == bench.commands.keys()
 
 
-@pytest.mark.parametrize("name", BENCHES)
+@pytest.mark.parametrize("name", [name if name in HELD_SMALL else pytest.param(name, marks=pytest.mark.long)
+                                  for name in BENCHES])
 def test_a_benchmark_says_at_once_where_it_runs_and_measures_everything(folder, name):
     arguments, expected = BENCHES[name]
     arguments = [folder / word if word in ("small.npz", "shards") else word for word in arguments]

@@ -16,6 +16,7 @@ from hpcgnn.ops.cuda.signatures import signatures_of
 
 SOURCES = sorted(KERNELS.glob("*.cu"))
 TEST_SOURCES = sorted(Path(__file__).parent.rglob("*.cu"))
+SHORT = "quantization.cu"      # stands for the others where long tests are left out
 ARCHITECTURES = (75, 80, 90)
 # Bytes that may be spilled, the most by NVRTC 12.8 and 12.9: the bounds on registers of these let more blocks share a
 # multiprocessor. Wide sums spill on sm_100 alone; a block less would spill nothing, and took 10 % longer on an H200.
@@ -27,7 +28,13 @@ def test_there_are_kernels_to_compile():
     assert {"quantization.cu"} <= {source.name for source in SOURCES}
 
 
-@pytest.mark.parametrize("source", [*SOURCES, *TEST_SOURCES], ids=lambda source: source.name)
+def long_but_one(sources):
+    """The sources as parameters; those but SHORT are long."""
+    return [pytest.param(source, id=source.name, marks=() if source.name == SHORT else pytest.mark.long)
+            for source in sources]
+
+
+@pytest.mark.parametrize("source", long_but_one([*SOURCES, *TEST_SOURCES]))
 def test_nvcc_compiles_for_every_architecture(source):
     if shutil.which("nvcc") is None:
         pytest.skip("nvcc is not installed")
@@ -61,7 +68,7 @@ def test_a_host_compiler_takes_every_kernel_and_python_knows_its_parameters(sour
 
 @pytest.mark.covering(1)
 @pytest.mark.parametrize("architecture", toolkit.LIMITS)
-@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
+@pytest.mark.parametrize("source", long_but_one(SOURCES))
 def test_optimized_kernels_fit_the_registers_of_every_device(source, architecture):
     if toolkit.parts() is None:
         pytest.skip("NVIDIA's wheels of NVRTC and ptxas are not installed: pip install 'hpcgnn[toolkit]'")

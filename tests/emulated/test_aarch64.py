@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.skipif(platform.machine() != "x86_64", reason="this machine is no x86-64")]
 
 
-@pytest.mark.parametrize("name", [*OTHERS, *RUN, "program"])
+@pytest.mark.parametrize("name", [*RUN, "program", *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)])
 def test_a_kernel_file_compiles_for_aarch64_without_a_warning(name):
     (made,) = compile_alone(CROSS, name)
     assert made.stat().st_size > 0

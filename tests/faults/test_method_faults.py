@@ -46,8 +46,9 @@ def test_settings_that_a_method_has_no_use_for_or_can_t_read_are_refused(capsys,
     assert_refused(capsys, shared_path, sentence, shards, "--out", shared_path / "run", *flags)
 
 
-@pytest.mark.parametrize("flags", [["--method", "sylvie"], ["--method", "adaqp", "--set", "predict=previous"]],
-                         ids=["sylvie", "adaqp"])
+@pytest.mark.parametrize("flags", [
+    pytest.param(["--method", "sylvie"], id="sylvie"),
+    pytest.param(["--method", "adaqp", "--set", "predict=previous"], id="adaqp", marks=pytest.mark.long)])
 def test_a_row_that_can_t_be_quantized_is_named_and_takes_all_ranks_down(tmp_path, flags):
     """A huge feature on rank 1 makes a message that no width can hold, in the first epoch."""
     whole = easy_graph()

@@ -37,7 +37,7 @@ def undisturbed(tmp_path_factory):
     return contents(folder / "shards")
 
 
-@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.parametrize("killed", [1, pytest.param(0, marks=pytest.mark.long)])
 def test_a_killed_rank_ends_the_run_and_the_next_one_goes_on(undisturbed, tmp_path, killed):
     kept = tmp_path / "shards" / FOLDER / "owner.h5"
     with ParallelRun(2, [*COMMAND, "shards"], tmp_path) as run:

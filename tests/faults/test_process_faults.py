@@ -92,7 +92,8 @@ def kill_one_rank(run, ranks):
     os.kill(ranks[1], signal.SIGKILL)
 
 
-@pytest.mark.parametrize("how, num_epochs", [(usr1_to_mpirun, 23), (term_to_one_rank, 37)])
+@pytest.mark.parametrize("how, num_epochs", [
+    (usr1_to_mpirun, 23), pytest.param(term_to_one_rank, 37, marks=pytest.mark.long)])
 def test_a_stop_signal_is_answered_with_a_checkpoint_and_the_run_resumes(shards, whole, tmp_path, how, num_epochs):
     ended, seconds = disturb(shards, tmp_path, num_epochs, how)
     stopped = read_checkpoint(tmp_path / "run/checkpoint.h5").progress
@@ -140,7 +141,8 @@ def assert_begins(shards, folder, whole):
     assert_same_bits(folder / "run/checkpoint.h5", whole / "checkpoint.h5")
 
 
-@pytest.mark.parametrize("number", STOP_SIGNALS)
+@pytest.mark.parametrize("number", [STOP_SIGNALS[0], *(pytest.param(number, marks=pytest.mark.long)
+                                                       for number in STOP_SIGNALS[1:])])
 def test_a_signal_before_any_library_is_loaded_ends_the_run_in_order(shards, whole, tmp_path, number):
     def is_ready(pid):
         # In this order: a process goes on between two looks at it.
@@ -161,6 +163,7 @@ def test_a_signal_that_the_launcher_held_back_is_answered(shards, tmp_path):
     assert_ended_before_it_began(ended, tmp_path)
 
 
+@pytest.mark.long
 def test_a_second_signal_changes_nothing(shards, whole, tmp_path):
     def twice(run, ranks):
         usr1_to_mpirun(run, ranks)
@@ -190,7 +193,7 @@ def test_a_killed_rank_takes_all_down_and_the_run_resumes(shards, whole, tmp_pat
     assert_resumes(shards, tmp_path, whole)
 
 
-@pytest.mark.parametrize("pipeline", ["thread", "polling"])
+@pytest.mark.parametrize("pipeline", ["thread", pytest.param("polling", marks=pytest.mark.long)])
 def test_a_rank_that_is_killed_while_messages_are_under_way_takes_all_down(shards, tmp_path, pipeline):
     """In asynchronous epochs there always are some; what is left of them keeps nobody."""
     flags = [*FLAGS[:FLAGS.index("--method")], "--method", "pipegcn", "--set", f"pipeline={pipeline}",

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from fork_server import served
 from mpi4py import MPI
-from parallel_run import hpcgnn, run_parallel_command
+from parallel_run import run_parallel_command
 from training_setup import easy_graph, random_owner, train, write, write_once
 
 import hpcgnn as package
@@ -68,7 +69,8 @@ def test_a_variable_that_one_rank_has_ends_the_run_with_one_sentence(tmp_path, v
     dataset = easy_graph()
     write(dataset, random_owner(dataset, 2), 2, tmp_path / "shards")
     script = f'[[ ${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}} == 0 ]] || export {variable}={value}; exec "$@"'
-    ended = run_parallel_command(2, ["bash", "-c", script, "rank", *hpcgnn("train", "shards", "--epochs", 2)], tmp_path)
+    training = served(["-m", "hpcgnn", "train", "shards", "--epochs", 2])
+    ended = run_parallel_command(2, ["bash", "-c", script, "rank", *training], tmp_path)
     assert ended.status == 1
     (sentence,) = ended.sentences
     assert sentence.startswith(f"hpcgnn: {name} instruction set differs between the ranks, ")
