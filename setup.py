@@ -122,8 +122,8 @@ setup(
     cmdclass={"build_ext": BuildExtensions},
     packages=find_packages(include=["hpcgnn", "hpcgnn.*"]),
     include_package_data=False,     # else all files of MANIFEST.in would be
-    # hpcgnn/data is a link to data/, so that the registry is found in a checkout and in an installed package alike.
-    package_data={"hpcgnn": ["data/registry.toml", "py.typed"], "hpcgnn.ops.cuda": ["kernels/*.cu", "kernels/*.cuh"],
+    # hpcgnn/registry.toml is a link into data/, so that it is found in a checkout and in an installed package alike.
+    package_data={"hpcgnn": ["registry.toml", "py.typed"], "hpcgnn.ops.cuda": ["kernels/*.cu", "kernels/*.cuh"],
                   "hpcgnn.report": ["web/*"],
                   "hpcgnn.accelerators": [f"configurations/{folder}*.toml" for folder in ("", "dram/", "reference/")]},
     ext_modules=[] if KERNELS_IN_PLACE else find_extensions(),

@@ -67,7 +67,7 @@ def read_toml(path: Path | str) -> dict[str, Any]:
 
 def read_registry() -> dict[str, Any]:
     """Return the datasets and presets of data/registry.toml, installed with the package."""
-    with importlib.resources.as_file(importlib.resources.files("hpcgnn") / "data" / "registry.toml") as path:
+    with importlib.resources.as_file(importlib.resources.files("hpcgnn") / "registry.toml") as path:
         return read_toml(path)
 
 

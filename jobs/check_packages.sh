@@ -57,7 +57,7 @@ check_contents() {
     grep -Fxq "hpcgnn, version $(sed -n 's/^__version__ = "\(.*\)"/\1/p' "$root/hpcgnn/__init__.py")" "$work/user.log" ||
         fail "hpcgnn --version says '$(<"$work/user.log")'"
     as_a_user "$environment" python -c 'import hpcgnn, pathlib; here = pathlib.Path(hpcgnn.__file__).parent
-missing = [name for name in ("py.typed", "data/registry.toml", "report/web/report.html", "ops/cuda/kernels")
+missing = [name for name in ("py.typed", "registry.toml", "report/web/report.html", "ops/cuda/kernels")
            if not (here / name).exists()]
 assert not missing, missing'
 }
